@@ -50,6 +50,12 @@ impl Listen {
         if text.starts_with('/') || text.starts_with("./") {
             return Err(InvalidValue::new("a path without `unix:`", format!("write \"unix:{text}\"")));
         }
+        if text.split_whitespace().any(|word| word == "ssl") {
+            return Err(InvalidValue::new(
+                "`ssl` has no place here",
+                "port 443 speaks TLS; for another port write { address = \":8443\", tls = true }",
+            ));
+        }
         if !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit()) {
             let remedy =
                 format!("write \":{text}\" for every address, \"127.0.0.1:{text}\" for this machine only");
@@ -66,12 +72,6 @@ impl Listen {
         };
         if host.starts_with('[') && !host.ends_with(']') {
             return Err(no_port(text));
-        }
-        if port_text.split_whitespace().any(|word| word == "ssl") {
-            return Err(InvalidValue::new(
-                "`ssl` has no place here",
-                "port 443 speaks TLS; for another port write { address = \":8443\", tls = true }",
-            ));
         }
         let Ok(port) = port_text.parse::<u16>() else {
             let fault = InvalidValue::new(

@@ -23,7 +23,7 @@ use crate::site::{
     BODY, ENCODED_SLASHES, ERROR_PAGES, EncodedSlashes, ErrorPages, PATIENCE, Route, Site, error_page,
     unreachable_routes,
 };
-use crate::tls::{CertificateSource, SiteTls, Tls};
+use crate::tls::{CertificateSource, ServerTlsShape, SiteTls, Tls};
 use crate::units::{GIB, KIB, MIB, SPILL_MAX};
 use serde_json::json;
 use std::path::{Path, PathBuf};
@@ -111,7 +111,7 @@ directives! {
         /// as far as the kernel has them). A change needs a restart or an upgrade.
         "sandbox" sandbox: bool = true, Flag;
         /// TLS with clients: what holds for every site.
-        "tls" tls: Tls = {}, table();
+        "tls" tls: Tls = {}, ServerTlsShape;
         /// Certificates that the server obtains by itself.
         "acme" acme: Acme = {}, table();
         /// Limits on connections and requests.

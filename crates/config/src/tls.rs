@@ -2,7 +2,7 @@
 
 use crate::check::Checker;
 use crate::node::{Data, Node};
-use crate::record::{brief, directives};
+use crate::record::{brief, directives, table};
 use crate::shape::{Flag, Maybe, OneOrMore, PathShape, Shape, ShapeKind, Toggle, Word};
 use serde_json::json;
 use std::path::PathBuf;
@@ -116,7 +116,52 @@ directives! {
 
 /// What stands for a site's `tls`.
 pub(crate) fn site_tls() -> impl Shape<Out = Option<SiteTls>> {
-    Toggle { on: None, off: || None, shape: Maybe(brief::<SiteTls>("certificate")) }
+    SiteTlsShape(Toggle { on: None, off: || None, shape: Maybe(brief::<SiteTls>("certificate")) })
+}
+
+/// Words that people write for certificates that are obtained.
+const AUTO_WORDS: [&str; 8] =
+    ["auto", "automatic", "on", "true", "yes", "acme", "letsencrypt", "let's encrypt"];
+const AUTO_HELP: &str =
+    "write `tls = \"auto\"` to have certificates obtained, or `tls = { certificate = \"…\", key = \"…\" }`";
+
+/// What stands for `tls` of a site, where `true` does not say which certificate.
+struct SiteTlsShape<S>(S);
+
+impl<S: Shape> Shape for SiteTlsShape<S> {
+    type Out = S::Out;
+
+    fn kind(&self) -> ShapeKind {
+        self.0.kind()
+    }
+
+    fn read(&self, node: &Node, check: &mut Checker) -> Option<S::Out> {
+        if let Data::Flag(true) = node.data {
+            check.invalid(&node.at, "this is true").help(AUTO_HELP);
+            return None;
+        }
+        self.0.read(node, check)
+    }
+}
+
+/// What stands for `[tls]`, where people write that of a site.
+pub(crate) struct ServerTlsShape;
+
+impl Shape for ServerTlsShape {
+    type Out = Tls;
+
+    fn kind(&self) -> ShapeKind {
+        table::<Tls>().kind()
+    }
+
+    fn read(&self, node: &Node, check: &mut Checker) -> Option<Tls> {
+        if let Data::Flag(_) | Data::Text(_) = node.data {
+            let finding = check.mismatch(node, &self.kind().text);
+            finding.help("certificates are a site's: put `tls = \"auto\"` or `tls = { certificate = \"…\", key = \"…\" }` into a `[[site]]`");
+            return None;
+        }
+        table().read(node, check)
+    }
 }
 
 /// "auto", or files and folders.
@@ -134,6 +179,10 @@ impl Shape for Certificates {
     fn read(&self, node: &Node, check: &mut Checker) -> Option<CertificateSource> {
         match &node.data {
             Data::Text(text) if text == "auto" => Some(CertificateSource::Auto),
+            Data::Text(text) if AUTO_WORDS.contains(&text.to_ascii_lowercase().as_str()) => {
+                check.invalid(&node.at, "this is no file").help(AUTO_HELP);
+                None
+            }
             _ => OneOrMore(PathShape("a file or folder")).read(node, check).map(CertificateSource::Files),
         }
     }

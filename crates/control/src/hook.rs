@@ -7,21 +7,21 @@ use std::time::Duration;
 use tokio::io::AsyncReadExt;
 use tokio::process::Command;
 
-/// The last bytes of what a hook wrote that go to the log.
+/// The first bytes of what a hook wrote that go to the log.
 const OUTPUT_BYTES_MAX: u64 = 2_000;
 
 /// Runs the hook: its words, then `add` or `remove`, the record's name and its value. It ends once the record is, or is no
-/// longer, to be seen by the authority.
+/// longer, to be seen by the authority. Returns the first 2,000 bytes that it wrote to stderr, without control characters.
 ///
 /// # Errors
-/// That it cannot be started, failed or took too long; with the last that it wrote to stderr.
+/// That it cannot be started, failed or took too long; with what it wrote to stderr.
 pub(crate) async fn run(
     words: &[OsString],
     action: &str,
     record: &str,
     value: &str,
     longest: Duration,
-) -> Result<(), String> {
+) -> Result<String, String> {
     let Some((program, arguments)) = words.split_first() else { return Err("the hook is empty".into()) };
     let shown = program.to_string_lossy();
     let mut child = Command::new(program)
@@ -48,12 +48,14 @@ pub(crate) async fn run(
         .await
         .map_err(|_| format!("the DNS hook {shown} has not ended after {} s", longest.as_secs_f32()))?;
     let status = status.map_err(|error| format!("the DNS hook {shown}: {error}"))?;
+    let text: String = String::from_utf8_lossy(&text)
+        .trim()
+        .chars()
+        .map(|c| if c.is_control() && c != '\n' { ' ' } else { c })
+        .collect();
     match status.success() {
-        true => Ok(()),
-        false => {
-            let text = String::from_utf8_lossy(&text);
-            Err(format!("the DNS hook {shown} {action} failed: {status}: {}", text.trim()))
-        }
+        true => Ok(text),
+        false => Err(format!("the DNS hook {shown} {action} failed: {status}: {text}")),
     }
 }
 
@@ -61,7 +63,7 @@ pub(crate) async fn run(
 mod tests {
     use super::*;
 
-    fn hook(script: &str, longest: Duration) -> Result<(), String> {
+    fn hook(script: &str, longest: Duration) -> Result<String, String> {
         let words = ["sh", "-c", script, "hook"].map(OsString::from);
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(run(&words, "add", "_acme-challenge.a.test", "value", longest))
@@ -70,11 +72,12 @@ mod tests {
     #[test]
     fn a_hook_gets_the_record_and_its_errors_are_reported() {
         let long = Duration::from_secs(30);
-        assert_eq!(hook("test \"$*\" = 'add _acme-challenge.a.test value'", long), Ok(()));
+        assert_eq!(hook("test \"$*\" = 'add _acme-challenge.a.test value'", long), Ok(String::new()));
+        assert_eq!(hook("printf 'one\\33\\ntwo\\n' >&2", long), Ok("one \ntwo".into()));
         let error = hook("echo no such zone >&2; exit 3", long).unwrap_err();
         assert!(error.contains("no such zone") && error.contains('3'), "{error}");
         // More than fits into a pipe does not block it.
-        assert_eq!(hook("head -c 300000 /dev/zero >&2", long), Ok(()));
+        assert_eq!(hook("head -c 300000 /dev/zero >&2", long).map(|text| text.len()), Ok(2_000));
         assert!(hook("exec sleep 60", Duration::from_millis(100)).unwrap_err().contains("has not ended"));
     }
 }

@@ -35,6 +35,8 @@ mod dns_update;
 
 mod records;
 
+mod problem;
+
 mod order;
 
 mod local;

@@ -1,7 +1,8 @@
 //! One order of a certificate from one directory (RFC 8555).
 
+use std::collections::HashMap;
 use std::path::PathBuf;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use instant_acme::{
     Account, AccountCredentials, AuthorizationStatus, ChallengeHandle, ChallengeType, Error,
@@ -11,6 +12,7 @@ use rcgen::{CertificateParams, CustomExtension, DistinguishedName, KeyPair, Publ
 
 use crate::certificate::KeyedChain;
 use crate::client::WebClient;
+use crate::problem::{PROBLEM, described, problem};
 use crate::records::DnsRecords;
 use crate::schedule::{FailureKind, Intervals};
 use crate::sink::{CertificateSink, HttpChallenges};
@@ -163,21 +165,15 @@ impl OrderFailure {
     }
 }
 
-const PROBLEM: &str = "urn:ietf:params:acme:error:";
-
-/// The type of the problem that a directory reports.
-fn problem(error: &Error) -> Option<&str> {
-    match error {
-        Error::Api(problem) => problem.r#type.as_deref()?.strip_prefix(PROBLEM),
-        _ => None,
-    }
-}
+/// One for each directory's URL: one order makes the account, and the others wait for it. It keeps when that failed last.
+pub(crate) type AccountLocks = HashMap<String, tokio::sync::Mutex<Option<(Instant, OrderFailure)>>>;
 
 /// What orders share.
 pub(crate) struct OrderContext<'a> {
     pub(crate) options: &'a Options,
     pub(crate) intervals: &'a Intervals,
     pub(crate) client: &'a WebClient,
+    pub(crate) accounts: &'a AccountLocks,
     pub(crate) store: &'a StateFolder,
     pub(crate) sink: &'a dyn CertificateSink,
     pub(crate) challenges: &'a HttpChallenges,
@@ -232,7 +228,7 @@ impl<'a> OrderContext<'a> {
                 (if own { FailureKind::Unreachable } else { FailureKind::Refused }, asked)
             }
             Error::Timeout(next) => {
-                let wait = next.map(|at| at.saturating_duration_since(std::time::Instant::now()));
+                let wait = next.map(|at| at.saturating_duration_since(Instant::now()));
                 (FailureKind::Unreachable, wait.or(asked))
             }
             Error::Unsupported(_) | Error::Crypto | Error::KeyRejected | Error::Str(_) => {
@@ -247,15 +243,35 @@ impl<'a> OrderContext<'a> {
         OrderFailure { kind, text, wait }
     }
 
-    /// The account at a directory: the stored one, or a new one.
-    pub(crate) async fn account(&self, directory: &Directory) -> Result<Account, OrderFailure> {
+    /// The account at a directory: the stored one, or a new one. The stored one is another one than that which the
+    /// authority has `forgotten`.
+    async fn account(&self, directory: &Directory, forgotten: Option<&str>) -> Result<Account, OrderFailure> {
+        let asked = Instant::now();
+        let lock = self.accounts.get(&directory.url).expect("each directory of the options has a lock");
+        let mut failure = lock.lock().await;
         let stored =
             self.store.account(&directory.url).map_err(|error| OrderFailure::refused(error.to_string()))?;
+        let stored = stored.filter(|text| {
+            forgotten.is_none_or(|id| {
+                serde_json::from_str::<serde_json::Value>(text).is_ok_and(|account| account["id"] != id)
+            })
+        });
         let credentials = stored.and_then(|text| serde_json::from_str::<AccountCredentials>(&text).ok());
         if let Some(credentials) = credentials {
+            drop(failure);
             let builder = Account::builder_with_http(Box::new(self.client.clone()));
             return builder.from_credentials(credentials).await.map_err(|error| self.failed(error));
         }
+        // An order that waited while another one failed does not ask the directory again.
+        if let Some((_, known)) = failure.as_ref().filter(|(at, _)| *at >= asked) {
+            return Err(known.clone());
+        }
+        let made = self.make_account(directory).await;
+        *failure = made.as_ref().err().map(|error| (Instant::now(), error.clone()));
+        made
+    }
+
+    async fn make_account(&self, directory: &Directory) -> Result<Account, OrderFailure> {
         let external =
             directory.external_account.as_ref().map(|one| ExternalAccountKey::new(one.id.clone(), &one.key));
         let contact = self.options.email.as_ref().map(|email| format!("mailto:{email}"));
@@ -288,27 +304,35 @@ impl<'a> OrderContext<'a> {
     ) -> Result<KeyedChain, OrderFailure> {
         // What an earlier step left.
         let _ = self.client.take_retry_after();
-        let mut account = self.account(directory).await?;
+        let mut account = self.account(directory, None).await?;
         let mut made = self.new_order(&account, directory, subject, replaces).await;
         if made.as_ref().is_err_and(|error| problem(error) == Some("accountDoesNotExist")) {
             // The authority has forgotten it.
-            let _ = self.store.remove_account(&directory.url);
-            account = self.account(directory).await?;
+            account = self.account(directory, Some(account.id())).await?;
             made = self.new_order(&account, directory, subject, replaces).await;
         }
         let mut order = made.map_err(|error| self.failed(error))?;
         let mut shown = Vec::new();
         let validated = self.validate(&mut order, subject, kind, &mut shown).await;
         for one in &shown {
-            if let (Shown::Record(name, value), Some(dns)) = (one, &self.options.dns)
-                && let Err(error) = dns.remove((name, value), (self.now)(), self.intervals).await
-            {
-                self.sink.warn(&format!("certificates: {subject}: the record {name} stays: {error}"));
+            let (Shown::Record(name, value), Some(dns)) = (one, &self.options.dns) else { continue };
+            match dns.remove((name, value), (self.now)(), self.intervals).await {
+                Ok(said) => self.hook_said(subject, &said),
+                Err(error) => {
+                    self.sink.warn(&format!("certificates: {subject}: the record {name} stays: {error}"));
+                }
             }
         }
         drop(shown);
         validated?;
         self.finish(&mut order, subject).await
+    }
+
+    /// What the DNS hook wrote to stderr.
+    fn hook_said(&self, subject: &Subject, text: &str) {
+        for line in text.lines().filter(|line| !line.trim().is_empty()) {
+            self.sink.info(&format!("certificates: {subject}: the DNS hook: {line}"));
+        }
     }
 
     async fn new_order(
@@ -447,7 +471,8 @@ impl<'a> OrderContext<'a> {
                 let (name, value) = (format!("_acme-challenge.{}", subject.base()), response.dns_value());
                 // Also where that fails: what has not been answered may have been done.
                 shown.push(Shown::Record(name.clone(), value.clone()));
-                dns.add((&name, &value), (self.now)(), self.intervals).await?;
+                let said = dns.add((&name, &value), (self.now)(), self.intervals).await?;
+                self.hook_said(subject, &said);
             }
         }
         Ok(())
@@ -496,7 +521,7 @@ impl<'a> OrderContext<'a> {
         certificate: &KeyedChain,
     ) -> Result<Option<((SystemTime, SystemTime), Duration)>, OrderFailure> {
         let Some(identifier) = certificate.identifier() else { return Ok(None) };
-        let account = self.account(directory).await?;
+        let account = self.account(directory, None).await?;
         match account.renewal_info(&identifier).await {
             Ok((info, again)) => {
                 let window = info.suggested_window;
@@ -506,21 +531,6 @@ impl<'a> OrderContext<'a> {
             Err(error) => Err(self.failed(error)),
         }
     }
-}
-
-/// What a directory says, in one line.
-fn described(problem: &instant_acme::Problem) -> String {
-    let name = problem.r#type.as_deref().map(|name| name.strip_prefix(PROBLEM).unwrap_or(name));
-    let mut text = match (name, problem.detail.as_deref()) {
-        (Some(name), Some(detail)) => format!("{detail} ({name})"),
-        (Some(name), None) => name.to_owned(),
-        (None, detail) => detail.unwrap_or("the directory did not say why").to_owned(),
-    };
-    for inner in &problem.subproblems {
-        text = format!("{text}; {inner}");
-    }
-    // One line of the log, whatever the directory sends.
-    text.chars().map(|c| if c.is_control() { ' ' } else { c }).take(1_000).collect()
 }
 
 /// What is asked for: the subject as the only name.
@@ -577,16 +587,5 @@ mod tests {
         assert_eq!([0, 2].map(|n| of(&all, "192.0.2.1", n, false)), [Some(Http), Some(Http)]);
         assert_eq!(of(&[Http, TlsAlpn], "*.a.com", 0, false), None);
         assert_eq!(of(&[TlsAlpn], "a.com", 0, true), Some(TlsAlpn));
-    }
-
-    #[test]
-    fn a_problem_is_one_line() {
-        let problem = instant_acme::Problem {
-            r#type: Some(format!("{PROBLEM}dns")),
-            detail: Some("no\nsuch\x1b[2J name".into()),
-            status: Some(400),
-            subproblems: Vec::new(),
-        };
-        assert_eq!(described(&problem), "no such [2J name (dns)");
     }
 }

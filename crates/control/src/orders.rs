@@ -10,7 +10,7 @@ use tokio::sync::{Notify, Semaphore};
 use crate::certificate::KeyedChain;
 use crate::client::WebClient;
 use crate::demand::Confirmer;
-use crate::order::{Directory, Options, OrderContext, OrderFailure};
+use crate::order::{AccountLocks, Directory, Options, OrderContext, OrderFailure};
 use crate::schedule::{self, FailureKind, Intervals};
 use crate::sink::{CertificateSink, HttpChallenges};
 use crate::status::CertificateStatus;
@@ -146,6 +146,7 @@ pub(crate) struct Orders {
     options: Options,
     pub(crate) store: StateFolder,
     client: WebClient,
+    accounts: AccountLocks,
     /// Who confirms names that nobody has configured.
     pub(crate) confirmer: Option<Confirmer>,
     /// Orders under way at a time.
@@ -168,7 +169,9 @@ impl Orders {
             .as_ref()
             .map(|url| WebClient::new(&options.roots_pem, ask_max).map(|client| Confirmer::new(url, client)));
         let confirmer = confirmer.transpose()?;
-        Ok(Orders { state: state.clone(), options: options.clone(), store, client, confirmer, permits })
+        let accounts = options.directories.iter().map(|one| (one.url.clone(), Default::default())).collect();
+        let (state, options) = (state.clone(), options.clone());
+        Ok(Orders { state, options, store, client, accounts, confirmer, permits })
     }
 
     /// Waits, but not longer than until the next look at the clock and the folder; returns whether a renewal was asked for.
@@ -184,6 +187,7 @@ impl Orders {
             options: &self.options,
             intervals: &self.state.environment.intervals,
             client: &self.client,
+            accounts: &self.accounts,
             store: &self.store,
             sink: &*self.state.sink,
             challenges: &self.state.challenges,

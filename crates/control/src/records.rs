@@ -17,7 +17,7 @@ pub enum DnsRecords {
 }
 
 impl DnsRecords {
-    /// Adds a record; it ends once the authority will see it.
+    /// Adds a record; it ends once the authority will see it. Returns what a hook wrote to stderr.
     ///
     /// # Errors
     /// Why it could not be added.
@@ -26,7 +26,7 @@ impl DnsRecords {
         (name, value): (&str, &str),
         now: SystemTime,
         intervals: &Intervals,
-    ) -> Result<(), String> {
+    ) -> Result<String, String> {
         match self {
             DnsRecords::Hook(words) => hook::run(words, "add", name, value, intervals.hook_max).await,
             DnsRecords::Update(server) => {
@@ -34,12 +34,12 @@ impl DnsRecords {
                 if server.wait > Duration::ZERO {
                     tokio::time::sleep(server.wait).await;
                 }
-                Ok(())
+                Ok(String::new())
             }
         }
     }
 
-    /// Removes a record.
+    /// Removes a record. Returns what a hook wrote to stderr.
     ///
     /// # Errors
     /// Why it could not be removed.
@@ -48,10 +48,13 @@ impl DnsRecords {
         (name, value): (&str, &str),
         now: SystemTime,
         intervals: &Intervals,
-    ) -> Result<(), String> {
+    ) -> Result<String, String> {
         match self {
             DnsRecords::Hook(words) => hook::run(words, "remove", name, value, intervals.hook_max).await,
-            DnsRecords::Update(server) => server.change(false, name, value, now, intervals.request_max).await,
+            DnsRecords::Update(server) => {
+                server.change(false, name, value, now, intervals.request_max).await?;
+                Ok(String::new())
+            }
         }
     }
 }

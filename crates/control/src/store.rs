@@ -244,10 +244,6 @@ impl StateFolder {
         self.write(&self.account_path(directory), json.as_bytes())
     }
 
-    pub(crate) fn remove_account(&self, directory: &str) -> io::Result<()> {
-        fs::remove_file(self.account_path(directory))
-    }
-
     pub(crate) fn write_token(&self, token: &str, response: &str) -> io::Result<()> {
         if !is_token(token) {
             return Err(io::Error::other("the directory's token is no token (RFC 8555 section 8.1)"));

@@ -22,6 +22,8 @@ pub struct TrustStores {
     pub system_folder: PathBuf,
     /// The command that takes over what is in it, in words.
     pub system_update: Vec<OsString>,
+    /// The command that forgets what is gone from it, with the links to it, in words.
+    pub system_forget: Vec<OsString>,
     /// Databases of NSS, which Chromium and Firefox use: folders that hold `cert9.db`.
     pub nss: Vec<PathBuf>,
     /// The program that changes them.
@@ -53,14 +55,11 @@ impl TrustStores {
         TrustStores {
             system_folder: "/usr/local/share/ca-certificates".into(),
             system_update: vec!["update-ca-certificates".into()],
+            // Without this it may leave the link to a file that is gone.
+            system_forget: vec!["update-ca-certificates".into(), "--fresh".into()],
             nss,
             certutil: "certutil".into(),
         }
-    }
-
-    fn update(&self) -> Result<(), String> {
-        let Some((program, arguments)) = self.system_update.split_first() else { return Ok(()) };
-        run(Command::new(program).args(arguments)).map(drop)
     }
 
     fn certutil(&self, folder: &Path) -> Command {
@@ -70,6 +69,12 @@ impl TrustStores {
         command.arg("-d").arg(database);
         command
     }
+}
+
+/// Runs a command of these words, if there are any.
+fn run_words(words: &[OsString]) -> Result<(), String> {
+    let Some((program, arguments)) = words.split_first() else { return Ok(()) };
+    run(Command::new(program).args(arguments)).map(drop)
 }
 
 /// Runs a command and returns what it wrote to stdout.
@@ -87,21 +92,27 @@ fn run(command: &mut Command) -> Result<String, String> {
     }
 }
 
+/// The certificate of a file as PEM text, and the start of its SHA-256 digest.
+fn read_root(root: &Path) -> io::Result<(Vec<u8>, String)> {
+    let pem = fs::read(root)?;
+    let certificate = CertificateDer::from_pem_slice(&pem).map_err(io::Error::other)?;
+    let digest = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, &certificate);
+    let fingerprint = digest.as_ref()[..8].iter().map(|byte| format!("{byte:02x}")).collect();
+    Ok((pem, fingerprint))
+}
+
 /// Installs the authority of the file `root`.
 ///
 /// # Errors
 /// Where the file cannot be read.
 pub fn trust(root: &Path, stores: &TrustStores) -> io::Result<TrustReport> {
-    let pem = fs::read(root)?;
-    let certificate = CertificateDer::from_pem_slice(&pem).map_err(io::Error::other)?;
-    let digest = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, &certificate);
-    let fingerprint: String = digest.as_ref()[..8].iter().map(|byte| format!("{byte:02x}")).collect();
+    let (pem, fingerprint) = read_root(root)?;
     let mut report = TrustReport::default();
     let file = stores.system_folder.join(format!("{FILE}{fingerprint}.crt"));
     let installed = fs::create_dir_all(&stores.system_folder)
         .and_then(|()| fs::write(&file, &pem))
         .and_then(|()| fs::set_permissions(&file, fs::Permissions::from_mode(0o644)));
-    match installed.map_err(|error| error.to_string()).and_then(|()| stores.update()) {
+    match installed.map_err(|error| error.to_string()).and_then(|()| run_words(&stores.system_update)) {
         Ok(()) => report.done.push(format!("the system trusts it: {}", file.display())),
         Err(error) => {
             // What is not in force is not left behind.
@@ -122,13 +133,19 @@ pub fn trust(root: &Path, stores: &TrustStores) -> io::Result<TrustReport> {
     Ok(report)
 }
 
-/// Removes every local authority that [`trust`] installed, of whatever state folder.
-pub fn untrust(stores: &TrustStores) -> TrustReport {
+/// Removes the authority of the file `root` that [`trust`] installed, or each one, of whatever state folder.
+///
+/// # Errors
+/// Where the file cannot be read.
+pub fn untrust(root: Option<&Path>, stores: &TrustStores) -> io::Result<TrustReport> {
+    let fingerprint =
+        root.map(read_root).transpose()?.map_or_else(String::new, |(_, fingerprint)| fingerprint);
+    let (file, nickname) = (format!("{FILE}{fingerprint}"), format!("{NICKNAME}{fingerprint}"));
     let mut report = TrustReport::default();
     let entries = fs::read_dir(&stores.system_folder).into_iter().flatten().flatten();
     let ours = entries.map(|entry| entry.path()).filter(|path| {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
-        name.starts_with(FILE) && name.ends_with(".crt")
+        name.starts_with(&file) && name.ends_with(".crt")
     });
     let mut removed = false;
     for path in ours {
@@ -140,7 +157,7 @@ pub fn untrust(stores: &TrustStores) -> TrustReport {
             Err(error) => report.failed.push(format!("{}: {error}", path.display())),
         }
     }
-    if let Err(error) = if removed { stores.update() } else { Ok(()) } {
+    if let Err(error) = if removed { run_words(&stores.system_forget) } else { Ok(()) } {
         report.failed.push(format!("the system still trusts it: {error}"));
     }
     for folder in &stores.nss {
@@ -152,6 +169,7 @@ pub fn untrust(stores: &TrustStores) -> TrustReport {
             .filter_map(|line| {
                 line.strip_prefix(NICKNAME)?.split_whitespace().next().map(|rest| format!("{NICKNAME}{rest}"))
             })
+            .filter(|name| name.starts_with(&nickname))
             .collect();
         for name in names {
             match run(stores.certutil(folder).args(["-D", "-n"]).arg(&name)) {
@@ -160,7 +178,7 @@ pub fn untrust(stores: &TrustStores) -> TrustReport {
             }
         }
     }
-    report
+    Ok(report)
 }
 
 #[cfg(test)]
@@ -183,6 +201,7 @@ mod tests {
         let mut stores = TrustStores {
             system_folder: path.join("system"),
             system_update: ["sh", "-c", &script].map(OsString::from).to_vec(),
+            system_forget: ["sh", "-c", &script].map(OsString::from).to_vec(),
             nss: Vec::new(),
             certutil: "certutil".into(),
         };
@@ -193,7 +212,12 @@ mod tests {
         assert_eq!(fs::read(&files[0]).unwrap(), fs::read(store.root_path()).unwrap());
         assert_eq!(fs::metadata(&files[0]).unwrap().permissions().mode() & 0o777, 0o644);
         fs::write(path.join("system/other.crt"), "").unwrap();
-        let report = untrust(&stores);
+        // Another folder's authority is another one.
+        let other = StateFolder::open(&path.join("other")).unwrap();
+        LocalAuthority::open(&other, "host", SystemTime::now()).unwrap();
+        let report = untrust(Some(&other.root_path()), &stores).unwrap();
+        assert_eq!(report, TrustReport::default());
+        let report = untrust(Some(&store.root_path()), &stores).unwrap();
         assert_eq!((report.done.len(), report.failed.len()), (1, 0), "{report:?}");
         assert_eq!(fs::read_dir(path.join("system")).unwrap().count(), 1);
         let seen = fs::read_to_string(&updates).unwrap();
@@ -224,6 +248,7 @@ mod tests {
         let stores = TrustStores {
             system_folder: path.join("system"),
             system_update: Vec::new(),
+            system_forget: Vec::new(),
             ..TrustStores::of_machine(std::slice::from_ref(&home))
         };
         assert!(stores.nss.is_empty());
@@ -234,7 +259,7 @@ mod tests {
         assert_eq!((report.done.len(), report.failed.len()), (2, 0), "{report:?}");
         let listed = || run(stores.certutil(&database).arg("-L")).unwrap();
         assert!(listed().contains(NICKNAME), "{}", listed());
-        let report = untrust(&stores);
+        let report = untrust(None, &stores).unwrap();
         assert_eq!((report.done.len(), report.failed.len()), (2, 0), "{report:?}");
         assert!(!listed().contains(NICKNAME), "{}", listed());
         fs::remove_dir_all(path).unwrap();

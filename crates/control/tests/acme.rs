@@ -182,6 +182,18 @@ fn accounts_are_bound_and_forgotten_accounts_are_made_again() {
     rig.until(name, "another certificate", |status| status.info != first.info);
 }
 
+/// Several orders begin at once, and none has an account.
+#[test]
+fn several_names_share_one_account() {
+    let scratch = Scratch::new("account");
+    let challenges = HttpChallenges::default();
+    let Some(pebble) = pebble(&scratch, vec![challenges.clone()], PebbleOptions::default()) else { return };
+    let names = ["a.komainu-test.com", "b.komainu-test.com", "c.komainu-test.com", "d.komainu-test.com"];
+    let rig = Rig::start(options(&scratch, &[&pebble]), &names, &challenges);
+    names.iter().for_each(|name| _ = rig.obtained(name));
+    assert_eq!(rig.served.log().matches("made an account").count(), 1, "{}", rig.served.log());
+}
+
 #[test]
 fn profiles_and_addresses() {
     let scratch = Scratch::new("profiles");

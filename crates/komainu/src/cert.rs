@@ -5,11 +5,11 @@ use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
 use bench::table::TextTable;
-use control::{LocalAuthority, StateFolder, TrustReport, TrustStores};
+use control::{StateFolder, TrustReport, TrustStores};
 use serde_json::Value;
 
 use crate::access::rfc3339;
-use crate::certificates::{default_state_folder, host_name};
+use crate::certificates::default_state_folder;
 use crate::cli::{Cert, CertPlace, Trust};
 use crate::control as socket;
 
@@ -23,6 +23,7 @@ pub(crate) fn cert(command: &Cert) -> Result<String, String> {
             let all = certificates(&list.of)?;
             match list.json {
                 true => Ok(format!("{:#}\n", Value::Array(all))),
+                false if all.is_empty() => Ok(printable(&none_listed(&list.of))),
                 false => Ok(printable(&listed(&all))),
             }
         }
@@ -116,10 +117,23 @@ fn relative(value: &Value, now: SystemTime) -> String {
     }
 }
 
-fn listed(all: &[Value]) -> String {
-    if all.is_empty() {
+/// Why the list is empty.
+fn none_listed(of: &CertPlace) -> String {
+    if of.state.is_none() && (of.pid.is_some() || !socket::running().is_empty()) {
         return "no certificates: no site has `tls`\n".into();
     }
+    let path = of.state.clone().unwrap_or_else(own_state_folder);
+    let text = format!("no certificate is stored in {}", path.display());
+    match StateFolder::existing(&path).root_path().exists() {
+        true => {
+            text + ", but a local authority: a server that runs has its certificates in memory, and \
+                    `komainu cert list` without `--state` shows them\n"
+        }
+        false => text + "\n",
+    }
+}
+
+fn listed(all: &[Value]) -> String {
     let now = SystemTime::now();
     let mut table = TextTable::new(&["name", "issuer", "expires", "next attempt", "last error"]);
     for one in all {
@@ -191,22 +205,26 @@ fn renew(names: &[String], pid: Option<u32>) -> Result<String, String> {
 pub(crate) fn trust(arguments: &Trust) -> Result<String, String> {
     let homes: Vec<PathBuf> = std::env::var_os("HOME").map(PathBuf::from).into_iter().collect();
     let stores = TrustStores::of_machine(&homes);
-    if arguments.undo {
-        let report = control::untrust(&stores);
+    if arguments.undo && arguments.state.is_none() {
+        let report = control::untrust(None, &stores).map_err(|error| format!("error: {error}"))?;
         return outcome(&report, "nothing to remove: no local authority of Komainu is trusted here\n");
     }
     let path = arguments.state.clone().unwrap_or_else(own_state_folder);
-    // The folder of a server that runs is another user's, perhaps; its authority is read and not made then.
-    let mut root = StateFolder::existing(&path).root_path();
-    if !root.exists() {
-        let store = StateFolder::open(&path).map_err(|error| format!("error: {error}"))?;
-        LocalAuthority::open(&store, &host_name(), SystemTime::now())
-            .map_err(|error| format!("error: {error}"))?;
-        root = store.root_path();
-    }
-    let report = control::trust(&root, &stores);
-    let report = report.map_err(|error| format!("error: cannot read {}: {error}", root.display()))?;
-    outcome(&report, "").map(|text| format!("the local authority of {}\n{text}", path.display()))
+    // The server makes the authority: a folder that is named by mistake brings none that the system trusts.
+    let root = StateFolder::existing(&path).root_path();
+    let done = match arguments.undo {
+        true => control::untrust(Some(&root), &stores),
+        false => control::trust(&root, &stores),
+    };
+    let report = done.map_err(|error| match error.kind() {
+        io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => format!(
+            "error: there is no local authority in {}: start the server first, or name its folder by --state",
+            path.display()
+        ),
+        _ => format!("error: cannot read {}: {error}", root.display()),
+    })?;
+    outcome(&report, "nothing to remove: it is not trusted here\n")
+        .map(|text| format!("the local authority of {}\n{text}", path.display()))
 }
 
 /// What was done, and what was not: an error where nothing was.

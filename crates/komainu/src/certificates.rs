@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::io;
-use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 use std::time::SystemTime;
@@ -253,6 +253,31 @@ pub(crate) fn warnings(config: &Config) -> Vec<String> {
         warnings.push(format!("`tls = \"auto\"` (the site in line {line}): {name}: {text}"));
     }
     warnings
+}
+
+/// Checks the files that `[acme]` names, which a start uses only once a certificate is due.
+pub(crate) fn files_exist(config: &Config) -> Result<(), String> {
+    if let Some(path) = &config.acme.ca {
+        let pem = ConfigFiles::default().read(path).map_err(|error| format!("`[acme] ca`: {error}"))?;
+        net::ClientCertificates::check_authority(&pem)
+            .map_err(|text| format!("`[acme] ca`: {}: {text}", path.display()))?;
+    }
+    let Some(program) = config.acme.dns_hook.first().map(Path::new) else { return Ok(()) };
+    let is_program = |path: &Path| {
+        std::fs::metadata(path).is_ok_and(|found| found.is_file() && found.permissions().mode() & 0o111 != 0)
+    };
+    let folders = std::env::var_os("PATH").unwrap_or_default();
+    let is_found = match program.components().count() > 1 || program.is_absolute() {
+        true => is_program(program),
+        false => std::env::split_paths(&folders).any(|folder| is_program(&folder.join(program))),
+    };
+    match is_found {
+        true => Ok(()),
+        false => Err(format!(
+            "`[acme] dns_hook`: {} is no program: name one that exists, and make it executable (`chmod +x`)",
+            program.display()
+        )),
+    }
 }
 
 /// Whether a name means the machine itself, where nobody expects another authority.

@@ -85,6 +85,7 @@ pub(crate) fn check(arguments: &Check) -> Result<(), String> {
         crate::certificates::dns_server(dns, &crate::config_files::ConfigFiles::default())
             .map_err(|error| format!("error: {error}"))?;
     }
+    crate::certificates::files_exist(config).map_err(|error| format!("error: {error}"))?;
     users_exist(config)?;
     logs_have_folders(config)?;
     let text = match &arguments.explain {

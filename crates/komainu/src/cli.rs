@@ -267,11 +267,11 @@ pub(crate) struct CertPlace {
 
 #[derive(Debug, Args)]
 pub(crate) struct Trust {
-    /// Remove what `komainu trust` installed
+    /// Remove what `komainu trust` installed: the authority of `--state`, or each one
     #[arg(long)]
     pub(crate) undo: bool,
     /// The state folder that holds the authority [default: that of a server which this user starts]
-    #[arg(long, value_name = "FOLDER", conflicts_with = "undo")]
+    #[arg(long, value_name = "FOLDER")]
     pub(crate) state: Option<PathBuf>,
 }
 

@@ -37,6 +37,8 @@ pub(crate) type Reread = Box<dyn Fn() -> Result<Config, String>>;
 pub(crate) struct Current {
     pub(crate) generation: AtomicU64,
     pub(crate) plan: Mutex<Arc<ServerPlan>>,
+    /// The configuration at the start: what changes only at a restart still is as it says.
+    pub(crate) started: Config,
     pub(crate) hosting: Arc<Hosting>,
     pub(crate) cores: usize,
     /// How connections speak TLS.
@@ -341,7 +343,7 @@ impl RunningServer {
         };
         // Before applications are started from it.
         self.link.iter().for_each(|link| link.report("adopted"));
-        let late = late_changes(&before.config, &plan.config);
+        let late = late_changes(&current.started, &plan.config);
         let mut failures = Vec::new();
         if !late.is_empty() {
             let verb = if late.len() == 1 { "changes" } else { "change" };
@@ -461,7 +463,7 @@ pub(crate) fn pass_signals(
     Ok(())
 }
 
-/// The changes that need a restart. Limits and timeouts that routes can set do not.
+/// What differs from the start and needs a restart. Limits and timeouts that routes can set do not.
 fn late_changes(old: &Config, new: &Config) -> Vec<&'static str> {
     let limits = config::Limits { body_bytes_max: old.limits.body_bytes_max, ..new.limits.clone() };
     let (body, write) = (old.timeouts.body, old.timeouts.write);

@@ -176,8 +176,9 @@ fn first_plan(
     if replaces {
         hosting.wait_until_loaded()?;
     }
+    let started = plan.config.clone();
     let (generation, plan) = (AtomicU64::new(0), Mutex::new(Arc::new(plan)));
-    Ok(Arc::new(Current { generation, plan, hosting: hosting.clone(), cores, tls, certificates }))
+    Ok(Arc::new(Current { generation, plan, started, hosting: hosting.clone(), cores, tls, certificates }))
 }
 
 /// Reports that the server serves: to systemd, the supervisor, the server that it replaces, and in the log.

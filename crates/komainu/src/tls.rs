@@ -183,6 +183,11 @@ fn doubts(hosts: &[HostPattern], files: &[FromFile], now_unix_s: u64) -> Vec<Str
             doubt(certificate)
                 .map(|fault| format!("{}: the certificate of {} {fault}", path.display(), info.subject)),
         );
+        doubts.extend(
+            certificate
+                .chain_fault()
+                .map(|fault| format!("{}: the certificate of {} {fault}", path.display(), info.subject)),
+        );
         let of = if info.names.is_empty() { info.subject.clone() } else { some_of(&info.names) };
         let fault = match (info.not_before_unix_s, info.not_after_unix_s) {
             (_, end) if end < now_unix_s => format!("has expired, on {}: renew it", moment(end)),

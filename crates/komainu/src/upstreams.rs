@@ -1,12 +1,13 @@
 //! From a `proxy` action to the options of a group of upstream servers; and the groups of a configuration.
 
 use std::io;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use config::{Action, Config, StripPrefix};
 use http::Status;
-use net::{SpillQuota, SpillStore};
+use net::{ClientCertificates, ServerCertificate, SpillQuota, SpillStore};
 use proxy::GroupShared;
 use proxy::options::{
     Balance, Edits, Ejection, Forwarded, GroupOptions, HashKey, HealthCheck, Host, KeepAlive, PathMap, Probe,
@@ -176,13 +177,25 @@ fn server(
 }
 
 fn tls(tls: &config::ProxyTls, files: &ConfigFiles) -> io::Result<Tls> {
+    let invalid = |text: String| io::Error::new(io::ErrorKind::InvalidData, format!("`proxy.tls`: {text}"));
     let identity_pem = match (&tls.certificate, &tls.key) {
-        (Some(certificate), Some(key)) => Some((files.read(certificate)?, files.read(key)?)),
+        (Some(certificate), Some(key)) => {
+            let (chain_pem, key_pem) = (files.read(certificate)?, files.read(key)?);
+            ServerCertificate::from_pem(&chain_pem, &key_pem)
+                .map_err(|fault| invalid(fault.in_files(certificate, key)))?;
+            Some((chain_pem, key_pem))
+        }
         _ => None,
+    };
+    let roots = |path: &Path| {
+        let pem = files.read(path)?;
+        ClientCertificates::check_authority(&pem)
+            .map_err(|text| invalid(format!("{}: {text}", path.display())))?;
+        io::Result::Ok(pem)
     };
     Ok(Tls {
         name: tls.name.clone(),
-        roots_pem: tls.ca.as_deref().map(|path| files.read(path)).transpose()?,
+        roots_pem: tls.ca.as_deref().map(roots).transpose()?,
         identity_pem,
         insecure: !tls.verify,
     })

@@ -207,6 +207,13 @@ fn the_root_of_a_restarted_server_is_the_same_and_reload_brings_names() {
     eventually("the other name", || ports.is_served("y.localhost", &root));
     eventually("the name is gone", || !ports.is_served("x.localhost", &root));
     let folder = stopped(rig);
+    // Its certificates are in the server's memory.
+    let state = folder.at("state").display().to_string();
+    let said = text(&komainu().args(["cert", "list", "--state", &state]).output().unwrap().stdout);
+    assert!(
+        said.starts_with(&format!("no certificate is stored in {state}, but a local authority")),
+        "{said}"
+    );
     let rig = start(folder, config("x.localhost").trim_start_matches(rig::as_we_are()));
     let root = rig.folder.at("state/local/root.crt");
     assert_eq!(fs::read(&root).unwrap(), first);
@@ -280,6 +287,24 @@ fn a_state_folder_is_listed_whatever_is_in_it() {
         let line = said.lines().find(|line| line.contains(name)).unwrap_or_default();
         assert!(line.contains("the stored certificate is not used: ") && line.contains(words), "{said}");
     }
+}
+
+/// No program that tells the system is found, and the home folder is the test's: nothing outside of it changes.
+#[test]
+fn trust_makes_no_authority() {
+    let folder = Folder::new();
+    folder.write("empty/file", "").write("file", "");
+    for state in ["none", "empty", "file"] {
+        let mut command = komainu();
+        command.args(["trust", "--state"]).arg(folder.at(state)).env("PATH", folder.at("empty"));
+        let output = command.env("HOME", folder.at("empty")).output().unwrap();
+        let said = text(&output.stdout) + &text(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{said}");
+        let expected = format!("there is no local authority in {}: start", folder.at(state).display());
+        assert!(said.contains(&expected), "{said}");
+    }
+    assert!(!folder.at("none").exists());
+    assert_eq!(fs::read_dir(folder.at("empty")).unwrap().count(), 1);
 }
 
 #[test]

@@ -3,7 +3,9 @@
 
 mod rig;
 
-use rig::{Folder, Rig, komainu, text};
+use std::process::Command;
+
+use rig::{Folder, Rig, as_we_are, komainu, text};
 
 fn run(arguments: &[&str]) -> (bool, String, String) {
     let output = komainu().args(arguments).output().unwrap();
@@ -94,5 +96,54 @@ fn what_is_missing_at_the_start_is_named_with_its_directive_and_its_line() {
             let errors = text(&output.stderr);
             assert!(!output.status.success() && errors.contains(&said), "{errors}");
         }
+    }
+}
+
+#[test]
+fn check_names_the_certificates_and_programs_that_are_of_no_use() {
+    let folder = Folder::new();
+    folder.write("hook", "no program");
+    let script = "exec 2>&1
+        ec='-newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes'
+        openssl req -x509 $ec -days 2 -subj /CN=authority -keyout ca.key -out ca.pem
+        openssl req -x509 $ec -days 2 -subj /CN=other -keyout other.key -out other.pem
+        openssl req $ec -subj /CN=a.test -keyout a.key -out a.csr
+        printf 'subjectAltName=DNS:a.test\nauthorityInfoAccess=caIssuers;URI:http://ca.test/ca.der\n' > a.ext
+        openssl x509 -req -in a.csr -CA ca.pem -CAkey ca.key -CAcreateserial -days 2 -extfile a.ext -out leaf.pem
+        cat leaf.pem ca.pem > whole.pem; cat leaf.pem other.pem > foreign.pem";
+    let made = Command::new("sh").args(["-ec", script]).current_dir(folder.path()).output().unwrap();
+    assert!(made.status.success(), "{}", text(&made.stdout));
+    let site = |file: &str| {
+        format!(
+            "listen = [{{ address = \"127.0.0.1:0\", tls = true }}]\n[[site]]\nhosts = \"a.test\"\n\
+             tls = {{ certificate = \"{file}\", key = \"a.key\" }}\n[[site.route]]\nfiles = \".\"\n"
+        )
+    };
+    let plain = |rest: &str| format!("listen = \"127.0.0.1:0\"\n{rest}");
+    let proxy =
+        |tls: &str| plain(&format!("[[route]]\nproxy = {{ to = \"https://a.test\", tls = {{ {tls} }} }}\n"));
+    let acme = |directive: &str| plain(&format!("[acme]\n{directive}\n[[route]]\nfiles = \".\"\n"));
+    for (config, words) in [
+        (site("whole.pem"), ""),
+        (
+            site("leaf.pem"),
+            "leaf.pem: the certificate of CN=a.test is issued by CN=authority, whose certificate the file lacks: ",
+        ),
+        (site("foreign.pem"), "the other certificates in the file are not its: use the file with the whole"),
+        (
+            proxy("certificate = \"leaf.pem\", key = \"other.key\""),
+            "other.key: the private key does not belong",
+        ),
+        (proxy("ca = \"a.key\""), "a.key: there is a private key in it"),
+        (acme("ca = \"nope.pem\""), "nope.pem"),
+        (acme("ca = \"a.key\""), "a.key: there is a private key in it"),
+        (acme("dns_hook = [\"./nope\"]"), "nope is no program: "),
+        (acme("dns_hook = [\"./hook\"]"), "make it executable (`chmod +x`)"),
+    ] {
+        folder.write("komainu.toml", format!("{}{config}", as_we_are()));
+        let checked = komainu().arg("check").arg("-c").arg(folder.at("komainu.toml")).output().unwrap();
+        let said = text(&checked.stderr);
+        assert!(said.contains(words) && said.is_empty() == words.is_empty(), "{words}: {said}");
+        assert_eq!(checked.status.success(), !said.starts_with("error: "), "{said}");
     }
 }

@@ -459,6 +459,11 @@ fn reason(error: &rustls::Error) -> &'static str {
         Error::InvalidCertificate(
             CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
         ) => "the certificate is for another name",
+        // Of a library that is not ours to name: its words are all that there is.
+        Error::InvalidCertificate(other) if format!("{other:?}").contains("CaUsedAsEndEntity") => {
+            "the certificate is that of an authority (CA:TRUE) and not of a server: make one with `-addext \
+             basicConstraints=critical,CA:FALSE`"
+        }
         Error::InvalidCertificate(_) => "the certificate is not valid",
         Error::AlertReceived(_) => "the server refused the TLS handshake",
         Error::InvalidMessage(_) => "the server does not speak TLS",

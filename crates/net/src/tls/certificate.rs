@@ -1,9 +1,9 @@
 //! Certificates and their private keys: read from PEM text and from folders, and described.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::net::IpAddr;
 use std::path::Path;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 
 use data_encoding::HEXLOWER;
 use rustls::crypto::aws_lc_rs;
@@ -13,7 +13,7 @@ use rustls::sign::CertifiedKey;
 use rustls::{InconsistentKeys, SignatureScheme};
 use x509_parser::extensions::{GeneralName, ParsedExtension};
 use x509_parser::objects::{oid_registry, oid2abbrev};
-use x509_parser::oid_registry::OID_PKIX_ACCESS_DESCRIPTOR_OCSP;
+use x509_parser::oid_registry::{OID_PKIX_ACCESS_DESCRIPTOR_CA_ISSUERS, OID_PKIX_ACCESS_DESCRIPTOR_OCSP};
 use x509_parser::prelude::{FromDer, X509Certificate};
 use x509_parser::x509::X509Name;
 
@@ -102,6 +102,54 @@ impl CertificateInfo {
     pub fn is_for(&self, host: &str) -> bool {
         self.names.iter().any(|name| covers(name, host))
     }
+}
+
+/// What a chain lacks: the certificate of an authority between it and a root.
+fn chain_fault(chain: &[CertificateDer<'_>]) -> Option<String> {
+    let parsed = |der: &CertificateDer<'_>| {
+        X509Certificate::from_der(der).ok().map(|(_, one)| {
+            let (subject, issuer) = (one.subject().as_raw().to_vec(), one.issuer().as_raw().to_vec());
+            let shown = distinguished_name(one.issuer());
+            (subject, issuer, shown, names_issuers_certificate(&one))
+        })
+    };
+    let all: Vec<_> = chain.iter().filter_map(parsed).collect();
+    let (subject, issuer, shown, names_it) = all.first()?;
+    let remedy = "use the file with the whole chain (certbot: fullchain.pem)";
+    let has_issuer = all.iter().skip(1).any(|other| other.0 == *issuer);
+    if subject == issuer || has_issuer {
+        return None;
+    }
+    if all.len() > 1 {
+        return Some(format!(
+            "is issued by {shown}, and the other certificates in the file are not its: {remedy}"
+        ));
+    }
+    // An authority that is known to its clients alone may be a root, which needs no other certificate.
+    (*names_it && !is_system_root(issuer)).then(|| {
+        format!("is issued by {shown}, whose certificate the file lacks: clients that do not trust it by itself refuse it; {remedy}")
+    })
+}
+
+/// Whether it says where the certificate of its issuer is, as the certificates of public authorities do.
+fn names_issuers_certificate(certificate: &X509Certificate<'_>) -> bool {
+    certificate.extensions().iter().any(|extension| match extension.parsed_extension() {
+        ParsedExtension::AuthorityInfoAccess(access) => {
+            access.accessdescs.iter().any(|one| one.access_method == OID_PKIX_ACCESS_DESCRIPTOR_CA_ISSUERS)
+        }
+        _ => false,
+    })
+}
+
+/// Whether the system trusts a root of this name, in DER. They are read once: a folder may hold thousands of chains.
+fn is_system_root(name: &[u8]) -> bool {
+    static NAMES: OnceLock<HashSet<Vec<u8>>> = OnceLock::new();
+    let subject = |root: &CertificateDer<'_>| {
+        X509Certificate::from_der(root).ok().map(|(_, root)| root.subject().as_raw().to_vec())
+    };
+    let names = NAMES
+        .get_or_init(|| rustls_native_certs::load_native_certs().certs.iter().filter_map(subject).collect());
+    names.contains(name)
 }
 
 /// The first responder with an HTTP URL in the extension authorityInfoAccess (RFC 5280 section 4.2.2.1).
@@ -271,6 +319,12 @@ impl ServerCertificate {
     #[must_use]
     pub fn info(&self) -> &CertificateInfo {
         &self.0.info
+    }
+
+    /// What its chain lacks, so that clients refuse it; in words that follow "the certificate".
+    #[must_use]
+    pub fn chain_fault(&self) -> Option<String> {
+        chain_fault(&self.0.key.cert)
     }
 
     /// The chain in DER, the server's own certificate first.

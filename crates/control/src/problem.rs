@@ -1,0 +1,45 @@
+//! The problems that directories report (RFC 8555 section 6.7).
+
+use instant_acme::Error;
+
+/// The start of their types.
+pub(crate) const PROBLEM: &str = "urn:ietf:params:acme:error:";
+
+/// The type of the problem that a directory reports.
+pub(crate) fn problem(error: &Error) -> Option<&str> {
+    match error {
+        Error::Api(problem) => problem.r#type.as_deref()?.strip_prefix(PROBLEM),
+        _ => None,
+    }
+}
+
+/// What a directory says, in one line.
+pub(crate) fn described(problem: &instant_acme::Problem) -> String {
+    let name = problem.r#type.as_deref().map(|name| name.strip_prefix(PROBLEM).unwrap_or(name));
+    let mut text = match (name, problem.detail.as_deref()) {
+        (Some(name), Some(detail)) => format!("{detail} ({name})"),
+        (Some(name), None) => name.to_owned(),
+        (None, detail) => detail.unwrap_or("the directory did not say why").to_owned(),
+    };
+    for inner in &problem.subproblems {
+        text = format!("{text}; {inner}");
+    }
+    // One line of the log, whatever the directory sends.
+    text.chars().map(|c| if c.is_control() { ' ' } else { c }).take(1_000).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_problem_is_one_line() {
+        let problem = instant_acme::Problem {
+            r#type: Some(format!("{PROBLEM}dns")),
+            detail: Some("no\nsuch\x1b[2J name".into()),
+            status: Some(400),
+            subproblems: Vec::new(),
+        };
+        assert_eq!(described(&problem), "no such [2J name (dns)");
+    }
+}
