@@ -289,7 +289,7 @@ fn a_state_folder_is_listed_whatever_is_in_it() {
     }
 }
 
-/// No program that tells the system is found, and the home folder is the test's: nothing outside of it changes.
+/// No program that updates the system is found, and the home folder is the test's: nothing outside of it changes.
 #[test]
 fn trust_makes_no_authority() {
     let folder = Folder::new();
