@@ -170,3 +170,32 @@ fn a_first_message_that_is_too_long_is_not_awaited() {
     let ended = stream.read_to_end(&mut rest);
     assert!(ended.is_ok() || ended.is_err_and(|error| error.kind() == std::io::ErrorKind::ConnectionReset));
 }
+
+#[test]
+fn handshakes_that_hold_all_memory_make_room() {
+    let folder = Folder::new();
+    folder.certify();
+    let text = "threads = 1\nlisten = { address = \"127.0.0.1:0\", tls = true }\n\
+        tls.default = { certificate = \"cert.pem\", key = \"key.pem\" }\n\
+        [limits]\nmemory = \"16MiB\"\n[timeouts]\nhead = \"10m\"\n[[route]]\nrespond = \"x\"\n";
+    folder.write("komainu.toml", format!("{}{text}", as_we_are()));
+    let mut command = komainu();
+    command.arg("start").arg("-c").arg(folder.at("komainu.toml"));
+    let rig = Rig::start(command, folder);
+    // Each holds 16 KiB, and its time would be ten minutes.
+    let _begun: Vec<TcpStream> = (0..1100)
+        .map(|_| {
+            let mut stream = connect(rig.listens);
+            let _ = stream.write_all(&[22, 3, 1, 2, 0, 1, 0, 1, 252]);
+            stream
+        })
+        .collect();
+    rig::eventually("a client is served", || {
+        let (mut tls, mut stream) = (client(&client_config()), connect(rig.listens));
+        let mut both = rustls::Stream::new(&mut tls, &mut stream);
+        let mut answer = Vec::new();
+        let _ = both.write_all(b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
+        let _ = both.read_to_end(&mut answer);
+        answer.starts_with(b"HTTP/1.1 200 ")
+    });
+}

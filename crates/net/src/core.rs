@@ -41,6 +41,10 @@ pub(crate) trait IdleTask {
     fn resume(self: Box<Self>) -> TaskFuture;
     /// Since when it has been idle, in the clock's milliseconds, if it may be closed to make room.
     fn idle_since_ms(&self) -> Option<u64>;
+    /// Whether memory is charged for it although it is idle.
+    fn holds_memory(&self) -> bool {
+        false
+    }
 }
 
 enum Task {
@@ -501,9 +505,19 @@ impl Core {
 
     /// Closes the connections that have been idle longest, at most `count`. Returns how many it closed.
     pub(crate) fn close_idle(&self, count: usize) -> usize {
+        self.close_those(count, |_| true)
+    }
+
+    /// The same of those that hold memory.
+    pub(crate) fn close_idle_with_memory(&self, count: usize) -> usize {
+        self.close_those(count, |task| task.holds_memory())
+    }
+
+    fn close_those(&self, count: usize, is_meant: impl Fn(&dyn IdleTask) -> bool) -> usize {
         let mut idle: Vec<(u64, u32)> = Vec::new();
         for (index, task) in self.0.tasks.borrow().iter().enumerate() {
             if let Task::Idle(parked) = task
+                && is_meant(&**parked)
                 && let Some(since_ms) = parked.idle_since_ms()
             {
                 idle.push((since_ms, index as u32));

@@ -435,7 +435,12 @@ fn accept_batch<S: Service>(engine: &Rc<Engine<S>>, door: &Door) -> Pause {
     let context = &engine.context;
     let (listener, is_tcp) = (door.listening.fd(), door.listening.is_tcp());
     let make_room = (context.connection_limit.max / 16).clamp(1, MAKE_ROOM_MAX);
-    if context.core.memory().pressure() == Pressure::Exhausted {
+    let pressure = context.core.memory().pressure();
+    // Handshakes that do not continue hold nobody up for long.
+    if pressure >= Pressure::Critical && has_newcomer(listener) {
+        context.core.close_idle_with_memory(make_room);
+    }
+    if pressure == Pressure::Exhausted {
         return Pause::Exhausted;
     }
     for _ in 0..ACCEPT_BATCH {

@@ -43,6 +43,10 @@ impl<S: Service> IdleTask for AwaitingHandshake<S> {
     fn idle_since_ms(&self) -> Option<u64> {
         self.idle.idle_since_ms()
     }
+
+    fn holds_memory(&self) -> bool {
+        self.handshake.is_some()
+    }
 }
 
 /// Makes the handshake of a connection of which bytes were read already: those after the PROXY protocol header.
