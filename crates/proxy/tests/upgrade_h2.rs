@@ -111,7 +111,7 @@ struct StreamClient {
 impl StreamClient {
     /// Its stream 1 is a tunnel, of which the head has come.
     fn tunnel(rig: &Rig) -> StreamClient {
-        let stream = TcpStream::connect(rig.address).unwrap();
+        let stream = TcpStream::connect(rig.h2c).unwrap();
         stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
         stream.set_nodelay(true).unwrap();
         let machine = Machine::client(H2::default());

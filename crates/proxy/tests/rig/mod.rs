@@ -33,6 +33,8 @@ impl net::Service for Hop {
 /// A running proxy.
 pub struct Rig {
     pub address: SocketAddr,
+    /// The same service over HTTP/2 in the clear too.
+    pub h2c: SocketAddr,
     pub shared: Arc<GroupShared>,
     server: Option<net::Server>,
 }
@@ -88,11 +90,11 @@ impl Rig {
         let theirs = shared.clone();
         let run = net::Options { threads, ..net::Options::default() };
         let run = net::Options { limits: net::Limits { body_bytes_max: u64::MAX, ..run.limits }, ..run };
-        let bind = Bind::Tcp("127.0.0.1:0".parse().unwrap());
-        let binds = [net::Listen { h2c: true, ..net::Listen::from(bind) }];
+        let bind = || net::Listen::from(Bind::Tcp("127.0.0.1:0".parse().unwrap()));
+        let binds = [bind(), net::Listen { h2c: true, ..bind() }];
         let server = net::Server::start(&run, &binds, move |core| Ok(service(core, &theirs))).unwrap();
-        let Bind::Tcp(address) = server.addresses()[0] else { panic!("a TCP address") };
-        Rig { address, shared, server: Some(server) }
+        let [Bind::Tcp(address), Bind::Tcp(h2c)] = server.addresses()[..] else { panic!("TCP addresses") };
+        Rig { address, h2c, shared, server: Some(server) }
     }
 
     /// A client's connection.
