@@ -347,6 +347,41 @@ fn plain_requests_are_redirected_and_browsers_stay_with_https() {
 }
 
 #[test]
+fn why_a_clients_certificate_is_refused_stands_in_the_log() {
+    let folder = folder(&[("a.test", "ec")]);
+    openssl(&folder, STAFF);
+    openssl(
+        &folder,
+        "exec 2>&1
+        sign() { openssl x509 -req -in alice.csr -CA staff.pem -CAkey staff.key -CAcreateserial \"$@\"; }
+        printf 'extendedKeyUsage=serverAuth\n' > server.ext
+        printf 'basicConstraints=critical,CA:TRUE\n' > authority.ext
+        sign -days -1 -extfile alice.ext -out expired.pem
+        sign -days 2 -out version1.pem
+        sign -days 2 -extfile server.ext -out purpose.pem
+        sign -days 2 -extfile authority.ext -out authority.pem
+        cat alice.key | tee expired.key version1.key purpose.key authority.key > /dev/null",
+    );
+    let tls = "tls = { certificate = \"a.test.pem\", key = \"a.test.key\", client = { ca = \"staff.pem\", crl = \"staff.crl\" } }";
+    let rig = start(folder, &format!("{LISTEN}log.level = \"info\"\n{}", site("a.test", tls)));
+    for (who, reason) in [
+        ("expired", "the client's certificate has expired"),
+        ("version1", "the client's certificate is of X.509 version 1"),
+        ("purpose", "the client's certificate is for another purpose: its extendedKeyUsage lacks clientAuth"),
+        ("authority", "the client's certificate is that of an authority (CA:TRUE)"),
+        ("mallory", "the client's certificate is revoked"),
+        ("nobody", "the issuer of the client's certificate is not trusted"),
+    ] {
+        let (certificate, key) = (rig.folder.at(&format!("{who}.pem")), rig.folder.at(&format!("{who}.key")));
+        let before = rig.reported().len();
+        let shown = ["--cert", certificate.to_str().unwrap(), "--key", key.to_str().unwrap()];
+        assert!(fetch(&rig, "a.test", &shown).is_err(), "{who}");
+        eventually(who, || rig.reported()[before..].contains(reason));
+    }
+    assert!(!rig.reported().contains("certificate is not valid"), "{}", rig.reported());
+}
+
+#[test]
 fn a_reload_takes_up_changed_certificates_and_refuses_bad_ones() {
     let folder = folder(&[("a.test", "ec"), ("b.test", "ec")]);
     openssl(&folder, "cp a.test.pem cert.pem; cp a.test.key key.pem");
@@ -365,6 +400,23 @@ fn a_reload_takes_up_changed_certificates_and_refuses_bad_ones() {
     openssl(&rig.folder, "cp b.test.key key.pem");
     rig.signal("-HUP");
     eventually("the new one is shown", || shown().contains("CN = b.test"));
+    // Whoever reloads a certificate that clients refuse is told.
+    let reload = || {
+        let output = komainu().args(["reload", "--pid", &rig.child.id().to_string()]).output().unwrap();
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        (text(&output.stdout), text(&output.stderr))
+    };
+    openssl(&rig.folder, "cp a.test.pem cert.pem; cp a.test.key key.pem");
+    assert_eq!(reload(), ("the new configuration is in use\n".into(), String::new()));
+    openssl(
+        &rig.folder,
+        "exec 2>&1
+        openssl x509 -req -in a.test.csr -CA ca.pem -CAkey ca.key -CAcreateserial -days -1 -extfile a.test.ext -out cert.pem",
+    );
+    let (done, warned) = reload();
+    assert_eq!(done, "the new configuration is in use\n");
+    assert!(warned.starts_with("warning: `tls` (the site in line "), "{warned}");
+    assert!(warned.contains("the certificate of a.test has expired, on 20"), "{warned}");
 }
 
 #[test]
