@@ -323,7 +323,7 @@ fn a_reload_takes_up_changed_certificates_and_refuses_bad_ones() {
     openssl(&rig.folder, "cp b.test.key key.pem");
     rig.signal("-HUP");
     eventually("the new one is shown", || shown().contains("CN = b.test"));
-    // Whoever reloads a certificate that clients refuse is told.
+    // Whoever reloads a certificate that clients refuse sees a warning.
     let reload = || {
         let output = komainu().args(["reload", "--pid", &rig.child.id().to_string()]).output().unwrap();
         assert!(output.status.success(), "{}", text(&output.stderr));
