@@ -110,6 +110,9 @@ fn users_exist(config: &Config) -> Result<(), String> {
     if let Ok(Rights::Drop(user)) = privilege::rights(config, false) {
         for (name, app) in config.apps.iter().filter(|(_, app)| app.user.is_none()) {
             hosting::check_as(name, app, &user).map_err(|error| format!("error: {error}"))?;
+            if let Some(text) = hosting::doubt(name, app, Some(&user)) {
+                let _ = writeln!(io::stderr(), "warning: {text}");
+            }
         }
     }
     config.apps.iter().try_for_each(|(name, app)| {

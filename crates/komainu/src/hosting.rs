@@ -21,7 +21,7 @@ use crate::link::SupervisorLink;
 use crate::notice::ErrorLog;
 use crate::privilege::Identity;
 use crate::sandbox;
-use crate::virtualenv::virtual_environment;
+use crate::virtualenv::{passed_over, virtual_environment};
 
 /// A language of applications.
 struct Language {
@@ -79,6 +79,12 @@ pub(crate) fn options(name: &str, app: &config::App) -> io::Result<Options> {
 /// What is missing.
 pub(crate) fn check_as(name: &str, app: &config::App, user: &Identity) -> io::Result<()> {
     command(name, app, Some(user)).map(drop)
+}
+
+/// What is to be said of an application that can be started all the same. `user` is who runs it, where that is not this process.
+pub(crate) fn doubt(name: &str, app: &config::App, user: Option<&Identity>) -> Option<String> {
+    let text = passed_over(app, user).filter(|_| is_python(app))?;
+    Some(format!("the application {name}: {text}"))
 }
 
 /// The program, its arguments, and its working folder. `user` is who runs it, where that is not this process.
@@ -348,6 +354,8 @@ impl Hosting {
     }
 
     fn start(&self, name: &str, config: &config::App) -> io::Result<Arc<App>> {
+        let user = config.user.as_ref().and_then(|user| Identity::named(user, config.group.as_deref()).ok());
+        doubt(name, config, user.as_ref()).iter().for_each(|text| self.notices.warn(text));
         let notices = self.notices.clone();
         let log = move |line: &LogLine<'_>| say(&notices, line);
         App::start(self.options(name, config)?, self.cores, Arc::new(log)).map(Arc::new)

@@ -33,13 +33,13 @@ pub(crate) fn virtual_environment(
             }
         };
     }
-    let active = std::env::var_os("VIRTUAL_ENV").map(|active| (PathBuf::from(active), true));
+    let active = active(app).filter(|active| closed(active, user).is_none());
     let here = folder.map_or_else(std::env::current_dir, |folder| Ok(folder.to_owned()));
-    let beside = here.into_iter().flat_map(|here| [(here.join(".venv"), false), (here.join("venv"), false)]);
+    let beside = here.into_iter().flat_map(|here| [here.join(".venv"), here.join("venv")]);
     let mut fault = None;
-    for (environment, is_named) in active.into_iter().chain(beside) {
+    for environment in active.into_iter().chain(beside) {
         // Whether there is one in a folder that may not be looked into, nobody knows.
-        let is_there = is_named || fs::symlink_metadata(&environment).is_ok();
+        let is_there = fs::symlink_metadata(&environment).is_ok();
         match closed(&environment, user).filter(|_| is_there) {
             Some(text) => fault = fault.or(Some(text)),
             None if environment.join("pyvenv.cfg").exists() && is_one(&environment) => {
@@ -49,6 +49,16 @@ pub(crate) fn virtual_environment(
         }
     }
     fault.map_or(Ok(None), Err)
+}
+
+/// The active environment of whoever started the server, where the configuration names none.
+fn active(app: &config::App) -> Option<PathBuf> {
+    std::env::var_os("VIRTUAL_ENV").map(PathBuf::from).filter(|_| app.virtualenv.is_none())
+}
+
+/// Why the active environment is passed over, if it is: it may be meant for other programs.
+pub(crate) fn passed_over(app: &config::App, user: Option<&Identity>) -> Option<String> {
+    active(app).and_then(|active| closed(&active, user)).map(|text| format!("{text}; it is passed over"))
 }
 
 /// Why the user may not use an environment, and the remedy: a folder on the way to its interpreter is closed to the user.

@@ -502,4 +502,17 @@ fn a_virtual_environment_that_the_user_may_not_enter_is_named() {
             }
         }
     }
+    // The active one may be meant for other programs: without it the application is started.
+    fs::rename(folder.at(".venv"), folder.at("active")).unwrap();
+    let app = only("wsgi = \"app.py\"");
+    folder.write(
+        "komainu.toml",
+        format!("listen = \"127.0.0.1:0\"\nuser = \"65534\"\ngroup = \"65534\"\n{app}"),
+    );
+    let mut command = server();
+    command.arg("check").arg("-c").arg(folder.at("komainu.toml")).env("VIRTUAL_ENV", folder.at("active"));
+    let output = command.output().unwrap();
+    let said = rig::text(&output.stderr);
+    assert!(output.status.success() && said.contains("mode 0700"), "{said}");
+    assert!(said.contains("; it is passed over"), "{said}");
 }
