@@ -13,8 +13,10 @@ use crate::vary::RequestVariant;
 
 /// Content is kept in pieces of this many bytes.
 const PIECE_BYTES: usize = 64 * 1024;
-/// What is kept of a response that is not stored before its slowest reader, in bytes.
+/// How far a response that is not stored is read ahead of its fastest reader, in bytes.
 const WINDOW_BYTES: u64 = 128 * 1024;
+/// How far a reader of such a response may be behind, in objects of the largest size.
+const LAG_OBJECTS_MAX: u64 = 2;
 
 /// The head of a response on its way.
 #[derive(Debug)]
@@ -164,8 +166,24 @@ impl FillState {
         self.tail.get(from..).filter(|rest| !rest.is_empty()).map(Into::into)
     }
 
+    /// What is beyond the window of the fastest reader: nobody else's pace counts.
     fn backlog(&self) -> u64 {
-        if self.keeps { 0 } else { (self.len - self.slowest()).saturating_sub(WINDOW_BYTES) }
+        let fastest = self.readers.iter().map(|reader| reader.at).max().unwrap_or(self.len);
+        if self.keeps { 0 } else { (self.len - fastest).saturating_sub(WINDOW_BYTES) }
+    }
+
+    /// Ends readers that are too far behind where another one is ahead, so that what is kept for them is bounded.
+    fn end_slow(&mut self, lag_bytes_max: u64) {
+        let from = self.len.saturating_sub(lag_bytes_max);
+        if self.keeps || self.slowest() >= from {
+            return;
+        }
+        let fastest = self.readers.iter().map(|reader| reader.at).max().unwrap_or(self.len);
+        let is_slow = |reader: &ReaderSlot| reader.at < from && reader.at < fastest;
+        let (slow, others): (Vec<ReaderSlot>, Vec<ReaderSlot>) =
+            std::mem::take(&mut self.readers).into_iter().partition(is_slow);
+        self.readers = others;
+        slow.into_iter().filter_map(|reader| reader.waker).for_each(Waker::wake);
     }
 }
 
@@ -249,6 +267,7 @@ impl Fill {
         if state.keeps && state.len > self.object_bytes_max {
             state.keeps = false;
         }
+        state.end_slow(self.object_bytes_max.saturating_mul(LAG_OBJECTS_MAX));
         state.drop_read();
         state.wake_readers();
     }
@@ -299,7 +318,7 @@ impl Fill {
         state.wake_readers();
     }
 
-    /// Bytes beyond what is kept for the slowest reader: while there are some, the writer waits.
+    /// Bytes beyond the window of the fastest reader: while there are some, the writer waits.
     #[must_use]
     pub fn backlog(&self) -> u64 {
         self.state().backlog()
@@ -359,7 +378,7 @@ impl FillReader {
     /// Waits for content; `None` at its end.
     ///
     /// # Errors
-    /// The response broke off.
+    /// The response broke off, or this reader is too far behind the others in one that is not stored.
     pub fn poll_piece(&self, cx: &Context<'_>) -> Poll<Result<Option<Arc<[u8]>>, BrokenOff>> {
         let mut state = self.fill.state();
         let Some(at) = state.readers.iter().find(|reader| reader.id == self.id).map(|reader| reader.at)
@@ -503,10 +522,31 @@ mod tests {
         fill.write(&[1]);
         assert!(fill.backlog() > 0 && fill.join().is_none());
         assert_eq!(read(&leader).0.len(), MAX as usize + 1);
-        assert!(fill.backlog() > 0, "the slower reader decides");
+        assert_eq!(fill.backlog(), 0, "the fastest reader decides");
         assert_eq!(read(&follower).0.len(), MAX as usize + 1);
-        assert_eq!(fill.backlog(), 0);
         assert!(fill.body().is_none());
+    }
+
+    #[test]
+    fn who_is_too_far_behind_does_not_hold_the_others() {
+        let (fill, leader, _) = fill();
+        let (second, slow) = (fill.join().unwrap(), fill.join().unwrap());
+        fill.respond(response(stored(), None));
+        let piece = vec![1; PIECE_BYTES];
+        let mut sent = 0;
+        while fill.held_bytes() as u64 <= LAG_OBJECTS_MAX * MAX && sent < 100 * PIECE_BYTES {
+            fill.write(&piece);
+            sent += piece.len();
+            assert_eq!((read(&leader).1, read(&second).1), (Poll::Pending, Poll::Pending));
+            assert_eq!(fill.backlog(), 0);
+        }
+        assert!(fill.held_bytes() <= 2 * PIECE_BYTES, "nothing is kept for it any more");
+        assert_eq!(read(&slow), (Vec::new(), Poll::Ready(Err(BrokenOff))));
+        // One that is alone, or as slow as all others, is waited for.
+        drop((leader, slow));
+        (0..100).for_each(|_| fill.write(&piece));
+        assert!(fill.backlog() > 0);
+        assert_eq!(read(&second), (vec![1; 100 * PIECE_BYTES], Poll::Pending));
     }
 
     #[test]

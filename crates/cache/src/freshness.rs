@@ -4,6 +4,7 @@ use http::condition::parse_date_s;
 use http::{Fields, Status};
 
 use crate::directives::{RequestDirectives, ResponseDirectives, decimal};
+use crate::tags::TooManyTags;
 use crate::vary::VaryFault;
 
 /// What a route decides for its cache.
@@ -82,6 +83,8 @@ pub enum NotStored {
     NoFreshness,
     /// It is larger than an object may be.
     TooLarge,
+    /// It has more tags than are remembered, or one that is too long.
+    Tags,
     /// The server is short of memory.
     Memory,
     /// It was purged while it was received.
@@ -89,6 +92,22 @@ pub enum NotStored {
 }
 
 impl NotStored {
+    /// All of them, in their order.
+    pub const ALL: [NotStored; 12] = [
+        NotStored::RequestNoStore,
+        NotStored::NoStore,
+        NotStored::Private,
+        NotStored::Authorization,
+        NotStored::SetCookie,
+        NotStored::Status,
+        NotStored::Vary,
+        NotStored::NoFreshness,
+        NotStored::TooLarge,
+        NotStored::Tags,
+        NotStored::Memory,
+        NotStored::Purged,
+    ];
+
     /// For `komainu cache why`.
     #[must_use]
     pub const fn text(self) -> &'static str {
@@ -104,6 +123,7 @@ impl NotStored {
             NotStored::Vary => "the response varies by *, or by more than is remembered",
             NotStored::NoFreshness => "nothing says how long the response is fresh",
             NotStored::TooLarge => "the response is larger than a stored one may be",
+            NotStored::Tags => "the response has more than 1,024 tags, or one of more than 256 bytes",
             NotStored::Memory => "the server is short of memory",
             NotStored::Purged => "the URL was purged while the response was received",
         }
@@ -116,6 +136,12 @@ impl NotStored {
             self,
             NotStored::RequestNoStore | NotStored::Authorization | NotStored::Memory | NotStored::Purged
         )
+    }
+}
+
+impl From<TooManyTags> for NotStored {
+    fn from(_: TooManyTags) -> NotStored {
+        NotStored::Tags
     }
 }
 
@@ -218,6 +244,21 @@ fn lifetime(
     let modified_s = fields.first(b"last-modified").and_then(parse_date_s);
     let guess_s = modified_s.map_or(0, |modified_s| date_s.saturating_sub(modified_s) / 10);
     (guess_s.min(policy.heuristic_s_max), false)
+}
+
+/// What decides how long a stored response is fresh, for people.
+#[must_use]
+pub fn decided_by(fields: &Fields) -> String {
+    let directives = ResponseDirectives::of(fields);
+    let field = if directives.is_targeted { "CDN-Cache-Control" } else { "Cache-Control" };
+    match (directives.no_cache, directives.s_maxage_s, directives.max_age_s) {
+        (true, ..) => format!("{field}: no-cache"),
+        (_, Some(seconds), _) => format!("{field}: s-maxage={seconds}"),
+        (.., Some(seconds)) => format!("{field}: max-age={seconds}"),
+        _ if fields.first(b"expires").is_some() && !directives.is_targeted => "Expires".to_owned(),
+        _ if fields.first(b"last-modified").is_some() => "a tenth of the time since Last-Modified".to_owned(),
+        _ => "nothing: it is validated each time".to_owned(),
+    }
 }
 
 /// The value of `Age`: the first of several, and nothing that is no number.
@@ -323,6 +364,32 @@ mod tests {
             (200, &[], None),
         ] {
             assert_eq!(lifetime_of(status, lines), lifetime_s, "{status} {lines:?}");
+        }
+    }
+
+    #[test]
+    fn people_are_told_what_decides() {
+        for (lines, wanted) in [
+            (&[("Cache-Control", "max-age=60, s-maxage=5")][..], "Cache-Control: s-maxage=5"),
+            (&[("Cache-Control", "max-age=60"), ("Expires", "0")], "Cache-Control: max-age=60"),
+            (&[("Cache-Control", "max-age=60, no-cache")], "Cache-Control: no-cache"),
+            (&[("CDN-Cache-Control", "max-age=60"), ("Expires", "0")], "CDN-Cache-Control: max-age=60"),
+            (&[("Expires", "0")], "Expires"),
+            (&[("Last-Modified", "0")], "a tenth of the time since Last-Modified"),
+            (&[], "nothing: it is validated each time"),
+        ] {
+            let mut fields = Fields::new();
+            lines
+                .iter()
+                .for_each(|(name, value)| fields.try_push(name.as_bytes(), value.as_bytes()).unwrap());
+            assert_eq!(decided_by(&fields), wanted);
+        }
+    }
+
+    #[test]
+    fn every_reason_has_its_place() {
+        for (index, why) in NotStored::ALL.into_iter().enumerate() {
+            assert_eq!((why as usize, why.text().is_empty()), (index, false));
         }
     }
 

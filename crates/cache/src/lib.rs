@@ -9,20 +9,26 @@
 mod targeted;
 pub mod directives;
 pub mod vary;
+pub mod tags;
 pub mod freshness;
 pub mod key;
+pub mod outcomes;
 pub mod object;
 pub mod answer;
 pub mod status;
 pub mod purge;
 pub mod fill;
 pub mod store;
+pub mod purging;
 
 pub use answer::{Selected, select};
 pub use fill::{BrokenOff, Fill, FillHead, FillReader, FillResponse, Validated};
-pub use freshness::{Freshness, NotStored, Policy, RequestFacts, ResponseTimes, assess};
+pub use freshness::{Freshness, NotStored, Policy, RequestFacts, ResponseTimes, assess, decided_by};
 pub use object::{Object, StoredBody, stored_fields};
+pub use outcomes::Outcome;
 pub use purge::Purge;
+pub use purging::Purged;
 pub use status::ForwardReason;
 pub use store::{Cache, CacheCounters, CacheEntry, CacheStats, FillStart, StoreLimits};
+pub use tags::{Tags, TooManyTags};
 pub use vary::RequestVariant;

@@ -38,6 +38,8 @@ mod header;
 
 mod compress;
 
+mod cache_purge;
+
 mod cache;
 
 mod files;
@@ -67,6 +69,7 @@ pub use app::{
     App, AppLimits, AppSandbox, AppTimeouts, AppWebSockets, ClientAbort, Lifespan, Mounted, Recycle, Workers,
 };
 pub use cache::{CachePolicy, CacheStore};
+pub use cache_purge::{CachePurge, token};
 pub use check::InvalidValue;
 pub use compress::{Coding, Compress, CompressResponses, Effort};
 pub use files::{FileMatch, Files, StripPrefix, Symlinks};

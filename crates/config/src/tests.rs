@@ -4,8 +4,8 @@ use crate::record::{DirectiveTable, chapters, table};
 use crate::shape::Shape;
 use crate::{
     Acme, AcmeDirectory, AcmeDns, App, AppLimits, AppSandbox, AppTimeouts, AppWebSockets, CachePolicy,
-    CacheStore, ClientTls, Compress, CompressResponses, Config, Eject, ExternalAccountBinding, Files,
-    Forwarded, Health, KeepAlive, Limits, Listener, Log, Mounted, OpenFiles, Proxy, ProxyHeaders,
+    CachePurge, CacheStore, ClientTls, Compress, CompressResponses, Config, Eject, ExternalAccountBinding,
+    Files, Forwarded, Health, KeepAlive, Limits, Listener, Log, Mounted, OpenFiles, Proxy, ProxyHeaders,
     ProxyLimits, ProxyTimeouts, ProxyTls, Recycle, Redirect, Respond, ResponseHeaders, Retry, Route,
     RouteLimits, RouteTimeouts, Site, SiteTls, Timeouts, Tls, TrustedProxies, Upstream, Workers,
 };
@@ -41,6 +41,7 @@ fn written_out_defaults_change_nothing() {
         written_out::<OpenFiles>(),
         written_out::<CacheStore>(),
         written_out::<CachePolicy>(),
+        written_out::<CachePurge>(),
         written_out::<ResponseHeaders>(),
         written_out::<Site>(),
         written_out::<Route>(),

@@ -1,6 +1,7 @@
 //! Turns a checked configuration into handlers: the only place that knows both.
 
 use std::cell::RefCell;
+use std::collections::HashMap;
 use std::io;
 use std::path::PathBuf;
 use std::rc::Rc;
@@ -17,10 +18,12 @@ use proxy::{Group, UpstreamEvent};
 
 use crate::cached::RouteCache;
 use crate::clients::TrustedProxies;
+use crate::config_files::{ConfigFiles, purge_token_files};
 use crate::engine::sources;
 use crate::hosting::{self, AppHandles, Hosting, Mounted};
 use crate::notice::ErrorLog;
 use crate::pages::SitePages;
+use crate::purge_method::{PurgeAccess, PurgeToken};
 use crate::router::{Handler, Route, RouteEdits, RouteTable, SiteHttps, Strip, TemplateEdits};
 use crate::tls::TlsPlan;
 use crate::upstreams::GroupPlan;
@@ -47,6 +50,7 @@ pub(crate) struct ServerPlan {
     groups: GroupPlan,
     /// The cache of responses, if a route has one.
     pub(crate) cache: Option<Arc<Cache>>,
+    purge_tokens: HashMap<PathBuf, PurgeToken>,
 }
 
 impl ServerPlan {
@@ -75,7 +79,8 @@ impl ServerPlan {
         let cache = response_cache(&config, cache_before, hosting.map(Hosting::memory));
         let before = before.map(|plan| plan.groups.shared.as_slice()).unwrap_or_default();
         let groups = GroupPlan::new(&config, before, &spill, &files)?;
-        let plan = ServerPlan { groups, tls, https_port, config, cache };
+        let purge_tokens = purge_tokens(&config, &files)?;
+        let plan = ServerPlan { groups, tls, https_port, config, cache, purge_tokens };
         for (name, app) in &plan.config.apps {
             match hosting {
                 Some(hosting) => hosting.check(name, app)?,
@@ -271,9 +276,40 @@ fn route(
             .cache
             .clone()
             .zip(settings.cache)
-            .map(|(cache, policy)| RouteCache { cache, policy: cache_policy(policy) }),
+            .map(|(cache, policy)| route_cache(cache, policy, plan, core_context)),
         compression: settings.compress.map(|compress| Rc::new(compression(compress))),
     })
+}
+
+fn route_cache(
+    cache: Arc<Cache>,
+    policy: &config::CachePolicy,
+    plan: &ServerPlan,
+    core_context: Option<CoreContext<'_>>,
+) -> RouteCache {
+    let access = |purge: &config::CachePurge| PurgeAccess {
+        token: match (&purge.token, &purge.token_file) {
+            (Some(token), _) => Some(PurgeToken::new(token.as_bytes())),
+            (None, Some(file)) => plan.purge_tokens.get(file).cloned(),
+            (None, None) => None,
+        },
+        from: (!purge.from.is_empty()).then(|| sources(&purge.from)),
+        notices: core_context.map(|core_context| core_context.notices.clone()),
+    };
+    RouteCache { cache, policy: cache_policy(policy), purge: policy.purge.as_ref().map(access).map(Rc::new) }
+}
+
+/// The tokens in files, of those who may purge.
+fn purge_tokens(config: &Config, files: &ConfigFiles) -> io::Result<HashMap<PathBuf, PurgeToken>> {
+    let mut tokens = HashMap::new();
+    for path in purge_token_files(config) {
+        let failed = |text: &str| io::Error::other(format!("`token_file` {}: {text}", path.display()));
+        let bytes = files.read(path)?;
+        let text = std::str::from_utf8(&bytes).map_err(|_| failed("it is not text"))?;
+        let token = config::token(text.trim()).map_err(|fault| failed(&fault.message))?;
+        tokens.insert(path.clone(), PurgeToken::new(token.as_bytes()));
+    }
+    Ok(tokens)
 }
 
 fn cache_policy(policy: &config::CachePolicy) -> cache::Policy {

@@ -12,16 +12,20 @@ use std::task::Poll;
 
 use cache::{
     BrokenOff, Cache, CacheEntry, FillHead, FillReader, FillResponse, FillStart, ForwardReason, Object,
-    Policy, RequestFacts, Selected, Validated, answer, key, status, vary,
+    Policy, RequestFacts, Selected, Validated, answer, key, status, tags, vary,
 };
 use http::{BodySize, Fields, Length, Method, Name, Status};
-use net::{DefaultFields, DetachedRequest, Exchange, Fault, HeadTap, Request};
+use net::{Core, DefaultFields, DetachedRequest, Exchange, Fault, HeadTap, Request};
 
 use crate::filling::FillSink;
+use crate::purge_method::PurgeAccess;
 
 const PARTIAL_CONTENT: Status = Status::of(206).expect("three digits");
 const PRECONDITION_FAILED: Status = Status::of(412).expect("three digits");
 const UNSATISFIABLE: Status = Status::of(416).expect("three digits");
+
+/// Groups that one response may invalidate; further ones are left out (RFC 9875 asks for 32).
+const GROUPS_MAX: usize = 128;
 
 /// Fields that some applications take their URL or method from, and that no key holds: a request that has one is not answered
 /// from the cache, and its response is not stored.
@@ -49,6 +53,8 @@ pub(crate) trait CachedHandler: 'static {
 pub(crate) struct RouteCache {
     pub(crate) cache: Arc<Cache>,
     pub(crate) policy: Policy,
+    /// Who may purge by HTTP; nobody unless given.
+    pub(crate) purge: Option<Rc<PurgeAccess>>,
 }
 
 thread_local! {
@@ -85,6 +91,11 @@ impl RouteCache {
         x: &mut Exchange<'_>,
         origin: impl FnOnce() -> O,
     ) -> Result<(), Fault> {
+        if let Some(access) = self.purge.as_ref().filter(|_| PurgeAccess::is_purge(&x.request())) {
+            let mut key = Vec::new();
+            let key = write_key(&mut key, &x.request()).then_some(key);
+            return Box::pin(access.serve(x, &self.cache, key)).await;
+        }
         let lookup = match self.look_up(&x.request(), x.core().unix_s()) {
             Ok(lookup) => lookup,
             Err(why) => return self.pass(x, origin(), why).await,
@@ -92,12 +103,14 @@ impl RouteCache {
         match lookup {
             Lookup::Fresh(object) => {
                 count(&self.cache.counters.hits);
+                object.count_hit();
                 let ttl_s = object.freshness().ttl_s(x.core().unix_s());
                 self.send_stored(x, &object, &status::hit(ttl_s)).await
             }
             Lookup::Stale(object, miss) => {
                 self.revalidate(x, &miss, origin());
                 count(&self.cache.counters.stale);
+                object.count_hit();
                 let ttl_s = object.freshness().ttl_s(x.core().unix_s());
                 self.send_stored(x, &object, &status::hit(ttl_s)).await
             }
@@ -149,8 +162,10 @@ impl RouteCache {
             None => false,
         };
         // What is never fresh is validated for each request by itself: nobody may have another one's response.
-        let is_never_fresh =
-            object.is_some_and(|object| object.freshness().lifetime_s == 0 || object.freshness().no_cache);
+        let is_never_fresh = object.is_some_and(|object| {
+            // A soft purge takes the time that was left, not more.
+            object.freshness().lifetime_s == 0 && !object.is_expired() || object.freshness().no_cache
+        });
         let why = match (object, entry) {
             (Some(_), _) => ForwardReason::Stale,
             (None, Some(entry)) if !entry.objects().is_empty() => ForwardReason::VaryMiss,
@@ -189,7 +204,8 @@ impl RouteCache {
             }
         }
         let host = request.authority().to_vec();
-        x.set_tap(Box::new(PassTap { cache: changes.then(|| self.cache.clone()), keys, host, why }));
+        let changes = changes.then(|| (self.cache.clone(), x.core().clone()));
+        x.set_tap(Box::new(PassTap { changes, keys, host, why }));
         origin.serve(x).await
     }
 
@@ -244,6 +260,7 @@ impl RouteCache {
                         Validated::Unreachable => (None, "unreachable"),
                     };
                     count(&self.cache.counters.validations);
+                    object.count_hit();
                     let ttl_s = object.freshness().ttl_s(x.core().unix_s());
                     self.send_stored(x, &object, &status::validated(status, ttl_s, detail)).await
                 }
@@ -259,7 +276,7 @@ impl RouteCache {
         origin: &Rc<O>,
         why: ForwardReason,
     ) -> Result<(), Fault> {
-        x.set_tap(Box::new(PassTap { cache: None, keys: Vec::new(), host: Vec::new(), why }));
+        x.set_tap(Box::new(PassTap { changes: None, keys: Vec::new(), host: Vec::new(), why }));
         origin.serve(x).await
     }
 
@@ -299,10 +316,9 @@ impl RouteCache {
         cache_status: &str,
     ) -> Result<(), Fault> {
         let age_s = object.freshness().age_s(x.core().unix_s());
-        let selected =
-            answer::select(x.request().head(), object.status, &object.fields, Some(object.body.len()));
-        let sent =
-            HeadToSend { status: object.status, fields: &object.fields, age_s: Some(age_s), cache_status };
+        let fields = object.shown_fields();
+        let selected = answer::select(x.request().head(), object.status, fields, Some(object.body.len()));
+        let sent = HeadToSend { status: object.status, fields, age_s: Some(age_s), cache_status };
         let range = match sent.begin(x, &selected, Length::Known(object.body.len())).await? {
             Some(range) => range,
             None => return Ok(()),
@@ -517,8 +533,8 @@ fn count(counter: &AtomicU64) {
 
 /// Marks a response that the cache has no part in, and removes what it has made invalid (RFC 9111 section 4.4).
 struct PassTap {
-    /// `None` for a safe request.
-    cache: Option<Arc<Cache>>,
+    /// What an unsafe request may change.
+    changes: Option<(Arc<Cache>, Core)>,
     /// The request's own.
     keys: Vec<Vec<u8>>,
     host: Vec<u8>,
@@ -527,17 +543,32 @@ struct PassTap {
 
 impl HeadTap for PassTap {
     fn head(self: Box<Self>, status: Status, fields: &mut Fields) {
-        if let Some(cache) = self.cache.as_ref().filter(|_| matches!(status.code(), 200..400)) {
+        if let Some((cache, core)) = self.changes.as_ref().filter(|_| matches!(status.code(), 200..400)) {
+            let now_s = core.unix_s();
             for key in &self.keys {
-                cache.invalidate(key);
+                cache.invalidate(key, now_s);
                 for name in [&b"location"[..], b"content-location"] {
                     if let Some(other) = fields.first(name).and_then(|to| key::sibling(key, &self.host, to)) {
-                        cache.invalidate(&other);
+                        cache.invalidate(&other, now_s);
                     }
                 }
+                invalidate_groups(cache, core, key, fields);
             }
         }
+        tags::strip(fields);
         let value = status::forwarded(self.why, false, None);
         fields.try_push(b"Cache-Status", value.as_bytes()).expect("made of valid characters");
+    }
+}
+
+/// Removes what is in the groups that the response to an unsafe request names (RFC 9875).
+fn invalidate_groups(cache: &Arc<Cache>, core: &Core, key: &[u8], fields: &Fields) {
+    let now_s = core.unix_s();
+    for group in tags::groups_in(fields, b"cache-group-invalidation").into_iter().take(GROUPS_MAX) {
+        // A large group is not removed by a serving thread.
+        if let Some(rest) = cache.invalidate_group(key, &group, now_s) {
+            let (cache, pool) = (cache.clone(), core.clone());
+            core.spawn(async move { _ = pool.offload(move || cache.purge(&rest, false, now_s)).await });
+        }
     }
 }

@@ -12,6 +12,7 @@ use crate::access::rfc3339;
 use crate::certificates::default_state_folder;
 use crate::cli::{Cert, CertPlace, Trust};
 use crate::control as socket;
+use crate::status::printable;
 
 /// `komainu cert`: the text to print.
 ///
@@ -37,11 +38,6 @@ pub(crate) fn cert(command: &Cert) -> Result<String, String> {
         }
         Cert::Renew { names, pid } => renew(names, *pid),
     }
-}
-
-/// Another user's server may say anything: nothing of it reaches the terminal but text.
-fn printable(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() && c != '\n' { '?' } else { c }).collect()
 }
 
 /// What servers or the state folder say, one for each name.

@@ -28,11 +28,14 @@ mod staples;
 mod tls;
 mod certificates;
 mod hosting;
+mod cache_commands;
 mod control;
 mod watch;
 mod status;
+mod cache_cli;
 mod cert;
 mod filling;
+mod purge_method;
 mod cached;
 mod router;
 mod assemble;
@@ -68,6 +71,7 @@ fn main() -> ExitCode {
         Command::Check(arguments) => check::check(&arguments),
         Command::Status(arguments) => status::status(&arguments).and_then(|text| print(&text)),
         Command::Reload(arguments) => status::reload(&arguments).and_then(|text| print(&text)),
+        Command::Cache(command) => cache_cli::cache(&command).and_then(|text| print(&text)),
         Command::Cert(command) => cert::cert(&command).and_then(|text| print(&text)),
         Command::Trust(arguments) => cert::trust(&arguments).and_then(|text| print(&text)),
         Command::Upgrade(arguments) => status::upgrade(&arguments).and_then(|text| print(&text)),

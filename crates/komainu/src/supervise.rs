@@ -261,7 +261,9 @@ fn serve_control(
     let theirs = current.clone();
     let file_certificates =
         move || theirs.plan().tls.as_ref().map(|tls| tls.files().to_vec()).unwrap_or_default();
+    let theirs = current.clone();
     let info = ServerInfo {
+        cache: Box::new(move || theirs.plan().cache.clone()),
         hosting: current.hosting.clone(),
         file_certificates: Box::new(file_certificates),
         certificates: current.certificates.running.clone(),
