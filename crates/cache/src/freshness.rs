@@ -368,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn people_are_told_what_decides() {
+    fn what_decides_is_shown_to_people() {
         for (lines, wanted) in [
             (&[("Cache-Control", "max-age=60, s-maxage=5")][..], "Cache-Control: s-maxage=5"),
             (&[("Cache-Control", "max-age=60"), ("Expires", "0")], "Cache-Control: max-age=60"),

@@ -25,7 +25,7 @@ pub enum Outcome {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Slot {
+struct OutcomeSlot {
     url: u64,
     outcome: Outcome,
     at_s: u64,
@@ -33,7 +33,7 @@ struct Slot {
 
 /// The last outcome of some thousand URLs.
 #[derive(Debug)]
-pub(crate) struct Outcomes(Mutex<Box<[Option<Slot>]>>);
+pub(crate) struct Outcomes(Mutex<Box<[Option<OutcomeSlot>]>>);
 
 impl Outcomes {
     pub(crate) fn new() -> Outcomes {
@@ -44,7 +44,7 @@ impl Outcomes {
     pub(crate) fn note(&self, key: &[u8], outcome: Outcome, at_s: u64) {
         let url = label(LabelKind::Url, url(key));
         let mut slots = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        slots[url as usize % SLOTS] = Some(Slot { url, outcome, at_s });
+        slots[url as usize % SLOTS] = Some(OutcomeSlot { url, outcome, at_s });
     }
 
     /// What has become of the last response, and when.

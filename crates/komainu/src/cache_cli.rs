@@ -4,7 +4,7 @@ use bench::quantity::{bytes, thousands};
 use bench::table::TextTable;
 use serde_json::{Value, json};
 
-use crate::cli::{CacheCommand, CachePurge, CacheStats, CacheWhy};
+use crate::cli::{CacheCommand, CachePurge, CacheWhy, ShowCacheStats};
 use crate::{control, status};
 
 /// `komainu cache`: the text to print.
@@ -45,7 +45,7 @@ fn responses(count: u64) -> String {
     format!("{} response{plural}", thousands(count as f64))
 }
 
-fn stats(arguments: &CacheStats) -> Result<String, String> {
+fn stats(arguments: &ShowCacheStats) -> Result<String, String> {
     let answer = control::ask(status::one(arguments.pid)?, "cache stats")?;
     match arguments.json {
         true => Ok(format!("{answer:#}\n")),

@@ -230,7 +230,7 @@ pub(crate) enum CacheCommand {
     /// Remove stored responses; once it is done, every thread of the server has seen it
     Purge(CachePurge),
     /// Show what the cache holds, and what became of requests
-    Stats(CacheStats),
+    Stats(ShowCacheStats),
     /// Say why the last response for a URL was stored, missed or refused
     Why(CacheWhy),
 }
@@ -262,7 +262,7 @@ pub(crate) struct CachePurge {
 }
 
 #[derive(Debug, Args)]
-pub(crate) struct CacheStats {
+pub(crate) struct ShowCacheStats {
     /// The server with this process id; not needed if only one runs
     #[arg(long, value_parser = process_id)]
     pub(crate) pid: Option<u32>,

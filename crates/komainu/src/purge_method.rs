@@ -23,17 +23,17 @@ const WAITING_MAX: usize = 64;
 static WAITING: AtomicUsize = AtomicUsize::new(0);
 
 /// One purge that runs or waits, as long as it lives.
-struct Waiting;
+struct PurgeUnderWay;
 
-impl Waiting {
-    fn new() -> Option<Waiting> {
+impl PurgeUnderWay {
+    fn new() -> Option<PurgeUnderWay> {
         let before = WAITING.fetch_add(1, Ordering::Relaxed);
-        let waiting = Waiting;
+        let waiting = PurgeUnderWay;
         (before < WAITING_MAX).then_some(waiting)
     }
 }
 
-impl Drop for Waiting {
+impl Drop for PurgeUnderWay {
     fn drop(&mut self) {
         WAITING.fetch_sub(1, Ordering::Relaxed);
     }
@@ -97,7 +97,7 @@ impl PurgeAccess {
         let purged = if let [purge @ Purge::Exact(_)] = &purges[..] {
             cache.purge(purge, is_soft, now_s)
         } else {
-            let Some(waiting) = Waiting::new() else {
+            let Some(waiting) = PurgeUnderWay::new() else {
                 return x.refuse(Status::SERVICE_UNAVAILABLE, "too many purges are under way").await;
             };
             let cache = cache.clone();

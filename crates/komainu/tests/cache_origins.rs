@@ -123,7 +123,7 @@ fn a_client_that_reads_nothing_does_not_hold_the_others() {
     assert!(whole.len() > BYTES && whole.ends_with(b"0\r\n\r\n"), "{}", whole.len());
     sender.join().unwrap();
     let mut part = Vec::new();
-    // It may be told so by a reset.
+    // It may end by a reset.
     let _ = slow.read_to_end(&mut part);
     assert!(part.len() < BYTES && !part.ends_with(b"0\r\n\r\n"), "{}", part.len());
     assert!(comes.try_recv().is_err(), "the origin was asked once");
