@@ -2,8 +2,8 @@
 
 use std::sync::{Mutex, PoisonError};
 
-use crate::freshness::NotStored;
 use crate::key::url;
+use crate::not_stored::NotStored;
 use crate::tags::{LabelKind, label};
 
 /// URLs that are remembered; each newer one takes the place of an older one.

@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use crate::key::{normal_url, url};
+use crate::key::{host, normal_url, url, without_scheme};
 use crate::object::Object;
 use crate::tags::{LabelKind, Tags, label, mark};
 
@@ -50,10 +50,7 @@ impl Purge {
     #[must_use]
     pub(crate) fn is_of_key(&self, key: &[u8]) -> bool {
         let url = url(key);
-        let of = |wanted: &[u8]| -> &[u8] {
-            let at = url.iter().position(|&byte| byte == b'/').unwrap_or(0);
-            if wanted.starts_with(b"//") { &url[at..] } else { url }
-        };
+        let of = |wanted: &[u8]| if wanted.starts_with(b"//") { without_scheme(url) } else { url };
         match self {
             Purge::Exact(wanted) => of(wanted) == &wanted[..],
             Purge::Prefix(wanted) => of(wanted).starts_with(wanted),
@@ -97,12 +94,6 @@ pub(crate) fn origin(key: &[u8]) -> &[u8] {
     let host_at = key.windows(3).position(|part| part == b"://").map_or(0, |at| at + 3);
     let end = key[host_at..].iter().position(|&byte| byte == b'/').map_or(key.len(), |at| host_at + at);
     &key[..end]
-}
-
-/// The host of a key, with its port where it has one.
-pub(crate) fn host(key: &[u8]) -> &[u8] {
-    let origin = origin(key);
-    origin.windows(3).position(|part| part == b"://").map_or(origin, |at| &origin[at + 3..])
 }
 
 /// The purges so far, as far as responses on their way need to know.

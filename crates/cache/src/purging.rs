@@ -163,7 +163,7 @@ impl Cache {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::freshness::NotStored;
+    use crate::not_stored::NotStored;
     use crate::object::tests::object;
     use crate::store::FillStart;
     use crate::store::tests::{MIB, cache, put};

@@ -11,12 +11,14 @@ use quick_cache::sync::{Cache as Table, DefaultLifecycle};
 use quick_cache::{OptionsBuilder, Weighter};
 
 use crate::fill::{Fill, FillReader};
-use crate::freshness::NotStored;
 use crate::key::url;
+use crate::not_stored::NotStored;
 use crate::object::Object;
 use crate::outcomes::{Outcome, Outcomes};
 use crate::purge::PurgeLog;
+use crate::search::SearchRules;
 use crate::tags::{LabelKind, TagIndex, label};
+use crate::uses::UseCounts;
 
 /// Variants of one URL.
 const VARIANTS_MAX: usize = 16;
@@ -154,6 +156,10 @@ pub struct Cache {
     outcomes: Outcomes,
     /// What became of requests.
     pub counters: CacheCounters,
+    /// What responses have said of queries that answer alike.
+    pub search_rules: SearchRules,
+    /// How often URLs were asked for, where a rule wants to know.
+    pub uses: UseCounts,
 }
 
 impl fmt::Debug for Cache {
@@ -204,6 +210,8 @@ impl Cache {
             account,
             outcomes: Outcomes::new(),
             counters: CacheCounters::default(),
+            search_rules: SearchRules::default(),
+            uses: UseCounts::default(),
         }
     }
 

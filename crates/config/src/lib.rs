@@ -40,6 +40,8 @@ mod compress;
 
 mod cache_purge;
 
+mod cache_rule;
+
 mod cache;
 
 mod files;
@@ -70,6 +72,7 @@ pub use app::{
 };
 pub use cache::{CachePolicy, CacheStore};
 pub use cache_purge::{CachePurge, token};
+pub use cache_rule::{CacheKey, CacheRule, IgnoredField, QueryKey, StatusMatch, StripCookies};
 pub use check::InvalidValue;
 pub use compress::{Coding, Compress, CompressResponses, Effort};
 pub use files::{FileMatch, Files, StripPrefix, Symlinks};

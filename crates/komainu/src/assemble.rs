@@ -16,6 +16,7 @@ use http::{Coding, EmptySegments, Fields, Name, Status};
 use net::{Compression, Core, FieldEdits, SpillStore};
 use proxy::{Group, UpstreamEvent};
 
+use crate::cache_rules::CacheRules;
 use crate::cached::RouteCache;
 use crate::clients::TrustedProxies;
 use crate::config_files::{ConfigFiles, purge_token_files};
@@ -296,7 +297,8 @@ fn route_cache(
         from: (!purge.from.is_empty()).then(|| sources(&purge.from)),
         notices: core_context.map(|core_context| core_context.notices.clone()),
     };
-    RouteCache { cache, policy: cache_policy(policy), purge: policy.purge.as_ref().map(access).map(Rc::new) }
+    let purge = policy.purge.as_ref().map(access).map(Rc::new);
+    RouteCache { cache, rules: Rc::new(CacheRules::new(policy)), purge }
 }
 
 /// The tokens in files, of those who may purge.
@@ -310,14 +312,6 @@ fn purge_tokens(config: &Config, files: &ConfigFiles) -> io::Result<HashMap<Path
         tokens.insert(path.clone(), PurgeToken::new(token.as_bytes()));
     }
     Ok(tokens)
-}
-
-fn cache_policy(policy: &config::CachePolicy) -> cache::Policy {
-    cache::Policy {
-        stores_cookies: policy.stores_cookies,
-        heuristic_s_max: policy.heuristic.as_secs(),
-        unreachable_s: policy.grace.as_secs(),
-    }
 }
 
 /// The cache of the routes that have one; the one before where its limits stay.

@@ -171,7 +171,7 @@ fn shown(key: &[u8], object: &Object, answers: bool, now_s: u64) -> Value {
         "while_revalidate_s": until(freshness.while_revalidate_s),
         "if_error_s": until(freshness.if_error_s),
         "if_unreachable_s": until(freshness.unreachable_s),
-        "decided_by": decided_by(&object.fields),
+        "decided_by": decided_by(object.status, &object.fields, &freshness),
         "is_soft_purged": object.is_expired(),
         "is_validated_always": freshness.no_cache,
         "varies": object.variant.shown(),

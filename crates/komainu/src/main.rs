@@ -34,6 +34,8 @@ mod watch;
 mod status;
 mod cache_cli;
 mod cert;
+mod cache_rules;
+mod cache_request;
 mod filling;
 mod purge_method;
 mod cached;

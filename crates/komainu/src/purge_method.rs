@@ -68,7 +68,7 @@ impl PurgeAccess {
         request.method() == http::Method::Other && request.method_name() == b"PURGE"
     }
 
-    /// Answers a purge of what is stored under `key`; `None` where nothing can be.
+    /// Answers a purge of what is stored under `keys`, the forms of one URL; where there is none, nothing can be stored.
     ///
     /// # Errors
     /// The client is gone.
@@ -76,7 +76,7 @@ impl PurgeAccess {
         &self,
         x: &mut Exchange<'_>,
         cache: &Arc<Cache>,
-        key: Option<Vec<u8>>,
+        keys: Vec<Vec<u8>>,
     ) -> Result<(), Fault> {
         if let Err(why) = self.admits(&x.request()) {
             let address = x.request().client().address;
@@ -86,16 +86,16 @@ impl PurgeAccess {
             }
             return x.refuse(Status::FORBIDDEN, "this client may not purge").await;
         }
-        let Some(key) = key else {
+        if keys.is_empty() {
             return x.refuse(Status::BAD_REQUEST, "nothing is stored for such a URL").await;
-        };
-        let (purges, is_soft) = match purges(&x.request(), &key) {
+        }
+        let (purges, is_soft) = match purges(&x.request(), &keys) {
             Ok(purges) => (purges, is_soft(&x.request())),
             Err(why) => return x.refuse(Status::BAD_REQUEST, why).await,
         };
         let now_s = x.core().unix_s();
-        let purged = if let [purge @ Purge::Exact(_)] = &purges[..] {
-            cache.purge(purge, is_soft, now_s)
+        let purged = if purges.iter().all(|purge| matches!(purge, Purge::Exact(_))) {
+            purges.iter().map(|purge| cache.purge(purge, is_soft, now_s)).fold(Purged::default(), sum)
         } else {
             let Some(waiting) = PurgeUnderWay::new() else {
                 return x.refuse(Status::SERVICE_UNAVAILABLE, "too many purges are under way").await;
@@ -162,13 +162,10 @@ fn is_soft(request: &Request<'_>) -> bool {
 ///
 /// # Errors
 /// There are too many.
-fn purges(request: &Request<'_>, key: &[u8]) -> Result<Vec<Purge>, &'static str> {
-    let url = key::url(key);
-    let at = url.iter().position(|&byte| byte == b'/').unwrap_or(0);
+fn purges(request: &Request<'_>, keys: &[Vec<u8>]) -> Result<Vec<Purge>, &'static str> {
     // By both schemes.
-    let url = &url[at..];
-    let host_end = url.iter().skip(2).position(|&byte| byte == b'/').map_or(url.len(), |end| end + 2);
-    let host = url.get(2..host_end).unwrap_or_default();
+    let urls: Vec<&[u8]> = keys.iter().map(|key| key::without_scheme(key::url(key))).collect();
+    let host = urls.first().map_or(&b""[..], |url| key::host(url));
     let names = request.fields().filter(|(_, name, _)| tags::is_tag_field(name));
     let mut found = Vec::new();
     let mut is_by_tag = false;
@@ -185,7 +182,7 @@ fn purges(request: &Request<'_>, key: &[u8]) -> Result<Vec<Purge>, &'static str>
         // The URL is not meant.
         (true, true) => Err("the field names no tag"),
         (true, false) => Ok(found),
-        (false, _) => Ok(vec![Purge::Exact(url.to_vec())]),
+        (false, _) => Ok(urls.into_iter().map(|url| Purge::Exact(url.to_vec())).collect()),
     }
 }
 
