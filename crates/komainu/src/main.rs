@@ -27,6 +27,7 @@ mod upstreams;
 mod staples;
 mod tls;
 mod certificates;
+mod virtualenv;
 mod hosting;
 mod control;
 mod watch;
