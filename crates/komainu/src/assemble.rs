@@ -16,7 +16,7 @@ use http::{Coding, EmptySegments, Fields, Name, Status};
 use net::{Compression, Core, FieldEdits, SpillStore};
 use proxy::{Group, UpstreamEvent};
 
-use crate::cache_rules::CacheRules;
+use crate::cache_rules::{CacheRules, RoutePlace};
 use crate::cached::RouteCache;
 use crate::clients::TrustedProxies;
 use crate::config_files::{ConfigFiles, purge_token_files};
@@ -259,6 +259,10 @@ fn route(
         }
         Action::Respond(respond) => fixed_response(respond),
     };
+    let place = || {
+        let has_cache = |route| config.settings(Some(site), Some(route)).cache.is_some();
+        RoutePlace::new(&config.sites[site].routes, index, has_cache)
+    };
     let ms = |time: std::time::Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX / 4);
     Ok(Route {
         handler,
@@ -277,7 +281,7 @@ fn route(
             .cache
             .clone()
             .zip(settings.cache)
-            .map(|(cache, policy)| route_cache(cache, policy, plan, core_context)),
+            .map(|(cache, policy)| route_cache(cache, policy, place(), plan, core_context)),
         compression: settings.compress.map(|compress| Rc::new(compression(compress))),
     })
 }
@@ -285,6 +289,7 @@ fn route(
 fn route_cache(
     cache: Arc<Cache>,
     policy: &config::CachePolicy,
+    place: RoutePlace,
     plan: &ServerPlan,
     core_context: Option<CoreContext<'_>>,
 ) -> RouteCache {
@@ -298,7 +303,7 @@ fn route_cache(
         notices: core_context.map(|core_context| core_context.notices.clone()),
     };
     let purge = policy.purge.as_ref().map(access).map(Rc::new);
-    RouteCache { cache, rules: Rc::new(CacheRules::new(policy)), purge }
+    RouteCache { cache, rules: Rc::new(CacheRules::new(policy, place)), purge }
 }
 
 /// The tokens in files, of those who may purge.

@@ -91,7 +91,7 @@ fn shown_stats(answer: &Value) -> String {
         of("fills"),
         share(of("hits") + of("stale")),
     );
-    status::printable(&format!("{holds}{}", table.plain("  ")))
+    control::printable(&format!("{holds}{}", table.plain("  ")))
 }
 
 fn why(arguments: &CacheWhy) -> Result<String, String> {
@@ -99,7 +99,7 @@ fn why(arguments: &CacheWhy) -> Result<String, String> {
     let answer = control::ask(status::one(arguments.pid)?, &format!("cache why {document}"))?;
     match arguments.json {
         true => Ok(format!("{answer:#}\n")),
-        false => Ok(status::printable(&explained(&answer))),
+        false => Ok(control::printable(&explained(&answer))),
     }
 }
 

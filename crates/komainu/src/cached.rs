@@ -17,7 +17,7 @@ use cache::{
 use http::{BodySize, Fields, Length, Method, Name, Status};
 use net::{Core, DefaultFields, Exchange, Fault, HeadTap, Request};
 
-use crate::cache_request::{asked, is_unkeyed, write_key};
+use crate::cache_request::{asked, is_unkeyed};
 use crate::cache_rules::{CacheRules, MatchedRules};
 use crate::filling::FillSink;
 use crate::purge_method::PurgeAccess;
@@ -128,7 +128,7 @@ impl RouteCache {
         }
         let rule = self.rules.key(matched);
         KEY.with_borrow_mut(|key| {
-            if !write_key(key, request, rule) {
+            if !self.rules.write_key(matched, key, request) {
                 return Err(ForwardReason::Bypass);
             }
             let search = self.cache.search_rules.find(key);
@@ -194,7 +194,8 @@ impl RouteCache {
     /// What the responses of a request's URL may be stored under; nothing where they cannot be.
     fn keys(&self, request: &Request<'_>, matched: MatchedRules) -> Vec<Vec<u8>> {
         let (mut keys, mut key) = (Vec::new(), Vec::new());
-        if write_key(&mut key, request, self.rules.key(matched)) {
+        if self.rules.write_key(matched, &mut key, request) {
+            keys.extend(self.rules.other_keys(&key));
             if let Some(search) = self.cache.search_rules.find(&key) {
                 // What was stored before the origin said this has the whole query.
                 keys.push(key.clone());
@@ -322,7 +323,8 @@ impl RouteCache {
 
     fn facts(&self, request: &Request<'_>, matched: MatchedRules) -> RequestFacts {
         let mut facts = RequestFacts {
-            is_authorized: request.field(Name::Authorization).is_some(),
+            is_authorized: request.field(Name::Authorization).is_some()
+                || request.tls().is_some_and(|session| session.client.is_some()),
             has_cookies: self.rules.has_cookies(matched, request),
             ..RequestFacts::default()
         };

@@ -164,7 +164,9 @@ fn is_soft(request: &Request<'_>) -> bool {
 /// There are too many.
 fn purges(request: &Request<'_>, keys: &[Vec<u8>]) -> Result<Vec<Purge>, &'static str> {
     // By both schemes.
-    let urls: Vec<&[u8]> = keys.iter().map(|key| key::without_scheme(key::url(key))).collect();
+    let mut urls: Vec<&[u8]> = keys.iter().map(|key| key::without_scheme(key::url(key))).collect();
+    urls.sort_unstable();
+    urls.dedup();
     let host = urls.first().map_or(&b""[..], |url| key::host(url));
     let names = request.fields().filter(|(_, name, _)| tags::is_tag_field(name));
     let mut found = Vec::new();

@@ -1,5 +1,6 @@
 //! `komainu status`, `komainu reload` and `komainu upgrade`: servers that run, seen from outside.
 
+use std::io::{self, Write};
 use std::time::Duration;
 
 use bench::quantity::{bytes, thousands, time};
@@ -24,12 +25,8 @@ pub(crate) fn status(arguments: &StatusArguments) -> Result<String, String> {
     if arguments.json {
         return Ok(format!("{:#}\n", Value::Array(servers)));
     }
-    Ok(printable(&servers.iter().map(shown).collect::<Vec<_>>().join("\n")))
-}
-
-/// Another user's server may say anything: nothing of it reaches the terminal but text.
-pub(crate) fn printable(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() && c != '\n' { '?' } else { c }).collect()
+    let text = servers.iter().map(shown).collect::<Vec<_>>().join("\n");
+    Ok(control::printable(&text))
 }
 
 /// `komainu reload`: waits for the result, and returns the text to print.
@@ -53,6 +50,10 @@ pub(crate) fn upgrade(arguments: &Upgrade) -> Result<String, String> {
 /// Sends a line to the one server that is meant.
 fn command(pid: Option<u32>, line: &str) -> Result<String, String> {
     let answer = control::ask(one(pid)?, line)?;
+    for text in list(&answer["warnings"]).iter().filter_map(Value::as_str) {
+        // Nobody reads a standard error that is closed.
+        let _ = writeln!(io::stderr(), "warning: {}", control::printable(text));
+    }
     Ok(format!("{}\n", answer["done"].as_str().unwrap_or("done")))
 }
 
