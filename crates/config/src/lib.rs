@@ -40,6 +40,8 @@ mod compress;
 
 mod cache;
 
+mod control;
+
 mod files;
 
 mod upstream;
@@ -69,6 +71,7 @@ pub use app::{
 pub use cache::{CachePolicy, CacheStore};
 pub use check::InvalidValue;
 pub use compress::{Coding, Compress, CompressResponses, Effort};
+pub use control::Control;
 pub use files::{FileMatch, Files, StripPrefix, Symlinks};
 pub use header::ResponseHeaders;
 pub use host::HostPattern;
