@@ -38,6 +38,8 @@ mod header;
 
 mod compress;
 
+mod cache_rule;
+
 mod cache;
 
 mod control;
@@ -69,6 +71,7 @@ pub use app::{
     App, AppLimits, AppSandbox, AppTimeouts, AppWebSockets, ClientAbort, Lifespan, Mounted, Recycle, Workers,
 };
 pub use cache::{CachePolicy, CacheStore};
+pub use cache_rule::{CacheKey, CacheRule, IgnoredField, QueryKey, StatusMatch, StripCookies};
 pub use check::InvalidValue;
 pub use compress::{Coding, Compress, CompressResponses, Effort};
 pub use control::Control;

@@ -15,6 +15,7 @@ use http::{Coding, EmptySegments, Fields, Name, Status};
 use net::{Compression, Core, FieldEdits, SpillStore};
 use proxy::{Group, UpstreamEvent};
 
+use crate::cache_rules::CacheRules;
 use crate::cached::RouteCache;
 use crate::clients::TrustedProxies;
 use crate::engine::sources;
@@ -275,7 +276,7 @@ fn route(
             .cache
             .clone()
             .zip(settings.cache)
-            .map(|(cache, policy)| RouteCache { cache, policy: cache_policy(policy) }),
+            .map(|(cache, policy)| RouteCache { cache, rules: Rc::new(CacheRules::new(policy)) }),
         compression: settings.compress.map(|compress| Rc::new(compression(compress))),
     })
 }
@@ -294,14 +295,6 @@ fn labels(site: &config::Site, route: &config::Route) -> RouteLabels {
         site: site.hosts.first().map_or_else(|| "*".to_owned(), ToString::to_string),
         route: if paths.is_empty() { "*".to_owned() } else { paths.join(" ") },
         handler,
-    }
-}
-
-fn cache_policy(policy: &config::CachePolicy) -> cache::Policy {
-    cache::Policy {
-        stores_cookies: policy.stores_cookies,
-        heuristic_s_max: policy.heuristic.as_secs(),
-        unreachable_s: policy.grace.as_secs(),
     }
 }
 

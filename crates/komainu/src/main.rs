@@ -34,6 +34,8 @@ mod operate;
 mod watch;
 mod status;
 mod cert;
+mod cache_rules;
+mod cache_request;
 mod filling;
 mod cached;
 mod router;
@@ -279,6 +281,7 @@ fn configuration(run: &Run) -> Result<Config, String> {
         apps,
         ..Config::default()
     };
+    config.control.listen.clone_from(&run.control);
     config.limits.body_bytes_max = run.body_max.0;
     config.log.level = match run.log_level {
         LogLevel::Error => config::Level::Error,

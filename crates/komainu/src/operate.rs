@@ -44,14 +44,14 @@ pub(crate) fn serve(
     let explained =
         |error: io::Error| io::Error::new(error.kind(), format!("`control.listen` = \"{address}\": {error}"));
     let (theirs, log) = (address.clone(), notices.clone());
-    match start(address, operated.clone()) {
+    match start(address, operated.clone(), notices) {
         Err(error) if replaces && error.kind() == io::ErrorKind::AddrInUse => {
             std::thread::Builder::new().name("operate".into()).spawn(move || {
                 let until = Instant::now() + PREDECESSOR_MAX;
                 let mut started = Err(error);
                 while started.is_err() && Instant::now() < until {
                     std::thread::sleep(PAUSE);
-                    started = start(&theirs, operated.clone());
+                    started = start(&theirs, operated.clone(), &log);
                 }
                 if let Err(error) = started {
                     log.error(&format!("`control.listen` = \"{theirs}\": {error}"));
@@ -63,8 +63,9 @@ pub(crate) fn serve(
     }
 }
 
-fn start(address: &config::Listen, operated: Operated) -> io::Result<()> {
-    let mut options = net::Options { threads: 1, ..net::Options::default() };
+fn start(address: &config::Listen, operated: Operated, notices: &ErrorLog) -> io::Result<()> {
+    let memory = operated.info.memory.clone();
+    let mut options = net::Options { threads: 1, memory, ..net::Options::default() };
     options.limits.connections_max = CONNECTIONS_MAX;
     options.limits.body_bytes_max = 0;
     let binds = engine::binds(address).into_iter();
@@ -73,6 +74,8 @@ fn start(address: &config::Listen, operated: Operated) -> io::Result<()> {
     let server = Server::serve(&options, listeners, move |_| {
         Ok(OperatorService { operated: operated.clone(), is_network })
     })?;
+    let urls: Vec<String> = server.listeners().urls().iter().map(ToString::to_string).collect();
+    notices.info(&format!("the control listener is {}", urls.join(", ")));
     // It lives as long as the process.
     std::mem::forget(server);
     Ok(())
