@@ -189,13 +189,13 @@ enum Sample {
 }
 
 impl Sample {
-    fn encode(&self, mut encoder: MetricEncoder<'_>) -> fmt::Result {
+    fn encode(&self, encoder: &mut MetricEncoder<'_>) -> fmt::Result {
         match self {
             Sample::Count(count) => encoder.encode_counter::<NoLabelSet, u64, u64>(count, None),
             Sample::Seconds(seconds) => encoder.encode_counter::<NoLabelSet, f64, f64>(seconds, None),
             Sample::Number(number) => encoder.encode_gauge(number),
             Sample::Durations { classes, total_us } => {
-                let bounds = BOUNDS_US.iter().map(|us| *us as f64 / 1e6).chain([f64::MAX]);
+                let bounds = BOUNDS_US.iter().map(|us| *us as f64 / 1e6).chain([f64::INFINITY]);
                 let buckets: Vec<(f64, u64)> = bounds.zip(classes.iter().copied()).collect();
                 let count = classes.iter().sum();
                 encoder.encode_histogram::<NoLabelSet>(*total_us as f64 / 1e6, count, &buckets, None)
@@ -218,7 +218,10 @@ impl Collector for Scrape {
         for ((name, help, kind), rows) in families {
             let mut metric = encoder.encode_descriptor(name, help, None, kind)?;
             for (labels, sample) in rows {
-                sample.encode(metric.encode_family(&labels)?)?;
+                match labels.is_empty() {
+                    true => sample.encode(&mut metric)?,
+                    false => sample.encode(&mut metric.encode_family(&labels)?)?,
+                }
             }
         }
         Ok(())

@@ -66,7 +66,7 @@ fn requests_are_counted_by_route_status_and_time() {
     assert_eq!(value(&text, &format!("komainu_http_response_body_bytes_total{{{shop}}}")), 1.0);
     assert_eq!(value(&text, &format!("komainu_http_request_duration_seconds_count{{{FILES}}}")), 8.0);
     assert_eq!(
-        value(&text, &format!("komainu_http_request_duration_seconds_bucket{{{FILES},le=\"+Inf\"}}")),
+        value(&text, &format!("komainu_http_request_duration_seconds_bucket{{le=\"+Inf\",{FILES}}}")),
         8.0
     );
     assert!(value(&text, "komainu_connections_total") >= 10.0);
@@ -88,7 +88,8 @@ fn counts_survive_a_reload() {
     let line = format!("komainu_http_requests_total{{{FILES},code=\"200\"}}");
     eventually("it is counted", || metrics(&rig).contains(&line));
     let text = std::fs::read_to_string(rig.folder.at("komainu.toml")).unwrap();
-    rig.folder.write("komainu.toml", format!("{text}[[route]]\npath = \"/new\"\nrespond = \"new\"\n"));
+    let new = "[[route]]\npath = \"/new\"\nrespond = \"new\"\n[[route]]\nfiles";
+    rig.folder.write("komainu.toml", text.replace("[[route]]\nfiles", new));
     rig.signal("-HUP");
     eventually("the new route answers", || rig.get("/new").status() == 200);
     rig.get("/a").expect(200, "A");
