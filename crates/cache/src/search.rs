@@ -165,6 +165,26 @@ mod tests {
     }
 
     #[test]
+    fn a_normal_form_is_its_own_normal_form() {
+        let rules = ["key-order", "params=(\"a\" \"b c\")", "params, except=(\"a\"), key-order"]
+            .map(|value| rule(value).unwrap());
+        let letters = b"ab=&%26+;?c";
+        let mut seed = 7u64;
+        let mut query = Vec::new();
+        for _ in 0..20_000 {
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            query.push(letters[(seed >> 33) as usize % letters.len()]);
+            if seed >> 60 == 0 {
+                for rule in &rules {
+                    let normal = rule.normal(&query);
+                    assert_eq!(normal.as_ref().and_then(|normal| rule.normal(normal)), normal, "{query:?}");
+                }
+                query.clear();
+            }
+        }
+    }
+
+    #[test]
     fn rules_are_of_a_path_and_bounded() {
         let rules = SearchRules::default();
         assert!(rules.find(b"http://a/x?b").is_none());

@@ -35,6 +35,11 @@ impl KeyFields {
         self.0.push([COOKIE, name.as_bytes()].concat());
     }
 
+    /// No cookie at all: `Vary: Cookie` does not count, as no request that fills the cache has any.
+    pub fn add_no_cookies(&mut self) {
+        self.0.push(COOKIE.to_vec());
+    }
+
     /// The language that the request prefers, of these, in lower case; the first is the usual one.
     pub fn add_language(&mut self, languages: &[String]) {
         self.0.push([LANGUAGE, languages.join(",").as_bytes()].concat());
@@ -120,12 +125,14 @@ impl RequestVariant {
         if names.iter().any(|name| name == b"*") {
             return Err(VaryFault::Any);
         }
-        names.extend(key.0.iter().cloned());
         names.sort_unstable();
         names.dedup();
         if names.len() > NAMES_MAX {
             return Err(VaryFault::TooMuch);
         }
+        names.extend(key.0.iter().cloned());
+        names.sort_unstable();
+        names.dedup();
         let selectors: Vec<Selector> = names
             .into_iter()
             .map(|name| {
@@ -181,6 +188,9 @@ fn normal(name: &[u8], (head, bytes): (&Head, &[u8])) -> Option<Vec<u8>> {
 
 /// What a request has under a name of [`KeyFields`] that is no field's.
 fn derived(name: &[u8], request: (&Head, &[u8])) -> Option<Vec<u8>> {
+    if name == COOKIE {
+        return None;
+    }
     if let Some(cookie) = name.strip_prefix(COOKIE) {
         // All of that name, as some origins take the first and some the last.
         let values: Vec<&[u8]> =

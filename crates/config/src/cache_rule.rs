@@ -10,6 +10,8 @@ use crate::shape::{Count, Flag, Map, Maybe, OneOrMore, Shape, ShapeKind, Text, T
 use serde_json::json;
 use std::time::Duration;
 
+/// Fields and cookies that one key may have.
+const PARTS_MAX: usize = 16;
 const YEAR: Duration = Duration::from_secs(365 * 86_400);
 const LIFETIME: Maybe<Time> = Maybe(Time { min: Duration::ZERO, max: YEAR });
 
@@ -337,6 +339,26 @@ fn rule_agrees(rule: &mut CacheRule, node: &Node, check: &mut Checker) {
         finding.help("or have the origin say `Cache-Control: public` where all may see it");
     }
     ignored_agrees(rule, node, check);
+    errors_agree(rule, node, check);
+}
+
+/// Warns of lifetimes for errors that a request may cause by what no key holds.
+fn errors_agree(rule: &CacheRule, node: &Node, check: &mut Checker) {
+    let of_request = |status: &StatusMatch| {
+        let causes =
+            |code| matches!(code, 400 | 401 | 403 | 405..=408 | 411..=417 | 421 | 422 | 428 | 429 | 431);
+        match status {
+            StatusMatch::One(status) => causes(*status),
+            StatusMatch::Class(class) => *class == 4,
+        }
+    };
+    let is_given = |time: Option<Duration>| time.is_some_and(|time| !time.is_zero());
+    let gives = is_given(rule.ttl) || is_given(rule.default_ttl);
+    if let Some(entry) = node.entry("status").filter(|_| gives && rule.status.iter().any(of_request)) {
+        let title = "errors that one client's request causes are stored".to_owned();
+        let finding = check.warning(&entry.value.at, title, "all others would get them too");
+        finding.help("name statuses that the URL alone decides: `status = [404, 410]`");
+    }
 }
 
 fn ignored_agrees(rule: &CacheRule, node: &Node, check: &mut Checker) {
@@ -404,6 +426,14 @@ fn key_agrees(key: &mut CacheKey, node: &Node, check: &mut Checker) {
         let title = format!("`query` and `ignore_query` in `{}`", check.here());
         let finding = check.error(&ignored.key_at, title, "`query` leaves out all others already");
         finding.related(query.key_at.clone(), "what is kept").help("remove one of them");
+    }
+    let parts = key.header.len() + key.cookie.len();
+    if let Some(entry) =
+        ["header", "cookie"].iter().find_map(|name| node.entry(name)).filter(|_| parts > PARTS_MAX)
+    {
+        let title = format!("more than {PARTS_MAX} fields and cookies in `{}`", check.here());
+        let finding = check.error(&entry.value.at, title, "hardly two requests would share a response");
+        finding.help("name those that pages depend on");
     }
     if let Some(entry) = node.entry("header").filter(|_| key.header.iter().any(|name| name == "user-agent")) {
         let title = "`User-Agent` in `key`".to_owned();

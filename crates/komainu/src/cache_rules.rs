@@ -80,6 +80,15 @@ impl CacheRules {
         self.of(matched).find_map(|rule| rule.key.as_ref())
     }
 
+    /// What responses are selected by, beside what their `Vary` names.
+    pub(crate) fn variant_fields(&self, matched: MatchedRules) -> KeyFields {
+        let mut fields = self.key(matched).map(|key| key.fields.clone()).unwrap_or_default();
+        if *self.strip_cookies(matched) == StripCookies::All {
+            fields.add_no_cookies();
+        }
+        fields
+    }
+
     /// After how many uses a response is stored.
     pub(crate) fn min_uses(&self, matched: MatchedRules) -> u32 {
         self.of(matched).find_map(|rule| rule.of.min_uses).unwrap_or(1)

@@ -7,9 +7,8 @@ use std::sync::Arc;
 use std::task::Waker;
 
 use cache::{
-    Cache, Fill, FillResponse, Freshness, InterimResponse, KeyFields, NotStored, Object, Policy,
-    RequestFacts, RequestVariant, ResponseTimes, SearchRule, Validated, answer, assess, stored_fields,
-    vary::VaryFault,
+    Cache, Fill, FillResponse, Freshness, InterimResponse, NotStored, Object, Policy, RequestFacts,
+    RequestVariant, ResponseTimes, SearchRule, Validated, answer, assess, stored_fields, vary::VaryFault,
 };
 use http::{Fields, Head, Length, Status};
 use net::{Core, DetachedRequest, Pressure, ResponseSink};
@@ -133,9 +132,8 @@ impl FillSink {
 
     /// Which requests the response answers.
     fn variant(&self, fields: &Fields, policy: &Policy) -> Result<RequestVariant, VaryFault> {
-        let none = KeyFields::default();
-        let key = self.rules.key(self.matched).map_or(&none, |key| &key.fields);
-        RequestVariant::with(fields, (&self.head, &self.bytes), key, policy.rule.ignores_vary)
+        let key = self.rules.variant_fields(self.matched);
+        RequestVariant::with(fields, (&self.head, &self.bytes), &key, policy.rule.ignores_vary)
     }
 
     fn assessed(

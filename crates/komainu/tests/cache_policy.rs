@@ -35,6 +35,7 @@ fn by_path() -> Origin {
             "cookie" => answer("200 OK", "Set-Cookie: session=1\r\nSet-Cookie: _ga=2\r\n", &body),
             "private" => answer("200 OK", "Cache-Control: private\r\nExpires: 0\r\n", &body),
             "html" => answer("200 OK", "Content-Type: text/html\r\nCache-Control: max-age=3600\r\n", &body),
+            "sessions" => answer("200 OK", "Vary: Cookie\r\n", &body),
             "agents" => answer("200 OK", "Vary: User-Agent\r\nCache-Control: max-age=3600\r\n", &body),
             "languages" => {
                 answer("200 OK", "Vary: Accept-Language\r\nCache-Control: max-age=3600\r\n", &body)
@@ -147,6 +148,9 @@ const CHECKS: &[(&str, Check)] = &[
         first.expect_status(200).expect_no_field("Set-Cookie");
         assert!(host.asks()[0].field("Cookie").is_empty());
         assert!(host.shares(("/assets/cookie", ""), ("/assets/cookie", "Cookie: session=2\r\n")));
+        assert!(
+            host.shares(("/assets/sessions", "Cookie: a=1\r\n"), ("/assets/sessions", "Cookie: a=2\r\n"))
+        );
         assert!(!host.stores("/cookie", ""));
         host.get("/cookie").expect_field("Set-Cookie", "session=1");
     }),
