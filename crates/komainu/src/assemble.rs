@@ -270,8 +270,7 @@ fn route(
         body_ms: ms(settings.body_timeout),
         write_ms: ms(settings.write_timeout),
         edits: secure_edits(&settings.response_headers, &config.sites[site]),
-        label: core_context
-            .map_or(0, |core_context| core_context.metrics.label(&labels(&config.sites[site], route))),
+        label: core_context.map_or(0, |of| of.metrics.label(&labels(&config.sites[site], route))),
         cache: plan
             .cache
             .clone()

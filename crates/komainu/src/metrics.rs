@@ -177,7 +177,7 @@ fn classic(text: &str) -> String {
 /// Name, help and kind of a metric.
 type Family = (&'static str, &'static str, MetricType);
 /// A line's labels and value.
-type Row = (Vec<(&'static str, String)>, Sample);
+type MetricRow = (Vec<(&'static str, String)>, Sample);
 
 /// One line's value, or the lines of a histogram.
 #[derive(Clone, Debug)]
@@ -228,7 +228,7 @@ impl Collector for Scrape {
     }
 }
 
-fn requests(metrics: &Metrics) -> Vec<(Family, Vec<Row>)> {
+fn requests(metrics: &Metrics) -> Vec<(Family, Vec<MetricRow>)> {
     let registered = metrics.registered();
     let (mut statuses, mut bytes, mut durations) = (Vec::new(), Vec::new(), Vec::new());
     for (labels, cores) in registered.labels.iter().zip(&registered.counters) {
@@ -257,7 +257,7 @@ fn requests(metrics: &Metrics) -> Vec<(Family, Vec<Row>)> {
     ]
 }
 
-fn server(gauges: &Gauges) -> Vec<(Family, Vec<Row>)> {
+fn server(gauges: &Gauges) -> Vec<(Family, Vec<MetricRow>)> {
     let sum = |of: &dyn Fn(&Counters) -> u64| gauges.cores.iter().map(|core| of(core)).sum::<u64>();
     let counter = |name, help, sample| ((name, help, MetricType::Counter), vec![(Vec::new(), sample)]);
     let gauge =
@@ -308,7 +308,7 @@ fn server(gauges: &Gauges) -> Vec<(Family, Vec<Row>)> {
 }
 
 /// Applications and certificates.
-fn others(gauges: &Gauges) -> Vec<(Family, Vec<Row>)> {
+fn others(gauges: &Gauges) -> Vec<(Family, Vec<MetricRow>)> {
     let mut states: BTreeMap<(&str, &str), u64> = BTreeMap::new();
     let mut bytes: BTreeMap<&str, u64> = BTreeMap::new();
     for worker in &gauges.workers {
