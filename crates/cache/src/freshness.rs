@@ -10,7 +10,7 @@ use crate::vary::VaryFault;
 /// What of a request decides whether its response may be stored.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RequestFacts {
-    /// It has `Authorization`.
+    /// It has `Authorization`, or its client has shown a certificate.
     pub is_authorized: bool,
     /// It has `Cookie`.
     pub has_cookies: bool,

@@ -15,7 +15,7 @@ use http::{Coding, EmptySegments, Fields, Name, Status};
 use net::{Compression, Core, FieldEdits, SpillStore};
 use proxy::{Group, UpstreamEvent};
 
-use crate::cache_rules::CacheRules;
+use crate::cache_rules::{CacheRules, RoutePlace};
 use crate::cached::RouteCache;
 use crate::clients::TrustedProxies;
 use crate::engine::sources;
@@ -256,6 +256,10 @@ fn route(
         }
         Action::Respond(respond) => fixed_response(respond),
     };
+    let place = || {
+        let has_cache = |route| config.settings(Some(site), Some(route)).cache.is_some();
+        RoutePlace::new(&config.sites[site].routes, index, has_cache)
+    };
     let ms = |time: std::time::Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX / 4);
     Ok(Route {
         handler,
@@ -275,7 +279,7 @@ fn route(
             .cache
             .clone()
             .zip(settings.cache)
-            .map(|(cache, policy)| RouteCache { cache, rules: Rc::new(CacheRules::new(policy)) }),
+            .map(|(cache, policy)| RouteCache { cache, rules: Rc::new(CacheRules::new(policy, place())) }),
         compression: settings.compress.map(|compress| Rc::new(compression(compress))),
     })
 }

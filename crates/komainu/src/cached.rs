@@ -17,7 +17,7 @@ use cache::{
 use http::{BodySize, Fields, Length, Method, Name, Status};
 use net::{DefaultFields, Exchange, Fault, HeadTap, Request};
 
-use crate::cache_request::{asked, is_unkeyed, write_key};
+use crate::cache_request::{asked, is_unkeyed};
 use crate::cache_rules::{CacheRules, MatchedRules};
 use crate::filling::FillSink;
 
@@ -116,7 +116,7 @@ impl RouteCache {
         }
         let rule = self.rules.key(matched);
         KEY.with_borrow_mut(|key| {
-            if !write_key(key, request, rule) {
+            if !self.rules.write_key(matched, key, request) {
                 return Err(ForwardReason::Bypass);
             }
             let search = self.cache.search_rules.find(key);
@@ -191,7 +191,8 @@ impl RouteCache {
         let changes = !request.method().is_safe() && request.method() != Method::Connect;
         if changes {
             let mut key = Vec::new();
-            if write_key(&mut key, &request, self.rules.key(matched)) {
+            if self.rules.write_key(matched, &mut key, &request) {
+                keys.extend(self.rules.other_keys(&key));
                 if let Some(search) = self.cache.search_rules.find(&key) {
                     // What was stored before the origin said this has the whole query.
                     keys.push(key.clone());
@@ -303,7 +304,8 @@ impl RouteCache {
 
     fn facts(&self, request: &Request<'_>, matched: MatchedRules) -> RequestFacts {
         let mut facts = RequestFacts {
-            is_authorized: request.field(Name::Authorization).is_some(),
+            is_authorized: request.field(Name::Authorization).is_some()
+                || request.tls().is_some_and(|session| session.client.is_some()),
             has_cookies: self.rules.has_cookies(matched, request),
             ..RequestFacts::default()
         };

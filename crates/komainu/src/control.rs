@@ -101,6 +101,8 @@ fn own_folder() -> io::Result<PathBuf> {
 pub(crate) struct Reloaded {
     /// For people.
     pub(crate) reported: Result<String, String>,
+    /// What clients will refuse of the certificates that are in use now, in words.
+    pub(crate) warnings: Vec<String>,
     /// Applications are being loaded by the configuration as it is now.
     pub(crate) is_in_force: bool,
 }
@@ -274,7 +276,7 @@ fn obey(line: &str, info: &ServerInfo) -> Value {
         ("reload", "") => {
             let outcome = (info.reload)();
             let loading = if outcome.is_in_force { info.hosting.loading() } else { Vec::new() };
-            reloaded(outcome.reported, &loading)
+            with_warnings(reloaded(outcome.reported, &loading), &outcome.warnings)
         }
         ("reload", app) => match info.hosting.reload(app) {
             Some(loading) => reloaded(Ok(format!("application {app}: the new code is in force")), &[loading]),
@@ -312,6 +314,19 @@ fn reloaded(reported: Result<String, String>, loading: &[Loading]) -> Value {
         Ok(done) if loading.is_empty() => json!({ "done": done }),
         Ok(done) => json!({ "done": format!("{done}; applications loaded again: {}", loading.len()) }),
     }
+}
+
+/// A result with the warnings of the configuration that is in use. Of an error the text alone is shown.
+fn with_warnings(mut document: Value, warnings: &[String]) -> Value {
+    let text = document["error"].as_str().map(|error| {
+        let warnings = warnings.iter().map(|text| format!("\nwarning: {text}"));
+        std::iter::once(error.to_owned()).chain(warnings).collect::<String>()
+    });
+    match text {
+        Some(text) => document["error"] = text.into(),
+        None => document["warnings"] = json!(warnings),
+    }
+    document
 }
 
 /// Reads up to a newline, or to the end of the stream.
@@ -463,6 +478,11 @@ fn usage(usage: Usage) -> Value {
 
 fn ms(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// Another user's server may say anything: nothing of it reaches the terminal but text.
+pub(crate) fn printable(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() && c != '\n' { '?' } else { c }).collect()
 }
 
 /// Asks the server of this process id.

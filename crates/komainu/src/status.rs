@@ -1,5 +1,6 @@
 //! `komainu status`, `komainu reload` and `komainu upgrade`: servers that run, seen from outside.
 
+use std::io::{self, Write};
 use std::time::Duration;
 
 use bench::quantity::{bytes, thousands, time};
@@ -25,8 +26,7 @@ pub(crate) fn status(arguments: &StatusArguments) -> Result<String, String> {
         return Ok(format!("{:#}\n", Value::Array(servers)));
     }
     let text = servers.iter().map(shown).collect::<Vec<_>>().join("\n");
-    // Another user's server may say anything: nothing of it reaches the terminal but text.
-    Ok(text.chars().map(|c| if c.is_control() && c != '\n' { '?' } else { c }).collect())
+    Ok(control::printable(&text))
 }
 
 /// `komainu reload`: waits for the result, and returns the text to print.
@@ -57,6 +57,10 @@ fn command(pid: Option<u32>, line: &str) -> Result<String, String> {
         }
     };
     let answer = control::ask(pid, line)?;
+    for text in list(&answer["warnings"]).iter().filter_map(Value::as_str) {
+        // Nobody reads a standard error that is closed.
+        let _ = writeln!(io::stderr(), "warning: {}", control::printable(text));
+    }
     Ok(format!("{}\n", answer["done"].as_str().unwrap_or("done")))
 }
 

@@ -92,7 +92,7 @@ pub use tick::{TaskId, TurnHook};
 pub use tls::{
     CertificateFault, CertificateInfo, CertificateStore, ClientCertificates, ClientIdentity,
     HandshakeFailure, ServerCertificate, TicketKeys, TlsAcceptor, TlsAgreement, TlsClient, TlsClientOptions,
-    TlsOptions, TlsSession, TlsSite, TlsStream,
+    TlsOptions, TlsSession, TlsSite, TlsStream, without_marks,
 };
 pub use tunnel::{TunnelEnd, tunnel};
 pub use wait::Interest;
