@@ -44,6 +44,8 @@ mod cache_rule;
 
 mod cache;
 
+mod control;
+
 mod files;
 
 mod upstream;
@@ -75,6 +77,7 @@ pub use cache_purge::{CachePurge, token};
 pub use cache_rule::{CacheKey, CacheRule, IgnoredField, QueryKey, StatusMatch, StripCookies};
 pub use check::InvalidValue;
 pub use compress::{Coding, Compress, CompressResponses, Effort};
+pub use control::Control;
 pub use files::{FileMatch, Files, StripPrefix, Symlinks};
 pub use header::ResponseHeaders;
 pub use host::HostPattern;

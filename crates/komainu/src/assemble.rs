@@ -22,6 +22,7 @@ use crate::clients::TrustedProxies;
 use crate::config_files::{ConfigFiles, purge_token_files};
 use crate::engine::sources;
 use crate::hosting::{self, AppHandles, Hosting, Mounted};
+use crate::metrics::{CoreMetrics, RouteLabels};
 use crate::notice::ErrorLog;
 use crate::pages::SitePages;
 use crate::purge_method::{PurgeAccess, PurgeToken};
@@ -131,6 +132,7 @@ pub(crate) struct CoreContext<'a> {
     pub(crate) notices: &'a ErrorLog,
     /// The core's part of the groups that it serves now.
     pub(crate) groups: &'a RefCell<Vec<Group>>,
+    pub(crate) metrics: &'a CoreMetrics,
 }
 
 /// The table of one core. Without a core it only checks that it can be made: its proxies and applications answer
@@ -277,6 +279,7 @@ fn route(
         body_ms: ms(settings.body_timeout),
         write_ms: ms(settings.write_timeout),
         edits: secure_edits(&settings.response_headers, &config.sites[site]),
+        label: core_context.map_or(0, |of| of.metrics.label(&labels(&config.sites[site], route))),
         cache: plan
             .cache
             .clone()
@@ -317,6 +320,23 @@ fn purge_tokens(config: &Config, files: &ConfigFiles) -> io::Result<HashMap<Path
         tokens.insert(path.clone(), PurgeToken::new(token.as_bytes()));
     }
     Ok(tokens)
+}
+
+/// What the requests of a route are counted under.
+fn labels(site: &config::Site, route: &config::Route) -> RouteLabels {
+    let handler = match &route.action {
+        Action::Files(_) => "files".to_owned(),
+        Action::Proxy(_) => "proxy".to_owned(),
+        Action::App(mounted) => format!("app {}", mounted.name),
+        Action::Redirect(_) => "redirect".to_owned(),
+        Action::Respond(_) | Action::NotFound => "respond".to_owned(),
+    };
+    let paths: Vec<String> = route.path.iter().map(ToString::to_string).collect();
+    RouteLabels {
+        site: site.hosts.first().map_or_else(|| "*".to_owned(), ToString::to_string),
+        route: if paths.is_empty() { "*".to_owned() } else { paths.join(" ") },
+        handler,
+    }
 }
 
 /// The cache of the routes that have one; the one before where its limits stay.

@@ -171,11 +171,10 @@ impl Drop for Socket {
 pub(crate) fn serve(
     listener: UnixListener,
     user: u32,
-    info: ServerInfo,
+    info: Arc<ServerInfo>,
     clients: ControlClients,
     notices: ErrorLog,
 ) -> io::Result<()> {
-    let info = Arc::new(info);
     std::thread::Builder::new().name("control".into()).spawn(move || {
         for client in listener.incoming() {
             let Ok(client) = client else {
@@ -384,7 +383,8 @@ fn send(mut client: UnixStream, document: &Value) -> io::Result<()> {
     Ok(())
 }
 
-fn status(info: &ServerInfo) -> Value {
+/// What there is to say about the server, for `komainu status --json`.
+pub(crate) fn status(info: &ServerInfo) -> Value {
     let pid = std::process::id();
     let apps = info.hosting.processes().into_iter().map(|(name, processes)| {
         json!({ "name": name, "processes": processes.iter().map(process).collect::<Vec<_>>() })

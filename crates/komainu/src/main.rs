@@ -14,6 +14,7 @@ mod notice;
 mod pages;
 mod clients;
 mod memory;
+mod metrics;
 mod sandbox;
 mod sockets;
 mod systemd;
@@ -31,6 +32,7 @@ mod virtualenv;
 mod hosting;
 mod cache_commands;
 mod control;
+mod operate;
 mod watch;
 mod status;
 mod cache_cli;
@@ -284,6 +286,7 @@ fn configuration(run: &Run) -> Result<Config, String> {
         apps,
         ..Config::default()
     };
+    config.control.listen.clone_from(&run.control);
     config.limits.body_bytes_max = run.body_max.0;
     config.log.level = match run.log_level {
         LogLevel::Error => config::Level::Error,
