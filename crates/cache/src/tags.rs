@@ -134,10 +134,12 @@ pub fn strip(fields: &mut Fields) -> bool {
     has_one
 }
 
+/// Keys by label and number of the response.
+type LabelledKeys = BTreeMap<(u64, u64), Arc<[u8]>>;
+
 /// Which keys have responses with a label.
 pub(crate) struct TagIndex {
-    /// By label and number of the response.
-    parts: [Mutex<BTreeMap<(u64, u64), Arc<[u8]>>>; PARTS],
+    parts: [Mutex<LabelledKeys>; PARTS],
     last: AtomicU64,
 }
 
@@ -146,7 +148,7 @@ impl TagIndex {
         Arc::new(TagIndex { parts: Default::default(), last: AtomicU64::new(0) })
     }
 
-    fn part(&self, label: u64) -> MutexGuard<'_, BTreeMap<(u64, u64), Arc<[u8]>>> {
+    fn part(&self, label: u64) -> MutexGuard<'_, LabelledKeys> {
         self.parts[label as usize % PARTS].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
