@@ -28,6 +28,8 @@ const ENTRY_BYTES: u64 = 256;
 const SHARDS: usize = 8;
 /// How long requests for a URL whose response was not stored do not wait for one another, in seconds.
 const UNCACHEABLE_S: u64 = 5;
+/// The same for a response that is too large, in seconds.
+const TOO_LARGE_S: u64 = 60;
 /// The average object that the table is laid out for, in bytes.
 const OBJECT_BYTES_USUAL: u64 = 8 * 1024;
 
@@ -316,7 +318,8 @@ impl Cache {
     pub fn refuse(&self, key: &[u8], why: NotStored, now_s: u64) {
         let purges = self.purges();
         let objects = self.entries.peek(key).map(|entry| entry.objects.clone()).unwrap_or_default();
-        let entry = CacheEntry::new(key, objects, Some((why, now_s + UNCACHEABLE_S)));
+        let for_s = if why == NotStored::TooLarge { TOO_LARGE_S } else { UNCACHEABLE_S };
+        let entry = CacheEntry::new(key, objects, Some((why, now_s + for_s)));
         self.entries.insert(key.into(), entry);
         drop(purges);
         self.settle();
