@@ -254,10 +254,6 @@ fn route(
         }
         Action::Respond(respond) => fixed_response(respond),
     };
-    let place = || {
-        let has_cache = |route| config.settings(Some(site), Some(route)).cache.is_some();
-        RoutePlace::new(&config.sites[site].routes, index, has_cache)
-    };
     let ms = |time: std::time::Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX / 4);
     Ok(Route {
         handler,
@@ -272,13 +268,18 @@ fn route(
         body_ms: ms(settings.body_timeout),
         write_ms: ms(settings.write_timeout),
         edits: secure_edits(&settings.response_headers, &config.sites[site]),
-        cache: plan
-            .cache
-            .clone()
-            .zip(settings.cache)
-            .map(|(cache, policy)| RouteCache { cache, rules: Rc::new(CacheRules::new(policy, place())) }),
+        cache: route_cache(plan, (site, index)),
         compression: settings.compress.map(|compress| Rc::new(compression(compress))),
     })
+}
+
+/// The cache of a route.
+fn route_cache(plan: &ServerPlan, (site, index): (usize, usize)) -> Option<RouteCache> {
+    let config = &plan.config;
+    let policy = |route| config.settings(Some(site), Some(route)).cache;
+    let place = RoutePlace::new(&config.sites[site].routes, index, |route| policy(route).is_some());
+    let rules = Rc::new(CacheRules::new(policy(index)?, place));
+    Some(RouteCache { cache: plan.cache.clone()?, rules })
 }
 
 /// The cache of the routes that have one; the one before where its limits stay.
