@@ -1,4 +1,4 @@
-//! The control socket, by which `komainu status`, `reload` and `upgrade` reach a running server.
+//! The control socket, by which `komainu status`, `reload`, `upgrade` and `cache` reach a running server.
 //!
 //! Each server has a socket of its own, `PID.sock`, in a folder that belongs to its user alone. A client sends one line
 //! and reads one JSON document, up to the end of the stream; until it is there the server sends an empty line every second. A client has 2 s for its line and 2 s to take the document;
@@ -20,7 +20,9 @@ use serde_json::{Value, json};
 
 use ::control::CertificateStatus;
 use apps::{Launcher, ProcessInfo, Usage};
+use cache::Cache;
 
+use crate::cache_commands;
 use crate::certificates::RunningCertificates;
 use crate::hosting::{Hosting, Loading};
 use crate::link::SupervisorLink;
@@ -120,6 +122,8 @@ pub(crate) struct ServerInfo {
     pub(crate) supervisor: Option<(u32, SupervisorLink)>,
     /// The certificates that it obtains by itself, where it does.
     pub(crate) certificates: Arc<OnceLock<RunningCertificates>>,
+    /// The cache of responses, if a route has one.
+    pub(crate) cache: Box<dyn Fn() -> Option<Arc<Cache>> + Send + Sync>,
     /// Those in files.
     pub(crate) file_certificates: Box<dyn Fn() -> Vec<FromFile> + Send + Sync>,
     /// Reads the configuration again, and waits until that is done.
@@ -167,11 +171,10 @@ impl Drop for Socket {
 pub(crate) fn serve(
     listener: UnixListener,
     user: u32,
-    info: ServerInfo,
+    info: Arc<ServerInfo>,
     clients: ControlClients,
     notices: ErrorLog,
 ) -> io::Result<()> {
-    let info = Arc::new(info);
     std::thread::Builder::new().name("control".into()).spawn(move || {
         for client in listener.incoming() {
             let Ok(client) = client else {
@@ -283,6 +286,7 @@ fn obey(line: &str, info: &ServerInfo) -> Value {
             Some(loading) => reloaded(Ok(format!("application {app}: the new code is in force")), &[loading]),
             None => json!({ "error": format!("there is no application {app}") }),
         },
+        ("cache", command) => cache_commands::obey(command, (info.cache)().as_ref()),
         ("certificates", "") => json!({ "certificates": all_certificates(info) }),
         ("renew", name) => match info.certificates.get().map(|certificates| certificates.renew(name)) {
             Some(Ok(())) => json!({ "done": format!("{name}: the certificate is being renewed") }),
@@ -379,7 +383,8 @@ fn send(mut client: UnixStream, document: &Value) -> io::Result<()> {
     Ok(())
 }
 
-fn status(info: &ServerInfo) -> Value {
+/// What there is to say about the server, for `komainu status --json`.
+pub(crate) fn status(info: &ServerInfo) -> Value {
     let pid = std::process::id();
     let apps = info.hosting.processes().into_iter().map(|(name, processes)| {
         json!({ "name": name, "processes": processes.iter().map(process).collect::<Vec<_>>() })

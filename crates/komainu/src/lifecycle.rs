@@ -19,6 +19,7 @@ use crate::control::Reloaded;
 use crate::engine;
 use crate::hosting::Hosting;
 use crate::link::{self, SupervisorLink, SupervisorOrder};
+use crate::metrics::Metrics;
 use crate::notice::ErrorLog;
 use crate::sink::{LogSink, LogTarget};
 use crate::systemd::Notifier;
@@ -44,6 +45,7 @@ pub(crate) struct Current {
     /// How connections speak TLS.
     pub(crate) tls: net::TlsAcceptor,
     pub(crate) certificates: AutomaticCertificates,
+    pub(crate) metrics: Metrics,
 }
 
 impl Current {
@@ -478,6 +480,7 @@ fn late_changes(old: &Config, new: &Config) -> Vec<&'static str> {
         ("`temp_path`", new.temp_path != old.temp_path),
         ("`[timeouts]`", timeouts != old.timeouts),
         ("`[log]`", new.log != old.log),
+        ("`[control]`", new.control != old.control),
     ];
     changes.into_iter().filter(|(_, differs)| *differs).map(|(name, _)| name).collect()
 }

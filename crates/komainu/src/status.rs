@@ -49,19 +49,26 @@ pub(crate) fn upgrade(arguments: &Upgrade) -> Result<String, String> {
 
 /// Sends a line to the one server that is meant.
 fn command(pid: Option<u32>, line: &str) -> Result<String, String> {
-    let pid = match chosen(pid, control::serving)?.as_slice() {
-        [pid] => *pid,
-        pids => {
-            let pids: Vec<String> = pids.iter().map(u32::to_string).collect();
-            return Err(format!("several servers run: name one with --pid ({})", pids.join(", ")));
-        }
-    };
-    let answer = control::ask(pid, line)?;
+    let answer = control::ask(one(pid)?, line)?;
     for text in list(&answer["warnings"]).iter().filter_map(Value::as_str) {
         // Nobody reads a standard error that is closed.
         let _ = writeln!(io::stderr(), "warning: {}", control::printable(text));
     }
     Ok(format!("{}\n", answer["done"].as_str().unwrap_or("done")))
+}
+
+/// The process id of the one server that is meant.
+///
+/// # Errors
+/// Where none runs, or several.
+pub(crate) fn one(pid: Option<u32>) -> Result<u32, String> {
+    match chosen(pid, control::serving)?.as_slice() {
+        [pid] => Ok(*pid),
+        pids => {
+            let pids: Vec<String> = pids.iter().map(u32::to_string).collect();
+            Err(format!("several servers run: name one with --pid ({})", pids.join(", ")))
+        }
+    }
 }
 
 fn chosen(pid: Option<u32>, all: fn() -> Vec<u32>) -> Result<Vec<u32>, String> {
