@@ -1,7 +1,8 @@
-//! The cache of responses: what may be stored and how long it is fresh (RFC 9111), and the store in memory.
+//! The cache of responses: what may be stored and how long it is fresh (RFC 9111), and the stores in memory
+//! and on disk.
 //!
-//! This crate owns the decisions, as functions without I/O and clocks, the stored responses, shared by all cores, and the
-//! responses on their way, which many requests may wait for. It never opens a socket, knows no upstream server, no application
+//! This crate owns the decisions, as functions without I/O and clocks, the stored responses, in memory for all cores and on
+//! disk, and the responses on their way, which many requests may wait for. It never opens a socket, knows no upstream server, no application
 //! and no configuration file: `komainu` puts it in front of handlers.
 //!
 //! Modules, from low to high; a module uses only those above it.
@@ -16,11 +17,20 @@ pub mod answer;
 pub mod status;
 pub mod purge;
 pub mod fill;
+mod record;
+mod disk_index;
+mod disk_folder;
+mod disk_thread;
+pub mod disk;
+mod loads;
 pub mod store;
 
 pub use answer::{Selected, select};
+pub use disk::{Disk, DiskLookup, DiskOptions, DiskStats, FromDisk};
+pub use disk_thread::{DiskEvent, DiskReport};
 pub use fill::{BrokenOff, Fill, FillHead, FillReader, FillResponse, Validated};
 pub use freshness::{Freshness, NotStored, Policy, RequestFacts, ResponseTimes, assess};
+pub use loads::{Load, LoadGuard, LoadWaiter};
 pub use object::{Object, StoredBody, stored_fields};
 pub use purge::Purge;
 pub use status::ForwardReason;

@@ -10,9 +10,11 @@ use http::Head;
 use quick_cache::sync::{Cache as Table, DefaultLifecycle};
 use quick_cache::{OptionsBuilder, Weighter};
 
+use crate::disk::{Disk, DiskLookup, FromDisk};
 use crate::fill::{Fill, FillReader};
 use crate::freshness::NotStored;
 use crate::key::url;
+use crate::loads::{Load, Loads};
 use crate::object::Object;
 use crate::purge::Purge;
 
@@ -102,6 +104,15 @@ struct Purges {
     latest: VecDeque<Purge>,
 }
 
+impl Purges {
+    /// Whether a purge after so many others was about this.
+    fn was_purged(&self, began_after: u64, key: &[u8], object: &Object) -> bool {
+        let missed = usize::try_from(self.count - began_after).unwrap_or(usize::MAX);
+        missed > self.latest.len()
+            || self.latest.iter().rev().take(missed).any(|purge| purge.is_of(key, object))
+    }
+}
+
 /// What became of requests. Sums since the start.
 #[derive(Debug, Default)]
 pub struct CacheCounters {
@@ -141,6 +152,8 @@ pub struct Cache {
     limits: StoreLimits,
     entries: Entries,
     purges: Mutex<Purges>,
+    disk: Option<Arc<Disk>>,
+    loads: Arc<Loads>,
     fills: Mutex<HashMap<Arc<[u8]>, Arc<Fill>>>,
     fill_count: Arc<AtomicUsize>,
     counted_bytes: AtomicU64,
@@ -190,6 +203,8 @@ impl Cache {
             limits,
             entries,
             purges: Mutex::default(),
+            disk: None,
+            loads: Arc::default(),
             fills: Mutex::default(),
             fill_count: Arc::default(),
             counted_bytes: AtomicU64::new(0),
@@ -265,13 +280,22 @@ impl Cache {
     /// It was purged meanwhile.
     pub fn store(&self, fill: &Fill, object: Arc<Object>) -> Result<(), NotStored> {
         let purges = self.purges();
-        let missed = usize::try_from(purges.count - fill.began_after).unwrap_or(usize::MAX);
-        let is_purged = missed > purges.latest.len()
-            || purges.latest.iter().rev().take(missed).any(|purge| purge.is_of(&fill.key, &object));
-        if is_purged {
+        if purges.was_purged(fill.began_after, &fill.key, &object) {
             return Err(NotStored::Purged);
         }
-        let before = self.entries.peek(&fill.key[..]);
+        self.insert(&fill.key, &object);
+        if let Some(disk) = &self.disk {
+            disk.store(&fill.key, &object);
+        }
+        drop(purges);
+        self.counters.stored.fetch_add(1, Ordering::Relaxed);
+        self.settle();
+        Ok(())
+    }
+
+    /// Adds a response to those of its key.
+    fn insert(&self, key: &Arc<[u8]>, object: &Arc<Object>) {
+        let before = self.entries.peek(&key[..]);
         let mut objects = vec![object.clone()];
         let others = before.iter().flat_map(|entry| &entry.objects);
         objects.extend(others.filter(|other| other.variant != object.variant).cloned());
@@ -281,13 +305,56 @@ impl Cache {
         let mut sum = 0;
         objects.retain(|other| {
             sum += other.weight_bytes();
-            sum <= most || Arc::ptr_eq(other, &object)
+            sum <= most || Arc::ptr_eq(other, object)
         });
-        self.entries.insert(fill.key.clone(), CacheEntry::new(&fill.key, objects, None));
+        self.entries.insert(key.clone(), CacheEntry::new(key, objects, None));
+    }
+
+    /// The same with a store on disk.
+    #[must_use]
+    pub fn with_disk(mut self, disk: Option<Arc<Disk>>) -> Cache {
+        self.disk = disk;
+        self
+    }
+
+    /// The store on disk, if there is one.
+    #[must_use]
+    pub fn disk(&self) -> Option<&Arc<Disk>> {
+        self.disk.as_ref()
+    }
+
+    /// Where on disk there may be a response for this key, found without reading anything.
+    #[must_use]
+    pub fn find_on_disk(&self, key: &[u8]) -> Option<DiskLookup> {
+        let disk = self.disk.as_ref()?;
+        let began_after = self.purges().count;
+        disk.find(key, began_after)
+    }
+
+    /// Takes what was read from disk into memory, where it `keeps` it; `None` where it was purged meanwhile.
+    pub fn admit(&self, key: &[u8], read: FromDisk, keeps: bool) -> Option<Arc<Object>> {
+        let object = self.counted(read.object);
+        let purges = self.purges();
+        if purges.was_purged(read.began_after, key, &object) {
+            return None;
+        }
+        let entry = self.entries.peek(key);
+        let mut newer = entry.iter().flat_map(|entry| entry.objects());
+        if let Some(newer) = newer.find(|other| other.variant == object.variant) {
+            return Some(newer.clone());
+        }
+        if keeps && object.body.len() <= self.limits.object_bytes_max {
+            self.insert(&key.into(), &object);
+        }
         drop(purges);
-        self.counters.stored.fetch_add(1, Ordering::Relaxed);
         self.settle();
-        Ok(())
+        Some(object)
+    }
+
+    /// Has the response to this request read from disk, or waits until another request has done so. `None` where there is none.
+    #[must_use]
+    pub fn begin_load(&self, key: &[u8]) -> Option<Load> {
+        self.find_on_disk(key).map(|lookup| self.loads.begin(key, lookup))
     }
 
     /// Remembers for a moment that a response was not stored. What is stored stays.
@@ -333,6 +400,8 @@ impl Cache {
             Purge::Tag(_) => false,
             purge => !purge.is_of_key(&fill.key),
         });
+        // An invalidation need not outlive the process for the moment that its files need to be removed.
+        let on_disk = self.disk.as_ref().map_or(0, |disk| disk.purge(purge, soft_at_s, of_key.is_none()));
         let purged = AtomicU64::new(0);
         let mut changed: Vec<(Arc<[u8]>, Arc<CacheEntry>)> = Vec::new();
         let mut look = |key: &Arc<[u8]>, entry: &Arc<CacheEntry>| {
@@ -363,7 +432,7 @@ impl Cache {
         }
         drop(purges);
         self.settle();
-        purged.into_inner()
+        on_disk.max(purged.into_inner())
     }
 
     /// What it holds.
@@ -403,137 +472,4 @@ impl Drop for Cache {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::object::tests::object;
-    use crate::object::{Object, StoredBody};
-    use http::{Fields, RequestHead, Status};
-    use std::sync::atomic::AtomicI64;
-
-    const MIB: u64 = 1 << 20;
-
-    fn cache(bytes_max: u64) -> (Cache, Arc<AtomicI64>) {
-        let held: Arc<AtomicI64> = Arc::default();
-        let account = held.clone();
-        let limits = StoreLimits { bytes_max, ..StoreLimits::default() };
-        let count = move |before: u64, after: u64| {
-            account.fetch_add(after as i64 - before as i64, Ordering::Relaxed);
-        };
-        (Cache::new(limits, Arc::new(count)), held)
-    }
-
-    fn put(cache: &Cache, key: &str, object: Object) -> Result<(), NotStored> {
-        let FillStart::Lead(fill, _reader) = cache.begin(key.as_bytes(), None) else { panic!("no room") };
-        cache.store(&fill, cache.counted(object))
-    }
-
-    fn request(lines: &str) -> (RequestHead, Vec<u8>) {
-        let bytes = format!("GET / HTTP/1.1\r\nHost: a\r\n{lines}\r\n").into_bytes();
-        let mut head = RequestHead::default();
-        assert!(head.parse(&bytes, &http::Limits::default()).unwrap());
-        (head, bytes)
-    }
-
-    /// An object for requests whose field `A` has that value.
-    fn variant(value: &str, body: &[u8]) -> Object {
-        let mut vary = Fields::new();
-        vary.try_push(b"Vary", b"A").unwrap();
-        let (head, bytes) = request(&format!("A: {value}\r\n"));
-        let variant = crate::RequestVariant::of(&vary, (&head, &bytes)).unwrap();
-        let body = StoredBody::new(vec![body.into()]);
-        Object::new(Status::OK, Fields::new(), body, variant, crate::object::tests::freshness(0, 10))
-    }
-
-    #[test]
-    fn memory_is_counted_and_bounded_whatever_is_stored() {
-        let (cache, held) = cache(4 * MIB);
-        for n in 0..20_000 {
-            let body = "x".repeat(n * 7919 % 5000);
-            put(&cache, &format!("http://a/{n}"), object(&[], &body)).unwrap();
-            let bytes = cache.stats().bytes;
-            let counted = held.load(Ordering::Relaxed) as u64;
-            // Keys and refusals are the difference.
-            assert!(bytes <= 4 * MIB && counted.abs_diff(bytes) < MIB / 2, "{bytes} {counted}");
-        }
-        assert!(cache.stats().bytes > 3 * MIB, "it is used");
-        assert!(cache.limits().object_bytes_max <= MIB / 2);
-        put(&cache, "http://a/", object(&[], &"x".repeat(100_000))).unwrap();
-        let sent = cache.find(b"http://a/").unwrap().objects()[0].clone();
-        drop(cache);
-        assert!(held.load(Ordering::Relaxed) >= 100_000, "a client still gets it");
-        drop(sent);
-        assert_eq!(held.load(Ordering::Relaxed), 0);
-    }
-
-    #[test]
-    fn a_url_has_so_many_variants_and_the_newest_of_each() {
-        let (cache, _) = cache(64 * MIB);
-        for n in 0..40 {
-            put(&cache, "http://a/", variant(&format!("{}", n % 20), b"x")).unwrap();
-        }
-        let entry = cache.find(b"http://a/").unwrap();
-        assert_eq!(entry.objects().len(), VARIANTS_MAX);
-        for (value, found) in [("19", true), ("4", true), ("3", false), ("x", false)] {
-            let (head, bytes) = request(&format!("A: {value}\r\n"));
-            assert_eq!(entry.select((&head, &bytes)).is_some(), found, "{value}");
-        }
-        for n in 0..16 {
-            put(&cache, "http://a/large", variant(&format!("{n}"), &vec![0; 3 << 20])).unwrap();
-        }
-        assert!(
-            cache.find(b"http://a/large").unwrap().objects().len() <= 2,
-            "they share the room of one object"
-        );
-    }
-
-    #[test]
-    fn a_purge_reaches_what_is_stored_and_what_is_on_its_way() {
-        let (cache, _) = cache(64 * MIB);
-        for (key, tag) in [("http://a/1", "x"), ("https://a/1", "y"), ("http://a/2", "x y")] {
-            put(&cache, key, object(&[("xkey", tag)], "")).unwrap();
-        }
-        let FillStart::Lead(early, _one) = cache.begin(b"http://a/3", Some(b"")) else { panic!() };
-        assert!(matches!(cache.begin(b"http://a/3", Some(b"")), FillStart::Follow(_)));
-        assert!(matches!(cache.begin(b"http://a/3", Some(b"gzip")), FillStart::Lead(..)));
-        assert_eq!(cache.purge(&Purge::of_url("//a/1").unwrap(), None), 2);
-        assert!(cache.find(b"http://a/1").is_none() && cache.find(b"http://a/2").is_some());
-        assert!(cache.is_filling(b"http://a/3", b""));
-        assert_eq!(cache.purge(&Purge::Tag(b"x".to_vec()), Some(105)), 1);
-        assert!(
-            !cache.find(b"http://a/2").unwrap().objects()[0].freshness().is_fresh(106),
-            "soft: stale, but there"
-        );
-        assert!(!cache.is_filling(b"http://a/3", b""), "nobody joins what began before");
-        assert_eq!(cache.store(&early, Arc::new(object(&[("xkey", "x")], ""))), Err(NotStored::Purged));
-        assert_eq!(cache.store(&early, Arc::new(object(&[("xkey", "z")], ""))), Ok(()));
-        cache.invalidate(b"http://a/3");
-        assert_eq!(cache.store(&early, Arc::new(object(&[], ""))), Err(NotStored::Purged));
-        for n in 0..PURGES_MAX {
-            cache.invalidate(format!("http://b/{n}").as_bytes());
-        }
-        let FillStart::Lead(late, _two) = cache.begin(b"http://a/4", None) else { panic!() };
-        assert_eq!(cache.store(&late, Arc::new(object(&[], ""))), Ok(()));
-        let entries = cache.stats().entries;
-        assert_eq!(cache.purge(&Purge::All, None), entries);
-        assert_eq!(cache.stats().entries, 0);
-    }
-
-    #[test]
-    fn responses_on_their_way_are_limited_and_refusals_are_remembered_for_a_moment() {
-        let limits = StoreLimits { fills_max: 2, ..StoreLimits::default() };
-        let cache = Cache::new(limits, Arc::new(|_, _| {}));
-        let (one, two) = (cache.begin(b"http://a/1", Some(b"")), cache.begin(b"http://a/2", None));
-        assert!(matches!(cache.begin(b"http://a/3", Some(b"")), FillStart::Full));
-        assert!(matches!(cache.begin(b"http://a/1", Some(b"")), FillStart::Follow(_)));
-        let FillStart::Lead(fill, reader) = one else { panic!() };
-        cache.leave(&fill);
-        drop((fill, reader, two));
-        assert!(matches!(cache.begin(b"http://a/3", Some(b"")), FillStart::Lead(..)));
-        cache.refuse(b"http://a/1", NotStored::Private, 100);
-        let entry = cache.find(b"http://a/1").unwrap();
-        assert_eq!(
-            (entry.refusal(100), entry.refusal(100 + UNCACHEABLE_S)),
-            (Some(NotStored::Private), None)
-        );
-    }
-}
+mod tests;

@@ -66,7 +66,7 @@ pub use acme::{Acme, AcmeChallenge, AcmeDirectory, AcmeDns, DnsAddress, External
 pub use app::{
     App, AppLimits, AppSandbox, AppTimeouts, AppWebSockets, ClientAbort, Lifespan, Mounted, Recycle, Workers,
 };
-pub use cache::{CachePolicy, CacheStore};
+pub use cache::{CacheDisk, CachePolicy, CacheStore};
 pub use check::InvalidValue;
 pub use compress::{Coding, Compress, CompressResponses, Effort};
 pub use files::{FileMatch, Files, StripPrefix, Symlinks};

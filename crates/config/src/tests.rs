@@ -3,7 +3,7 @@
 use crate::record::{DirectiveTable, chapters, table};
 use crate::shape::Shape;
 use crate::{
-    Acme, AcmeDirectory, AcmeDns, App, AppLimits, AppSandbox, AppTimeouts, AppWebSockets, CachePolicy,
+    Acme, AcmeDirectory, AcmeDns, App, AppLimits, AppSandbox, AppTimeouts, AppWebSockets, CacheDisk, CachePolicy,
     CacheStore, ClientTls, Compress, CompressResponses, Config, Eject, ExternalAccountBinding, Files,
     Forwarded, Health, KeepAlive, Limits, Listener, Log, Mounted, OpenFiles, Proxy, ProxyHeaders,
     ProxyLimits, ProxyTimeouts, ProxyTls, Recycle, Redirect, Respond, ResponseHeaders, Retry, Route,
@@ -40,6 +40,7 @@ fn written_out_defaults_change_nothing() {
         written_out::<Log>(),
         written_out::<OpenFiles>(),
         written_out::<CacheStore>(),
+        written_out::<CacheDisk>(),
         written_out::<CachePolicy>(),
         written_out::<ResponseHeaders>(),
         written_out::<Site>(),

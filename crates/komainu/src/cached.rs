@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::Poll;
 
 use cache::{
-    BrokenOff, Cache, CacheEntry, FillHead, FillReader, FillResponse, FillStart, ForwardReason, Object,
+    BrokenOff, Cache, CacheEntry, FillHead, FillReader, FillResponse, FillStart, ForwardReason, Load, Object,
     Policy, RequestFacts, Selected, Validated, answer, key, status, vary,
 };
 use http::{BodySize, Fields, Length, Method, Name, Status};
@@ -85,10 +85,20 @@ impl RouteCache {
         x: &mut Exchange<'_>,
         origin: impl FnOnce() -> O,
     ) -> Result<(), Fault> {
-        let lookup = match self.look_up(&x.request(), x.core().unix_s()) {
+        let mut lookup = match self.look_up(&x.request(), x.core().unix_s(), None) {
             Ok(lookup) => lookup,
             Err(why) => return self.pass(x, origin(), why).await,
         };
+        if let Lookup::Miss(miss) = &lookup
+            && miss.stale.is_none()
+            && let Some(load) = self.cache.begin_load(&miss.key)
+        {
+            // Boxed, as it is seldom.
+            let loaded = Box::pin(self.load(x, load, &miss.key)).await;
+            if let Ok(again) = self.look_up(&x.request(), x.core().unix_s(), loaded) {
+                lookup = again;
+            }
+        }
         match lookup {
             Lookup::Fresh(object) => {
                 count(&self.cache.counters.hits);
@@ -106,11 +116,33 @@ impl RouteCache {
         }
     }
 
-    /// What is stored for a request.
+    /// The response on disk, which is in memory from now on.
+    async fn load(&self, x: &Exchange<'_>, load: Load, key: &[u8]) -> Option<Arc<Object>> {
+        match load {
+            Load::Read(on_disk, _guard) => {
+                let request = x.detach();
+                let (head, bytes) = (request.head().0.clone(), request.head().1.to_vec());
+                let read = x.core().offload(move || on_disk.read((&head, &bytes))).await?;
+                let keeps = x.core().memory().pressure() < net::Pressure::High;
+                self.cache.admit(key, read, keeps)
+            }
+            Load::Wait(waiter) => {
+                poll_fn(|cx| waiter.poll(cx)).await;
+                None
+            }
+        }
+    }
+
+    /// What is stored for a request, where `loaded` was read from disk.
     ///
     /// # Errors
     /// Why the cache has no part in it.
-    fn look_up(&self, request: &Request<'_>, now_s: u64) -> Result<Lookup, ForwardReason> {
+    fn look_up(
+        &self,
+        request: &Request<'_>,
+        now_s: u64,
+        loaded: Option<Arc<Object>>,
+    ) -> Result<Lookup, ForwardReason> {
         match request.method() {
             Method::Get | Method::Head => {}
             _ => return Err(ForwardReason::Method),
@@ -124,6 +156,7 @@ impl RouteCache {
             }
             let entry = self.cache.find(key);
             let object = entry.as_ref().and_then(|entry| entry.select(request.head()));
+            let object = object.or(loaded.as_ref());
             match object {
                 Some(object) if object.freshness().is_fresh(now_s) => Ok(Lookup::Fresh(object.clone())),
                 object => Ok(self.miss(request, key, entry.as_ref(), object, now_s)),
