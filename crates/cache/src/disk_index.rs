@@ -36,7 +36,8 @@ impl FileName {
     pub(crate) fn new(key: &[u8], object: &Object, number: u64, bytes: u64) -> FileName {
         let mut selected = key.to_vec();
         for (name, value) in object.variant.selectors() {
-            selected.extend_from_slice(&[b"\0", &name[..], b"\0", value.as_deref().unwrap_or(b"\0")].concat());
+            selected
+                .extend_from_slice(&[b"\0", &name[..], b"\0", value.as_deref().unwrap_or(b"\0")].concat());
         }
         let variant = XxHash3_128::oneshot(&selected) as u64;
         FileName { url: url_hash(url(key)), variant, number, bytes }
@@ -367,7 +368,9 @@ mod tests {
         assert_eq!(FileName::parse(path.file_name().unwrap().to_str().unwrap()), Some(file));
         assert!(path.starts_with(file.folder()));
         assert!(file.disk_bytes() >= 8192);
-        for wrong in ["", "x", "README.md", &format!("{}.tmp", "0".repeat(64)), &format!("{}.1", "g".repeat(64))] {
+        for wrong in
+            ["", "x", "README.md", &format!("{}.tmp", "0".repeat(64)), &format!("{}.1", "g".repeat(64))]
+        {
             assert_eq!(FileName::parse(wrong), None, "{wrong}");
         }
     }
@@ -402,7 +405,11 @@ mod tests {
         index.purge(&Purge::of_url("http://a/s*").unwrap(), Some(50));
         assert_eq!(standing(index.purges(), b"http://a/2", &tagged, 3), Standing::Purged);
         assert_eq!(standing(index.purges(), b"http://a/2", &object(&[], ""), 3), Standing::Valid);
-        assert_eq!(standing(index.purges(), b"http://a/2", &tagged, 7), Standing::Valid, "it was stored later");
+        assert_eq!(
+            standing(index.purges(), b"http://a/2", &tagged, 7),
+            Standing::Valid,
+            "it was stored later"
+        );
         assert_eq!(standing(index.purges(), b"http://a/s2", &object(&[], ""), 3), Standing::Expired(50));
         let (purges, files) = index.begin_sweep(u64::MAX);
         assert_eq!((purges.len(), files.len()), (3, 1));
@@ -418,7 +425,10 @@ mod tests {
         index.purge(&Purge::Tag(b"t".to_vec()), None);
         index.load(vec![file("http://a/1", 900, 9), file("http://a/2", 901, 9)], Vec::new(), 1000);
         assert_eq!((index.len(), index.doomed()), (1, 1));
-        assert_eq!(standing(index.purges(), b"http://a/2", &object(&[("xkey", "t")], ""), 901), Standing::Purged);
+        assert_eq!(
+            standing(index.purges(), b"http://a/2", &object(&[("xkey", "t")], ""), 901),
+            Standing::Purged
+        );
         assert!(index.next_number() > 1001);
     }
 

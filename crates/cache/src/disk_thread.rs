@@ -42,7 +42,11 @@ pub type DiskReport = Arc<dyn Fn(DiskEvent<'_>) + Send + Sync>;
 
 /// What the thread is to do.
 pub(crate) enum Order {
-    Store { key: Arc<[u8]>, object: Arc<Object>, number: u64 },
+    Store {
+        key: Arc<[u8]>,
+        object: Arc<Object>,
+        number: u64,
+    },
     /// Purges up to this number are to reach every file.
     Sweep(u64),
     /// There are files to remove.

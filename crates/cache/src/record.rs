@@ -257,7 +257,10 @@ mod tests {
         write(&mut bytes, &encode_head(b"http://a/x", &object), &object.body).unwrap();
         let (key, back) = read(&bytes).unwrap();
         assert_eq!(key, b"http://a/x");
-        assert_eq!((back.status, &back.fields, &back.variant), (object.status, &object.fields, &object.variant));
+        assert_eq!(
+            (back.status, &back.fields, &back.variant),
+            (object.status, &object.fields, &object.variant)
+        );
         assert_eq!(back.freshness(), object.freshness());
         assert!(!back.freshness().is_fresh(106), "a soft purge is kept");
         assert_eq!(back.body.slices(0..u64::MAX).flatten().copied().collect::<Vec<u8>>(), body);

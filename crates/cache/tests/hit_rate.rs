@@ -37,7 +37,14 @@ struct Zipf(Vec<f64>);
 impl Zipf {
     fn new(objects: usize, exponent: f64) -> Zipf {
         let mut sum = 0.0;
-        Zipf((1..=objects).map(|rank| { sum += (rank as f64).powf(-exponent); sum }).collect())
+        Zipf(
+            (1..=objects)
+                .map(|rank| {
+                    sum += (rank as f64).powf(-exponent);
+                    sum
+                })
+                .collect(),
+        )
     }
 
     fn draw(&self, random: &mut Random) -> u32 {
@@ -123,7 +130,12 @@ impl Contents {
 
     fn of(&self, bytes: u64) -> StoredBody {
         StoredBody::new(
-            self.0.iter().enumerate().filter(|(bit, _)| bytes >> bit & 1 == 1).map(|(_, piece)| piece.clone()).collect(),
+            self.0
+                .iter()
+                .enumerate()
+                .filter(|(bit, _)| bytes >> bit & 1 == 1)
+                .map(|(_, piece)| piece.clone())
+                .collect(),
         )
     }
 }
@@ -158,9 +170,8 @@ fn ours(trace: &[Request], bytes_max: u64, contents: &Contents) -> f64 {
 
 fn lru(trace: &[Request], bytes_max: u64, contents: &Contents) -> f64 {
     let mut lru = Lru::default();
-    let weight = |(number, bytes): Request| {
-        256 + key(number).len() as u64 + object(contents, bytes).weight_bytes()
-    };
+    let weight =
+        |(number, bytes): Request| 256 + key(number).len() as u64 + object(contents, bytes).weight_bytes();
     let hits = trace.iter().filter(|&&request| lru.request((request.0, weight(request)), bytes_max)).count();
     hits as f64 / trace.len() as f64
 }

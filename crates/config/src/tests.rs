@@ -3,9 +3,9 @@
 use crate::record::{DirectiveTable, chapters, table};
 use crate::shape::Shape;
 use crate::{
-    Acme, AcmeDirectory, AcmeDns, App, AppLimits, AppSandbox, AppTimeouts, AppWebSockets, CacheDisk, CachePolicy,
-    CacheStore, ClientTls, Compress, CompressResponses, Config, Eject, ExternalAccountBinding, Files,
-    Forwarded, Health, KeepAlive, Limits, Listener, Log, Mounted, OpenFiles, Proxy, ProxyHeaders,
+    Acme, AcmeDirectory, AcmeDns, App, AppLimits, AppSandbox, AppTimeouts, AppWebSockets, CacheDisk,
+    CachePolicy, CacheStore, ClientTls, Compress, CompressResponses, Config, Eject, ExternalAccountBinding,
+    Files, Forwarded, Health, KeepAlive, Limits, Listener, Log, Mounted, OpenFiles, Proxy, ProxyHeaders,
     ProxyLimits, ProxyTimeouts, ProxyTls, Recycle, Redirect, Respond, ResponseHeaders, Retry, Route,
     RouteLimits, RouteTimeouts, Site, SiteTls, Timeouts, Tls, TrustedProxies, Upstream, Workers,
 };

@@ -108,7 +108,9 @@ fn damaged_files_are_asked_for_again() {
     let again = rig.get("/a");
     assert!(again.text() != body && !is_hit(&again), "{}", again.head);
     eventually("it is reported", || rig.reported().contains("cache.disk: dropped"));
-    eventually("the new one takes its place", || files(&rig.folder.at("cache")).iter().any(|new| *new != file));
+    eventually("the new one takes its place", || {
+        files(&rig.folder.at("cache")).iter().any(|new| *new != file)
+    });
     assert!(is_hit(&rig.get("/a")));
 }
 

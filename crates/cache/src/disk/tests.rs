@@ -207,10 +207,12 @@ fn what_was_being_written_or_is_damaged_is_dropped() {
         fs::write(&path, bytes).unwrap();
     }
     let second = rig(&killed);
-    let found: Vec<usize> = (0..40).filter(|n| match second.body(&format!("http://a/{n}")) {
-        Some(body) => body == content(*n) || panic!("{n} is wrong"),
-        None => false,
-    }).collect();
+    let found: Vec<usize> = (0..40)
+        .filter(|n| match second.body(&format!("http://a/{n}")) {
+            Some(body) => body == content(*n) || panic!("{n} is wrong"),
+            None => false,
+        })
+        .collect();
     second.settle();
     assert_eq!((found.len(), second.disk().stats().dropped, killed.files().len()), (10, 30, 10));
     // One report, and not thirty.
@@ -222,9 +224,13 @@ fn a_purge_holds_at_once_and_after_a_restart() {
     let folder = Folder::new();
     let first = rig(&folder);
     let put_all = |rig: &Rig| {
-        for (key, tag) in
-            [("http://a/1", "x"), ("https://a/1", "y"), ("http://a/p/1", "y"), ("http://a/2", "y x"), ("http://a/3", "z")]
-        {
+        for (key, tag) in [
+            ("http://a/1", "x"),
+            ("https://a/1", "y"),
+            ("http://a/p/1", "y"),
+            ("http://a/2", "y x"),
+            ("http://a/3", "z"),
+        ] {
             rig.put(key, &[("xkey", tag)], key);
         }
         for n in 0..20 {
@@ -454,8 +460,11 @@ fn what_is_fresh_for_a_moment_is_not_written() {
 #[ignore = "10 GiB"]
 #[allow(clippy::print_stderr)]
 fn a_restart_with_ten_gibibytes() {
-    let files: usize = std::env::var("KOMAINU_DISK_FILES").ok().and_then(|n| n.parse().ok()).unwrap_or(290_000);
-    let folder = Folder(std::env::var_os("KOMAINU_DISK_FOLDER").map_or_else(|| Folder::new().0.clone(), PathBuf::from));
+    let files: usize =
+        std::env::var("KOMAINU_DISK_FILES").ok().and_then(|n| n.parse().ok()).unwrap_or(290_000);
+    let folder = Folder(
+        std::env::var_os("KOMAINU_DISK_FOLDER").map_or_else(|| Folder::new().0.clone(), PathBuf::from),
+    );
     let body = "x".repeat(36_000);
     let first = rig_with(options(&folder, 16 << 30));
     for n in 0..files {
@@ -473,6 +482,11 @@ fn a_restart_with_ten_gibibytes() {
     let opened = began.elapsed();
     assert_eq!(second.disk().stats().files, files as u64);
     assert!(second.body("http://a/7").is_some());
-    eprintln!("{} files, {} MiB: opened in {opened:?}, first response in {:?}", files, stored.bytes >> 20, began.elapsed());
+    eprintln!(
+        "{} files, {} MiB: opened in {opened:?}, first response in {:?}",
+        files,
+        stored.bytes >> 20,
+        began.elapsed()
+    );
     assert!(began.elapsed() < Duration::from_secs(1));
 }

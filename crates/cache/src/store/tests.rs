@@ -74,10 +74,7 @@ fn a_url_has_so_many_variants_and_the_newest_of_each() {
     for n in 0..16 {
         put(&cache, "http://a/large", variant(&format!("{n}"), &vec![0; 3 << 20])).unwrap();
     }
-    assert!(
-        cache.find(b"http://a/large").unwrap().objects().len() <= 2,
-        "they share the room of one object"
-    );
+    assert!(cache.find(b"http://a/large").unwrap().objects().len() <= 2, "they share the room of one object");
 }
 
 #[test]
@@ -125,8 +122,5 @@ fn responses_on_their_way_are_limited_and_refusals_are_remembered_for_a_moment()
     assert!(matches!(cache.begin(b"http://a/3", Some(b"")), FillStart::Lead(..)));
     cache.refuse(b"http://a/1", NotStored::Private, 100);
     let entry = cache.find(b"http://a/1").unwrap();
-    assert_eq!(
-        (entry.refusal(100), entry.refusal(100 + UNCACHEABLE_S)),
-        (Some(NotStored::Private), None)
-    );
+    assert_eq!((entry.refusal(100), entry.refusal(100 + UNCACHEABLE_S)), (Some(NotStored::Private), None));
 }
