@@ -77,7 +77,7 @@ impl FileName {
     }
 }
 
-/// The hash of a URL. Two URLs with the same are told apart by the key in the file.
+/// The hash of a URL. Two URLs with the same are distinguished by the key in the file.
 pub(crate) fn url_hash(url: &[u8]) -> u128 {
     XxHash3_128::oneshot(url)
 }
@@ -94,7 +94,7 @@ pub(crate) struct PendingPurge {
 
 /// What is stored under a hash of a URL and of a variant.
 #[derive(Clone, Copy, Debug)]
-struct Slot {
+struct StoredFile {
     number: u64,
     bytes: u64,
     /// It was read since it was last passed over.
@@ -115,7 +115,7 @@ pub(crate) enum Standing {
 /// The files, in the order in which they leave.
 #[derive(Debug, Default)]
 pub(crate) struct DiskIndex {
-    slots: BTreeMap<(u128, u64), Slot>,
+    slots: BTreeMap<(u128, u64), StoredFile>,
     /// Names that are no longer in `slots` are passed over.
     order: VecDeque<(u128, u64, u64)>,
     /// Files that are to be removed.
@@ -133,7 +133,8 @@ pub(crate) struct DiskIndex {
 impl DiskIndex {
     /// Takes over what is there; `number` is larger than that of any file. What was purged is to be removed.
     pub(crate) fn load(&mut self, mut files: Vec<FileName>, purges: Vec<PendingPurge>, number: u64) {
-        files.sort_unstable_by_key(|file| file.number);
+        // In the order of the map, which is built at once.
+        files.sort_unstable_by_key(|file| (file.url, file.variant, file.number));
         *self = DiskIndex { purges: std::mem::take(&mut self.purges), number, ..DiskIndex::default() };
         let mut all = purges;
         for purge in self.purges.iter() {
@@ -142,7 +143,20 @@ impl DiskIndex {
             all.push(PendingPurge { number, ..purge.clone() });
         }
         self.number += all.len() as u64;
-        files.into_iter().for_each(|file| self.insert(file));
+        self.bytes = files.iter().map(FileName::disk_bytes).sum();
+        let is_replaced = |at: usize, file: &FileName| {
+            files.get(at + 1).is_some_and(|next| (next.url, next.variant) == (file.url, file.variant))
+        };
+        let (older, mut newest): (Vec<_>, Vec<_>) =
+            files.iter().enumerate().partition(|(at, file)| is_replaced(*at, file));
+        older.into_iter().for_each(|(_, file)| self.doom(*file));
+        let slots = newest.iter().map(|(_, file)| {
+            let slot = StoredFile { number: file.number, bytes: file.bytes, is_used: false };
+            ((file.url, file.variant), slot)
+        });
+        self.slots = slots.collect();
+        newest.sort_unstable_by_key(|(_, file)| file.number);
+        self.order = newest.iter().map(|(_, file)| (file.url, file.variant, file.number)).collect();
         all.iter().for_each(|purge| _ = self.apply_at_once(purge));
         self.purges = Arc::new(all);
     }
@@ -155,7 +169,7 @@ impl DiskIndex {
 
     /// Adds a file; the one that it replaces is to be removed.
     pub(crate) fn insert(&mut self, file: FileName) {
-        let slot = Slot { number: file.number, bytes: file.bytes, is_used: false };
+        let slot = StoredFile { number: file.number, bytes: file.bytes, is_used: false };
         let before = self.slots.insert((file.url, file.variant), slot);
         self.bytes += file.disk_bytes();
         self.order.push_back((file.url, file.variant, file.number));
@@ -342,7 +356,7 @@ pub(crate) fn standing(purges: &[PendingPurge], key: &[u8], object: &Object, num
     standing
 }
 
-fn name((url, variant): (u128, u64), slot: &Slot) -> FileName {
+fn name((url, variant): (u128, u64), slot: &StoredFile) -> FileName {
     FileName { url, variant, number: slot.number, bytes: slot.bytes }
 }
 

@@ -30,7 +30,7 @@ pub use disk::{Disk, DiskLookup, DiskOptions, DiskStats, FromDisk};
 pub use disk_thread::{DiskEvent, DiskReport};
 pub use fill::{BrokenOff, Fill, FillHead, FillReader, FillResponse, Validated};
 pub use freshness::{Freshness, NotStored, Policy, RequestFacts, ResponseTimes, assess};
-pub use loads::{Load, LoadGuard, LoadWaiter};
+pub use loads::{DiskLoad, LoadGuard, LoadWaiter};
 pub use object::{Object, StoredBody, stored_fields};
 pub use purge::Purge;
 pub use status::ForwardReason;

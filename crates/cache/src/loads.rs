@@ -12,7 +12,7 @@ pub(crate) struct Loads(Mutex<HashMap<Vec<u8>, Vec<Waker>>>);
 
 /// What a request does that finds its response on disk.
 #[derive(Debug)]
-pub enum Load {
+pub enum DiskLoad {
     /// It reads it. The guard is dropped once that is in memory.
     Read(DiskLookup, LoadGuard),
     /// It waits until another request has read it, and looks again.
@@ -38,14 +38,14 @@ impl Loads {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn begin(self: &Arc<Loads>, key: &[u8], lookup: DiskLookup) -> Load {
+    pub(crate) fn begin(self: &Arc<Loads>, key: &[u8], lookup: DiskLookup) -> DiskLoad {
         let (loads, key) = (self.clone(), key.to_vec());
         let mut keys = self.lock();
         if keys.contains_key(&key) {
-            return Load::Wait(LoadWaiter { loads, key });
+            return DiskLoad::Wait(LoadWaiter { loads, key });
         }
         keys.insert(key.clone(), Vec::new());
-        Load::Read(lookup, LoadGuard { loads, key })
+        DiskLoad::Read(lookup, LoadGuard { loads, key })
     }
 }
 

@@ -14,7 +14,7 @@ use crate::disk::{Disk, DiskLookup, FromDisk};
 use crate::fill::{Fill, FillReader};
 use crate::freshness::NotStored;
 use crate::key::url;
-use crate::loads::{Load, Loads};
+use crate::loads::{DiskLoad, Loads};
 use crate::object::Object;
 use crate::purge::Purge;
 
@@ -353,7 +353,7 @@ impl Cache {
 
     /// Has the response to this request read from disk, or waits until another request has done so. `None` where there is none.
     #[must_use]
-    pub fn begin_load(&self, key: &[u8]) -> Option<Load> {
+    pub fn begin_load(&self, key: &[u8]) -> Option<DiskLoad> {
         self.find_on_disk(key).map(|lookup| self.loads.begin(key, lookup))
     }
 

@@ -11,8 +11,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::Poll;
 
 use cache::{
-    BrokenOff, Cache, CacheEntry, FillHead, FillReader, FillResponse, FillStart, ForwardReason, Load, Object,
-    Policy, RequestFacts, Selected, Validated, answer, key, status, vary,
+    BrokenOff, Cache, CacheEntry, DiskLoad, FillHead, FillReader, FillResponse, FillStart, ForwardReason,
+    Object, Policy, RequestFacts, Selected, Validated, answer, key, status, vary,
 };
 use http::{BodySize, Fields, Length, Method, Name, Status};
 use net::{DefaultFields, DetachedRequest, Exchange, Fault, HeadTap, Request};
@@ -117,16 +117,16 @@ impl RouteCache {
     }
 
     /// The response on disk, which is in memory from now on.
-    async fn load(&self, x: &Exchange<'_>, load: Load, key: &[u8]) -> Option<Arc<Object>> {
+    async fn load(&self, x: &Exchange<'_>, load: DiskLoad, key: &[u8]) -> Option<Arc<Object>> {
         match load {
-            Load::Read(on_disk, _guard) => {
+            DiskLoad::Read(on_disk, _guard) => {
                 let request = x.detach();
                 let (head, bytes) = (request.head().0.clone(), request.head().1.to_vec());
                 let read = x.core().offload(move || on_disk.read((&head, &bytes))).await?;
                 let keeps = x.core().memory().pressure() < net::Pressure::High;
                 self.cache.admit(key, read, keeps)
             }
-            Load::Wait(waiter) => {
+            DiskLoad::Wait(waiter) => {
                 poll_fn(|cx| waiter.poll(cx)).await;
                 None
             }
