@@ -226,6 +226,7 @@ pub(crate) mod tests {
             while_revalidate_s: 5,
             if_error_s: 0,
             unreachable_s: 0,
+            keep_s: None,
             no_cache: false,
         }
     }

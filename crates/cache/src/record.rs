@@ -53,10 +53,14 @@ pub(crate) fn encode_head(key: &[u8], object: &Object) -> Vec<u8> {
         while_revalidate_s,
         if_error_s,
         unreachable_s,
+        keep_s,
         no_cache,
     } = object.freshness_when_stored();
     let times = [answered_s, initial_age_s, lifetime_s, while_revalidate_s, if_error_s, unreachable_s];
-    times.into_iter().chain([no_cache.into(), object.expired_s()]).for_each(|one| put(&mut head, one));
+    times
+        .into_iter()
+        .chain([keep_s.unwrap_or(u64::MAX), no_cache.into(), object.expired_s()])
+        .for_each(|one| put(&mut head, one));
     let selectors = object.variant.selectors();
     put(&mut head, selectors.len() as u64);
     for (name, value) in selectors {
@@ -162,6 +166,7 @@ fn decode_head(head: &[u8], body_bytes: u64) -> io::Result<RecordHead> {
         while_revalidate_s: number()?,
         if_error_s: number()?,
         unreachable_s: number()?,
+        keep_s: Some(number()?).filter(|keep_s| *keep_s != u64::MAX),
         no_cache: number()? != 0,
     };
     let expired_s = number()?;

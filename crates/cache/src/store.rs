@@ -17,6 +17,8 @@ use crate::key::url;
 use crate::loads::{DiskLoad, Loads};
 use crate::object::Object;
 use crate::purge::Purge;
+use crate::search::SearchRules;
+use crate::uses::UseCounts;
 
 /// Variants of one URL.
 const VARIANTS_MAX: usize = 16;
@@ -160,6 +162,10 @@ pub struct Cache {
     account: Arc<dyn Fn(u64, u64) + Send + Sync>,
     /// What became of requests.
     pub counters: CacheCounters,
+    /// What responses have said of queries that answer alike.
+    pub search_rules: SearchRules,
+    /// How often URLs were asked for, where a rule wants to know.
+    pub uses: UseCounts,
 }
 
 impl fmt::Debug for Cache {
@@ -210,6 +216,8 @@ impl Cache {
             counted_bytes: AtomicU64::new(0),
             account,
             counters: CacheCounters::default(),
+            search_rules: SearchRules::default(),
+            uses: UseCounts::default(),
         }
     }
 

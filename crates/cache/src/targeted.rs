@@ -38,6 +38,65 @@ pub(crate) fn members(value: &[u8]) -> Option<Vec<Member>> {
     }
 }
 
+/// The value of a member: a flag, a list of strings, or anything else.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum FlagOrNames {
+    Flag(bool),
+    Names(Vec<Vec<u8>>),
+    Other,
+}
+
+/// The members of a dictionary whose values are flags and lists of strings; `None` for a field that is invalid or empty.
+pub(crate) fn flags_and_names(value: &[u8]) -> Option<Vec<(Vec<u8>, FlagOrNames)>> {
+    let mut rest = value;
+    let mut members = Vec::new();
+    loop {
+        let name = key(&mut rest)?;
+        let value = match eat(&mut rest, b"=") {
+            false => FlagOrNames::Flag(true),
+            true if rest.starts_with(b"(") => {
+                inner_list(&mut rest)?.map_or(FlagOrNames::Other, FlagOrNames::Names)
+            }
+            true => match item(&mut rest)? {
+                (flag, Kind::Boolean) => FlagOrNames::Flag(flag == b"1"),
+                _ => FlagOrNames::Other,
+            },
+        };
+        parameters(&mut rest)?;
+        members.push((name, value));
+        spaces(&mut rest);
+        if rest.is_empty() {
+            return Some(members);
+        }
+        if !eat(&mut rest, b",") {
+            return None;
+        }
+        spaces(&mut rest);
+    }
+}
+
+/// The strings of an inner list; `None` in it where it has other items.
+fn inner_list(rest: &mut &[u8]) -> Option<Option<Vec<Vec<u8>>>> {
+    let mut names = Some(Vec::new());
+    eat(rest, b"(").then_some(())?;
+    loop {
+        spaces(rest);
+        if eat(rest, b")") {
+            return Some(names);
+        }
+        let is_string = rest.starts_with(b"\"");
+        let (text, _) = item(rest)?;
+        parameters(rest)?;
+        match &mut names {
+            Some(names) if is_string => names.push(text),
+            names => *names = None,
+        }
+        if !matches!(rest.first(), Some(b' ' | b')')) {
+            return None;
+        }
+    }
+}
+
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Integer,

@@ -38,6 +38,8 @@ mod header;
 
 mod compress;
 
+mod cache_rule;
+
 mod cache;
 
 mod files;
@@ -67,6 +69,7 @@ pub use app::{
     App, AppLimits, AppSandbox, AppTimeouts, AppWebSockets, ClientAbort, Lifespan, Mounted, Recycle, Workers,
 };
 pub use cache::{CacheDisk, CachePolicy, CacheStore};
+pub use cache_rule::{CacheKey, CacheRule, IgnoredField, QueryKey, StatusMatch, StripCookies};
 pub use check::InvalidValue;
 pub use compress::{Coding, Compress, CompressResponses, Effort};
 pub use files::{FileMatch, Files, StripPrefix, Symlinks};

@@ -16,6 +16,7 @@ use http::{Coding, EmptySegments, Fields, Name, Status};
 use net::{Compression, Core, FieldEdits, SpillStore};
 use proxy::{Group, UpstreamEvent};
 
+use crate::cache_rules::CacheRules;
 use crate::cached::RouteCache;
 use crate::clients::TrustedProxies;
 use crate::engine::sources;
@@ -276,17 +277,9 @@ fn route(
             .cache
             .clone()
             .zip(settings.cache)
-            .map(|(cache, policy)| RouteCache { cache, policy: cache_policy(policy) }),
+            .map(|(cache, policy)| RouteCache { cache, rules: Rc::new(CacheRules::new(policy)) }),
         compression: settings.compress.map(|compress| Rc::new(compression(compress))),
     })
-}
-
-fn cache_policy(policy: &config::CachePolicy) -> cache::Policy {
-    cache::Policy {
-        stores_cookies: policy.stores_cookies,
-        heuristic_s_max: policy.heuristic.as_secs(),
-        unreachable_s: policy.grace.as_secs(),
-    }
 }
 
 /// The cache of the routes that have one; the one before where its limits stay.

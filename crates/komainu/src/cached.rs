@@ -12,31 +12,18 @@ use std::task::Poll;
 
 use cache::{
     BrokenOff, Cache, CacheEntry, DiskLoad, FillHead, FillReader, FillResponse, FillStart, ForwardReason,
-    Object, Policy, RequestFacts, Selected, Validated, answer, key, status, vary,
+    Object, RequestFacts, SearchRule, Selected, Validated, answer, key, status, vary,
 };
 use http::{BodySize, Fields, Length, Method, Name, Status};
-use net::{DefaultFields, DetachedRequest, Exchange, Fault, HeadTap, Request};
+use net::{DefaultFields, Exchange, Fault, HeadTap, Request};
 
+use crate::cache_request::{asked, is_unkeyed, write_key};
+use crate::cache_rules::{CacheRules, MatchedRules};
 use crate::filling::FillSink;
 
 const PARTIAL_CONTENT: Status = Status::of(206).expect("three digits");
 const PRECONDITION_FAILED: Status = Status::of(412).expect("three digits");
 const UNSATISFIABLE: Status = Status::of(416).expect("three digits");
-
-/// Fields that some applications take their URL or method from, and that no key holds: a request that has one is not answered
-/// from the cache, and its response is not stored.
-const UNKEYED: [&str; 10] = [
-    "x-http-method-override",
-    "x-http-method",
-    "x-method-override",
-    "x-original-url",
-    "x-rewrite-url",
-    "x-original-host",
-    "x-host",
-    "x-http-host-override",
-    "x-forwarded-scheme",
-    "x-forwarded-server",
-];
 
 /// What asks the origin: the handler that the cache is in front of.
 pub(crate) trait CachedHandler: 'static {
@@ -48,7 +35,7 @@ pub(crate) trait CachedHandler: 'static {
 #[derive(Clone)]
 pub(crate) struct RouteCache {
     pub(crate) cache: Arc<Cache>,
-    pub(crate) policy: Policy,
+    pub(crate) rules: Rc<CacheRules>,
 }
 
 thread_local! {
@@ -59,6 +46,9 @@ thread_local! {
 /// What is done with a request that finds nothing fresh.
 struct Miss {
     key: Vec<u8>,
+    /// What its query's form in the key comes from, where a response has stated it.
+    search: Option<Arc<SearchRule>>,
+    matched: MatchedRules,
     why: ForwardReason,
     stale: Option<Arc<Object>>,
     /// Whether others may wait for its response.
@@ -85,9 +75,10 @@ impl RouteCache {
         x: &mut Exchange<'_>,
         origin: impl FnOnce() -> O,
     ) -> Result<(), Fault> {
-        let mut lookup = match self.look_up(&x.request(), x.core().unix_s(), None) {
+        let matched = self.rules.matched(&x.request());
+        let mut lookup = match self.look_up(&x.request(), matched, x.core().unix_s(), None) {
             Ok(lookup) => lookup,
-            Err(why) => return self.pass(x, origin(), why).await,
+            Err(why) => return self.pass(x, origin(), matched, why).await,
         };
         if let Lookup::Miss(miss) = &lookup
             && miss.stale.is_none()
@@ -95,7 +86,7 @@ impl RouteCache {
         {
             // Boxed, as it is seldom.
             let loaded = Box::pin(self.load(x, load, &miss.key)).await;
-            if let Ok(again) = self.look_up(&x.request(), x.core().unix_s(), loaded) {
+            if let Ok(again) = self.look_up(&x.request(), matched, x.core().unix_s(), loaded) {
                 lookup = again;
             }
         }
@@ -140,6 +131,7 @@ impl RouteCache {
     fn look_up(
         &self,
         request: &Request<'_>,
+        matched: MatchedRules,
         now_s: u64,
         loaded: Option<Arc<Object>>,
     ) -> Result<Lookup, ForwardReason> {
@@ -147,19 +139,26 @@ impl RouteCache {
             Method::Get | Method::Head => {}
             _ => return Err(ForwardReason::Method),
         }
-        if request.body() != BodySize::None || is_unkeyed(request) {
+        if request.body() != BodySize::None || is_unkeyed(request) || self.rules.bypasses(matched) {
             return Err(ForwardReason::Bypass);
         }
+        let rule = self.rules.key(matched);
         KEY.with_borrow_mut(|key| {
-            if !write_key(key, request) {
+            if !write_key(key, request, rule) {
                 return Err(ForwardReason::Bypass);
+            }
+            let search = self.cache.search_rules.find(key);
+            if let Some(search) = &search {
+                key::rewrite_query(key, |query| search.normal(query));
             }
             let entry = self.cache.find(key);
             let object = entry.as_ref().and_then(|entry| entry.select(request.head()));
             let object = object.or(loaded.as_ref());
-            match object {
+            // What was stored under another configuration may have been made for other requests.
+            let is_of_rule = |object: &&Arc<Object>| rule.is_none_or(|rule| object.variant.has(&rule.fields));
+            match object.filter(is_of_rule) {
                 Some(object) if object.freshness().is_fresh(now_s) => Ok(Lookup::Fresh(object.clone())),
-                object => Ok(self.miss(request, key, entry.as_ref(), object, now_s)),
+                object => Ok(self.miss(request, (key, search, matched), entry.as_ref(), object, now_s)),
             }
         })
     }
@@ -167,11 +166,12 @@ impl RouteCache {
     fn miss(
         &self,
         request: &Request<'_>,
-        key: &[u8],
+        (key, search, matched): (&[u8], Option<Arc<SearchRule>>, MatchedRules),
         entry: Option<&Arc<CacheEntry>>,
         object: Option<&Arc<Object>>,
         now_s: u64,
     ) -> Lookup {
+        let object = object.filter(|object| object.freshness().is_kept(now_s));
         let refusal = entry.and_then(|entry| entry.refusal(now_s));
         let has = |name| request.field(name).is_some();
         let is_refused = match refusal {
@@ -191,6 +191,8 @@ impl RouteCache {
         };
         let miss = Miss {
             key: key.to_vec(),
+            search,
+            matched,
             why,
             stale: object.cloned(),
             is_shared: refusal.is_none() && !is_never_fresh,
@@ -209,6 +211,7 @@ impl RouteCache {
         &self,
         x: &mut Exchange<'_>,
         origin: impl CachedHandler,
+        matched: MatchedRules,
         why: ForwardReason,
     ) -> Result<(), Fault> {
         count(&self.cache.counters.bypassed);
@@ -217,7 +220,12 @@ impl RouteCache {
         let changes = !request.method().is_safe() && request.method() != Method::Connect;
         if changes {
             let mut key = Vec::new();
-            if write_key(&mut key, &request) {
+            if write_key(&mut key, &request, self.rules.key(matched)) {
+                if let Some(search) = self.cache.search_rules.find(&key) {
+                    // What was stored before the origin said this has the whole query.
+                    keys.push(key.clone());
+                    key::rewrite_query(&mut key, |query| search.normal(query));
+                }
                 keys.push(key);
             }
         }
@@ -228,29 +236,36 @@ impl RouteCache {
 
     /// Asks the origin, or waits for the response to one who does.
     async fn ask(&self, x: &mut Exchange<'_>, miss: Miss, origin: impl CachedHandler) -> Result<(), Fault> {
-        let facts = facts(&x.request());
+        let facts = self.facts(&x.request(), miss.matched);
         if facts.directives.only_if_cached {
             return x.refuse(Status::GATEWAY_TIMEOUT, "the response is not in the cache").await;
         }
         let is_short = x.core().memory().pressure() >= net::Pressure::High;
         if !miss.may_store || facts.directives.no_store || is_short {
-            return self.pass(x, origin, miss.why).await;
+            return self.pass(x, origin, miss.matched, miss.why).await;
+        }
+        let min_uses = self.rules.min_uses(miss.matched);
+        if min_uses > 1 && miss.stale.is_none() && self.cache.uses.count(&miss.key) < min_uses {
+            return self.pass(x, origin, miss.matched, miss.why).await;
         }
         count(&self.cache.counters.misses);
-        let codings = vary::accepted_codings(x.request().head());
+        let common = self.common(&x.request(), miss.matched);
         let origin = Rc::new(origin);
         // At most once more: a request that waited for what is not for it asks for itself.
         for is_shared in [miss.is_shared, false] {
-            let reader = match self.cache.begin(&miss.key, is_shared.then_some(&codings)) {
+            let reader = match self.cache.begin(&miss.key, is_shared.then_some(&common[..])) {
                 FillStart::Full => return self.pass_shared(x, &origin, miss.why).await,
                 FillStart::Follow(reader) => reader,
                 FillStart::Lead(fill, reader) => {
-                    let request = asked(x, miss.stale.as_deref(), &codings);
-                    self.spawn(request, fill, &facts, miss.stale.clone(), origin.clone());
+                    self.spawn(x, &miss, fill, &facts, origin.clone());
                     reader
                 }
             };
             let leads = reader.leads();
+            while let Some(interim) = poll_fn(|cx| reader.poll_interim(cx)).await {
+                x.inform(interim.status, |lines| lines.whole(interim.fields.wire()));
+                x.flush().await?;
+            }
             let head = poll_fn(|cx| reader.poll_head(cx)).await;
             let is_for_it = match &head {
                 _ if leads => true,
@@ -298,25 +313,50 @@ impl RouteCache {
 
     /// Validates what is stored in the background, unless that is under way.
     fn revalidate(&self, x: &Exchange<'_>, miss: &Miss, origin: impl CachedHandler) {
-        let codings = vary::accepted_codings(x.request().head());
+        let common = self.common(&x.request(), miss.matched);
         // Its reader is not kept: nobody waits.
-        if let FillStart::Lead(fill, _) = self.cache.begin(&miss.key, Some(&codings)) {
-            let request = asked(x, miss.stale.as_deref(), &codings);
-            self.spawn(request, fill, &facts(&x.request()), miss.stale.clone(), Rc::new(origin));
+        if let FillStart::Lead(fill, _) = self.cache.begin(&miss.key, Some(&common)) {
+            let facts = self.facts(&x.request(), miss.matched);
+            self.spawn(x, miss, fill, &facts, Rc::new(origin));
         }
+    }
+
+    /// What requests have in common that may wait for one response, beside the URL.
+    fn common(&self, request: &Request<'_>, matched: MatchedRules) -> Vec<u8> {
+        let mut common = vary::accepted_codings(request.head());
+        if let Some(key) = self.rules.key(matched) {
+            key.fields.write(&mut common, request.head());
+        }
+        common
+    }
+
+    fn facts(&self, request: &Request<'_>, matched: MatchedRules) -> RequestFacts {
+        let mut facts = RequestFacts {
+            is_authorized: request.field(Name::Authorization).is_some(),
+            has_cookies: self.rules.has_cookies(matched, request),
+            ..RequestFacts::default()
+        };
+        for (_, _, value) in request.fields().filter(|(id, ..)| *id == Name::CacheControl) {
+            facts.directives.add(value);
+        }
+        facts
     }
 
     /// Has the origin asked by a task of its own.
     fn spawn<O: CachedHandler>(
         &self,
-        request: DetachedRequest,
+        x: &Exchange<'_>,
+        miss: &Miss,
         fill: Arc<cache::Fill>,
         facts: &RequestFacts,
-        stale: Option<Arc<Object>>,
         origin: Rc<O>,
     ) {
+        let mut request = asked(x, miss.stale.as_deref());
+        self.rules.prepare(miss.matched, &mut request);
         let core = request.core().clone();
-        let sink = Rc::new(FillSink::new((&self.cache, &self.policy), &request, fill, *facts, stale));
+        let (rules, stale) = ((miss.matched, miss.search.clone()), miss.stale.clone());
+        let sink = FillSink::new((&self.cache, &self.rules), rules, &request, fill, *facts, stale);
+        let sink = Rc::new(sink);
         core.spawn(async move {
             let served =
                 request.serve(sink.clone(), async |x: &mut Exchange<'_>| origin.serve(x).await).await;
@@ -475,73 +515,6 @@ async fn next_piece(x: &mut Exchange<'_>, reader: &FillReader) -> Result<Option<
     }
     x.flush().await?;
     poll_fn(|cx| reader.poll_piece(cx)).await.map_err(BROKEN)
-}
-
-/// The request for the origin: complete and unconditional, or a question whether what is stored is valid.
-fn asked(x: &Exchange<'_>, stale: Option<&Object>, codings: &[u8]) -> DetachedRequest {
-    let mut request = x.detach();
-    let is_vouched = x.request().client().vouched.is_some();
-    request.retain(|id, name| {
-        let is_claim = name.len() > 12 && name[..12].eq_ignore_ascii_case(b"x-forwarded-")
-            || matches!(
-                id,
-                Name::Forwarded | Name::XForwardedFor | Name::XForwardedHost | Name::XForwardedProto
-            )
-            || name.eq_ignore_ascii_case(b"x-real-ip");
-        let is_ours = answer::is_conditional(id) || matches!(id, Name::Range | Name::AcceptEncoding);
-        !is_ours && (is_vouched || !is_claim)
-    });
-    if !codings.is_empty() {
-        request.add(Name::AcceptEncoding, codings);
-    }
-    if let Some(stale) = stale {
-        if let Some(etag) = stale.fields.first(b"etag") {
-            request.add(Name::IfNoneMatch, etag);
-        }
-        if let Some(modified) = stale.fields.first(b"last-modified") {
-            request.add(Name::IfModifiedSince, modified);
-        }
-    }
-    request
-}
-
-fn facts(request: &Request<'_>) -> RequestFacts {
-    let mut facts = RequestFacts {
-        is_authorized: request.field(Name::Authorization).is_some(),
-        ..RequestFacts::default()
-    };
-    for (_, _, value) in request.fields().filter(|(id, ..)| *id == Name::CacheControl) {
-        facts.directives.add(value);
-    }
-    facts
-}
-
-/// Whether its response may depend on what the key does not hold.
-fn is_unkeyed(request: &Request<'_>) -> bool {
-    request.fields().any(|(id, name, _)| match id {
-        Name::Upgrade => true,
-        Name::Other => UNKEYED.iter().any(|one| name.eq_ignore_ascii_case(one.as_bytes())),
-        _ => false,
-    })
-}
-
-/// Writes the key of a request; false where it has none.
-fn write_key(key: &mut Vec<u8>, request: &Request<'_>) -> bool {
-    let Ok(path) = request.encoded_path() else { return false };
-    let query = request.encoded_query();
-    let client = request.client();
-    let mut variation = Vec::new();
-    if client.vouched.is_some() {
-        // A trusted proxy passes on what its clients claim, and so does this server.
-        for (id, name, value) in request.fields() {
-            let is_other =
-                id == Name::Other && name.len() > 12 && name[..12].eq_ignore_ascii_case(b"x-forwarded-");
-            if is_other || id == Name::XForwardedHost {
-                variation.extend_from_slice(&[name, b"=", value, b" "].concat());
-            }
-        }
-    }
-    key::write_key(key, client.secure, request.authority(), &path, query.as_deref(), &variation)
 }
 
 fn count(counter: &AtomicU64) {

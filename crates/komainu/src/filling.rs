@@ -2,20 +2,26 @@
 //! place.
 
 use std::cell::{Cell, RefCell};
+use std::rc::Rc;
 use std::sync::Arc;
 use std::task::Waker;
 
 use cache::{
-    Cache, Fill, FillResponse, Freshness, NotStored, Object, Policy, RequestFacts, RequestVariant,
-    ResponseTimes, Validated, assess, stored_fields,
+    Cache, Fill, FillResponse, Freshness, InterimResponse, NotStored, Object, Policy, RequestFacts,
+    RequestVariant, ResponseTimes, SearchRule, Validated, answer, assess, stored_fields, vary::VaryFault,
 };
 use http::{Fields, Head, Length, Status};
 use net::{Core, DetachedRequest, Pressure, ResponseSink};
 
+use crate::cache_rules::{CacheRules, MatchedRules};
+
 /// Takes the response of the origin.
 pub(crate) struct FillSink {
     cache: Arc<Cache>,
-    policy: Policy,
+    rules: Rc<CacheRules>,
+    matched: MatchedRules,
+    /// What the key was made by, where a response has stated it.
+    search: Option<Arc<SearchRule>>,
     fill: Arc<Fill>,
     core: Core,
     /// The request, for the fields that `Vary` names.
@@ -33,7 +39,8 @@ pub(crate) struct FillSink {
 
 impl FillSink {
     pub(crate) fn new(
-        (cache, policy): (&Arc<Cache>, &Policy),
+        (cache, rules): (&Arc<Cache>, &Rc<CacheRules>),
+        (matched, search): (MatchedRules, Option<Arc<SearchRule>>),
         request: &DetachedRequest,
         fill: Arc<Fill>,
         facts: RequestFacts,
@@ -43,7 +50,9 @@ impl FillSink {
         let (head, bytes) = request.head();
         FillSink {
             cache: cache.clone(),
-            policy: policy.clone(),
+            rules: rules.clone(),
+            matched,
+            search,
             fill,
             asked_s: core.unix_s(),
             core,
@@ -84,8 +93,9 @@ impl FillSink {
     fn refresh(&self, stale: &Object, update: &Fields) {
         let times = self.times();
         let fields = stale.updated_fields(update);
-        let assessed = assess(&self.facts, stale.status, &fields, times, &self.policy);
-        let variant = RequestVariant::of(&fields, (&self.head, &self.bytes));
+        let policy = self.rules.policy(self.matched, stale.status, &fields);
+        let assessed = assess(&self.facts, stale.status, &fields, times, &policy);
+        let variant = self.variant(&fields, &policy);
         let fields = stored_fields(&fields, times.answered_s);
         match (assessed, variant) {
             (Ok(freshness), Ok(variant)) => {
@@ -120,14 +130,27 @@ impl FillSink {
         serves
     }
 
+    /// Which requests the response answers.
+    fn variant(&self, fields: &Fields, policy: &Policy) -> Result<RequestVariant, VaryFault> {
+        let key = self.rules.variant_fields(self.matched);
+        RequestVariant::with(fields, (&self.head, &self.bytes), &key, policy.rule.ignores_vary)
+    }
+
     fn assessed(
         &self,
         status: Status,
         fields: &Fields,
         length: Length,
     ) -> Result<(RequestVariant, Freshness), NotStored> {
-        let freshness = assess(&self.facts, status, fields, self.times(), &self.policy)?;
-        let variant = RequestVariant::of(fields, (&self.head, &self.bytes))?;
+        let policy = self.rules.policy(self.matched, status, fields);
+        let freshness = assess(&self.facts, status, fields, self.times(), &policy)?;
+        let variant = self.variant(fields, &policy)?;
+        let stated = SearchRule::of(fields);
+        let is_same = stated.as_ref() == self.search.as_deref();
+        self.cache.search_rules.learn(self.fill.key(), stated);
+        if !is_same && self.search.is_some() {
+            return Err(NotStored::Search);
+        }
         let bytes_max = self.cache.limits().object_bytes_max;
         if matches!(length, Length::Known(length) if length > bytes_max) {
             return Err(NotStored::TooLarge);
@@ -140,7 +163,18 @@ impl FillSink {
 }
 
 impl ResponseSink for FillSink {
-    fn begin(&self, status: Status, fields: Fields, length: Length, is_own_error: bool) {
+    fn inform(&self, status: Status, fields: Fields) {
+        // Whether the response is for others too is not known yet: what may be personal is for the request that asked alone.
+        let is_shared = !self.facts.is_authorized && !self.facts.has_cookies;
+        self.fill.inform(InterimResponse { status, fields }, is_shared);
+    }
+
+    fn begin(&self, mut status: Status, mut fields: Fields, length: Length, is_own_error: bool) {
+        self.rules.strip_response(self.matched, &mut fields);
+        if answer::is_whole_part(status, &fields, length) {
+            status = Status::OK;
+            fields.remove(b"content-range");
+        }
         let is_valid = status == Status::NOT_MODIFIED;
         if let Some(stale) = self.stale.as_ref().filter(|stale| is_valid && stale.has_validator()) {
             self.is_answered.set(true);

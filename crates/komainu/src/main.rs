@@ -32,6 +32,8 @@ mod control;
 mod watch;
 mod status;
 mod cert;
+mod cache_rules;
+mod cache_request;
 mod filling;
 mod cached;
 mod router;
