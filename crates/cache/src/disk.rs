@@ -231,7 +231,7 @@ impl DiskLookup {
                 }
                 match standing(&purges, &key, &head.object, file.number) {
                     Standing::Purged => return Ok(None),
-                    Standing::Expired(at_s) => head.object.expire(at_s),
+                    Standing::Expired(at_s) => _ = head.object.expire(at_s),
                     Standing::Valid => {}
                 }
                 record::read_body(&mut rest, head).map(Some)

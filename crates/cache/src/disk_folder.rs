@@ -173,17 +173,20 @@ pub(crate) fn append_purge(list: &mut File, purge: &PendingPurge) -> io::Result<
 
 /// Length, checksum, number, time, kind and text.
 fn encode_purge(pending: &PendingPurge) -> Vec<u8> {
-    let (kind, text): (u8, &[u8]) = match &pending.purge {
-        Purge::Exact(url) => (b'=', url),
-        Purge::Prefix(url) => (b'*', url),
-        Purge::Tag(tag) => (b'#', tag),
-        Purge::All => (b'!', b""),
+    // No host and no origin has a space.
+    let (kind, text): (u8, Vec<u8>) = match &pending.purge {
+        Purge::Exact(url) => (b'=', url.clone()),
+        Purge::Prefix(url) => (b'*', url.clone()),
+        Purge::Tag { tag, host: None } => (b'#', tag.clone()),
+        Purge::Tag { tag, host: Some(host) } => (b'@', [host, &b" "[..], tag].concat()),
+        Purge::Group { group, origin } => (b'&', [origin, &b" "[..], group].concat()),
+        Purge::All => (b'!', Vec::new()),
     };
     let mut entry = Vec::with_capacity(32 + text.len());
     entry.extend_from_slice(&pending.number.to_le_bytes());
     entry.extend_from_slice(&pending.soft_at_s.unwrap_or(u64::MAX).to_le_bytes());
     entry.push(kind);
-    entry.extend_from_slice(text);
+    entry.extend_from_slice(&text);
     let mut out = Vec::with_capacity(entry.len() + 16);
     out.extend_from_slice(&(entry.len() as u64).to_le_bytes());
     out.extend_from_slice(&XxHash3_64::oneshot(&entry).to_le_bytes());
@@ -209,10 +212,16 @@ fn decode_purge(list: &[u8]) -> Option<(PendingPurge, &[u8])> {
         return None;
     }
     let text = entry.get(17..)?.to_vec();
+    let two = || {
+        let space = text.iter().position(|&byte| byte == b' ')?;
+        Some((text[..space].to_vec(), text[space + 1..].to_vec()))
+    };
     let purge = match entry[16] {
         b'=' => Purge::Exact(text),
         b'*' => Purge::Prefix(text),
-        b'#' => Purge::Tag(text),
+        b'#' => Purge::Tag { tag: text, host: None },
+        b'@' => two().map(|(host, tag)| Purge::Tag { tag, host: Some(host) })?,
+        b'&' => two().map(|(origin, group)| Purge::Group { group, origin })?,
         _ => Purge::All,
     };
     let soft_at_s = Some(number(8, entry)?).filter(|at_s| *at_s != u64::MAX);
@@ -228,7 +237,9 @@ mod tests {
         let purges: Vec<PendingPurge> = [
             Purge::Exact(b"http://a/".to_vec()),
             Purge::Prefix(b"//a/x".to_vec()),
-            Purge::Tag(b"t".to_vec()),
+            Purge::Tag { tag: b"t".to_vec(), host: None },
+            Purge::Tag { tag: b"t u".to_vec(), host: Some(b"a:80".to_vec()) },
+            Purge::Group { group: b"g h".to_vec(), origin: b"http://a".to_vec() },
             Purge::All,
         ]
         .into_iter()
@@ -237,7 +248,7 @@ mod tests {
         .collect();
         let list: Vec<u8> = purges.iter().flat_map(encode_purge).collect();
         assert_eq!(decode_purges(&list), purges);
-        assert_eq!(decode_purges(&list[..list.len() - 1]), purges[..3]);
+        assert_eq!(decode_purges(&list[..list.len() - 1]), purges[..5]);
         let mut other = list.clone();
         other[20] ^= 1;
         assert_eq!(decode_purges(&other), []);

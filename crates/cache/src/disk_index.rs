@@ -271,7 +271,7 @@ impl DiskIndex {
 
     fn apply_at_once(&mut self, pending: &PendingPurge) -> u64 {
         let files: Vec<FileName> = match &pending.purge {
-            Purge::Exact(url) => self.of_purged_url(url),
+            Purge::Exact(_) => self.of_purged_urls(&pending.purge),
             Purge::All => self.slots.iter().map(|(id, slot)| name(*id, slot)).collect(),
             _ => return 0,
         };
@@ -282,10 +282,8 @@ impl DiskIndex {
         files.len() as u64
     }
 
-    fn of_purged_url(&self, url: &[u8]) -> Vec<FileName> {
-        let schemes: &[&[u8]] = if url.starts_with(b"//") { &[b"http:", b"https:"] } else { &[b""] };
-        let hashes = schemes.iter().map(|scheme| url_hash(&[scheme, url].concat()));
-        hashes.flat_map(|hash| self.of_url(hash)).collect()
+    fn of_purged_urls(&self, purge: &Purge) -> Vec<FileName> {
+        purge.urls().iter().flat_map(|url| self.of_url(url_hash(url))).collect()
     }
 
     /// The purges that wait, up to that number, and the files that have to be looked into for them.
@@ -301,11 +299,7 @@ impl DiskIndex {
             true => self.slots.iter().map(|(id, slot)| name(*id, slot)).collect(),
             false => {
                 let soft = purges.iter().filter(|pending| pending.soft_at_s.is_some());
-                let urls = soft.filter_map(|pending| match &pending.purge {
-                    Purge::Exact(url) => Some(url),
-                    _ => None,
-                });
-                urls.flat_map(|url| self.of_purged_url(url)).collect()
+                soft.flat_map(|pending| self.of_purged_urls(&pending.purge)).collect()
             }
         };
         (purges, files)
@@ -369,6 +363,10 @@ mod tests {
         FileName::new(key.as_bytes(), &object(&[], ""), number, bytes)
     }
 
+    fn tag(tag: &str) -> Purge {
+        Purge::Tag { tag: tag.into(), host: None }
+    }
+
     fn loaded(files: &[FileName], number: u64) -> DiskIndex {
         let mut index = DiskIndex::default();
         index.load(files.to_vec(), Vec::new(), number);
@@ -415,7 +413,7 @@ mod tests {
         let tagged = object(&[("xkey", "t")], "");
         let (pending, count) = index.purge(&Purge::of_url("//a/1").unwrap(), None);
         assert_eq!((pending.number, count, index.len()), (4, 2, 1));
-        index.purge(&Purge::Tag(b"t".to_vec()), None);
+        index.purge(&tag("t"), None);
         index.purge(&Purge::of_url("http://a/s*").unwrap(), Some(50));
         assert_eq!(standing(index.purges(), b"http://a/2", &tagged, 3), Standing::Purged);
         assert_eq!(standing(index.purges(), b"http://a/2", &object(&[], ""), 3), Standing::Valid);
@@ -427,7 +425,7 @@ mod tests {
         assert_eq!(standing(index.purges(), b"http://a/s2", &object(&[], ""), 3), Standing::Expired(50));
         let (purges, files) = index.begin_sweep(u64::MAX);
         assert_eq!((purges.len(), files.len()), (3, 1));
-        index.purge(&Purge::Tag(b"u".to_vec()), None);
+        index.purge(&tag("u"), None);
         index.end_sweep(&purges);
         assert_eq!(index.purges().len(), 1);
     }
@@ -436,7 +434,7 @@ mod tests {
     fn purges_that_came_before_the_files_were_known_are_about_all_of_them() {
         let mut index = DiskIndex::default();
         index.purge(&Purge::of_url("http://a/1").unwrap(), None);
-        index.purge(&Purge::Tag(b"t".to_vec()), None);
+        index.purge(&tag("t"), None);
         index.load(vec![file("http://a/1", 900, 9), file("http://a/2", 901, 9)], Vec::new(), 1000);
         assert_eq!((index.len(), index.doomed()), (1, 1));
         assert_eq!(
@@ -450,7 +448,7 @@ mod tests {
     fn too_many_purges_are_a_purge_of_everything() {
         let mut index = loaded(&[file("http://a/1", 1, 9)], 4);
         for n in 0..=PURGES_MAX {
-            index.purge(&Purge::Tag(format!("{n}").into_bytes()), None);
+            index.purge(&tag(&n.to_string()), None);
         }
         assert_eq!((index.len(), index.doomed(), index.purges().len()), (0, 1, 1));
     }

@@ -7,14 +7,17 @@ use std::task::{Context, Poll, Waker};
 
 use http::{Fields, Status};
 
-use crate::freshness::{Freshness, NotStored};
+use crate::freshness::Freshness;
+use crate::not_stored::NotStored;
 use crate::object::{Object, StoredBody};
 use crate::vary::RequestVariant;
 
 /// Content is kept in pieces of this many bytes.
 const PIECE_BYTES: usize = 64 * 1024;
-/// What is kept of a response that is not stored before its slowest reader, in bytes.
+/// How far a response that is not stored is read ahead of its fastest reader, in bytes.
 const WINDOW_BYTES: u64 = 128 * 1024;
+/// How far a reader of such a response may be behind, in objects of the largest size.
+const LAG_OBJECTS_MAX: u64 = 2;
 /// Interim responses that are kept for those who wait; further ones are left out.
 const INTERIMS_MAX: usize = 8;
 /// Bytes of their fields together.
@@ -182,8 +185,24 @@ impl FillState {
         self.tail.get(from..).filter(|rest| !rest.is_empty()).map(Into::into)
     }
 
+    /// What is beyond the window of the fastest reader: nobody else's pace counts.
     fn backlog(&self) -> u64 {
-        if self.keeps { 0 } else { (self.len - self.slowest()).saturating_sub(WINDOW_BYTES) }
+        let fastest = self.readers.iter().map(|reader| reader.at).max().unwrap_or(self.len);
+        if self.keeps { 0 } else { (self.len - fastest).saturating_sub(WINDOW_BYTES) }
+    }
+
+    /// Ends readers that are too far behind where another one is ahead, so that what is kept for them is bounded.
+    fn end_slow(&mut self, lag_bytes_max: u64) {
+        let from = self.len.saturating_sub(lag_bytes_max);
+        if self.keeps || self.slowest() >= from {
+            return;
+        }
+        let fastest = self.readers.iter().map(|reader| reader.at).max().unwrap_or(self.len);
+        let is_slow = |reader: &ReaderSlot| reader.at < from && reader.at < fastest;
+        let (slow, others): (Vec<ReaderSlot>, Vec<ReaderSlot>) =
+            std::mem::take(&mut self.readers).into_iter().partition(is_slow);
+        self.readers = others;
+        slow.into_iter().filter_map(|reader| reader.waker).for_each(Waker::wake);
     }
 }
 
@@ -279,6 +298,7 @@ impl Fill {
         if state.keeps && state.len > self.object_bytes_max {
             state.keeps = false;
         }
+        state.end_slow(self.object_bytes_max.saturating_mul(LAG_OBJECTS_MAX));
         state.drop_read();
         state.wake_readers();
     }
@@ -329,7 +349,7 @@ impl Fill {
         state.wake_readers();
     }
 
-    /// Bytes beyond what is kept for the slowest reader: while there are some, the writer waits.
+    /// Bytes beyond the window of the fastest reader: while there are some, the writer waits.
     #[must_use]
     pub fn backlog(&self) -> u64 {
         self.state().backlog()
@@ -408,7 +428,7 @@ impl FillReader {
     /// Waits for content; `None` at its end.
     ///
     /// # Errors
-    /// The response broke off.
+    /// The response broke off, or this reader is too far behind the others in one that is not stored.
     pub fn poll_piece(&self, cx: &Context<'_>) -> Poll<Result<Option<Arc<[u8]>>, BrokenOff>> {
         let mut state = self.fill.state();
         let Some(at) = state.readers.iter().find(|reader| reader.id == self.id).map(|reader| reader.at)

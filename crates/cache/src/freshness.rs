@@ -4,13 +4,13 @@ use http::condition::parse_date_s;
 use http::{Fields, Status};
 
 use crate::directives::{RequestDirectives, ResponseDirectives, decimal};
+use crate::not_stored::NotStored;
 use crate::policy::{Policy, RulePolicy};
-use crate::vary::VaryFault;
 
 /// What of a request decides whether its response may be stored.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RequestFacts {
-    /// It has `Authorization`.
+    /// It has `Authorization`, or its client has shown a certificate.
     pub is_authorized: bool,
     /// It has `Cookie`.
     pub has_cookies: bool,
@@ -46,83 +46,6 @@ pub struct Freshness {
     pub keep_s: Option<u64>,
     /// It is validated before each use.
     pub no_cache: bool,
-}
-
-/// Why a response is not stored.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum NotStored {
-    /// The request says `no-store`.
-    RequestNoStore,
-    /// The response says `no-store`.
-    NoStore,
-    /// It is for one user.
-    Private,
-    /// The request had credentials, and the response does not allow to store it.
-    Authorization,
-    /// The request had cookies, and only a rule says that the response is fresh.
-    Cookie,
-    /// It sets a cookie.
-    SetCookie,
-    /// A rule says so.
-    Rule,
-    /// It says of queries that answer alike (`No-Vary-Search`) other things than the response that its key was made by.
-    Search,
-    /// It is a part, an error of this server, or of a status that is not understood.
-    Status,
-    /// It depends on what no request shows, or on too much.
-    Vary,
-    /// Nothing says how long it is fresh, and it cannot be validated.
-    NoFreshness,
-    /// It is larger than an object may be.
-    TooLarge,
-    /// The server is short of memory.
-    Memory,
-    /// It was purged while it was received.
-    Purged,
-}
-
-impl NotStored {
-    /// For `komainu cache why`.
-    #[must_use]
-    pub const fn text(self) -> &'static str {
-        match self {
-            NotStored::RequestNoStore => "the request says no-store",
-            NotStored::NoStore => "the response says no-store",
-            NotStored::Private => "the response says private",
-            NotStored::Authorization => {
-                "the request has Authorization, and the response says none of public, s-maxage and must-revalidate"
-            }
-            NotStored::Cookie => {
-                "the request has cookies, and the response does not say that it is for all; a rule's ttl does not apply then"
-            }
-            NotStored::SetCookie => "the response sets a cookie",
-            NotStored::Rule => "a rule of the route says so",
-            NotStored::Search => {
-                "the response says something new of the queries that it answers (No-Vary-Search)"
-            }
-            NotStored::Status => "responses of this status are not stored",
-            NotStored::Vary => "the response varies by *, or by more than is remembered",
-            NotStored::NoFreshness => "nothing says how long the response is fresh",
-            NotStored::TooLarge => "the response is larger than a stored one may be",
-            NotStored::Memory => "the server is short of memory",
-            NotStored::Purged => "the URL was purged while the response was received",
-        }
-    }
-
-    /// Whether other requests for the same URL are likely to get such a response too.
-    #[must_use]
-    pub const fn is_of_url(self) -> bool {
-        !matches!(
-            self,
-            NotStored::RequestNoStore | NotStored::Authorization | NotStored::Memory | NotStored::Purged
-        )
-    }
-}
-
-impl From<VaryFault> for NotStored {
-    fn from(_: VaryFault) -> NotStored {
-        NotStored::Vary
-    }
 }
 
 /// Whether a response to GET may be stored, and how long it is fresh then.
@@ -254,6 +177,26 @@ fn lifetime(
     (guess_s.min(policy.heuristic_s_max), false)
 }
 
+/// What decided how long a stored response is fresh, for people.
+#[must_use]
+pub fn decided_by(status: Status, fields: &Fields, freshness: &Freshness) -> String {
+    let directives = ResponseDirectives::of(fields);
+    let date_s = fields.first(b"date").and_then(parse_date_s).unwrap_or(freshness.answered_s);
+    let (stated_s, _) = lifetime(status, fields, &directives, date_s, &Policy::default());
+    let field = if directives.is_targeted { "CDN-Cache-Control" } else { "Cache-Control" };
+    match (directives.no_cache, directives.s_maxage_s, directives.max_age_s) {
+        _ if (directives.no_cache, stated_s) != (freshness.no_cache, freshness.lifetime_s) => {
+            "the configuration of the route".to_owned()
+        }
+        (true, ..) => format!("{field}: no-cache"),
+        (_, Some(seconds), _) => format!("{field}: s-maxage={seconds}"),
+        (.., Some(seconds)) => format!("{field}: max-age={seconds}"),
+        _ if fields.first(b"expires").is_some() && !directives.is_targeted => "Expires".to_owned(),
+        _ if fields.first(b"last-modified").is_some() => "a tenth of the time since Last-Modified".to_owned(),
+        _ => "nothing: it is validated each time".to_owned(),
+    }
+}
+
 /// A date with its names as they are usually written: their case does not count (section 4.2).
 fn usual_case(date: &[u8]) -> Vec<u8> {
     let mut in_word = false;
@@ -382,6 +325,26 @@ mod tests {
             (200, &[], None),
         ] {
             assert_eq!(lifetime_of(status, lines), lifetime_s, "{status} {lines:?}");
+        }
+    }
+
+    #[test]
+    fn what_decides_is_shown_to_people() {
+        for (lifetime_s, lines, wanted) in [
+            (5, &[("Cache-Control", "max-age=60, s-maxage=5")][..], "Cache-Control: s-maxage=5"),
+            (60, &[("Cache-Control", "max-age=60"), ("Expires", "0")], "Cache-Control: max-age=60"),
+            (600, &[("Cache-Control", "max-age=60")], "the configuration of the route"),
+            (60, &[("CDN-Cache-Control", "max-age=60"), ("Expires", "0")], "CDN-Cache-Control: max-age=60"),
+            (0, &[("Expires", "0")], "Expires"),
+            (0, &[("Last-Modified", "0")], "a tenth of the time since Last-Modified"),
+            (0, &[], "nothing: it is validated each time"),
+        ] {
+            let mut fields = Fields::new();
+            lines
+                .iter()
+                .for_each(|(name, value)| fields.try_push(name.as_bytes(), value.as_bytes()).unwrap());
+            let freshness = Freshness { lifetime_s, ..Freshness::default() };
+            assert_eq!(decided_by(Status::OK, &fields, &freshness), wanted);
         }
     }
 

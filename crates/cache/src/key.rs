@@ -88,6 +88,20 @@ pub fn url(key: &[u8]) -> &[u8] {
     &key[..end]
 }
 
+/// A URL from its `//` on.
+#[must_use]
+pub fn without_scheme(url: &[u8]) -> &[u8] {
+    &url[url.iter().position(|&byte| byte == b'/').unwrap_or(0)..]
+}
+
+/// The host of a URL or key, with its port where it has one.
+#[must_use]
+pub fn host(url: &[u8]) -> &[u8] {
+    let rest = without_scheme(url);
+    let rest = rest.strip_prefix(b"//").unwrap_or(rest);
+    &rest[..rest.iter().position(|&byte| byte == b'/').unwrap_or(rest.len())]
+}
+
 /// A URL in the form of keys; `None` for what is no URL. Without a scheme (`//host/path`) the result begins with `//`.
 #[must_use]
 pub fn normal_url(text: &str) -> Option<Vec<u8>> {

@@ -1,6 +1,6 @@
 //! What is stored, in memory, for all cores, and what is on its way.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::fmt;
 use std::hash::RandomState;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -12,12 +12,14 @@ use quick_cache::{OptionsBuilder, Weighter};
 
 use crate::disk::{Disk, DiskLookup, FromDisk};
 use crate::fill::{Fill, FillReader};
-use crate::freshness::NotStored;
 use crate::key::url;
 use crate::loads::{DiskLoad, Loads};
+use crate::not_stored::NotStored;
 use crate::object::Object;
-use crate::purge::Purge;
+use crate::outcomes::{Outcome, Outcomes};
+use crate::purge::PurgeLog;
 use crate::search::SearchRules;
+use crate::tags::{LabelKind, TagIndex, label};
 use crate::uses::UseCounts;
 
 /// Variants of one URL.
@@ -26,8 +28,6 @@ const VARIANTS_MAX: usize = 16;
 const ENTRY_BYTES: u64 = 256;
 /// Parts of the store, each with a lock of its own.
 const SHARDS: usize = 8;
-/// Purges that a response on its way is compared with; one that began before them is not stored.
-const PURGES_MAX: usize = 256;
 /// How long requests for a URL whose response was not stored do not wait for one another, in seconds.
 const UNCACHEABLE_S: u64 = 5;
 /// The average object that the table is laid out for, in bytes.
@@ -61,7 +61,11 @@ pub struct CacheEntry {
 }
 
 impl CacheEntry {
-    fn new(key: &[u8], objects: Vec<Arc<Object>>, refused: Option<(NotStored, u64)>) -> Arc<CacheEntry> {
+    pub(crate) fn new(
+        key: &[u8],
+        objects: Vec<Arc<Object>>,
+        refused: Option<(NotStored, u64)>,
+    ) -> Arc<CacheEntry> {
         let objects_weight: u64 = objects.iter().map(|object| object.weight_bytes()).sum();
         Arc::new(CacheEntry { weight: ENTRY_BYTES + key.len() as u64 + objects_weight, objects, refused })
     }
@@ -86,7 +90,7 @@ impl CacheEntry {
 }
 
 #[derive(Clone, Debug)]
-struct EntryWeight;
+pub(crate) struct EntryWeight;
 
 impl Weighter<Arc<[u8]>, Arc<CacheEntry>> for EntryWeight {
     fn weight(&self, _: &Arc<[u8]>, entry: &Arc<CacheEntry>) -> u64 {
@@ -94,26 +98,8 @@ impl Weighter<Arc<[u8]>, Arc<CacheEntry>> for EntryWeight {
     }
 }
 
-type Entries =
+pub(crate) type Entries =
     Table<Arc<[u8]>, Arc<CacheEntry>, EntryWeight, RandomState, DefaultLifecycle<Arc<[u8]>, Arc<CacheEntry>>>;
-
-/// What only one thread changes at a time.
-#[derive(Debug, Default)]
-struct Purges {
-    /// How many there were.
-    count: u64,
-    /// The latest.
-    latest: VecDeque<Purge>,
-}
-
-impl Purges {
-    /// Whether a purge after so many others was about this.
-    fn was_purged(&self, began_after: u64, key: &[u8], object: &Object) -> bool {
-        let missed = usize::try_from(self.count - began_after).unwrap_or(usize::MAX);
-        missed > self.latest.len()
-            || self.latest.iter().rev().take(missed).any(|purge| purge.is_of(key, object))
-    }
-}
 
 /// What became of requests. Sums since the start.
 #[derive(Debug, Default)]
@@ -132,6 +118,16 @@ pub struct CacheCounters {
     pub bypassed: AtomicU64,
     /// Responses stored.
     pub stored: AtomicU64,
+    /// Stored responses that newer ones took the place of.
+    pub replaced: AtomicU64,
+    /// Responses not stored, by the reason, in the order of [`NotStored::ALL`].
+    pub refused: [AtomicU64; NotStored::ALL.len()],
+    /// Responses that purges and unsafe requests removed.
+    pub removed: AtomicU64,
+    /// Purges that were asked for.
+    pub purges: AtomicU64,
+    /// Responses that purges removed or made stale.
+    pub purged: AtomicU64,
 }
 
 /// What a cache holds and did.
@@ -152,14 +148,16 @@ pub struct Cache {
     /// As they were given.
     wanted: StoreLimits,
     limits: StoreLimits,
-    entries: Entries,
-    purges: Mutex<Purges>,
-    disk: Option<Arc<Disk>>,
+    pub(crate) entries: Entries,
+    pub(crate) index: Arc<TagIndex>,
+    purges: Mutex<PurgeLog>,
+    pub(crate) disk: Option<Arc<Disk>>,
     loads: Arc<Loads>,
     fills: Mutex<HashMap<Arc<[u8]>, Arc<Fill>>>,
     fill_count: Arc<AtomicUsize>,
     counted_bytes: AtomicU64,
     account: Arc<dyn Fn(u64, u64) + Send + Sync>,
+    outcomes: Outcomes,
     /// What became of requests.
     pub counters: CacheCounters,
     /// What responses have said of queries that answer alike.
@@ -208,6 +206,7 @@ impl Cache {
             wanted,
             limits,
             entries,
+            index: TagIndex::new(),
             purges: Mutex::default(),
             disk: None,
             loads: Arc::default(),
@@ -215,6 +214,7 @@ impl Cache {
             fill_count: Arc::default(),
             counted_bytes: AtomicU64::new(0),
             account,
+            outcomes: Outcomes::new(),
             counters: CacheCounters::default(),
             search_rules: SearchRules::default(),
             uses: UseCounts::default(),
@@ -288,21 +288,28 @@ impl Cache {
     /// It was purged meanwhile.
     pub fn store(&self, fill: &Fill, object: Arc<Object>) -> Result<(), NotStored> {
         let purges = self.purges();
-        if purges.was_purged(fill.began_after, &fill.key, &object) {
+        if purges.reaches(fill.began_after, &fill.key, object.tags()) {
             return Err(NotStored::Purged);
         }
-        self.insert(&fill.key, &object);
+        let replaced = self.insert(&fill.key, &object);
         if let Some(disk) = &self.disk {
             disk.store(&fill.key, &object);
         }
         drop(purges);
+        self.counters.replaced.fetch_add(replaced as u64, Ordering::Relaxed);
         self.counters.stored.fetch_add(1, Ordering::Relaxed);
         self.settle();
         Ok(())
     }
 
-    /// Adds a response to those of its key.
-    fn insert(&self, key: &Arc<[u8]>, object: &Arc<Object>) {
+    /// Adds a response to those of its key. Returns how many it has taken the place of.
+    fn insert(&self, key: &Arc<[u8]>, object: &Arc<Object>) -> usize {
+        // A URL has several keys where what a trusted proxy reports is a part of them.
+        let url = Some(url(key)).filter(|url| url.len() < key.len());
+        let url = url.map(|url| label(LabelKind::Url, url));
+        if url.is_some() || !object.tags().labels().is_empty() {
+            object.index(self.index.add(object.tags(), url, key));
+        }
         let before = self.entries.peek(&key[..]);
         let mut objects = vec![object.clone()];
         let others = before.iter().flat_map(|entry| &entry.objects);
@@ -315,7 +322,9 @@ impl Cache {
             sum += other.weight_bytes();
             sum <= most || Arc::ptr_eq(other, object)
         });
+        let replaced = before.map_or(0, |before| before.objects.len() + 1 - objects.len());
         self.entries.insert(key.clone(), CacheEntry::new(key, objects, None));
+        replaced
     }
 
     /// The same with a store on disk.
@@ -343,7 +352,7 @@ impl Cache {
     pub fn admit(&self, key: &[u8], read: FromDisk, keeps: bool) -> Option<Arc<Object>> {
         let object = self.counted(read.object);
         let purges = self.purges();
-        if purges.was_purged(read.began_after, key, &object) {
+        if purges.reaches(read.began_after, key, object.tags()) {
             return None;
         }
         let entry = self.entries.peek(key);
@@ -384,63 +393,33 @@ impl Cache {
         }
     }
 
-    /// Removes responses; a soft purge makes them stale instead. Once this returns, no core serves them as fresh. Returns how
-    /// many there were.
-    pub fn purge(&self, purge: &Purge, soft_at_s: Option<u64>) -> u64 {
-        self.purge_where(purge, None, soft_at_s)
+    /// Remembers for people what has become of a response of this key, at that second since 1970, and counts a refusal.
+    pub fn note_outcome(&self, key: &[u8], outcome: Outcome, now_s: u64) {
+        if let Outcome::Refused(why) = outcome {
+            self.counters.refused[why as usize].fetch_add(1, Ordering::Relaxed);
+        }
+        self.outcomes.note(key, outcome, now_s);
     }
 
-    /// Removes what is stored for a URL that an unsafe request has changed (RFC 9111 section 4.4).
-    pub fn invalidate(&self, key: &[u8]) {
-        self.purge_where(&Purge::Exact(url(key).to_vec()), Some(key), None);
+    /// What has become of the last response of this key, and when, in seconds since 1970; some thousand URLs are remembered.
+    #[must_use]
+    pub fn last_outcome(&self, key: &[u8]) -> Option<(Outcome, u64)> {
+        self.outcomes.of(key)
     }
 
-    /// The same, under one key where that is given.
-    fn purge_where(&self, purge: &Purge, of_key: Option<&[u8]>, soft_at_s: Option<u64>) -> u64 {
-        let mut purges = self.purges();
-        purges.count += 1;
-        purges.latest.push_back(purge.clone());
-        if purges.latest.len() > PURGES_MAX {
-            purges.latest.pop_front();
-        }
-        self.fills().retain(|_, fill| match purge {
-            // What tags it will have is not known.
-            Purge::Tag(_) => false,
-            purge => !purge.is_of_key(&fill.key),
-        });
-        // An invalidation need not outlive the process for the moment that its files need to be removed.
-        let on_disk = self.disk.as_ref().map_or(0, |disk| disk.purge(purge, soft_at_s, of_key.is_none()));
-        let purged = AtomicU64::new(0);
-        let mut changed: Vec<(Arc<[u8]>, Arc<CacheEntry>)> = Vec::new();
-        let mut look = |key: &Arc<[u8]>, entry: &Arc<CacheEntry>| {
-            let count = entry.objects.iter().filter(|object| purge.is_of(key, object)).count();
-            purged.fetch_add(count as u64, Ordering::Relaxed);
-            if count == 0 {
-                return;
-            }
-            match soft_at_s {
-                Some(now_s) => {
-                    let objects = entry.objects.iter().filter(|object| purge.is_of(key, object));
-                    objects.for_each(|object| object.expire(now_s));
-                }
-                None => changed.push((key.clone(), entry.clone())),
-            }
-        };
-        match of_key {
-            Some(key) => self.entries.peek(key).iter().for_each(|entry| look(&key.into(), entry)),
-            None => self.entries.iter().for_each(|(key, entry)| look(&key, &entry)),
-        }
-        for (key, entry) in changed {
-            let left: Vec<Arc<Object>> =
-                entry.objects.iter().filter(|object| !purge.is_of(&key, object)).cloned().collect();
-            match left.is_empty() {
-                true => _ = self.entries.remove(&key[..]),
-                false => self.entries.insert(key.clone(), CacheEntry::new(&key, left, None)),
-            }
-        }
-        drop(purges);
-        self.settle();
-        on_disk.max(purged.into_inner())
+    /// The responses that are stored now. It looks at all: not for serving threads.
+    #[must_use]
+    pub fn count_objects(&self) -> u64 {
+        self.entries.iter().map(|(_, entry)| entry.objects.len() as u64).sum()
+    }
+
+    /// The keys of a URL under which something may be stored: it has several where what a trusted proxy reports is part of a key.
+    #[must_use]
+    pub fn keys_of(&self, url: &[u8]) -> Vec<Arc<[u8]>> {
+        let (mut keys, _) = self.index.keys(label(LabelKind::Url, url), 0, VARIANTS_MAX);
+        keys.insert(0, url.into());
+        keys.dedup();
+        keys
     }
 
     /// What it holds.
@@ -454,16 +433,16 @@ impl Cache {
         }
     }
 
-    fn purges(&self) -> MutexGuard<'_, Purges> {
+    pub(crate) fn purges(&self) -> MutexGuard<'_, PurgeLog> {
         self.purges.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn fills(&self) -> MutexGuard<'_, HashMap<Arc<[u8]>, Arc<Fill>>> {
+    pub(crate) fn fills(&self) -> MutexGuard<'_, HashMap<Arc<[u8]>, Arc<Fill>>> {
         self.fills.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Counts what is held now beside objects.
-    fn settle(&self) {
+    pub(crate) fn settle(&self) {
         // Objects count themselves.
         let now = self.entries.len() as u64 * ENTRY_BYTES;
         let before = self.counted_bytes.swap(now, Ordering::Relaxed);
@@ -480,4 +459,105 @@ impl Drop for Cache {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests {
+    use super::*;
+    use crate::object::tests::object;
+    use crate::object::{Object, StoredBody};
+    use http::{Fields, RequestHead, Status};
+    use std::sync::atomic::AtomicI64;
+
+    pub(crate) const MIB: u64 = 1 << 20;
+
+    pub(crate) fn cache(bytes_max: u64) -> (Cache, Arc<AtomicI64>) {
+        let held: Arc<AtomicI64> = Arc::default();
+        let account = held.clone();
+        let limits = StoreLimits { bytes_max, ..StoreLimits::default() };
+        let count = move |before: u64, after: u64| {
+            account.fetch_add(after as i64 - before as i64, Ordering::Relaxed);
+        };
+        (Cache::new(limits, Arc::new(count)), held)
+    }
+
+    pub(crate) fn put(cache: &Cache, key: &str, object: Object) -> Result<(), NotStored> {
+        let FillStart::Lead(fill, _reader) = cache.begin(key.as_bytes(), None) else { panic!("no room") };
+        cache.store(&fill, cache.counted(object))
+    }
+
+    fn request(lines: &str) -> (RequestHead, Vec<u8>) {
+        let bytes = format!("GET / HTTP/1.1\r\nHost: a\r\n{lines}\r\n").into_bytes();
+        let mut head = RequestHead::default();
+        assert!(head.parse(&bytes, &http::Limits::default()).unwrap());
+        (head, bytes)
+    }
+
+    /// An object for requests whose field `A` has that value.
+    fn variant(value: &str, body: &[u8]) -> Object {
+        let mut vary = Fields::new();
+        vary.try_push(b"Vary", b"A").unwrap();
+        let (head, bytes) = request(&format!("A: {value}\r\n"));
+        let variant = crate::RequestVariant::of(&vary, (&head, &bytes)).unwrap();
+        let body = StoredBody::new(vec![body.into()]);
+        Object::new(Status::OK, Fields::new(), body, variant, crate::object::tests::freshness(0, 10))
+    }
+
+    #[test]
+    fn memory_is_counted_and_bounded_whatever_is_stored() {
+        let (cache, held) = cache(4 * MIB);
+        for n in 0..20_000 {
+            let body = "x".repeat(n * 7919 % 5000);
+            put(&cache, &format!("http://a/{n}"), object(&[], &body)).unwrap();
+            let bytes = cache.stats().bytes;
+            let counted = held.load(Ordering::Relaxed) as u64;
+            // Keys and refusals are the difference.
+            assert!(bytes <= 4 * MIB && counted.abs_diff(bytes) < MIB / 2, "{bytes} {counted}");
+        }
+        assert!(cache.stats().bytes > 3 * MIB, "it is used");
+        assert!(cache.limits().object_bytes_max <= MIB / 2);
+        put(&cache, "http://a/", object(&[], &"x".repeat(100_000))).unwrap();
+        let sent = cache.find(b"http://a/").unwrap().objects()[0].clone();
+        drop(cache);
+        assert!(held.load(Ordering::Relaxed) >= 100_000, "a client still gets it");
+        drop(sent);
+        assert_eq!(held.load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn a_url_has_so_many_variants_and_the_newest_of_each() {
+        let (cache, _) = cache(64 * MIB);
+        for n in 0..40 {
+            put(&cache, "http://a/", variant(&format!("{}", n % 20), b"x")).unwrap();
+        }
+        let entry = cache.find(b"http://a/").unwrap();
+        assert_eq!(entry.objects().len(), VARIANTS_MAX);
+        for (value, found) in [("19", true), ("4", true), ("3", false), ("x", false)] {
+            let (head, bytes) = request(&format!("A: {value}\r\n"));
+            assert_eq!(entry.select((&head, &bytes)).is_some(), found, "{value}");
+        }
+        for n in 0..16 {
+            put(&cache, "http://a/large", variant(&format!("{n}"), &vec![0; 3 << 20])).unwrap();
+        }
+        assert!(
+            cache.find(b"http://a/large").unwrap().objects().len() <= 2,
+            "they share the room of one object"
+        );
+    }
+
+    #[test]
+    fn responses_on_their_way_are_limited_and_refusals_are_remembered_for_a_moment() {
+        let limits = StoreLimits { fills_max: 2, ..StoreLimits::default() };
+        let cache = Cache::new(limits, Arc::new(|_, _| {}));
+        let (one, two) = (cache.begin(b"http://a/1", Some(b"")), cache.begin(b"http://a/2", None));
+        assert!(matches!(cache.begin(b"http://a/3", Some(b"")), FillStart::Full));
+        assert!(matches!(cache.begin(b"http://a/1", Some(b"")), FillStart::Follow(_)));
+        let FillStart::Lead(fill, reader) = one else { panic!() };
+        cache.leave(&fill);
+        drop((fill, reader, two));
+        assert!(matches!(cache.begin(b"http://a/3", Some(b"")), FillStart::Lead(..)));
+        cache.refuse(b"http://a/1", NotStored::Private, 100);
+        let entry = cache.find(b"http://a/1").unwrap();
+        assert_eq!(
+            (entry.refusal(100), entry.refusal(100 + UNCACHEABLE_S)),
+            (Some(NotStored::Private), None)
+        );
+    }
+}

@@ -1,4 +1,5 @@
-//! Dictionaries of structured fields (RFC 9651), as far as targeted cache control needs them: an invalid one is ignored whole.
+//! Structured fields (RFC 9651), as far as caches need them: dictionaries of targeted cache control, lists of strings of cache
+//! groups. An invalid field is ignored whole.
 
 /// A member's name, and its value where it has one and is no boolean.
 pub(crate) type Member = (Vec<u8>, Option<Vec<u8>>);
@@ -30,6 +31,28 @@ pub(crate) fn members(value: &[u8]) -> Option<Vec<Member>> {
         spaces(&mut rest);
         if rest.is_empty() {
             return Some(members);
+        }
+        if !eat(&mut rest, b",") {
+            return None;
+        }
+        spaces(&mut rest);
+    }
+}
+
+/// The members of a list of strings; `None` for a field that is invalid, empty or has members of another type.
+pub(crate) fn strings(value: &[u8]) -> Option<Vec<Vec<u8>>> {
+    let mut rest = value;
+    let mut strings = Vec::new();
+    spaces(&mut rest);
+    loop {
+        if rest.first() != Some(&b'"') {
+            return None;
+        }
+        strings.push(item(&mut rest)?.0);
+        parameters(&mut rest)?;
+        spaces(&mut rest);
+        if rest.is_empty() {
+            return Some(strings);
         }
         if !eat(&mut rest, b",") {
             return None;

@@ -163,6 +163,17 @@ impl RequestVariant {
         self.0.iter().all(|(name, value)| normal(name, request) == *value)
     }
 
+    /// Each field with the value that requests must have, for people.
+    #[must_use]
+    pub fn shown(&self) -> Vec<String> {
+        let lossy = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        let shown = |(name, value): &Selector| match value {
+            Some(value) => format!("{}: {}", lossy(name), lossy(value)),
+            None => format!("{} is absent", lossy(name)),
+        };
+        self.0.iter().map(shown).collect()
+    }
+
     /// Whether it was made with all that the key has now.
     #[must_use]
     pub fn has(&self, key: &KeyFields) -> bool {

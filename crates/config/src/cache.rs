@@ -1,5 +1,6 @@
 //! The cache of responses: its store, and what a route decides.
 
+use crate::cache_purge::CachePurge;
 use crate::cache_rule::CacheRule;
 use crate::check::Checker;
 use crate::node::Node;
@@ -86,6 +87,9 @@ directives! {
         "heuristic" heuristic: Duration = "1d", Time { min: Duration::ZERO, max: DAY };
         /// Whether responses with `Set-Cookie` may be stored: everyone gets the cookie then.
         "set_cookie" stores_cookies: bool = false, Flag;
+        /// Who may purge by HTTP, with the method `PURGE`.
+        "purge" purge: Option<CachePurge> = absent("nobody: the method has no meaning here, and such requests are passed on"),
+            Maybe(table());
         /// Rules, in order: what differs for some requests and responses. See `[[route.cache.rule]]`.
         "rule" rules: Vec<CacheRule> = [], List(table());
     }

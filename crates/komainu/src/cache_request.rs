@@ -4,8 +4,6 @@ use cache::{Object, answer, key, vary};
 use http::Name;
 use net::{DetachedRequest, Exchange, Request};
 
-use crate::cache_rules::KeyRule;
-
 /// Fields that some applications take their URL or method from, and that no key holds: a request that has one is not answered
 /// from the cache, and its response is not stored.
 const UNKEYED: [&str; 10] = [
@@ -72,13 +70,9 @@ fn is_usual_option(option: &[u8]) -> bool {
         || Name::of(option).is_hop_by_hop()
 }
 
-/// Writes the key of a request; false where it has none.
-pub(crate) fn write_key(key: &mut Vec<u8>, request: &Request<'_>, rule: Option<&KeyRule>) -> bool {
+/// Writes the key of a request with this query; false where it has none.
+pub(crate) fn write_key(key: &mut Vec<u8>, request: &Request<'_>, query: Option<&[u8]>) -> bool {
     let Ok(path) = request.encoded_path() else { return false };
-    let mut query = request.encoded_query();
-    if let Some(rule) = rule {
-        query = rule.query(query);
-    }
     let client = request.client();
     let mut variation = Vec::new();
     if client.vouched.is_some() {
@@ -91,5 +85,5 @@ pub(crate) fn write_key(key: &mut Vec<u8>, request: &Request<'_>, rule: Option<&
             }
         }
     }
-    key::write_key(key, client.secure, request.authority(), &path, query.as_deref(), &variation)
+    key::write_key(key, client.secure, request.authority(), &path, query, &variation)
 }

@@ -1,17 +1,52 @@
 //! The rules of a route's cache: which of them apply to a request, and what they say of it and of its response.
 
 use std::borrow::Cow;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::rc::Rc;
 
 use cache::{KeyFields, Policy, RulePolicy, query, vary};
 use config::{CachePolicy, CacheRule, IgnoredField, QueryKey, StripCookies};
 use http::{Fields, Name, Status};
 use net::{DetachedRequest, Request};
 
+use crate::cache_request;
+
 /// The rules of a route.
 pub(crate) struct CacheRules {
     base: Policy,
     /// At most 64.
     rules: Vec<Rule>,
+    place: RoutePlace,
+}
+
+/// What keys have of the route, where several routes of a site answer for one URL: they choose by fields, and so does the key.
+#[derive(Clone, Default)]
+pub(crate) struct RoutePlace {
+    /// What this route's keys end with; empty where the URL alone decides.
+    own: Vec<u8>,
+    /// Those of all routes of the site that have a cache.
+    all: Rc<[Vec<u8>]>,
+}
+
+impl RoutePlace {
+    /// That of a route of a site; `has_cache` says which of its routes have one.
+    pub(crate) fn new(
+        routes: &[config::Route],
+        index: usize,
+        has_cache: impl Fn(usize) -> bool,
+    ) -> RoutePlace {
+        if routes.iter().all(|route| route.header.is_empty() && route.query.is_empty()) {
+            return RoutePlace::default();
+        }
+        // By what it says, not by its place in the file, which changes.
+        let name = |route: &config::Route| {
+            let mut hasher = DefaultHasher::new();
+            format!("{:?}", (&route.path, &route.method, &route.header, &route.query)).hash(&mut hasher);
+            format!(" route={:016x}", hasher.finish()).into_bytes()
+        };
+        let cached = routes.iter().enumerate().filter(|(index, _)| has_cache(*index));
+        RoutePlace { own: name(&routes[index]), all: cached.map(|(_, route)| name(route)).collect() }
+    }
 }
 
 struct Rule {
@@ -36,7 +71,7 @@ struct QueryRule {
 pub(crate) struct MatchedRules(u64);
 
 impl CacheRules {
-    pub(crate) fn new(policy: &CachePolicy) -> CacheRules {
+    pub(crate) fn new(policy: &CachePolicy, place: RoutePlace) -> CacheRules {
         let base = Policy {
             stores_cookies: policy.stores_cookies,
             heuristic_s_max: policy.heuristic.as_secs(),
@@ -44,7 +79,7 @@ impl CacheRules {
             rule: RulePolicy::default(),
         };
         let rule = |rule: &CacheRule| Rule { of: rule.clone(), key: rule.key.as_ref().map(KeyRule::new) };
-        CacheRules { base, rules: policy.rules.iter().map(rule).collect() }
+        CacheRules { base, rules: policy.rules.iter().map(rule).collect(), place }
     }
 
     /// Those whose conditions a request meets.
@@ -78,6 +113,24 @@ impl CacheRules {
     /// What its key has.
     pub(crate) fn key(&self, matched: MatchedRules) -> Option<&KeyRule> {
         self.of(matched).find_map(|rule| rule.key.as_ref())
+    }
+
+    /// Writes the key of a request; false where it has none.
+    pub(crate) fn write_key(&self, matched: MatchedRules, key: &mut Vec<u8>, request: &Request<'_>) -> bool {
+        let mut query = request.encoded_query();
+        if let Some(rule) = self.key(matched) {
+            query = rule.query(query);
+        }
+        let has_key = cache_request::write_key(key, request, query.as_deref());
+        key.extend_from_slice(&self.place.own);
+        has_key
+    }
+
+    /// The keys of the same URL at other routes of the site.
+    pub(crate) fn other_keys(&self, key: &[u8]) -> Vec<Vec<u8>> {
+        let Some(base) = key.strip_suffix(&self.place.own[..]) else { return Vec::new() };
+        let others = self.place.all.iter().filter(|place| **place != self.place.own);
+        others.map(|place| [base, place].concat()).collect()
     }
 
     /// What responses are selected by, beside what their `Vary` names.

@@ -12,18 +12,22 @@ use std::task::Poll;
 
 use cache::{
     BrokenOff, Cache, CacheEntry, DiskLoad, FillHead, FillReader, FillResponse, FillStart, ForwardReason,
-    Object, RequestFacts, SearchRule, Selected, Validated, answer, key, status, vary,
+    Object, RequestFacts, SearchRule, Selected, Validated, answer, key, status, tags, vary,
 };
 use http::{BodySize, Fields, Length, Method, Name, Status};
-use net::{DefaultFields, Exchange, Fault, HeadTap, Request};
+use net::{Core, DefaultFields, Exchange, Fault, HeadTap, Request};
 
-use crate::cache_request::{asked, is_unkeyed, write_key};
+use crate::cache_request::{asked, is_unkeyed};
 use crate::cache_rules::{CacheRules, MatchedRules};
 use crate::filling::FillSink;
+use crate::purge_method::PurgeAccess;
 
 const PARTIAL_CONTENT: Status = Status::of(206).expect("three digits");
 const PRECONDITION_FAILED: Status = Status::of(412).expect("three digits");
 const UNSATISFIABLE: Status = Status::of(416).expect("three digits");
+
+/// Groups that one response may invalidate; further ones are left out (RFC 9875 asks for 32).
+const GROUPS_MAX: usize = 128;
 
 /// What asks the origin: the handler that the cache is in front of.
 pub(crate) trait CachedHandler: 'static {
@@ -36,6 +40,8 @@ pub(crate) trait CachedHandler: 'static {
 pub(crate) struct RouteCache {
     pub(crate) cache: Arc<Cache>,
     pub(crate) rules: Rc<CacheRules>,
+    /// Who may purge by HTTP; nobody unless given.
+    pub(crate) purge: Option<Rc<PurgeAccess>>,
 }
 
 thread_local! {
@@ -76,6 +82,10 @@ impl RouteCache {
         origin: impl FnOnce() -> O,
     ) -> Result<(), Fault> {
         let matched = self.rules.matched(&x.request());
+        if let Some(access) = self.purge.as_ref().filter(|_| PurgeAccess::is_purge(&x.request())) {
+            let keys = self.keys(&x.request(), matched);
+            return Box::pin(access.serve(x, &self.cache, keys)).await;
+        }
         let mut lookup = match self.look_up(&x.request(), matched, x.core().unix_s(), None) {
             Ok(lookup) => lookup,
             Err(why) => return self.pass(x, origin(), matched, why).await,
@@ -93,12 +103,14 @@ impl RouteCache {
         match lookup {
             Lookup::Fresh(object) => {
                 count(&self.cache.counters.hits);
+                object.count_hit();
                 let ttl_s = object.freshness().ttl_s(x.core().unix_s());
                 self.send_stored(x, &object, &status::hit(ttl_s)).await
             }
             Lookup::Stale(object, miss) => {
                 self.revalidate(x, &miss, origin());
                 count(&self.cache.counters.stale);
+                object.count_hit();
                 let ttl_s = object.freshness().ttl_s(x.core().unix_s());
                 self.send_stored(x, &object, &status::hit(ttl_s)).await
             }
@@ -144,7 +156,7 @@ impl RouteCache {
         }
         let rule = self.rules.key(matched);
         KEY.with_borrow_mut(|key| {
-            if !write_key(key, request, rule) {
+            if !self.rules.write_key(matched, key, request) {
                 return Err(ForwardReason::Bypass);
             }
             let search = self.cache.search_rules.find(key);
@@ -182,8 +194,10 @@ impl RouteCache {
             None => false,
         };
         // What is never fresh is validated for each request by itself: nobody may have another one's response.
-        let is_never_fresh =
-            object.is_some_and(|object| object.freshness().lifetime_s == 0 || object.freshness().no_cache);
+        let is_never_fresh = object.is_some_and(|object| {
+            // A soft purge takes the time that was left, not more.
+            object.freshness().lifetime_s == 0 && !object.is_expired() || object.freshness().no_cache
+        });
         let why = match (object, entry) {
             (Some(_), _) => ForwardReason::Stale,
             (None, Some(entry)) if !entry.objects().is_empty() => ForwardReason::VaryMiss,
@@ -206,6 +220,21 @@ impl RouteCache {
         }
     }
 
+    /// What the responses of a request's URL may be stored under; nothing where they cannot be.
+    fn keys(&self, request: &Request<'_>, matched: MatchedRules) -> Vec<Vec<u8>> {
+        let (mut keys, mut key) = (Vec::new(), Vec::new());
+        if self.rules.write_key(matched, &mut key, request) {
+            keys.extend(self.rules.other_keys(&key));
+            if let Some(search) = self.cache.search_rules.find(&key) {
+                // What was stored before the origin said this has the whole query.
+                keys.push(key.clone());
+                key::rewrite_query(&mut key, |query| search.normal(query));
+            }
+            keys.push(key);
+        }
+        keys
+    }
+
     /// Serves without the cache; an unsafe request that succeeds removes what is stored for its URL.
     async fn pass(
         &self,
@@ -216,21 +245,11 @@ impl RouteCache {
     ) -> Result<(), Fault> {
         count(&self.cache.counters.bypassed);
         let request = x.request();
-        let mut keys = Vec::new();
         let changes = !request.method().is_safe() && request.method() != Method::Connect;
-        if changes {
-            let mut key = Vec::new();
-            if write_key(&mut key, &request, self.rules.key(matched)) {
-                if let Some(search) = self.cache.search_rules.find(&key) {
-                    // What was stored before the origin said this has the whole query.
-                    keys.push(key.clone());
-                    key::rewrite_query(&mut key, |query| search.normal(query));
-                }
-                keys.push(key);
-            }
-        }
+        let keys = if changes { self.keys(&request, matched) } else { Vec::new() };
         let host = request.authority().to_vec();
-        x.set_tap(Box::new(PassTap { cache: changes.then(|| self.cache.clone()), keys, host, why }));
+        let changes = changes.then(|| (self.cache.clone(), x.core().clone()));
+        x.set_tap(Box::new(PassTap { changes, keys, host, why }));
         origin.serve(x).await
     }
 
@@ -292,6 +311,7 @@ impl RouteCache {
                         Validated::Unreachable => (None, "unreachable"),
                     };
                     count(&self.cache.counters.validations);
+                    object.count_hit();
                     let ttl_s = object.freshness().ttl_s(x.core().unix_s());
                     self.send_stored(x, &object, &status::validated(status, ttl_s, detail)).await
                 }
@@ -307,7 +327,7 @@ impl RouteCache {
         origin: &Rc<O>,
         why: ForwardReason,
     ) -> Result<(), Fault> {
-        x.set_tap(Box::new(PassTap { cache: None, keys: Vec::new(), host: Vec::new(), why }));
+        x.set_tap(Box::new(PassTap { changes: None, keys: Vec::new(), host: Vec::new(), why }));
         origin.serve(x).await
     }
 
@@ -332,7 +352,8 @@ impl RouteCache {
 
     fn facts(&self, request: &Request<'_>, matched: MatchedRules) -> RequestFacts {
         let mut facts = RequestFacts {
-            is_authorized: request.field(Name::Authorization).is_some(),
+            is_authorized: request.field(Name::Authorization).is_some()
+                || request.tls().is_some_and(|session| session.client.is_some()),
             has_cookies: self.rules.has_cookies(matched, request),
             ..RequestFacts::default()
         };
@@ -372,10 +393,9 @@ impl RouteCache {
         cache_status: &str,
     ) -> Result<(), Fault> {
         let age_s = object.freshness().age_s(x.core().unix_s());
-        let selected =
-            answer::select(x.request().head(), object.status, &object.fields, Some(object.body.len()));
-        let sent =
-            HeadToSend { status: object.status, fields: &object.fields, age_s: Some(age_s), cache_status };
+        let fields = object.shown_fields();
+        let selected = answer::select(x.request().head(), object.status, fields, Some(object.body.len()));
+        let sent = HeadToSend { status: object.status, fields, age_s: Some(age_s), cache_status };
         let range = match sent.begin(x, &selected, Length::Known(object.body.len())).await? {
             Some(range) => range,
             None => return Ok(()),
@@ -523,8 +543,8 @@ fn count(counter: &AtomicU64) {
 
 /// Marks a response that the cache has no part in, and removes what it has made invalid (RFC 9111 section 4.4).
 struct PassTap {
-    /// `None` for a safe request.
-    cache: Option<Arc<Cache>>,
+    /// What an unsafe request may change.
+    changes: Option<(Arc<Cache>, Core)>,
     /// The request's own.
     keys: Vec<Vec<u8>>,
     host: Vec<u8>,
@@ -533,17 +553,32 @@ struct PassTap {
 
 impl HeadTap for PassTap {
     fn head(self: Box<Self>, status: Status, fields: &mut Fields) {
-        if let Some(cache) = self.cache.as_ref().filter(|_| matches!(status.code(), 200..400)) {
+        if let Some((cache, core)) = self.changes.as_ref().filter(|_| matches!(status.code(), 200..400)) {
+            let now_s = core.unix_s();
             for key in &self.keys {
-                cache.invalidate(key);
+                cache.invalidate(key, now_s);
                 for name in [&b"location"[..], b"content-location"] {
                     if let Some(other) = fields.first(name).and_then(|to| key::sibling(key, &self.host, to)) {
-                        cache.invalidate(&other);
+                        cache.invalidate(&other, now_s);
                     }
                 }
+                invalidate_groups(cache, core, key, fields);
             }
         }
+        tags::strip(fields);
         let value = status::forwarded(self.why, false, None);
         fields.try_push(b"Cache-Status", value.as_bytes()).expect("made of valid characters");
+    }
+}
+
+/// Removes what is in the groups that the response to an unsafe request names (RFC 9875).
+fn invalidate_groups(cache: &Arc<Cache>, core: &Core, key: &[u8], fields: &Fields) {
+    let now_s = core.unix_s();
+    for group in tags::groups_in(fields, b"cache-group-invalidation").into_iter().take(GROUPS_MAX) {
+        // A large group is not removed by a serving thread.
+        if let Some(rest) = cache.invalidate_group(key, &group, now_s) {
+            let (cache, pool) = (cache.clone(), core.clone());
+            core.spawn(async move { _ = pool.offload(move || cache.purge(&rest, false, now_s)).await });
+        }
     }
 }

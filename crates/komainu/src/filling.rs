@@ -7,8 +7,9 @@ use std::sync::Arc;
 use std::task::Waker;
 
 use cache::{
-    Cache, Fill, FillResponse, Freshness, InterimResponse, NotStored, Object, Policy, RequestFacts,
-    RequestVariant, ResponseTimes, SearchRule, Validated, answer, assess, stored_fields, vary::VaryFault,
+    Cache, Fill, FillResponse, Freshness, InterimResponse, NotStored, Object, Outcome, Policy, RequestFacts,
+    RequestVariant, ResponseTimes, SearchRule, Tags, Validated, answer, assess, stored_fields, tags,
+    vary::VaryFault,
 };
 use http::{Fields, Head, Length, Status};
 use net::{Core, DetachedRequest, Pressure, ResponseSink};
@@ -71,18 +72,36 @@ impl FillSink {
         if self.is_concluded.replace(true) {
             return;
         }
-        if let Some((status, fields, variant, freshness)) = self.pending.take().filter(|_| is_whole)
-            && let Some(body) = self.fill.body()
-        {
-            let object = Object::new(status, fields, body, variant, freshness);
-            // What was purged meanwhile still answers those who waited.
-            let object = self.cache.counted(object);
-            self.fill.belongs_to(object.clone());
-            let _ = self.cache.store(&self.fill, object);
+        match (self.pending.take(), is_whole) {
+            (Some((status, fields, variant, freshness)), true) => match self.fill.body() {
+                Some(body) => {
+                    let object = Object::new(status, fields, body, variant, freshness);
+                    // What was purged meanwhile still answers those who waited.
+                    let object = self.cache.counted(object);
+                    self.fill.belongs_to(object.clone());
+                    self.store(object);
+                }
+                // It did not say so before.
+                None => self.note(Outcome::Refused(NotStored::TooLarge)),
+            },
+            (_, false) if !self.is_answered.get() => self.note(Outcome::BrokenOff),
+            _ => {}
         }
         // Stored first: nobody may find neither.
         self.cache.leave(&self.fill);
         if is_whole { self.fill.finish() } else { self.fill.fail() }
+    }
+
+    fn store(&self, object: Arc<Object>) {
+        self.note(match self.cache.store(&self.fill, object) {
+            Ok(()) => Outcome::Stored,
+            Err(why) => Outcome::Refused(why),
+        });
+    }
+
+    /// For `komainu cache why`.
+    fn note(&self, outcome: Outcome) {
+        self.cache.note_outcome(self.fill.key(), outcome, self.core.unix_s());
     }
 
     fn times(&self) -> ResponseTimes {
@@ -101,7 +120,7 @@ impl FillSink {
             (Ok(freshness), Ok(variant)) => {
                 let object = Object::new(stale.status, fields, stale.body.clone(), variant, freshness);
                 let object = self.cache.counted(object);
-                let _ = self.cache.store(&self.fill, object.clone());
+                self.store(object.clone());
                 self.fill.serve_stored(object, Validated::NotModified);
             }
             _ => {
@@ -110,7 +129,7 @@ impl FillSink {
                     Freshness { answered_s: times.answered_s, no_cache: true, ..Freshness::default() };
                 let (body, variant) = (stale.body.clone(), stale.variant.clone());
                 let object = self.cache.counted(Object::new(stale.status, fields, body, variant, freshness));
-                self.cache.invalidate(self.fill.key());
+                self.cache.invalidate(self.fill.key(), times.answered_s);
                 self.fill.serve_stored(object, Validated::NotModified);
             }
         }
@@ -151,6 +170,7 @@ impl FillSink {
         if !is_same && self.search.is_some() {
             return Err(NotStored::Search);
         }
+        Tags::of(fields)?;
         let bytes_max = self.cache.limits().object_bytes_max;
         if matches!(length, Length::Known(length) if length > bytes_max) {
             return Err(NotStored::TooLarge);
@@ -195,6 +215,9 @@ impl ResponseSink for FillSink {
             // Those who wait would get the same.
             Err(_) => is_own_error,
         };
+        if let Err(why) = &outcome {
+            self.note(if is_own_error { Outcome::BrokenOff } else { Outcome::Refused(*why) });
+        }
         match &outcome {
             Ok((variant, freshness)) => {
                 let stored = stored_fields(&fields, now_s);
@@ -203,6 +226,7 @@ impl ResponseSink for FillSink {
             Err(why) if why.is_of_url() && !is_own_error => self.cache.refuse(self.fill.key(), *why, now_s),
             Err(_) => {}
         }
+        tags::strip(&mut fields);
         let length = match length {
             Length::Known(length) => Some(length),
             Length::Unknown => None,
@@ -215,6 +239,7 @@ impl ResponseSink for FillSink {
             return;
         }
         if self.core.memory().pressure() >= Pressure::High && self.pending.take().is_some() {
+            self.note(Outcome::Refused(NotStored::Memory));
             self.fill.stop_keeping();
         }
         self.fill.write(bytes);

@@ -7,11 +7,12 @@ mod rig;
 use std::collections::HashMap;
 use std::io::{Read, Write};
 use std::net::TcpListener;
+use std::process::Command;
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
 
 use origin::{Ask, Origin, answer};
-use rig::{Answer, Folder, Rig, as_we_are, eventually, komainu, read_answer};
+use rig::{Answer, Folder, Rig, as_we_are, curl, eventually, komainu, read_answer};
 
 /// What an origin answers: by the last segment of the path, and by how often it was asked for that.
 fn by_path() -> Origin {
@@ -319,6 +320,72 @@ fn check_warns_of_what_rules_share() {
         "pages of those without",
     ] {
         assert!(output.status.success() && text.contains(wanted), "{text}");
+    }
+}
+
+#[test]
+fn routes_that_share_a_url_share_no_response() {
+    let (origin, other) = (by_path(), by_path());
+    let rig = Rig::config(
+        Folder::new(),
+        &format!(
+            "[[route]]\nheader = {{ X-Beta = true }}\nproxy = \"{}\"\ncache = {{ rule = [{{ key = {{ query = false }} }}] }}\n\
+             [[route]]\nproxy = \"{}\"\ncache = true\n",
+            other.url, origin.url
+        ),
+    );
+    rig.ask("/max", "X-Beta: 1\r\n").expect_status(200);
+    rig.get("/max").expect_status(200);
+    assert_eq!((origin.asks().len(), other.asks().len()), (1, 1));
+    rig.ask("/max", "X-Beta: 2\r\n").expect_field("Age", "0");
+    rig.get("/max").expect_field("Age", "0");
+    // A change of the URL removes the responses of all of them.
+    rig.send("POST /max HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+        .expect_status(200);
+    rig.get("/max").expect_no_field("Age");
+    rig.ask("/max", "X-Beta: 1\r\n").expect_no_field("Age");
+}
+
+#[test]
+fn what_a_client_with_a_certificate_gets_is_its_own() {
+    const STAFF: &str = "exec 2>&1; set -e
+        openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN=staff -keyout staff.key -out staff.pem
+        openssl req -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -subj /CN=alice -keyout alice.key -out alice.csr
+        printf 'extendedKeyUsage=clientAuth\\n' > alice.ext
+        openssl x509 -req -in alice.csr -CA staff.pem -CAkey staff.key -CAcreateserial -days 2 -extfile alice.ext -out alice.pem";
+    let (origin, folder) = (by_path(), Folder::new());
+    folder.certify();
+    let made = Command::new("sh").args(["-c", STAFF]).current_dir(folder.path()).output().unwrap();
+    assert!(made.status.success(), "{}", rig::text(&made.stdout));
+    let text = format!(
+        "listen = {{ address = \"127.0.0.1:0\", tls = true }}\n{}[[site]]\nhosts = \"a.test\"\n\
+         tls = {{ certificate = \"cert.pem\", key = \"key.pem\", client = {{ ca = \"staff.pem\", required = false }} }}\n\
+         [[site.route]]\nproxy = \"{}\"\ncache = true\n",
+        as_we_are(),
+        origin.url
+    );
+    let mut command = komainu();
+    command.arg("start").arg("-c").arg(folder.write("komainu.toml", text).at("komainu.toml"));
+    let rig = Rig::start(command, folder);
+    let port = rig.listens.port();
+    let (resolve, url) = (format!("a.test:{port}:127.0.0.1"), format!("https://a.test:{port}/max"));
+    let get =
+        |more: &[&str]| rig::text(&curl(&[&["-k", "--resolve", &resolve, &url][..], more].concat()).stdout);
+    let (certificate, key) = (rig.folder.at("alice.pem"), rig.folder.at("alice.key"));
+    let alice = ["--cert", certificate.to_str().unwrap(), "--key", key.to_str().unwrap()];
+    let answers = [get(&alice), get(&alice), get(&[]), get(&[])];
+    assert_eq!(answers.map(|text| text[..1].to_owned()), ["1", "2", "3", "3"]);
+}
+
+#[test]
+fn the_reason_of_each_missed_public_test_is_in_docs() {
+    let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../../");
+    let read = |name: &str| std::fs::read_to_string([root, name].concat()).unwrap();
+    let (missed, docs) = (read("scripts/cache-tests.txt"), read("docs/cache.md"));
+    let names =
+        missed.lines().filter(|line| !line.starts_with('#')).filter_map(|line| line.split(' ').nth(1));
+    for name in names {
+        assert!(docs.contains(&format!("`{name}`")), "docs/cache.md does not explain {name}");
     }
 }
 

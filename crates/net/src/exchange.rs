@@ -256,6 +256,11 @@ impl<'c> Exchange<'c> {
         }
     }
 
+    /// What the request is counted under, passed on in [`crate::RequestRecord::label`].
+    pub fn set_label(&mut self, label: usize) {
+        self.state.label = label;
+    }
+
     /// What makes the pages for [`Exchange::refuse`], in place of [`crate::Service::error_pages`].
     pub fn set_pages(&mut self, pages: Rc<dyn ErrorPages>) {
         self.state.pages = Some(pages);

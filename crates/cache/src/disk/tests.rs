@@ -246,12 +246,12 @@ fn a_purge_holds_at_once_and_after_a_restart() {
         (purge("http://a/1"), &["https://a/1", "http://a/p/1", "http://a/2", "http://a/3"][..]),
         (purge("//a/1"), &["http://a/p/1", "http://a/2", "http://a/3"]),
         (purge("//a/p*"), &["http://a/1", "https://a/1", "http://a/2", "http://a/3"]),
-        (Purge::Tag(b"x".to_vec()), &["https://a/1", "http://a/p/1", "http://a/3"]),
+        (Purge::Tag { tag: b"x".to_vec(), host: None }, &["https://a/1", "http://a/p/1", "http://a/3"]),
         (Purge::All, &[]),
     ] {
         // Some of them are not written yet when the purge comes.
         put_all(&first);
-        first.cache.purge(&purge, None);
+        first.cache.purge(&purge, false, 104);
         let at_once = folder.killed();
         assert!(found(&first).iter().all(|key| left.contains(key)), "{purge:?}");
         first.settle();
@@ -278,7 +278,7 @@ fn a_soft_purge_leaves_it_stale() {
     first.put("http://a/1", &[("xkey", "x")], "one");
     first.put("http://a/2", &[], "two");
     first.settle();
-    first.cache.purge(&Purge::Tag(b"x".to_vec()), Some(104));
+    first.cache.purge(&Purge::Tag { tag: b"x".to_vec(), host: None }, true, 104);
     let at_once = folder.killed();
     eventually("no purge waits", || first.disk().shared.index().purges().is_empty());
     first.settle();
@@ -299,7 +299,7 @@ fn what_is_read_while_it_is_purged_is_not_served() {
     assert!(head.parse(bytes, &http::Limits::default()).unwrap());
     let looked_up = rig.cache.find_on_disk(b"http://a/1").unwrap();
     let read = looked_up.read((&head, bytes)).unwrap();
-    rig.cache.invalidate(b"http://a/1");
+    rig.cache.invalidate(b"http://a/1", 104);
     assert!(rig.cache.admit(b"http://a/1", read, true).is_none());
     assert!(rig.cache.find_on_disk(b"http://a/1").is_none());
 }
@@ -379,7 +379,7 @@ fn a_failing_disk_is_reported_once_and_used_again_later() {
         }
         assert!(rig.cache.find(b"http://a/2").is_some(), "it is in memory");
         assert_eq!(rig.body("http://a/1").as_deref(), Some("one"), "what is there is read");
-        rig.cache.purge(&Purge::of_url("http://a/1").unwrap(), None);
+        rig.cache.purge(&Purge::of_url("http://a/1").unwrap(), false, 104);
         assert_eq!(rig.body("http://a/1"), None);
         assert_eq!(rig.reported(), ["Opened", "Failed"]);
         *rig.folder.fault.lock().unwrap() = None;
@@ -416,7 +416,7 @@ fn a_folder_that_cannot_be_made_leaves_memory() {
     let rig = rig(&Folder(PathBuf::from("/proc/komainu")));
     rig.put("http://a/1", &[], "one");
     assert!(rig.cache.find(b"http://a/1").is_some() && rig.cache.find_on_disk(b"http://a/1").is_none());
-    assert_eq!(rig.cache.purge(&Purge::All, None), 1);
+    assert_eq!(rig.cache.purge(&Purge::All, false, 104).objects, 1);
     assert_eq!(rig.reported(), ["Failed"]);
 }
 
@@ -430,7 +430,7 @@ fn one_process_uses_a_folder_and_the_next_one_takes_it_over() {
     let second = rig(&folder);
     assert_eq!((second.reported(), second.body("http://a/1")), (vec!["InUse".to_owned()], None));
     second.put("http://a/3", &[], "three");
-    second.cache.purge(&Purge::of_url("http://a/2").unwrap(), None);
+    second.cache.purge(&Purge::of_url("http://a/2").unwrap(), false, 104);
     assert_eq!(second.disk().stats().skipped, 1);
     drop(first);
     eventually("it is free", || second.disk().stats().is_used);

@@ -84,10 +84,31 @@ fn what_grows_too_large_still_reaches_its_readers() {
     fill.write(&[1]);
     assert!(fill.backlog() > 0 && fill.join().is_none());
     assert_eq!(read(&leader).0.len(), MAX as usize + 1);
-    assert!(fill.backlog() > 0, "the slower reader decides");
+    assert_eq!(fill.backlog(), 0, "the fastest reader decides");
     assert_eq!(read(&follower).0.len(), MAX as usize + 1);
-    assert_eq!(fill.backlog(), 0);
     assert!(fill.body().is_none());
+}
+
+#[test]
+fn who_is_too_far_behind_does_not_hold_the_others() {
+    let (fill, leader, _) = fill();
+    let (second, slow) = (fill.join().unwrap(), fill.join().unwrap());
+    fill.respond(response(stored(), None));
+    let piece = vec![1; PIECE_BYTES];
+    let mut sent = 0;
+    while fill.held_bytes() as u64 <= LAG_OBJECTS_MAX * MAX && sent < 100 * PIECE_BYTES {
+        fill.write(&piece);
+        sent += piece.len();
+        assert_eq!((read(&leader).1, read(&second).1), (Poll::Pending, Poll::Pending));
+        assert_eq!(fill.backlog(), 0);
+    }
+    assert!(fill.held_bytes() <= 2 * PIECE_BYTES, "nothing is kept for it any more");
+    assert_eq!(read(&slow), (Vec::new(), Poll::Ready(Err(BrokenOff))));
+    // One that is alone, or as slow as all others, is waited for.
+    drop((leader, slow));
+    (0..100).for_each(|_| fill.write(&piece));
+    assert!(fill.backlog() > 0);
+    assert_eq!(read(&second), (vec![1; 100 * PIECE_BYTES], Poll::Pending));
 }
 
 #[test]
