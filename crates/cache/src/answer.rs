@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use http::condition::{Conditions, Validators, Verdict, parse_date_s};
 use http::range::{self, Wanted};
-use http::{Fields, Head, Name, Status};
+use http::{Fields, Head, Length, Name, Status};
 
 /// What a client gets of a response.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -76,6 +76,17 @@ pub fn select(
     }
 }
 
+/// Whether a 206 is all of its content (`Content-Range: bytes 0-9/10`, and ten bytes): it is as good as a 200.
+#[must_use]
+pub fn is_whole_part(status: Status, fields: &Fields, length: Length) -> bool {
+    let Length::Known(length @ 1..) = length else { return false };
+    let whole = http::range::content_range(&(0..length), length);
+    let mut ranges = fields.iter().filter(|(name, _)| name.eq_ignore_ascii_case(b"content-range"));
+    status.code() == 206
+        && ranges.next().is_some_and(|(_, value)| value == whole.as_bytes())
+        && ranges.next().is_none()
+}
+
 /// The fields of a 304 (RFC 9110 section 15.4.5).
 #[must_use]
 pub fn not_modified_fields(fields: &Fields) -> Fields {
@@ -112,6 +123,26 @@ pub fn is_conditional(id: Name) -> bool {
 mod tests {
     use super::*;
     use http::RequestHead;
+
+    #[test]
+    fn a_part_may_be_the_whole() {
+        let is = |status: u16, range: &str, length: Length| {
+            let fields = crate::object::tests::fields(&[("Content-Range", range)]);
+            is_whole_part(Status::of(status).unwrap(), &fields, length)
+        };
+        assert!(is(206, "bytes 0-9/10", Length::Known(10)));
+        for (status, range, length) in [
+            (200, "bytes 0-9/10", Length::Known(10)),
+            (206, "bytes 0-9/*", Length::Known(10)),
+            (206, "bytes 0-9/11", Length::Known(10)),
+            (206, "bytes 1-9/10", Length::Known(9)),
+            (206, "bytes 0-9/10", Length::Known(11)),
+            (206, "bytes 0-9/10", Length::Unknown),
+            (206, "bytes 0--1/0", Length::Known(0)),
+        ] {
+            assert!(!is(status, range, length), "{status} {range}");
+        }
+    }
 
     #[test]
     fn conditions_and_ranges() {

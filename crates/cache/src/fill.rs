@@ -7,14 +7,21 @@ use std::task::{Context, Poll, Waker};
 
 use http::{Fields, Status};
 
-use crate::freshness::{Freshness, NotStored};
+use crate::freshness::Freshness;
+use crate::not_stored::NotStored;
 use crate::object::{Object, StoredBody};
 use crate::vary::RequestVariant;
 
 /// Content is kept in pieces of this many bytes.
 const PIECE_BYTES: usize = 64 * 1024;
-/// What is kept of a response that is not stored before its slowest reader, in bytes.
+/// How far a response that is not stored is read ahead of its fastest reader, in bytes.
 const WINDOW_BYTES: u64 = 128 * 1024;
+/// How far a reader of such a response may be behind, in objects of the largest size.
+const LAG_OBJECTS_MAX: u64 = 2;
+/// Interim responses that are kept for those who wait; further ones are left out.
+const INTERIMS_MAX: usize = 8;
+/// Bytes of their fields together.
+const INTERIM_BYTES_MAX: usize = 16 * 1024;
 
 /// The head of a response on its way.
 #[derive(Debug)]
@@ -29,6 +36,15 @@ pub struct FillResponse {
     pub outcome: Result<(RequestVariant, Freshness), NotStored>,
     /// Whether it is fresh, so that requests which wait for it may have it.
     pub is_shared: bool,
+}
+
+/// An interim response (1xx), which comes before the head and is never stored.
+#[derive(Debug)]
+pub struct InterimResponse {
+    /// The status.
+    pub status: Status,
+    /// Its fields.
+    pub fields: Fields,
 }
 
 /// How a stored response came to be the answer.
@@ -57,6 +73,9 @@ pub enum FillHead {
 
 #[derive(Debug, Default)]
 struct FillState {
+    interims: Vec<Arc<InterimResponse>>,
+    /// They are for all who wait, not only for the request that asked.
+    shares_interims: bool,
     head: Option<FillHead>,
     /// Full pieces, and where the first of them begins.
     pieces: VecDeque<Arc<[u8]>>,
@@ -78,6 +97,8 @@ struct FillState {
 struct ReaderSlot {
     id: u64,
     at: u64,
+    /// Interim responses that it has had.
+    informed: usize,
     waker: Option<Waker>,
 }
 
@@ -164,8 +185,24 @@ impl FillState {
         self.tail.get(from..).filter(|rest| !rest.is_empty()).map(Into::into)
     }
 
+    /// What is beyond the window of the fastest reader: nobody else's pace counts.
     fn backlog(&self) -> u64 {
-        if self.keeps { 0 } else { (self.len - self.slowest()).saturating_sub(WINDOW_BYTES) }
+        let fastest = self.readers.iter().map(|reader| reader.at).max().unwrap_or(self.len);
+        if self.keeps { 0 } else { (self.len - fastest).saturating_sub(WINDOW_BYTES) }
+    }
+
+    /// Ends readers that are too far behind where another one is ahead, so that what is kept for them is bounded.
+    fn end_slow(&mut self, lag_bytes_max: u64) {
+        let from = self.len.saturating_sub(lag_bytes_max);
+        if self.keeps || self.slowest() >= from {
+            return;
+        }
+        let fastest = self.readers.iter().map(|reader| reader.at).max().unwrap_or(self.len);
+        let is_slow = |reader: &ReaderSlot| reader.at < from && reader.at < fastest;
+        let (slow, others): (Vec<ReaderSlot>, Vec<ReaderSlot>) =
+            std::mem::take(&mut self.readers).into_iter().partition(is_slow);
+        self.readers = others;
+        slow.into_iter().filter_map(|reader| reader.waker).for_each(Waker::wake);
     }
 }
 
@@ -193,7 +230,7 @@ impl Fill {
     fn reader(self: &Arc<Fill>, state: &mut FillState, leads: bool) -> FillReader {
         let id = state.next_id;
         state.next_id += 1;
-        state.readers.push(ReaderSlot { id, at: 0, waker: None });
+        state.readers.push(ReaderSlot { id, at: 0, informed: 0, waker: None });
         FillReader { fill: self.clone(), id, leads }
     }
 
@@ -203,6 +240,18 @@ impl Fill {
         let is_lost = matches!(state.head, Some(FillHead::Alone | FillHead::Failed));
         let is_open = state.keeps && state.ended.is_none() && !is_lost;
         is_open.then(|| self.reader(&mut state, false))
+    }
+
+    /// An interim response has been received. `is_shared` says that those who wait get it too.
+    pub fn inform(&self, interim: InterimResponse, is_shared: bool) {
+        let mut state = self.state();
+        let held: usize = state.interims.iter().map(|interim| interim.fields.wire().len()).sum();
+        let fits = held + interim.fields.wire().len() <= INTERIM_BYTES_MAX;
+        if fits && state.interims.len() < INTERIMS_MAX && state.head.is_none() {
+            state.shares_interims = is_shared;
+            state.interims.push(Arc::new(interim));
+            state.wake_readers();
+        }
     }
 
     /// The head has been received.
@@ -249,6 +298,7 @@ impl Fill {
         if state.keeps && state.len > self.object_bytes_max {
             state.keeps = false;
         }
+        state.end_slow(self.object_bytes_max.saturating_mul(LAG_OBJECTS_MAX));
         state.drop_read();
         state.wake_readers();
     }
@@ -299,7 +349,7 @@ impl Fill {
         state.wake_readers();
     }
 
-    /// Bytes beyond what is kept for the slowest reader: while there are some, the writer waits.
+    /// Bytes beyond the window of the fastest reader: while there are some, the writer waits.
     #[must_use]
     pub fn backlog(&self) -> u64 {
         self.state().backlog()
@@ -324,7 +374,8 @@ impl Fill {
     #[must_use]
     pub fn held_bytes(&self) -> usize {
         let state = self.state();
-        (state.len - state.pieces_at) as usize + state.tail.capacity() - state.tail.len()
+        let interims: usize = state.interims.iter().map(|interim| interim.fields.wire().len()).sum();
+        interims + (state.len - state.pieces_at) as usize + state.tail.capacity() - state.tail.len()
     }
 }
 
@@ -339,6 +390,24 @@ impl FillReader {
     #[must_use]
     pub fn leads(&self) -> bool {
         self.leads
+    }
+
+    /// Waits for an interim response that it has not had; `None` once the head is there.
+    pub fn poll_interim(&self, cx: &Context<'_>) -> Poll<Option<Arc<InterimResponse>>> {
+        let mut state = self.fill.state();
+        let is_for_it = self.leads || state.shares_interims;
+        let at = state.readers.iter().position(|reader| reader.id == self.id);
+        if let Some(at) = at.filter(|_| is_for_it)
+            && let Some(interim) = state.interims.get(state.readers[at].informed).cloned()
+        {
+            state.readers[at].informed += 1;
+            return Poll::Ready(Some(interim));
+        }
+        if state.head.is_some() {
+            return Poll::Ready(None);
+        }
+        self.wait(&mut state, cx);
+        Poll::Pending
     }
 
     /// Waits for the head.
@@ -359,7 +428,7 @@ impl FillReader {
     /// Waits for content; `None` at its end.
     ///
     /// # Errors
-    /// The response broke off.
+    /// The response broke off, or this reader is too far behind the others in one that is not stored.
     pub fn poll_piece(&self, cx: &Context<'_>) -> Poll<Result<Option<Arc<[u8]>>, BrokenOff>> {
         let mut state = self.fill.state();
         let Some(at) = state.readers.iter().find(|reader| reader.id == self.id).map(|reader| reader.at)
@@ -415,110 +484,4 @@ impl Drop for FillReader {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const MAX: u64 = 1 << 20;
-
-    fn fill() -> (Arc<Fill>, FillReader, Arc<AtomicUsize>) {
-        let count = Arc::default();
-        let (fill, reader) = Fill::new(b"k"[..].into(), None, 0, MAX, &count);
-        (fill, reader, count)
-    }
-
-    fn response(
-        outcome: Result<(RequestVariant, Freshness), NotStored>,
-        length: Option<u64>,
-    ) -> FillResponse {
-        let is_shared = outcome.is_ok();
-        FillResponse { status: Status::OK, fields: Fields::new(), length, outcome, is_shared }
-    }
-
-    fn stored() -> Result<(RequestVariant, Freshness), NotStored> {
-        Ok((RequestVariant::default(), crate::object::tests::freshness(0, 10)))
-    }
-
-    fn read(reader: &FillReader) -> (Vec<u8>, Poll<Result<(), BrokenOff>>) {
-        let cx = Context::from_waker(Waker::noop());
-        let mut all = Vec::new();
-        loop {
-            match reader.poll_piece(&cx) {
-                Poll::Ready(Ok(Some(piece))) => all.extend_from_slice(&piece),
-                Poll::Ready(Ok(None)) => return (all, Poll::Ready(Ok(()))),
-                Poll::Ready(Err(broken)) => return (all, Poll::Ready(Err(broken))),
-                Poll::Pending => return (all, Poll::Pending),
-            }
-        }
-    }
-
-    #[test]
-    fn every_reader_gets_all_of_it_whenever_it_joins() {
-        let (fill, first, count) = fill();
-        let cx = Context::from_waker(Waker::noop());
-        assert!(first.poll_head(&cx).is_pending());
-        fill.respond(response(stored(), None));
-        assert!(matches!(first.poll_head(&cx), Poll::Ready(FillHead::Response(_))));
-        let bytes: Vec<u8> = (0..200_000u32).map(|n| n as u8).collect();
-        fill.write(&bytes[..100_000]);
-        assert_eq!(read(&first), (bytes[..100_000].to_vec(), Poll::Pending));
-        let second = fill.join().unwrap();
-        assert_eq!(read(&second).0, bytes[..100_000]);
-        fill.write(&bytes[100_000..]);
-        let body = fill.body().unwrap();
-        fill.finish();
-        assert_eq!(body.slices(0..MAX).flatten().copied().collect::<Vec<u8>>(), bytes);
-        assert_eq!(read(&first), (bytes[100_000..].to_vec(), Poll::Ready(Ok(()))));
-        assert!(fill.join().is_none(), "what is complete is found in the store");
-        drop((first, second));
-        assert_eq!(count.load(Ordering::Relaxed), 1);
-        drop(fill);
-        assert_eq!(count.load(Ordering::Relaxed), 0);
-    }
-
-    #[test]
-    fn what_is_not_stored_goes_to_the_leader_alone_at_its_pace() {
-        let (fill, leader, _) = fill();
-        let follower = fill.join().unwrap();
-        let cx = Context::from_waker(Waker::noop());
-        fill.respond(response(Err(NotStored::Private), None));
-        assert!(matches!(leader.poll_head(&cx), Poll::Ready(FillHead::Response(_))));
-        assert!(matches!(follower.poll_head(&cx), Poll::Ready(FillHead::Alone)));
-        drop(follower);
-        fill.write(&vec![1; 300_000]);
-        assert_eq!(fill.backlog(), 300_000 - WINDOW_BYTES);
-        assert_eq!(read(&leader).0.len(), 300_000);
-        assert_eq!((fill.backlog(), fill.held_bytes()), (0, fill.held_bytes().min(PIECE_BYTES)));
-        assert!(!fill.is_abandoned());
-        drop(leader);
-        assert!(fill.is_abandoned() && fill.body().is_none());
-    }
-
-    #[test]
-    fn what_grows_too_large_still_reaches_its_readers() {
-        let (fill, leader, _) = fill();
-        let follower = fill.join().unwrap();
-        fill.respond(response(stored(), None));
-        fill.write(&vec![1; MAX as usize]);
-        assert_eq!(fill.backlog(), 0);
-        fill.write(&[1]);
-        assert!(fill.backlog() > 0 && fill.join().is_none());
-        assert_eq!(read(&leader).0.len(), MAX as usize + 1);
-        assert!(fill.backlog() > 0, "the slower reader decides");
-        assert_eq!(read(&follower).0.len(), MAX as usize + 1);
-        assert_eq!(fill.backlog(), 0);
-        assert!(fill.body().is_none());
-    }
-
-    #[test]
-    fn what_breaks_off_is_not_whole() {
-        let (fill, leader, _) = fill();
-        fill.respond(response(stored(), Some(5)));
-        fill.write(b"abc");
-        fill.fail();
-        assert_eq!(read(&leader), (b"abc".to_vec(), Poll::Ready(Err(BrokenOff))));
-        let (other, reader, _) = self::fill();
-        other.fail();
-        let cx = Context::from_waker(Waker::noop());
-        assert!(matches!(reader.poll_head(&cx), Poll::Ready(FillHead::Failed)));
-    }
-}
+mod tests;

@@ -4,31 +4,16 @@ use http::condition::parse_date_s;
 use http::{Fields, Status};
 
 use crate::directives::{RequestDirectives, ResponseDirectives, decimal};
-use crate::vary::VaryFault;
-
-/// What a route decides for its cache.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Policy {
-    /// Responses with `Set-Cookie` may be stored. Default false.
-    pub stores_cookies: bool,
-    /// The longest freshness that is guessed from `Last-Modified`, in seconds. Default a day.
-    pub heuristic_s_max: u64,
-    /// How long a response may be used stale where the origin cannot be reached, in seconds, unless it forbids that. Default
-    /// an hour.
-    pub unreachable_s: u64,
-}
-
-impl Default for Policy {
-    fn default() -> Policy {
-        Policy { stores_cookies: false, heuristic_s_max: 86_400, unreachable_s: 3600 }
-    }
-}
+use crate::not_stored::NotStored;
+use crate::policy::{Policy, RulePolicy};
 
 /// What of a request decides whether its response may be stored.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RequestFacts {
-    /// It has `Authorization`.
+    /// It has `Authorization`, or its client has shown a certificate.
     pub is_authorized: bool,
+    /// It has `Cookie`.
+    pub has_cookies: bool,
     /// What its `Cache-Control` says.
     pub directives: RequestDirectives,
 }
@@ -57,72 +42,10 @@ pub struct Freshness {
     pub if_error_s: u64,
     /// The same where it answers nothing.
     pub unreachable_s: u64,
+    /// How long after that it is kept to be validated, in seconds; `None` for as long as there is room.
+    pub keep_s: Option<u64>,
     /// It is validated before each use.
     pub no_cache: bool,
-}
-
-/// Why a response is not stored.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum NotStored {
-    /// The request says `no-store`.
-    RequestNoStore,
-    /// The response says `no-store`.
-    NoStore,
-    /// It is for one user.
-    Private,
-    /// The request had credentials, and the response does not allow to store it.
-    Authorization,
-    /// It sets a cookie.
-    SetCookie,
-    /// It is a part, an error of this server, or of a status that is not understood.
-    Status,
-    /// It depends on what no request shows, or on too much.
-    Vary,
-    /// Nothing says how long it is fresh, and it cannot be validated.
-    NoFreshness,
-    /// It is larger than an object may be.
-    TooLarge,
-    /// The server is short of memory.
-    Memory,
-    /// It was purged while it was received.
-    Purged,
-}
-
-impl NotStored {
-    /// For `komainu cache why`.
-    #[must_use]
-    pub const fn text(self) -> &'static str {
-        match self {
-            NotStored::RequestNoStore => "the request says no-store",
-            NotStored::NoStore => "the response says no-store",
-            NotStored::Private => "the response says private",
-            NotStored::Authorization => {
-                "the request has Authorization, and the response says none of public, s-maxage and must-revalidate"
-            }
-            NotStored::SetCookie => "the response sets a cookie",
-            NotStored::Status => "responses of this status are not stored",
-            NotStored::Vary => "the response varies by *, or by more than is remembered",
-            NotStored::NoFreshness => "nothing says how long the response is fresh",
-            NotStored::TooLarge => "the response is larger than a stored one may be",
-            NotStored::Memory => "the server is short of memory",
-            NotStored::Purged => "the URL was purged while the response was received",
-        }
-    }
-
-    /// Whether other requests for the same URL are likely to get such a response too.
-    #[must_use]
-    pub const fn is_of_url(self) -> bool {
-        !matches!(
-            self,
-            NotStored::RequestNoStore | NotStored::Authorization | NotStored::Memory | NotStored::Purged
-        )
-    }
-}
-
-impl From<VaryFault> for NotStored {
-    fn from(_: VaryFault) -> NotStored {
-        NotStored::Vary
-    }
 }
 
 /// Whether a response to GET may be stored, and how long it is fresh then.
@@ -136,31 +59,60 @@ pub fn assess(
     times: ResponseTimes,
     policy: &Policy,
 ) -> Result<Freshness, NotStored> {
-    let directives = ResponseDirectives::of(fields);
+    let rule = &policy.rule;
+    let directives = match rule.ignores_cache_control {
+        true => ResponseDirectives::default(),
+        false => ResponseDirectives::of(fields),
+    };
     may_store(request, status, fields, &directives, policy)?;
     let date_s = fields.first(b"date").and_then(parse_date_s);
-    let (lifetime_s, is_explicit) =
-        lifetime(status, fields, &directives, date_s.unwrap_or(times.answered_s), policy);
     let age_s = fields.first(b"age").and_then(age).unwrap_or(0);
     let delay_s = times.answered_s.saturating_sub(times.asked_s);
     let apparent_s = date_s.map_or(0, |date_s| times.answered_s.saturating_sub(date_s));
+    let initial_age_s = apparent_s.max(age_s + delay_s);
+    let stated = lifetime(status, fields, &directives, date_s.unwrap_or(times.answered_s), policy);
+    let (lifetime_s, is_explicit, is_by_rule) = ruled_lifetime(stated, &directives, initial_age_s, rule);
+    if is_by_rule && request.has_cookies && !rule.with_cookies {
+        return Err(NotStored::Cookie);
+    }
     let forbids_stale = directives.forbids_stale();
     let unless_forbidden = |seconds: u64| if forbids_stale { 0 } else { seconds };
-    let if_error_s = unless_forbidden(directives.stale_if_error_s.unwrap_or(0));
+    let stale = (directives.stale_while_revalidate_s, directives.stale_if_error_s);
+    let if_error_s = unless_forbidden(stale.1.or(rule.if_error_s).unwrap_or(0));
     let freshness = Freshness {
         answered_s: times.answered_s,
-        initial_age_s: apparent_s.max(age_s + delay_s),
+        initial_age_s,
         lifetime_s,
-        while_revalidate_s: unless_forbidden(directives.stale_while_revalidate_s.unwrap_or(0)),
+        while_revalidate_s: unless_forbidden(stale.0.or(rule.while_revalidate_s).unwrap_or(0)),
         if_error_s,
         unreachable_s: if_error_s.max(unless_forbidden(policy.unreachable_s)),
+        keep_s: rule.keep_s,
         no_cache: directives.no_cache,
     };
     let has_validator = fields.first(b"etag").is_some() || fields.first(b"last-modified").is_some();
+    let is_of_use_stale = is_explicit || stale.0.or(stale.1).is_some();
     let is_useful = freshness.is_fresh(times.answered_s)
-        || freshness.while_revalidate_s + if_error_s > 0
+        || is_of_use_stale && freshness.while_revalidate_s + if_error_s > 0
         || has_validator && (is_explicit || directives.no_cache);
     if is_useful { Ok(freshness) } else { Err(NotStored::NoFreshness) }
+}
+
+/// The lifetime as rules make it of the one that a response states, whether it is explicit, and whether only a rule lets the
+/// response be stored.
+fn ruled_lifetime(
+    (lifetime_s, is_explicit): (u64, bool),
+    directives: &ResponseDirectives,
+    initial_age_s: u64,
+    rule: &RulePolicy,
+) -> (u64, bool, bool) {
+    // From its arrival on, however old it is.
+    let ruled = match (rule.ttl_s, rule.default_ttl_s) {
+        (Some(ttl_s), _) => ttl_s,
+        (None, Some(ttl_s)) if !is_explicit && !directives.no_cache => ttl_s,
+        _ => return (lifetime_s, is_explicit, false),
+    };
+    let is_offered = is_explicit && lifetime_s > 0 || directives.public;
+    (if ruled == 0 { 0 } else { initial_age_s + ruled }, true, !is_offered)
 }
 
 fn may_store(
@@ -172,6 +124,9 @@ fn may_store(
 ) -> Result<(), NotStored> {
     if request.directives.no_store {
         return Err(NotStored::RequestNoStore);
+    }
+    if policy.rule.refuses {
+        return Err(NotStored::Rule);
     }
     if status.is_informational() || matches!(status.code(), 206 | 304) {
         return Err(NotStored::Status);
@@ -187,7 +142,7 @@ fn may_store(
         return Err(NotStored::Private);
     }
     let is_shared = directives.public || directives.must_revalidate || directives.s_maxage_s.is_some();
-    if request.is_authorized && !is_shared {
+    if request.is_authorized && !is_shared && !policy.rule.with_authorization {
         return Err(NotStored::Authorization);
     }
     let is_removed = directives.unstored.iter().any(|name| name == b"set-cookie");
@@ -208,8 +163,10 @@ fn lifetime(
     if let Some(lifetime_s) = directives.lifetime_s() {
         return (lifetime_s, true);
     }
-    if let Some(expires) = fields.first(b"expires").filter(|_| !directives.is_targeted) {
-        let expires_s = parse_date_s(expires).unwrap_or(0);
+    if let Some(expires) =
+        fields.first(b"expires").filter(|_| !directives.is_targeted && !policy.rule.ignores_expires)
+    {
+        let expires_s = parse_date_s(expires).or_else(|| parse_date_s(&usual_case(expires))).unwrap_or(0);
         return (expires_s.saturating_sub(date_s), true);
     }
     if !(is_heuristic(status) || directives.public) {
@@ -218,6 +175,41 @@ fn lifetime(
     let modified_s = fields.first(b"last-modified").and_then(parse_date_s);
     let guess_s = modified_s.map_or(0, |modified_s| date_s.saturating_sub(modified_s) / 10);
     (guess_s.min(policy.heuristic_s_max), false)
+}
+
+/// What decided how long a stored response is fresh, for people.
+#[must_use]
+pub fn decided_by(status: Status, fields: &Fields, freshness: &Freshness) -> String {
+    let directives = ResponseDirectives::of(fields);
+    let date_s = fields.first(b"date").and_then(parse_date_s).unwrap_or(freshness.answered_s);
+    let (stated_s, _) = lifetime(status, fields, &directives, date_s, &Policy::default());
+    let field = if directives.is_targeted { "CDN-Cache-Control" } else { "Cache-Control" };
+    match (directives.no_cache, directives.s_maxage_s, directives.max_age_s) {
+        _ if (directives.no_cache, stated_s) != (freshness.no_cache, freshness.lifetime_s) => {
+            "the configuration of the route".to_owned()
+        }
+        (true, ..) => format!("{field}: no-cache"),
+        (_, Some(seconds), _) => format!("{field}: s-maxage={seconds}"),
+        (.., Some(seconds)) => format!("{field}: max-age={seconds}"),
+        _ if fields.first(b"expires").is_some() && !directives.is_targeted => "Expires".to_owned(),
+        _ if fields.first(b"last-modified").is_some() => "a tenth of the time since Last-Modified".to_owned(),
+        _ => "nothing: it is validated each time".to_owned(),
+    }
+}
+
+/// A date with its names as they are usually written: their case does not count (section 4.2).
+fn usual_case(date: &[u8]) -> Vec<u8> {
+    let mut in_word = false;
+    let mut usual: Vec<u8> = Vec::with_capacity(date.len());
+    for byte in date {
+        usual.push(if in_word { byte.to_ascii_lowercase() } else { byte.to_ascii_uppercase() });
+        in_word = byte.is_ascii_alphabetic();
+    }
+    if usual.ends_with(b"Gmt") {
+        let at = usual.len() - 3;
+        usual[at..].make_ascii_uppercase();
+    }
+    usual
 }
 
 /// The value of `Age`: the first of several, and nothing that is no number.
@@ -246,6 +238,13 @@ impl Freshness {
     #[must_use]
     pub fn is_fresh(&self, now_s: u64) -> bool {
         !self.no_cache && self.age_s(now_s) < self.lifetime_s
+    }
+
+    /// Whether it is kept still: it may be used, or asked about.
+    #[must_use]
+    pub fn is_kept(&self, now_s: u64) -> bool {
+        let stale_s = self.while_revalidate_s.max(self.if_error_s).max(self.unreachable_s);
+        self.keep_s.is_none_or(|keep_s| self.age_s(now_s) < self.lifetime_s + stale_s.max(keep_s))
     }
 
     /// Whether it may be used while it is being validated.
@@ -304,6 +303,9 @@ mod tests {
             (200, &[("Expires", "@30"), ("Date", "@0")], Some(30)),
             (200, &[("Expires", "@30"), ("Date", "@10")], Some(20)),
             (200, &[("Expires", "0"), ("Date", "@0")], None),
+            (200, &[("Expires", "tue, 14 nov 2023 22:14:20 gmt"), ("Date", "@0")], Some(60)),
+            (200, &[("Expires", "TUE, 14 NOV 2023 22:14:20 GMT"), ("Date", "@0")], Some(60)),
+            (200, &[("Expires", "Tue, 14 Nov 2023 22:14:20 GMT+1"), ("Date", "@0")], None),
             (200, &[("Expires", "@100"), ("Cache-Control", "max-age=0")], None),
             (200, &[("Expires", "@100"), ("Cache-Control", "max-age=0"), ("ETag", "\"a\"")], Some(0)),
             (200, &[("ETag", "\"a\"")], None),
@@ -323,6 +325,26 @@ mod tests {
             (200, &[], None),
         ] {
             assert_eq!(lifetime_of(status, lines), lifetime_s, "{status} {lines:?}");
+        }
+    }
+
+    #[test]
+    fn what_decides_is_shown_to_people() {
+        for (lifetime_s, lines, wanted) in [
+            (5, &[("Cache-Control", "max-age=60, s-maxage=5")][..], "Cache-Control: s-maxage=5"),
+            (60, &[("Cache-Control", "max-age=60"), ("Expires", "0")], "Cache-Control: max-age=60"),
+            (600, &[("Cache-Control", "max-age=60")], "the configuration of the route"),
+            (60, &[("CDN-Cache-Control", "max-age=60"), ("Expires", "0")], "CDN-Cache-Control: max-age=60"),
+            (0, &[("Expires", "0")], "Expires"),
+            (0, &[("Last-Modified", "0")], "a tenth of the time since Last-Modified"),
+            (0, &[], "nothing: it is validated each time"),
+        ] {
+            let mut fields = Fields::new();
+            lines
+                .iter()
+                .for_each(|(name, value)| fields.try_push(name.as_bytes(), value.as_bytes()).unwrap());
+            let freshness = Freshness { lifetime_s, ..Freshness::default() };
+            assert_eq!(decided_by(Status::OK, &fields, &freshness), wanted);
         }
     }
 
@@ -396,5 +418,107 @@ mod tests {
                 !strict.serves_on_error(NOW_S + 10, false) && !strict.serves_while_revalidating(NOW_S + 10)
             );
         }
+    }
+
+    #[test]
+    fn rules_decide_where_they_may() {
+        let by = |rule: RulePolicy, has_cookies: bool, status: u16, lines: &[(&str, &str)]| {
+            let mut fields = Fields::new();
+            lines
+                .iter()
+                .for_each(|(name, value)| fields.try_push(name.as_bytes(), value.as_bytes()).unwrap());
+            let request =
+                RequestFacts { has_cookies, is_authorized: status == 201, ..RequestFacts::default() };
+            let times = ResponseTimes { asked_s: NOW_S, answered_s: NOW_S };
+            let policy = Policy { rule, ..Policy::default() };
+            assess(&request, Status::of(status).unwrap(), &fields, times, &policy)
+                .map(|fresh| fresh.ttl_s(NOW_S))
+        };
+        let none = RulePolicy::default();
+        let ttl = RulePolicy { ttl_s: Some(60), ..none };
+        let usual = RulePolicy { default_ttl_s: Some(60), ..none };
+        let deaf = RulePolicy { ignores_cache_control: true, ..ttl };
+        for (rule, has_cookies, status, lines, outcome) in [
+            (ttl, false, 200, &[][..], Ok(60)),
+            (ttl, false, 404, &[], Ok(60)),
+            (ttl, false, 503, &[("Cache-Control", "max-age=5"), ("Age", "1000")], Ok(60)),
+            (ttl, false, 200, &[("Cache-Control", "s-maxage=0")], Ok(60)),
+            (ttl, false, 200, &[("Cache-Control", "private")], Err(NotStored::Private)),
+            (ttl, false, 200, &[("Cache-Control", "no-store")], Err(NotStored::NoStore)),
+            (ttl, false, 200, &[("Set-Cookie", "a=b")], Err(NotStored::SetCookie)),
+            (ttl, false, 201, &[], Err(NotStored::Authorization)),
+            (ttl, false, 206, &[], Err(NotStored::Status)),
+            (RulePolicy { with_authorization: true, ..ttl }, false, 201, &[], Ok(60)),
+            (ttl, true, 200, &[], Err(NotStored::Cookie)),
+            (ttl, true, 200, &[("Cache-Control", "max-age=0")], Err(NotStored::Cookie)),
+            (ttl, true, 200, &[("Cache-Control", "max-age=5")], Ok(60)),
+            (ttl, true, 200, &[("Cache-Control", "public")], Ok(60)),
+            (RulePolicy { with_cookies: true, ..ttl }, true, 200, &[], Ok(60)),
+            (usual, false, 200, &[], Ok(60)),
+            (usual, false, 200, &[("Cache-Control", "max-age=5")], Ok(5)),
+            (usual, false, 200, &[("Cache-Control", "max-age=0")], Err(NotStored::NoFreshness)),
+            (usual, false, 200, &[("Cache-Control", "no-cache")], Err(NotStored::NoFreshness)),
+            (usual, true, 200, &[], Err(NotStored::Cookie)),
+            (deaf, false, 200, &[("Cache-Control", "private, no-store, no-cache")], Ok(60)),
+            (deaf, true, 200, &[("Cache-Control", "public, max-age=5")], Err(NotStored::Cookie)),
+            (
+                deaf,
+                false,
+                200,
+                &[("Cache-Control", "private"), ("Set-Cookie", "a=b")],
+                Err(NotStored::SetCookie),
+            ),
+            (
+                RulePolicy { refuses: true, ..ttl },
+                false,
+                200,
+                &[("Cache-Control", "max-age=5")],
+                Err(NotStored::Rule),
+            ),
+            (
+                RulePolicy { ttl_s: Some(0), ..none },
+                false,
+                200,
+                &[("Cache-Control", "max-age=5")],
+                Err(NotStored::NoFreshness),
+            ),
+            (RulePolicy { ignores_expires: true, ..usual }, false, 200, &[("Expires", "0")], Ok(60)),
+            (
+                RulePolicy { while_revalidate_s: Some(9), ..none },
+                false,
+                200,
+                &[],
+                Err(NotStored::NoFreshness),
+            ),
+        ] {
+            assert_eq!(by(rule, has_cookies, status, lines), outcome, "{rule:?} {status} {lines:?}");
+        }
+    }
+
+    #[test]
+    fn rules_say_how_long_stale_responses_are_of_use() {
+        let rule = RulePolicy {
+            while_revalidate_s: Some(20),
+            if_error_s: Some(30),
+            keep_s: Some(5000),
+            ..RulePolicy::default()
+        };
+        let of = |value: &str| {
+            let mut fields = Fields::new();
+            fields.try_push(b"Cache-Control", value.as_bytes()).unwrap();
+            fields.try_push(b"ETag", b"\"a\"").unwrap();
+            let times = ResponseTimes { asked_s: NOW_S, answered_s: NOW_S };
+            let policy = Policy { rule, ..Policy::default() };
+            assess(&RequestFacts::default(), Status::OK, &fields, times, &policy).unwrap()
+        };
+        let plain = of("max-age=10");
+        assert!(plain.serves_while_revalidating(NOW_S + 29) && !plain.serves_while_revalidating(NOW_S + 30));
+        assert!(plain.serves_on_error(NOW_S + 39, true) && !plain.serves_on_error(NOW_S + 40, true));
+        assert!(plain.is_kept(NOW_S + 5009) && !plain.is_kept(NOW_S + 5010));
+        let stated = of("max-age=10, stale-while-revalidate=1, stale-if-error=2");
+        assert!(!stated.serves_while_revalidating(NOW_S + 11) && !stated.serves_on_error(NOW_S + 12, true));
+        let strict = of("max-age=10, must-revalidate");
+        assert!(!strict.serves_while_revalidating(NOW_S + 10) && !strict.serves_on_error(NOW_S + 10, true));
+        assert!(strict.is_kept(NOW_S + 5009) && !strict.is_kept(NOW_S + 5010));
     }
 }

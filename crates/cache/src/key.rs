@@ -39,6 +39,20 @@ pub fn write_key(
     out.len() <= KEY_BYTES_MAX
 }
 
+/// Changes the query of a key.
+pub fn rewrite_query(key: &mut Vec<u8>, normal: impl FnOnce(&[u8]) -> Option<Vec<u8>>) {
+    let end = url(key).len();
+    let Some(at) = key[..end].iter().position(|&byte| byte == b'?') else { return };
+    let rest = key.split_off(end);
+    let query = normal(&key[at + 1..]);
+    key.truncate(at);
+    if let Some(query) = query {
+        key.push(b'?');
+        key.extend_from_slice(&query);
+    }
+    key.extend_from_slice(&rest);
+}
+
 /// The key of what a response's `Location` or `Content-Location` names, if that is on the same host: `host` is the request's own.
 #[must_use]
 pub fn sibling(key: &[u8], host: &[u8], reference: &[u8]) -> Option<Vec<u8>> {
@@ -72,6 +86,20 @@ pub fn sibling(key: &[u8], host: &[u8], reference: &[u8]) -> Option<Vec<u8>> {
 pub fn url(key: &[u8]) -> &[u8] {
     let end = key.iter().position(|&byte| byte == b' ').unwrap_or(key.len());
     &key[..end]
+}
+
+/// A URL from its `//` on.
+#[must_use]
+pub fn without_scheme(url: &[u8]) -> &[u8] {
+    &url[url.iter().position(|&byte| byte == b'/').unwrap_or(0)..]
+}
+
+/// The host of a URL or key, with its port where it has one.
+#[must_use]
+pub fn host(url: &[u8]) -> &[u8] {
+    let rest = without_scheme(url);
+    let rest = rest.strip_prefix(b"//").unwrap_or(rest);
+    &rest[..rest.iter().position(|&byte| byte == b'/').unwrap_or(rest.len())]
 }
 
 /// A URL in the form of keys; `None` for what is no URL. Without a scheme (`//host/path`) the result begins with `//`.
@@ -123,6 +151,20 @@ mod tests {
         let mut out = Vec::new();
         assert!(write_key(&mut out, false, b"a", b"/x", None, b"other.test"));
         assert_eq!((&out[..], url(&out)), (&b"http://a/x other.test"[..], &b"http://a/x"[..]));
+    }
+
+    #[test]
+    fn a_query_is_rewritten() {
+        for (key, wanted) in [
+            ("http://a/x?b&a", "http://a/x?a"),
+            ("http://a/x", "http://a/x"),
+            ("http://a/x?", "http://a/x"),
+            ("http://a/x?b q=?", "http://a/x q=?"),
+        ] {
+            let mut key = key.as_bytes().to_vec();
+            rewrite_query(&mut key, |query| query.ends_with(b"a").then(|| b"a".to_vec()));
+            assert_eq!(String::from_utf8(key).unwrap(), wanted);
+        }
     }
 
     #[test]

@@ -1,13 +1,14 @@
 //! A stored response.
 
 use std::fmt;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use http::{Fields, Name, Status};
 
 use crate::directives::ResponseDirectives;
 use crate::freshness::Freshness;
+use crate::tags::{Indexed, Tags, strip};
 use crate::vary::RequestVariant;
 
 /// What an object costs beside its bytes: its parts of the allocator's blocks and of the tables.
@@ -43,6 +44,13 @@ pub struct Object {
     /// The requests that it answers.
     pub variant: RequestVariant,
     freshness: Freshness,
+    /// The fields for clients, where they are others: without tags.
+    shown: Option<Fields>,
+    tags: Tags,
+    /// While it is stored.
+    indexed: OnceLock<Indexed>,
+    /// How often it was the answer.
+    hits: AtomicU64,
     /// When a soft purge made it stale, in seconds since 1970; `u64::MAX` for never.
     expired_s: AtomicU64,
     held: Option<HeldBytes>,
@@ -97,8 +105,42 @@ impl Object {
         variant: RequestVariant,
         freshness: Freshness,
     ) -> Object {
-        let expired_s = AtomicU64::new(u64::MAX);
-        Object { status, fields, body, variant, freshness, expired_s, held: None }
+        let mut shown = fields.clone();
+        let shown = strip(&mut shown).then_some(shown);
+        // What has too many is not stored.
+        let tags = Tags::of(&fields).unwrap_or_default();
+        let (hits, expired_s) = (AtomicU64::new(0), AtomicU64::new(u64::MAX));
+        let indexed = OnceLock::new();
+        Object { status, fields, body, variant, freshness, shown, tags, indexed, hits, expired_s, held: None }
+    }
+
+    /// The fields that clients get.
+    #[must_use]
+    pub fn shown_fields(&self) -> &Fields {
+        self.shown.as_ref().unwrap_or(&self.fields)
+    }
+
+    /// The tags and groups that it is purged by.
+    #[must_use]
+    pub fn tags(&self) -> &Tags {
+        &self.tags
+    }
+
+    /// It is found by its tags for as long as it lives.
+    pub(crate) fn index(&self, indexed: Indexed) {
+        // A response is stored once.
+        let _ = self.indexed.set(indexed);
+    }
+
+    /// It was the answer once more.
+    pub fn count_hit(&self) {
+        self.hits.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// How often it was the answer.
+    #[must_use]
+    pub fn hits(&self) -> u64 {
+        self.hits.load(Ordering::Relaxed)
     }
 
     /// The same, and its bytes count as held for as long as it lives.
@@ -120,31 +162,29 @@ impl Object {
         freshness
     }
 
-    /// Makes it stale from now on; it may still be used where stale responses may.
-    pub fn expire(&self, now_s: u64) {
-        self.expired_s.fetch_min(now_s, Ordering::AcqRel);
+    /// Makes it stale from now on; it may still be used where stale responses may. False where that was done before.
+    pub fn expire(&self, now_s: u64) -> bool {
+        self.expired_s.fetch_min(now_s, Ordering::AcqRel) == u64::MAX
+    }
+
+    /// Whether a soft purge has made it stale.
+    #[must_use]
+    pub fn is_expired(&self) -> bool {
+        self.expired_s.load(Ordering::Acquire) != u64::MAX
     }
 
     /// Bytes of memory that it counts as.
     #[must_use]
     pub fn weight_bytes(&self) -> u64 {
-        (OBJECT_BYTES + self.fields.wire().len() + self.variant.weight_bytes()) as u64 + self.body.len
+        let shown = self.shown.as_ref().map_or(0, |shown| shown.wire().len());
+        let fields = self.fields.wire().len() + shown + self.tags.weight_bytes();
+        (OBJECT_BYTES + fields + self.variant.weight_bytes()) as u64 + self.body.len
     }
 
     /// Whether it has a way to ask the origin if it is still valid.
     #[must_use]
     pub fn has_validator(&self) -> bool {
         self.fields.first(b"etag").is_some() || self.fields.first(b"last-modified").is_some()
-    }
-
-    /// Whether it has been given this tag (`Surrogate-Key`, `xkey`, `Cache-Tag`).
-    #[must_use]
-    pub fn has_tag(&self, tag: &[u8]) -> bool {
-        let is_tags = |name: &[u8]| {
-            [&b"surrogate-key"[..], b"xkey", b"cache-tag"].iter().any(|one| name.eq_ignore_ascii_case(one))
-        };
-        let separates = |byte: &u8| matches!(byte, b' ' | b'\t' | b',');
-        self.fields.iter().any(|(name, value)| is_tags(name) && value.split(separates).any(|one| one == tag))
     }
 
     /// The fields that it has after the origin has answered 304 with these (RFC 9111 section 3.2).
@@ -211,6 +251,7 @@ pub(crate) mod tests {
             while_revalidate_s: 5,
             if_error_s: 0,
             unreachable_s: 0,
+            keep_s: None,
             no_cache: false,
         }
     }
@@ -273,10 +314,14 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn tags() {
-        let object = object(&[("Surrogate-Key", "a b"), ("xkey", "c"), ("Cache-Tag", "d,e")], "");
-        for (tag, has) in [("a", true), ("b", true), ("c", true), ("d", true), ("e", true), ("f", false)] {
-            assert_eq!(object.has_tag(tag.as_bytes()), has, "{tag}");
-        }
+    fn tags_are_kept_for_purges_and_not_for_clients() {
+        let object = object(&[("A", "1"), ("Surrogate-Key", "a b")], "");
+        assert_eq!((object.tags().text(), object.shown_fields().wire()), (&b"a b"[..], &b"A: 1\r\n"[..]));
+        // A 304 without tags leaves them; one with tags replaces them.
+        assert_eq!(object.updated_fields(&fields(&[("A", "2")])).first(b"surrogate-key"), Some(&b"a b"[..]));
+        assert_eq!(
+            object.updated_fields(&fields(&[("Surrogate-Key", "c")])).first(b"surrogate-key"),
+            Some(&b"c"[..])
+        );
     }
 }

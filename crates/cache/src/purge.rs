@@ -1,17 +1,37 @@
-//! What a purge is about.
+//! What a purge is about, and what purges there were while a response was on its way.
 
-use crate::key::{normal_url, url};
+use std::collections::{HashMap, VecDeque};
+
+use crate::key::{host, normal_url, url, without_scheme};
 use crate::object::Object;
+use crate::tags::{LabelKind, Tags, label, mark};
+
+/// Purges of URLs, tags and groups that a response on its way is compared with. One that began before as many more is not stored.
+const LATEST_MAX: usize = 16 * 1024;
+/// The same for prefixes, which are compared one by one.
+const PREFIXES_MAX: usize = 256;
 
 /// What a purge is about.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Purge {
-    /// One URL, in all its variants.
+    /// One URL, in all its variants; one that begins with `//` is of both schemes.
     Exact(Vec<u8>),
     /// Every URL that begins so.
     Prefix(Vec<u8>),
-    /// Every response with this tag.
-    Tag(Vec<u8>),
+    /// Every response with this tag, or in this group.
+    Tag {
+        /// The tag.
+        tag: Vec<u8>,
+        /// The host, as keys have it; `None` for every one.
+        host: Option<Vec<u8>>,
+    },
+    /// Every response in this group (RFC 9875).
+    Group {
+        /// The group.
+        group: Vec<u8>,
+        /// Scheme and host, as keys begin.
+        origin: Vec<u8>,
+    },
     /// Everything.
     All,
 }
@@ -30,14 +50,13 @@ impl Purge {
     #[must_use]
     pub(crate) fn is_of_key(&self, key: &[u8]) -> bool {
         let url = url(key);
-        let of = |wanted: &[u8]| -> &[u8] {
-            let at = url.iter().position(|&byte| byte == b'/').unwrap_or(0);
-            if wanted.starts_with(b"//") { &url[at..] } else { url }
-        };
+        let of = |wanted: &[u8]| if wanted.starts_with(b"//") { without_scheme(url) } else { url };
         match self {
             Purge::Exact(wanted) => of(wanted) == &wanted[..],
             Purge::Prefix(wanted) => of(wanted).starts_with(wanted),
-            Purge::Tag(_) => false,
+            Purge::Tag { host: None, .. } => true,
+            Purge::Tag { host: Some(wanted), .. } => host(key) == &wanted[..],
+            Purge::Group { origin: wanted, .. } => origin(key) == &wanted[..],
             Purge::All => true,
         }
     }
@@ -45,16 +64,102 @@ impl Purge {
     /// Whether it is about a response that is stored under that key.
     #[must_use]
     pub(crate) fn is_of(&self, key: &[u8], object: &Object) -> bool {
+        let labels = self.labels();
+        self.is_of_key(key) && (labels.is_empty() || labels.iter().any(|label| object.tags().has(*label)))
+    }
+
+    /// The labels of which a response must have one.
+    pub(crate) fn labels(&self) -> Vec<u64> {
         match self {
-            Purge::Tag(tag) => object.has_tag(tag),
-            purge => purge.is_of_key(key),
+            Purge::Tag { tag, .. } => vec![label(LabelKind::Tag, tag), label(LabelKind::Group, tag)],
+            Purge::Group { group, .. } => vec![label(LabelKind::Group, group)],
+            _ => Vec::new(),
         }
+    }
+
+    /// The URLs of an exact purge.
+    pub(crate) fn urls(&self) -> Vec<Vec<u8>> {
+        match self {
+            Purge::Exact(url) if url.starts_with(b"//") => {
+                vec![[b"http:", &url[..]].concat(), [b"https:", &url[..]].concat()]
+            }
+            Purge::Exact(url) => vec![url.clone()],
+            _ => Vec::new(),
+        }
+    }
+}
+
+/// Scheme and host of a key.
+pub(crate) fn origin(key: &[u8]) -> &[u8] {
+    let host_at = key.windows(3).position(|part| part == b"://").map_or(0, |at| at + 3);
+    let end = key[host_at..].iter().position(|&byte| byte == b'/').map_or(key.len(), |at| host_at + at);
+    &key[..end]
+}
+
+/// The purges so far, as far as responses on their way need to know.
+#[derive(Debug, Default)]
+pub(crate) struct PurgeLog {
+    /// How many there were.
+    pub(crate) count: u64,
+    /// What began before this one is not stored: it is forgotten what has been purged since.
+    floor: u64,
+    /// The number of the latest purge of a URL, a tag or a group, by its mark.
+    latest: HashMap<u64, u64>,
+    /// Other purges, with their numbers.
+    prefixes: VecDeque<(u64, Purge)>,
+}
+
+impl PurgeLog {
+    pub(crate) fn add(&mut self, purge: &Purge) {
+        self.count += 1;
+        let marks: Vec<u64> = match purge {
+            Purge::Exact(_) => purge.urls().iter().map(|url| mark(label(LabelKind::Url, url), b"")).collect(),
+            Purge::Tag { host, .. } => {
+                let scope = host.as_deref().unwrap_or_default();
+                purge.labels().into_iter().map(|label| mark(label, scope)).collect()
+            }
+            Purge::Group { origin, .. } => {
+                purge.labels().into_iter().map(|label| mark(label, origin)).collect()
+            }
+            Purge::Prefix(_) | Purge::All => {
+                self.prefixes.push_back((self.count, purge.clone()));
+                Vec::new()
+            }
+        };
+        if self.prefixes.len() > PREFIXES_MAX
+            && let Some((number, _)) = self.prefixes.pop_front()
+        {
+            self.floor = self.floor.max(number);
+        }
+        if self.latest.len() + marks.len() > LATEST_MAX {
+            self.latest.clear();
+            self.floor = self.count - 1;
+        }
+        self.latest.extend(marks.into_iter().map(|mark| (mark, self.count)));
+    }
+
+    /// Whether a response with these tags, which was asked for after `began_after` purges, has been purged since.
+    pub(crate) fn reaches(&self, began_after: u64, key: &[u8], tags: &Tags) -> bool {
+        if began_after >= self.count {
+            return false;
+        }
+        if began_after < self.floor {
+            return true;
+        }
+        let is_later = |mark: u64| self.latest.get(&mark).is_some_and(|number| *number > began_after);
+        let is_tagged = |label: &u64| {
+            [&b""[..], host(key), origin(key)].into_iter().any(|scope| is_later(mark(*label, scope)))
+        };
+        is_later(mark(label(LabelKind::Url, url(key)), b""))
+            || tags.labels().iter().any(is_tagged)
+            || self.prefixes.iter().any(|(number, purge)| *number > began_after && purge.is_of_key(key))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::object::tests::fields;
 
     #[test]
     fn urls_and_prefixes() {
@@ -73,5 +178,68 @@ mod tests {
         }
         assert_eq!(Purge::of_url("/x"), None);
         assert!(Purge::All.is_of_key(b"http://a/"));
+    }
+
+    #[test]
+    fn hosts_and_origins() {
+        for (key, origin_of, host_of) in [
+            ("https://a:8443/x?y=://z/", "https://a:8443", "a:8443"),
+            ("http://a/ b", "http://a", "a"),
+            ("x", "x", "x"),
+        ] {
+            assert_eq!(
+                (origin(key.as_bytes()), host(key.as_bytes())),
+                (origin_of.as_bytes(), host_of.as_bytes())
+            );
+        }
+    }
+
+    /// Whether the log reaches a response that began before all of it.
+    fn reached(log: &PurgeLog, key: &str, tags: &str) -> bool {
+        let tags = Tags::of(&fields(&[("xkey", tags), ("Cache-Groups", &format!("\"g-{tags}\""))])).unwrap();
+        log.reaches(0, key.as_bytes(), &tags)
+    }
+
+    #[test]
+    fn the_log_knows_what_a_purge_was_about() {
+        let tag = |host: Option<&str>| Purge::Tag { tag: b"t".to_vec(), host: host.map(|host| host.into()) };
+        let group = Purge::Group { group: b"g-t".to_vec(), origin: b"http://a".to_vec() };
+        for (purge, key, tags, is) in [
+            (Purge::of_url("http://a/x").unwrap(), "http://a/x", "", true),
+            (Purge::of_url("//a/x").unwrap(), "https://a/x variation", "", true),
+            (Purge::of_url("http://a/x").unwrap(), "http://a/xy", "", false),
+            (Purge::of_url("//a/x*").unwrap(), "https://a/xy", "", true),
+            (tag(None), "http://a/", "t", true),
+            (tag(None), "http://a/", "u", false),
+            (tag(Some("a")), "https://a/", "t", true),
+            (tag(Some("b")), "https://a/", "t", false),
+            (group.clone(), "http://a/", "t", true),
+            (group, "https://a/", "t", false),
+            (Purge::All, "http://a/", "", true),
+        ] {
+            let mut log = PurgeLog::default();
+            log.add(&purge);
+            assert_eq!(reached(&log, key, tags), is, "{purge:?} {key} {tags}");
+            assert!(!log.reaches(1, key.as_bytes(), &Tags::default()), "what began later is not concerned");
+        }
+    }
+
+    #[test]
+    fn what_is_forgotten_counts_as_purged() {
+        let mut log = PurgeLog::default();
+        for n in 0..LATEST_MAX {
+            log.add(&Purge::Exact(format!("http://a/{n}").into_bytes()));
+        }
+        assert!(!reached(&log, "http://b/", ""));
+        log.add(&Purge::Exact(b"http://a/x".to_vec()));
+        assert!(reached(&log, "http://b/", "") && log.latest.len() <= LATEST_MAX);
+        assert!(!log.reaches(log.count - 1, b"http://b/", &Tags::default()));
+        assert!(log.reaches(log.count - 1, b"http://a/x", &Tags::default()));
+        let mut log = PurgeLog::default();
+        for n in 0..=PREFIXES_MAX {
+            assert!(!reached(&log, "http://b/", ""), "{n}");
+            log.add(&Purge::Prefix(format!("http://a/{n}").into_bytes()));
+        }
+        assert!(reached(&log, "http://b/", ""));
     }
 }

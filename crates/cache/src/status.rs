@@ -1,6 +1,6 @@
 //! `Cache-Status` (RFC 9211): what this cache did, for each response.
 
-use crate::freshness::NotStored;
+use crate::not_stored::NotStored;
 
 /// Why a request was passed on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,6 +1,6 @@
 //! What is stored, in memory, for all cores, and what is on its way.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::fmt;
 use std::hash::RandomState;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -11,10 +11,14 @@ use quick_cache::sync::{Cache as Table, DefaultLifecycle};
 use quick_cache::{OptionsBuilder, Weighter};
 
 use crate::fill::{Fill, FillReader};
-use crate::freshness::NotStored;
 use crate::key::url;
+use crate::not_stored::NotStored;
 use crate::object::Object;
-use crate::purge::Purge;
+use crate::outcomes::{Outcome, Outcomes};
+use crate::purge::PurgeLog;
+use crate::search::SearchRules;
+use crate::tags::{LabelKind, TagIndex, label};
+use crate::uses::UseCounts;
 
 /// Variants of one URL.
 const VARIANTS_MAX: usize = 16;
@@ -22,8 +26,6 @@ const VARIANTS_MAX: usize = 16;
 const ENTRY_BYTES: u64 = 256;
 /// Parts of the store, each with a lock of its own.
 const SHARDS: usize = 8;
-/// Purges that a response on its way is compared with; one that began before them is not stored.
-const PURGES_MAX: usize = 256;
 /// How long requests for a URL whose response was not stored do not wait for one another, in seconds.
 const UNCACHEABLE_S: u64 = 5;
 /// The average object that the table is laid out for, in bytes.
@@ -57,7 +59,11 @@ pub struct CacheEntry {
 }
 
 impl CacheEntry {
-    fn new(key: &[u8], objects: Vec<Arc<Object>>, refused: Option<(NotStored, u64)>) -> Arc<CacheEntry> {
+    pub(crate) fn new(
+        key: &[u8],
+        objects: Vec<Arc<Object>>,
+        refused: Option<(NotStored, u64)>,
+    ) -> Arc<CacheEntry> {
         let objects_weight: u64 = objects.iter().map(|object| object.weight_bytes()).sum();
         Arc::new(CacheEntry { weight: ENTRY_BYTES + key.len() as u64 + objects_weight, objects, refused })
     }
@@ -82,7 +88,7 @@ impl CacheEntry {
 }
 
 #[derive(Clone, Debug)]
-struct EntryWeight;
+pub(crate) struct EntryWeight;
 
 impl Weighter<Arc<[u8]>, Arc<CacheEntry>> for EntryWeight {
     fn weight(&self, _: &Arc<[u8]>, entry: &Arc<CacheEntry>) -> u64 {
@@ -90,17 +96,8 @@ impl Weighter<Arc<[u8]>, Arc<CacheEntry>> for EntryWeight {
     }
 }
 
-type Entries =
+pub(crate) type Entries =
     Table<Arc<[u8]>, Arc<CacheEntry>, EntryWeight, RandomState, DefaultLifecycle<Arc<[u8]>, Arc<CacheEntry>>>;
-
-/// What only one thread changes at a time.
-#[derive(Debug, Default)]
-struct Purges {
-    /// How many there were.
-    count: u64,
-    /// The latest.
-    latest: VecDeque<Purge>,
-}
 
 /// What became of requests. Sums since the start.
 #[derive(Debug, Default)]
@@ -119,6 +116,16 @@ pub struct CacheCounters {
     pub bypassed: AtomicU64,
     /// Responses stored.
     pub stored: AtomicU64,
+    /// Stored responses that newer ones took the place of.
+    pub replaced: AtomicU64,
+    /// Responses not stored, by the reason, in the order of [`NotStored::ALL`].
+    pub refused: [AtomicU64; NotStored::ALL.len()],
+    /// Responses that purges and unsafe requests removed.
+    pub removed: AtomicU64,
+    /// Purges that were asked for.
+    pub purges: AtomicU64,
+    /// Responses that purges removed or made stale.
+    pub purged: AtomicU64,
 }
 
 /// What a cache holds and did.
@@ -139,14 +146,20 @@ pub struct Cache {
     /// As they were given.
     wanted: StoreLimits,
     limits: StoreLimits,
-    entries: Entries,
-    purges: Mutex<Purges>,
+    pub(crate) entries: Entries,
+    pub(crate) index: Arc<TagIndex>,
+    purges: Mutex<PurgeLog>,
     fills: Mutex<HashMap<Arc<[u8]>, Arc<Fill>>>,
     fill_count: Arc<AtomicUsize>,
     counted_bytes: AtomicU64,
     account: Arc<dyn Fn(u64, u64) + Send + Sync>,
+    outcomes: Outcomes,
     /// What became of requests.
     pub counters: CacheCounters,
+    /// What responses have said of queries that answer alike.
+    pub search_rules: SearchRules,
+    /// How often URLs were asked for, where a rule wants to know.
+    pub uses: UseCounts,
 }
 
 impl fmt::Debug for Cache {
@@ -189,12 +202,16 @@ impl Cache {
             wanted,
             limits,
             entries,
+            index: TagIndex::new(),
             purges: Mutex::default(),
             fills: Mutex::default(),
             fill_count: Arc::default(),
             counted_bytes: AtomicU64::new(0),
             account,
+            outcomes: Outcomes::new(),
             counters: CacheCounters::default(),
+            search_rules: SearchRules::default(),
+            uses: UseCounts::default(),
         }
     }
 
@@ -265,11 +282,14 @@ impl Cache {
     /// It was purged meanwhile.
     pub fn store(&self, fill: &Fill, object: Arc<Object>) -> Result<(), NotStored> {
         let purges = self.purges();
-        let missed = usize::try_from(purges.count - fill.began_after).unwrap_or(usize::MAX);
-        let is_purged = missed > purges.latest.len()
-            || purges.latest.iter().rev().take(missed).any(|purge| purge.is_of(&fill.key, &object));
-        if is_purged {
+        if purges.reaches(fill.began_after, &fill.key, object.tags()) {
             return Err(NotStored::Purged);
+        }
+        // A URL has several keys where what a trusted proxy reports is a part of them.
+        let url = Some(url(&fill.key)).filter(|url| url.len() < fill.key.len());
+        let url = url.map(|url| label(LabelKind::Url, url));
+        if url.is_some() || !object.tags().labels().is_empty() {
+            object.index(self.index.add(object.tags(), url, &fill.key));
         }
         let before = self.entries.peek(&fill.key[..]);
         let mut objects = vec![object.clone()];
@@ -283,8 +303,10 @@ impl Cache {
             sum += other.weight_bytes();
             sum <= most || Arc::ptr_eq(other, &object)
         });
+        let replaced = before.map_or(0, |before| before.objects.len() + 1 - objects.len());
         self.entries.insert(fill.key.clone(), CacheEntry::new(&fill.key, objects, None));
         drop(purges);
+        self.counters.replaced.fetch_add(replaced as u64, Ordering::Relaxed);
         self.counters.stored.fetch_add(1, Ordering::Relaxed);
         self.settle();
         Ok(())
@@ -309,61 +331,33 @@ impl Cache {
         }
     }
 
-    /// Removes responses; a soft purge makes them stale instead. Once this returns, no core serves them as fresh. Returns how
-    /// many there were.
-    pub fn purge(&self, purge: &Purge, soft_at_s: Option<u64>) -> u64 {
-        self.purge_where(purge, None, soft_at_s)
+    /// Remembers for people what has become of a response of this key, at that second since 1970, and counts a refusal.
+    pub fn note_outcome(&self, key: &[u8], outcome: Outcome, now_s: u64) {
+        if let Outcome::Refused(why) = outcome {
+            self.counters.refused[why as usize].fetch_add(1, Ordering::Relaxed);
+        }
+        self.outcomes.note(key, outcome, now_s);
     }
 
-    /// Removes what is stored for a URL that an unsafe request has changed (RFC 9111 section 4.4).
-    pub fn invalidate(&self, key: &[u8]) {
-        self.purge_where(&Purge::Exact(url(key).to_vec()), Some(key), None);
+    /// What has become of the last response of this key, and when, in seconds since 1970; some thousand URLs are remembered.
+    #[must_use]
+    pub fn last_outcome(&self, key: &[u8]) -> Option<(Outcome, u64)> {
+        self.outcomes.of(key)
     }
 
-    /// The same, under one key where that is given.
-    fn purge_where(&self, purge: &Purge, of_key: Option<&[u8]>, soft_at_s: Option<u64>) -> u64 {
-        let mut purges = self.purges();
-        purges.count += 1;
-        purges.latest.push_back(purge.clone());
-        if purges.latest.len() > PURGES_MAX {
-            purges.latest.pop_front();
-        }
-        self.fills().retain(|_, fill| match purge {
-            // What tags it will have is not known.
-            Purge::Tag(_) => false,
-            purge => !purge.is_of_key(&fill.key),
-        });
-        let purged = AtomicU64::new(0);
-        let mut changed: Vec<(Arc<[u8]>, Arc<CacheEntry>)> = Vec::new();
-        let mut look = |key: &Arc<[u8]>, entry: &Arc<CacheEntry>| {
-            let count = entry.objects.iter().filter(|object| purge.is_of(key, object)).count();
-            purged.fetch_add(count as u64, Ordering::Relaxed);
-            if count == 0 {
-                return;
-            }
-            match soft_at_s {
-                Some(now_s) => {
-                    let objects = entry.objects.iter().filter(|object| purge.is_of(key, object));
-                    objects.for_each(|object| object.expire(now_s));
-                }
-                None => changed.push((key.clone(), entry.clone())),
-            }
-        };
-        match of_key {
-            Some(key) => self.entries.peek(key).iter().for_each(|entry| look(&key.into(), entry)),
-            None => self.entries.iter().for_each(|(key, entry)| look(&key, &entry)),
-        }
-        for (key, entry) in changed {
-            let left: Vec<Arc<Object>> =
-                entry.objects.iter().filter(|object| !purge.is_of(&key, object)).cloned().collect();
-            match left.is_empty() {
-                true => _ = self.entries.remove(&key[..]),
-                false => self.entries.insert(key.clone(), CacheEntry::new(&key, left, None)),
-            }
-        }
-        drop(purges);
-        self.settle();
-        purged.into_inner()
+    /// The responses that are stored now. It looks at all: not for serving threads.
+    #[must_use]
+    pub fn count_objects(&self) -> u64 {
+        self.entries.iter().map(|(_, entry)| entry.objects.len() as u64).sum()
+    }
+
+    /// The keys of a URL under which something may be stored: it has several where what a trusted proxy reports is part of a key.
+    #[must_use]
+    pub fn keys_of(&self, url: &[u8]) -> Vec<Arc<[u8]>> {
+        let (mut keys, _) = self.index.keys(label(LabelKind::Url, url), 0, VARIANTS_MAX);
+        keys.insert(0, url.into());
+        keys.dedup();
+        keys
     }
 
     /// What it holds.
@@ -377,16 +371,16 @@ impl Cache {
         }
     }
 
-    fn purges(&self) -> MutexGuard<'_, Purges> {
+    pub(crate) fn purges(&self) -> MutexGuard<'_, PurgeLog> {
         self.purges.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn fills(&self) -> MutexGuard<'_, HashMap<Arc<[u8]>, Arc<Fill>>> {
+    pub(crate) fn fills(&self) -> MutexGuard<'_, HashMap<Arc<[u8]>, Arc<Fill>>> {
         self.fills.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Counts what is held now beside objects.
-    fn settle(&self) {
+    pub(crate) fn settle(&self) {
         // Objects count themselves.
         let now = self.entries.len() as u64 * ENTRY_BYTES;
         let before = self.counted_bytes.swap(now, Ordering::Relaxed);
@@ -403,16 +397,16 @@ impl Drop for Cache {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use crate::object::tests::object;
     use crate::object::{Object, StoredBody};
     use http::{Fields, RequestHead, Status};
     use std::sync::atomic::AtomicI64;
 
-    const MIB: u64 = 1 << 20;
+    pub(crate) const MIB: u64 = 1 << 20;
 
-    fn cache(bytes_max: u64) -> (Cache, Arc<AtomicI64>) {
+    pub(crate) fn cache(bytes_max: u64) -> (Cache, Arc<AtomicI64>) {
         let held: Arc<AtomicI64> = Arc::default();
         let account = held.clone();
         let limits = StoreLimits { bytes_max, ..StoreLimits::default() };
@@ -422,7 +416,7 @@ mod tests {
         (Cache::new(limits, Arc::new(count)), held)
     }
 
-    fn put(cache: &Cache, key: &str, object: Object) -> Result<(), NotStored> {
+    pub(crate) fn put(cache: &Cache, key: &str, object: Object) -> Result<(), NotStored> {
         let FillStart::Lead(fill, _reader) = cache.begin(key.as_bytes(), None) else { panic!("no room") };
         cache.store(&fill, cache.counted(object))
     }
@@ -484,38 +478,6 @@ mod tests {
             cache.find(b"http://a/large").unwrap().objects().len() <= 2,
             "they share the room of one object"
         );
-    }
-
-    #[test]
-    fn a_purge_reaches_what_is_stored_and_what_is_on_its_way() {
-        let (cache, _) = cache(64 * MIB);
-        for (key, tag) in [("http://a/1", "x"), ("https://a/1", "y"), ("http://a/2", "x y")] {
-            put(&cache, key, object(&[("xkey", tag)], "")).unwrap();
-        }
-        let FillStart::Lead(early, _one) = cache.begin(b"http://a/3", Some(b"")) else { panic!() };
-        assert!(matches!(cache.begin(b"http://a/3", Some(b"")), FillStart::Follow(_)));
-        assert!(matches!(cache.begin(b"http://a/3", Some(b"gzip")), FillStart::Lead(..)));
-        assert_eq!(cache.purge(&Purge::of_url("//a/1").unwrap(), None), 2);
-        assert!(cache.find(b"http://a/1").is_none() && cache.find(b"http://a/2").is_some());
-        assert!(cache.is_filling(b"http://a/3", b""));
-        assert_eq!(cache.purge(&Purge::Tag(b"x".to_vec()), Some(105)), 1);
-        assert!(
-            !cache.find(b"http://a/2").unwrap().objects()[0].freshness().is_fresh(106),
-            "soft: stale, but there"
-        );
-        assert!(!cache.is_filling(b"http://a/3", b""), "nobody joins what began before");
-        assert_eq!(cache.store(&early, Arc::new(object(&[("xkey", "x")], ""))), Err(NotStored::Purged));
-        assert_eq!(cache.store(&early, Arc::new(object(&[("xkey", "z")], ""))), Ok(()));
-        cache.invalidate(b"http://a/3");
-        assert_eq!(cache.store(&early, Arc::new(object(&[], ""))), Err(NotStored::Purged));
-        for n in 0..PURGES_MAX {
-            cache.invalidate(format!("http://b/{n}").as_bytes());
-        }
-        let FillStart::Lead(late, _two) = cache.begin(b"http://a/4", None) else { panic!() };
-        assert_eq!(cache.store(&late, Arc::new(object(&[], ""))), Ok(()));
-        let entries = cache.stats().entries;
-        assert_eq!(cache.purge(&Purge::All, None), entries);
-        assert_eq!(cache.stats().entries, 0);
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! Dictionaries of structured fields (RFC 9651), as far as targeted cache control needs them: an invalid one is ignored whole.
+//! Structured fields (RFC 9651), as far as caches need them: dictionaries of targeted cache control, lists of strings of cache
+//! groups. An invalid field is ignored whole.
 
 /// A member's name, and its value where it has one and is no boolean.
 pub(crate) type Member = (Vec<u8>, Option<Vec<u8>>);
@@ -35,6 +36,87 @@ pub(crate) fn members(value: &[u8]) -> Option<Vec<Member>> {
             return None;
         }
         spaces(&mut rest);
+    }
+}
+
+/// The members of a list of strings; `None` for a field that is invalid, empty or has members of another type.
+pub(crate) fn strings(value: &[u8]) -> Option<Vec<Vec<u8>>> {
+    let mut rest = value;
+    let mut strings = Vec::new();
+    spaces(&mut rest);
+    loop {
+        if rest.first() != Some(&b'"') {
+            return None;
+        }
+        strings.push(item(&mut rest)?.0);
+        parameters(&mut rest)?;
+        spaces(&mut rest);
+        if rest.is_empty() {
+            return Some(strings);
+        }
+        if !eat(&mut rest, b",") {
+            return None;
+        }
+        spaces(&mut rest);
+    }
+}
+
+/// The value of a member: a flag, a list of strings, or anything else.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum FlagOrNames {
+    Flag(bool),
+    Names(Vec<Vec<u8>>),
+    Other,
+}
+
+/// The members of a dictionary whose values are flags and lists of strings; `None` for a field that is invalid or empty.
+pub(crate) fn flags_and_names(value: &[u8]) -> Option<Vec<(Vec<u8>, FlagOrNames)>> {
+    let mut rest = value;
+    let mut members = Vec::new();
+    loop {
+        let name = key(&mut rest)?;
+        let value = match eat(&mut rest, b"=") {
+            false => FlagOrNames::Flag(true),
+            true if rest.starts_with(b"(") => {
+                inner_list(&mut rest)?.map_or(FlagOrNames::Other, FlagOrNames::Names)
+            }
+            true => match item(&mut rest)? {
+                (flag, Kind::Boolean) => FlagOrNames::Flag(flag == b"1"),
+                _ => FlagOrNames::Other,
+            },
+        };
+        parameters(&mut rest)?;
+        members.push((name, value));
+        spaces(&mut rest);
+        if rest.is_empty() {
+            return Some(members);
+        }
+        if !eat(&mut rest, b",") {
+            return None;
+        }
+        spaces(&mut rest);
+    }
+}
+
+/// The strings of an inner list; `None` in it where it has other items.
+fn inner_list(rest: &mut &[u8]) -> Option<Option<Vec<Vec<u8>>>> {
+    let mut names = Some(Vec::new());
+    eat(rest, b"(").then_some(())?;
+    loop {
+        spaces(rest);
+        if eat(rest, b")") {
+            return Some(names);
+        }
+        let is_string = rest.starts_with(b"\"");
+        let (text, _) = item(rest)?;
+        parameters(rest)?;
+        match &mut names {
+            Some(names) if is_string => names.push(text),
+            names => *names = None,
+        }
+        if !matches!(rest.first(), Some(b' ' | b')')) {
+            return None;
+        }
     }
 }
 

@@ -1,7 +1,7 @@
 //! `Vary` (RFC 9111 section 4.1): which requests a stored response answers, with values in a normal form so that requests that
 //! mean the same get the same response.
 
-use http::{Fields, Head, scan};
+use http::{Fields, Head, Name, scan};
 
 use crate::directives::joined;
 
@@ -14,6 +14,76 @@ const CODINGS: [&[u8]; 3] = [b"br", b"gzip", b"zstd"];
 
 /// A name in lower case, and the request's value in its normal form; `None` where the request has no such field.
 type Selector = (Vec<u8>, Option<Vec<u8>>);
+
+/// What the key of a route has beside the URL. Each is a name by which [`RequestVariant`] finds its value in a request: a field's,
+/// or one that begins with a space, which no field's does.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct KeyFields(Vec<Vec<u8>>);
+
+const COOKIE: &[u8] = b" cookie ";
+const LANGUAGE: &[u8] = b" language ";
+const DEVICE: &[u8] = b" device";
+
+impl KeyFields {
+    /// A field. `name` is in lower case.
+    pub fn add_field(&mut self, name: &str) {
+        self.0.push(name.as_bytes().to_vec());
+    }
+
+    /// A cookie.
+    pub fn add_cookie(&mut self, name: &str) {
+        self.0.push([COOKIE, name.as_bytes()].concat());
+    }
+
+    /// No cookie at all: `Vary: Cookie` does not count, as no request that fills the cache has any.
+    pub fn add_no_cookies(&mut self) {
+        self.0.push(COOKIE.to_vec());
+    }
+
+    /// The language that the request prefers, of these, in lower case; the first is the usual one.
+    pub fn add_language(&mut self, languages: &[String]) {
+        self.0.push([LANGUAGE, languages.join(",").as_bytes()].concat());
+    }
+
+    /// The kind of device.
+    pub fn add_device(&mut self) {
+        self.0.push(DEVICE.to_vec());
+    }
+
+    /// Whether there is nothing but the URL.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The language that a request gets, where languages are in the key.
+    #[must_use]
+    pub fn language(&self, request: (&Head, &[u8])) -> Option<Vec<u8>> {
+        self.0.iter().find(|name| name.starts_with(LANGUAGE)).and_then(|name| normal(name, request))
+    }
+
+    /// Writes a request's values, for those who may wait for one response.
+    pub fn write(&self, out: &mut Vec<u8>, request: (&Head, &[u8])) {
+        for name in &self.0 {
+            out.push(b'\n');
+            match normal(name, request) {
+                Some(value) => out.extend_from_slice(&[b"=", &value[..]].concat()),
+                None => out.push(b'-'),
+            }
+        }
+    }
+
+    /// Whether a field that `Vary` names is in the key in another form.
+    fn covers(&self, name: &[u8]) -> bool {
+        let kind = match name {
+            b"cookie" => COOKIE,
+            b"accept-language" => LANGUAGE,
+            b"user-agent" => DEVICE,
+            _ => return false,
+        };
+        self.0.iter().any(|one| one.starts_with(kind))
+    }
+}
 
 /// The request fields that a response was selected by.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -33,9 +103,25 @@ impl RequestVariant {
     ///
     /// # Errors
     /// The response answers no other request, or depends on too much.
-    pub fn of(fields: &Fields, (head, bytes): (&Head, &[u8])) -> Result<RequestVariant, VaryFault> {
+    pub fn of(fields: &Fields, request: (&Head, &[u8])) -> Result<RequestVariant, VaryFault> {
+        RequestVariant::with(fields, request, &KeyFields::default(), false)
+    }
+
+    /// The same, with what else the key has. With `ignores_vary` the response's `Vary` does not count, but for
+    /// `Accept-Encoding`.
+    ///
+    /// # Errors
+    /// The response answers no other request, or depends on too much.
+    pub fn with(
+        fields: &Fields,
+        (head, bytes): (&Head, &[u8]),
+        key: &KeyFields,
+        ignores_vary: bool,
+    ) -> Result<RequestVariant, VaryFault> {
         let value = joined(fields, b"vary");
         let mut names: Vec<Vec<u8>> = scan::list(&value).map(<[u8]>::to_ascii_lowercase).collect();
+        let counts = |name: &[u8]| !key.covers(name) && (!ignores_vary || name == b"accept-encoding");
+        names.retain(|name| counts(name));
         if names.iter().any(|name| name == b"*") {
             return Err(VaryFault::Any);
         }
@@ -44,6 +130,9 @@ impl RequestVariant {
         if names.len() > NAMES_MAX {
             return Err(VaryFault::TooMuch);
         }
+        names.extend(key.0.iter().cloned());
+        names.sort_unstable();
+        names.dedup();
         let selectors: Vec<Selector> = names
             .into_iter()
             .map(|name| {
@@ -64,6 +153,23 @@ impl RequestVariant {
         self.0.iter().all(|(name, value)| normal(name, request) == *value)
     }
 
+    /// Each field with the value that requests must have, for people.
+    #[must_use]
+    pub fn shown(&self) -> Vec<String> {
+        let lossy = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        let shown = |(name, value): &Selector| match value {
+            Some(value) => format!("{}: {}", lossy(name), lossy(value)),
+            None => format!("{} is absent", lossy(name)),
+        };
+        self.0.iter().map(shown).collect()
+    }
+
+    /// Whether it was made with all that the key has now.
+    #[must_use]
+    pub fn has(&self, key: &KeyFields) -> bool {
+        key.0.iter().all(|name| self.0.iter().any(|(other, _)| other == name))
+    }
+
     /// Bytes of its names and values.
     #[must_use]
     pub fn weight_bytes(&self) -> usize {
@@ -73,6 +179,9 @@ impl RequestVariant {
 
 /// The normal form of a request's field; `None` where it has none. `name` is in lower case.
 fn normal(name: &[u8], (head, bytes): (&Head, &[u8])) -> Option<Vec<u8>> {
+    if name.starts_with(b" ") {
+        return derived(name, (head, bytes));
+    }
     let mut values = head
         .fields
         .iter()
@@ -86,6 +195,72 @@ fn normal(name: &[u8], (head, bytes): (&Head, &[u8])) -> Option<Vec<u8>> {
         b"accept-language" => languages(elements),
         _ => elements.collect::<Vec<_>>().join(&b","[..]),
     })
+}
+
+/// What a request has under a name of [`KeyFields`] that is no field's.
+fn derived(name: &[u8], request: (&Head, &[u8])) -> Option<Vec<u8>> {
+    if name == COOKIE {
+        return None;
+    }
+    if let Some(cookie) = name.strip_prefix(COOKIE) {
+        // All of that name, as some origins take the first and some the last.
+        let values: Vec<&[u8]> =
+            cookies(request).filter(|(name, _)| *name == cookie).map(|(_, value)| value).collect();
+        return (!values.is_empty()).then(|| values.join(&b";"[..]));
+    }
+    if let Some(languages) = name.strip_prefix(LANGUAGE) {
+        return Some(preferred_language(languages, request));
+    }
+    Some(device(request).to_vec())
+}
+
+/// Names and values of a request's cookies.
+pub fn cookies<'r>((head, bytes): (&'r Head, &'r [u8])) -> impl Iterator<Item = (&'r [u8], &'r [u8])> {
+    let fields = head.fields.iter().filter(|field| field.id == Name::Cookie);
+    let pairs =
+        fields.flat_map(move |field| field.value.of(bytes).split(|&byte| byte == b';')).map(scan::trim);
+    pairs.filter(|pair| !pair.is_empty()).map(|pair| {
+        let at = pair.iter().position(|&byte| byte == b'=').unwrap_or(pair.len());
+        (scan::trim(&pair[..at]), pair.get(at + 1..).unwrap_or_default())
+    })
+}
+
+/// Of these languages, separated by commas, the one that the request prefers; else the first (RFC 4647 section 3.4).
+fn preferred_language(languages: &[u8], (head, bytes): (&Head, &[u8])) -> Vec<u8> {
+    let ours = || languages.split(|&byte| byte == b',');
+    let fields = head.fields.iter().filter(|field| field.id == Name::AcceptLanguage);
+    let elements = fields.flat_map(|field| scan::list(field.value.of(bytes)));
+    let mut wanted: Vec<(Vec<u8>, u32)> = elements.map(weighted).filter(|(_, weight)| *weight > 0).collect();
+    wanted.sort_by_key(|(_, weight)| std::cmp::Reverse(*weight));
+    for (name, _) in &wanted {
+        let mut range = &name[..];
+        loop {
+            if let Some(found) = ours().find(|one| *one == range) {
+                return found.to_vec();
+            }
+            let Some(at) = range.iter().rposition(|&byte| byte == b'-') else { break };
+            range = &range[..at];
+        }
+    }
+    ours().next().unwrap_or_default().to_vec()
+}
+
+/// The kind of device: `mobile`, `tablet` or `desktop`.
+fn device((head, bytes): (&Head, &[u8])) -> &'static [u8] {
+    let field = |name: &[u8]| {
+        let found = head.fields.iter().find(|field| field.name.of(bytes).eq_ignore_ascii_case(name));
+        found.map_or(&b""[..], |field| field.value.of(bytes))
+    };
+    let agent = field(b"user-agent");
+    let has = |word: &[u8]| agent.windows(word.len()).any(|part| part == word);
+    let is_android = has(b"Android");
+    if has(b"iPad") || has(b"Tablet") || is_android && !has(b"Mobi") {
+        return b"tablet";
+    }
+    if field(b"sec-ch-ua-mobile") == b"?1" || has(b"Mobi") || has(b"iPhone") {
+        return b"mobile";
+    }
+    b"desktop"
 }
 
 /// The normal form of a request's `Accept-Encoding`: the known codings that it accepts, in a fixed order; empty for none.
@@ -213,5 +388,68 @@ mod tests {
         }
         assert_eq!(variant("a,b,c,d,e,f,g,h,i", ""), Err(VaryFault::TooMuch));
         assert_eq!(variant("a", &format!("A: {}\r\n", "x".repeat(2048))), Err(VaryFault::TooMuch));
+    }
+
+    #[test]
+    fn a_key_may_have_more_than_the_url() {
+        let mut key = KeyFields::default();
+        key.add_field("x-country");
+        key.add_cookie("theme");
+        key.add_language(&["en".into(), "de".into(), "pt-br".into()]);
+        key.add_device();
+        let with = |vary: &str, lines: &str| {
+            let mut fields = Fields::new();
+            fields.try_push(b"Vary", vary.as_bytes()).unwrap();
+            let (head, bytes) = request(lines);
+            RequestVariant::with(&fields, (&head, &bytes), &key, false).unwrap()
+        };
+        let one = "X-Country: at\r\nCookie: a=1; theme=dark; b=2\r\nAccept-Language: de-AT, en;q=0.5\r\nUser-Agent: iPhone Mobile\r\n";
+        let variant = with("Cookie, User-Agent, Accept-Language", one);
+        for (lines, same) in [
+            (one, true),
+            ("X-Country: at\r\nCookie: theme=dark\r\nAccept-Language: de\r\nSec-CH-UA-Mobile: ?1\r\n", true),
+            ("X-Country: de\r\nCookie: theme=dark\r\nAccept-Language: de\r\nSec-CH-UA-Mobile: ?1\r\n", false),
+            (
+                "X-Country: at\r\nCookie: theme=light\r\nAccept-Language: de\r\nSec-CH-UA-Mobile: ?1\r\n",
+                false,
+            ),
+            (
+                "X-Country: at\r\nCookie: theme=dark; theme=x\r\nAccept-Language: de\r\nSec-CH-UA-Mobile: ?1\r\n",
+                false,
+            ),
+            ("X-Country: at\r\nAccept-Language: de\r\nSec-CH-UA-Mobile: ?1\r\n", false),
+            ("X-Country: at\r\nCookie: theme=dark\r\nAccept-Language: fr\r\nSec-CH-UA-Mobile: ?1\r\n", false),
+            ("X-Country: at\r\nCookie: theme=dark\r\nAccept-Language: de\r\nUser-Agent: iPad\r\n", false),
+        ] {
+            let (head, bytes) = request(lines);
+            assert_eq!(variant.answers((&head, &bytes)), same, "{lines}");
+        }
+        assert!(variant.has(&key) && !RequestVariant::default().has(&key));
+        assert!(RequestVariant::default().has(&KeyFields::default()));
+        for (accepted, language) in [
+            ("", "en"),
+            ("Accept-Language: fr, *\r\n", "en"),
+            ("Accept-Language: en;q=0.1, pt-BR\r\n", "pt-br"),
+            ("Accept-Language: pt\r\n", "en"),
+            ("Accept-Language: de;q=0, en;q=0.1\r\n", "en"),
+            ("Accept-Language: x-de, de-CH-1996\r\n", "de"),
+        ] {
+            let (head, bytes) = request(accepted);
+            assert_eq!(key.language((&head, &bytes)).unwrap(), language.as_bytes(), "{accepted}");
+        }
+    }
+
+    #[test]
+    fn vary_is_ignored_but_for_codings() {
+        let mut fields = Fields::new();
+        fields.try_push(b"Vary", b"User-Agent, *, Accept-Encoding").unwrap();
+        let (head, bytes) = request("Accept-Encoding: gzip\r\nUser-Agent: a\r\n");
+        let variant = RequestVariant::with(&fields, (&head, &bytes), &KeyFields::default(), true).unwrap();
+        for (lines, same) in
+            [("Accept-Encoding: gzip\r\nUser-Agent: b\r\n", true), ("User-Agent: a\r\n", false)]
+        {
+            let (head, bytes) = request(lines);
+            assert_eq!(variant.answers((&head, &bytes)), same);
+        }
     }
 }

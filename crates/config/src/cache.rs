@@ -1,11 +1,17 @@
 //! The cache of responses: its store, and what a route decides.
 
+use crate::cache_purge::CachePurge;
+use crate::cache_rule::CacheRule;
+use crate::check::Checker;
+use crate::node::Node;
 use crate::record::{directives, table};
-use crate::shape::{Flag, Maybe, Shape, Size, Time, Toggle};
+use crate::shape::{Flag, List, Maybe, Shape, Size, Time, Toggle};
 use crate::units::{GIB, KIB, MIB};
 use std::time::Duration;
 
 const DAY: Duration = Duration::from_secs(86_400);
+/// Rules of one route.
+const RULES_MAX: usize = 64;
 
 /// `cache` of a site or a route; if absent, the level above applies.
 pub(crate) fn policy() -> impl Shape<Out = Option<Option<CachePolicy>>> {
@@ -49,7 +55,7 @@ directives! {
     ///
     /// `Cache-Control`, `CDN-Cache-Control`, `Expires`, `Vary` and `Age` count as their RFCs say. A response says in
     /// `Cache-Status` what became of it. Requests that wait for the same response wait together for one.
-    CachePolicy in "`cache` of a site or route" {
+    CachePolicy in "`cache` of a site or route", check policy_agrees {
         /// How long a stale response is used while the origin cannot be reached, unless the origin forbids that
         /// (`must-revalidate`, `s-maxage`).
         "grace" grace: Duration = "1h", Time { min: Duration::ZERO, max: DAY };
@@ -58,5 +64,26 @@ directives! {
         "heuristic" heuristic: Duration = "1d", Time { min: Duration::ZERO, max: DAY };
         /// Whether responses with `Set-Cookie` may be stored: everyone gets the cookie then.
         "set_cookie" stores_cookies: bool = false, Flag;
+        /// Who may purge by HTTP, with the method `PURGE`.
+        "purge" purge: Option<CachePurge> = absent("nobody: the method has no meaning here, and such requests are passed on"),
+            Maybe(table());
+        /// Rules, in order: what differs for some requests and responses. See `[[route.cache.rule]]`.
+        "rule" rules: Vec<CacheRule> = [], List(table());
+    }
+}
+
+fn policy_agrees(policy: &mut CachePolicy, node: &Node, check: &mut Checker) {
+    let nodes = node.items("rule");
+    if let Some(first) = nodes.get(RULES_MAX) {
+        let title = format!("more than {RULES_MAX} rules in `{}`", check.here());
+        check
+            .error(&first.at, title, "one too many")
+            .help("a rule may have several paths, types and statuses");
+    }
+    if let Some(entry) = node.entry("set_cookie").filter(|_| policy.stores_cookies) {
+        crate::cache_rule::warn_of_set_cookie(entry, check);
+    }
+    if nodes.len() == policy.rules.len() {
+        crate::cache_rule::warn_of_pages_for_all(&policy.rules, nodes, check);
     }
 }

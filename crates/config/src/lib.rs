@@ -38,7 +38,13 @@ mod header;
 
 mod compress;
 
+mod cache_purge;
+
+mod cache_rule;
+
 mod cache;
+
+mod control;
 
 mod files;
 
@@ -67,8 +73,11 @@ pub use app::{
     App, AppLimits, AppSandbox, AppTimeouts, AppWebSockets, ClientAbort, Lifespan, Mounted, Recycle, Workers,
 };
 pub use cache::{CachePolicy, CacheStore};
+pub use cache_purge::{CachePurge, token};
+pub use cache_rule::{CacheKey, CacheRule, IgnoredField, QueryKey, StatusMatch, StripCookies};
 pub use check::InvalidValue;
 pub use compress::{Coding, Compress, CompressResponses, Effort};
+pub use control::Control;
 pub use files::{FileMatch, Files, StripPrefix, Symlinks};
 pub use header::ResponseHeaders;
 pub use host::HostPattern;

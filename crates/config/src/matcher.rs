@@ -168,10 +168,7 @@ impl RouteConditions {
         if let Some(index) = self.header.iter().position(|condition| fails(&condition)) {
             return Some(MatchStep::Header(index));
         }
-        let absent = |(name, pattern): &Condition| {
-            !parameters(request.query)
-                .any(|(key, value)| decoded(key).eq(name.bytes()) && pattern.matches(decoded(value)))
-        };
+        let absent = |(name, pattern): &Condition| !has_parameter(request.query, name, pattern);
         self.query.iter().position(absent).map(MatchStep::Query)
     }
 }
@@ -292,6 +289,11 @@ fn bare_host<'s>(host: &[u8], space: &'s mut [u8; HOST_BYTES_MAX]) -> &'s [u8] {
     lower.copy_from_slice(host);
     lower.make_ascii_lowercase();
     lower
+}
+
+/// Whether a query has a parameter of that name with such a value.
+pub fn has_parameter(query: &[u8], name: &str, pattern: &ValuePattern) -> bool {
+    parameters(query).any(|(key, value)| decoded(key).eq(name.bytes()) && pattern.matches(decoded(value)))
 }
 
 /// The names and values of a query, still encoded.

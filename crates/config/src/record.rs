@@ -174,7 +174,7 @@ pub(crate) fn preset<S: Shape>(shape: &S, toml: &str) -> S::Out {
 }
 
 /// Directives of other servers, and what replaces them here.
-const FOREIGN: [(&str, &str); 33] = [
+const FOREIGN: [(&str, &str); 40] = [
     ("access_log", "`access` in `[log]`"),
     ("add_header", "`response_headers = { add = { ... } }`"),
     ("alias", "`files = { root = \"...\", strip_prefix = true }`"),
@@ -189,7 +189,14 @@ const FOREIGN: [(&str, &str); 33] = [
     ("keepalive_timeout", "`idle` in `[timeouts]`"),
     ("location", "a `[[site.route]]` with `path`"),
     ("port", "`listen = \":PORT\"`"),
+    ("proxy_cache", "`cache`"),
+    ("proxy_cache_bypass", "`bypass` in a rule of `cache`"),
+    ("proxy_cache_key", "`key` in a rule of `cache`"),
+    ("proxy_cache_min_uses", "`min_uses` in a rule of `cache`"),
+    ("proxy_cache_path", "`[cache]`"),
+    ("proxy_cache_valid", "`ttl` in a rule of `cache`"),
     ("proxy_ignore_client_abort", "`client_abort` in `[apps.NAME]`"),
+    ("proxy_ignore_headers", "`ignore` in a rule of `cache`"),
     ("proxy_pass", "`proxy`"),
     ("proxy_read_timeout", "`head` in `proxy = { timeouts = { ... } }`"),
     ("proxy_set_header", "`request_headers` in `proxy = { ... }`"),

@@ -5,6 +5,7 @@ use crate::app::{App, AppMap};
 use crate::cache::{CachePolicy, CacheStore};
 use crate::check::{Checker, InvalidValue, shortened};
 use crate::compress::{self, CompressResponses};
+use crate::control::Control;
 use crate::group::Groups;
 use crate::header::ResponseHeaders;
 use crate::host::HostPattern;
@@ -120,6 +121,8 @@ directives! {
         "timeouts" timeouts: Timeouts = {}, table();
         /// The access log and the error log.
         "log" log: Log = {}, table();
+        /// The listener of those who operate the server.
+        "control" control: Control = {}, table();
         /// The cache of open files.
         "open_files" open_files: OpenFiles = {}, table();
         /// The store of cached responses.

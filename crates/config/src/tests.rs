@@ -3,11 +3,12 @@
 use crate::record::{DirectiveTable, chapters, table};
 use crate::shape::Shape;
 use crate::{
-    Acme, AcmeDirectory, AcmeDns, App, AppLimits, AppSandbox, AppTimeouts, AppWebSockets, CachePolicy,
-    CacheStore, ClientTls, Compress, CompressResponses, Config, Eject, ExternalAccountBinding, Files,
-    Forwarded, Health, KeepAlive, Limits, Listener, Log, Mounted, OpenFiles, Proxy, ProxyHeaders,
-    ProxyLimits, ProxyTimeouts, ProxyTls, Recycle, Redirect, Respond, ResponseHeaders, Retry, Route,
-    RouteLimits, RouteTimeouts, Site, SiteTls, Timeouts, Tls, TrustedProxies, Upstream, Workers,
+    Acme, AcmeDirectory, AcmeDns, App, AppLimits, AppSandbox, AppTimeouts, AppWebSockets, CacheKey,
+    CachePolicy, CachePurge, CacheRule, CacheStore, ClientTls, Compress, CompressResponses, Config, Control,
+    Eject, ExternalAccountBinding, Files, Forwarded, Health, KeepAlive, Limits, Listener, Log, Mounted,
+    OpenFiles, Proxy, ProxyHeaders, ProxyLimits, ProxyTimeouts, ProxyTls, Recycle, Redirect, Respond,
+    ResponseHeaders, Retry, Route, RouteLimits, RouteTimeouts, Site, SiteTls, Timeouts, Tls, TrustedProxies,
+    Upstream, Workers,
 };
 use crate::{check::Checker, node::Node};
 use std::path::Path;
@@ -41,6 +42,9 @@ fn written_out_defaults_change_nothing() {
         written_out::<OpenFiles>(),
         written_out::<CacheStore>(),
         written_out::<CachePolicy>(),
+        written_out::<CachePurge>(),
+        written_out::<CacheRule>(),
+        written_out::<CacheKey>(),
         written_out::<ResponseHeaders>(),
         written_out::<Site>(),
         written_out::<Route>(),
@@ -68,6 +72,7 @@ fn written_out_defaults_change_nothing() {
         written_out::<Recycle>(),
         written_out::<Workers>(),
         written_out::<Mounted>(),
+        written_out::<Control>(),
         written_out::<Acme>(),
         written_out::<AcmeDirectory>(),
         written_out::<AcmeDns>(),

@@ -3,21 +3,24 @@
 
 use std::error::Error as StdError;
 use std::future::Future;
+use std::io;
 use std::pin::Pin;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll};
 use std::time::{Duration, SystemTime};
 
 use http_body_util::{BodyExt, Limited};
 use hyper::body::{Body, Bytes};
 use hyper::client::conn::http1;
-use hyper::header::{CONTENT_TYPE, HOST, HeaderValue, RETRY_AFTER, USER_AGENT};
+use hyper::header::{CONTENT_TYPE, HOST, HeaderValue, LOCATION, RETRY_AFTER, USER_AGENT};
 use hyper::{Request, Response};
 use hyper_util::rt::TokioIo;
 use instant_acme::{BodyWrapper, BytesResponse, HttpClient};
 use rustls::RootCertStore;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName};
-use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
@@ -25,6 +28,8 @@ use tokio_rustls::TlsConnector;
 const RESPONSE_BYTES_MAX: usize = 1 << 20;
 /// The longest `Retry-After` that is believed.
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(7 * 86_400);
+/// The most interim responses (1xx) ahead of a response.
+const INTERIM_MAX: usize = 100;
 const AGENT: &str = concat!("komainu/", env!("CARGO_PKG_VERSION"));
 
 type Failure = Box<dyn StdError + Send + Sync>;
@@ -145,13 +150,17 @@ impl WebClient {
     }
 }
 
-async fn exchange_on<S, B>(stream: S, request: Request<B>) -> Result<Response<Bytes>, Failure>
+async fn exchange_on<S, B>(stream: S, mut request: Request<B>) -> Result<Response<Bytes>, Failure>
 where
     S: AsyncRead + AsyncWrite + Unpin,
     B: Body<Data = Bytes> + Send + 'static,
     B::Error: Into<Failure>,
 {
-    let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
+    let interim = Arc::new(AtomicUsize::new(0));
+    let counted = interim.clone();
+    hyper::ext::on_informational(&mut request, move |_| _ = counted.fetch_add(1, Ordering::Relaxed));
+    let (mut sender, connection) =
+        http1::handshake(TokioIo::new(FewInterim { stream, interim: interim.clone() })).await?;
     let exchange = async move {
         let (parts, body) = sender.send_request(request).await?.into_parts();
         let body = Limited::new(body, RESPONSE_BYTES_MAX).collect().await?.to_bytes();
@@ -159,13 +168,54 @@ where
     };
     // The connection moves the bytes; it ends with the exchange, or before it.
     tokio::pin!(connection, exchange);
-    tokio::select! {
+    let done = tokio::select! {
         biased;
         done = &mut exchange => done,
-        ended = &mut connection => {
-            ended?;
-            exchange.await
+        ended = &mut connection => match ended {
+            Ok(()) => exchange.await,
+            Err(error) => Err(error.into()),
+        },
+    };
+    match interim.load(Ordering::Relaxed) > INTERIM_MAX {
+        true => Err(format!("more than {INTERIM_MAX} interim responses (1xx)").into()),
+        false => done,
+    }
+}
+
+/// A stream that fails once too many interim responses have come through it: whoever sends them without end would keep this thread busy.
+struct FewInterim<S> {
+    stream: S,
+    interim: Arc<AtomicUsize>,
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for FewInterim<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        match self.interim.load(Ordering::Relaxed) > INTERIM_MAX {
+            true => Poll::Ready(Err(io::ErrorKind::InvalidData.into())),
+            false => Pin::new(&mut self.stream).poll_read(context, buffer),
         }
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for FewInterim<S> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(context, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
     }
 }
 
@@ -179,17 +229,60 @@ fn retry_after(value: &str, now: SystemTime) -> Option<Duration> {
     Some(wait.min(RETRY_AFTER_MAX))
 }
 
-impl HttpClient for WebClient {
+/// The client of an account: it says so where the URL of its directory leads to something else.
+pub(crate) struct DirectoryClient {
+    pub(crate) web: WebClient,
+    /// The URL of the directory.
+    pub(crate) url: String,
+}
+
+impl HttpClient for DirectoryClient {
     fn request(
         &self,
         request: Request<BodyWrapper<Bytes>>,
     ) -> Pin<Box<dyn Future<Output = Result<BytesResponse, instant_acme::Error>> + Send>> {
-        let client = self.clone();
+        let client = self.web.clone();
+        let is_directory = self.url.parse::<hyper::Uri>().is_ok_and(|url| url == *request.uri());
+        let directory = is_directory.then(|| self.url.clone());
         Box::pin(async move {
-            let (parts, body) = client.send(request).await.map_err(instant_acme::Error::Other)?.into_parts();
+            let response = client.send(request).await.map_err(instant_acme::Error::Other)?;
+            if let Some(text) = directory.and_then(|url| directory_fault(&url, &response)) {
+                return Err(instant_acme::Error::Other(text.into()));
+            }
+            let (parts, body) = response.into_parts();
             Ok(BytesResponse { parts, body: Box::new(body) })
         })
     }
+}
+
+/// Why a response is not that of an ACME directory (RFC 8555 section 7.1.1), if so; with the remedy.
+fn directory_fault(url: &str, response: &Response<Bytes>) -> Option<String> {
+    let status = response.status();
+    // An authority that has too much to do, or is out of service.
+    if status.is_server_error() || status == hyper::StatusCode::TOO_MANY_REQUESTS {
+        return Some(format!("{url}: a response with status {}", status.as_u16()));
+    }
+    let found = match serde_json::from_slice::<serde_json::Value>(response.body()) {
+        _ if status.is_redirection() => match response.headers().get(LOCATION).map(HeaderValue::to_str) {
+            Some(Ok(place)) => format!(", which leads to {}", place.chars().take(200).collect::<String>()),
+            _ => String::new(),
+        },
+        _ if !status.is_success() => String::new(),
+        Ok(found) => {
+            let missing = |name: &&&str| !found[**name].is_string();
+            match ["newNonce", "newAccount", "newOrder"].iter().find(missing) {
+                Some(name) => format!(" and JSON without `{name}`"),
+                None => return None,
+            }
+        }
+        Err(_) if response.body().trim_ascii_start().starts_with(b"<") => " and HTML".to_owned(),
+        Err(_) => " and no JSON".to_owned(),
+    };
+    Some(format!(
+        "{url} is no ACME directory, but responds with status {}{found}: correct `directory` in `[acme]`, for \
+         which authorities name a URL such as https://acme-v02.api.letsencrypt.org/directory",
+        status.as_u16()
+    ))
 }
 
 #[cfg(test)]
@@ -264,6 +357,50 @@ mod tests {
         (url, taken)
     }
 
+    const INTERIM: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
+
+    #[test]
+    fn a_few_interim_responses_are_passed_over() {
+        let all = [&INTERIM.repeat(INTERIM_MAX)[..], b"HTTP/1.1 204 No Content\r\n\r\n"].concat();
+        assert_eq!(get(&all, Duration::from_secs(60)).0, Ok(204));
+    }
+
+    #[test]
+    fn a_url_that_is_no_directory_is_named_with_the_remedy() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let responds = |response: &str| {
+            let (head, body) = response.split_once('|').unwrap();
+            let url =
+                serve(format!("HTTP/1.1 {head}\r\nContent-Length: {}\r\n\r\n{body}", body.len()).into());
+            let web = WebClient::new(b"", Duration::from_secs(60)).unwrap();
+            let client = DirectoryClient { web, url: url.clone() };
+            let terms = instant_acme::NewAccount {
+                contact: &[],
+                terms_of_service_agreed: true,
+                only_return_existing: false,
+            };
+            let builder = instant_acme::Account::builder_with_http(Box::new(client));
+            let error = runtime.block_on(builder.create(&terms, url.clone(), None)).err().unwrap();
+            error.to_string().replace(&url, "URL")
+        };
+        for (response, words) in [
+            ("200 OK\r\nContent-Type: text/html|<html></html>", "status 200 and HTML: correct `directory`"),
+            ("404 Not Found|{\"detail\": \"no\"}", "status 404: correct"),
+            ("200 OK|{\"keyId\": 1}", "status 200 and JSON without `newNonce`: correct"),
+            ("200 OK|[]", "status 200 and JSON without `newNonce`: correct"),
+            ("200 OK|fine", "status 200 and no JSON: correct"),
+            ("200 OK|", "status 200 and no JSON: correct"),
+            (
+                "301 Moved\r\nLocation: https://a.test/dir|moved",
+                "status 301, which leads to https://a.test/dir: correct",
+            ),
+        ] {
+            let said = responds(response);
+            assert!(said.starts_with("URL is no ACME directory, ") && said.contains(words), "{said}");
+        }
+        assert_eq!(responds("503 Busy|<html>"), "URL: a response with status 503");
+    }
+
     #[test]
     fn a_server_that_never_ends_costs_bounded_time_and_memory() {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -275,13 +412,8 @@ mod tests {
             (b"HTTP/1.1 200 OK\r\n\r\n", filler, 0, long, "limit"),
             (b"HTTP/1.1 200 OK\r\nContent-Length: 99999999999\r\n\r\n", filler, 0, long, "limit"),
             (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", b"1\r\nx\r\n", 0, long, "limit"),
-            (
-                b"HTTP/1.1 100 Continue\r\n\r\n",
-                b"HTTP/1.1 100 Continue\r\n\r\n",
-                1,
-                short,
-                "no response within",
-            ),
+            (b"HTTP/1.1 100 Continue\r\n\r\n", INTERIM, 0, long, "more than 100 interim responses"),
+            (b"HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n", INTERIM, 1, long, "interim responses"),
             // A byte now and then.
             (b"HTTP/1.1 200 OK\r\nX: ", b"x", 5, short, "no response within"),
             (b"HTTP/1.1 200 OK\r\n\r\n", b"x", 5, short, "no response within"),

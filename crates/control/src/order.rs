@@ -11,7 +11,7 @@ use instant_acme::{
 use rcgen::{CertificateParams, CustomExtension, DistinguishedName, KeyPair, PublicKeyData, SanType};
 
 use crate::certificate::KeyedChain;
-use crate::client::WebClient;
+use crate::client::{DirectoryClient, WebClient};
 use crate::problem::{PROBLEM, described, problem};
 use crate::records::DnsRecords;
 use crate::schedule::{FailureKind, Intervals};
@@ -238,6 +238,7 @@ impl<'a> OrderContext<'a> {
         };
         let text = match error {
             Error::Api(problem) => described(&problem),
+            Error::Json(error) => format!("the authority's response is not what ACME has there: {error}"),
             other => other.to_string(),
         };
         OrderFailure { kind, text, wait }
@@ -259,7 +260,7 @@ impl<'a> OrderContext<'a> {
         let credentials = stored.and_then(|text| serde_json::from_str::<AccountCredentials>(&text).ok());
         if let Some(credentials) = credentials {
             drop(failure);
-            let builder = Account::builder_with_http(Box::new(self.client.clone()));
+            let builder = Account::builder_with_http(Box::new(self.client_of(directory)));
             return builder.from_credentials(credentials).await.map_err(|error| self.failed(error));
         }
         // An order that waited while another one failed does not ask the directory again.
@@ -271,6 +272,10 @@ impl<'a> OrderContext<'a> {
         made
     }
 
+    fn client_of(&self, directory: &Directory) -> DirectoryClient {
+        DirectoryClient { web: self.client.clone(), url: directory.url.clone() }
+    }
+
     async fn make_account(&self, directory: &Directory) -> Result<Account, OrderFailure> {
         let external =
             directory.external_account.as_ref().map(|one| ExternalAccountKey::new(one.id.clone(), &one.key));
@@ -279,7 +284,7 @@ impl<'a> OrderContext<'a> {
         let terms =
             NewAccount { contact: &contact, terms_of_service_agreed: true, only_return_existing: false };
         let made = with_nonce(async || {
-            let builder = Account::builder_with_http(Box::new(self.client.clone()));
+            let builder = Account::builder_with_http(Box::new(self.client_of(directory)));
             builder.create(&terms, directory.url.clone(), external.as_ref()).await
         });
         let (account, credentials) = made.await.map_err(|error| self.failed(error))?;

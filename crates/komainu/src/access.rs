@@ -133,7 +133,7 @@ fn json(out: &mut Vec<u8>, record: &RequestRecord<'_>, time: &str) {
     }
     line.insert("status".into(), record.status.code().into());
     line.insert("body_bytes".into(), record.body_bytes.into());
-    line.insert("duration_ms".into(), record.duration_ms.into());
+    line.insert("duration_ms".into(), (record.duration_us / 1_000).into());
     if let Some(fault) = record.fault {
         line.insert("fault".into(), fault.to_string().into());
     }

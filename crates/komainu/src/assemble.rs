@@ -1,6 +1,7 @@
 //! Turns a checked configuration into handlers: the only place that knows both.
 
 use std::cell::RefCell;
+use std::collections::HashMap;
 use std::io;
 use std::path::PathBuf;
 use std::rc::Rc;
@@ -15,12 +16,16 @@ use http::{Coding, EmptySegments, Fields, Name, Status};
 use net::{Compression, Core, FieldEdits, SpillStore};
 use proxy::{Group, UpstreamEvent};
 
+use crate::cache_rules::{CacheRules, RoutePlace};
 use crate::cached::RouteCache;
 use crate::clients::TrustedProxies;
+use crate::config_files::{ConfigFiles, purge_token_files};
 use crate::engine::sources;
 use crate::hosting::{self, AppHandles, Hosting, Mounted};
+use crate::metrics::{CoreMetrics, RouteLabels};
 use crate::notice::ErrorLog;
 use crate::pages::SitePages;
+use crate::purge_method::{PurgeAccess, PurgeToken};
 use crate::router::{Handler, Route, RouteEdits, RouteTable, SiteHttps, Strip, TemplateEdits};
 use crate::tls::TlsPlan;
 use crate::upstreams::GroupPlan;
@@ -47,6 +52,7 @@ pub(crate) struct ServerPlan {
     groups: GroupPlan,
     /// The cache of responses, if a route has one.
     pub(crate) cache: Option<Arc<Cache>>,
+    purge_tokens: HashMap<PathBuf, PurgeToken>,
 }
 
 impl ServerPlan {
@@ -75,7 +81,8 @@ impl ServerPlan {
         let cache = response_cache(&config, cache_before, hosting.map(Hosting::memory));
         let before = before.map(|plan| plan.groups.shared.as_slice()).unwrap_or_default();
         let groups = GroupPlan::new(&config, before, &spill, &files)?;
-        let plan = ServerPlan { groups, tls, https_port, config, cache };
+        let purge_tokens = purge_tokens(&config, &files)?;
+        let plan = ServerPlan { groups, tls, https_port, config, cache, purge_tokens };
         for (name, app) in &plan.config.apps {
             match hosting {
                 Some(hosting) => hosting.check(name, app)?,
@@ -125,6 +132,7 @@ pub(crate) struct CoreContext<'a> {
     pub(crate) notices: &'a ErrorLog,
     /// The core's part of the groups that it serves now.
     pub(crate) groups: &'a RefCell<Vec<Group>>,
+    pub(crate) metrics: &'a CoreMetrics,
 }
 
 /// The table of one core. Without a core it only checks that it can be made: its proxies and applications answer
@@ -253,6 +261,10 @@ fn route(
         }
         Action::Respond(respond) => fixed_response(respond),
     };
+    let place = || {
+        let has_cache = |route| config.settings(Some(site), Some(route)).cache.is_some();
+        RoutePlace::new(&config.sites[site].routes, index, has_cache)
+    };
     let ms = |time: std::time::Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX / 4);
     Ok(Route {
         handler,
@@ -267,20 +279,63 @@ fn route(
         body_ms: ms(settings.body_timeout),
         write_ms: ms(settings.write_timeout),
         edits: secure_edits(&settings.response_headers, &config.sites[site]),
+        label: core_context.map_or(0, |of| of.metrics.label(&labels(&config.sites[site], route))),
         cache: plan
             .cache
             .clone()
             .zip(settings.cache)
-            .map(|(cache, policy)| RouteCache { cache, policy: cache_policy(policy) }),
+            .map(|(cache, policy)| route_cache(cache, policy, place(), plan, core_context)),
         compression: settings.compress.map(|compress| Rc::new(compression(compress))),
     })
 }
 
-fn cache_policy(policy: &config::CachePolicy) -> cache::Policy {
-    cache::Policy {
-        stores_cookies: policy.stores_cookies,
-        heuristic_s_max: policy.heuristic.as_secs(),
-        unreachable_s: policy.grace.as_secs(),
+fn route_cache(
+    cache: Arc<Cache>,
+    policy: &config::CachePolicy,
+    place: RoutePlace,
+    plan: &ServerPlan,
+    core_context: Option<CoreContext<'_>>,
+) -> RouteCache {
+    let access = |purge: &config::CachePurge| PurgeAccess {
+        token: match (&purge.token, &purge.token_file) {
+            (Some(token), _) => Some(PurgeToken::new(token.as_bytes())),
+            (None, Some(file)) => plan.purge_tokens.get(file).cloned(),
+            (None, None) => None,
+        },
+        from: (!purge.from.is_empty()).then(|| sources(&purge.from)),
+        notices: core_context.map(|core_context| core_context.notices.clone()),
+    };
+    let purge = policy.purge.as_ref().map(access).map(Rc::new);
+    RouteCache { cache, rules: Rc::new(CacheRules::new(policy, place)), purge }
+}
+
+/// The tokens in files, of those who may purge.
+fn purge_tokens(config: &Config, files: &ConfigFiles) -> io::Result<HashMap<PathBuf, PurgeToken>> {
+    let mut tokens = HashMap::new();
+    for path in purge_token_files(config) {
+        let failed = |text: &str| io::Error::other(format!("`token_file` {}: {text}", path.display()));
+        let bytes = files.read(path)?;
+        let text = std::str::from_utf8(&bytes).map_err(|_| failed("it is not text"))?;
+        let token = config::token(text.trim()).map_err(|fault| failed(&fault.message))?;
+        tokens.insert(path.clone(), PurgeToken::new(token.as_bytes()));
+    }
+    Ok(tokens)
+}
+
+/// What the requests of a route are counted under.
+fn labels(site: &config::Site, route: &config::Route) -> RouteLabels {
+    let handler = match &route.action {
+        Action::Files(_) => "files".to_owned(),
+        Action::Proxy(_) => "proxy".to_owned(),
+        Action::App(mounted) => format!("app {}", mounted.name),
+        Action::Redirect(_) => "redirect".to_owned(),
+        Action::Respond(_) | Action::NotFound => "respond".to_owned(),
+    };
+    let paths: Vec<String> = route.path.iter().map(ToString::to_string).collect();
+    RouteLabels {
+        site: site.hosts.first().map_or_else(|| "*".to_owned(), ToString::to_string),
+        route: if paths.is_empty() { "*".to_owned() } else { paths.join(" ") },
+        handler,
     }
 }
 

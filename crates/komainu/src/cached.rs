@@ -12,31 +12,22 @@ use std::task::Poll;
 
 use cache::{
     BrokenOff, Cache, CacheEntry, FillHead, FillReader, FillResponse, FillStart, ForwardReason, Object,
-    Policy, RequestFacts, Selected, Validated, answer, key, status, vary,
+    RequestFacts, SearchRule, Selected, Validated, answer, key, status, tags, vary,
 };
 use http::{BodySize, Fields, Length, Method, Name, Status};
-use net::{DefaultFields, DetachedRequest, Exchange, Fault, HeadTap, Request};
+use net::{Core, DefaultFields, Exchange, Fault, HeadTap, Request};
 
+use crate::cache_request::{asked, is_unkeyed};
+use crate::cache_rules::{CacheRules, MatchedRules};
 use crate::filling::FillSink;
+use crate::purge_method::PurgeAccess;
 
 const PARTIAL_CONTENT: Status = Status::of(206).expect("three digits");
 const PRECONDITION_FAILED: Status = Status::of(412).expect("three digits");
 const UNSATISFIABLE: Status = Status::of(416).expect("three digits");
 
-/// Fields that some applications take their URL or method from, and that no key holds: a request that has one is not answered
-/// from the cache, and its response is not stored.
-const UNKEYED: [&str; 10] = [
-    "x-http-method-override",
-    "x-http-method",
-    "x-method-override",
-    "x-original-url",
-    "x-rewrite-url",
-    "x-original-host",
-    "x-host",
-    "x-http-host-override",
-    "x-forwarded-scheme",
-    "x-forwarded-server",
-];
+/// Groups that one response may invalidate; further ones are left out (RFC 9875 asks for 32).
+const GROUPS_MAX: usize = 128;
 
 /// What asks the origin: the handler that the cache is in front of.
 pub(crate) trait CachedHandler: 'static {
@@ -48,7 +39,9 @@ pub(crate) trait CachedHandler: 'static {
 #[derive(Clone)]
 pub(crate) struct RouteCache {
     pub(crate) cache: Arc<Cache>,
-    pub(crate) policy: Policy,
+    pub(crate) rules: Rc<CacheRules>,
+    /// Who may purge by HTTP; nobody unless given.
+    pub(crate) purge: Option<Rc<PurgeAccess>>,
 }
 
 thread_local! {
@@ -59,6 +52,9 @@ thread_local! {
 /// What is done with a request that finds nothing fresh.
 struct Miss {
     key: Vec<u8>,
+    /// What its query's form in the key comes from, where a response has stated it.
+    search: Option<Arc<SearchRule>>,
+    matched: MatchedRules,
     why: ForwardReason,
     stale: Option<Arc<Object>>,
     /// Whether others may wait for its response.
@@ -85,19 +81,26 @@ impl RouteCache {
         x: &mut Exchange<'_>,
         origin: impl FnOnce() -> O,
     ) -> Result<(), Fault> {
-        let lookup = match self.look_up(&x.request(), x.core().unix_s()) {
+        let matched = self.rules.matched(&x.request());
+        if let Some(access) = self.purge.as_ref().filter(|_| PurgeAccess::is_purge(&x.request())) {
+            let keys = self.keys(&x.request(), matched);
+            return Box::pin(access.serve(x, &self.cache, keys)).await;
+        }
+        let lookup = match self.look_up(&x.request(), matched, x.core().unix_s()) {
             Ok(lookup) => lookup,
-            Err(why) => return self.pass(x, origin(), why).await,
+            Err(why) => return self.pass(x, origin(), matched, why).await,
         };
         match lookup {
             Lookup::Fresh(object) => {
                 count(&self.cache.counters.hits);
+                object.count_hit();
                 let ttl_s = object.freshness().ttl_s(x.core().unix_s());
                 self.send_stored(x, &object, &status::hit(ttl_s)).await
             }
             Lookup::Stale(object, miss) => {
                 self.revalidate(x, &miss, origin());
                 count(&self.cache.counters.stale);
+                object.count_hit();
                 let ttl_s = object.freshness().ttl_s(x.core().unix_s());
                 self.send_stored(x, &object, &status::hit(ttl_s)).await
             }
@@ -110,23 +113,35 @@ impl RouteCache {
     ///
     /// # Errors
     /// Why the cache has no part in it.
-    fn look_up(&self, request: &Request<'_>, now_s: u64) -> Result<Lookup, ForwardReason> {
+    fn look_up(
+        &self,
+        request: &Request<'_>,
+        matched: MatchedRules,
+        now_s: u64,
+    ) -> Result<Lookup, ForwardReason> {
         match request.method() {
             Method::Get | Method::Head => {}
             _ => return Err(ForwardReason::Method),
         }
-        if request.body() != BodySize::None || is_unkeyed(request) {
+        if request.body() != BodySize::None || is_unkeyed(request) || self.rules.bypasses(matched) {
             return Err(ForwardReason::Bypass);
         }
+        let rule = self.rules.key(matched);
         KEY.with_borrow_mut(|key| {
-            if !write_key(key, request) {
+            if !self.rules.write_key(matched, key, request) {
                 return Err(ForwardReason::Bypass);
+            }
+            let search = self.cache.search_rules.find(key);
+            if let Some(search) = &search {
+                key::rewrite_query(key, |query| search.normal(query));
             }
             let entry = self.cache.find(key);
             let object = entry.as_ref().and_then(|entry| entry.select(request.head()));
-            match object {
+            // What was stored under another configuration may have been made for other requests.
+            let is_of_rule = |object: &&Arc<Object>| rule.is_none_or(|rule| object.variant.has(&rule.fields));
+            match object.filter(is_of_rule) {
                 Some(object) if object.freshness().is_fresh(now_s) => Ok(Lookup::Fresh(object.clone())),
-                object => Ok(self.miss(request, key, entry.as_ref(), object, now_s)),
+                object => Ok(self.miss(request, (key, search, matched), entry.as_ref(), object, now_s)),
             }
         })
     }
@@ -134,11 +149,12 @@ impl RouteCache {
     fn miss(
         &self,
         request: &Request<'_>,
-        key: &[u8],
+        (key, search, matched): (&[u8], Option<Arc<SearchRule>>, MatchedRules),
         entry: Option<&Arc<CacheEntry>>,
         object: Option<&Arc<Object>>,
         now_s: u64,
     ) -> Lookup {
+        let object = object.filter(|object| object.freshness().is_kept(now_s));
         let refusal = entry.and_then(|entry| entry.refusal(now_s));
         let has = |name| request.field(name).is_some();
         let is_refused = match refusal {
@@ -149,8 +165,10 @@ impl RouteCache {
             None => false,
         };
         // What is never fresh is validated for each request by itself: nobody may have another one's response.
-        let is_never_fresh =
-            object.is_some_and(|object| object.freshness().lifetime_s == 0 || object.freshness().no_cache);
+        let is_never_fresh = object.is_some_and(|object| {
+            // A soft purge takes the time that was left, not more.
+            object.freshness().lifetime_s == 0 && !object.is_expired() || object.freshness().no_cache
+        });
         let why = match (object, entry) {
             (Some(_), _) => ForwardReason::Stale,
             (None, Some(entry)) if !entry.objects().is_empty() => ForwardReason::VaryMiss,
@@ -158,6 +176,8 @@ impl RouteCache {
         };
         let miss = Miss {
             key: key.to_vec(),
+            search,
+            matched,
             why,
             stale: object.cloned(),
             is_shared: refusal.is_none() && !is_never_fresh,
@@ -171,53 +191,71 @@ impl RouteCache {
         }
     }
 
+    /// What the responses of a request's URL may be stored under; nothing where they cannot be.
+    fn keys(&self, request: &Request<'_>, matched: MatchedRules) -> Vec<Vec<u8>> {
+        let (mut keys, mut key) = (Vec::new(), Vec::new());
+        if self.rules.write_key(matched, &mut key, request) {
+            keys.extend(self.rules.other_keys(&key));
+            if let Some(search) = self.cache.search_rules.find(&key) {
+                // What was stored before the origin said this has the whole query.
+                keys.push(key.clone());
+                key::rewrite_query(&mut key, |query| search.normal(query));
+            }
+            keys.push(key);
+        }
+        keys
+    }
+
     /// Serves without the cache; an unsafe request that succeeds removes what is stored for its URL.
     async fn pass(
         &self,
         x: &mut Exchange<'_>,
         origin: impl CachedHandler,
+        matched: MatchedRules,
         why: ForwardReason,
     ) -> Result<(), Fault> {
         count(&self.cache.counters.bypassed);
         let request = x.request();
-        let mut keys = Vec::new();
         let changes = !request.method().is_safe() && request.method() != Method::Connect;
-        if changes {
-            let mut key = Vec::new();
-            if write_key(&mut key, &request) {
-                keys.push(key);
-            }
-        }
+        let keys = if changes { self.keys(&request, matched) } else { Vec::new() };
         let host = request.authority().to_vec();
-        x.set_tap(Box::new(PassTap { cache: changes.then(|| self.cache.clone()), keys, host, why }));
+        let changes = changes.then(|| (self.cache.clone(), x.core().clone()));
+        x.set_tap(Box::new(PassTap { changes, keys, host, why }));
         origin.serve(x).await
     }
 
     /// Asks the origin, or waits for the response to one who does.
     async fn ask(&self, x: &mut Exchange<'_>, miss: Miss, origin: impl CachedHandler) -> Result<(), Fault> {
-        let facts = facts(&x.request());
+        let facts = self.facts(&x.request(), miss.matched);
         if facts.directives.only_if_cached {
             return x.refuse(Status::GATEWAY_TIMEOUT, "the response is not in the cache").await;
         }
         let is_short = x.core().memory().pressure() >= net::Pressure::High;
         if !miss.may_store || facts.directives.no_store || is_short {
-            return self.pass(x, origin, miss.why).await;
+            return self.pass(x, origin, miss.matched, miss.why).await;
+        }
+        let min_uses = self.rules.min_uses(miss.matched);
+        if min_uses > 1 && miss.stale.is_none() && self.cache.uses.count(&miss.key) < min_uses {
+            return self.pass(x, origin, miss.matched, miss.why).await;
         }
         count(&self.cache.counters.misses);
-        let codings = vary::accepted_codings(x.request().head());
+        let common = self.common(&x.request(), miss.matched);
         let origin = Rc::new(origin);
         // At most once more: a request that waited for what is not for it asks for itself.
         for is_shared in [miss.is_shared, false] {
-            let reader = match self.cache.begin(&miss.key, is_shared.then_some(&codings)) {
+            let reader = match self.cache.begin(&miss.key, is_shared.then_some(&common[..])) {
                 FillStart::Full => return self.pass_shared(x, &origin, miss.why).await,
                 FillStart::Follow(reader) => reader,
                 FillStart::Lead(fill, reader) => {
-                    let request = asked(x, miss.stale.as_deref(), &codings);
-                    self.spawn(request, fill, &facts, miss.stale.clone(), origin.clone());
+                    self.spawn(x, &miss, fill, &facts, origin.clone());
                     reader
                 }
             };
             let leads = reader.leads();
+            while let Some(interim) = poll_fn(|cx| reader.poll_interim(cx)).await {
+                x.inform(interim.status, |lines| lines.whole(interim.fields.wire()));
+                x.flush().await?;
+            }
             let head = poll_fn(|cx| reader.poll_head(cx)).await;
             let is_for_it = match &head {
                 _ if leads => true,
@@ -244,6 +282,7 @@ impl RouteCache {
                         Validated::Unreachable => (None, "unreachable"),
                     };
                     count(&self.cache.counters.validations);
+                    object.count_hit();
                     let ttl_s = object.freshness().ttl_s(x.core().unix_s());
                     self.send_stored(x, &object, &status::validated(status, ttl_s, detail)).await
                 }
@@ -259,31 +298,57 @@ impl RouteCache {
         origin: &Rc<O>,
         why: ForwardReason,
     ) -> Result<(), Fault> {
-        x.set_tap(Box::new(PassTap { cache: None, keys: Vec::new(), host: Vec::new(), why }));
+        x.set_tap(Box::new(PassTap { changes: None, keys: Vec::new(), host: Vec::new(), why }));
         origin.serve(x).await
     }
 
     /// Validates what is stored in the background, unless that is under way.
     fn revalidate(&self, x: &Exchange<'_>, miss: &Miss, origin: impl CachedHandler) {
-        let codings = vary::accepted_codings(x.request().head());
+        let common = self.common(&x.request(), miss.matched);
         // Its reader is not kept: nobody waits.
-        if let FillStart::Lead(fill, _) = self.cache.begin(&miss.key, Some(&codings)) {
-            let request = asked(x, miss.stale.as_deref(), &codings);
-            self.spawn(request, fill, &facts(&x.request()), miss.stale.clone(), Rc::new(origin));
+        if let FillStart::Lead(fill, _) = self.cache.begin(&miss.key, Some(&common)) {
+            let facts = self.facts(&x.request(), miss.matched);
+            self.spawn(x, miss, fill, &facts, Rc::new(origin));
         }
+    }
+
+    /// What requests have in common that may wait for one response, beside the URL.
+    fn common(&self, request: &Request<'_>, matched: MatchedRules) -> Vec<u8> {
+        let mut common = vary::accepted_codings(request.head());
+        if let Some(key) = self.rules.key(matched) {
+            key.fields.write(&mut common, request.head());
+        }
+        common
+    }
+
+    fn facts(&self, request: &Request<'_>, matched: MatchedRules) -> RequestFacts {
+        let mut facts = RequestFacts {
+            is_authorized: request.field(Name::Authorization).is_some()
+                || request.tls().is_some_and(|session| session.client.is_some()),
+            has_cookies: self.rules.has_cookies(matched, request),
+            ..RequestFacts::default()
+        };
+        for (_, _, value) in request.fields().filter(|(id, ..)| *id == Name::CacheControl) {
+            facts.directives.add(value);
+        }
+        facts
     }
 
     /// Has the origin asked by a task of its own.
     fn spawn<O: CachedHandler>(
         &self,
-        request: DetachedRequest,
+        x: &Exchange<'_>,
+        miss: &Miss,
         fill: Arc<cache::Fill>,
         facts: &RequestFacts,
-        stale: Option<Arc<Object>>,
         origin: Rc<O>,
     ) {
+        let mut request = asked(x, miss.stale.as_deref());
+        self.rules.prepare(miss.matched, &mut request);
         let core = request.core().clone();
-        let sink = Rc::new(FillSink::new((&self.cache, &self.policy), &request, fill, *facts, stale));
+        let (rules, stale) = ((miss.matched, miss.search.clone()), miss.stale.clone());
+        let sink = FillSink::new((&self.cache, &self.rules), rules, &request, fill, *facts, stale);
+        let sink = Rc::new(sink);
         core.spawn(async move {
             let served =
                 request.serve(sink.clone(), async |x: &mut Exchange<'_>| origin.serve(x).await).await;
@@ -299,10 +364,9 @@ impl RouteCache {
         cache_status: &str,
     ) -> Result<(), Fault> {
         let age_s = object.freshness().age_s(x.core().unix_s());
-        let selected =
-            answer::select(x.request().head(), object.status, &object.fields, Some(object.body.len()));
-        let sent =
-            HeadToSend { status: object.status, fields: &object.fields, age_s: Some(age_s), cache_status };
+        let fields = object.shown_fields();
+        let selected = answer::select(x.request().head(), object.status, fields, Some(object.body.len()));
+        let sent = HeadToSend { status: object.status, fields, age_s: Some(age_s), cache_status };
         let range = match sent.begin(x, &selected, Length::Known(object.body.len())).await? {
             Some(range) => range,
             None => return Ok(()),
@@ -444,81 +508,14 @@ async fn next_piece(x: &mut Exchange<'_>, reader: &FillReader) -> Result<Option<
     poll_fn(|cx| reader.poll_piece(cx)).await.map_err(BROKEN)
 }
 
-/// The request for the origin: complete and unconditional, or a question whether what is stored is valid.
-fn asked(x: &Exchange<'_>, stale: Option<&Object>, codings: &[u8]) -> DetachedRequest {
-    let mut request = x.detach();
-    let is_vouched = x.request().client().vouched.is_some();
-    request.retain(|id, name| {
-        let is_claim = name.len() > 12 && name[..12].eq_ignore_ascii_case(b"x-forwarded-")
-            || matches!(
-                id,
-                Name::Forwarded | Name::XForwardedFor | Name::XForwardedHost | Name::XForwardedProto
-            )
-            || name.eq_ignore_ascii_case(b"x-real-ip");
-        let is_ours = answer::is_conditional(id) || matches!(id, Name::Range | Name::AcceptEncoding);
-        !is_ours && (is_vouched || !is_claim)
-    });
-    if !codings.is_empty() {
-        request.add(Name::AcceptEncoding, codings);
-    }
-    if let Some(stale) = stale {
-        if let Some(etag) = stale.fields.first(b"etag") {
-            request.add(Name::IfNoneMatch, etag);
-        }
-        if let Some(modified) = stale.fields.first(b"last-modified") {
-            request.add(Name::IfModifiedSince, modified);
-        }
-    }
-    request
-}
-
-fn facts(request: &Request<'_>) -> RequestFacts {
-    let mut facts = RequestFacts {
-        is_authorized: request.field(Name::Authorization).is_some(),
-        ..RequestFacts::default()
-    };
-    for (_, _, value) in request.fields().filter(|(id, ..)| *id == Name::CacheControl) {
-        facts.directives.add(value);
-    }
-    facts
-}
-
-/// Whether its response may depend on what the key does not hold.
-fn is_unkeyed(request: &Request<'_>) -> bool {
-    request.fields().any(|(id, name, _)| match id {
-        Name::Upgrade => true,
-        Name::Other => UNKEYED.iter().any(|one| name.eq_ignore_ascii_case(one.as_bytes())),
-        _ => false,
-    })
-}
-
-/// Writes the key of a request; false where it has none.
-fn write_key(key: &mut Vec<u8>, request: &Request<'_>) -> bool {
-    let Ok(path) = request.encoded_path() else { return false };
-    let query = request.encoded_query();
-    let client = request.client();
-    let mut variation = Vec::new();
-    if client.vouched.is_some() {
-        // A trusted proxy passes on what its clients claim, and so does this server.
-        for (id, name, value) in request.fields() {
-            let is_other =
-                id == Name::Other && name.len() > 12 && name[..12].eq_ignore_ascii_case(b"x-forwarded-");
-            if is_other || id == Name::XForwardedHost {
-                variation.extend_from_slice(&[name, b"=", value, b" "].concat());
-            }
-        }
-    }
-    key::write_key(key, client.secure, request.authority(), &path, query.as_deref(), &variation)
-}
-
 fn count(counter: &AtomicU64) {
     counter.fetch_add(1, Ordering::Relaxed);
 }
 
 /// Marks a response that the cache has no part in, and removes what it has made invalid (RFC 9111 section 4.4).
 struct PassTap {
-    /// `None` for a safe request.
-    cache: Option<Arc<Cache>>,
+    /// What an unsafe request may change.
+    changes: Option<(Arc<Cache>, Core)>,
     /// The request's own.
     keys: Vec<Vec<u8>>,
     host: Vec<u8>,
@@ -527,17 +524,32 @@ struct PassTap {
 
 impl HeadTap for PassTap {
     fn head(self: Box<Self>, status: Status, fields: &mut Fields) {
-        if let Some(cache) = self.cache.as_ref().filter(|_| matches!(status.code(), 200..400)) {
+        if let Some((cache, core)) = self.changes.as_ref().filter(|_| matches!(status.code(), 200..400)) {
+            let now_s = core.unix_s();
             for key in &self.keys {
-                cache.invalidate(key);
+                cache.invalidate(key, now_s);
                 for name in [&b"location"[..], b"content-location"] {
                     if let Some(other) = fields.first(name).and_then(|to| key::sibling(key, &self.host, to)) {
-                        cache.invalidate(&other);
+                        cache.invalidate(&other, now_s);
                     }
                 }
+                invalidate_groups(cache, core, key, fields);
             }
         }
+        tags::strip(fields);
         let value = status::forwarded(self.why, false, None);
         fields.try_push(b"Cache-Status", value.as_bytes()).expect("made of valid characters");
+    }
+}
+
+/// Removes what is in the groups that the response to an unsafe request names (RFC 9875).
+fn invalidate_groups(cache: &Arc<Cache>, core: &Core, key: &[u8], fields: &Fields) {
+    let now_s = core.unix_s();
+    for group in tags::groups_in(fields, b"cache-group-invalidation").into_iter().take(GROUPS_MAX) {
+        // A large group is not removed by a serving thread.
+        if let Some(rest) = cache.invalidate_group(key, &group, now_s) {
+            let (cache, pool) = (cache.clone(), core.clone());
+            core.spawn(async move { _ = pool.offload(move || cache.purge(&rest, false, now_s)).await });
+        }
     }
 }

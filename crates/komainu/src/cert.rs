@@ -11,7 +11,7 @@ use serde_json::Value;
 use crate::access::rfc3339;
 use crate::certificates::default_state_folder;
 use crate::cli::{Cert, CertPlace, Trust};
-use crate::control as socket;
+use crate::control::{self as socket, printable};
 
 /// `komainu cert`: the text to print.
 ///
@@ -37,11 +37,6 @@ pub(crate) fn cert(command: &Cert) -> Result<String, String> {
         }
         Cert::Renew { names, pid } => renew(names, *pid),
     }
-}
-
-/// Another user's server may say anything: nothing of it reaches the terminal but text.
-fn printable(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() && c != '\n' { '?' } else { c }).collect()
 }
 
 /// What servers or the state folder say, one for each name.
@@ -133,22 +128,70 @@ fn none_listed(of: &CertPlace) -> String {
     }
 }
 
+/// The widest line of the list, for terminals.
+const LINE_CHARS_MAX: usize = 100;
+/// A longer name has a line of its own.
+const NAME_CHARS_MAX: usize = 36;
+/// A longer issuer is cut off: `komainu cert show` has the whole.
+const ISSUER_CHARS_MAX: usize = 34;
+
 fn listed(all: &[Value]) -> String {
     let now = SystemTime::now();
-    let mut table = TextTable::new(&["name", "issuer", "expires", "next attempt", "last error"]);
+    let mut table = TextTable::new(&["name", "issuer", "expires", "next attempt"]);
+    let text = |one: &Value, key: &str| one[key].as_str().map(str::to_owned);
+    let is_long = |name: &str| name.chars().count() > NAME_CHARS_MAX;
     for one in all {
-        let text = |key: &str| one[key].as_str().unwrap_or("-").to_owned();
         let next =
             if one["last_error"].is_string() && one["retry_at"].is_u64() { "retry_at" } else { "renew_at" };
         table.row(vec![
-            text("name"),
-            text("issuer"),
+            text(one, "name").filter(|name| !is_long(name)).unwrap_or_default(),
+            text(one, "issuer").map_or_else(|| "-".into(), |issuer| cut(&issuer, ISSUER_CHARS_MAX)),
             relative(&one["not_after"], now),
             relative(&one[next], now),
-            text("last_error"),
         ]);
     }
-    table.plain("")
+    let table = table.plain("");
+    let mut lines = table.lines();
+    let mut all_lines: Vec<String> = lines.next().map(str::to_owned).into_iter().collect();
+    for (line, one) in lines.zip(all) {
+        let name = text(one, "name").filter(|name| is_long(name));
+        all_lines.extend(name.into_iter().flat_map(|name| wrapped(&name, "", "")));
+        all_lines.push(line.to_owned());
+        let error = text(one, "last_error");
+        all_lines.extend(error.into_iter().flat_map(|error| wrapped(&error, "  last error: ", "    ")));
+    }
+    all_lines.join("\n") + "\n"
+}
+
+/// The beginning of a text, marked where something is left out.
+fn cut(text: &str, chars_max: usize) -> String {
+    match text.chars().count() > chars_max {
+        true => text.chars().take(chars_max - 1).chain(['…']).collect(),
+        false => text.to_owned(),
+    }
+}
+
+/// A text in lines of at most [`LINE_CHARS_MAX`], broken between words; the first begins with `first`, the others with `indent`.
+fn wrapped(text: &str, first: &str, indent: &str) -> Vec<String> {
+    let (mut lines, mut line) = (Vec::new(), first.to_owned());
+    let mut is_begun = false;
+    for word in text.split_whitespace() {
+        let chars: Vec<char> = word.chars().collect();
+        // A word that is longer than a line is broken inside.
+        for piece in chars.chunks(LINE_CHARS_MAX - first.len().max(indent.len())) {
+            if is_begun && line.chars().count() + 1 + piece.len() > LINE_CHARS_MAX {
+                lines.push(std::mem::replace(&mut line, indent.to_owned()));
+                is_begun = false;
+            }
+            if is_begun {
+                line.push(' ');
+            }
+            line.extend(piece);
+            is_begun = true;
+        }
+    }
+    lines.push(line);
+    lines
 }
 
 fn shown(one: &Value) -> String {
@@ -235,5 +278,39 @@ fn outcome(report: &TrustReport, nothing: &str) -> Result<String, String> {
         (true, true) => Ok(nothing.to_owned()),
         (true, false) => Err(failed.trim_end().to_owned()),
         _ => Ok(done + &failed),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_list_fits_a_terminal_and_leaves_out_no_name_and_no_error() {
+        let long = format!("{}.example.com", "sub.".repeat(50));
+        let error = format!(
+            "http-01: {} https://a.example.com/{}",
+            "the authority says ".repeat(20),
+            "x".repeat(300)
+        );
+        let moment = |days: u64| {
+            let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs();
+            json!(now + days * 86_400 + 60)
+        };
+        let text = listed(&[
+            json!({ "name": "example.com", "issuer": "CN=R11,O=Let's Encrypt,C=US", "not_after": moment(89), "renew_at": moment(60) }),
+            json!({ "name": long, "issuer": "CN=".to_owned() + &"An Authority ".repeat(9), "not_after": moment(0), "renew_at": moment(1),
+                "last_error": error, "retry_at": moment(20_000) }),
+            json!({ "name": "other.example.com" }),
+        ]);
+        let lines: Vec<&str> = text.lines().collect();
+        assert!(lines.iter().all(|line| line.chars().count() <= 100), "{text}");
+        assert!(lines[0].starts_with("name ") && lines[1].starts_with("example.com "), "{text}");
+        assert!(lines[1].contains("Let's Encrypt") && lines[1].contains("in 89 d"), "{text}");
+        let joined = |text: &str| text.split_whitespace().collect::<String>();
+        assert!(joined(&text).contains(&joined(&long)) && joined(&text).contains(&joined(&error)), "{text}");
+        assert!(text.contains("  last error: http-01: the authority says") && text.contains('…'), "{text}");
+        assert!(lines.last().unwrap().starts_with("other.example.com "), "{text}");
     }
 }

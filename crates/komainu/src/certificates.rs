@@ -14,7 +14,7 @@ use control::{
     CertificateRenewer, CertificateSink, CertificateStatus, ChallengeKind, Directory, DnsRecords, DnsServer,
     Environment, ExternalAccount, HttpChallenges, Intervals, Issuer, Options, StapleOwner, Subject, TsigKey,
 };
-use net::{CertificateStore, ServerCertificate};
+use net::{CertificateStore, ServerCertificate, without_marks};
 use rustix::fs::{Gid, Mode, OFlags, Uid};
 
 use crate::config_files::ConfigFiles;
@@ -304,6 +304,7 @@ fn options(config: &Config, files: &ConfigFiles, is_system: bool) -> io::Result<
         None if acme.dns_hook.is_empty() => None,
         None => Some(DnsRecords::Hook(acme.dns_hook.iter().map(Into::into).collect())),
     };
+    let roots_pem = acme.ca.as_ref().map(|path| files.read(path)).transpose()?.unwrap_or_default();
     Ok(Options {
         directories: directories.collect(),
         email: acme.email.clone(),
@@ -311,7 +312,7 @@ fn options(config: &Config, files: &ConfigFiles, is_system: bool) -> io::Result<
         dns,
         ask: acme.ask.clone(),
         state: state_folder(config, is_system),
-        roots_pem: acme.ca.as_ref().map(|path| files.read(path)).transpose()?.unwrap_or_default(),
+        roots_pem: without_marks(&roots_pem).into_owned(),
     })
 }
 

@@ -9,7 +9,8 @@ use http::path::{has_encoded_slash, normal_path};
 
 use crate::assemble::empty_segments;
 use crate::cli::Check;
-use crate::privilege::Identity;
+use crate::hosting;
+use crate::privilege::{self, Identity, Rights};
 use crate::sink;
 use crate::tls::TlsPlan;
 
@@ -99,12 +100,21 @@ pub(crate) fn check(arguments: &Check) -> Result<(), String> {
     io::stdout().write_all(text.as_bytes()).map_err(|error| error.to_string())
 }
 
-/// Checks the users and groups that a start would look up.
+/// Checks the users and groups that a start would look up, and that the user who serves may use the applications' environments.
 fn users_exist(config: &Config) -> Result<(), String> {
     let look = |user: &Option<String>, group: &Option<String>| {
         user.iter().try_for_each(|user| Identity::named(user, group.as_deref()).map(drop))
     };
     look(&config.user, &config.group).map_err(|error| format!("error: {error}"))?;
+    // Root sees what the user who is to serve may not.
+    if let Ok(Rights::Drop(user)) = privilege::rights(config, false) {
+        for (name, app) in config.apps.iter().filter(|(_, app)| app.user.is_none()) {
+            hosting::check_as(name, app, &user).map_err(|error| format!("error: {error}"))?;
+            if let Some(text) = hosting::doubt(name, app, Some(&user)) {
+                let _ = writeln!(io::stderr(), "warning: {text}");
+            }
+        }
+    }
     config.apps.iter().try_for_each(|(name, app)| {
         look(&app.user, &app.group).map_err(|error| format!("error: the application {name}: {error}"))
     })

@@ -47,6 +47,9 @@ pub(crate) enum Command {
     Status(StatusArguments),
     /// Load the applications of a running server again, and read its configuration again; no request is lost
     Reload(Reload),
+    /// Purge what the cache of a running server holds, and show what it did and why
+    #[command(subcommand)]
+    Cache(CacheCommand),
     /// Show and renew the certificates that a server obtains by itself
     #[command(subcommand)]
     Cert(Cert),
@@ -115,6 +118,9 @@ pub(crate) struct Run {
     /// Log messages of this level and those above it to stderr
     #[arg(long, value_name = "LEVEL", default_value = "warn")]
     pub(crate) log_level: LogLevel,
+    /// Serve /metrics (for Prometheus) and /v1/status on this address too: HOST:PORT or unix:PATH
+    #[arg(long, value_name = "ADDR", value_parser = listen)]
+    pub(crate) control: Option<Listen>,
     /// Cache responses of upstream servers and applications in memory, as far as they allow it
     #[arg(long)]
     pub(crate) cache: bool,
@@ -215,6 +221,67 @@ pub(crate) struct StartArguments {
 #[derive(Debug, Args)]
 pub(crate) struct StatusArguments {
     /// The server with this process id [default: all servers of this user]
+    #[arg(long, value_parser = process_id)]
+    pub(crate) pid: Option<u32>,
+    /// Print JSON, for programs
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum CacheCommand {
+    /// Remove stored responses; once it is done, every thread of the server has seen it
+    Purge(CachePurge),
+    /// Show what the cache holds, and what became of requests
+    Stats(ShowCacheStats),
+    /// Say why the last response for a URL was stored, missed or refused
+    Why(CacheWhy),
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  \
+    komainu cache purge https://example.com/news      this URL, in all its variants\n  \
+    komainu cache purge --prefix //example.com/news/  every URL that begins so, by http and https\n  \
+    komainu cache purge --soft --tag article-17       make stale what has this tag; it is validated, or used in need\n")]
+pub(crate) struct CachePurge {
+    /// URLs: http://HOST/PATH, https://HOST/PATH, or //HOST/PATH for both; in all their variants
+    #[arg(value_name = "URL", required_unless_present_any = ["prefix", "tag", "all"])]
+    pub(crate) urls: Vec<String>,
+    /// Every URL that begins so. May be repeated
+    #[arg(long, value_name = "URL")]
+    pub(crate) prefix: Vec<String>,
+    /// Every response with this tag (Surrogate-Key, xkey, Cache-Tag) or in this group (Cache-Groups). May be repeated
+    #[arg(long, value_name = "TAG", value_parser = NonEmptyStringValueParser::new())]
+    pub(crate) tag: Vec<String>,
+    /// Everything
+    #[arg(long)]
+    pub(crate) all: bool,
+    /// Make responses stale instead of removing them: they can be validated, and used while the origin cannot be reached
+    #[arg(long)]
+    pub(crate) soft: bool,
+    /// The server with this process id; not needed if only one runs
+    #[arg(long, value_parser = process_id)]
+    pub(crate) pid: Option<u32>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ShowCacheStats {
+    /// The server with this process id; not needed if only one runs
+    #[arg(long, value_parser = process_id)]
+    pub(crate) pid: Option<u32>,
+    /// Print JSON, for programs
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct CacheWhy {
+    /// The URL: http://HOST/PATH, https://HOST/PATH, or //HOST/PATH for both
+    pub(crate) url: String,
+    /// A header field of the request to explain. May be repeated
+    #[arg(long, short = 'H', value_name = "NAME: VALUE")]
+    pub(crate) header: Vec<String>,
+    /// The server with this process id; not needed if only one runs
     #[arg(long, value_parser = process_id)]
     pub(crate) pid: Option<u32>,
     /// Print JSON, for programs

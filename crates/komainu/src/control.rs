@@ -1,4 +1,4 @@
-//! The control socket, by which `komainu status`, `reload` and `upgrade` reach a running server.
+//! The control socket, by which `komainu status`, `reload`, `upgrade` and `cache` reach a running server.
 //!
 //! Each server has a socket of its own, `PID.sock`, in a folder that belongs to its user alone. A client sends one line
 //! and reads one JSON document, up to the end of the stream; until it is there the server sends an empty line every second. A client has 2 s for its line and 2 s to take the document;
@@ -20,7 +20,9 @@ use serde_json::{Value, json};
 
 use ::control::CertificateStatus;
 use apps::{Launcher, ProcessInfo, Usage};
+use cache::Cache;
 
+use crate::cache_commands;
 use crate::certificates::RunningCertificates;
 use crate::hosting::{Hosting, Loading};
 use crate::link::SupervisorLink;
@@ -101,6 +103,8 @@ fn own_folder() -> io::Result<PathBuf> {
 pub(crate) struct Reloaded {
     /// For people.
     pub(crate) reported: Result<String, String>,
+    /// What clients will refuse of the certificates that are in use now, in words.
+    pub(crate) warnings: Vec<String>,
     /// Applications are being loaded by the configuration as it is now.
     pub(crate) is_in_force: bool,
 }
@@ -118,6 +122,8 @@ pub(crate) struct ServerInfo {
     pub(crate) supervisor: Option<(u32, SupervisorLink)>,
     /// The certificates that it obtains by itself, where it does.
     pub(crate) certificates: Arc<OnceLock<RunningCertificates>>,
+    /// The cache of responses, if a route has one.
+    pub(crate) cache: Box<dyn Fn() -> Option<Arc<Cache>> + Send + Sync>,
     /// Those in files.
     pub(crate) file_certificates: Box<dyn Fn() -> Vec<FromFile> + Send + Sync>,
     /// Reads the configuration again, and waits until that is done.
@@ -165,11 +171,10 @@ impl Drop for Socket {
 pub(crate) fn serve(
     listener: UnixListener,
     user: u32,
-    info: ServerInfo,
+    info: Arc<ServerInfo>,
     clients: ControlClients,
     notices: ErrorLog,
 ) -> io::Result<()> {
-    let info = Arc::new(info);
     std::thread::Builder::new().name("control".into()).spawn(move || {
         for client in listener.incoming() {
             let Ok(client) = client else {
@@ -275,12 +280,13 @@ fn obey(line: &str, info: &ServerInfo) -> Value {
         ("reload", "") => {
             let outcome = (info.reload)();
             let loading = if outcome.is_in_force { info.hosting.loading() } else { Vec::new() };
-            reloaded(outcome.reported, &loading)
+            with_warnings(reloaded(outcome.reported, &loading), &outcome.warnings)
         }
         ("reload", app) => match info.hosting.reload(app) {
             Some(loading) => reloaded(Ok(format!("application {app}: the new code is in force")), &[loading]),
             None => json!({ "error": format!("there is no application {app}") }),
         },
+        ("cache", command) => cache_commands::obey(command, (info.cache)().as_ref()),
         ("certificates", "") => json!({ "certificates": all_certificates(info) }),
         ("renew", name) => match info.certificates.get().map(|certificates| certificates.renew(name)) {
             Some(Ok(())) => json!({ "done": format!("{name}: the certificate is being renewed") }),
@@ -313,6 +319,19 @@ fn reloaded(reported: Result<String, String>, loading: &[Loading]) -> Value {
         Ok(done) if loading.is_empty() => json!({ "done": done }),
         Ok(done) => json!({ "done": format!("{done}; applications loaded again: {}", loading.len()) }),
     }
+}
+
+/// A result with the warnings of the configuration that is in use. Of an error the text alone is shown.
+fn with_warnings(mut document: Value, warnings: &[String]) -> Value {
+    let text = document["error"].as_str().map(|error| {
+        let warnings = warnings.iter().map(|text| format!("\nwarning: {text}"));
+        std::iter::once(error.to_owned()).chain(warnings).collect::<String>()
+    });
+    match text {
+        Some(text) => document["error"] = text.into(),
+        None => document["warnings"] = json!(warnings),
+    }
+    document
 }
 
 /// Reads up to a newline, or to the end of the stream.
@@ -364,7 +383,8 @@ fn send(mut client: UnixStream, document: &Value) -> io::Result<()> {
     Ok(())
 }
 
-fn status(info: &ServerInfo) -> Value {
+/// What there is to say about the server, for `komainu status --json`.
+pub(crate) fn status(info: &ServerInfo) -> Value {
     let pid = std::process::id();
     let apps = info.hosting.processes().into_iter().map(|(name, processes)| {
         json!({ "name": name, "processes": processes.iter().map(process).collect::<Vec<_>>() })
@@ -463,6 +483,11 @@ fn usage(usage: Usage) -> Value {
 
 fn ms(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// Another user's server may say anything: nothing of it reaches the terminal but text.
+pub(crate) fn printable(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() && c != '\n' { '?' } else { c }).collect()
 }
 
 /// Asks the server of this process id.

@@ -215,7 +215,8 @@ pub(crate) fn listens(config: &Config) -> Vec<Listen> {
     config.listen.iter().flat_map(listens).collect()
 }
 
-fn binds(address: &config::Listen) -> Vec<Bind> {
+/// What an address of the configuration stands for.
+pub(crate) fn binds(address: &config::Listen) -> Vec<Bind> {
     match address {
         config::Listen::Tcp(address) => vec![Bind::Tcp(*address)],
         config::Listen::Any(port) => vec![Bind::Any(*port)],

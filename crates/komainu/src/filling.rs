@@ -2,20 +2,27 @@
 //! place.
 
 use std::cell::{Cell, RefCell};
+use std::rc::Rc;
 use std::sync::Arc;
 use std::task::Waker;
 
 use cache::{
-    Cache, Fill, FillResponse, Freshness, NotStored, Object, Policy, RequestFacts, RequestVariant,
-    ResponseTimes, Validated, assess, stored_fields,
+    Cache, Fill, FillResponse, Freshness, InterimResponse, NotStored, Object, Outcome, Policy, RequestFacts,
+    RequestVariant, ResponseTimes, SearchRule, Tags, Validated, answer, assess, stored_fields, tags,
+    vary::VaryFault,
 };
 use http::{Fields, Head, Length, Status};
 use net::{Core, DetachedRequest, Pressure, ResponseSink};
 
+use crate::cache_rules::{CacheRules, MatchedRules};
+
 /// Takes the response of the origin.
 pub(crate) struct FillSink {
     cache: Arc<Cache>,
-    policy: Policy,
+    rules: Rc<CacheRules>,
+    matched: MatchedRules,
+    /// What the key was made by, where a response has stated it.
+    search: Option<Arc<SearchRule>>,
     fill: Arc<Fill>,
     core: Core,
     /// The request, for the fields that `Vary` names.
@@ -33,7 +40,8 @@ pub(crate) struct FillSink {
 
 impl FillSink {
     pub(crate) fn new(
-        (cache, policy): (&Arc<Cache>, &Policy),
+        (cache, rules): (&Arc<Cache>, &Rc<CacheRules>),
+        (matched, search): (MatchedRules, Option<Arc<SearchRule>>),
         request: &DetachedRequest,
         fill: Arc<Fill>,
         facts: RequestFacts,
@@ -43,7 +51,9 @@ impl FillSink {
         let (head, bytes) = request.head();
         FillSink {
             cache: cache.clone(),
-            policy: policy.clone(),
+            rules: rules.clone(),
+            matched,
+            search,
             fill,
             asked_s: core.unix_s(),
             core,
@@ -62,18 +72,36 @@ impl FillSink {
         if self.is_concluded.replace(true) {
             return;
         }
-        if let Some((status, fields, variant, freshness)) = self.pending.take().filter(|_| is_whole)
-            && let Some(body) = self.fill.body()
-        {
-            let object = Object::new(status, fields, body, variant, freshness);
-            // What was purged meanwhile still answers those who waited.
-            let object = self.cache.counted(object);
-            self.fill.belongs_to(object.clone());
-            let _ = self.cache.store(&self.fill, object);
+        match (self.pending.take(), is_whole) {
+            (Some((status, fields, variant, freshness)), true) => match self.fill.body() {
+                Some(body) => {
+                    let object = Object::new(status, fields, body, variant, freshness);
+                    // What was purged meanwhile still answers those who waited.
+                    let object = self.cache.counted(object);
+                    self.fill.belongs_to(object.clone());
+                    self.store(object);
+                }
+                // It did not say so before.
+                None => self.note(Outcome::Refused(NotStored::TooLarge)),
+            },
+            (_, false) if !self.is_answered.get() => self.note(Outcome::BrokenOff),
+            _ => {}
         }
         // Stored first: nobody may find neither.
         self.cache.leave(&self.fill);
         if is_whole { self.fill.finish() } else { self.fill.fail() }
+    }
+
+    fn store(&self, object: Arc<Object>) {
+        self.note(match self.cache.store(&self.fill, object) {
+            Ok(()) => Outcome::Stored,
+            Err(why) => Outcome::Refused(why),
+        });
+    }
+
+    /// For `komainu cache why`.
+    fn note(&self, outcome: Outcome) {
+        self.cache.note_outcome(self.fill.key(), outcome, self.core.unix_s());
     }
 
     fn times(&self) -> ResponseTimes {
@@ -84,14 +112,15 @@ impl FillSink {
     fn refresh(&self, stale: &Object, update: &Fields) {
         let times = self.times();
         let fields = stale.updated_fields(update);
-        let assessed = assess(&self.facts, stale.status, &fields, times, &self.policy);
-        let variant = RequestVariant::of(&fields, (&self.head, &self.bytes));
+        let policy = self.rules.policy(self.matched, stale.status, &fields);
+        let assessed = assess(&self.facts, stale.status, &fields, times, &policy);
+        let variant = self.variant(&fields, &policy);
         let fields = stored_fields(&fields, times.answered_s);
         match (assessed, variant) {
             (Ok(freshness), Ok(variant)) => {
                 let object = Object::new(stale.status, fields, stale.body.clone(), variant, freshness);
                 let object = self.cache.counted(object);
-                let _ = self.cache.store(&self.fill, object.clone());
+                self.store(object.clone());
                 self.fill.serve_stored(object, Validated::NotModified);
             }
             _ => {
@@ -100,7 +129,7 @@ impl FillSink {
                     Freshness { answered_s: times.answered_s, no_cache: true, ..Freshness::default() };
                 let (body, variant) = (stale.body.clone(), stale.variant.clone());
                 let object = self.cache.counted(Object::new(stale.status, fields, body, variant, freshness));
-                self.cache.invalidate(self.fill.key());
+                self.cache.invalidate(self.fill.key(), times.answered_s);
                 self.fill.serve_stored(object, Validated::NotModified);
             }
         }
@@ -120,14 +149,28 @@ impl FillSink {
         serves
     }
 
+    /// Which requests the response answers.
+    fn variant(&self, fields: &Fields, policy: &Policy) -> Result<RequestVariant, VaryFault> {
+        let key = self.rules.variant_fields(self.matched);
+        RequestVariant::with(fields, (&self.head, &self.bytes), &key, policy.rule.ignores_vary)
+    }
+
     fn assessed(
         &self,
         status: Status,
         fields: &Fields,
         length: Length,
     ) -> Result<(RequestVariant, Freshness), NotStored> {
-        let freshness = assess(&self.facts, status, fields, self.times(), &self.policy)?;
-        let variant = RequestVariant::of(fields, (&self.head, &self.bytes))?;
+        let policy = self.rules.policy(self.matched, status, fields);
+        let freshness = assess(&self.facts, status, fields, self.times(), &policy)?;
+        let variant = self.variant(fields, &policy)?;
+        let stated = SearchRule::of(fields);
+        let is_same = stated.as_ref() == self.search.as_deref();
+        self.cache.search_rules.learn(self.fill.key(), stated);
+        if !is_same && self.search.is_some() {
+            return Err(NotStored::Search);
+        }
+        Tags::of(fields)?;
         let bytes_max = self.cache.limits().object_bytes_max;
         if matches!(length, Length::Known(length) if length > bytes_max) {
             return Err(NotStored::TooLarge);
@@ -140,7 +183,18 @@ impl FillSink {
 }
 
 impl ResponseSink for FillSink {
-    fn begin(&self, status: Status, fields: Fields, length: Length, is_own_error: bool) {
+    fn inform(&self, status: Status, fields: Fields) {
+        // Whether the response is for others too is not known yet: what may be personal is for the request that asked alone.
+        let is_shared = !self.facts.is_authorized && !self.facts.has_cookies;
+        self.fill.inform(InterimResponse { status, fields }, is_shared);
+    }
+
+    fn begin(&self, mut status: Status, mut fields: Fields, length: Length, is_own_error: bool) {
+        self.rules.strip_response(self.matched, &mut fields);
+        if answer::is_whole_part(status, &fields, length) {
+            status = Status::OK;
+            fields.remove(b"content-range");
+        }
         let is_valid = status == Status::NOT_MODIFIED;
         if let Some(stale) = self.stale.as_ref().filter(|stale| is_valid && stale.has_validator()) {
             self.is_answered.set(true);
@@ -161,6 +215,9 @@ impl ResponseSink for FillSink {
             // Those who wait would get the same.
             Err(_) => is_own_error,
         };
+        if let Err(why) = &outcome {
+            self.note(if is_own_error { Outcome::BrokenOff } else { Outcome::Refused(*why) });
+        }
         match &outcome {
             Ok((variant, freshness)) => {
                 let stored = stored_fields(&fields, now_s);
@@ -169,6 +226,7 @@ impl ResponseSink for FillSink {
             Err(why) if why.is_of_url() && !is_own_error => self.cache.refuse(self.fill.key(), *why, now_s),
             Err(_) => {}
         }
+        tags::strip(&mut fields);
         let length = match length {
             Length::Known(length) => Some(length),
             Length::Unknown => None,
@@ -181,6 +239,7 @@ impl ResponseSink for FillSink {
             return;
         }
         if self.core.memory().pressure() >= Pressure::High && self.pending.take().is_some() {
+            self.note(Outcome::Refused(NotStored::Memory));
             self.fill.stop_keeping();
         }
         self.fill.write(bytes);

@@ -21,6 +21,7 @@ use crate::link::SupervisorLink;
 use crate::notice::ErrorLog;
 use crate::privilege::Identity;
 use crate::sandbox;
+use crate::virtualenv::{passed_over, virtual_environment};
 
 /// A language of applications.
 struct Language {
@@ -65,24 +66,37 @@ fn module(language: &Language) -> io::Result<PathBuf> {
 /// # Errors
 /// What is missing: its file, its language's module, its user; or too many workers.
 pub(crate) fn options(name: &str, app: &config::App) -> io::Result<Options> {
-    let (command, folder) = command(name, app)?;
-    let user = match &app.user {
-        None => None,
-        Some(user) => {
-            let identity =
-                Identity::named(user, app.group.as_deref()).map_err(|text| reported(name, &text))?;
-            Some((identity.uid, identity.gid))
-        }
-    };
+    let user = app.user.as_ref().map(|user| Identity::named(user, app.group.as_deref())).transpose();
+    let user = user.map_err(|text| reported(name, &text))?;
+    let (command, folder) = command(name, app, user.as_ref())?;
+    let user = user.map(|user| (user.uid, user.gid));
     Ok(Options { command, folder, user, ..settings(name, app)? })
 }
 
-/// The program, its arguments, and its working folder.
-fn command(name: &str, app: &config::App) -> io::Result<(Vec<OsString>, Option<PathBuf>)> {
+/// Whether an application can be started by this user, as far as another process can check.
+///
+/// # Errors
+/// What is missing.
+pub(crate) fn check_as(name: &str, app: &config::App, user: &Identity) -> io::Result<()> {
+    command(name, app, Some(user)).map(drop)
+}
+
+/// What is to be said of an application that can be started all the same. `user` is who runs it, where that is not this process.
+pub(crate) fn doubt(name: &str, app: &config::App, user: Option<&Identity>) -> Option<String> {
+    let text = passed_over(app, user).filter(|_| is_python(app))?;
+    Some(format!("the application {name}: {text}"))
+}
+
+/// The program, its arguments, and its working folder. `user` is who runs it, where that is not this process.
+fn command(
+    name: &str,
+    app: &config::App,
+    user: Option<&Identity>,
+) -> io::Result<(Vec<OsString>, Option<PathBuf>)> {
     let target = target(app).map_err(|text| reported(name, &text))?;
     let folder = app.folder.as_deref().or(target.folder.as_deref()).map(std::path::absolute).transpose()?;
     let environment = match is_python(app) {
-        true => environment(app, folder.as_deref()).map_err(|text| reported(name, &text))?,
+        true => virtual_environment(app, folder.as_deref(), user).map_err(|text| reported(name, &text))?,
         false => None,
     };
     let interpreter = match (&app.interpreter, &environment) {
@@ -219,25 +233,6 @@ fn target(app: &config::App) -> Result<AppTarget, String> {
     }
 }
 
-/// The virtual environment of a Python application, if it has one.
-fn environment(app: &config::App, folder: Option<&Path>) -> Result<Option<PathBuf>, String> {
-    let is_one = |environment: &Path| environment.join("bin/python").exists();
-    if let Some(environment) = &app.virtualenv {
-        let environment = std::path::absolute(environment).map_err(|error| error.to_string())?;
-        return match is_one(&environment) {
-            true => Ok(Some(environment)),
-            false => {
-                Err(format!("{} is not a virtual environment: it has no bin/python", environment.display()))
-            }
-        };
-    }
-    let active = std::env::var_os("VIRTUAL_ENV").map(PathBuf::from);
-    let here = folder.map_or_else(std::env::current_dir, |folder| Ok(folder.to_owned()));
-    let beside = here.into_iter().flat_map(|here| [here.join(".venv"), here.join("venv")]);
-    let found = |environment: &PathBuf| environment.join("pyvenv.cfg").exists() && is_one(environment);
-    Ok(active.into_iter().chain(beside).find(found))
-}
-
 /// The module that `pip install` has written into a virtual environment.
 fn installed(environment: &Path) -> Option<PathBuf> {
     let versions = fs::read_dir(environment.join("lib")).ok()?;
@@ -359,6 +354,8 @@ impl Hosting {
     }
 
     fn start(&self, name: &str, config: &config::App) -> io::Result<Arc<App>> {
+        let user = config.user.as_ref().and_then(|user| Identity::named(user, config.group.as_deref()).ok());
+        doubt(name, config, user.as_ref()).iter().for_each(|text| self.notices.warn(text));
         let notices = self.notices.clone();
         let log = move |line: &LogLine<'_>| say(&notices, line);
         App::start(self.options(name, config)?, self.cores, Arc::new(log)).map(Arc::new)

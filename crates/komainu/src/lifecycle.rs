@@ -19,6 +19,7 @@ use crate::control::Reloaded;
 use crate::engine;
 use crate::hosting::Hosting;
 use crate::link::{self, SupervisorLink, SupervisorOrder};
+use crate::metrics::Metrics;
 use crate::notice::ErrorLog;
 use crate::sink::{LogSink, LogTarget};
 use crate::systemd::Notifier;
@@ -44,6 +45,7 @@ pub(crate) struct Current {
     /// How connections speak TLS.
     pub(crate) tls: net::TlsAcceptor,
     pub(crate) certificates: AutomaticCertificates,
+    pub(crate) metrics: Metrics,
 }
 
 impl Current {
@@ -321,7 +323,7 @@ impl RunningServer {
             let text = "there is no configuration file to read: applications are loaded again";
             notices.info(text);
             let reported = applied.map_err(|error| error.to_string()).map(|()| text.to_owned());
-            return Reloaded { reported, is_in_force: true };
+            return Reloaded { reported, warnings: Vec::new(), is_in_force: true };
         };
         // Assembled once here to see that it can be: folders and pages that are missing are found before it is used.
         let before = current.plan();
@@ -354,7 +356,8 @@ impl RunningServer {
             notices.error(&error.to_string());
             failures.push(error.to_string());
         }
-        plan.tls.iter().flat_map(TlsPlan::warnings).for_each(|text| notices.warn(text));
+        let warnings: Vec<String> = plan.tls.iter().flat_map(TlsPlan::warnings).cloned().collect();
+        warnings.iter().for_each(|text| notices.warn(text));
         if let Err(error) = TlsPlan::put_in_force(plan.tls.as_ref(), &plan.config, &current.tls) {
             notices.error(&error.to_string());
             failures.push(error.to_string());
@@ -375,7 +378,7 @@ impl RunningServer {
                 Err(format!("the new configuration is in use, except for this:\n{}", failures.join("\n")))
             }
         };
-        Reloaded { reported, is_in_force: true }
+        Reloaded { reported, warnings, is_in_force: true }
     }
 
     /// The listeners of a new configuration: those that are open stay, the others are bound here or by the supervisor.
@@ -404,7 +407,7 @@ fn report_draining(current: &Current, counters: &[Arc<net::Counters>], notices: 
 
 /// A reload that has changed nothing.
 pub(crate) fn refused(text: &str) -> Reloaded {
-    Reloaded { reported: Err(text.to_owned()), is_in_force: false }
+    Reloaded { reported: Err(text.to_owned()), warnings: Vec::new(), is_in_force: false }
 }
 
 /// How long writing the last lines may take when the server ends at once.
@@ -477,6 +480,7 @@ fn late_changes(old: &Config, new: &Config) -> Vec<&'static str> {
         ("`temp_path`", new.temp_path != old.temp_path),
         ("`[timeouts]`", timeouts != old.timeouts),
         ("`[log]`", new.log != old.log),
+        ("`[control]`", new.control != old.control),
     ];
     changes.into_iter().filter(|(_, differs)| *differs).map(|(name, _)| name).collect()
 }

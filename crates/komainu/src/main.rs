@@ -14,6 +14,7 @@ mod notice;
 mod pages;
 mod clients;
 mod memory;
+mod metrics;
 mod sandbox;
 mod sockets;
 mod systemd;
@@ -27,12 +28,19 @@ mod upstreams;
 mod staples;
 mod tls;
 mod certificates;
+mod virtualenv;
 mod hosting;
+mod cache_commands;
 mod control;
+mod operate;
 mod watch;
 mod status;
+mod cache_cli;
 mod cert;
+mod cache_request;
+mod cache_rules;
 mod filling;
+mod purge_method;
 mod cached;
 mod router;
 mod assemble;
@@ -68,6 +76,7 @@ fn main() -> ExitCode {
         Command::Check(arguments) => check::check(&arguments),
         Command::Status(arguments) => status::status(&arguments).and_then(|text| print(&text)),
         Command::Reload(arguments) => status::reload(&arguments).and_then(|text| print(&text)),
+        Command::Cache(command) => cache_cli::cache(&command).and_then(|text| print(&text)),
         Command::Cert(command) => cert::cert(&command).and_then(|text| print(&text)),
         Command::Trust(arguments) => cert::trust(&arguments).and_then(|text| print(&text)),
         Command::Upgrade(arguments) => status::upgrade(&arguments).and_then(|text| print(&text)),
@@ -277,6 +286,7 @@ fn configuration(run: &Run) -> Result<Config, String> {
         apps,
         ..Config::default()
     };
+    config.control.listen.clone_from(&run.control);
     config.limits.body_bytes_max = run.body_max.0;
     config.log.level = match run.log_level {
         LogLevel::Error => config::Level::Error,

@@ -21,6 +21,7 @@ use crate::access::Access;
 use crate::cached::{CachedHandler, RouteCache};
 use crate::clients::TrustedProxies;
 use crate::hosting::Mounted;
+use crate::metrics::CoreMetrics;
 use crate::notice::ErrorLog;
 use crate::pages::SitePages;
 
@@ -50,6 +51,8 @@ pub(crate) struct Route {
     pub(crate) edits: RouteEdits,
     /// The cache in front of its upstream servers and applications.
     pub(crate) cache: Option<RouteCache>,
+    /// What its requests are counted under.
+    pub(crate) label: usize,
     /// Compression of its responses.
     pub(crate) compression: Option<Rc<Compression>>,
 }
@@ -190,6 +193,7 @@ pub(crate) struct Router {
     notices: ErrorLog,
     /// What a certificate authority asks for.
     challenges: HttpChallenges,
+    metrics: Rc<CoreMetrics>,
 }
 
 impl Router {
@@ -200,8 +204,9 @@ impl Router {
         access: Option<Access>,
         notices: ErrorLog,
         challenges: HttpChallenges,
+        metrics: Rc<CoreMetrics>,
     ) -> Router {
-        Router { table: RefCell::new(table), renew, access, notices, challenges }
+        Router { table: RefCell::new(table), renew, access, notices, challenges, metrics }
     }
 
     /// Passes the collected lines of the access log to its thread.
@@ -346,6 +351,7 @@ impl RouteEdits {
 
 async fn serve_route(route: &Rc<Route>, exchange: &mut Exchange<'_>, path: &Path) -> Result<(), Fault> {
     route.edits.make(exchange, &route.prefix);
+    exchange.set_label(route.label);
     exchange.set_compression(route.compression.clone());
     let (handler, otherwise) = route.handlers(path, exchange.request().method())?;
     exchange.limit_body(route.body_bytes_max)?;
@@ -479,6 +485,7 @@ impl Service for SharedRouter {
     }
 
     fn log(&self, record: &RequestRecord<'_>) {
+        self.0.metrics.count(record);
         if let Some(access) = &self.0.access {
             access.log(record);
         }

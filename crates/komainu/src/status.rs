@@ -1,5 +1,6 @@
 //! `komainu status`, `komainu reload` and `komainu upgrade`: servers that run, seen from outside.
 
+use std::io::{self, Write};
 use std::time::Duration;
 
 use bench::quantity::{bytes, thousands, time};
@@ -25,8 +26,7 @@ pub(crate) fn status(arguments: &StatusArguments) -> Result<String, String> {
         return Ok(format!("{:#}\n", Value::Array(servers)));
     }
     let text = servers.iter().map(shown).collect::<Vec<_>>().join("\n");
-    // Another user's server may say anything: nothing of it reaches the terminal but text.
-    Ok(text.chars().map(|c| if c.is_control() && c != '\n' { '?' } else { c }).collect())
+    Ok(control::printable(&text))
 }
 
 /// `komainu reload`: waits for the result, and returns the text to print.
@@ -49,15 +49,26 @@ pub(crate) fn upgrade(arguments: &Upgrade) -> Result<String, String> {
 
 /// Sends a line to the one server that is meant.
 fn command(pid: Option<u32>, line: &str) -> Result<String, String> {
-    let pid = match chosen(pid, control::serving)?.as_slice() {
-        [pid] => *pid,
+    let answer = control::ask(one(pid)?, line)?;
+    for text in list(&answer["warnings"]).iter().filter_map(Value::as_str) {
+        // Nobody reads a standard error that is closed.
+        let _ = writeln!(io::stderr(), "warning: {}", control::printable(text));
+    }
+    Ok(format!("{}\n", answer["done"].as_str().unwrap_or("done")))
+}
+
+/// The process id of the one server that is meant.
+///
+/// # Errors
+/// Where none runs, or several.
+pub(crate) fn one(pid: Option<u32>) -> Result<u32, String> {
+    match chosen(pid, control::serving)?.as_slice() {
+        [pid] => Ok(*pid),
         pids => {
             let pids: Vec<String> = pids.iter().map(u32::to_string).collect();
-            return Err(format!("several servers run: name one with --pid ({})", pids.join(", ")));
+            Err(format!("several servers run: name one with --pid ({})", pids.join(", ")))
         }
-    };
-    let answer = control::ask(pid, line)?;
-    Ok(format!("{}\n", answer["done"].as_str().unwrap_or("done")))
+    }
 }
 
 fn chosen(pid: Option<u32>, all: fn() -> Vec<u32>) -> Result<Vec<u32>, String> {

@@ -25,7 +25,9 @@ use crate::inherited::Inherited;
 use crate::lifecycle::{
     Current, Logs, Reread, RunningServer, ServerEvent, attend_to_the_end, event, pass_signals, refused,
 };
+use crate::metrics::{CoreMetrics, Metrics};
 use crate::notice::ErrorLog;
+use crate::operate::{self, Operated};
 use crate::privilege;
 use crate::router::{RouteTable, Router, SharedRouter};
 use crate::sandbox::Sandbox;
@@ -98,8 +100,12 @@ pub(crate) fn serve(start: Start, ready: impl FnOnce(&[net::ListenUrl])) -> io::
     let server = start_threads(&options, listeners, sandbox, &current, &logs)?;
     // Its file is removed at the end.
     let shown = (options.memory.clone(), sandboxed);
-    let control =
-        serve_control(control, &current, &server, inherited.as_ref(), shown, &events, &logs.notices);
+    let info = server_info(&current, &server, inherited.as_ref(), shown, &events);
+    let control = serve_control(control, &info, inherited.as_ref(), &logs.notices);
+    if let Some(address) = &current.started.control.listen {
+        let (metrics, counters) = (current.metrics.clone(), server.counters().to_vec());
+        operate::serve(address, Operated { info, metrics, counters }, replaces, &logs.notices)?;
+    }
     if watch {
         watch::watch(hosting.folders(), hosting.clone(), logs.notices.clone())?;
     }
@@ -178,7 +184,8 @@ fn first_plan(
     }
     let started = plan.config.clone();
     let (generation, plan) = (AtomicU64::new(0), Mutex::new(Arc::new(plan)));
-    Ok(Arc::new(Current { generation, plan, started, hosting: hosting.clone(), cores, tls, certificates }))
+    let (hosting, metrics) = (hosting.clone(), Metrics::default());
+    Ok(Arc::new(Current { generation, plan, started, hosting, cores, tls, certificates, metrics }))
 }
 
 /// Reports that the server serves: to systemd, the supervisor, the server that it replaces, and in the log.
@@ -235,17 +242,14 @@ fn control_socket(inherited: Option<&mut Inherited>) -> Control {
     }
 }
 
-/// Without a control socket the server still serves.
-fn serve_control(
-    control: Control,
+/// What is said of the server, and what it can be asked for.
+fn server_info(
     current: &Arc<Current>,
     server: &net::Server,
     inherited: Option<&Inherited>,
     (memory, sandbox): (net::MemoryBudget, String),
     events: &Sender<ServerEvent>,
-    notices: &ErrorLog,
-) -> (Option<Socket>, ControlClients) {
-    let clients = ControlClients::default();
+) -> Arc<ServerInfo> {
     let (upgrades, events) = (events.clone(), events.clone());
     let reload = move || {
         let (asker, outcome) = sync_channel(1);
@@ -261,7 +265,9 @@ fn serve_control(
     let theirs = current.clone();
     let file_certificates =
         move || theirs.plan().tls.as_ref().map(|tls| tls.files().to_vec()).unwrap_or_default();
-    let info = ServerInfo {
+    let theirs = current.clone();
+    Arc::new(ServerInfo {
+        cache: Box::new(move || theirs.plan().cache.clone()),
         hosting: current.hosting.clone(),
         file_certificates: Box::new(file_certificates),
         certificates: current.certificates.running.clone(),
@@ -273,10 +279,20 @@ fn serve_control(
         reload: Box::new(reload),
         upgrade: Box::new(upgrade),
         memory,
-    };
+    })
+}
+
+/// Without a control socket the server still serves.
+fn serve_control(
+    control: Control,
+    info: &Arc<ServerInfo>,
+    inherited: Option<&Inherited>,
+    notices: &ErrorLog,
+) -> (Option<Socket>, ControlClients) {
+    let clients = ControlClients::default();
     let user = if inherited.is_some() { 0 } else { rustix::process::getuid().as_raw() };
     let served = control.and_then(|(listener, socket)| {
-        control::serve(listener, user, info, clients.clone(), notices.clone())?;
+        control::serve(listener, user, info.clone(), clients.clone(), notices.clone())?;
         Ok(socket)
     });
     let socket = match served {
@@ -305,15 +321,18 @@ fn router(core: &net::Core, index: usize, current: &Arc<Current>, logs: &Logs) -
     let plan = current.plan();
     let handles = AppHandles::new(core, index, &current.hosting);
     let groups = RefCell::default();
-    let core_context = CoreContext { core, handles: &handles, notices: &logs.notices, groups: &groups };
+    let metrics = Rc::new(current.metrics.core());
+    let core_context =
+        CoreContext { core, handles: &handles, notices: &logs.notices, groups: &groups, metrics: &metrics };
     let table = Rc::new(assemble::table(&plan, Some(core_context), current.cores)?);
     let access = logs.access.clone().map(|sink| Access::new(plan.config.log.access, sink));
     let router = Rc::new(Router::new(
         table,
-        renewer(core.clone(), handles, groups, current.clone(), logs.notices.clone()),
+        renewer(core.clone(), handles, groups, current.clone(), (logs.notices.clone(), metrics.clone())),
         access,
         logs.notices.clone(),
         current.certificates.challenges.clone(),
+        metrics,
     ));
     if logs.access.is_some() {
         let (flushed, clock) = (router.clone(), core.clone());
@@ -362,7 +381,7 @@ fn renewer(
     handles: AppHandles,
     groups: RefCell<Vec<Group>>,
     current: Arc<Current>,
-    notices: ErrorLog,
+    (notices, metrics): (ErrorLog, Rc<CoreMetrics>),
 ) -> Box<dyn Fn() -> Option<Rc<RouteTable>>> {
     let seen = Cell::new(current.generation.load(Ordering::Acquire));
     Box::new(move || {
@@ -370,7 +389,13 @@ fn renewer(
         if seen.replace(generation) == generation {
             return None;
         }
-        let core_context = CoreContext { core: &core, handles: &handles, notices: &notices, groups: &groups };
+        let core_context = CoreContext {
+            core: &core,
+            handles: &handles,
+            notices: &notices,
+            groups: &groups,
+            metrics: &metrics,
+        };
         match assemble::table(&current.plan(), Some(core_context), current.cores) {
             Ok(table) => Some(Rc::new(table)),
             Err(error) => {

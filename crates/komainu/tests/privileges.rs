@@ -474,3 +474,45 @@ fn a_server_that_cannot_start_says_so_and_ends() {
         assert!(output.status.code() == Some(1) && errors.contains(said), "{errors}");
     }
 }
+
+#[test]
+fn a_virtual_environment_that_the_user_may_not_enter_is_named() {
+    if !can_be_tested() {
+        return;
+    }
+    let folder = Folder::new();
+    folder.write("app.py", "").write(".venv/pyvenv.cfg", "").write(".venv/bin/activate", "");
+    std::os::unix::fs::symlink("/usr/bin/python3", folder.at(".venv/bin/python")).unwrap();
+    fs::set_permissions(folder.at(".venv"), fs::Permissions::from_mode(0o700)).unwrap();
+    for (user, own) in [("65534", ""), ("65534", "user = \"65533\"\ngroup = \"65533\"\n")] {
+        for more in ["", "virtualenv = \".venv\"\n"] {
+            let app = only(&format!("wsgi = \"app.py\"\n{own}{more}"));
+            let text = format!("listen = \"127.0.0.1:0\"\nuser = \"{user}\"\ngroup = \"{user}\"\n{app}");
+            folder.write("komainu.toml", text);
+            for verb in ["check", "start"] {
+                let mut command = server();
+                let output = command.arg(verb).arg("-c").arg(folder.at("komainu.toml")).output().unwrap();
+                let said = rig::text(&output.stderr);
+                let place = format!("{} has mode 0700", folder.at(".venv").canonicalize().unwrap().display());
+                assert!(output.status.code() == Some(1) && said.contains(&place), "{verb}: {said}");
+                assert!(
+                    said.contains("cannot use the virtual environment") && said.contains("chmod"),
+                    "{said}"
+                );
+            }
+        }
+    }
+    // The active one may be meant for other programs: without it the application is started.
+    fs::rename(folder.at(".venv"), folder.at("active")).unwrap();
+    let app = only("wsgi = \"app.py\"");
+    folder.write(
+        "komainu.toml",
+        format!("listen = \"127.0.0.1:0\"\nuser = \"65534\"\ngroup = \"65534\"\n{app}"),
+    );
+    let mut command = server();
+    command.arg("check").arg("-c").arg(folder.at("komainu.toml")).env("VIRTUAL_ENV", folder.at("active"));
+    let output = command.output().unwrap();
+    let said = rig::text(&output.stderr);
+    assert!(output.status.success() && said.contains("mode 0700"), "{said}");
+    assert!(said.contains("; it is passed over"), "{said}");
+}

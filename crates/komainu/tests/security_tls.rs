@@ -4,12 +4,16 @@
 mod bounds;
 mod rig;
 
+use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::process::Command;
 use std::sync::Arc;
 
 use bounds::{hold, work};
-use rig::{Folder, Rig, as_we_are, client_config, connect, komainu};
+use rig::{Folder, Rig, as_we_are, client_config, connect, eventually, komainu, text};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ClientConfig, ClientConnection};
 
 /// A server that speaks TLS and is patient.
@@ -190,7 +194,7 @@ fn handshakes_that_hold_all_memory_make_room() {
             stream
         })
         .collect();
-    rig::eventually("a client is served", || {
+    eventually("a client is served", || {
         let (mut tls, mut stream) = (client(&client_config()), connect(rig.listens));
         let mut both = rustls::Stream::new(&mut tls, &mut stream);
         let mut answer = Vec::new();
@@ -198,4 +202,109 @@ fn handshakes_that_hold_all_memory_make_room() {
         let _ = both.read_to_end(&mut answer);
         answer.starts_with(b"HTTP/1.1 200 ")
     });
+}
+
+/// A server that asks clients for certificates, and a client that shows very many.
+fn with_certificates() -> (Rig, Arc<ClientConfig>) {
+    let folder = Folder::new();
+    folder.certify();
+    let script = "exec 2>&1
+        openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN=staff -keyout staff.key -out staff.pem
+        openssl req -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -subj /CN=alice -keyout alice.key -out alice.csr
+        printf 'extendedKeyUsage=clientAuth\n' > alice.ext
+        openssl x509 -req -in alice.csr -CA staff.pem -CAkey staff.key -CAcreateserial -days 2 -extfile alice.ext -out alice.pem";
+    let made = Command::new("sh").args(["-ec", script]).current_dir(folder.path()).output().unwrap();
+    assert!(made.status.success(), "{}", text(&made.stdout));
+    let certificate =
+        |name: &str| CertificateDer::from_pem_slice(&fs::read(folder.at(name)).unwrap()).unwrap();
+    let (own, other) = (certificate("alice.pem"), certificate("staff.pem"));
+    // A message of the handshake has 64 KiB at most.
+    let chain = std::iter::once(own).chain(std::iter::repeat_n(other.clone(), CHAIN_BYTES / other.len()));
+    let key = PrivateKeyDer::from_pem_slice(&fs::read(folder.at("alice.key")).unwrap()).unwrap();
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let builder =
+        ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
+    let verified = builder.dangerous().with_custom_certificate_verifier(rig::any_certificate());
+    let mut config = verified.with_client_auth_cert(chain.collect(), key).unwrap();
+    config.resumption = rustls::client::Resumption::disabled();
+    let text = "threads = 1\nlisten = { address = \"127.0.0.1:0\", tls = true }\n\
+        tls.default = { certificate = \"cert.pem\", key = \"key.pem\", client = \"staff.pem\" }\n\
+        [limits]\nmemory = \"8GiB\"\n[timeouts]\nhead = \"5m\"\nidle = \"5m\"\n[[route]]\nrespond = \"x\"\n";
+    folder.write("komainu.toml", format!("{}{text}", as_we_are()));
+    let mut command = komainu();
+    command.arg("start").arg("-c").arg(folder.at("komainu.toml"));
+    (Rig::start(command, folder), Arc::new(config))
+}
+
+/// What the certificates of that client have in all, about.
+const CHAIN_BYTES: usize = 56 * 1024;
+
+/// A connection whose handshake is complete, but for what the client still has to send.
+fn before_certificates(rig: &Rig, config: &Arc<ClientConfig>) -> (Secure, Vec<u8>) {
+    let (mut tls, mut stream) = (client(config), connect(rig.listens));
+    while tls.wants_write() {
+        tls.write_tls(&mut stream).unwrap();
+    }
+    while tls.is_handshaking() {
+        tls.read_tls(&mut stream).unwrap();
+        tls.process_new_packets().unwrap();
+    }
+    let mut rest = Vec::new();
+    while tls.wants_write() {
+        tls.write_tls(&mut rest).unwrap();
+    }
+    assert!(rest.len() > CHAIN_BYTES - 4096, "{}", rest.len());
+    (Secure { tls, stream }, rest)
+}
+
+/// The memory that a server counts as held for its clients.
+fn charged_bytes(rig: &Rig) -> u64 {
+    let pid = rig.child.id().to_string();
+    let output = komainu().args(["status", "--json", "--pid", &pid]).output().unwrap();
+    let servers: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    servers[0]["memory"]["held_bytes"].as_u64().unwrap()
+}
+
+#[test]
+fn the_certificates_of_clients_are_charged_as_long_as_they_are_held() {
+    const CLIENTS: usize = 20;
+    let (rig, config) = with_certificates();
+    let expected = (CLIENTS * (CHAIN_BYTES - 4096)) as u64;
+    let begun: Vec<_> = (0..CLIENTS)
+        .map(|_| {
+            let (mut client, rest) = before_certificates(&rig, &config);
+            let (first, last) = rest.split_at(rest.len() - 500);
+            client.stream.write_all(first).unwrap();
+            (client, last.to_vec())
+        })
+        .collect();
+    eventually("handshakes under way are charged what has come", || charged_bytes(&rig) >= expected);
+    let complete: Vec<Secure> = begun
+        .into_iter()
+        .map(|(mut client, last)| {
+            client.stream.write_all(&last).unwrap();
+            client.ask(HEAD)
+        })
+        .collect();
+    // What the library keeps of them it keeps until the end of the connection.
+    eventually("idle connections are charged it too", || charged_bytes(&rig) >= expected);
+    drop(complete);
+    eventually("and nothing once they are closed", || charged_bytes(&rig) < expected / 4);
+}
+
+#[test]
+fn tls_clients_with_many_certificates() {
+    let (rig, config) = with_certificates();
+    before_certificates(&rig, &config);
+    hold(
+        &rig,
+        "TLS, client certificates nearly whole",
+        100,
+        || {
+            let (mut client, rest) = before_certificates(&rig, &config);
+            client.stream.write_all(&rest[..rest.len() - 1]).unwrap();
+            client
+        },
+        |_| (),
+    );
 }

@@ -1,6 +1,7 @@
 //! HTTPS: the real binary against openssl and curl.
 #![allow(clippy::unwrap_used)]
 
+mod certified;
 mod rig;
 
 use std::io::{BufRead, BufReader, Read, Write};
@@ -8,86 +9,8 @@ use std::net::TcpStream;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
+use certified::{GET, LISTEN, fetch, folder, openssl, s_client, site, start};
 use rig::{Folder, PATIENCE, Rig, as_we_are, connect, curl, eventually, komainu, text};
-
-/// Runs a script of openssl commands in the folder.
-fn openssl(folder: &Folder, script: &str) {
-    let made = Command::new("sh").args(["-ec", script]).current_dir(folder.path()).output().unwrap();
-    assert!(made.status.success(), "{}", text(&made.stderr));
-}
-
-/// Commands that make an authority, in `ca.pem`, and `NAME.pem` with `NAME.key` signed by it.
-fn authority(names: &[(&str, &str)]) -> String {
-    let mut script = "exec 2>&1
-        openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN=authority \
-            -keyout ca.key -out ca.pem\n"
-        .to_owned();
-    for (name, sort) in names {
-        let key = match *sort {
-            "rsa" => "rsa:2048",
-            _ => "ec -pkeyopt ec_paramgen_curve:prime256v1",
-        };
-        script += &format!(
-            "openssl req -newkey {key} -nodes -subj /CN={name} -keyout {name}.key -out {name}.csr
-             printf 'subjectAltName=DNS:%s\\nbasicConstraints=CA:FALSE\\n' {} > {name}.ext
-             openssl x509 -req -in {name}.csr -CA ca.pem -CAkey ca.key -CAcreateserial -days 2 -extfile {name}.ext -out {name}.pem\n",
-            name.trim_start_matches("rsa.")
-        );
-    }
-    script
-}
-
-/// A folder with certificates and a page for each site.
-fn folder(names: &[(&str, &str)]) -> Folder {
-    let folder = Folder::new();
-    openssl(&folder, &authority(names));
-    folder
-}
-
-const LISTEN: &str = "listen = [{ address = \"127.0.0.1:0\", tls = true }]\n";
-
-/// Serves by a configuration with its own `listen`.
-fn start(folder: Folder, text: &str) -> Rig {
-    folder.write("komainu.toml", format!("{}{text}", as_we_are()));
-    let mut command = komainu();
-    command.arg("start").arg("-c").arg(folder.at("komainu.toml"));
-    Rig::start(command, folder)
-}
-
-fn site(name: &str, tls: &str) -> String {
-    format!("[[site]]\nhosts = [\"{name}\"]\n{tls}\n[[site.route]]\nrespond = \"this is {name}\"\n")
-}
-
-/// What `openssl s_client` says, given a request on its standard input.
-fn s_client(rig: &Rig, arguments: &str, request: &str) -> String {
-    let mut client = Command::new("openssl")
-        .args(["s_client", "-ign_eof", "-connect", &rig.address.to_string()])
-        .args(arguments.split_whitespace())
-        .current_dir(rig.folder.path())
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    // It may have been refused, and gone.
-    let _ = client.stdin.take().unwrap().write_all(request.as_bytes());
-    let output = client.wait_with_output().unwrap();
-    text(&output.stdout) + &text(&output.stderr)
-}
-
-/// The body of a page by curl, with these arguments; or what went wrong.
-fn fetch(rig: &Rig, name: &str, arguments: &[&str]) -> Result<String, String> {
-    let url = format!("https://{name}:{}/", rig.address.port());
-    let resolve = format!("{name}:{}:127.0.0.1", rig.address.port());
-    let ca = rig.folder.at("ca.pem");
-    let mut all = vec!["--resolve", &resolve, "--cacert", ca.to_str().unwrap()];
-    all.extend(arguments);
-    all.push(&url);
-    let output = curl(&all);
-    if output.status.success() { Ok(text(&output.stdout)) } else { Err(text(&output.stderr)) }
-}
-
-const GET: &str = "GET / HTTP/1.1\r\nHost: a.test\r\nConnection: close\r\n\r\n";
 
 #[test]
 fn a_folder_is_served_by_a_certificate_on_the_command_line() {
@@ -347,6 +270,41 @@ fn plain_requests_are_redirected_and_browsers_stay_with_https() {
 }
 
 #[test]
+fn why_a_clients_certificate_is_refused_stands_in_the_log() {
+    let folder = folder(&[("a.test", "ec")]);
+    openssl(&folder, STAFF);
+    openssl(
+        &folder,
+        "exec 2>&1
+        sign() { openssl x509 -req -in alice.csr -CA staff.pem -CAkey staff.key -CAcreateserial \"$@\"; }
+        printf 'extendedKeyUsage=serverAuth\n' > server.ext
+        printf 'basicConstraints=critical,CA:TRUE\n' > authority.ext
+        sign -days -1 -extfile alice.ext -out expired.pem
+        sign -days 2 -out version1.pem
+        sign -days 2 -extfile server.ext -out purpose.pem
+        sign -days 2 -extfile authority.ext -out authority.pem
+        cat alice.key | tee expired.key version1.key purpose.key authority.key > /dev/null",
+    );
+    let tls = "tls = { certificate = \"a.test.pem\", key = \"a.test.key\", client = { ca = \"staff.pem\", crl = \"staff.crl\" } }";
+    let rig = start(folder, &format!("{LISTEN}log.level = \"info\"\n{}", site("a.test", tls)));
+    for (who, reason) in [
+        ("expired", "the client's certificate has expired"),
+        ("version1", "the client's certificate is of X.509 version 1"),
+        ("purpose", "the client's certificate is for another purpose: its extendedKeyUsage lacks clientAuth"),
+        ("authority", "the client's certificate is that of an authority (CA:TRUE)"),
+        ("mallory", "the client's certificate is revoked"),
+        ("nobody", "the issuer of the client's certificate is not trusted"),
+    ] {
+        let (certificate, key) = (rig.folder.at(&format!("{who}.pem")), rig.folder.at(&format!("{who}.key")));
+        let before = rig.reported().len();
+        let shown = ["--cert", certificate.to_str().unwrap(), "--key", key.to_str().unwrap()];
+        assert!(fetch(&rig, "a.test", &shown).is_err(), "{who}");
+        eventually(who, || rig.reported()[before..].contains(reason));
+    }
+    assert!(!rig.reported().contains("certificate is not valid"), "{}", rig.reported());
+}
+
+#[test]
 fn a_reload_takes_up_changed_certificates_and_refuses_bad_ones() {
     let folder = folder(&[("a.test", "ec"), ("b.test", "ec")]);
     openssl(&folder, "cp a.test.pem cert.pem; cp a.test.key key.pem");
@@ -365,6 +323,23 @@ fn a_reload_takes_up_changed_certificates_and_refuses_bad_ones() {
     openssl(&rig.folder, "cp b.test.key key.pem");
     rig.signal("-HUP");
     eventually("the new one is shown", || shown().contains("CN = b.test"));
+    // Whoever reloads a certificate that clients refuse sees a warning.
+    let reload = || {
+        let output = komainu().args(["reload", "--pid", &rig.child.id().to_string()]).output().unwrap();
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        (text(&output.stdout), text(&output.stderr))
+    };
+    openssl(&rig.folder, "cp a.test.pem cert.pem; cp a.test.key key.pem");
+    assert_eq!(reload(), ("the new configuration is in use\n".into(), String::new()));
+    openssl(
+        &rig.folder,
+        "exec 2>&1
+        openssl x509 -req -in a.test.csr -CA ca.pem -CAkey ca.key -CAcreateserial -days -1 -extfile a.test.ext -out cert.pem",
+    );
+    let (done, warned) = reload();
+    assert_eq!(done, "the new configuration is in use\n");
+    assert!(warned.starts_with("warning: `tls` (the site in line "), "{warned}");
+    assert!(warned.contains("the certificate of a.test has expired, on 20"), "{warned}");
 }
 
 #[test]

@@ -251,6 +251,75 @@ fn what_runs_is_finished_by_the_old_server() {
     }
 }
 
+const SOCKETS: &str = "
+async def app(scope, receive, send):
+    assert scope['type'] == 'websocket'
+    await receive()
+    await send({'type': 'websocket.accept'})
+    while (await receive())['type'] != 'websocket.disconnect':
+        pass
+";
+
+/// Opens a WebSocket.
+fn websocket(rig: &Rig, path: &str) -> std::net::TcpStream {
+    let mut stream = rig.connect();
+    write!(
+        stream,
+        "GET {path} HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
+         Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
+    )
+    .unwrap();
+    rig::read_answer(&mut stream).expect_status(101);
+    stream
+}
+
+#[test]
+fn websockets_end_with_1001_and_tunnels_with_the_drain_time() {
+    // A WebSocket server of which this one is in front: it says nothing after its head.
+    let upstream = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = upstream.local_addr().unwrap();
+    std::thread::spawn(move || {
+        let mut clients = Vec::new();
+        for client in upstream.incoming() {
+            let mut client = client.unwrap();
+            let _ = client.read(&mut [0; 4096]);
+            let accept = "Sec-WebSocket-Accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=";
+            let _ = write!(
+                client,
+                "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n{accept}\r\n\r\n"
+            );
+            clients.push(client);
+        }
+    });
+    for kind in rig::kinds() {
+        let folder = Folder::new();
+        folder.write("sockets.py", SOCKETS);
+        let mut line = Line::start(
+            folder,
+            &format!(
+                "listen = \"127.0.0.1:0\"\nthreads = 2\n{kind}\ntimeouts.drain = \"1s\"\n\
+                 [[route]]\npath = \"/tunnel\"\nproxy = \"http://{address}\"\n\
+                 [[route]]\napp = \"sockets\"\n[apps.sockets]\nasgi = \"sockets.py\"\nworkers = 1\n"
+            ),
+        );
+        let (mut socket, mut tunnel) = (websocket(&line.rig, "/"), websocket(&line.rig, "/tunnel"));
+        let old = line.upgrade();
+        // A close frame with the code 1001 (RFC 6455 section 7.4.1), which the client answers.
+        let mut frame = [0; 4];
+        socket.read_exact(&mut frame).unwrap();
+        assert_eq!(frame, [0x88, 2, 0x03, 0xe9]);
+        socket.write_all(&[0x88, 0x82, 0, 0, 0, 0, 0x03, 0xe9]).unwrap();
+        assert!(is_closed(&mut socket));
+        assert!(is_closed(&mut tunnel));
+        eventually("the old one has ended", || {
+            let _ = line.rig.child.try_wait();
+            !is_alive(old)
+        });
+        drop(websocket(&line.rig, "/"));
+        line.stop();
+    }
+}
+
 #[test]
 fn a_server_that_does_not_start_changes_nothing() {
     for kind in rig::kinds() {

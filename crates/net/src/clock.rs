@@ -8,6 +8,7 @@ use rustix::time::{ClockId, clock_gettime};
 #[derive(Debug)]
 pub struct Clock {
     now_ms: Cell<u64>,
+    now_us: Cell<u64>,
     unix_s: Cell<u64>,
 }
 
@@ -15,7 +16,7 @@ impl Clock {
     /// A clock at the time of the machine.
     #[must_use]
     pub fn new() -> Clock {
-        let clock = Clock { now_ms: Cell::new(0), unix_s: Cell::new(0) };
+        let clock = Clock { now_ms: Cell::new(0), now_us: Cell::new(0), unix_s: Cell::new(0) };
         clock.tick();
         clock
     }
@@ -24,6 +25,12 @@ impl Clock {
     #[must_use]
     pub fn now_ms(&self) -> u64 {
         self.now_ms.get()
+    }
+
+    /// Microseconds of the same clock.
+    #[must_use]
+    pub fn now_us(&self) -> u64 {
+        self.now_us.get()
     }
 
     /// Seconds since 1970.
@@ -36,12 +43,14 @@ impl Clock {
     pub(crate) fn tick(&self) {
         let now = clock_gettime(ClockId::Monotonic);
         let wall = clock_gettime(ClockId::RealtimeCoarse);
-        self.set(now.tv_sec as u64 * 1000 + now.tv_nsec as u64 / 1_000_000, wall.tv_sec.max(0) as u64);
+        self.set(now.tv_sec as u64 * 1_000 + now.tv_nsec as u64 / 1_000_000, wall.tv_sec.max(0) as u64);
+        self.now_us.set(now.tv_sec as u64 * 1_000_000 + now.tv_nsec as u64 / 1_000);
     }
 
     /// Sets the time: what tests do instead of [`Clock::tick`].
     pub(crate) fn set(&self, now_ms: u64, unix_s: u64) {
         self.now_ms.set(now_ms);
+        self.now_us.set(now_ms * 1_000);
         self.unix_s.set(unix_s);
     }
 }

@@ -173,6 +173,12 @@ impl Core {
         self.0.clock.now_ms()
     }
 
+    /// [`Clock::now_us`].
+    #[must_use]
+    pub fn now_us(&self) -> u64 {
+        self.0.clock.now_us()
+    }
+
     /// Whether the server is stopping: responses without an end (tunnels, event streams) have to end now.
     #[must_use]
     pub fn is_draining(&self) -> bool {

@@ -7,7 +7,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub struct Counter(AtomicU64);
 
 impl Counter {
-    pub(crate) fn add(&self, count: u64) {
+    /// Adds to it. Only the one core that writes it may.
+    pub fn add(&self, count: u64) {
         // One writer: no read-modify-write needed.
         self.0.store(self.0.load(Ordering::Relaxed) + count, Ordering::Relaxed);
     }

@@ -35,6 +35,8 @@ const REQUEST_BYTES: usize = 4 * 1024;
 
 /// What takes the response to a detached request. It is asked on the request's core; whoever reads may be on another.
 pub trait ResponseSink {
+    /// An interim response (1xx, but not 101), before the head.
+    fn inform(&self, status: Status, fields: Fields);
     /// The head. `is_own_error` says that this server answers an error itself.
     fn begin(&self, status: Status, fields: Fields, length: Length, is_own_error: bool);
     /// Content.
@@ -81,6 +83,28 @@ impl DetachedRequest {
     pub fn retain(&mut self, keeps: impl Fn(Name, &[u8]) -> bool) {
         let bytes = &self.bytes;
         self.head.fields.retain(|field| keeps(field.id, field.name.of(bytes)));
+    }
+
+    /// Replaces the query, and with it the target as sent; `None` for a target without one.
+    ///
+    /// # Panics
+    /// Where the query is not valid in a target. What is left of a request's own is.
+    pub fn set_query(&mut self, query: Option<&[u8]>) {
+        let path = self.head.target.path(&self.bytes).to_vec();
+        let target = match query {
+            Some(query) => [&path, &b"?"[..], query].concat(),
+            None => path.clone(),
+        };
+        assert!(path.starts_with(b"/") && http::scan::target(&target) == target.len(), "a target's query");
+        let at = self.bytes.len();
+        self.bytes.extend_from_slice(&target);
+        let (path_end, end) = (at + path.len(), self.bytes.len());
+        self.head.target = http::Target {
+            whole: Span::new(at, end),
+            path: Span::new(at, path_end),
+            query: query.map(|_| Span::new(path_end + 1, end)),
+            ..http::Target::default()
+        };
     }
 
     /// Adds a field. A value that is not valid in one is left out.
@@ -161,6 +185,14 @@ impl DetachedLane {
             self.moved_bytes = 0;
             self.request.context.core.yield_now().await;
         }
+    }
+
+    /// Passes on an interim response.
+    pub(crate) fn inform(&mut self, status: Status, lines: impl FnOnce(&mut Lines<'_>)) {
+        let mut block = Vec::new();
+        lines(&mut Lines::new(&mut block));
+        self.sink.inform(status, crate::filters::fields_of(&block));
+        self.weigh();
     }
 
     /// Passes on the head. Returns how much body follows.

@@ -139,7 +139,10 @@ impl<'x> Request<'x> {
     /// The time that the client gives a gRPC call, in milliseconds; `None` where it says nothing, and for other requests.
     #[must_use]
     pub fn grpc_timeout_ms(&self) -> Option<u64> {
-        let mut fields = self.fields().filter(|(id, _, _)| self.is_grpc_call() && *id == Name::Other);
+        if !self.is_grpc_call() {
+            return None;
+        }
+        let mut fields = self.fields().filter(|(id, _, _)| *id == Name::Other);
         let (_, _, value) = fields.find(|(_, name, _)| name.eq_ignore_ascii_case(b"grpc-timeout"))?;
         grpc::timeout_ms(value)
     }
@@ -253,6 +256,11 @@ impl<'c> Exchange<'c> {
             write_ms: self.lane.patience_ms(),
             context: self.lane.context().clone(),
         }
+    }
+
+    /// What the request is counted under, passed on in [`crate::RequestRecord::label`].
+    pub fn set_label(&mut self, label: usize) {
+        self.state.label = label;
     }
 
     /// What makes the pages for [`Exchange::refuse`], in place of [`crate::Service::error_pages`].

@@ -406,7 +406,7 @@ async fn more(conn: &mut Conn) -> Result<ReadOutcome, Fault> {
 /// Serves one request. Returns `None` when the connection has to be closed.
 async fn serve<S: Service>(engine: &Rc<Engine<S>>, conn: &mut Conn) -> Option<()> {
     conn.begin_request();
-    let mut state = RequestState::new(conn.peer, conn.direct(), conn.now_ms());
+    let mut state = RequestState::new(conn.peer, conn.direct(), conn.link.core().now_us());
     state.tls = conn.link.session().cloned();
     let served = {
         let source = conn.link.stream().source_rc();
@@ -473,7 +473,7 @@ fn cut_off(conn: &Conn) -> bool {
 
 /// Answers a message that is no request.
 async fn refuse<S: Service>(engine: &Rc<Engine<S>>, conn: &mut Conn, reject: Reject) {
-    let mut state = RequestState::new(conn.peer, conn.direct(), conn.now_ms());
+    let mut state = RequestState::new(conn.peer, conn.direct(), conn.link.core().now_us());
     let mut exchange = Exchange::new(&mut state, Lane::H1(conn));
     if exchange.refuse_and_close(reject).await.and_then(|()| exchange.end(&Fields::new())).is_ok() {
         // The connection is closed next, whether the client takes this or not.

@@ -290,7 +290,7 @@ impl Lane<'_> {
         match self {
             Lane::H1(conn) => conn.inform(status, lines),
             Lane::Stream(stream) => stream.inform(status, lines),
-            Lane::Detached(_) => {}
+            Lane::Detached(lane) => lane.inform(status, lines),
         }
     }
 

@@ -66,7 +66,7 @@ pub use address::{Bind, Client, Dial, Listen, ListenUrl, Peer, Sources};
 pub use bind::{Listener, bound_address};
 pub use compress::Compression;
 pub use core::Core;
-pub use counters::Counters;
+pub use counters::{Counter, Counters};
 pub use detached::{DetachedRequest, ResponseSink};
 pub use exchange::{Exchange, Request};
 pub use fault::Fault;
@@ -92,7 +92,7 @@ pub use tick::{TaskId, TurnHook};
 pub use tls::{
     CertificateFault, CertificateInfo, CertificateStore, ClientCertificates, ClientIdentity,
     HandshakeFailure, ServerCertificate, TicketKeys, TlsAcceptor, TlsAgreement, TlsClient, TlsClientOptions,
-    TlsOptions, TlsSession, TlsSite, TlsStream,
+    TlsOptions, TlsSession, TlsSite, TlsStream, without_marks,
 };
 pub use tunnel::{TunnelEnd, tunnel};
 pub use wait::Interest;

@@ -8,9 +8,6 @@ use crate::tls::{HandshakeFailure, HandshakeStep, TlsHandshake};
 
 use http::{Reject, Status};
 
-/// What a handshake under way holds: the client's first message, ours, and the keys' exchange.
-const HANDSHAKE_BYTES: usize = 16 * 1024;
-
 const PLAIN_HTTP: Reject = Reject::new(
     Status::BAD_REQUEST,
     "this port speaks HTTPS, and the request came without TLS: write https:// in front of the address",
@@ -81,13 +78,14 @@ async fn shake_hands<S: Service>(mut this: Box<AwaitingHandshake<S>>) -> Option<
             Peer::Tcp(address) => Some(address.ip()),
             _ => None,
         };
-        let step = handshake.as_mut()?.advance(idle.link().stream(), client);
+        let handshake = handshake.as_mut()?;
+        let step = handshake.advance(idle.link().stream(), client);
+        idle.hold(handshake.weight_bytes());
         match step {
             Ok(HandshakeStep::Reads) => {
                 let source = idle.link().stream().source();
                 source.set_deadline(idle.deadline_ms());
                 source.wait_read(core.current());
-                idle.hold(HANDSHAKE_BYTES);
                 return Some(this);
             }
             // At the deadline the loop ends it.

@@ -50,8 +50,10 @@ pub struct RequestRecord<'x> {
     pub status: Status,
     /// Content bytes of the response.
     pub body_bytes: u64,
-    /// From the whole head to the end of the handler's work.
-    pub duration_ms: u64,
+    /// From the whole head to the end of the handler's work, in microseconds: what is served in one turn of the engine takes 0.
+    pub duration_us: u64,
+    /// What [`Exchange::set_label`] was given; 0 by default.
+    pub label: usize,
     /// Why it did not end well.
     pub fault: Option<&'x Fault>,
     /// When, in seconds since 1970.
@@ -72,7 +74,8 @@ impl RequestState {
             client: self.client,
             status: self.status,
             body_bytes: self.body_sent,
-            duration_ms: core.now_ms().saturating_sub(self.started_ms),
+            duration_us: core.now_us().saturating_sub(self.started_us),
+            label: self.label,
             fault,
             unix_s: core.unix_s(),
         }
@@ -118,7 +121,7 @@ impl DetachedRequest {
         handler: impl AsyncFnOnce(&mut Exchange<'_>) -> Result<(), Fault>,
     ) -> Result<(), Fault> {
         let core = self.core().clone();
-        let mut state = RequestState::new(self.peer, self.client, core.now_ms());
+        let mut state = RequestState::new(self.peer, self.client, core.now_us());
         state.tls.clone_from(&self.tls);
         state.pages.clone_from(&self.pages);
         state.empty_segments = self.empty_segments;

@@ -33,7 +33,9 @@ pub(crate) struct RequestState {
     /// What becomes of empty segments in its path.
     pub(crate) empty_segments: EmptySegments,
     /// When its head was whole.
-    pub(crate) started_ms: u64,
+    pub(crate) started_us: u64,
+    /// What it is counted under: the service's own numbers.
+    pub(crate) label: usize,
     pub(crate) reply: ReplyState,
     pub(crate) status: Status,
     /// Content bytes of the response.
@@ -47,13 +49,14 @@ pub(crate) struct RequestState {
 }
 
 impl RequestState {
-    pub(crate) fn new(peer: Peer, client: Client, started_ms: u64) -> RequestState {
+    pub(crate) fn new(peer: Peer, client: Client, started_us: u64) -> RequestState {
         RequestState {
             peer,
             client,
             tls: None,
             empty_segments: EmptySegments::Merge,
-            started_ms,
+            started_us,
+            label: 0,
             reply: ReplyState::Unsent,
             status: Status::OK,
             body_sent: 0,

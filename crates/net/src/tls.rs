@@ -1,5 +1,6 @@
 //! TLS, as a client speaks it to other servers and as a server speaks it to clients: the only module that knows rustls.
 
+mod pem;
 mod certificate;
 mod store;
 mod tickets;
@@ -13,6 +14,7 @@ pub use acceptor::{ClientCertificates, TlsAcceptor, TlsOptions, TlsSite};
 pub use certificate::{CertificateFault, CertificateInfo, ServerCertificate};
 pub use handshake::{ClientIdentity, HandshakeFailure, TlsAgreement, TlsSession};
 pub(crate) use handshake::{HandshakeStep, TlsHandshake};
+pub use pem::without_marks;
 pub use store::CertificateStore;
 pub use tickets::TicketKeys;
 
@@ -33,7 +35,7 @@ use rustls::{
     SignatureScheme, SupportedProtocolVersion,
 };
 
-use self::certificate::certificates;
+use self::pem::{certificates, private_key};
 use crate::fault::Fault;
 use crate::stream::Stream;
 use crate::wait::Interest;
@@ -99,7 +101,7 @@ impl TlsClient {
             None => builder.with_no_client_auth(),
             Some((chain, key)) => {
                 let chain = certificates(chain)?;
-                let key = certificate::private_key(key)?;
+                let key = private_key(key)?;
                 builder.with_client_auth_cert(chain, key).map_err(|error| error.to_string())?
             }
         };
@@ -177,6 +179,14 @@ pub struct TlsStream {
     held_bytes: usize,
     /// The kernel took less than there was.
     is_blocked: bool,
+    /// What is kept of the certificates that the peer has shown.
+    chain_bytes: usize,
+}
+
+/// What a connection keeps of the certificates that its peer has shown.
+fn chain_bytes(tls: &Connection) -> usize {
+    let chain = tls.peer_certificates().unwrap_or_default();
+    chain.iter().map(|certificate| size_of::<CertificateDer<'_>>() + certificate.len()).sum()
 }
 
 impl TlsStream {
@@ -200,6 +210,7 @@ impl TlsStream {
             this.stream.ready_for(interest, deadline_ms).await?;
         }
         this.flush()?;
+        this.chain_bytes = chain_bytes(&this.tls);
         Ok(this)
     }
 
@@ -210,6 +221,7 @@ impl TlsStream {
     pub(crate) fn of_parts(stream: Stream, mut tls: Box<Connection>) -> TlsStream {
         // A piece of full length is taken whole behind a head that waits.
         tls.set_buffer_limit(Some(HELD_BYTES_MAX + WRITE_BYTES_MAX));
+        let chain_bytes = chain_bytes(&tls);
         TlsStream {
             stream,
             tls,
@@ -218,13 +230,18 @@ impl TlsStream {
             written_ms: 0,
             held_bytes: 0,
             is_blocked: false,
+            chain_bytes,
         }
     }
 
     /// The connection of a client whose handshake is complete.
     pub(crate) fn accepted(stream: Stream, tls: Box<ServerConnection>, session: Rc<TlsSession>) -> TlsStream {
         let tls = Box::new(Connection::Server(*tls));
-        TlsStream { session: Some(session), ..TlsStream::of_parts(stream, tls) }
+        // The client's own certificate is kept in the session once more, with what it says.
+        let own_bytes = session.client.as_ref().map_or(0, |client| 2 * client.der.len());
+        let stream = TlsStream::of_parts(stream, tls);
+        let chain_bytes = stream.chain_bytes + own_bytes;
+        TlsStream { session: Some(session), chain_bytes, ..stream }
     }
 
     /// What is known of a client's connection; `None` for one to another server.
@@ -248,7 +265,8 @@ impl TlsStream {
     #[must_use]
     pub(crate) fn weight_bytes(&self) -> usize {
         // What is encrypted and not sent is at most what one call wrote, and a head before it.
-        IDLE_BYTES + if self.tls.wants_write() { HELD_BYTES_MAX + WRITE_BYTES_MAX } else { 0 }
+        let unsent_bytes = if self.tls.wants_write() { HELD_BYTES_MAX + WRITE_BYTES_MAX } else { 0 };
+        IDLE_BYTES + self.chain_bytes + unsent_bytes
     }
 
     /// The socket under it.

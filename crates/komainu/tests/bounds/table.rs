@@ -276,6 +276,14 @@ const ROWS: &[Row] = &[
         "tls_clients_that_say_little",
     ),
     r(
+        "TLS, client certificates nearly whole",
+        (160 * KIB, "64 KiB of them, where a site asks for certificates; closed after `timeouts.head`"),
+        "",
+        (2_000 * US, "a connection"),
+        "100 connections, all but a byte of 56 KiB of certificates",
+        "tls_clients_with_many_certificates",
+    ),
+    r(
         "TLS, idle after a request",
         (20 * KIB, "`limits.connections`; closed after `timeouts.idle`"),
         "",

@@ -11,15 +11,19 @@ use rustls::{ClientConfig, ClientConnection, DigitallySignedStruct, Error, Signa
 
 /// How a client speaks TLS that believes every certificate.
 pub fn client_config() -> Arc<ClientConfig> {
-    let provider = rustls::crypto::aws_lc_rs::default_provider();
-    let schemes = provider.signature_verification_algorithms.supported_schemes();
-    let config = ClientConfig::builder_with_provider(Arc::new(provider))
+    let config = ClientConfig::builder_with_provider(Arc::new(rustls::crypto::aws_lc_rs::default_provider()))
         .with_safe_default_protocol_versions()
         .unwrap()
         .dangerous()
-        .with_custom_certificate_verifier(Arc::new(Any(schemes)))
+        .with_custom_certificate_verifier(any_certificate())
         .with_no_client_auth();
     Arc::new(config)
+}
+
+/// What believes every certificate.
+pub fn any_certificate() -> Arc<dyn ServerCertVerifier> {
+    let provider = rustls::crypto::aws_lc_rs::default_provider();
+    Arc::new(Any(provider.signature_verification_algorithms.supported_schemes()))
 }
 
 /// Takes connections and passes their bytes on to `server` through TLS. Returns where.

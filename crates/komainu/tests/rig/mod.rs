@@ -4,7 +4,7 @@
 mod forward;
 
 #[allow(unused_imports)]
-pub use forward::client_config;
+pub use forward::{any_certificate, client_config};
 
 use std::ffi::OsString;
 use std::fs;

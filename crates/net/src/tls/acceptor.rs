@@ -17,7 +17,8 @@ use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use rustls::version::{TLS12, TLS13};
 use rustls::{CipherSuite, RootCertStore, ServerConfig, SignatureScheme, SupportedProtocolVersion};
 
-use super::certificate::{ServerCertificate, certificates};
+use super::certificate::ServerCertificate;
+use super::pem::{certificates, damage, without_marks};
 use super::store::CertificateStore;
 use super::tickets::{TicketKeys, Ticketer};
 
@@ -141,8 +142,9 @@ fn add_authorities(roots: &mut RootCertStore, pem: &[u8]) -> Result<(), String> 
 }
 
 fn revocation_lists(pem: &[u8]) -> Result<Vec<CertificateRevocationListDer<'static>>, String> {
-    let found: Result<Vec<_>, _> = CertificateRevocationListDer::pem_slice_iter(pem).collect();
-    let found = found.map_err(|error| format!("certificate revocation list: {error}"))?;
+    let text = without_marks(pem);
+    let found: Result<Vec<_>, _> = CertificateRevocationListDer::pem_slice_iter(&text).collect();
+    let found = found.map_err(|error| damage(&error))?;
     if !found.is_empty() {
         return Ok(found);
     }

@@ -7,8 +7,7 @@ use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 
 use data_encoding::HEXLOWER;
 use rustls::crypto::aws_lc_rs;
-use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::pki_types::CertificateDer;
 use rustls::sign::CertifiedKey;
 use rustls::{InconsistentKeys, SignatureScheme};
 use x509_parser::extensions::{GeneralName, ParsedExtension};
@@ -16,6 +15,8 @@ use x509_parser::objects::{oid_registry, oid2abbrev};
 use x509_parser::oid_registry::{OID_PKIX_ACCESS_DESCRIPTOR_CA_ISSUERS, OID_PKIX_ACCESS_DESCRIPTOR_OCSP};
 use x509_parser::prelude::{FromDer, X509Certificate};
 use x509_parser::x509::X509Name;
+
+use super::pem::{begins_certificate, certificates, private_key, swapped};
 
 /// A certificate with its chain and its private key, as the server presents it. Clones are the same certificate.
 #[derive(Clone, Debug)]
@@ -243,8 +244,13 @@ impl ServerCertificate {
     /// # Errors
     /// What is wrong with which of them; also where the key is another certificate's.
     pub fn from_pem(chain: &[u8], key: &[u8]) -> Result<ServerCertificate, CertificateFault> {
-        let chain = certificates(chain).map_err(CertificateFault::of_chain)?;
-        let info = CertificateInfo::of_der(&chain[0]).map_err(CertificateFault::of_chain)?;
+        let chain = certificates(chain)
+            .map_err(|text| CertificateFault::of_chain(swapped(chain, key).map_or(text, str::to_owned)))?;
+        let info = CertificateInfo::of_der(&chain[0]).map_err(|error| {
+            CertificateFault::of_chain(format!(
+                "the first certificate in it is damaged ({error}): copy the file again"
+            ))
+        })?;
         let key = private_key(key).map_err(CertificateFault::of_key)?;
         let provider = aws_lc_rs::default_provider();
         let key = provider.key_provider.load_private_key(key).map_err(|_| {
@@ -294,7 +300,10 @@ impl ServerCertificate {
                 true => files.get(&path.with_file_name("privkey.pem")),
                 false => files.get(&path.with_extension("key")),
             };
-            if certificates(chain).is_err() || (key.is_none() && private_key(chain).is_err()) {
+            let is_damaged = certificates(chain).is_err();
+            if (is_damaged && !(key.is_some() && begins_certificate(chain)))
+                || (key.is_none() && private_key(chain).is_err())
+            {
                 // A chain or a root that stands beside: without a key it is not for us.
                 continue;
             }
@@ -421,79 +430,5 @@ fn unusable(error: &rustls::Error) -> String {
                  subjectAltName=DNS:NAME` (`openssl req -x509`) or `-extfile` (`openssl x509 -req`)"
             .into(),
         false => format!("certificate: {error}"),
-    }
-}
-
-/// The certificates of a PEM text; at least one.
-pub(super) fn certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, String> {
-    let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
-    match found {
-        Ok(found) if found.is_empty() => Err(match other_contents(pem) {
-            Some(text) => text.into(),
-            None if private_key(pem).is_ok() => {
-                "there is a private key in it and no certificate: `certificate` names the certificate, `key` its key"
-                    .into()
-            }
-            None => "there is no certificate in the PEM text".into(),
-        }),
-        found => found.map_err(|error| format!("certificate: {error}")),
-    }
-}
-
-/// The private key of a PEM text.
-pub(super) fn private_key(pem: &[u8]) -> Result<PrivateKeyDer<'static>, String> {
-    if has(pem, b"BEGIN ENCRYPTED PRIVATE KEY") || has(pem, b"Proc-Type: 4,ENCRYPTED") {
-        return Err(
-            "the private key is encrypted: remove its passphrase with `openssl pkey -in FILE -out NEW`"
-                .into(),
-        );
-    }
-    PrivateKeyDer::from_pem_slice(pem).map_err(|error| match error {
-        rustls::pki_types::pem::Error::NoItemsFound => match other_contents(pem) {
-            Some(text) => text.into(),
-            None if has(pem, b"BEGIN CERTIFICATE-----") => {
-                "there is a certificate in it and no private key: name the key's file with `key`".into()
-            }
-            None => "there is no private key in the PEM text".to_owned(),
-        },
-        error => format!("private key: {error}"),
-    })
-}
-
-fn has(text: &[u8], label: &[u8]) -> bool {
-    text.windows(label.len()).any(|window| window == label)
-}
-
-/// What a file without a certificate or key holds instead, with the remedy.
-fn other_contents(bytes: &[u8]) -> Option<&'static str> {
-    if has(bytes, b"BEGIN CERTIFICATE REQUEST") || has(bytes, b"BEGIN NEW CERTIFICATE REQUEST") {
-        return Some("this is a certificate request: an authority makes a certificate of it");
-    }
-    if has(bytes, b"BEGIN TRUSTED CERTIFICATE") {
-        return Some(
-            "this is OpenSSL's form of a trusted certificate: `openssl x509 -in FILE -out NEW` makes a plain one",
-        );
-    }
-    if has(bytes, b"BEGIN PKCS7") {
-        return Some("this is PKCS #7: `openssl pkcs7 -print_certs -in FILE -out NEW` makes PEM of it");
-    }
-    if has(bytes, b"BEGIN PUBLIC KEY") {
-        return Some("this is a public key, not a private one");
-    }
-    // DER begins with a SEQUENCE and its length; then a PFX has the INTEGER 3 (RFC 7292), a certificate a SEQUENCE,
-    // a key the INTEGER 0 or 1 (RFC 5208, RFC 5915, RFC 8017).
-    let (0x30, length) = (*bytes.first()?, *bytes.get(1)?) else { return None };
-    let skipped = if length & 0x80 == 0 { 2 } else { 2 + usize::from(length & 0x7f) };
-    match bytes.get(skipped..)?.get(..3)? {
-        [2, 1, 3] => Some(
-            "this is PKCS #12: `openssl pkcs12 -in FILE -nodes -out NEW.pem` makes one PEM file of certificate and key",
-        ),
-        [2, 1, 0 | 1] => {
-            Some("this is DER, not PEM: `openssl pkey -inform der -in FILE -out NEW.pem` converts a key")
-        }
-        [0x30, ..] => Some(
-            "this is DER, not PEM: `openssl x509 -inform der -in FILE -out NEW.pem` converts a certificate",
-        ),
-        _ => None,
     }
 }

@@ -8,11 +8,13 @@ use std::rc::Rc;
 use data_encoding::BASE64;
 use http::template::{TlsValues, TlsVariable};
 use rustls::server::{Accepted, AcceptedAlert, Acceptor, ServerConnection};
-use rustls::{CipherSuite, CommonState, Error, HandshakeKind, PeerIncompatible, ProtocolVersion};
+use rustls::{
+    CertificateError, CipherSuite, CommonState, Error, HandshakeKind, PeerIncompatible, ProtocolVersion,
+};
 
+use super::TlsSocket;
 use super::acceptor::{NotAdmitted, TlsAcceptor};
 use super::certificate::CertificateInfo;
-use super::{TlsSocket, reason};
 use crate::stream::Stream;
 
 /// What is known of a connection that a client has made through TLS.
@@ -87,10 +89,14 @@ pub(crate) struct TlsHandshake {
     first: Option<u8>,
     /// Bytes received of the client's first message.
     hello_bytes: usize,
+    /// Bytes received of what the client sent after it: its certificates.
+    later_bytes: usize,
 }
 
 /// What the client's first message may have: those of browsers have 2 KiB at most.
 const HELLO_BYTES_MAX: usize = 16 * 1024;
+/// What a handshake holds without the client's certificates: the client's first message, ours, and the keys' exchange.
+const HANDSHAKE_BYTES: usize = 16 * 1024;
 const HELLO_TOO_LONG: &str = "the first TLS message has more than 16 KiB";
 
 enum State {
@@ -164,7 +170,13 @@ impl TlsHandshake {
             state: State::Hello(hello),
             first,
             hello_bytes: begun.len(),
+            later_bytes: 0,
         })
+    }
+
+    /// What it holds of memory, in bytes: both sides' first messages, the exchange of keys, and the certificates that the client shows.
+    pub(crate) fn weight_bytes(&self) -> usize {
+        HANDSHAKE_BYTES + self.later_bytes
     }
 
     /// Whether the client has sent anything.
@@ -215,7 +227,9 @@ impl TlsHandshake {
                         self.state = State::Running { tls, policy, is_challenge };
                         return Ok(HandshakeStep::Writes);
                     }
-                    let came = received(tls.read_tls(&mut TlsSocket(stream)))?;
+                    let read = tls.read_tls(&mut TlsSocket(stream));
+                    self.later_bytes += read.as_ref().copied().unwrap_or_default();
+                    let came = received(read)?;
                     if came && let Err(error) = tls.process_new_packets() {
                         // The alert for the client.
                         let _ = sent(&mut tls, stream);
@@ -417,8 +431,10 @@ fn failure(error: &Error, name: Option<&str>) -> HandshakeFailure {
         Error::PeerIncompatible(PeerIncompatible::NoSignatureSchemesInCommon) => "no shared signature scheme",
         Error::PeerIncompatible(_) => "the client's TLS lacks what this server needs",
         Error::NoCertificatesPresented => "the client shows no certificate",
-        Error::InvalidCertificate(rustls::CertificateError::Revoked) => "the client's certificate is revoked",
-        Error::InvalidCertificate(_) => client_certificate(error),
+        Error::InvalidCertificate(error) => client_certificate(error),
+        Error::InvalidCertRevocationList(_) => {
+            "a revocation list for client certificates is not valid, or not signed by their issuer"
+        }
         // The resolver has none for the cipher suites and signatures of a client of TLS 1.2.
         Error::General(_) => "no certificate fits the client's cipher suites and signatures",
         Error::NoApplicationProtocol => "no shared application protocol (ALPN)",
@@ -430,14 +446,51 @@ fn failure(error: &Error, name: Option<&str>) -> HandshakeFailure {
     HandshakeFailure { name: name.map(Into::into), ..HandshakeFailure::of(reason) }
 }
 
-fn client_certificate(error: &Error) -> &'static str {
-    match reason(error) {
-        "the certificate has expired" => "the client's certificate has expired",
-        "the certificate is not valid yet" => "the client's certificate is not valid yet",
-        "the certificate's issuer is not trusted" => "the issuer of the client's certificate is not trusted",
-        _ => "the client's certificate is not valid",
+/// Why a client's certificate is refused.
+fn client_certificate(error: &CertificateError) -> &'static str {
+    use CertificateError as Refusal;
+    match error {
+        Refusal::Expired | Refusal::ExpiredContext { .. } => "the client's certificate has expired",
+        Refusal::NotValidYet | Refusal::NotValidYetContext { .. } => {
+            "the client's certificate is not valid yet"
+        }
+        Refusal::UnknownIssuer => "the issuer of the client's certificate is not trusted",
+        Refusal::BadSignature => {
+            "a signature is not valid: that of the client's certificate, or one made with its key"
+        }
+        Refusal::Revoked => "the client's certificate is revoked",
+        Refusal::BadEncoding => "the client's certificate is malformed",
+        Refusal::InvalidPurpose | Refusal::InvalidPurposeContext { .. } => {
+            "the client's certificate is for another purpose: its extendedKeyUsage lacks clientAuth"
+        }
+        Refusal::UnhandledCriticalExtension => {
+            "the client's certificate has a critical extension that this server does not know"
+        }
+        other => {
+            // Of a library that is not ours to name: its words are all that there is.
+            let said = format!("{other:?}");
+            let known = REFUSALS.iter().find(|(word, _)| said.contains(word));
+            known.map_or("the client's certificate is not valid", |(_, reason)| *reason)
+        }
     }
 }
+
+/// Words of the library that verifies certificates, and what they mean here.
+const REFUSALS: [(&str, &str); 7] = [
+    (
+        "UnsupportedCertVersion",
+        "the client's certificate is of X.509 version 1, and 3 is needed: make it with an extension",
+    ),
+    ("CaUsedAsEndEntity", "the client's certificate is that of an authority (CA:TRUE)"),
+    ("EndEntityUsedAsCa", "the issuer of the client's certificate is no authority (CA:FALSE)"),
+    ("NameConstraint", "the client's certificate has a name that its authority may not issue for"),
+    ("PathLenConstraint", "the client's certificate has more authorities above it than one of them allows"),
+    (
+        "UnsupportedSignatureAlgorithm",
+        "the client's certificate is signed by an algorithm that is not accepted",
+    ),
+    ("Maximum", "the client's certificate comes with too many others"),
+];
 
 /// A socket whose first byte is remembered.
 struct FirstBytes<'s> {

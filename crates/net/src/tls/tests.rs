@@ -321,7 +321,12 @@ fn keys_of_every_encoding_are_read_and_what_is_wrong_is_said() {
         openssl req -new -key ec.key -subj /CN=a.test -out ec.csr
         openssl req -x509 -new -key ec.key -subj '/C=DE/O=A, B; C\"/CN=x,O=Admin+OU=y' -days 2 -out dn.crt
         openssl x509 -in dn.crt -noout -subject -nameopt RFC2253 > dn.txt
-        openssl x509 -req -in ec.csr -signkey ec.key -days 2 -out v1.crt";
+        openssl x509 -req -in ec.csr -signkey ec.key -days 2 -out v1.crt
+        mark() { printf '\\357\\273\\277'; cat $1; }
+        mark rsa8.crt > marked.crt; mark ec.crt >> marked.crt; mark rsa8.key > marked.key
+        head -c 400 ec.crt > cut.crt; head -c 120 ec8.key > cut.key
+        sed 5d ec.crt > hole.crt; sed 5d rsa8.key > hole.key; sed 's/^M/?/' ec.crt > odd.crt
+        iconv -t utf-16 ec.crt > wide.crt; : > empty.crt";
     std::fs::write(folder.join("rsa8.key"), RSA_KEY).unwrap();
     let made = std::process::Command::new("sh").args(["-c", script]).current_dir(&folder).output().unwrap();
     assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
@@ -333,9 +338,11 @@ fn keys_of_every_encoding_are_read_and_what_is_wrong_is_said() {
         ("rsa8.crt", "rsa1.key"),
         ("rsa8.crt", "rsa8.key"),
         ("both.pem", "both.pem"),
+        ("marked.crt", "marked.key"),
     ] {
         load(chain, key).unwrap_or_else(|fault| panic!("{chain}, {key}: {}", fault.reason));
     }
+    assert_eq!(load("marked.crt", "marked.key").unwrap().chain_der().count(), 2);
     let info = load("ec.crt", "ec.key").unwrap().info().clone();
     assert_eq!((info.names, info.subject.as_str()), (vec!["a.test".to_owned()], "CN=a.test"));
     // A name in which one part poses as another, as OpenSSL and nginx write it.
@@ -355,6 +362,14 @@ fn keys_of_every_encoding_are_read_and_what_is_wrong_is_said() {
         ("ec.key", "ec.key", "ec.key", "a private key in it and no certificate"),
         ("ec.csr", "ec.key", "ec.csr", "a certificate request"),
         ("v1.crt", "ec.key", "v1.crt", "X.509 version 1"),
+        ("cut.crt", "ec.key", "cut.crt", "it is cut off: the line `-----END CERTIFICATE-----` is missing"),
+        ("ec.crt", "cut.key", "cut.key", "it is cut off: the line `-----END PRIVATE KEY-----` is missing"),
+        ("hole.crt", "ec.key", "hole.crt", "certificate 1 in it is cut off or damaged: copy"),
+        ("ec.crt", "hole.key", "hole.key", "the private key in it is cut off or damaged: copy"),
+        ("odd.crt", "ec.key", "odd.crt", "not base64"),
+        ("wide.crt", "ec.key", "wide.crt", "UTF-16: `iconv"),
+        ("empty.crt", "ec.key", "empty.crt", "it is empty"),
+        ("ec.key", "ec.crt", "ec.key", "the certificate is in the file of the key: exchange the two"),
     ] {
         let fault = load(chain, key).unwrap_err().in_files(chain.as_ref(), key.as_ref());
         assert!(
@@ -365,6 +380,9 @@ fn keys_of_every_encoding_are_read_and_what_is_wrong_is_said() {
     let names = ["ec.crt", "ec.key", "rsa8.crt", "rsa8.key", "both.pem"];
     let files = names.iter().map(|name| (folder.join(name), read(name))).collect();
     assert_eq!(ServerCertificate::from_folder(&folder, &files).unwrap().len(), 3);
+    let cut = ["cut.crt", "cut.key"].iter().map(|name| (folder.join(name), read(name))).collect();
+    let damaged = ServerCertificate::from_folder(&folder, &cut).unwrap_err();
+    assert!(damaged.contains("cut.crt: it is cut off"), "{damaged}");
     let none = ServerCertificate::from_folder(&folder.join("none"), &files);
     assert!(none.unwrap_err().contains("NAME.key"));
     std::fs::remove_dir_all(&folder).unwrap();

@@ -14,6 +14,8 @@ const PERIOD_S: u64 = 12 * 60 * 60;
 /// A secret of a file has at least so many bytes.
 pub(super) const SECRET_BYTES_MIN: usize = 32;
 const NAME_BYTES: usize = 16;
+/// A longer session gets no ticket: the certificates of its client are in it, and the client's first message would be longer than it may be.
+const PLAIN_BYTES_MAX: usize = 8 * 1024;
 
 /// What the keys of session tickets are derived from. Clones are the same keys. All cores share them; servers that are given the same
 /// secrets resume each other's sessions, and so does a server after its restart.
@@ -141,6 +143,9 @@ impl ProducesTickets for Ticketer {
     }
 
     fn encrypt(&self, plain: &[u8]) -> Option<Vec<u8>> {
+        if plain.len() > PLAIN_BYTES_MAX {
+            return None;
+        }
         let period = (self.clock)() / PERIOD_S;
         let secret = self.keys.sealing(period)?;
         let name = self.name(&secret, period);
@@ -232,6 +237,13 @@ mod tests {
             assert_eq!(ticketer.decrypt(&changed), None, "byte {index}");
             assert_eq!(ticketer.decrypt(&ticket[..index]), None, "cut at {index}");
         }
+    }
+
+    #[test]
+    fn a_session_with_many_certificates_gets_no_ticket() {
+        let ticketer = at(&TicketKeys::own(), b"", EARLY);
+        assert!(ticketer.encrypt(&vec![0; PLAIN_BYTES_MAX]).is_some());
+        assert!(ticketer.encrypt(&vec![0; PLAIN_BYTES_MAX + 1]).is_none());
     }
 
     #[test]

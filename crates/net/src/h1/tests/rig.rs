@@ -379,6 +379,6 @@ impl Service for Zoo {
         });
         let fault = record.fault.map_or(String::new(), ToString::to_string);
         self.log.borrow_mut().push((target, record.status.code(), record.body_bytes, fault));
-        self.durations_ms.borrow_mut().push(record.duration_ms);
+        self.durations_ms.borrow_mut().push(record.duration_us / 1_000);
     }
 }

@@ -1,0 +1,160 @@
+//! Readers and the writer of a response on its way.
+
+use super::*;
+
+const MAX: u64 = 1 << 20;
+
+fn fill() -> (Arc<Fill>, FillReader, Arc<AtomicUsize>) {
+    let count = Arc::default();
+    let (fill, reader) = Fill::new(b"k"[..].into(), None, 0, MAX, &count);
+    (fill, reader, count)
+}
+
+fn response(outcome: Result<(RequestVariant, Freshness), NotStored>, length: Option<u64>) -> FillResponse {
+    let is_shared = outcome.is_ok();
+    FillResponse { status: Status::OK, fields: Fields::new(), length, outcome, is_shared }
+}
+
+fn stored() -> Result<(RequestVariant, Freshness), NotStored> {
+    Ok((RequestVariant::default(), crate::object::tests::freshness(0, 10)))
+}
+
+fn read(reader: &FillReader) -> (Vec<u8>, Poll<Result<(), BrokenOff>>) {
+    let cx = Context::from_waker(Waker::noop());
+    let mut all = Vec::new();
+    loop {
+        match reader.poll_piece(&cx) {
+            Poll::Ready(Ok(Some(piece))) => all.extend_from_slice(&piece),
+            Poll::Ready(Ok(None)) => return (all, Poll::Ready(Ok(()))),
+            Poll::Ready(Err(broken)) => return (all, Poll::Ready(Err(broken))),
+            Poll::Pending => return (all, Poll::Pending),
+        }
+    }
+}
+
+#[test]
+fn every_reader_gets_all_of_it_whenever_it_joins() {
+    let (fill, first, count) = fill();
+    let cx = Context::from_waker(Waker::noop());
+    assert!(first.poll_head(&cx).is_pending());
+    fill.respond(response(stored(), None));
+    assert!(matches!(first.poll_head(&cx), Poll::Ready(FillHead::Response(_))));
+    let bytes: Vec<u8> = (0..200_000u32).map(|n| n as u8).collect();
+    fill.write(&bytes[..100_000]);
+    assert_eq!(read(&first), (bytes[..100_000].to_vec(), Poll::Pending));
+    let second = fill.join().unwrap();
+    assert_eq!(read(&second).0, bytes[..100_000]);
+    fill.write(&bytes[100_000..]);
+    let body = fill.body().unwrap();
+    fill.finish();
+    assert_eq!(body.slices(0..MAX).flatten().copied().collect::<Vec<u8>>(), bytes);
+    assert_eq!(read(&first), (bytes[100_000..].to_vec(), Poll::Ready(Ok(()))));
+    assert!(fill.join().is_none(), "what is complete is found in the store");
+    drop((first, second));
+    assert_eq!(count.load(Ordering::Relaxed), 1);
+    drop(fill);
+    assert_eq!(count.load(Ordering::Relaxed), 0);
+}
+
+#[test]
+fn what_is_not_stored_goes_to_the_leader_alone_at_its_pace() {
+    let (fill, leader, _) = fill();
+    let follower = fill.join().unwrap();
+    let cx = Context::from_waker(Waker::noop());
+    fill.respond(response(Err(NotStored::Private), None));
+    assert!(matches!(leader.poll_head(&cx), Poll::Ready(FillHead::Response(_))));
+    assert!(matches!(follower.poll_head(&cx), Poll::Ready(FillHead::Alone)));
+    drop(follower);
+    fill.write(&vec![1; 300_000]);
+    assert_eq!(fill.backlog(), 300_000 - WINDOW_BYTES);
+    assert_eq!(read(&leader).0.len(), 300_000);
+    assert_eq!((fill.backlog(), fill.held_bytes()), (0, fill.held_bytes().min(PIECE_BYTES)));
+    assert!(!fill.is_abandoned());
+    drop(leader);
+    assert!(fill.is_abandoned() && fill.body().is_none());
+}
+
+#[test]
+fn what_grows_too_large_still_reaches_its_readers() {
+    let (fill, leader, _) = fill();
+    let follower = fill.join().unwrap();
+    fill.respond(response(stored(), None));
+    fill.write(&vec![1; MAX as usize]);
+    assert_eq!(fill.backlog(), 0);
+    fill.write(&[1]);
+    assert!(fill.backlog() > 0 && fill.join().is_none());
+    assert_eq!(read(&leader).0.len(), MAX as usize + 1);
+    assert_eq!(fill.backlog(), 0, "the fastest reader decides");
+    assert_eq!(read(&follower).0.len(), MAX as usize + 1);
+    assert!(fill.body().is_none());
+}
+
+#[test]
+fn who_is_too_far_behind_does_not_hold_the_others() {
+    let (fill, leader, _) = fill();
+    let (second, slow) = (fill.join().unwrap(), fill.join().unwrap());
+    fill.respond(response(stored(), None));
+    let piece = vec![1; PIECE_BYTES];
+    let mut sent = 0;
+    while fill.held_bytes() as u64 <= LAG_OBJECTS_MAX * MAX && sent < 100 * PIECE_BYTES {
+        fill.write(&piece);
+        sent += piece.len();
+        assert_eq!((read(&leader).1, read(&second).1), (Poll::Pending, Poll::Pending));
+        assert_eq!(fill.backlog(), 0);
+    }
+    assert!(fill.held_bytes() <= 2 * PIECE_BYTES, "nothing is kept for it any more");
+    assert_eq!(read(&slow), (Vec::new(), Poll::Ready(Err(BrokenOff))));
+    // One that is alone, or as slow as all others, is waited for.
+    drop((leader, slow));
+    (0..100).for_each(|_| fill.write(&piece));
+    assert!(fill.backlog() > 0);
+    assert_eq!(read(&second), (vec![1; 100 * PIECE_BYTES], Poll::Pending));
+}
+
+#[test]
+fn interim_responses_are_bounded_and_reach_their_readers() {
+    let cx = Context::from_waker(Waker::noop());
+    let interim = |bytes: usize| {
+        let fields = crate::object::tests::fields(&[("Link", &"x".repeat(bytes))]);
+        InterimResponse { status: Status::of(103).unwrap(), fields }
+    };
+    let count = |reader: &FillReader| {
+        let next = || match reader.poll_interim(&cx) {
+            Poll::Ready(Some(interim)) => Some(interim),
+            _ => None,
+        };
+        std::iter::from_fn(next).count()
+    };
+    for (is_shared, for_others) in [(true, INTERIMS_MAX), (false, 0)] {
+        let (fill, leader, _) = fill();
+        let follower = fill.join().unwrap();
+        assert!(leader.poll_interim(&cx).is_pending());
+        for _ in 0..INTERIMS_MAX + 5 {
+            fill.inform(interim(10), is_shared);
+        }
+        assert!(fill.held_bytes() > 0);
+        assert_eq!((count(&leader), count(&follower)), (INTERIMS_MAX, for_others));
+        assert_eq!(count(&fill.join().unwrap()), for_others, "one who joins later gets them too");
+        fill.respond(response(stored(), None));
+        assert!(matches!(leader.poll_interim(&cx), Poll::Ready(None)));
+        fill.inform(interim(10), true);
+        assert_eq!(count(&leader), 0);
+    }
+    let (fill, leader, _) = fill();
+    fill.inform(interim(INTERIM_BYTES_MAX - 100), true);
+    fill.inform(interim(100), true);
+    assert_eq!(count(&leader), 1, "their bytes are limited");
+}
+
+#[test]
+fn what_breaks_off_is_not_whole() {
+    let (fill, leader, _) = fill();
+    fill.respond(response(stored(), Some(5)));
+    fill.write(b"abc");
+    fill.fail();
+    assert_eq!(read(&leader), (b"abc".to_vec(), Poll::Ready(Err(BrokenOff))));
+    let (other, reader, _) = self::fill();
+    other.fail();
+    let cx = Context::from_waker(Waker::noop());
+    assert!(matches!(reader.poll_head(&cx), Poll::Ready(FillHead::Failed)));
+}

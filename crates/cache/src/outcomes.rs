@@ -1,0 +1,78 @@
+//! What became of responses lately, for `komainu cache why`: a table of fixed size, in which a URL has one place.
+
+use std::sync::{Mutex, PoisonError};
+
+use crate::key::url;
+use crate::not_stored::NotStored;
+use crate::tags::{LabelKind, label};
+
+/// URLs that are remembered; each newer one takes the place of an older one.
+const SLOTS: usize = 4096;
+
+/// What became of the last response of a URL.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// It was stored.
+    Stored,
+    /// It was not stored.
+    Refused(NotStored),
+    /// It broke off, or there was none.
+    BrokenOff,
+    /// It was removed by a purge.
+    Purged,
+    /// It was removed because an unsafe request has changed its URL.
+    Invalidated,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct OutcomeSlot {
+    url: u64,
+    outcome: Outcome,
+    at_s: u64,
+}
+
+/// The last outcome of some thousand URLs.
+#[derive(Debug)]
+pub(crate) struct Outcomes(Mutex<Box<[Option<OutcomeSlot>]>>);
+
+impl Outcomes {
+    pub(crate) fn new() -> Outcomes {
+        Outcomes(Mutex::new(vec![None; SLOTS].into()))
+    }
+
+    /// Remembers what has become of a response of this key, at that second since 1970.
+    pub(crate) fn note(&self, key: &[u8], outcome: Outcome, at_s: u64) {
+        let url = label(LabelKind::Url, url(key));
+        let mut slots = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        slots[url as usize % SLOTS] = Some(OutcomeSlot { url, outcome, at_s });
+    }
+
+    /// What has become of the last response, and when.
+    pub(crate) fn of(&self, key: &[u8]) -> Option<(Outcome, u64)> {
+        let url = label(LabelKind::Url, url(key));
+        let slots = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        slots[url as usize % SLOTS].filter(|slot| slot.url == url).map(|slot| (slot.outcome, slot.at_s))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_outcome_is_remembered_and_the_memory_is_not_unbounded() {
+        let outcomes = Outcomes::new();
+        let refused = Outcome::Refused(NotStored::Private);
+        outcomes.note(b"http://a/", Outcome::Stored, 1);
+        outcomes.note(b"http://a/ variation", refused, 2);
+        assert_eq!(outcomes.of(b"http://a/"), Some((refused, 2)));
+        assert_eq!(outcomes.of(b"http://a/x"), None);
+        for n in 0..10 * SLOTS {
+            outcomes.note(format!("http://b/{n}").as_bytes(), Outcome::Stored, 3);
+        }
+        let remembered =
+            (0..10 * SLOTS).filter(|n| outcomes.of(format!("http://b/{n}").as_bytes()).is_some());
+        assert!(remembered.count() <= SLOTS);
+        assert_eq!(outcomes.of(b"http://a/"), None, "a newer one has taken its place");
+    }
+}

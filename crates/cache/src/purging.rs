@@ -1,0 +1,293 @@
+//! Purges of what is stored and of what is on its way.
+//!
+//! A purge is noted first: from then on nothing that was asked for before it is stored. Then what it is about is removed, found by
+//! its key or in the index of tags; only prefixes need a look at all keys. It is removed in slices, so that no serving thread waits
+//! long for a lock.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use crate::key::url;
+use crate::object::Object;
+use crate::outcomes::Outcome;
+use crate::purge::{Purge, origin};
+use crate::store::{Cache, CacheEntry};
+use crate::tags::{LabelKind, label};
+
+/// Keys that are looked at under one lock.
+const SLICE: usize = 64;
+/// Responses of a group that are removed at once; more are left to whoever can wait.
+const AT_ONCE_MAX: usize = 256;
+
+/// What a purge has removed, or made stale.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Purged {
+    /// Responses.
+    pub objects: u64,
+    /// Bytes that they counted as.
+    pub bytes: u64,
+}
+
+/// A purge under way.
+struct Sweep<'p> {
+    purge: &'p Purge,
+    /// What is removed becomes stale instead.
+    is_soft: bool,
+    /// In seconds since 1970.
+    now_s: u64,
+    /// What is remembered of the URLs.
+    outcome: Outcome,
+    purged: Purged,
+}
+
+impl<'p> Sweep<'p> {
+    fn new(purge: &'p Purge, is_soft: bool, now_s: u64) -> Sweep<'p> {
+        Sweep { purge, is_soft, now_s, outcome: Outcome::Purged, purged: Purged::default() }
+    }
+}
+
+impl Cache {
+    /// Removes responses; a soft purge makes them stale instead. `now_s` is in seconds since 1970. Once this returns, no core
+    /// serves them as fresh, and none that was asked for before is stored.
+    ///
+    /// All but exact purges may take long: they are for threads that serve nothing.
+    pub fn purge(&self, purge: &Purge, is_soft: bool, now_s: u64) -> Purged {
+        self.note_purge(purge);
+        self.counters.purges.fetch_add(1, Ordering::Relaxed);
+        let mut sweep = Sweep::new(purge, is_soft, now_s);
+        match purge {
+            Purge::Exact(_) => self.purge_urls(&mut sweep),
+            Purge::Tag { .. } | Purge::Group { .. } => {
+                purge
+                    .labels()
+                    .into_iter()
+                    .for_each(|label| _ = self.purge_label(label, usize::MAX, &mut sweep));
+            }
+            Purge::Prefix(_) | Purge::All => {
+                let is_of = |key: &Arc<[u8]>| purge.is_of_key(key);
+                let keys: Vec<Arc<[u8]>> = self.entries.iter().map(|(key, _)| key).filter(is_of).collect();
+                self.purge_keys(&keys, &mut sweep);
+            }
+        }
+        self.counters.purged.fetch_add(sweep.purged.objects, Ordering::Relaxed);
+        self.settle();
+        sweep.purged
+    }
+
+    /// Removes what is stored for a URL that an unsafe request has changed (RFC 9111 section 4.4).
+    pub fn invalidate(&self, key: &[u8], now_s: u64) {
+        let purge = Purge::Exact(url(key).to_vec());
+        self.note_purge(&purge);
+        self.purge_urls(&mut Sweep { outcome: Outcome::Invalidated, ..Sweep::new(&purge, false, now_s) });
+        self.settle();
+    }
+
+    /// Removes the responses of a group that an unsafe request of the key's origin has changed (RFC 9875). Where there are many, a
+    /// part of them, and the purge to be made where it may take its time.
+    #[must_use]
+    pub fn invalidate_group(&self, key: &[u8], group: &[u8], now_s: u64) -> Option<Purge> {
+        let purge = Purge::Group { group: group.to_vec(), origin: origin(key).to_vec() };
+        self.note_purge(&purge);
+        let mut sweep = Sweep { outcome: Outcome::Invalidated, ..Sweep::new(&purge, false, now_s) };
+        let mut is_all = true;
+        for label in purge.labels() {
+            is_all &= self.purge_label(label, AT_ONCE_MAX, &mut sweep);
+        }
+        self.settle();
+        (!is_all).then_some(purge)
+    }
+
+    /// From now on, what was asked for before is not stored, and nobody joins it.
+    fn note_purge(&self, purge: &Purge) {
+        self.purges().add(purge);
+        self.fills().retain(|_, fill| !purge.is_of_key(&fill.key));
+    }
+
+    fn purge_urls(&self, sweep: &mut Sweep<'_>) {
+        for url in sweep.purge.urls() {
+            self.purge_keys(&[url.as_slice().into()], sweep);
+            // Those with a variation.
+            self.purge_label(label(LabelKind::Url, &url), usize::MAX, sweep);
+        }
+    }
+
+    /// Whether it was all of them: `max` are looked at.
+    fn purge_label(&self, label: u64, max: usize, sweep: &mut Sweep<'_>) -> bool {
+        let (mut from, mut seen) = (0, 0);
+        loop {
+            let (keys, next) = self.index.keys(label, from, SLICE);
+            seen += keys.len();
+            self.purge_keys(&keys, sweep);
+            match next {
+                None => return true,
+                Some(_) if seen >= max => return false,
+                Some(next) => from = next,
+            }
+        }
+    }
+
+    fn purge_keys(&self, keys: &[Arc<[u8]>], sweep: &mut Sweep<'_>) {
+        for slice in keys.chunks(SLICE) {
+            // Nothing is stored meanwhile.
+            let _purges = self.purges();
+            slice.iter().for_each(|key| self.purge_key(key, sweep));
+        }
+    }
+
+    fn purge_key(&self, key: &Arc<[u8]>, sweep: &mut Sweep<'_>) {
+        let Some(entry) = self.entries.peek(&key[..]) else { return };
+        let (gone, left): (Vec<Arc<Object>>, Vec<Arc<Object>>) =
+            entry.objects().iter().cloned().partition(|object| sweep.purge.is_of(key, object));
+        if gone.is_empty() {
+            return;
+        }
+        for object in &gone {
+            // What was soft-purged before counts once.
+            if !sweep.is_soft || object.expire(sweep.now_s) {
+                sweep.purged.objects += 1;
+                sweep.purged.bytes += object.weight_bytes();
+            }
+        }
+        if sweep.is_soft {
+            return;
+        }
+        self.counters.removed.fetch_add(gone.len() as u64, Ordering::Relaxed);
+        match left.is_empty() {
+            true => _ = self.entries.remove(&key[..]),
+            false => self.entries.insert(key.clone(), CacheEntry::new(key, left, None)),
+        }
+        self.note_outcome(key, sweep.outcome, sweep.now_s);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::not_stored::NotStored;
+    use crate::object::tests::object;
+    use crate::store::FillStart;
+    use crate::store::tests::{MIB, cache, put};
+
+    fn tag(tag: &str, host: Option<&str>) -> Purge {
+        Purge::Tag { tag: tag.into(), host: host.map(Into::into) }
+    }
+
+    fn keys(cache: &Cache) -> Vec<String> {
+        let mut keys: Vec<String> =
+            cache.entries.iter().map(|(key, _)| String::from_utf8(key.to_vec()).unwrap()).collect();
+        keys.sort();
+        keys
+    }
+
+    #[test]
+    fn a_purge_removes_what_it_is_about_and_nothing_else() {
+        let url = |text: &str| Purge::of_url(text).unwrap();
+        let all = ["http://a/1", "http://a/1 varied", "http://a/10", "http://b/1", "https://a/1"];
+        for (purge, gone) in [
+            (url("http://a/1"), &[0, 1][..]),
+            (url("//a/1"), &[0, 1, 4]),
+            (url("http://a/*"), &[0, 1, 2]),
+            (url("http://c/1"), &[]),
+            (tag("x", None), &[0, 1, 2, 3, 4]),
+            (tag("x", Some("a")), &[0, 1, 2, 4]),
+            (tag("y", None), &[]),
+            (tag("g", Some("b")), &[3]),
+            (Purge::All, &[0, 1, 2, 3, 4]),
+        ] {
+            let (cache, _) = cache(64 * MIB);
+            let mut bytes = 0;
+            for (index, key) in all.into_iter().enumerate() {
+                let object = object(&[("xkey", "z x"), ("Cache-Groups", "\"g\"")], "content");
+                bytes += if gone.contains(&index) { object.weight_bytes() } else { 0 };
+                put(&cache, key, object).unwrap();
+            }
+            let purged = Purged { objects: gone.len() as u64, bytes };
+            assert_eq!(cache.purge(&purge, true, 105), purged, "soft {purge:?}");
+            for (index, key) in all.into_iter().enumerate() {
+                let entry = cache.find(key.as_bytes()).unwrap();
+                assert_ne!(
+                    entry.objects()[0].freshness().is_fresh(106),
+                    gone.contains(&index),
+                    "{purge:?} {key}"
+                );
+            }
+            assert_eq!(cache.purge(&purge, true, 105), Purged::default(), "once");
+            assert_eq!(cache.purge(&purge, false, 105), purged, "{purge:?}");
+            let left: Vec<&str> =
+                (0..5).filter(|index| !gone.contains(index)).map(|index| all[index]).collect();
+            assert_eq!(keys(&cache), left, "{purge:?}");
+            assert_eq!(cache.purge(&purge, false, 105), Purged::default());
+        }
+    }
+
+    #[test]
+    fn what_was_asked_for_before_a_purge_is_not_stored_after_it() {
+        let (cache, _) = cache(64 * MIB);
+        let begin = |cache: &Cache| match cache.begin(b"http://a/3", Some(b"")) {
+            FillStart::Lead(fill, reader) => (fill, reader),
+            _ => panic!("it is on its way"),
+        };
+        let tagged = |tag: &str| cache.counted(object(&[("xkey", tag)], ""));
+        let (early, _reader) = begin(&cache);
+        assert!(matches!(cache.begin(b"http://a/3", Some(b"")), FillStart::Follow(_)));
+        cache.purge(&Purge::of_url("//a/1").unwrap(), false, 105);
+        assert!(cache.is_filling(b"http://a/3", b""), "another URL");
+        cache.purge(&tag("x", Some("b")), false, 105);
+        assert!(cache.is_filling(b"http://a/3", b""), "another host");
+        cache.purge(&tag("x", None), true, 105);
+        assert!(!cache.is_filling(b"http://a/3", b""), "nobody joins what began before");
+        assert_eq!(cache.store(&early, tagged("x")), Err(NotStored::Purged));
+        assert_eq!(cache.store(&early, tagged("z")), Ok(()));
+        let (late, _reader) = begin(&cache);
+        assert_eq!(cache.store(&late, tagged("x")), Ok(()));
+        cache.leave(&late);
+        for purge in [Purge::of_url("http://a/3").unwrap(), Purge::of_url("//a/*").unwrap(), Purge::All] {
+            let (early, _reader) = begin(&cache);
+            cache.purge(&purge, false, 105);
+            assert_eq!(cache.store(&early, tagged("z")), Err(NotStored::Purged), "{purge:?}");
+        }
+        let (early, _reader) = begin(&cache);
+        cache.invalidate(b"http://a/3", 105);
+        assert_eq!(cache.store(&early, tagged("z")), Err(NotStored::Purged));
+        assert_eq!(keys(&cache), [""; 0]);
+    }
+
+    #[test]
+    fn a_group_is_of_one_origin_and_a_large_one_is_left_to_others() {
+        let (cache, _) = cache(64 * MIB);
+        let grouped = || object(&[("Cache-Groups", "\"g\"")], "");
+        for n in 0..AT_ONCE_MAX + SLICE + 1 {
+            put(&cache, &format!("http://a/{n}"), grouped()).unwrap();
+        }
+        put(&cache, "https://a/", grouped()).unwrap();
+        put(&cache, "http://a/tagged", object(&[("xkey", "g")], "")).unwrap();
+        let rest = cache.invalidate_group(b"http://a/x", b"g", 105).unwrap();
+        assert!(keys(&cache).len() <= SLICE + 3);
+        let (early, _reader) = match cache.begin(b"http://a/y", None) {
+            FillStart::Lead(fill, reader) => (fill, reader),
+            _ => panic!("there is room"),
+        };
+        cache.purge(&rest, false, 105);
+        assert_eq!(keys(&cache), ["http://a/tagged", "https://a/"]);
+        assert_eq!(cache.store(&early, cache.counted(grouped())), Err(NotStored::Purged));
+        assert_eq!(cache.invalidate_group(b"https://a/x", b"g", 105), None);
+        assert_eq!(keys(&cache), ["http://a/tagged"]);
+    }
+
+    #[test]
+    fn many_purges_cost_neither_memory_nor_a_look_at_everything() {
+        let (cache, held) = cache(64 * MIB);
+        for n in 0..1000 {
+            put(&cache, &format!("http://a/{n}"), object(&[("xkey", &format!("t{n}"))], "")).unwrap();
+        }
+        let before = held.load(Ordering::Relaxed);
+        for n in 0..200_000 {
+            cache.purge(&Purge::Exact(format!("http://b/{n}").into_bytes()), false, 105);
+            cache.purge(&tag(&format!("u{n}"), Some("a")), false, 105);
+        }
+        assert_eq!((held.load(Ordering::Relaxed), cache.stats().entries), (before, 1000));
+        cache.purge(&Purge::All, false, 105);
+        assert_eq!((cache.stats().entries, cache.index.len()), (0, 0));
+        assert_eq!(held.load(Ordering::Relaxed), 0);
+    }
+}

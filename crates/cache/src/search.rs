@@ -1,0 +1,201 @@
+//! `No-Vary-Search`: an origin says which parts of a query make no difference
+//! (<https://httpwg.org/http-extensions/draft-ietf-httpbis-no-vary-search.html>).
+//!
+//! What a response says counts for later requests for its path: their queries get a normal form, which the key holds.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
+
+use http::Fields;
+
+use crate::directives::joined;
+use crate::query::{decoded, normal_query};
+use crate::targeted::{FlagOrNames, flags_and_names};
+
+/// Bytes of a field that is read.
+const FIELD_BYTES_MAX: usize = 1024;
+/// The longest path that a rule is remembered for, with scheme and host.
+const PATH_BYTES_MAX: usize = 1024;
+/// Paths whose rules are remembered.
+const PATHS_MAX: usize = 1024;
+
+/// What a response says of the queries that it answers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SearchRule {
+    /// Whether the order of names matters.
+    ordered: bool,
+    params: IgnoredParams,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum IgnoredParams {
+    These(Vec<Vec<u8>>),
+    AllBut(Vec<Vec<u8>>),
+}
+
+impl SearchRule {
+    /// That of a response; `None` where it says nothing, or nothing valid.
+    #[must_use]
+    pub fn of(fields: &Fields) -> Option<SearchRule> {
+        let value = joined(fields, b"no-vary-search");
+        if value.is_empty() || value.len() > FIELD_BYTES_MAX {
+            return None;
+        }
+        let (mut ordered, mut params, mut except) = (true, None, None);
+        for (name, value) in flags_and_names(&value)? {
+            match (&name[..], value) {
+                (b"key-order", FlagOrNames::Flag(flag)) => ordered = !flag,
+                (b"params", value @ (FlagOrNames::Flag(_) | FlagOrNames::Names(_))) => params = Some(value),
+                (b"except", FlagOrNames::Names(names)) => except = Some(names),
+                (b"key-order" | b"params" | b"except", _) => return None,
+                _ => {}
+            }
+        }
+        let decoded = |names: Vec<Vec<u8>>| names.iter().map(|name| decoded(name)).collect();
+        let params = match (params, except) {
+            (Some(FlagOrNames::Flag(true)), except) => {
+                IgnoredParams::AllBut(decoded(except.unwrap_or_default()))
+            }
+            (_, Some(_)) => return None,
+            (Some(FlagOrNames::Names(names)), None) => IgnoredParams::These(decoded(names)),
+            _ => IgnoredParams::These(Vec::new()),
+        };
+        let rule = SearchRule { ordered, params };
+        (rule != SearchRule { ordered: true, params: IgnoredParams::These(Vec::new()) }).then_some(rule)
+    }
+
+    /// The normal form of a query; `None` where nothing of it matters.
+    #[must_use]
+    pub fn normal(&self, query: &[u8]) -> Option<Vec<u8>> {
+        let has = |names: &[Vec<u8>], name: &[u8]| names.iter().any(|one| one == name);
+        let keeps = |name: &[u8]| match &self.params {
+            IgnoredParams::These(names) => !has(names, name),
+            IgnoredParams::AllBut(names) => has(names, name),
+        };
+        normal_query(query, keeps, !self.ordered)
+    }
+}
+
+/// The rules that responses have stated, by scheme, host and path.
+#[derive(Debug, Default)]
+pub struct SearchRules {
+    rules: RwLock<HashMap<Box<[u8]>, Arc<SearchRule>>>,
+    count: AtomicUsize,
+}
+
+impl SearchRules {
+    /// The rule for the path of this key, if one is known. `key` may have a query.
+    #[must_use]
+    pub fn find(&self, key: &[u8]) -> Option<Arc<SearchRule>> {
+        if self.count.load(Ordering::Relaxed) == 0 {
+            return None;
+        }
+        self.rules.read().unwrap_or_else(PoisonError::into_inner).get(path_of(key)).cloned()
+    }
+
+    /// Remembers what a response to a request with this key has said; `None` for one that said nothing.
+    pub fn learn(&self, key: &[u8], rule: Option<SearchRule>) {
+        let path = path_of(key);
+        let known = self.find(path);
+        if known.as_deref() == rule.as_ref() || path.len() > PATH_BYTES_MAX {
+            return;
+        }
+        let mut rules = self.rules.write().unwrap_or_else(PoisonError::into_inner);
+        match rule {
+            Some(rule) => {
+                if rules.len() >= PATHS_MAX
+                    && let Some(other) = rules.keys().next().cloned()
+                {
+                    rules.remove(&other);
+                }
+                rules.insert(path.into(), Arc::new(rule));
+            }
+            None => _ = rules.remove(path),
+        }
+        self.count.store(rules.len(), Ordering::Relaxed);
+    }
+}
+
+fn path_of(key: &[u8]) -> &[u8] {
+    let end = key.iter().position(|byte| matches!(byte, b'?' | b' ')).unwrap_or(key.len());
+    &key[..end]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rule(value: &str) -> Option<SearchRule> {
+        SearchRule::of(&crate::object::tests::fields(&[("No-Vary-Search", value)]))
+    }
+
+    #[test]
+    fn what_makes_no_difference() {
+        for (value, query, normal) in [
+            ("key-order", "b=1&a=2", Some("a=2&b=1")),
+            ("params", "b=1&a=2", None),
+            ("params=?1", "b=1", None),
+            ("params=(\"utm\" \"x y\")", "utm=1&b=2&x+y=3", Some("b=2")),
+            ("params, except=(\"id\")", "b=1&id=2", Some("id=2")),
+            ("params, key-order, except=(\"b\" \"a\")", "b=1&x&a=2", Some("a=2&b=1")),
+            ("other=1, params=(\"a\");x=1", "a&b", Some("b")),
+        ] {
+            let normal_form = rule(value).unwrap().normal(query.as_bytes());
+            assert_eq!(
+                normal_form.map(|query| String::from_utf8(query).unwrap()).as_deref(),
+                normal,
+                "{value}"
+            );
+        }
+        let long = format!("params=(\"{}\")", "x".repeat(FIELD_BYTES_MAX));
+        for invalid in [
+            "",
+            "params=?0",
+            "params=1",
+            "params=(a)",
+            "except=(\"a\")",
+            "params=(\"a\"), except=(\"b\")",
+            "A",
+            "key-order=1",
+            &long,
+        ] {
+            assert_eq!(rule(invalid), None, "{invalid}");
+        }
+    }
+
+    #[test]
+    fn a_normal_form_is_its_own_normal_form() {
+        let rules = ["key-order", "params=(\"a\" \"b c\")", "params, except=(\"a\"), key-order"]
+            .map(|value| rule(value).unwrap());
+        let letters = b"ab=&%26+;?c";
+        let mut seed = 7u64;
+        let mut query = Vec::new();
+        for _ in 0..20_000 {
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            query.push(letters[(seed >> 33) as usize % letters.len()]);
+            if seed >> 60 == 0 {
+                for rule in &rules {
+                    let normal = rule.normal(&query);
+                    assert_eq!(normal.as_ref().and_then(|normal| rule.normal(normal)), normal, "{query:?}");
+                }
+                query.clear();
+            }
+        }
+    }
+
+    #[test]
+    fn rules_are_of_a_path_and_bounded() {
+        let rules = SearchRules::default();
+        assert!(rules.find(b"http://a/x?b").is_none());
+        rules.learn(b"http://a/x?b", rule("params"));
+        assert!(rules.find(b"http://a/x?c=1").is_some() && rules.find(b"http://a/y?b").is_none());
+        rules.learn(b"http://a/x?c", None);
+        assert!(rules.find(b"http://a/x").is_none());
+        for n in 0..PATHS_MAX + 10 {
+            rules.learn(format!("http://a/{n}").as_bytes(), rule("params"));
+        }
+        rules.learn(format!("http://a/{}", "x".repeat(PATH_BYTES_MAX)).as_bytes(), rule("params"));
+        assert_eq!(rules.count.load(Ordering::Relaxed), PATHS_MAX);
+    }
+}

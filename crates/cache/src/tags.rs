@@ -1,0 +1,286 @@
+//! Tags of responses, by which they are purged: `Surrogate-Key`, `xkey` and `Cache-Tag`, and groups (RFC 9875).
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::hash::{BuildHasher, RandomState};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
+
+use http::Fields;
+
+use crate::directives::joined;
+use crate::targeted;
+
+/// Tags and groups that one response may have together; one with more is not stored, as a purge would miss it.
+pub const TAGS_MAX: usize = 1024;
+/// Bytes of one tag; a response with a longer one is not stored.
+pub const TAG_BYTES_MAX: usize = 256;
+/// Bytes that one tag of one response counts as, beside its text: its entry in the index.
+const TAG_WEIGHT_BYTES: usize = 80;
+/// Fields that name tags.
+const TAG_FIELDS: [&[u8]; 3] = [b"surrogate-key", b"xkey", b"cache-tag"];
+/// Parts of the index, each with a lock of its own.
+const PARTS: usize = 16;
+
+/// The same for all, so that labels can be compared; random, so that nobody can make two texts with the same label.
+static HASHER: LazyLock<RandomState> = LazyLock::new(RandomState::new);
+
+/// What a text is, so that a tag and a group of the same name differ.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum LabelKind {
+    /// A tag.
+    Tag,
+    /// A group (RFC 9875).
+    Group,
+    /// A URL.
+    Url,
+}
+
+/// What stands for a text in the index and in the log of purges.
+pub(crate) fn label(kind: LabelKind, text: &[u8]) -> u64 {
+    HASHER.hash_one((kind, text))
+}
+
+/// What stands for a label within a host or origin; an empty scope is everywhere.
+pub(crate) fn mark(label: u64, scope: &[u8]) -> u64 {
+    HASHER.hash_one((label, scope))
+}
+
+/// The tags and groups of a response.
+#[derive(Clone, Debug, Default)]
+pub struct Tags {
+    /// In order.
+    labels: Arc<[u64]>,
+    /// For people, separated by spaces.
+    text: Box<[u8]>,
+}
+
+/// A response has more tags than are remembered, or one that is too long.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TooManyTags;
+
+impl Tags {
+    /// Those of a response with these fields. `Cache-Groups` that is not valid counts as absent.
+    ///
+    /// # Errors
+    /// There are too many.
+    pub fn of(fields: &Fields) -> Result<Tags, TooManyTags> {
+        let (mut labels, mut text) = (Vec::new(), Vec::new());
+        let mut add = |kind, one: &[u8]| {
+            labels.push(label(kind, one));
+            text.extend_from_slice(if text.is_empty() { b"" } else { b" " });
+            text.extend_from_slice(one);
+            if labels.len() > TAGS_MAX || one.len() > TAG_BYTES_MAX { Err(TooManyTags) } else { Ok(()) }
+        };
+        for (_, value) in fields.iter().filter(|(name, _)| is_tag_field(name)) {
+            tags_in(value).try_for_each(|one| add(LabelKind::Tag, one))?;
+        }
+        groups_in(fields, b"cache-groups").iter().try_for_each(|one| add(LabelKind::Group, one))?;
+        labels.sort_unstable();
+        labels.dedup();
+        Ok(Tags { labels: labels.into(), text: text.into() })
+    }
+
+    /// What stands for them.
+    pub(crate) fn labels(&self) -> &[u64] {
+        &self.labels
+    }
+
+    /// Whether it is one of them.
+    pub(crate) fn has(&self, label: u64) -> bool {
+        self.labels.binary_search(&label).is_ok()
+    }
+
+    /// Their names, separated by spaces.
+    #[must_use]
+    pub fn text(&self) -> &[u8] {
+        &self.text
+    }
+
+    /// Bytes that they count as.
+    #[must_use]
+    pub fn weight_bytes(&self) -> usize {
+        self.text.len() + self.labels.len() * TAG_WEIGHT_BYTES
+    }
+}
+
+/// The tags in a value: separated by spaces or commas, as origins write them for Fastly, Varnish and Cloudflare.
+pub fn tags_in(value: &[u8]) -> impl Iterator<Item = &[u8]> {
+    value.split(|byte| matches!(byte, b' ' | b'\t' | b',')).filter(|one| !one.is_empty())
+}
+
+/// The strings of `Cache-Groups` or `Cache-Group-Invalidation` (RFC 9875); none where the field is not valid.
+#[must_use]
+pub fn groups_in(fields: &Fields, name: &[u8]) -> Vec<Vec<u8>> {
+    match fields.first(name) {
+        Some(_) => targeted::strings(&joined(fields, name)).unwrap_or_default(),
+        None => Vec::new(),
+    }
+}
+
+/// Whether a field names tags.
+#[must_use]
+pub fn is_tag_field(name: &[u8]) -> bool {
+    TAG_FIELDS.iter().any(|one| name.eq_ignore_ascii_case(one))
+}
+
+/// Removes the fields that tell a cache the tags of a response: they are for this one, not for clients. False where there was
+/// none.
+pub fn strip(fields: &mut Fields) -> bool {
+    let has_one = fields.iter().any(|(name, _)| is_tag_field(name));
+    if has_one {
+        TAG_FIELDS.iter().for_each(|name| _ = fields.remove(name));
+    }
+    has_one
+}
+
+/// Keys by label and number of the response.
+type LabelledKeys = BTreeMap<(u64, u64), Arc<[u8]>>;
+
+/// Which keys have responses with a label.
+pub(crate) struct TagIndex {
+    parts: [Mutex<LabelledKeys>; PARTS],
+    last: AtomicU64,
+}
+
+impl TagIndex {
+    pub(crate) fn new() -> Arc<TagIndex> {
+        Arc::new(TagIndex { parts: Default::default(), last: AtomicU64::new(0) })
+    }
+
+    fn part(&self, label: u64) -> MutexGuard<'_, LabelledKeys> {
+        self.parts[label as usize % PARTS].lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Adds a response that is stored under `key`, for as long as the result lives.
+    pub(crate) fn add(self: &Arc<TagIndex>, tags: &Tags, url: Option<u64>, key: &Arc<[u8]>) -> Indexed {
+        let number = self.last.fetch_add(1, Ordering::Relaxed);
+        let labels = tags.labels.clone();
+        for label in labels.iter().copied().chain(url) {
+            self.part(label).insert((label, number), key.clone());
+        }
+        Indexed { index: self.clone(), number, labels, url }
+    }
+
+    /// The keys of responses with a label, at most `count` of those with numbers from `from` on, and the number to continue at.
+    pub(crate) fn keys(&self, label: u64, from: u64, count: usize) -> (Vec<Arc<[u8]>>, Option<u64>) {
+        let part = self.part(label);
+        let found = part.range((label, from)..=(label, u64::MAX)).take(count);
+        let mut next = None;
+        let keys: Vec<Arc<[u8]>> = found
+            .map(|((_, number), key)| {
+                next = Some(number + 1);
+                key.clone()
+            })
+            .collect();
+        let is_all = keys.len() < count;
+        (keys, next.filter(|_| !is_all))
+    }
+
+    /// How many entries there are.
+    #[cfg(test)]
+    pub(crate) fn len(&self) -> usize {
+        (0..PARTS as u64).map(|part| self.part(part).len()).sum()
+    }
+}
+
+/// The entries of one response in the index.
+pub(crate) struct Indexed {
+    index: Arc<TagIndex>,
+    number: u64,
+    labels: Arc<[u64]>,
+    url: Option<u64>,
+}
+
+impl fmt::Debug for Indexed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "number {}", self.number)
+    }
+}
+
+impl Drop for Indexed {
+    fn drop(&mut self) {
+        for label in self.labels.iter().copied().chain(self.url) {
+            self.index.part(label).remove(&(label, self.number));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fields(lines: &[(&str, &str)]) -> Fields {
+        let mut fields = Fields::new();
+        lines.iter().for_each(|(name, value)| fields.try_push(name.as_bytes(), value.as_bytes()).unwrap());
+        fields
+    }
+
+    #[test]
+    fn tags_are_read_from_the_fields_of_three_caches_and_groups_from_their_own() {
+        let all = [
+            ("Surrogate-Key", "a  b"),
+            ("xkey", "c"),
+            ("Cache-Tag", "d, e"),
+            ("Cache-Groups", "\"f g\", \"a\";x=1"),
+        ];
+        let tags = Tags::of(&fields(&all)).unwrap();
+        for one in ["a", "b", "c", "d", "e"] {
+            assert!(tags.has(label(LabelKind::Tag, one.as_bytes())), "{one}");
+        }
+        for one in ["f g", "a"] {
+            assert!(tags.has(label(LabelKind::Group, one.as_bytes())), "{one}");
+        }
+        assert!(!tags.has(label(LabelKind::Tag, b"f g")) && !tags.has(label(LabelKind::Group, b"b")));
+        assert_eq!(tags.text(), b"a b c d e f g a");
+        for invalid in ["a", "\"a\", b", "\"a", "\"a\",", "1", "(\"a\")"] {
+            assert_eq!(
+                Tags::of(&fields(&[("Cache-Groups", invalid)])).unwrap().labels().len(),
+                0,
+                "{invalid}"
+            );
+        }
+    }
+
+    #[test]
+    fn more_tags_than_are_remembered_are_an_error() {
+        let names = |count: usize| (0..count).map(|n| n.to_string()).collect::<Vec<_>>().join(" ");
+        let of = |value: String| Tags::of(&fields(&[("xkey", &value)])).err();
+        assert_eq!(of(names(TAGS_MAX)), None);
+        assert_eq!(of(names(TAGS_MAX + 1)), Some(TooManyTags));
+        assert_eq!(
+            (of("x".repeat(TAG_BYTES_MAX)), of("x".repeat(TAG_BYTES_MAX + 1))),
+            (None, Some(TooManyTags))
+        );
+    }
+
+    #[test]
+    fn clients_do_not_see_tags_but_groups() {
+        let mut sent = fields(&[
+            ("A", "1"),
+            ("Surrogate-Key", "a"),
+            ("XKEY", "b"),
+            ("cache-tag", "c"),
+            ("Cache-Groups", "\"d\""),
+        ]);
+        assert!(strip(&mut sent) && !strip(&mut sent));
+        assert_eq!(sent.wire(), b"A: 1\r\nCache-Groups: \"d\"\r\n");
+    }
+
+    #[test]
+    fn the_index_holds_what_lives_and_is_read_in_slices() {
+        let index = TagIndex::new();
+        let tags = Tags::of(&fields(&[("xkey", "a b")])).unwrap();
+        let a = label(LabelKind::Tag, b"a");
+        let mut held: Vec<Indexed> =
+            (0..10).map(|n| index.add(&tags, None, &Arc::from(n.to_string().as_bytes()))).collect();
+        let (first, next) = index.keys(a, 0, 6);
+        let (rest, end) = index.keys(a, next.unwrap(), 6);
+        assert_eq!((first.len(), rest.len(), end), (6, 4, None));
+        assert_eq!(index.len(), 20);
+        held.truncate(3);
+        assert_eq!((index.keys(a, 0, 6).0.len(), index.len()), (3, 6));
+        drop(held);
+        assert_eq!(index.len(), 0);
+    }
+}

@@ -1,0 +1,89 @@
+//! Purges by HTTP: who may make them.
+
+use crate::check::{Checker, InvalidValue};
+use crate::network::{SOURCE, TrustedSource};
+use crate::node::Node;
+use crate::record::directives;
+use crate::shape::{List, Maybe, PathShape, Text};
+use std::path::PathBuf;
+
+/// The shortest token, in characters: one that cannot be guessed.
+const TOKEN_CHARS_MIN: usize = 16;
+
+directives! {
+    /// Purges by HTTP, of the routes that have this: `PURGE` of a URL removes its responses by `http` and `https`, in all variants.
+    /// Requests must come from one of the addresses in `from`, and carry the token, as far as each is given.
+    ///
+    /// ```toml
+    /// [[route]]
+    /// proxy = "http://127.0.0.1:3000"
+    /// cache = { purge = { token_file = "/etc/komainu/purge.token", from = ["127.0.0.1", "10.0.0.0/8"] } }
+    /// ```
+    ///
+    /// `curl -X PURGE -H "Authorization: Bearer $TOKEN" https://example.com/news` purges a URL. With `Surrogate-Key: a b` every
+    /// response of that host with one of these tags is purged instead; with `Soft-Purge: 1` what is purged becomes stale and is
+    /// not removed. See [Purging](cache.md#purging).
+    CachePurge in "`purge` of `cache`", check purge_agrees {
+        /// The token that requests carry as `Authorization: Bearer TOKEN`: a secret, of at least 16 characters without spaces.
+        "token" token: Option<String> = absent("none, or that of `token_file`"),
+            Maybe(Text { what: "a token of at least 16 characters", parse: token });
+        /// The file that holds the token.
+        "token_file" token_file: Option<PathBuf> = absent("none, or `token`"), Maybe(PathShape("a file"));
+        /// Networks and addresses of clients that may purge, and `"unix"`. Where a proxy in front is not one of `trusted_proxies`, its
+        /// address would stand for all its clients: requests with forwarding fields from such a proxy are refused unless there is
+        /// a token.
+        "from" from: Vec<TrustedSource> = [], List(SOURCE);
+    }
+}
+
+/// Reads a token, from the configuration or from its file.
+///
+/// # Errors
+/// It is too short, or has characters that no token has.
+pub fn token(text: &str) -> Result<String, InvalidValue> {
+    let remedy = "`openssl rand -hex 32` makes one";
+    if text.chars().count() < TOKEN_CHARS_MIN {
+        return Err(InvalidValue::new("this token is too short: it could be guessed", remedy));
+    }
+    match text.find(|c: char| !c.is_ascii_graphic()) {
+        Some(at) => {
+            let end = at + text[at..].chars().next().map_or(0, char::len_utf8);
+            Err(InvalidValue::new("a token has visible ASCII characters alone", remedy).within(at..end))
+        }
+        None => Ok(text.to_owned()),
+    }
+}
+
+fn purge_agrees(purge: &mut CachePurge, node: &Node, check: &mut Checker) {
+    match (node.entry("token"), node.entry("token_file"), node.entry("from")) {
+        (Some(_), Some(file), _) => {
+            let title = "both `token` and `token_file`".to_owned();
+            check.error(&file.key_at, title, "one of them is enough").help("remove one of them");
+        }
+        (None, None, None) => {
+            let title = format!("`{}` lets everyone purge", check.here());
+            let finding = check.error(&node.at, title, "neither a token nor addresses");
+            finding.help("give `token_file`, `token` or `from`");
+        }
+        (None, None, Some(from)) if purge.from.is_empty() => {
+            let title = format!("`{}` lets nobody purge", check.here());
+            check.error(&from.key_at, title, "an empty list").help("remove `purge`, or name addresses");
+        }
+        _ => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tokens() {
+        assert!(token("0123456789abcdef").is_ok());
+        for bad in
+            ["", "0123456789abcde", "0123456789 abcdef", "0123456789abcdef\u{e9}", "0123456789abcdef\n"]
+        {
+            assert!(token(bad).is_err(), "{bad:?}");
+        }
+    }
+}

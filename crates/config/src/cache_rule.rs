@@ -1,0 +1,473 @@
+//! Rules of the cache: for which requests and responses what differs.
+
+use crate::check::{Checker, InvalidValue};
+use crate::compress::type_pattern;
+use crate::header;
+use crate::node::{Data, Entry, Node};
+use crate::pattern::{Condition, PathPattern, ValuePattern};
+use crate::record::{directives, table};
+use crate::shape::{Count, Flag, Map, Maybe, OneOrMore, Shape, ShapeKind, Text, Time, Toggle, Word};
+use serde_json::json;
+use std::time::Duration;
+
+/// Fields and cookies that one key may have.
+const PARTS_MAX: usize = 16;
+const YEAR: Duration = Duration::from_secs(365 * 86_400);
+const LIFETIME: Maybe<Time> = Maybe(Time { min: Duration::ZERO, max: YEAR });
+
+/// Statuses to which a rule applies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StatusMatch {
+    /// One status, 200 to 599.
+    One(u16),
+    /// A class: 4 for 400 to 499.
+    Class(u8),
+}
+
+impl StatusMatch {
+    /// Whether it is this status.
+    #[must_use]
+    pub fn is(self, status: u16) -> bool {
+        match self {
+            StatusMatch::One(one) => one == status,
+            StatusMatch::Class(class) => u16::from(class) == status / 100,
+        }
+    }
+}
+
+/// A field of a response that a rule has the cache ignore.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum IgnoredField {
+    /// `Cache-Control` and `CDN-Cache-Control`.
+    CacheControl,
+    /// `Expires`.
+    Expires,
+    /// `Vary`, but for `Accept-Encoding` in it.
+    Vary,
+}
+
+/// Cookies that are removed from requests and responses.
+#[derive(Debug, Clone, PartialEq)]
+pub enum StripCookies {
+    /// None.
+    None,
+    /// All.
+    All,
+    /// Those with such a name.
+    Named(Vec<ValuePattern>),
+}
+
+impl StripCookies {
+    /// Whether the cookie of that name is removed.
+    #[must_use]
+    pub fn removes(&self, name: &[u8]) -> bool {
+        match self {
+            StripCookies::None => false,
+            StripCookies::All => true,
+            StripCookies::Named(names) => names.iter().any(|one| one.matches(name.iter().copied())),
+        }
+    }
+}
+
+/// Which query parameters are a part of the key.
+#[derive(Debug, Clone, PartialEq)]
+pub enum QueryKey {
+    /// All.
+    All,
+    /// None.
+    None,
+    /// Those with such a name.
+    Only(Vec<ValuePattern>),
+}
+
+const PATHS: OneOrMore<Text<PathPattern>> =
+    OneOrMore(Text { what: "a path such as \"/a\", \"/a/*\" or \"*.php\"", parse: PathPattern::parse });
+const TYPES: OneOrMore<Text<String>> =
+    OneOrMore(Text { what: "a media type such as \"image/*\"", parse: type_pattern });
+const NAMES: OneOrMore<Text<ValuePattern>> =
+    OneOrMore(Text { what: "a name, in which `*` stands for any run of characters", parse: name_pattern });
+const HEADERS: Map<String, Condition> = Map { what: "header names", key: header::name, value: Condition };
+const QUERY: Map<String, Condition> = Map { what: "parameter names", key: parameter, value: Condition };
+const CLASSES: Word<u8> = Word(&[("2xx", 2), ("3xx", 3), ("4xx", 4), ("5xx", 5)]);
+const FIELDS: OneOrMore<Word<IgnoredField>> = OneOrMore(Word(&[
+    ("Cache-Control", IgnoredField::CacheControl),
+    ("Expires", IgnoredField::Expires),
+    ("Vary", IgnoredField::Vary),
+]));
+
+directives! {
+    /// A rule of the cache: what differs for requests and responses that meet all of its conditions. A directive counts in the
+    /// first rule that applies and has it, so several rules may apply to one response.
+    ///
+    /// ```toml
+    /// [[route]]
+    /// proxy = "http://127.0.0.1:3000"
+    /// cache = true
+    ///
+    /// [[route]]
+    /// path  = "/shop/*"
+    /// proxy = "http://127.0.0.1:3000"
+    ///
+    /// [[route.cache.rule]]
+    /// cookie = "session"
+    /// bypass = true
+    ///
+    /// [[route.cache.rule]]
+    /// path = "/shop/images/*"
+    /// ttl = "1h"
+    /// strip_cookies = true
+    ///
+    /// [[route.cache.rule]]
+    /// status = [404, 410]
+    /// ttl = "10s"
+    /// ```
+    ///
+    /// Conditions of requests are `path`, `header`, `query` and `cookie`; of responses `type` and `status`.
+    CacheRule in "`[[route.cache.rule]]`", check rule_agrees {
+        /// Condition: paths, one of which must match, as in `path` of a route.
+        "path" path: Vec<PathPattern> = absent("every path"), PATHS;
+        /// Condition: header fields; the request must have each with a value that matches, as in `header` of a route.
+        "header" header: Vec<(String, ValuePattern)> = {}, HEADERS;
+        /// Condition: query parameters, as in `query` of a route.
+        "query" query: Vec<(String, ValuePattern)> = {}, QUERY;
+        /// Condition: names of cookies, one of which the request must have. `*` stands for any run of characters.
+        "cookie" cookie: Vec<ValuePattern> = absent("with cookies and without"), NAMES;
+        /// Condition: media types of the response.
+        "type" types: Vec<String> = absent("every type"), TYPES;
+        /// Condition: statuses of the response, 200 to 599, or a class such as `"5xx"`.
+        "status" status: Vec<StatusMatch> = absent("every status, but `ttl` and `default_ttl` apply to statuses below 400"),
+            OneOrMore(StatusShape);
+        /// Whether requests pass the cache: they are not answered from it, and their responses are not stored.
+        "bypass" bypass: Option<bool> = absent("false"), Maybe(Flag);
+        /// Whether responses may be stored.
+        "store" stores: Option<bool> = absent("true"), Maybe(Flag);
+        /// How long responses are fresh from their arrival on, whatever `max-age`, `s-maxage` and `Expires` say. What is
+        /// `private`, `no-store` or `no-cache` stays so (see `ignore`), and so do responses with `Set-Cookie`, and those to
+        /// requests with `Authorization`. Of responses that the origin itself does not let be stored, those to requests with
+        /// cookies are not (see `with_cookies`).
+        "ttl" ttl: Option<Duration> = absent("as the response says"), LIFETIME;
+        /// The same for responses that say nothing of their freshness, in place of a guess.
+        "default_ttl" default_ttl: Option<Duration> = absent("see `heuristic`"), LIFETIME;
+        /// As `grace` of `cache`.
+        "grace" grace: Option<Duration> = absent("as `cache` has it"), LIFETIME;
+        /// How long stale responses are used while they are validated, where they do not say so themselves.
+        "stale_while_revalidate" while_revalidate: Option<Duration> = absent("as the response says"), LIFETIME;
+        /// How long stale responses are used in place of 500, 502, 503 and 504, where they do not say so themselves.
+        "stale_if_error" if_error: Option<Duration> = absent("as the response says"), LIFETIME;
+        /// How long stale responses are kept to be validated.
+        "keep" keep: Option<Duration> = absent("as long as there is room"), LIFETIME;
+        /// Fields of responses that do not count: `"Cache-Control"` (and `CDN-Cache-Control`), `"Expires"`, `"Vary"` (all but
+        /// `Accept-Encoding` in it). Clients get them all the same.
+        "ignore" ignore: Option<Vec<IgnoredField>> = absent("none"), Maybe(FIELDS);
+        /// Cookies that are removed from requests that ask for what may be stored, and from their responses: `true` for all,
+        /// or names, in which `*` stands for any run of characters.
+        "strip_cookies" strip_cookies: Option<StripCookies> = absent("none"), Maybe(Toggle {
+            on: Some(|| StripCookies::All),
+            off: || StripCookies::None,
+            shape: CookieNames,
+        });
+        /// What the key has beside scheme, host and path.
+        "key" key: Option<CacheKey> = absent("the whole query"), Maybe(table());
+        /// A response is stored once it has been asked for so many times.
+        "min_uses" min_uses: Option<u32> = absent("1"), Maybe(Count { min: 1, max: 1000 });
+        /// Whether responses with `Set-Cookie` may be stored: everyone gets the cookie then.
+        "set_cookie" stores_cookies: Option<bool> = absent("as `cache` has it"), Maybe(Flag);
+        /// Whether `ttl` and `default_ttl` apply to responses to requests with cookies: everyone gets what was made for one then.
+        "with_cookies" with_cookies: Option<bool> = absent("false"), Maybe(Flag);
+        /// Whether responses to requests with `Authorization` may be stored although they do not say so: everyone gets what was
+        /// made for one then, unless `key` has that field.
+        "with_authorization" with_authorization: Option<bool> = absent("false"), Maybe(Flag);
+    }
+}
+
+directives! {
+    /// What the key of cached responses has beside scheme, host and path. What the key leaves out of the query, the origin does
+    /// not get in requests whose responses may be stored: nobody can put into a stored response what its key does not hold.
+    ///
+    /// Fields, cookies, languages and the device are variants of a URL, as with `Vary`, of which there are at most 16; `Vary`
+    /// itself counts beside them.
+    CacheKey in "`key` of a cache rule", check key_agrees {
+        /// Query parameters: names, in which `*` stands for any run of characters; `true` for all, `false` for none. A name
+        /// ends at `=`, a parameter at `&` alone.
+        "query" query: QueryKey = true, Toggle { on: Some(|| QueryKey::All), off: || QueryKey::None, shape: QueryNames };
+        /// Names of query parameters that are left out.
+        "ignore_query" ignore_query: Vec<ValuePattern> = absent("none"), NAMES;
+        /// Whether the order of parameters with different names does not matter. The origin gets them sorted.
+        "sort_query" sort_query: bool = false, Flag;
+        /// Header fields.
+        "header" header: Vec<String> = absent("none"), OneOrMore(Text { what: "a header name", parse: header::name });
+        /// Cookies. `Vary: Cookie` does not count then.
+        "cookie" cookie: Vec<String> = absent("none"), OneOrMore(Text { what: "a cookie's name", parse: cookie_name });
+        /// Languages of the site, the usual one first: of these the one that `Accept-Language` prefers is in the key, and it is
+        /// the only one that the origin is asked for.
+        "language" language: Vec<String> = absent("none"),
+            OneOrMore(Text { what: "a language such as \"en\" or \"pt-br\"", parse: language });
+        /// Whether the kind of device is in the key (mobile, tablet, desktop), by `Sec-CH-UA-Mobile` and `User-Agent`.
+        /// `Vary: User-Agent` does not count then.
+        "device" device: bool = false, Flag;
+    }
+}
+
+/// Names of cookies.
+struct CookieNames;
+
+impl Shape for CookieNames {
+    type Out = StripCookies;
+
+    fn kind(&self) -> ShapeKind {
+        NAMES.kind()
+    }
+
+    fn read(&self, node: &Node, check: &mut Checker) -> Option<StripCookies> {
+        NAMES.read(node, check).map(StripCookies::Named)
+    }
+}
+
+/// Names of query parameters.
+struct QueryNames;
+
+impl Shape for QueryNames {
+    type Out = QueryKey;
+
+    fn kind(&self) -> ShapeKind {
+        NAMES.kind()
+    }
+
+    fn read(&self, node: &Node, check: &mut Checker) -> Option<QueryKey> {
+        NAMES.read(node, check).map(QueryKey::Only)
+    }
+}
+
+/// A status, or a class of them.
+struct StatusShape;
+
+impl Shape for StatusShape {
+    type Out = StatusMatch;
+
+    fn kind(&self) -> ShapeKind {
+        let number = json!({ "type": "integer", "minimum": 200, "maximum": 599 });
+        let schema = json!({ "anyOf": [number, CLASSES.kind().schema] });
+        ShapeKind::new("a status from 200 to 599, or a class such as \"5xx\"", schema)
+    }
+
+    fn read(&self, node: &Node, check: &mut Checker) -> Option<StatusMatch> {
+        match &node.data {
+            Data::Integer(number @ 200..=599) => u16::try_from(*number).ok().map(StatusMatch::One),
+            Data::Text(_) => CLASSES.read(node, check).map(StatusMatch::Class),
+            Data::Integer(_) => {
+                check.invalid(&node.at, "no such status").help(format!("expected {}", self.kind().text));
+                None
+            }
+            _ => {
+                check.mismatch(node, &self.kind().text);
+                None
+            }
+        }
+    }
+}
+
+impl CacheRule {
+    /// The first of its directives that is decided before there is a response.
+    const OF_REQUESTS: [&str; 4] = ["bypass", "key", "strip_cookies", "min_uses"];
+    const CONDITIONS: [&str; 6] = ["path", "header", "query", "cookie", "type", "status"];
+
+    /// Whether it is for some paths or types alone.
+    fn is_narrow(&self) -> bool {
+        !self.types.is_empty() || !self.path.is_empty() && !self.path.iter().any(PathPattern::is_any)
+    }
+
+    /// Whether it is for errors alone.
+    fn is_of_errors(&self) -> bool {
+        let is_error = |status: &StatusMatch| match status {
+            StatusMatch::One(status) => *status >= 400,
+            StatusMatch::Class(class) => *class >= 4,
+        };
+        !self.status.is_empty() && self.status.iter().all(is_error)
+    }
+
+    fn strips_all_cookies(&self) -> bool {
+        self.strip_cookies == Some(StripCookies::All)
+    }
+
+    fn has_cookie_key(&self) -> bool {
+        self.key
+            .as_ref()
+            .is_some_and(|key| !key.cookie.is_empty() || key.header.iter().any(|name| name == "cookie"))
+    }
+}
+
+fn rule_agrees(rule: &mut CacheRule, node: &Node, check: &mut Checker) {
+    let Data::Table(entries) = &node.data else { return };
+    if let Some(condition) = ["type", "status"].iter().find_map(|name| node.entry(name)) {
+        for entry in CacheRule::OF_REQUESTS.iter().filter_map(|name| node.entry(name)) {
+            let title = format!("`{}` beside `{}` in `{}`", entry.key, condition.key, check.here());
+            let finding = check.error(&entry.key_at, title, "this is decided before there is a response");
+            finding.related(condition.key_at.clone(), "a condition of the response");
+            finding.help(match entry.key.as_str() {
+                "bypass" => "write `store = false`, which is decided by the response",
+                _ => "write two rules, or choose by `path`",
+            });
+        }
+    }
+    if entries.iter().all(|entry| CacheRule::CONDITIONS.contains(&entry.key.as_str())) {
+        let title = "a cache rule that says nothing".to_owned();
+        check
+            .warning(&node.at, title, "conditions alone change nothing")
+            .help("add `ttl`, `bypass` or another directive");
+    }
+    if let Some(entry) = node.entry("set_cookie").filter(|_| rule.stores_cookies == Some(true)) {
+        warn_of_set_cookie(entry, check);
+    }
+    if let Some(entry) = node.entry("with_cookies").filter(|_| rule.with_cookies == Some(true))
+        && !rule.has_cookie_key()
+        && !rule.strips_all_cookies()
+    {
+        let title = "`with_cookies` without cookies in `key`".to_owned();
+        let finding =
+            check.warning(&entry.key_at, title, "what is made for one client's cookies is sent to all");
+        finding.help("name the cookies that pages depend on: `key = { cookie = [\"...\"] }`");
+        finding.help("or remove them from requests, where pages do not need them: `strip_cookies = true`");
+    }
+    let has_credentials =
+        rule.key.as_ref().is_some_and(|key| key.header.iter().any(|name| name == "authorization"));
+    if let Some(entry) = node.entry("with_authorization").filter(|_| rule.with_authorization == Some(true))
+        && !has_credentials
+    {
+        let title = "`with_authorization` without `Authorization` in `key`".to_owned();
+        let finding = check.warning(&entry.key_at, title, "what one client may see is sent to all");
+        finding.help("give each its own: `key = { header = \"Authorization\" }`");
+        finding.help("or have the origin say `Cache-Control: public` where all may see it");
+    }
+    ignored_agrees(rule, node, check);
+    errors_agree(rule, node, check);
+}
+
+/// Warns of lifetimes for errors that a request may cause by what no key holds.
+fn errors_agree(rule: &CacheRule, node: &Node, check: &mut Checker) {
+    let of_request = |status: &StatusMatch| {
+        let causes =
+            |code| matches!(code, 400 | 401 | 403 | 405..=408 | 411..=417 | 421 | 422 | 428 | 429 | 431);
+        match status {
+            StatusMatch::One(status) => causes(*status),
+            StatusMatch::Class(class) => *class == 4,
+        }
+    };
+    let is_given = |time: Option<Duration>| time.is_some_and(|time| !time.is_zero());
+    let gives = is_given(rule.ttl) || is_given(rule.default_ttl);
+    if let Some(entry) = node.entry("status").filter(|_| gives && rule.status.iter().any(of_request)) {
+        let title = "errors that one client's request causes are stored".to_owned();
+        let finding = check.warning(&entry.value.at, title, "all others would get them too");
+        finding.help("name statuses that the URL alone decides: `status = [404, 410]`");
+    }
+}
+
+fn ignored_agrees(rule: &CacheRule, node: &Node, check: &mut Checker) {
+    let Some((entry, ignored)) = node.entry("ignore").zip(rule.ignore.as_ref()) else { return };
+    let is_wide = !rule.is_narrow() && !rule.is_of_errors();
+    if ignored.contains(&IgnoredField::CacheControl) && is_wide {
+        let title = "`Cache-Control` is ignored on every path".to_owned();
+        let finding = check.warning(&entry.value.at, title, "what the origin calls private is sent to all");
+        finding
+            .help("limit the rule to what is for everyone: `path = \"/assets/*\"` or `type = \"image/*\"`");
+    }
+    if ignored.contains(&IgnoredField::Vary) && is_wide {
+        let title = "`Vary` is ignored on every path".to_owned();
+        let finding =
+            check.warning(&entry.value.at, title, "what is made for one client's fields is sent to all");
+        finding.help("name the fields that matter: `key = { header = [\"...\"] }`; or limit the rule by `path` or `type`");
+    }
+    if ignored.contains(&IgnoredField::CacheControl) && rule.ttl.is_none() && rule.default_ttl.is_none() {
+        let title = "`Cache-Control` is ignored, and nothing takes its place".to_owned();
+        check
+            .warning(&entry.value.at, title, "how long is a response fresh?")
+            .help("add `ttl` or `default_ttl`");
+    }
+}
+
+pub(crate) fn warn_of_set_cookie(entry: &Entry, check: &mut Checker) {
+    let title = "responses that set cookies are stored".to_owned();
+    let finding = check.warning(&entry.key_at, title, "one client's cookie is sent to all");
+    finding.help(
+        "a session in it would be everyone's: for assets write `strip_cookies = true` in a rule instead",
+    );
+}
+
+/// Warns of lifetimes for pages of which some people should get their own.
+pub(crate) fn warn_of_pages_for_all(rules: &[CacheRule], nodes: &[Node], check: &mut Checker) {
+    let bypasses_some = rules.iter().any(|rule| rule.bypass == Some(true) && !rule.cookie.is_empty());
+    let is_settled =
+        bypasses_some || rules.iter().any(|rule| rule.has_cookie_key() || rule.strips_all_cookies());
+    if is_settled {
+        return;
+    }
+    for (rule, node) in rules.iter().zip(nodes) {
+        let lifetime = [("ttl", rule.ttl), ("default_ttl", rule.default_ttl)];
+        let given =
+            lifetime.iter().find(|(_, lifetime)| lifetime.is_some_and(|lifetime| !lifetime.is_zero()));
+        let Some(entry) = given.and_then(|(name, _)| node.entry(name)) else { continue };
+        if rule.is_narrow()
+            || rule.is_of_errors()
+            || !rule.cookie.is_empty()
+            || rule.with_cookies == Some(true)
+        {
+            continue;
+        }
+        let title = format!("`{}` for every path, and no rule for cookies", entry.key);
+        let finding =
+            check.warning(&entry.key_at, title, "clients with a session get the pages of those without");
+        finding.help("let them pass: `{ cookie = \"session\", bypass = true }` as a rule of its own, with your cookie's name");
+        finding.help("or name the cookies that pages depend on in `key = { cookie = [\"...\"] }`, or limit the rule by `path` or `type`");
+    }
+}
+
+fn key_agrees(key: &mut CacheKey, node: &Node, check: &mut Checker) {
+    let is_chosen = key.query != QueryKey::All;
+    if let (true, Some(ignored), Some(query)) = (is_chosen, node.entry("ignore_query"), node.entry("query")) {
+        let title = format!("`query` and `ignore_query` in `{}`", check.here());
+        let finding = check.error(&ignored.key_at, title, "`query` leaves out all others already");
+        finding.related(query.key_at.clone(), "what is kept").help("remove one of them");
+    }
+    let parts = key.header.len() + key.cookie.len();
+    if let Some(entry) =
+        ["header", "cookie"].iter().find_map(|name| node.entry(name)).filter(|_| parts > PARTS_MAX)
+    {
+        let title = format!("more than {PARTS_MAX} fields and cookies in `{}`", check.here());
+        let finding = check.error(&entry.value.at, title, "hardly two requests would share a response");
+        finding.help("name those that pages depend on");
+    }
+    if let Some(entry) = node.entry("header").filter(|_| key.header.iter().any(|name| name == "user-agent")) {
+        let title = "`User-Agent` in `key`".to_owned();
+        let finding = check.warning(&entry.value.at, title, "nearly every client has its own");
+        finding.help("write `device = true` for the kind of device");
+    }
+}
+
+fn name_pattern(text: &str) -> Result<ValuePattern, InvalidValue> {
+    match text {
+        "" => Err(InvalidValue::new("an empty name", "")),
+        _ => ValuePattern::parse(text),
+    }
+}
+
+fn parameter(text: &str) -> Result<String, InvalidValue> {
+    match text {
+        "" => Err(InvalidValue::new("an empty name", "write the name of a query parameter")),
+        _ => Ok(text.to_owned()),
+    }
+}
+
+fn cookie_name(text: &str) -> Result<String, InvalidValue> {
+    match !text.is_empty() && text.chars().all(header::is_token) {
+        true => Ok(text.to_owned()),
+        false => Err(InvalidValue::new("this is not the name of a cookie", "write one such as \"theme\"")),
+    }
+}
+
+fn language(text: &str) -> Result<String, InvalidValue> {
+    let is_part =
+        |part: &str| matches!(part.len(), 1..=8) && part.bytes().all(|byte| byte.is_ascii_alphanumeric());
+    match text.split('-').all(is_part) {
+        true => Ok(text.to_ascii_lowercase()),
+        false => Err(InvalidValue::new("this is not a language", "write a tag such as \"en\" or \"pt-br\"")),
+    }
+}

@@ -1,0 +1,187 @@
+//! The listener for those who operate the server (`[control] listen`): `GET /metrics` and `GET /v1/status`.
+//!
+//! It is a small server of its own, with one thread, so that it answers however busy the others are.
+
+use std::io;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use ::control::CertificateStatus;
+use apps::Usage;
+use http::{Fields, Method, Name, Status};
+use net::{Counters, Exchange, Fault, Listener, RequestRecord, Server, Service};
+
+use crate::control::{self, ServerInfo};
+use crate::engine;
+use crate::metrics::{self, Gauges, Metrics, WorkerMetrics};
+use crate::notice::ErrorLog;
+
+/// Connections at the same time.
+const CONNECTIONS_MAX: usize = 64;
+/// How long a server that replaces another one tries to listen where that one still does.
+const PREDECESSOR_MAX: Duration = Duration::from_secs(60);
+const PAUSE: Duration = Duration::from_millis(200);
+
+/// What it answers from.
+#[derive(Clone)]
+pub(crate) struct Operated {
+    pub(crate) info: Arc<ServerInfo>,
+    pub(crate) metrics: Metrics,
+    /// Of the cores that serve.
+    pub(crate) counters: Vec<Arc<Counters>>,
+}
+
+/// Starts it. A server that replaces another one listens as soon as that one does no more.
+///
+/// # Errors
+/// The address cannot be listened on.
+pub(crate) fn serve(
+    address: &config::Listen,
+    operated: Operated,
+    replaces: bool,
+    notices: &ErrorLog,
+) -> io::Result<()> {
+    let explained =
+        |error: io::Error| io::Error::new(error.kind(), format!("`control.listen` = \"{address}\": {error}"));
+    let (theirs, log) = (address.clone(), notices.clone());
+    match start(address, operated.clone(), notices) {
+        Err(error) if replaces && error.kind() == io::ErrorKind::AddrInUse => {
+            std::thread::Builder::new().name("operate".into()).spawn(move || {
+                let until = Instant::now() + PREDECESSOR_MAX;
+                let mut started = Err(error);
+                while started.is_err() && Instant::now() < until {
+                    std::thread::sleep(PAUSE);
+                    started = start(&theirs, operated.clone(), &log);
+                }
+                if let Err(error) = started {
+                    log.error(&format!("`control.listen` = \"{theirs}\": {error}"));
+                }
+            })?;
+            Ok(())
+        }
+        started => started.map_err(explained),
+    }
+}
+
+fn start(address: &config::Listen, operated: Operated, notices: &ErrorLog) -> io::Result<()> {
+    let memory = operated.info.memory.clone();
+    let mut options = net::Options { threads: 1, memory, ..net::Options::default() };
+    options.limits.connections_max = CONNECTIONS_MAX;
+    options.limits.body_bytes_max = 0;
+    let binds = engine::binds(address).into_iter();
+    let listeners = binds.map(|bind| Listener::bind(bind.into(), 1)).collect::<io::Result<_>>()?;
+    let is_network = !matches!(address, config::Listen::Unix(_));
+    let server = Server::serve(&options, listeners, move |_| {
+        Ok(OperatorService { operated: operated.clone(), is_network })
+    })?;
+    let urls: Vec<String> = server.listeners().urls().iter().map(ToString::to_string).collect();
+    notices.info(&format!("the control listener is {}", urls.join(", ")));
+    // It lives as long as the process.
+    std::mem::forget(server);
+    Ok(())
+}
+
+struct OperatorService {
+    operated: Operated,
+    is_network: bool,
+}
+
+/// A document, and its media type.
+type Document = (&'static str, String);
+
+impl OperatorService {
+    /// What a path stands for.
+    fn document(&self, path: &[u8], is_open: bool) -> Option<Box<dyn FnOnce() -> Document + Send>> {
+        let operated = self.operated.clone();
+        match path {
+            b"/metrics" => Some(Box::new(move || {
+                let kind = match is_open {
+                    true => "application/openmetrics-text; version=1.0.0; charset=utf-8",
+                    false => "text/plain; version=0.0.4; charset=utf-8",
+                };
+                (kind, metrics::exposition(&operated.metrics, operated.gauges(), is_open))
+            })),
+            b"/v1/status" => Some(Box::new(move || {
+                ("application/json", format!("{:#}\n", control::status(&operated.info)))
+            })),
+            _ => None,
+        }
+    }
+}
+
+impl Service for OperatorService {
+    async fn serve(&self, exchange: &mut Exchange<'_>) -> Result<(), Fault> {
+        let request = exchange.request();
+        // A page of elsewhere whose name was made to point here (DNS rebinding) gets nothing.
+        if self.is_network && !is_plain_host(request.authority()) {
+            let why = "ask by the address of this server, not by a name";
+            return exchange.refuse(Status::of(421).expect("three digits"), why).await;
+        }
+        if !matches!(request.method(), Method::Get | Method::Head) {
+            let mut fields = Fields::new();
+            fields.push(Name::Allow, b"GET, HEAD");
+            return exchange.refuse_with(Status::METHOD_NOT_ALLOWED, "only GET and HEAD", &fields).await;
+        }
+        let wants_open = |value: &[u8]| value.windows(23).any(|part| part == b"application/openmetrics");
+        let is_open = request.field(Name::Accept).is_some_and(wants_open);
+        let Some(document) = self.document(request.path(), is_open) else {
+            return exchange.refuse(Status::NOT_FOUND, "there are /metrics and /v1/status").await;
+        };
+        let (kind, text) = exchange.core().clone().offload(document).await;
+        let mut fields = Fields::new();
+        fields.push(Name::ContentType, kind.as_bytes());
+        fields.push(Name::CacheControl, b"no-store");
+        exchange.reply(Status::OK, &fields, text.as_bytes()).await
+    }
+
+    fn log(&self, _: &RequestRecord<'_>) {}
+}
+
+/// Whether a request names an IP address or `localhost`.
+fn is_plain_host(authority: &[u8]) -> bool {
+    let host = http::target::split_port(authority).map_or(authority, |(host, _)| host);
+    let text = std::str::from_utf8(host).unwrap_or_default();
+    let inner = text.strip_prefix('[').and_then(|text| text.strip_suffix(']')).unwrap_or(text);
+    inner.eq_ignore_ascii_case("localhost") || inner.parse::<std::net::IpAddr>().is_ok()
+}
+
+impl Operated {
+    fn gauges(&self) -> Gauges {
+        let info = &self.info;
+        let usage = Usage::of(std::process::id());
+        let processes = info.hosting.processes().into_iter();
+        let workers = processes.flat_map(|(name, processes)| {
+            let worker = move |process: &apps::ProcessInfo| WorkerMetrics {
+                app: name.clone(),
+                state: process.state.to_string(),
+                pss_bytes: process.usage.map_or(0, |usage| usage.pss_bytes),
+            };
+            processes.iter().map(worker).collect::<Vec<_>>()
+        });
+        let obtained = info.certificates.get().map(|running| running.statuses()).unwrap_or_default();
+        let from_files = (info.file_certificates)();
+        let expiry = |status: &CertificateStatus| {
+            let at = status.info.as_ref()?.not_after.duration_since(std::time::UNIX_EPOCH).ok()?;
+            Some((status.name.clone(), i64::try_from(at.as_secs()).unwrap_or(i64::MAX)))
+        };
+        let from_file = |(_, certificate): &crate::tls::FromFile| {
+            let info = certificate.info();
+            (info.names.first().unwrap_or(&info.subject).clone(), info.not_after_unix_s)
+        };
+        Gauges {
+            cores: self.counters.clone(),
+            uptime_s: info.since.elapsed().as_secs_f64(),
+            cpu_s: usage.map_or(0.0, |usage| usage.cpu_ms as f64 / 1e3),
+            resident_bytes: usage.map_or(0, |usage| usage.rss_bytes),
+            held_bytes: info.memory.held_bytes(),
+            budget_bytes: info.memory.bytes_max(),
+            refused: info.memory.refused(),
+            workers: workers.collect(),
+            certificates: obtained
+                .iter()
+                .filter_map(expiry)
+                .chain(from_files.iter().map(from_file))
+                .collect(),
+        }
+    }
+}

@@ -1,0 +1,192 @@
+//! PEM text (RFC 7468): the certificates and the private key in it, and what else files hold in place of them.
+
+use std::borrow::Cow;
+
+use rustls::pki_types::pem::{Error, PemObject};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+
+/// The byte-order mark of UTF-8.
+const MARK: &[u8] = b"\xef\xbb\xbf";
+/// What both files hold where each is named as the other.
+const SWAPPED: &str = "there is a private key in it and no certificate, and the certificate is in the file of the key: \
+                       exchange the two";
+
+/// A text without the byte-order marks that editors of Windows write. Where files are appended to each other, they stand inside too.
+#[must_use]
+pub fn without_marks(text: &[u8]) -> Cow<'_, [u8]> {
+    let Some(mut at) = find(text, MARK) else { return Cow::Borrowed(text) };
+    let (mut plain, mut rest) = (Vec::with_capacity(text.len()), text);
+    loop {
+        plain.extend_from_slice(&rest[..at]);
+        rest = &rest[at + MARK.len()..];
+        match find(rest, MARK) {
+            Some(next) => at = next,
+            None => break,
+        }
+    }
+    plain.extend_from_slice(rest);
+    Cow::Owned(plain)
+}
+
+fn find(text: &[u8], word: &[u8]) -> Option<usize> {
+    text.windows(word.len()).position(|window| window == word)
+}
+
+pub(super) fn has(text: &[u8], label: &[u8]) -> bool {
+    find(text, label).is_some()
+}
+
+/// Whether a text begins a certificate.
+pub(super) fn begins_certificate(text: &[u8]) -> bool {
+    has(text, b"-----BEGIN CERTIFICATE-----")
+}
+
+/// The certificates of a PEM text; at least one.
+pub(super) fn certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, String> {
+    let text = without_marks(pem);
+    let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&text).collect();
+    let found = found.map_err(|error| damage(&error))?;
+    if let Some(index) = found.iter().position(|der| !is_whole(der)) {
+        return Err(format!("certificate {} in it is cut off or damaged: copy the file again", index + 1));
+    }
+    match found.is_empty() {
+        false => Ok(found),
+        true => Err(match other_contents(pem) {
+            Some(text) => text.into(),
+            None if private_key(pem).is_ok() => {
+                "there is a private key in it and no certificate: `certificate` names the certificate, `key` its key"
+                    .into()
+            }
+            None => "there is no certificate in the PEM text".into(),
+        }),
+    }
+}
+
+/// The private key of a PEM text.
+pub(super) fn private_key(pem: &[u8]) -> Result<PrivateKeyDer<'static>, String> {
+    if has(pem, b"BEGIN ENCRYPTED PRIVATE KEY") || has(pem, b"Proc-Type: 4,ENCRYPTED") {
+        return Err(
+            "the private key is encrypted: remove its passphrase with `openssl pkey -in FILE -out NEW`"
+                .into(),
+        );
+    }
+    let key = PrivateKeyDer::from_pem_slice(&without_marks(pem)).map_err(|error| match error {
+        Error::NoItemsFound => match other_contents(pem) {
+            Some(text) => text.into(),
+            None if begins_certificate(pem) => {
+                "there is a certificate in it and no private key: name the key's file with `key`".into()
+            }
+            None => "there is no private key in the PEM text".to_owned(),
+        },
+        error => damage(&error),
+    })?;
+    match is_whole(key.secret_der()) {
+        true => Ok(key),
+        false => Err("the private key in it is cut off or damaged: copy the file again".into()),
+    }
+}
+
+/// What to say where the files of a certificate and of its key are each named as the other.
+pub(super) fn swapped(chain: &[u8], key: &[u8]) -> Option<&'static str> {
+    (certificates(chain).is_err() && private_key(chain).is_ok() && certificates(key).is_ok())
+        .then_some(SWAPPED)
+}
+
+/// What is wrong with the form of a PEM text.
+pub(super) fn damage(error: &Error) -> String {
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_owned();
+    match error {
+        Error::MissingSectionEnd { end_marker } => format!(
+            "it is cut off: the line `-----END {}-----` is missing; copy the file again",
+            text(end_marker)
+        ),
+        Error::IllegalSectionStart { line } => format!("the line {:?} in it lacks dashes", text(line)),
+        Error::Base64Decode(_) => {
+            "what stands between its lines BEGIN and END is not base64: it is cut off or damaged; copy the file again"
+                .into()
+        }
+        error => format!("PEM: {error}"),
+    }
+}
+
+/// Whether these are one value in DER from its first byte to its last.
+fn is_whole(der: &[u8]) -> bool {
+    let (Some(0x30), Some(&first)) = (der.first(), der.get(1)) else { return false };
+    let (len, start) = match first {
+        0..=0x7f => (usize::from(first), 2),
+        // Four bytes of length are 4 GiB.
+        0x81..=0x84 => {
+            let start = 2 + usize::from(first & 0x7f);
+            let Some(digits) = der.get(2..start) else { return false };
+            (digits.iter().fold(0, |all, byte| all << 8 | usize::from(*byte)), start)
+        }
+        _ => return false,
+    };
+    start.checked_add(len) == Some(der.len())
+}
+
+/// What a file without a certificate or key holds instead, with the remedy.
+fn other_contents(bytes: &[u8]) -> Option<&'static str> {
+    if bytes.iter().all(u8::is_ascii_whitespace) {
+        return Some("it is empty");
+    }
+    if bytes.starts_with(b"\xff\xfe") || bytes.starts_with(b"\xfe\xff") {
+        return Some("this is UTF-16: `iconv -f utf-16 -t utf-8 FILE > NEW` makes plain text of it");
+    }
+    if has(bytes, b"BEGIN CERTIFICATE REQUEST") || has(bytes, b"BEGIN NEW CERTIFICATE REQUEST") {
+        return Some("this is a certificate request: an authority makes a certificate of it");
+    }
+    if has(bytes, b"BEGIN TRUSTED CERTIFICATE") {
+        return Some(
+            "this is OpenSSL's form of a trusted certificate: `openssl x509 -in FILE -out NEW` makes a plain one",
+        );
+    }
+    if has(bytes, b"BEGIN PKCS7") {
+        return Some("this is PKCS #7: `openssl pkcs7 -print_certs -in FILE -out NEW` makes PEM of it");
+    }
+    if has(bytes, b"BEGIN PUBLIC KEY") {
+        return Some("this is a public key, not a private one");
+    }
+    if has(bytes, b"BEGIN OPENSSH PRIVATE KEY") {
+        return Some("this is a key for SSH, not for TLS");
+    }
+    // DER begins with a SEQUENCE and its length; then a PFX has the INTEGER 3 (RFC 7292), a certificate a SEQUENCE,
+    // a key the INTEGER 0 or 1 (RFC 5208, RFC 5915, RFC 8017).
+    let (0x30, length) = (*bytes.first()?, *bytes.get(1)?) else { return None };
+    let skipped = if length & 0x80 == 0 { 2 } else { 2 + usize::from(length & 0x7f) };
+    match bytes.get(skipped..)?.get(..3)? {
+        [2, 1, 3] => Some(
+            "this is PKCS #12: `openssl pkcs12 -in FILE -nodes -out NEW.pem` makes one PEM file of certificate and key",
+        ),
+        [2, 1, 0 | 1] => {
+            Some("this is DER, not PEM: `openssl pkey -inform der -in FILE -out NEW.pem` converts a key")
+        }
+        [0x30, ..] => Some(
+            "this is DER, not PEM: `openssl x509 -inform der -in FILE -out NEW.pem` converts a certificate",
+        ),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn marks_are_left_out_wherever_they_stand() {
+        assert_eq!(&*without_marks(b"plain"), b"plain");
+        assert_eq!(&*without_marks(b"\xef\xbb\xbfone\n\xef\xbb\xbftwo\xef\xbb\xbf"), b"one\ntwo");
+        assert_eq!(&*without_marks(b"\xef\xbb"), b"\xef\xbb");
+    }
+
+    #[test]
+    fn a_value_is_whole_or_not() {
+        assert!(is_whole(&[0x30, 0]) && is_whole(&[0x30, 0x81, 1, 5]) && is_whole(&[0x30, 1, 5]));
+        for cut in
+            [&[][..], &[0x30], &[0x30, 1], &[0x30, 1, 5, 6], &[0x30, 0x82, 1], &[0x31, 0], &[0x30, 0x80]]
+        {
+            assert!(!is_whole(cut), "{cut:?}");
+        }
+        assert!(!is_whole(&[0x30, 0x84, 0xff, 0xff, 0xff, 0xff]));
+    }
+}
