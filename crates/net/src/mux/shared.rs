@@ -122,12 +122,18 @@ impl StreamOutput {
         Some(taken as u64)
     }
 
-    /// So many bytes of the file were read by another thread, and come before it.
-    pub(crate) fn skip_of_file(&mut self, bytes: usize) {
+    /// A part of a file comes next; the response ends with it where it is the last one.
+    pub(crate) fn begin_file(&mut self, file: FileRest, is_last: bool) {
+        (self.file, self.end) = (Some(file), is_last.then(Fields::new));
+    }
+
+    /// Bytes of the file that another thread has read.
+    pub(crate) fn push_of_file(&mut self, bytes: Vec<u8>) {
         if let Some(file) = &mut self.file {
-            file.skip(bytes);
+            file.skip(bytes.len());
         }
         self.file.take_if(|file| file.left() == 0);
+        self.push_owned(bytes);
     }
 
     /// Whether its end was sent, or comes without further calls.

@@ -365,10 +365,7 @@ impl StreamLane {
         if len == 0 {
             return Ok(());
         }
-        let mut output = self.shared.output.borrow_mut();
-        output.file = Some(FileRest::new(file, at, len));
-        output.end = is_last.then(Fields::new);
-        drop(output);
+        self.shared.output.borrow_mut().begin_file(FileRest::new(file, at, len), is_last);
         let _sending = FileSending { shared: self.shared.clone(), total };
         self.conn.enqueue(&self.shared);
         loop {
@@ -398,11 +395,8 @@ impl StreamLane {
         if self.shared.is_reset() {
             return Err(Fault::Gone);
         }
-        let mut output = self.shared.output.borrow_mut();
         self.shared.count_of_file(bytes.len() as u64);
-        output.skip_of_file(bytes.len());
-        output.push_owned(bytes);
-        drop(output);
+        self.shared.output.borrow_mut().push_of_file(bytes);
         self.weigh();
         self.conn.enqueue(&self.shared);
         Ok(())
