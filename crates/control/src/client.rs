@@ -54,7 +54,7 @@ impl WebClient {
         roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
         for certificate in CertificateDer::pem_slice_iter(extra) {
             let added = certificate
-                .map_err(|error| error.to_string())
+                .map_err(|_| "the file is cut off or damaged: copy it again".to_owned())
                 .and_then(|certificate| roots.add(certificate).map_err(|error| error.to_string()));
             added.map_err(|error| format!("`[acme] ca`: {error}"))?;
         }
@@ -355,6 +355,13 @@ mod tests {
             sender.send(sent).unwrap();
         });
         (url, taken)
+    }
+
+    #[test]
+    fn a_file_of_roots_that_is_cut_off_is_named_as_that() {
+        let said =
+            WebClient::new(b"-----BEGIN CERTIFICATE-----\nMIIB\n", Duration::from_secs(1)).err().unwrap();
+        assert_eq!(said, "`[acme] ca`: the file is cut off or damaged: copy it again");
     }
 
     const INTERIM: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";

@@ -173,10 +173,12 @@ fn a_directory_that_is_down_delays_nothing() {
     assert!(shown.contains("next attempt") && !shown.contains("issuer"), "{shown}");
     assert!(rig.reported().contains("cannot connect"), "{}", rig.reported());
     let all: serde_json::Value = serde_json::from_str(&cert(&rig, &["list", "--json"])).unwrap();
-    let left = |name: &str| {
-        let one = all.as_array().unwrap().iter().find(|one| one["name"] == name).unwrap();
-        one["expires_in_s"].as_i64()
-    };
+    let of = |name: &str| all.as_array().unwrap().iter().find(|one| one["name"] == name).unwrap();
+    let left = |name: &str| of(name)["expires_in_s"].as_i64();
+    assert!(of(NAME)["last_error"].as_str().unwrap().contains("cannot connect"), "{all}");
+    assert!(of(NAME)["retry_at"].is_u64() && of(NAME)["not_after"].is_null(), "{all}");
+    assert!(of("x.localhost")["renew_at"].as_u64() < of("x.localhost")["not_after"].as_u64(), "{all}");
+    assert!(of("x.localhost")["renew_at"].is_u64() && of("x.localhost")["last_error"].is_null(), "{all}");
     assert_eq!(left(NAME), None, "there is none yet");
     assert!(left("x.localhost").is_some_and(|left| (6 * 86_400..=7 * 86_400).contains(&left)), "{all}");
     let again = cert(&rig, &["show", "x.localhost"]);
