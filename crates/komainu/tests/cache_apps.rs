@@ -173,7 +173,8 @@ fn status(answer: &Answer) -> String {
 fn applications_of_every_language_behind_the_cache() {
     let rig = all();
     for (name, _) in LANGUAGES {
-        let get = |path: &str| rig.get(&format!("/{name}/{path}"));
+        // By HTTP/1.0, which has no chunks: whether a length is known when the head leaves depends on the worker's pace.
+        let get = |path: &str| rig.send(&format!("GET /{name}/{path} HTTP/1.0\r\nHost: localhost\r\n\r\n"));
         // A miss, a hit, a change, a miss.
         let miss = get("count");
         assert!(
@@ -184,7 +185,7 @@ fn applications_of_every_language_behind_the_cache() {
         let hit = get("count");
         assert!(status(hit.expect(200, "count 1")).starts_with("Komainu; hit; ttl="), "{name}: {}", hit.head);
         let request = format!(
-            "POST /{name}/count HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+            "POST /{name}/count HTTP/1.0\r\nHost: localhost\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
         );
         rig.send(&request).expect(200, "changed").expect_field("Cache-Status", "Komainu; fwd=method");
         get("count").expect(200, "count 2");
@@ -192,8 +193,8 @@ fn applications_of_every_language_behind_the_cache() {
         // What is for one client alone.
         get("private").expect(200, "private 3").expect_field("Cache-Status", "Komainu; fwd=uri-miss");
         get("private").expect(200, "private 4");
-        // What is sent piece by piece is stored whole; HTTP/1.0 gets it without chunks.
-        let stream = || rig.send(&format!("GET /{name}/stream HTTP/1.0\r\nHost: localhost\r\n\r\n"));
+        // What is sent piece by piece is stored whole.
+        let stream = || get("stream");
         stream().expect(200, "piece 1;piece 2;piece 3;");
         let hit = stream();
         hit.expect(200, "piece 1;piece 2;piece 3;").expect_field("Content-Length", "24");
