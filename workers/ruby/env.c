@@ -9,13 +9,13 @@
 /* Longer names of unknown header fields are not cached. */
 #define NAME_BYTES_MAX 256
 
-enum { METHOD, SCRIPT, PATH, QUERY, URI, SERVER, PORT, PROTOCOL, VERSION, ADDRESS, PEER, SCHEME, INPUT, HINTS, HIJACK, FINISHED, KEYS };
+enum { METHOD, SCRIPT, PATH, QUERY, URI, SERVER, PORT, PROTOCOL, VERSION, ADDRESS, PEER, SCHEME, INPUT, HINTS, HIJACK, MAY_HIJACK, FINISHED, KEYS };
 
 static const char *const key_texts[KEYS] = {
     "REQUEST_METHOD", "SCRIPT_NAME",     "PATH_INFO",    "QUERY_STRING",    "REQUEST_URI",
     "SERVER_NAME",    "SERVER_PORT",     "SERVER_PROTOCOL", "HTTP_VERSION", "REMOTE_ADDR",
     "REMOTE_PORT",    "rack.url_scheme", "rack.input",   "rack.early_hints", "rack.hijack",
-    "rack.response_finished",
+    "rack.hijack?", "rack.response_finished",
 };
 
 static VALUE keys[KEYS];
@@ -125,7 +125,7 @@ VALUE env_new(struct exchange *x) {
     const komainu_field *fields, *field, *target = &none, *script = NULL, *query = &none;
     size_t count = komainu_fields(x->held->request, &fields);
     uint64_t seen[4] = {0, 0, 0, 0};
-    int has_body = 0;
+    int has_body = 0, is_shared = 0;
     for (field = fields; field < fields + count; field++) {
         unsigned id = field->id;
         switch (id) {
@@ -142,6 +142,7 @@ VALUE env_new(struct exchange *x) {
         case KOMAINU_PROTOCOL: {
             VALUE protocol = protocol_of(field);
             x->held->informs = protocol != one_zero_text;
+            is_shared = protocol != one_zero_text && protocol != one_one_text;
             put(env, PROTOCOL, protocol);
             put(env, VERSION, protocol);
             break;
@@ -177,7 +178,10 @@ VALUE env_new(struct exchange *x) {
     x->input = has_body ? rb_class_new_instance(1, &x->call, input_class) : empty_input;
     put(env, INPUT, x->input);
     put(env, HINTS, x->call);
-    put(env, HIJACK, x->call);
+    if (is_shared) /* other requests share a connection of HTTP/2: nobody takes it over */
+        put(env, MAY_HIJACK, Qfalse);
+    else
+        put(env, HIJACK, x->call);
     x->held->env = env;
     put(env, FINISHED, rb_ary_new());
     return env;

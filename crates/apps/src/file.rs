@@ -1,5 +1,6 @@
 //! A file that a worker wants to be sent.
 
+use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
@@ -52,7 +53,7 @@ pub(crate) async fn send(
     part: FilePart,
     length_known: bool,
 ) -> Result<(), Fault> {
-    let file = Arc::new(file);
+    let file = Arc::new(File::from(file));
     let (mut at, end) = (part.offset, part.offset + part.len);
     while at < end {
         let next = end.min(at + WINDOW_BYTES);
@@ -66,19 +67,19 @@ pub(crate) async fn send(
                 let (theirs, len) = (file.clone(), (next - at) as usize);
                 x.core().offload(move || read(&theirs, at, len)).await?;
             }
-            x.write_file(&file.as_fd(), at..next).await?;
+            x.write_file(&file, at..next).await?;
         }
         at = next;
     }
     Ok(())
 }
 
-fn is_cached(file: &OwnedFd, at: u64) -> bool {
+fn is_cached(file: &File, at: u64) -> bool {
     let mut byte = [0];
     preadv2(file, &mut [std::io::IoSliceMut::new(&mut byte)], at, ReadWriteFlags::NOWAIT).is_ok()
 }
 
-fn read(file: &OwnedFd, at: u64, len: usize) -> std::io::Result<Vec<u8>> {
+fn read(file: &File, at: u64, len: usize) -> std::io::Result<Vec<u8>> {
     let mut bytes = vec![0; len];
     let mut filled = 0;
     while filled < len {

@@ -67,7 +67,7 @@ fn what_goes_wrong_around_it() {
     assert_eq!(open(&rig, "/twice").rest(), b"the request is over");
     assert_eq!(open(&rig, "/fail").rest(), b"before it failed");
     rig.logged("on purpose, after all");
-    rig.get("/begun").expect(200, "true");
+    rig.get("/begun").expect(200, "true true");
     // The worker's death ends what it had taken over, and nothing else.
     let first = rig.ready(1);
     assert_eq!(open(&rig, "/die").rest(), b"");
@@ -79,20 +79,18 @@ fn what_goes_wrong_around_it() {
 #[test]
 fn a_connection_of_http_2_is_not_taken_over() {
     let rig = ruby("hijack.ru", |_| {});
-    let url = format!("http://{}/echo", rig.address);
-    let curl = std::process::Command::new("curl")
-        .args([
-            "-s",
-            "--http2-prior-knowledge",
-            "-o",
-            "/dev/null",
-            "-w",
-            "%{http_version} %{http_code}",
-            &url,
-        ])
-        .output()
-        .unwrap();
-    assert_eq!(String::from_utf8_lossy(&curl.stdout), "2 502");
+    let curl = |path: &str| {
+        let url = format!("http://{}{path}", rig.address);
+        let curl = std::process::Command::new("curl")
+            .args(["-s", "--http2-prior-knowledge", "-w", " %{http_version} %{http_code}", &url])
+            .output()
+            .unwrap();
+        String::from_utf8_lossy(&curl.stdout).into_owned()
+    };
+    // The environment says so.
+    assert_eq!(curl("/begun"), "false false 2 200");
+    let unasked = curl("/unasked");
+    assert!(unasked.ends_with(" 2 502"), "{unasked}");
     rig.logged("it wants to take over a connection of HTTP/2");
     rig.get("/").expect(200, "plain");
 }

@@ -22,7 +22,7 @@ impl From<Fault> for RequestFailure {
         let kind = match &fault {
             Fault::Timeout => ErrorKind::Timeout,
             Fault::Reject(_) => ErrorKind::Malformed,
-            Fault::Gone | Fault::Io(_) | Fault::Broken(_) => ErrorKind::Closed,
+            Fault::Gone | Fault::Ended { .. } | Fault::Io(_) | Fault::Broken(_) => ErrorKind::Closed,
         };
         RequestFailure::new(kind, fault.to_string())
     }

@@ -10,8 +10,10 @@ use http::Head;
 use quick_cache::sync::{Cache as Table, DefaultLifecycle};
 use quick_cache::{OptionsBuilder, Weighter};
 
+use crate::disk::{Disk, DiskLookup, FromDisk};
 use crate::fill::{Fill, FillReader};
 use crate::key::url;
+use crate::loads::{DiskLoad, Loads};
 use crate::not_stored::NotStored;
 use crate::object::Object;
 use crate::outcomes::{Outcome, Outcomes};
@@ -149,6 +151,8 @@ pub struct Cache {
     pub(crate) entries: Entries,
     pub(crate) index: Arc<TagIndex>,
     purges: Mutex<PurgeLog>,
+    pub(crate) disk: Option<Arc<Disk>>,
+    loads: Arc<Loads>,
     fills: Mutex<HashMap<Arc<[u8]>, Arc<Fill>>>,
     fill_count: Arc<AtomicUsize>,
     counted_bytes: AtomicU64,
@@ -204,6 +208,8 @@ impl Cache {
             entries,
             index: TagIndex::new(),
             purges: Mutex::default(),
+            disk: None,
+            loads: Arc::default(),
             fills: Mutex::default(),
             fill_count: Arc::default(),
             counted_bytes: AtomicU64::new(0),
@@ -285,13 +291,26 @@ impl Cache {
         if purges.reaches(fill.began_after, &fill.key, object.tags()) {
             return Err(NotStored::Purged);
         }
+        let replaced = self.insert(&fill.key, &object);
+        if let Some(disk) = &self.disk {
+            disk.store(&fill.key, &object);
+        }
+        drop(purges);
+        self.counters.replaced.fetch_add(replaced as u64, Ordering::Relaxed);
+        self.counters.stored.fetch_add(1, Ordering::Relaxed);
+        self.settle();
+        Ok(())
+    }
+
+    /// Adds a response to those of its key. Returns how many it has taken the place of.
+    fn insert(&self, key: &Arc<[u8]>, object: &Arc<Object>) -> usize {
         // A URL has several keys where what a trusted proxy reports is a part of them.
-        let url = Some(url(&fill.key)).filter(|url| url.len() < fill.key.len());
+        let url = Some(url(key)).filter(|url| url.len() < key.len());
         let url = url.map(|url| label(LabelKind::Url, url));
         if url.is_some() || !object.tags().labels().is_empty() {
-            object.index(self.index.add(object.tags(), url, &fill.key));
+            object.index(self.index.add(object.tags(), url, key));
         }
-        let before = self.entries.peek(&fill.key[..]);
+        let before = self.entries.peek(&key[..]);
         let mut objects = vec![object.clone()];
         let others = before.iter().flat_map(|entry| &entry.objects);
         objects.extend(others.filter(|other| other.variant != object.variant).cloned());
@@ -301,15 +320,58 @@ impl Cache {
         let mut sum = 0;
         objects.retain(|other| {
             sum += other.weight_bytes();
-            sum <= most || Arc::ptr_eq(other, &object)
+            sum <= most || Arc::ptr_eq(other, object)
         });
         let replaced = before.map_or(0, |before| before.objects.len() + 1 - objects.len());
-        self.entries.insert(fill.key.clone(), CacheEntry::new(&fill.key, objects, None));
+        self.entries.insert(key.clone(), CacheEntry::new(key, objects, None));
+        replaced
+    }
+
+    /// The same with a store on disk.
+    #[must_use]
+    pub fn with_disk(mut self, disk: Option<Arc<Disk>>) -> Cache {
+        self.disk = disk;
+        self
+    }
+
+    /// The store on disk, if there is one.
+    #[must_use]
+    pub fn disk(&self) -> Option<&Arc<Disk>> {
+        self.disk.as_ref()
+    }
+
+    /// Where on disk there may be a response for this key, found without reading anything.
+    #[must_use]
+    pub fn find_on_disk(&self, key: &[u8]) -> Option<DiskLookup> {
+        let disk = self.disk.as_ref()?;
+        let began_after = self.purges().count;
+        disk.find(key, began_after)
+    }
+
+    /// Takes what was read from disk into memory, where it `keeps` it; `None` where it was purged meanwhile.
+    pub fn admit(&self, key: &[u8], read: FromDisk, keeps: bool) -> Option<Arc<Object>> {
+        let object = self.counted(read.object);
+        let purges = self.purges();
+        if purges.reaches(read.began_after, key, object.tags()) {
+            return None;
+        }
+        let entry = self.entries.peek(key);
+        let mut newer = entry.iter().flat_map(|entry| entry.objects());
+        if let Some(newer) = newer.find(|other| other.variant == object.variant) {
+            return Some(newer.clone());
+        }
+        if keeps && object.body.len() <= self.limits.object_bytes_max {
+            self.insert(&key.into(), &object);
+        }
         drop(purges);
-        self.counters.replaced.fetch_add(replaced as u64, Ordering::Relaxed);
-        self.counters.stored.fetch_add(1, Ordering::Relaxed);
         self.settle();
-        Ok(())
+        Some(object)
+    }
+
+    /// Has the response to this request read from disk, or waits until another request has done so. `None` where there is none.
+    #[must_use]
+    pub fn begin_load(&self, key: &[u8]) -> Option<DiskLoad> {
+        self.find_on_disk(key).map(|lookup| self.loads.begin(key, lookup))
     }
 
     /// Remembers for a moment that a response was not stored. What is stored stays.

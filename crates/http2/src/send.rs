@@ -12,6 +12,9 @@ use crate::streams::{Receiving, Sending};
 /// A DATA frame of less than this many bytes that a window cut short earns nothing: the peer opens it in drops.
 const DRIBBLE_BYTES: usize = 256;
 
+/// DATA frames that are made at a time of what somebody reads into them.
+const FRAMES_READ_MAX: usize = 4;
+
 /// What a client asks for.
 #[derive(Clone, Copy, Debug)]
 pub struct RequestLine<'a> {
@@ -167,8 +170,13 @@ impl Machine {
             return 0;
         }
         self.flush(out);
+        out.extend_from_slice(&self.sent_data(stream, taken, ends));
+        taken
+    }
+
+    /// Counts a DATA frame of so many bytes. Returns its header.
+    fn sent_data(&mut self, stream: u32, taken: usize, ends: bool) -> [u8; HEADER_BYTES] {
         let flags = if ends { flag::END_STREAM } else { 0 };
-        out.extend_from_slice(&FrameHeader { len: taken, kind: kind::DATA, flags, stream }.bytes());
         self.send_window.0 -= taken as i64;
         if let Some(record) = self.streams.find_mut(stream) {
             record.send_window.0 -= taken as i64;
@@ -181,6 +189,43 @@ impl Machine {
         }
         if ends {
             self.settle(stream);
+        }
+        FrameHeader { len: taken, kind: kind::DATA, flags, stream }.bytes()
+    }
+
+    /// Writes DATA frames whose content `read` puts where it is to stand, at most `len` bytes and what may be sent now: up to four
+    /// frames. `read` is called at most once, fills its slices from the first one on, and returns how many bytes it has filled, which this
+    /// returns too. `ended` ends the message where all of `len` was read.
+    pub fn data_read(
+        &mut self,
+        stream: u32,
+        len: usize,
+        ended: bool,
+        out: &mut Vec<u8>,
+        read: &mut dyn FnMut(&mut [&mut [u8]]) -> usize,
+    ) -> usize {
+        let frame = (self.peer.frame_bytes_max as usize).min(PAYLOAD_BYTES_MAX);
+        let max = len.min(self.sendable(stream)).min(FRAMES_READ_MAX * frame);
+        if max == 0 {
+            return 0;
+        }
+        self.flush(out);
+        let start = out.len();
+        out.resize(start + max + max.div_ceil(frame) * HEADER_BYTES, 0);
+        let mut slices: [&mut [u8]; FRAMES_READ_MAX] = Default::default();
+        let mut count = 0;
+        for (slice, place) in slices.iter_mut().zip(out[start..].chunks_mut(HEADER_BYTES + frame)) {
+            *slice = &mut place[HEADER_BYTES..];
+            count += 1;
+        }
+        let taken = read(&mut slices[..count]).min(max);
+        out.truncate(start + taken + taken.div_ceil(frame) * HEADER_BYTES);
+        let mut left = taken;
+        for place in out[start..].chunks_mut(HEADER_BYTES + frame) {
+            let filled = place.len() - HEADER_BYTES;
+            left -= filled;
+            let header = self.sent_data(stream, filled, ended && taken == len && left == 0);
+            place[..HEADER_BYTES].copy_from_slice(&header);
         }
         taken
     }

@@ -472,3 +472,49 @@ fn what_the_caller_does_to_a_closed_stream_is_nothing() {
         .collect();
     assert_eq!(resets, [(1, ErrorCode::INTERNAL_ERROR.0 as u8), (3, 0)]);
 }
+
+#[test]
+fn content_that_is_read_into_place_is_framed_like_any_other() {
+    let content: Vec<u8> = (0..70_000_u32).map(|at| (at % 251) as u8).collect();
+    for (len, readable, ended) in [
+        (1, 1, true),
+        (16_384, 16_384, true),
+        (16_385, 16_385, false),
+        (40_000, 40_000, true),
+        (65_535, 65_535, true),
+        (40_000, 20_000, true),
+        (40_000, 1, true),
+        (40_000, 0, true),
+        // More than the window, and more than is read at a time.
+        (70_000, 70_000, true),
+    ] {
+        let begun = || {
+            let mut driven = server(Conduct::Keeps);
+            driven.feed(&get(1));
+            drop(driven.machine.respond(1, http::Status::OK, false, &mut driven.out));
+            driven.out.clear();
+            driven
+        };
+        let (mut one, mut other) = (begun(), begun());
+        let allowed = readable.min(65_535);
+        let is_whole = ended && allowed == len;
+        one.machine.data(1, &content[..allowed], is_whole, &mut one.out);
+        let mut calls = 0;
+        let taken = other.machine.data_read(1, len, ended, &mut other.out, &mut |slices| {
+            calls += 1;
+            let mut at = 0;
+            for slice in slices {
+                let part = slice.len().min(readable - at);
+                slice[..part].copy_from_slice(&content[at..at + part]);
+                at += part;
+            }
+            at
+        });
+        assert_eq!((taken, calls), (allowed, 1), "{len} {readable}");
+        // Nothing read is no frame.
+        assert!(one.out == other.out || allowed == 0 && other.out.is_empty(), "{len} {readable}");
+        assert_eq!(one.machine.sendable(1), other.machine.sendable(1));
+        let again = other.machine.data_read(1, 1, true, &mut other.out, &mut |_| 0);
+        assert_eq!(again, 0);
+    }
+}

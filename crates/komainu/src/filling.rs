@@ -151,7 +151,15 @@ impl FillSink {
 
     /// Which requests the response answers.
     fn variant(&self, fields: &Fields, policy: &Policy) -> Result<RequestVariant, VaryFault> {
-        let key = self.rules.variant_fields(self.matched);
+        let mut key = self.rules.variant_fields(self.matched);
+        // An origin that repeats `Origin` depends on it, whether or not it says so.
+        let allowed = fields.first(b"access-control-allow-origin");
+        let is_origin = |field: &&http::Field| field.name.of(&self.bytes).eq_ignore_ascii_case(b"origin");
+        if let Some(origin) = self.head.fields.iter().find(is_origin)
+            && allowed == Some(origin.value.of(&self.bytes))
+        {
+            key.add_field("origin");
+        }
         RequestVariant::with(fields, (&self.head, &self.bytes), &key, policy.rule.ignores_vary)
     }
 

@@ -8,7 +8,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::process::{Command, Stdio};
 
 use bench::attack::wire::*;
-use rig::{Folder, Rig, as_we_are, curl, environment, komainu, text};
+use rig::{Folder, Rig, as_we_are, curl, environment, eventually, komainu, text};
 
 const H2: &str = "--http2-prior-knowledge";
 
@@ -330,6 +330,49 @@ const ANSWERED_BEFORE: [&str; 5] = [
     "Sends a second HEADERS frame without the END_STREAM flag",
     "Sends a HEADERS frame with the \"content-length\" header field which does not equal the",
 ];
+
+#[test]
+fn the_log_says_why_the_server_ended_a_request() {
+    let folder = Folder::new();
+    folder.write("www/large", "x".repeat(3_000_000));
+    let listen = "listen = { address = \"127.0.0.1:0\", h2c = true }\n";
+    let log = "[log]\naccess = \"json\"\nfile = \"access.log\"\n";
+    folder.write("komainu.toml", format!("{listen}{}{log}[[route]]\nfiles = \"www\"\n", as_we_are()));
+    let mut command = komainu();
+    command.arg("start").arg("-c").arg(folder.at("komainu.toml"));
+    let rig = Rig::start(command, folder);
+    let target = AttackTarget { authority: "a".into(), path: "/large".into(), is_https: false };
+    let lines = || std::fs::read_to_string(rig.folder.at("access.log")).unwrap_or_default();
+    let by_us = "ended by the server with ";
+    for (number, (sent, fault)) in [
+        (window_update(1, 0), format!("{by_us}PROTOCOL_ERROR: window increment of 0")),
+        (window_update(0, 0), format!("{by_us}PROTOCOL_ERROR: window increment of 0")),
+        (window_update(1, 0x7fff_ffff).repeat(2), format!("{by_us}FLOW_CONTROL_ERROR: window too large")),
+        (
+            frame(kind::PING, 0, 0, &[0; 8]).repeat(3_000),
+            format!("{by_us}ENHANCE_YOUR_CALM: too many frames without progress"),
+        ),
+        (rst_stream(1, 8), "connection closed by the peer".into()),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let mut stream = rig.connect();
+        stream.write_all(&[client_start(&[(INITIAL_WINDOW_SIZE, 0)]), target.get(1)].concat()).unwrap();
+        // The head of the response: the request has begun.
+        let (mut received, mut piece) = (Vec::new(), [0; 4096]);
+        while !received.windows(9).any(|frame: &[u8]| frame[3..] == [kind::HEADERS, END_HEADERS, 0, 0, 0, 1])
+        {
+            let len = stream.read(&mut piece).unwrap();
+            assert!(len > 0, "{fault}");
+            received.extend_from_slice(&piece[..len]);
+        }
+        stream.write_all(&sent).unwrap();
+        eventually("a line in the log", || lines().matches('\n').count() > number);
+        let line = lines().lines().nth(number).unwrap().to_owned();
+        assert!(line.contains(&format!("\"fault\":\"{fault}\"")), "{fault}: {line}");
+    }
+}
 
 /// The whole of h2spec (github.com/summerwind/h2spec): 146 cases.
 fn h2spec(rig: &Rig, arguments: &[&str], known: &str) {

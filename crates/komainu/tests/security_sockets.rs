@@ -8,8 +8,11 @@ mod rig;
 use std::io::{Read, Write};
 use std::net::TcpListener;
 
+use bench::attack::wire::{
+    END_HEADERS, INITIAL_WINDOW_SIZE, client_start, frame, kind, literal, stream, window_update,
+};
 use bounds::{Client, bytes, compressed_zeros, hold};
-use rig::{Folder, Rig, installed};
+use rig::{Folder, Rig, as_we_are, installed};
 
 const PLAIN: &str = "threads = 1\n[limits]\nmemory = \"8GiB\"\n";
 const UPGRADE: &str = "GET /echo HTTP/1.1\r\nHost: a.test\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
@@ -102,6 +105,49 @@ fn messages_that_inflate() {
     let zeros = compressed_zeros(1_000_000);
     let bomb = bytes([head(0x42, zeros.len() + 1_000), zeros].concat());
     drop(hold(&rig, "WebSocket, messages that inflate", 20, || open(&rig, offer).sends(&bomb), push));
+}
+
+/// Requests for 100 WebSockets over one connection of HTTP/2, whose windows are the largest; with `x-sends` if wanted.
+fn hundred(sends: bool) -> Vec<u8> {
+    let mut sent = client_start(&[(INITIAL_WINDOW_SIZE, 0x7fff_ffff)]);
+    sent.extend(window_update(0, 0x7fff_0000));
+    let mut block = Vec::new();
+    for (name, value) in [
+        (":method", "CONNECT"),
+        (":protocol", "websocket"),
+        (":scheme", "http"),
+        (":authority", "a.test"),
+        (":path", "/echo"),
+        ("sec-websocket-version", "13"),
+    ] {
+        literal(&mut block, name.as_bytes(), value.as_bytes());
+    }
+    if sends {
+        literal(&mut block, b"x-sends", b"yes");
+    }
+    sent.extend((0..100).flat_map(|at| frame(kind::HEADERS, END_HEADERS, stream(at), &block)));
+    sent
+}
+
+#[test]
+fn a_hundred_sockets_over_one_connection() {
+    let app = hosted::only("asgi = \"sockets.py:app\"\nworkers = 1\n");
+    let start = || {
+        let folder = hosted::folder("sockets.py", SOCKETS);
+        let listen = "listen = { address = \"127.0.0.1:0\", h2c = true }\n";
+        folder.write("komainu.toml", format!("{listen}{}{PLAIN}{app}", as_we_are()));
+        let mut command = hosted::server();
+        command.arg("start").arg("-c").arg(folder.at("komainu.toml"));
+        Rig::start(command, folder)
+    };
+    let (rig, idle) = (start(), bytes(hundred(false)));
+    drop(hold(&rig, "HTTP/2, 100 WebSockets, idle", 5, || Client::new(&rig).sends(&idle), push));
+    let (rig, noisy) = (start(), hundred(true));
+    let message = [head(0x82, 125), vec![b'x'; 125]].concat().repeat(18);
+    let messages = (0..100).flat_map(|at| frame(kind::DATA, 0, stream(at), &message));
+    let noisy = bytes([noisy, messages.collect()].concat());
+    let state = "HTTP/2, 100 WebSockets, the application sends, nothing is read";
+    drop(hold(&rig, state, 3, || Client::new(&rig).sends(&noisy), push));
 }
 
 /// An upstream server that switches protocols, sends without end and reads nothing.

@@ -47,11 +47,28 @@ pub(crate) trait IdleTask {
     }
 }
 
+/// What is polled of a task.
+enum Job {
+    /// It may become idle.
+    Parks(TaskFuture),
+    /// It only ends. Not wrapped into the other kind, whose future would hold this one twice.
+    Ends(Pin<Box<dyn Future<Output = ()>>>),
+}
+
+impl Job {
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Box<dyn IdleTask>>> {
+        match self {
+            Job::Parks(future) => future.as_mut().poll(cx),
+            Job::Ends(future) => future.as_mut().poll(cx).map(|()| None),
+        }
+    }
+}
+
 enum Task {
     Vacant,
     /// Its future is being polled; true if it was woken during the poll.
     Polled(bool),
-    Future(TaskFuture),
+    Future(Job),
     Idle(Box<dyn IdleTask>),
 }
 
@@ -212,11 +229,17 @@ impl Core {
 
     /// Runs `future` as a task of this core.
     pub fn spawn(&self, future: impl Future<Output = ()> + 'static) {
-        let future: TaskFuture = Box::pin(async move {
-            future.await;
-            None
-        });
-        let task = self.add_task(Task::Future(future));
+        self.start(Box::pin(future));
+    }
+
+    /// The same with a future that is made where it stays: `Box::pin` copies all of it there, kilobytes that hold nothing yet.
+    pub(crate) fn spawn_in_place<F: Future<Output = ()> + 'static>(&self, make: impl FnOnce() -> F) {
+        let future: Box<F> = Box::write(Box::new_uninit(), make());
+        self.start(Box::into_pin(future));
+    }
+
+    fn start(&self, future: Pin<Box<dyn Future<Output = ()>>>) {
+        let task = self.add_task(Task::Future(Job::Ends(future)));
         self.0.running.set(self.0.running.get() + 1);
         self.0.ready.borrow_mut().push_back(task);
     }
@@ -421,8 +444,7 @@ impl Core {
         // Taken out and put back, because a clone would cost two atomic operations at each poll.
         let waker = std::mem::replace(&mut self.0.wakers.borrow_mut()[task as usize], Waker::noop().clone());
         let outer = (self.0.current.replace(task), self.0.own_waker.replace(waker.data()));
-        let polled =
-            catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(&mut Context::from_waker(&waker))));
+        let polled = catch_unwind(AssertUnwindSafe(|| future.poll(&mut Context::from_waker(&waker))));
         self.0.current.set(outer.0);
         self.0.own_waker.set(outer.1);
         self.0.wakers.borrow_mut()[task as usize] = waker;
@@ -449,7 +471,7 @@ impl Core {
         }
     }
 
-    fn take_future(&self, task: u32) -> Option<TaskFuture> {
+    fn take_future(&self, task: u32) -> Option<Job> {
         let mut tasks = self.0.tasks.borrow_mut();
         let slot = tasks.get_mut(task as usize)?;
         match slot {
@@ -465,7 +487,7 @@ impl Core {
             Task::Idle(parked) => {
                 drop(tasks);
                 self.0.running.set(self.0.running.get() + 1);
-                Some(parked.resume())
+                Some(Job::Parks(parked.resume()))
             }
             Task::Vacant | Task::Polled(_) => None,
         }

@@ -1,9 +1,11 @@
 //! One request and its response, as a handler sees them.
 
 use std::borrow::Cow;
+use std::fs::File;
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::rc::Rc;
+use std::sync::Arc;
 
 use http::encode::Lines;
 use http::path::{self, EmptySegments};
@@ -390,22 +392,24 @@ impl<'c> Exchange<'c> {
         self.lane.flush().await
     }
 
-    /// A range of a file as (more of) the response's body, sent by the kernel without copying.
-    /// The length of the body must have been announced.
+    /// A range of a file as (more of) the response's body; in the clear over HTTP/1 the kernel sends it without copying.
+    /// The length of the body must have been announced. A body that ends with a file has no trailers.
     ///
     /// # Errors
     /// As [`Exchange::write`]; [`Fault::Broken`] where the file is shorter than the range.
-    pub async fn write_file(&mut self, file: &impl AsFd, range: Range<u64>) -> Result<(), Fault> {
-        let len = range.end.saturating_sub(range.start);
-        let (file, at) = (file.as_fd(), range.start);
+    pub async fn write_file(&mut self, file: &Arc<File>, range: Range<u64>) -> Result<(), Fault> {
+        let (at, len) = (range.start, range.end.saturating_sub(range.start));
         let after = match self.state.reply {
             ReplyState::Body(BodySize::None) => return Ok(()),
-            _ if self.state.filters.compressing.is_some() => return self.compress_file(file, at, len).await,
+            _ if self.state.filters.compressing.is_some() => {
+                return self.compress_file(file.as_fd(), at, len).await;
+            }
             ReplyState::Body(size @ BodySize::Known(_)) => state::after(size, len)?,
             _ => return Err(Fault::Broken("a file needs an announced length")),
         };
         // Counted while it is sent: the client may go away in the middle.
-        self.lane.send_file(file, at, len, &mut self.state.body_sent).await?;
+        let is_last = after == BodySize::None;
+        self.lane.send_file(file, at, len, is_last, &mut self.state.body_sent).await?;
         self.state.reply = ReplyState::Body(after);
         Ok(())
     }
@@ -493,7 +497,7 @@ impl<'c> Exchange<'c> {
     /// Answers a request whose handler failed before its response began. False where nothing can be sent any more.
     pub(crate) async fn answer_fault(&mut self, fault: &Fault) -> bool {
         let reject = match fault {
-            Fault::Gone => {
+            Fault::Gone | Fault::Ended { .. } => {
                 self.state.status = CLIENT_GONE;
                 return false;
             }

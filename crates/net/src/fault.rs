@@ -11,6 +11,14 @@ pub enum Fault {
     Timeout,
     /// The peer closed or reset the connection.
     Gone,
+    /// The peer broke a rule of a multiplexed protocol, or made this side hold or do too much: the stream or the connection was ended with
+    /// this code.
+    Ended {
+        /// The name of the code (RFC 9113 section 7).
+        code: &'static str,
+        /// Why, in a few words.
+        reason: &'static str,
+    },
     /// The handler could not give the body that it announced: the response ends visibly broken.
     Broken(&'static str),
     /// The operating system refused.
@@ -47,6 +55,7 @@ impl std::fmt::Display for Fault {
             Fault::Reject(reject) => write!(f, "{} {}", reject.status.code(), reject.reason),
             Fault::Timeout => f.write_str("timed out"),
             Fault::Gone => f.write_str("connection closed by the peer"),
+            Fault::Ended { code, reason } => write!(f, "ended by the server with {code}: {reason}"),
             Fault::Broken(reason) => f.write_str(reason),
             Fault::Io(error) => error.fmt(f),
         }

@@ -1,14 +1,16 @@
 //! Parts of files read into memory, for lanes that no `sendfile` serves.
 
+use std::fs::File;
 use std::io::IoSliceMut;
 use std::os::fd::BorrowedFd;
+use std::sync::Arc;
 
 use rustix::io::{Errno, ReadWriteFlags, pread, preadv2, retry_on_intr};
 
 use crate::core::Core;
 use crate::fault::Fault;
 
-const SHRANK: Fault = Fault::Broken("file shrank while it was sent");
+pub(crate) const SHRANK: Fault = Fault::Broken("file shrank while it was sent");
 
 /// A part of a file, at most `len` bytes and at least one. What the kernel does not have in memory is read by another thread.
 ///
@@ -44,4 +46,59 @@ pub(crate) fn read_loaded(file: BorrowedFd<'_>, at: u64, len: usize) -> Result<V
     let len = retry_on_intr(|| pread(file, &mut bytes[..], at)).map_err(|errno| Fault::Io(errno.into()))?;
     bytes.truncate(len);
     if bytes.is_empty() { Err(SHRANK) } else { Ok(bytes) }
+}
+
+/// A part of a file that is still to be sent.
+pub(crate) struct FileRest {
+    file: Arc<File>,
+    at: u64,
+    end: u64,
+    /// Why the last read returned nothing, until somebody sees to it.
+    pub(crate) stop: Option<ReadStop>,
+}
+
+/// Why nothing can be read without waiting.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ReadStop {
+    /// The kernel does not have it in memory, or cannot say: another thread has to read.
+    Cold,
+    /// The file ends before.
+    Shrank,
+}
+
+impl FileRest {
+    pub(crate) fn new(file: &Arc<File>, at: u64, len: u64) -> FileRest {
+        FileRest { file: file.clone(), at, end: at + len, stop: None }
+    }
+
+    pub(crate) fn left(&self) -> u64 {
+        self.end - self.at
+    }
+
+    /// Reads what the kernel has in memory into up to four slices: 0 bytes where it stops.
+    pub(crate) fn read(&mut self, slices: &mut [&mut [u8]]) -> usize {
+        let mut slices = slices.iter_mut();
+        let mut places: [IoSliceMut<'_>; 4] =
+            std::array::from_fn(|_| IoSliceMut::new(slices.next().map_or(&mut [], |slice| slice)));
+        match preadv2(&self.file, &mut places, self.at, ReadWriteFlags::NOWAIT) {
+            Ok(0) => self.stop = Some(ReadStop::Shrank),
+            Ok(count) => {
+                self.at += count as u64;
+                return count;
+            }
+            Err(_) => self.stop = Some(ReadStop::Cold),
+        }
+        0
+    }
+
+    /// What another thread has to read: the file, where, and at most so many bytes.
+    pub(crate) fn next(&self, bytes_max: usize) -> (Arc<File>, u64, usize) {
+        (self.file.clone(), self.at, self.left().min(bytes_max as u64) as usize)
+    }
+
+    /// So many bytes were read by another thread.
+    pub(crate) fn skip(&mut self, bytes: usize) {
+        self.at += bytes as u64;
+        self.stop = None;
+    }
 }

@@ -268,7 +268,9 @@ async fn burst<S: Service>(engine: Rc<Engine<S>>, mut conn: Conn) -> Option<Box<
                 Opening::Http1 => feed_head(&mut conn),
                 Opening::Undecided => Ok(begun(&mut conn)),
                 Opening::Multiplexed(machine) => {
-                    Box::pin(multiplexed::serve(engine, conn, machine)).await;
+                    // A task of its own: this one's future, kilobytes of HTTP/1, would stay as long as the connection.
+                    let core = conn.link.core().clone();
+                    core.spawn_in_place(move || multiplexed::serve(engine, conn, machine));
                     return None;
                 }
             },

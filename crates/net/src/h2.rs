@@ -5,7 +5,9 @@ use http2::frame::PREFACE;
 use http2::{ErrorCode, Event, Machine, Priority};
 
 use crate::fault::Fault;
-use crate::mux::{ContentFrames, MuxEvent, MuxProtocol, ResetReason, StreamPriority, StreamRequest};
+use crate::mux::{
+    ContentFrames, CutReason, MuxEvent, MuxProtocol, ResetReason, StreamPriority, StreamRequest,
+};
 use crate::options;
 
 /// Whether bytes begin an HTTP/2 connection: the whole preface is there, or what there is can still become it.
@@ -37,6 +39,16 @@ impl ContentFrames for Frames {
 
     fn data(&mut self, id: u32, bytes: &[u8], ends: bool) {
         self.machine.data(id, bytes, ends, &mut self.out);
+    }
+
+    fn data_read(
+        &mut self,
+        id: u32,
+        len: usize,
+        ends: bool,
+        read: &mut dyn FnMut(&mut [&mut [u8]]) -> usize,
+    ) -> usize {
+        self.machine.data_read(id, len, ends, &mut self.out, read)
     }
 
     fn trailers(&mut self, id: u32, trailers: &Fields) {
@@ -89,7 +101,10 @@ impl H2Server {
             Event::Trailers { stream } => {
                 MuxEvent::End(stream, std::mem::take(&mut self.frames.machine.trailers))
             }
-            Event::Reset { stream, .. } | Event::Aborted { stream, .. } => MuxEvent::Reset(stream),
+            Event::Reset { stream, .. } => MuxEvent::Reset(stream, CutReason::Peer),
+            Event::Aborted { stream, code, reason } => {
+                MuxEvent::Reset(stream, CutReason::Error(code.text(), reason))
+            }
             Event::Writable { stream: 0 } | Event::Settings => MuxEvent::Writable(None),
             Event::Writable { stream } => MuxEvent::Writable(Some(stream)),
             Event::Reprioritized { stream, priority: new } => MuxEvent::Priority(stream, priority(new)),
@@ -129,6 +144,16 @@ impl ContentFrames for H2Server {
         self.frames.data(id, bytes, ends);
     }
 
+    fn data_read(
+        &mut self,
+        id: u32,
+        len: usize,
+        ends: bool,
+        read: &mut dyn FnMut(&mut [&mut [u8]]) -> usize,
+    ) -> usize {
+        self.frames.data_read(id, len, ends, read)
+    }
+
     fn trailers(&mut self, id: u32, trailers: &Fields) {
         self.frames.trailers(id, trailers);
     }
@@ -145,7 +170,7 @@ impl MuxProtocol for H2Server {
             Ok((consumed, event)) => Ok((consumed, self.event(event, bytes))),
             Err(error) => {
                 self.frames.machine.flush(&mut self.frames.out);
-                Err(Fault::Broken(error.reason))
+                Err(Fault::Ended { code: error.code.text(), reason: error.reason })
             }
         }
     }

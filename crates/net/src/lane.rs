@@ -1,8 +1,9 @@
 //! What moves the bytes of one exchange: the closed list of lanes.
 
 use std::cell::Cell;
+use std::fs::File;
 use std::net::SocketAddr;
-use std::os::fd::BorrowedFd;
+use std::os::fd::AsFd;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -311,18 +312,19 @@ impl Lane<'_> {
         }
     }
 
-    /// A range of a file as body bytes, counted in `sent`.
+    /// A range of a file as body bytes, counted in `sent`; with `is_last` the body ends with it.
     pub(crate) async fn send_file(
         &mut self,
-        file: BorrowedFd<'_>,
+        file: &Arc<File>,
         at: u64,
         len: u64,
+        is_last: bool,
         sent: &mut u64,
     ) -> Result<(), Fault> {
         match self {
-            Lane::H1(conn) => conn.send_file(file, at, len, sent).await,
-            Lane::Stream(stream) => stream.send_file(file, at, len, sent).await,
-            Lane::Detached(lane) => lane.send_file(file, at, len, sent).await,
+            Lane::H1(conn) => conn.send_file(file.as_fd(), at, len, sent).await,
+            Lane::Stream(stream) => stream.send_file(file, at, len, is_last, sent).await,
+            Lane::Detached(lane) => lane.send_file(file.as_fd(), at, len, sent).await,
         }
     }
 

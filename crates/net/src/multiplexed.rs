@@ -9,6 +9,7 @@
 use std::pin::pin;
 use std::rc::Rc;
 
+use http::machine::ServerMachine;
 use http::{BodySize, Fields, Reject};
 
 use crate::conn::{Conn, OUT_BYTES_MAX, REQUEST_WEIGHT_BYTES};
@@ -18,13 +19,16 @@ use crate::h2::{self, H2Server, PrefaceMatch};
 use crate::lane::Lane;
 use crate::link::Link;
 use crate::memory::Pressure;
-use crate::mux::{MuxConn, MuxEnds, MuxEvent, MuxProtocol, ResetReason, StreamLane, StreamRequest};
+use crate::mux::{
+    CutReason, MuxConn, MuxEnds, MuxEvent, MuxProtocol, ResetReason, StreamLane, StreamRequest,
+};
 use crate::service::{Engine, Service, guarded};
 use crate::source::READ;
 use crate::state::{ReplyState, RequestState};
 #[cfg(any(test, feature = "sim"))]
 use crate::toy;
 use crate::wait;
+use crate::work::HeldBuffers;
 
 /// Room to read into.
 const INPUT_BYTES: usize = 32 * 1024;
@@ -77,12 +81,16 @@ pub(crate) fn opening(conn: &Conn) -> Opening {
 /// Bytes between the link and the machine.
 struct Wire {
     link: Link,
-    /// Received and not taken by the machine.
-    input: Vec<u8>,
+    /// Buffers of the core's pool, while bytes are received: what the machine has not taken.
+    work: HeldBuffers<ServerMachine>,
+    /// The same while nothing is received: mostly the beginning of a frame.
+    rest: Vec<u8>,
     /// The peer has closed its sending side.
     ended: bool,
     /// Bytes of the machine's output that were sent.
     sent: usize,
+    /// The link took less than there was.
+    is_blocked: bool,
     /// A request that begins when a task of another one has ended; until then nothing more is read.
     held: Option<(u32, Box<StreamRequest>)>,
     /// When the client last took bytes.
@@ -98,22 +106,28 @@ pub(crate) async fn serve<S: Service>(engine: Rc<Engine<S>>, conn: Conn, machine
         local: conn.local_address(),
         tls: conn.link.session().cloned(),
     };
-    let Conn { link, permit, mut work, .. } = conn;
-    let input = work.input.rest().to_vec();
-    work.release();
+    let Conn { link, permit, work, .. } = conn;
     let conn = Rc::new(MuxConn::new(permit, ends, machine));
-    let now_ms = conn.core.now_ms();
-    let mut wire =
-        Wire { link, input, ended: false, sent: 0, held: None, progress_ms: now_ms, moved_bytes: 0 };
+    let mut wire = Wire {
+        link,
+        work,
+        rest: Vec::new(),
+        ended: false,
+        sent: 0,
+        is_blocked: false,
+        held: None,
+        progress_ms: conn.core.now_ms(),
+        moved_bytes: 0,
+    };
     // A client that closes or breaks the connection needs no answer, and one that is too slow gets none.
     let ended = run(&engine, &conn, &mut wire).await;
-    conn.tell_all(true);
+    conn.tell_all(Some(ended.as_ref().err().map_or(CutReason::Peer, CutReason::of)));
     if ended.is_ok() {
         wire.link.announce_end();
         // It is on its way unless the client does not read.
         let _ = wire.link.try_flush();
     }
-    if matches!(ended, Err(Fault::Broken(_))) {
+    if matches!(ended, Err(Fault::Ended { .. })) {
         linger(&mut wire, conn.core.now_ms() + LOOK_MS).await;
     }
 }
@@ -145,7 +159,6 @@ async fn run<S: Service>(engine: &Rc<Engine<S>>, conn: &Rc<MuxConn>, wire: &mut 
         conn.machine.borrow_mut().limit_growth(conn.core.memory().window_growth_max());
         // Read first, in case bytes were received with those that showed the protocol.
         let fed = feed(engine, conn, wire, &mut served, goes_away);
-        conn.fill_out(wire.sent + OUT_BYTES_MAX);
         let written = write(conn, wire);
         fed?;
         written?;
@@ -190,7 +203,8 @@ async fn run<S: Service>(engine: &Rc<Engine<S>>, conn: &Rc<MuxConn>, wire: &mut 
 /// Waits for the client, for a stream that has something to send or has ended, or for a moment.
 async fn wait(conn: &MuxConn, wire: &mut Wire, waits: bool) -> Result<(), Fault> {
     let reads = wire.reads(conn);
-    conn.weigh_own(wire.input.capacity() + wire.link.weight_bytes());
+    wire.rest_from_input();
+    conn.weigh_own(wire.rest.capacity() + wire.link.weight_bytes());
     let interest = wire.link.interest(reads, waits);
     let both = [(wire.link.stream().source(), interest), (&*conn.news, wait::Interest::of(true, false))];
     let look_ms = conn.core.now_ms() + if conn.context().draining.get() { LEAVE_MS } else { LOOK_MS };
@@ -210,10 +224,32 @@ async fn wait(conn: &MuxConn, wire: &mut Wire, waits: bool) -> Result<(), Fault>
 impl Wire {
     /// Whether more is read from this client now: not while it takes nothing of what is sent to it.
     fn reads(&self, conn: &MuxConn) -> bool {
+        if self.ended || self.held.is_some() {
+            return false;
+        }
         let mut machine = conn.machine.borrow_mut();
-        let takes = machine.out().len() - self.sent < OUT_BYTES_MAX || machine.is_measuring();
-        drop(machine);
-        !self.ended && takes && self.held.is_none()
+        let is_full = machine.out().len() - self.sent >= OUT_BYTES_MAX;
+        let is_stuck = (self.is_blocked || self.link.is_behind()) && conn.has_turns();
+        !(is_full || is_stuck) || machine.is_measuring()
+    }
+
+    /// Takes buffers from the pool, if there are none.
+    fn input_from_rest(&mut self) {
+        self.work.hold();
+        if !self.rest.is_empty() {
+            let room = self.work.input.room(0, INPUT_BYTES, self.rest.len());
+            room[..self.rest.len()].copy_from_slice(&self.rest);
+            self.work.input.filled(self.rest.len());
+            self.rest = Vec::new();
+        }
+    }
+
+    /// Gives the buffers back to the pool, for a wait.
+    fn rest_from_input(&mut self) {
+        if let Some(work) = self.work.held() {
+            self.rest.extend_from_slice(work.input.rest());
+            self.work.release();
+        }
     }
 }
 
@@ -230,9 +266,11 @@ fn feed<S: Service>(
         begin(engine, conn, id, *request);
     }
     while wire.moved_bytes < TURN_BYTES_MAX && wire.reads(conn) {
+        wire.input_from_rest();
         let mut at = 0;
-        while at < wire.input.len() && wire.moved_bytes < TURN_BYTES_MAX && wire.reads(conn) {
-            let fed = conn.machine.borrow_mut().feed(&wire.input[at..], &limits.head, conn.core.now_ms());
+        while at < wire.work.input.rest().len() && wire.moved_bytes < TURN_BYTES_MAX && wire.reads(conn) {
+            let (bytes, now_ms) = (&wire.work.input.rest()[at..], conn.core.now_ms());
+            let fed = conn.machine.borrow_mut().feed(bytes, &limits.head, now_ms);
             let (consumed, event) = match fed {
                 Ok((0, None)) => break,
                 Ok(fed) => fed,
@@ -268,14 +306,12 @@ fn feed<S: Service>(
                 }
                 Some(MuxEvent::End(id, trailers)) => conn.end_input(id, trailers),
                 Some(MuxEvent::Priority(id, priority)) => conn.prioritize(id, priority),
-                Some(MuxEvent::Reset(id)) => conn.cut(id),
+                Some(MuxEvent::Reset(id, why)) => conn.cut(id, why),
                 Some(MuxEvent::Writable(id)) => conn.unblock(id),
             }
         }
-        wire.input.drain(..at);
-        if wire.input.is_empty() {
-            wire.input.shrink_to(0);
-        }
+        wire.work.input.consume(at);
+        wire.work.input.next_head();
         if !wire.reads(conn) || !wire.read(conn)? {
             return Ok(());
         }
@@ -312,68 +348,72 @@ fn admit(conn: &MuxConn) -> RequestAdmission {
 fn begin<S: Service>(engine: &Rc<Engine<S>>, conn: &Rc<MuxConn>, id: u32, request: StreamRequest) {
     let refused = request.refused;
     let lane = StreamLane::open(conn, id, request);
-    conn.core.spawn(answer(engine.clone(), lane, refused));
+    let engine = engine.clone();
+    conn.core.spawn_in_place(move || answer(engine, lane, refused));
 }
 
 impl Wire {
     /// Reads more; false where nothing is there now, or nothing will come.
     fn read(&mut self, conn: &MuxConn) -> Result<bool, Fault> {
-        let filled = self.input.len();
         // A machine may need a whole frame, which is no longer than this, or a part of it at the end of the buffer.
-        self.input.resize(filled + INPUT_BYTES, 0);
-        let read = self.link.try_read(&mut self.input[filled..]);
-        self.input.truncate(filled + read.as_ref().map_or(0, |read| read.unwrap_or(0)));
-        match read? {
+        let room = self.work.input.room(0, INPUT_BYTES, INPUT_BYTES / 2);
+        match self.link.try_read(room)? {
             Some(0) => {
                 self.ended = true;
-                conn.tell_all(false);
+                conn.tell_all(None);
                 Ok(false)
             }
             Some(len) => {
+                self.work.input.filled(len);
                 self.moved_bytes += len;
                 Ok(true)
             }
-            None => {
-                if self.input.is_empty() {
-                    self.input.shrink_to(0);
-                }
-                Ok(false)
-            }
+            None => Ok(false),
         }
     }
 }
 
-/// Writes what the client takes now, frames more, and so on.
+/// Frames what streams have to send and writes it, as far as the client takes it now. Nothing is framed before what was framed earlier
+/// has been taken: so no file is read early, and what is urgent overtakes the rest.
 fn write(conn: &MuxConn, wire: &mut Wire) -> Result<(), Fault> {
     loop {
-        let mut machine = conn.machine.borrow_mut();
-        let out = machine.out();
-        if wire.sent == out.len() {
-            out.clear();
-            out.shrink_to(OUT_BYTES_MAX);
-            wire.sent = 0;
-            drop(machine);
-            if wire.link.is_behind() && wire.link.try_flush()? {
-                wire.progress_ms = conn.core.now_ms();
-            }
-            conn.fill_out(OUT_BYTES_MAX);
-            if conn.machine.borrow_mut().out().is_empty() || wire.moved_bytes >= TURN_BYTES_MAX {
+        if wire.link.is_behind() {
+            if !wire.link.try_flush()? {
                 return Ok(());
             }
-            continue;
+            wire.progress_ms = conn.core.now_ms();
+        }
+        if !wire.is_blocked {
+            conn.fill_out(wire.sent + OUT_BYTES_MAX);
+        }
+        let mut machine = conn.machine.borrow_mut();
+        let out = machine.out();
+        let waiting = out.len() - wire.sent;
+        if waiting == 0 {
+            conn.take_buffer(out);
+            (wire.sent, wire.is_blocked) = (0, false);
+            return Ok(());
         }
         let sent = wire.link.try_write(&[&out[wire.sent..]], false)?;
         wire.sent += sent;
         wire.moved_bytes += sent;
+        wire.is_blocked = sent < waiting;
+        if !wire.is_blocked {
+            out.clear();
+            wire.sent = 0;
+        }
         if sent == 0 {
-            // What was sent makes room, once it is much.
-            if wire.sent >= OUT_BYTES_MAX {
-                out.drain(..wire.sent);
-                wire.sent = 0;
-            }
             return Ok(());
         }
         wire.progress_ms = conn.core.now_ms();
+        // What was sent makes room, once it is much.
+        if wire.sent >= OUT_BYTES_MAX {
+            out.drain(..wire.sent);
+            wire.sent = 0;
+        }
+        if wire.moved_bytes >= TURN_BYTES_MAX {
+            return Ok(());
+        }
     }
 }
 
@@ -406,6 +446,7 @@ async fn answer<S: Service>(engine: Rc<Engine<S>>, mut lane: StreamLane, refused
         let _ = exchange.end(&Fields::new());
     }
     conn.context().counters.requests.add(1);
+    let fault = fault.map(|fault| lane.explain(fault));
     let request = Request::of(&state, lane.head());
     engine.service.log(&state.record(Some(request), fault.as_ref(), &core));
     drop(state);

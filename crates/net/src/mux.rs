@@ -11,5 +11,7 @@ pub(crate) mod conn;
 pub(crate) mod stream;
 
 pub(crate) use conn::{MuxConn, MuxEnds};
-pub(crate) use protocol::{ContentFrames, MuxEvent, MuxProtocol, ResetReason, StreamPriority, StreamRequest};
+pub(crate) use protocol::{
+    ContentFrames, CutReason, MuxEvent, MuxProtocol, ResetReason, StreamPriority, StreamRequest,
+};
 pub(crate) use stream::StreamLane;

@@ -23,6 +23,8 @@ pub(crate) struct Context {
     pub(crate) limits: Limits,
     pub(crate) timeouts: Timeouts,
     pub(crate) works: Rc<BufferPool<ServerMachine>>,
+    /// The buffer in which multiplexed connections make frames, while none of them uses it.
+    pub(crate) frames: Cell<Vec<u8>>,
     /// How clients speak TLS, if any do.
     pub(crate) tls: Option<TlsAcceptor>,
     pub(crate) counters: Arc<Counters>,

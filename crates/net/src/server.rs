@@ -199,6 +199,7 @@ fn run_core<S: Service>(
         limits: options.limits,
         timeouts: options.timeouts,
         works: Rc::new(BufferPool::new(core.memory(), POOL_BYTES_MAX)),
+        frames: Cell::default(),
         tls: options.tls.clone(),
         counters: counters.clone(),
         draining: Cell::new(false),

@@ -13,7 +13,9 @@ use http::{BodySize, Fields, Limits, Reject, RequestHead, Status, Version};
 
 use crate::fault::Fault;
 use crate::memory::MemoryBudget;
-use crate::mux::{ContentFrames, MuxEvent, MuxProtocol, ResetReason, StreamPriority, StreamRequest};
+use crate::mux::{
+    ContentFrames, CutReason, MuxEvent, MuxProtocol, ResetReason, StreamPriority, StreamRequest,
+};
 
 mod connection;
 
@@ -27,6 +29,9 @@ pub const FRAME_HEAD_BYTES: usize = 8;
 pub const STREAM_WINDOW_BYTES: usize = 64 * 1024;
 /// Bytes that it may send on all streams together.
 pub const CONNECTION_WINDOW_BYTES: usize = 1024 * 1024;
+
+/// Bytes of a frame of what is read from a file.
+const READ_BYTES_MAX: usize = 16 * 1024;
 
 /// Whether servers of this process speak it.
 static IS_SPOKEN: AtomicBool = AtomicBool::new(false);
@@ -282,7 +287,9 @@ impl ToyMachine {
                 }
                 Ok(Some(MuxEvent::End(frame.id, fields(frame.payload))))
             }
-            FrameKind::Reset => Ok(self.forget(frame.id).then_some(MuxEvent::Reset(frame.id))),
+            FrameKind::Reset => {
+                Ok(self.forget(frame.id).then_some(MuxEvent::Reset(frame.id, CutReason::Peer)))
+            }
             FrameKind::Window => self.window(frame),
             FrameKind::Priority => Ok(Some(MuxEvent::Priority(frame.id, priority(frame.flags)))),
             FrameKind::FirstWindow => {
@@ -325,6 +332,21 @@ impl ContentFrames for ToyMachine {
         stream.send_bytes -= bytes.len();
         self.send_bytes -= bytes.len();
         self.frame(FrameKind::Data, u8::from(ends), id, bytes);
+    }
+
+    fn data_read(
+        &mut self,
+        id: u32,
+        len: usize,
+        ends: bool,
+        read: &mut dyn FnMut(&mut [&mut [u8]]) -> usize,
+    ) -> usize {
+        let mut bytes = vec![0; len.min(self.capacity(id)).min(READ_BYTES_MAX)];
+        let taken = read(&mut [&mut bytes]);
+        if taken > 0 {
+            ContentFrames::data(self, id, &bytes[..taken], ends && taken == len);
+        }
+        taken
     }
 
     fn trailers(&mut self, id: u32, trailers: &Fields) {

@@ -99,6 +99,26 @@ fn heads_and_trailers_pass_both_ways_without_fields_of_a_connection() {
     assert_eq!(bare.connections(), 1);
 }
 
+/// A server must not send content with 205 (RFC 9110 section 15.3.6), but unlike 204 its framing does not end with the head: what comes all
+/// the same is relayed, as over HTTP/1, and the connections continue.
+#[test]
+fn a_205_with_content_is_relayed_as_it_is() {
+    let origin = H2Origin::start(H2::default(), |peer, _| {
+        while let Some(asked) = peer.request() {
+            let body: &[u8] = if asked.path == "/content" { b"body" } else { b"" };
+            peer.answer(asked.stream, Status::RESET_CONTENT, b"", body, &Fields::new());
+        }
+    });
+    let rig = rig(&origin);
+    let mut connection = Client::to(rig.address);
+    for (path, body) in [("/content", "body"), ("/", ""), ("/content", "body")] {
+        connection.send(&format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n"));
+        let response = connection.response(Method::Get).unwrap();
+        assert_eq!((response.status, response.text().as_str()), (205, body));
+    }
+    assert_eq!(origin.connections(), 1);
+}
+
 #[test]
 fn bodies_of_ten_megabytes_pass_both_ways_and_many_at_a_time() {
     let origin = H2Origin::answering(|asked| match asked.method.as_str() {

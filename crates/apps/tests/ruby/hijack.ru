@@ -8,7 +8,9 @@ use Rack::Lint if ENV["LINT"]
 run lambda { |env|
   # Before the connection is taken over: the rest of it is the connection's.
   body = env["rack.input"].read.to_s
-  io = env["rack.hijack"].call unless %w[/ /begun].include?(env["PATH_INFO"])
+  # An application that does not ask calls what it knows to be there.
+  hijack = env["PATH_INFO"] == "/unasked" ? env["rack.early_hints"] : env["rack.hijack"]
+  io = hijack.call unless %w[/ /begun].include?(env["PATH_INFO"])
   case env["PATH_INFO"]
   when "/echo"
     raise "not hijack_io" unless env["rack.hijack_io"].equal?(io) || ENV["LINT"]
@@ -49,7 +51,7 @@ run lambda { |env|
   when "/die"
     io.write(HEAD)
     Process.kill(:KILL, Process.pid)
-  when "/begun" then return [200, { "content-type" => "text/plain" }, ["#{env["rack.hijack?"]}"]]
+  when "/begun" then return [200, { "content-type" => "text/plain" }, ["#{env["rack.hijack?"]} #{env.key?("rack.hijack")}"]]
   else return [200, { "content-type" => "text/plain" }, ["plain"]]
   end
   ENV["LINT"] ? [200, { "content-type" => "text/plain" }, []] : [-1, {}, []]

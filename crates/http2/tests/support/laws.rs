@@ -60,7 +60,7 @@ pub(crate) fn hpack(bytes: &[u8]) {
 }
 
 /// Short forms of frames, so that mutations hit their contents and not only their lengths: kind, flags, stream, length, payload.
-fn expand(mut bytes: &[u8]) -> Vec<u8> {
+pub(crate) fn expand(mut bytes: &[u8]) -> Vec<u8> {
     let mut out = Vec::new();
     while let [kind, flags, stream, len, rest @ ..] = bytes {
         let (payload, rest) = rest.split_at(usize::from(*len).min(rest.len()));

@@ -13,7 +13,7 @@ pub const ROWS: &[Row] = &[
     ),
     r(
         "HTTP/2, 128 responses, windows of 0",
-        (3_072 * KIB, "4 KiB of each file; `timeouts.write`"),
+        (1_536 * KIB, "nothing is read of the files; `timeouts.write`"),
         "",
         (12_000 * US, "a connection"),
         "128 files of 3 MB each, nothing read",
@@ -21,7 +21,7 @@ pub const ROWS: &[Row] = &[
     ),
     r(
         "HTTP/2, 128 responses, nothing read",
-        (6_144 * KIB, "64 KiB of each file, 16 KiB from 1 MiB on; `timeouts.write`"),
+        (1_536 * KIB, "128 KiB of one file; `timeouts.write`"),
         "",
         (16_000 * US, "a connection"),
         "128 files of 3 MB each, the largest windows",
@@ -52,6 +52,22 @@ pub const ROWS: &[Row] = &[
         "streams_of_one_client",
     ),
     r(
+        "HTTP/2, 100 WebSockets, idle",
+        (2_048 * KIB, "128 streams; `websockets.idle`"),
+        "",
+        (12_000 * US, "a connection"),
+        "100 sockets on each connection",
+        "a_hundred_sockets_over_one_connection",
+    ),
+    r(
+        "HTTP/2, 100 WebSockets, the application sends, nothing is read",
+        (98_304 * KIB, "128 streams, each as over HTTP/1.1; `limits.memory`"),
+        "",
+        (200_000 * US, "a connection"),
+        "100 sockets, messages of 125 bytes, an application that sends endlessly",
+        "a_hundred_sockets_over_one_connection",
+    ),
+    r(
         "HTTP/2, rapid reset",
         (0, "credit; then ENHANCE_YOUR_CALM"),
         "",
@@ -61,7 +77,7 @@ pub const ROWS: &[Row] = &[
     ),
     r(
         "HTTP/2, MadeYouReset",
-        (0, "credit; then ENHANCE_YOUR_CALM"),
+        (0, "credit; then one stream at a time, PROTOCOL_ERROR or ENHANCE_YOUR_CALM"),
         "",
         (10_000 * US, "a connection"),
         "`GET` and a window increment of 0 (CVE-2025-8671)",
@@ -165,7 +181,7 @@ pub const ROWS: &[Row] = &[
     ),
     r(
         "HTTP/2, GOAWAY frames between requests",
-        (0, "credit; then ENHANCE_YOUR_CALM"),
+        (0, "credit; then ENHANCE_YOUR_CALM; closed where no request is left"),
         "",
         (12_000 * US, "a connection"),
         "`POST`, GOAWAY, two RST_STREAM",

@@ -10,9 +10,9 @@ use http2::{Machine, Share};
 use super::options::{H2Options, StreamFailure};
 use crate::core::Core;
 use crate::h2::Frames;
-use crate::mux::StreamPriority;
 use crate::mux::shared::StreamShared;
 use crate::mux::turns::Turns;
+use crate::mux::{CutReason, StreamPriority};
 use crate::source::{GONE, HALF_CLOSED, READ, Source, WRITE};
 
 /// The window of each stream, in bytes.
@@ -299,7 +299,7 @@ impl ClientConn {
         if !stream.shared.input.borrow().ended && stream.failure.get().is_none() {
             stream.failure.set(Some(failure));
         }
-        stream.shared.cut();
+        stream.shared.cut(CutReason::Peer);
         self.core.raise(&stream.shared.source, READ | WRITE | HALF_CLOSED | GONE);
     }
 

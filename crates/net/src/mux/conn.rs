@@ -7,15 +7,24 @@ use std::rc::Rc;
 
 use http::Fields;
 
-use super::protocol::{MuxProtocol, ResetReason, StreamPriority};
+use super::protocol::{CutReason, MuxProtocol, ResetReason, StreamPriority};
 use super::shared::StreamShared;
 use super::turns::Turns;
 use crate::address::{Client, Peer};
+use crate::conn::OUT_BYTES_MAX;
 use crate::core::Core;
 use crate::permit::{ConnectionPermit, Context};
 use crate::source::{GONE, HALF_CLOSED, READ, Source, WRITE};
 use crate::tls::TlsSession;
 
+/// Frames are made in a buffer of so many bytes, which the connections of a core share.
+const FRAMES_BYTES: usize = OUT_BYTES_MAX + 16 * 1024;
+/// What a connection without that buffer keeps for heads and control frames.
+const SMALL_BYTES_MAX: usize = 4 * 1024;
+/// The headers of frames made at a time: four of nine bytes.
+const FRAME_HEADERS_BYTES: usize = 36;
+/// Less room is not worth a frame.
+const FRAMED_BYTES_MIN: usize = 512;
 /// What a connection holds beside what is counted: its task above all.
 const CONNECTION_BYTES: usize = 2 * 1024;
 
@@ -37,6 +46,8 @@ pub(crate) struct MuxConn {
     pub(crate) machine: RefCell<Box<dyn MuxProtocol>>,
     streams: RefCell<HashMap<u32, Rc<StreamShared>>>,
     turns: RefCell<Turns>,
+    /// The machine's own buffer for frames, while it has the core's.
+    small: Cell<Vec<u8>>,
     /// Ready to read where a stream has something to send, or has ended.
     pub(crate) news: Rc<Source>,
     /// The peer has closed its sending side: no window opens any more.
@@ -59,6 +70,7 @@ impl MuxConn {
             machine: RefCell::new(machine),
             streams: RefCell::default(),
             turns: RefCell::default(),
+            small: Cell::default(),
             news,
             peer_ended: Cell::new(false),
             streams_bytes: Cell::new(0),
@@ -144,6 +156,7 @@ impl MuxConn {
     pub(crate) fn shrink(&self) {
         self.machine.borrow_mut().shrink();
         self.turns.borrow_mut().shrink();
+        self.small.take();
         self.streams.borrow_mut().shrink_to_fit();
     }
 
@@ -180,21 +193,21 @@ impl MuxConn {
         }
     }
 
-    /// The peer has reset a stream.
-    pub(crate) fn cut(&self, id: u32) {
+    /// The peer has reset a stream, or made the machine do so.
+    pub(crate) fn cut(&self, id: u32, why: CutReason) {
         if let Some(stream) = self.stream(id) {
-            stream.cut();
+            stream.cut(why);
             self.core.raise(&stream.source, READ | WRITE | HALF_CLOSED | GONE);
         }
     }
 
     /// The connection is over, or the peer has closed its sending side: all streams learn of it.
-    pub(crate) fn tell_all(&self, is_gone: bool) {
+    pub(crate) fn tell_all(&self, gone: Option<CutReason>) {
         for stream in self.streams.borrow().values() {
-            if is_gone {
-                stream.cut();
+            if let Some(why) = gone {
+                stream.cut(why);
             }
-            let bits = if is_gone { READ | WRITE | HALF_CLOSED | GONE } else { READ | HALF_CLOSED };
+            let bits = if gone.is_some() { READ | WRITE | HALF_CLOSED | GONE } else { READ | HALF_CLOSED };
             stream.input.borrow_mut().cut = true;
             self.core.raise(&stream.source, bits);
         }
@@ -225,28 +238,62 @@ impl MuxConn {
     /// Frames what may be sent, stream by stream in their turns, until so many bytes wait to be sent.
     pub(crate) fn fill_out(&self, bytes_max: usize) {
         let mut machine = self.machine.borrow_mut();
-        while machine.out().len() < bytes_max {
+        loop {
+            let room = bytes_max.saturating_sub(machine.out().len());
+            if room < FRAMED_BYTES_MIN {
+                return;
+            }
             let Some(stream) = self.turns.borrow_mut().pop() else { return };
-            let mut output = stream.output.borrow_mut();
-            if stream.is_reset() || !output.is_waiting() {
+            if stream.is_reset() || !stream.output.borrow().is_waiting() {
                 continue;
             }
-            if !output.frame(stream.id, &mut **machine) {
+            self.lend_buffer(machine.out());
+            if !stream.frame(room - FRAME_HEADERS_BYTES, &mut **machine) {
                 // Blocked: it comes back when a window opens, unless none will.
-                drop(output);
                 if self.peer_ended.get() {
-                    stream.cut();
+                    stream.cut(CutReason::Peer);
                     self.core.raise(&stream.source, READ | WRITE | HALF_CLOSED | GONE);
                 }
                 continue;
             }
-            let waits = output.is_waiting();
+            let output = stream.output.borrow();
+            let (waits, reads) = (output.is_waiting(), output.file.is_some());
             drop(output);
-            self.core.raise(&stream.source, WRITE);
+            // While its file is sent there is nothing to do for its task.
+            if !(waits && reads) {
+                self.core.raise(&stream.source, WRITE);
+            }
             if waits {
                 self.turns.borrow_mut().push_again(stream);
             }
         }
+    }
+
+    /// Whether a stream stands in line.
+    pub(crate) fn has_turns(&self) -> bool {
+        !self.turns.borrow().is_empty()
+    }
+
+    /// Gives the core's buffer for frames to a connection that has not got one.
+    fn lend_buffer(&self, out: &mut Vec<u8>) {
+        if out.capacity() < FRAMES_BYTES {
+            let mut lent = self.context().frames.take();
+            lent.reserve_exact(FRAMES_BYTES);
+            lent.extend_from_slice(out);
+            out.clear();
+            self.small.set(std::mem::replace(out, lent));
+        }
+    }
+
+    /// Takes it back when everything is sent: the next connection writes to memory that is in the processor's cache.
+    pub(crate) fn take_buffer(&self, out: &mut Vec<u8>) {
+        out.clear();
+        if out.capacity() >= FRAMES_BYTES {
+            let mut lent = std::mem::replace(out, self.small.take());
+            lent.shrink_to(FRAMES_BYTES);
+            self.context().frames.set(lent);
+        }
+        out.shrink_to(SMALL_BYTES_MAX);
     }
 
     fn stream(&self, id: u32) -> Option<Rc<StreamShared>> {

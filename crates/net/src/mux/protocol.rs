@@ -35,10 +35,42 @@ pub(crate) enum MuxEvent<'b> {
     End(u32, Fields),
     /// The client wants a response sooner or later than before.
     Priority(u32, StreamPriority),
-    /// The peer gives the stream up.
-    Reset(u32),
+    /// The stream is over: the peer gives it up, or has broken a rule on it.
+    Reset(u32, CutReason),
     /// More may be sent: on this stream, or on all of them.
     Writable(Option<u32>),
+}
+
+/// Why a stream ends before its time, as its request's log line says it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum CutReason {
+    /// The peer has given it up, or disconnected.
+    Peer,
+    /// The peer took nothing for too long.
+    Timeout,
+    /// This side has ended it or its connection, with this code and for this reason: see [`Fault::Ended`].
+    Error(&'static str, &'static str),
+}
+
+impl CutReason {
+    /// What a connection that ended with `fault` is to its streams.
+    pub(crate) fn of(fault: &Fault) -> CutReason {
+        match *fault {
+            Fault::Timeout => CutReason::Timeout,
+            Fault::Ended { code, reason } => CutReason::Error(code, reason),
+            Fault::Reject(reject) => CutReason::Error("an error", reject.reason),
+            Fault::Gone | Fault::Broken(_) | Fault::Io(_) => CutReason::Peer,
+        }
+    }
+
+    /// What a request was ended by, where its task knows only that the stream is gone.
+    pub(crate) fn explain(self, fault: Fault) -> Fault {
+        match (fault, self) {
+            (Fault::Gone, CutReason::Timeout) => Fault::Timeout,
+            (Fault::Gone, CutReason::Error(code, reason)) => Fault::Ended { code, reason },
+            (fault, _) => fault,
+        }
+    }
 }
 
 /// Why a stream is reset.
@@ -61,6 +93,17 @@ pub(crate) trait ContentFrames {
 
     /// Body bytes, at most [`ContentFrames::capacity`].
     fn data(&mut self, id: u32, bytes: &[u8], ends: bool);
+
+    /// Body bytes that `read` puts into place, at most `len` and what the windows allow. It is called at most once, fills its slices from
+    /// the first one on, and returns how many bytes it has filled, which this returns too. With `ends` the message ends where that is
+    /// all of `len`.
+    fn data_read(
+        &mut self,
+        id: u32,
+        len: usize,
+        ends: bool,
+        read: &mut dyn FnMut(&mut [&mut [u8]]) -> usize,
+    ) -> usize;
 
     /// Trailers, which end the message.
     fn trailers(&mut self, id: u32, trailers: &Fields);

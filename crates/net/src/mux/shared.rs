@@ -5,7 +5,8 @@ use std::rc::Rc;
 
 use http::Fields;
 
-use super::protocol::{ContentFrames, StreamPriority};
+use super::protocol::{ContentFrames, CutReason, StreamPriority};
+use crate::file::FileRest;
 use crate::source::Source;
 
 /// Bytes that wait to be sent on a stream before its handler waits.
@@ -23,14 +24,16 @@ pub(crate) struct StreamShared {
     pub(crate) output: RefCell<StreamOutput>,
     /// Whether it stands in line to be sent.
     pub(crate) in_line: Cell<bool>,
+    /// Bytes that the connection's task has read of its file and framed.
+    pub(crate) file_sent_bytes: Cell<u64>,
     /// What it is charged with.
     pub(crate) held_bytes: Cell<usize>,
     /// It carries something else than HTTP.
     pub(crate) is_tunnel: Cell<bool>,
     /// What it carries has broken off at its other end, perhaps after its end was sent.
     pub(crate) is_broken: Cell<bool>,
-    /// The peer has reset it, or the connection is over.
-    reset: Cell<bool>,
+    /// Why it ended, once it has been reset or the connection is over.
+    reset: Cell<Option<CutReason>>,
 }
 
 /// What was received and not read.
@@ -49,16 +52,22 @@ pub(crate) struct StreamOutput {
     pub(crate) bytes: Vec<u8>,
     /// Bytes of them that were sent.
     pub(crate) at: usize,
-    /// The response ends after them, with these trailers.
+    /// A part of a file that comes after them. It is read when the stream's turn comes.
+    pub(crate) file: Option<FileRest>,
+    /// The response ends after that, with these trailers.
     pub(crate) end: Option<Fields>,
     /// The end was sent.
     pub(crate) ended: bool,
 }
 
 impl StreamOutput {
-    /// Whether there is anything to send.
+    /// Whether there is anything to send. A file that its stream's task has to read on is not.
     pub(crate) fn is_waiting(&self) -> bool {
-        !self.ended && (self.at < self.bytes.len() || self.end.is_some())
+        let follows = match &self.file {
+            Some(file) => file.stop.is_none(),
+            None => self.end.is_some(),
+        };
+        !self.ended && (self.at < self.bytes.len() || follows)
     }
 
     pub(crate) fn sent(&mut self, len: usize) {
@@ -78,7 +87,7 @@ impl StreamOutput {
         if len == 0 && waiting > 0 {
             return false;
         }
-        let is_last = len == waiting && self.end.is_some();
+        let is_last = len == waiting && self.end.is_some() && self.file.is_none();
         let end = if is_last { self.end.take() } else { None };
         let has_trailers = end.as_ref().is_some_and(|trailers| !trailers.is_empty());
         if len > 0 || is_last && !has_trailers {
@@ -90,6 +99,46 @@ impl StreamOutput {
         self.sent(len);
         self.ended = is_last;
         true
+    }
+
+    /// Frames what comes next of the file, at most `bytes_max`. Returns how much; `None` where no window allows it.
+    fn frame_file(
+        &mut self,
+        id: u32,
+        bytes_max: usize,
+        frames: &mut (impl ContentFrames + ?Sized),
+    ) -> Option<u64> {
+        let file = self.file.as_mut()?;
+        let len = file.left().min(bytes_max as u64) as usize;
+        let is_last = len as u64 == file.left() && self.end.as_ref().is_some_and(Fields::is_empty);
+        if frames.capacity(id) == 0 {
+            return None;
+        }
+        let taken = frames.data_read(id, len, is_last, &mut |slices| file.read(slices));
+        if file.left() == 0 {
+            self.file = None;
+            self.ended = is_last;
+        }
+        Some(taken as u64)
+    }
+
+    /// A part of a file comes next; the response ends with it where it is the last one.
+    pub(crate) fn begin_file(&mut self, file: FileRest, is_last: bool) {
+        (self.file, self.end) = (Some(file), is_last.then(Fields::new));
+    }
+
+    /// Bytes of the file that another thread has read.
+    pub(crate) fn push_of_file(&mut self, bytes: Vec<u8>) {
+        if let Some(file) = &mut self.file {
+            file.skip(bytes.len());
+        }
+        self.file.take_if(|file| file.left() == 0);
+        self.push_owned(bytes);
+    }
+
+    /// Whether its end was sent, or comes without further calls.
+    pub(crate) fn ends(&self) -> bool {
+        self.ended || self.end.is_some()
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -123,10 +172,11 @@ impl StreamShared {
             input: RefCell::default(),
             output: RefCell::default(),
             in_line: Cell::new(false),
+            file_sent_bytes: Cell::new(0),
             held_bytes: Cell::new(0),
             is_tunnel: Cell::new(false),
             is_broken: Cell::new(false),
-            reset: Cell::new(false),
+            reset: Cell::new(None),
         }
     }
 
@@ -136,12 +186,36 @@ impl StreamShared {
     }
 
     pub(crate) fn is_reset(&self) -> bool {
-        self.reset.get()
+        self.reset.get().is_some()
+    }
+
+    /// Why it has been reset; the first reason counts.
+    pub(crate) fn cut_reason(&self) -> CutReason {
+        self.reset.get().unwrap_or(CutReason::Peer)
+    }
+
+    /// Frames what comes next, where the server sends it: a piece of what was written, or at most `file_bytes_max` of a file. False where
+    /// no window allows it.
+    pub(crate) fn frame(&self, file_bytes_max: usize, frames: &mut (impl ContentFrames + ?Sized)) -> bool {
+        let mut output = self.output.borrow_mut();
+        if output.len() > 0 || output.file.is_none() {
+            return output.frame(self.id, frames);
+        }
+        // Streams that take turns get as much of them as with other content.
+        let max = if self.priority.get().incremental { PIECE_BYTES_MAX } else { file_bytes_max };
+        let Some(taken) = output.frame_file(self.id, max.min(file_bytes_max), frames) else { return false };
+        self.count_of_file(taken);
+        true
+    }
+
+    /// So many more bytes of its file were read.
+    pub(crate) fn count_of_file(&self, bytes: u64) {
+        self.file_sent_bytes.set(self.file_sent_bytes.get() + bytes);
     }
 
     /// Nothing more is sent or received.
-    pub(crate) fn cut(&self) {
-        self.reset.set(true);
+    pub(crate) fn cut(&self, why: CutReason) {
+        self.reset.set(self.reset.get().or(Some(why)));
         *self.output.borrow_mut() = StreamOutput::default();
     }
 }

@@ -1,6 +1,7 @@
 //! One stream of a multiplexed connection: the lane of one request.
 
-use std::os::fd::BorrowedFd;
+use std::fs::File;
+use std::os::fd::AsFd;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -11,7 +12,7 @@ use super::conn::MuxConn;
 use super::protocol::StreamRequest;
 use super::shared::{OUT_BYTES_MAX, StreamShared};
 use crate::fault::Fault;
-use crate::file;
+use crate::file::{self, FileRest, ReadStop};
 use crate::filters::DefaultFields;
 use crate::inbound::{BodyChunk, PIECE_WEIGHT_BYTES};
 use crate::memory::Pressure;
@@ -32,8 +33,8 @@ const CONNECTION_BYTES_FULL: usize = 1024 * 1024;
 const LOADED_BYTES_MAX: usize = 4 * 1024;
 /// Bytes that a stream moves before others get their turn.
 const TURN_BYTES_MAX: usize = 256 * 1024;
-/// What a stream holds beside its buffers: its future above all, then the fields of its head (8.5 KiB measured).
-const STREAM_BYTES: usize = 8 * 1024 + 512;
+/// What a stream holds beside its buffers: its future above all, then the fields of its head (5.3 KiB measured).
+const STREAM_BYTES: usize = 5 * 1024 + 512;
 /// The most that a client may go without taking a byte of a response while memory is critically short.
 const WRITE_MS_SHORT: u64 = 5_000;
 
@@ -123,6 +124,11 @@ impl StreamLane {
 
     pub(crate) fn head(&self) -> (&Head, &[u8]) {
         (&self.head, &self.head_bytes)
+    }
+
+    /// What ended the request, where its task knows only that the stream is gone.
+    pub(crate) fn explain(&self, fault: Fault) -> Fault {
+        self.shared.cut_reason().explain(fault)
     }
 
     fn pressure(&self) -> Pressure {
@@ -340,37 +346,59 @@ impl StreamLane {
         Ok(())
     }
 
-    /// A range of a file as body bytes, counted in `total`.
+    /// A range of a file as body bytes, counted in `total`; with `is_last` the body ends with it. The connection's task reads it when the
+    /// stream's turn comes, so that no stream holds what others send first.
     pub(crate) async fn send_file(
         &mut self,
-        file: BorrowedFd<'_>,
-        mut at: u64,
+        file: &Arc<File>,
+        at: u64,
         len: u64,
+        is_last: bool,
         total: &mut u64,
     ) -> Result<(), Fault> {
-        let end = at + len;
         if self.overflow.is_some() {
             Box::pin(self.drain()).await?;
         }
-        let core = self.conn.core.clone();
-        while at < end {
-            let piece = (end - at).min(self.file_room().await? as u64) as usize;
-            self.file_bytes = piece;
-            self.weigh();
-            let bytes = file::read(&core, file, at, piece).await;
-            self.file_bytes = 0;
-            let bytes = bytes?;
-            let len = bytes.len();
-            if self.shared.is_reset() {
-                return Err(Fault::Gone);
-            }
-            self.shared.output.borrow_mut().push_owned(bytes);
-            self.weigh();
-            self.conn.enqueue(&self.shared);
-            at += len as u64;
-            *total += len as u64;
-            self.moved(len).await;
+        if self.shared.is_reset() {
+            return Err(Fault::Gone);
         }
+        if len == 0 {
+            return Ok(());
+        }
+        self.shared.output.borrow_mut().begin_file(FileRest::new(file, at, len), is_last);
+        let _sending = FileSending { shared: self.shared.clone(), total };
+        self.conn.enqueue(&self.shared);
+        loop {
+            self.wait_writable().await?;
+            let stop = match &self.shared.output.borrow().file {
+                None => return Ok(()),
+                Some(file) => file.stop,
+            };
+            match stop {
+                None => {}
+                Some(ReadStop::Shrank) => return Err(file::SHRANK),
+                Some(ReadStop::Cold) => Box::pin(self.read_cold()).await?,
+            }
+        }
+    }
+
+    /// Lets another thread read on in the stream's file.
+    async fn read_cold(&mut self) -> Result<(), Fault> {
+        let next = self.shared.output.borrow().file.as_ref().map(|file| file.next(self.output_max()));
+        let Some((file, at, len)) = next else { return Ok(()) };
+        self.file_bytes = len;
+        self.weigh();
+        let core = self.conn.core.clone();
+        let bytes = file::read(&core, file.as_fd(), at, len).await;
+        self.file_bytes = 0;
+        let bytes = bytes?;
+        if self.shared.is_reset() {
+            return Err(Fault::Gone);
+        }
+        self.shared.count_of_file(bytes.len() as u64);
+        self.shared.output.borrow_mut().push_of_file(bytes);
+        self.weigh();
+        self.conn.enqueue(&self.shared);
         Ok(())
     }
 
@@ -383,24 +411,9 @@ impl StreamLane {
         if is_full { OUT_BYTES_MAX_FULL } else { OUT_BYTES_MAX }
     }
 
-    /// Bytes of a file that may be read now: what has room among those that wait, and in the windows, or a few where they are shut.
-    /// Waits until half of that room is free, so that a file is read in few pieces.
-    async fn file_room(&mut self) -> Result<usize, Fault> {
-        loop {
-            let window = self.conn.machine.borrow().capacity(self.shared.id);
-            let waiting = self.shared.output.borrow().len();
-            let max = self.output_max().min(window.max(OUT_BYTES_MAX_SHORT));
-            let room = max.saturating_sub(waiting);
-            if room >= max / 2 {
-                return Ok(room);
-            }
-            self.wait_writable().await?;
-        }
-    }
-
     /// The body is complete.
     pub(crate) fn finish(&mut self, trailers: &Fields) {
-        if self.shared.output.borrow().ended {
+        if self.shared.output.borrow().ends() {
             return;
         }
         match *self.overflow {
@@ -450,9 +463,11 @@ impl StreamLane {
         self.shared.source.clear(WRITE);
         loop {
             let until_ms = self.conn.core.now_ms().saturating_add(self.patience_ms());
+            let of_file = self.shared.file_sent_bytes.get();
             match wait::ready(&self.conn.core, &self.shared.source, Interest(WRITE), until_ms).await {
                 // It is another stream's turn: whether the client reads at all, the connection's task watches.
                 Err(Fault::Timeout) if self.shared.in_line.get() => {}
+                Err(Fault::Timeout) if self.shared.file_sent_bytes.get() != of_file => {}
                 waited => break waited?,
             }
         }
@@ -540,6 +555,22 @@ impl StreamLane {
             }
         }
         Ok(())
+    }
+}
+
+/// A file under way on a stream. Dropped, it counts what was sent, and nothing more is.
+struct FileSending<'t> {
+    shared: Rc<StreamShared>,
+    total: &'t mut u64,
+}
+
+impl Drop for FileSending<'_> {
+    fn drop(&mut self) {
+        *self.total += self.shared.file_sent_bytes.take();
+        let mut output = self.shared.output.borrow_mut();
+        if output.file.take().is_some() {
+            output.end = None;
+        }
     }
 }
 

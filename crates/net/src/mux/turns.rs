@@ -36,6 +36,11 @@ impl Turns {
         Some(stream)
     }
 
+    /// Whether nobody stands in line.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.iter().all(VecDeque::is_empty)
+    }
+
     /// Releases memory that the streams in line do not need.
     pub(crate) fn shrink(&mut self) {
         self.0.iter_mut().for_each(VecDeque::shrink_to_fit);

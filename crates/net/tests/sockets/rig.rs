@@ -1,10 +1,11 @@
 //! A server with a few handlers, and a client that knows one way to ask.
 
+use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
-use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
@@ -22,14 +23,14 @@ pub(crate) fn pattern(len: usize) -> Vec<u8> {
 }
 
 pub(crate) struct App {
-    file: OwnedFd,
+    file: Arc<File>,
 }
 
 pub(crate) fn app() -> std::io::Result<App> {
     let file = rustix::fs::memfd_create("file", rustix::fs::MemfdFlags::CLOEXEC)?;
-    let mut file = std::fs::File::from(file);
+    let mut file = File::from(file);
     file.write_all(&pattern(FILE_BYTES))?;
-    Ok(App { file: file.into() })
+    Ok(App { file: Arc::new(file) })
 }
 
 impl Service for App {

@@ -1,7 +1,7 @@
 //! A core without epoll: events and time come from the test.
 
 use std::cell::{Cell, RefCell};
-use std::os::fd::OwnedFd;
+use std::fs::File;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -53,6 +53,7 @@ impl Rig {
             timeouts,
             tls: None,
             works: Rc::default(),
+            frames: Cell::default(),
             counters: Arc::new(Counters::default()),
             draining: Cell::new(false),
             connection_limit: ConnectionLimit::new(limits.connections_max),
@@ -185,7 +186,7 @@ pub(super) fn pattern(n: u64, len: usize) -> Vec<u8> {
 
 /// One handler of each kind, selected by the path; the query is a number that the response depends on.
 pub(super) struct Zoo {
-    file: OwnedFd,
+    file: Arc<File>,
     pub(super) offloaded: Rc<Cell<usize>>,
     /// Where the next tunnel leads.
     pub(super) origin: Rc<RefCell<Option<Link>>>,
@@ -200,7 +201,7 @@ impl Zoo {
         let bytes = pattern(0, FILE_BYTES);
         assert_eq!(rustix::io::write(&file, &bytes).unwrap(), bytes.len());
         Zoo {
-            file,
+            file: Arc::new(file.into()),
             offloaded: Rc::default(),
             origin: Rc::default(),
             log: RefCell::default(),
