@@ -52,7 +52,7 @@ pub(crate) struct Route {
     /// The cache in front of its upstream servers and applications.
     pub(crate) cache: Option<RouteCache>,
     /// The clients that it answers.
-    pub(crate) admission: Admission,
+    pub(crate) client_access: ClientAccess,
     /// What its requests are counted under.
     pub(crate) label: usize,
     /// Compression of its responses.
@@ -61,14 +61,14 @@ pub(crate) struct Route {
 
 /// Which clients a route answers, by address.
 #[derive(Debug, Default)]
-pub(crate) struct Admission {
+pub(crate) struct ClientAccess {
     /// A client must be in each of them.
     pub(crate) allow: Vec<Sources>,
     /// And in none of these.
     pub(crate) deny: Vec<Sources>,
 }
 
-impl Admission {
+impl ClientAccess {
     fn admits(&self, client: Peer) -> bool {
         self.allow.iter().all(|allowed| allowed.contains(client))
             && !self.deny.iter().any(|denied| denied.contains(client))
@@ -370,7 +370,7 @@ impl RouteEdits {
 async fn serve_route(route: &Rc<Route>, exchange: &mut Exchange<'_>, path: &Path) -> Result<(), Fault> {
     route.edits.make(exchange, &route.prefix);
     exchange.set_label(route.label);
-    if !route.admission.admits(exchange.request().client().address) {
+    if !route.client_access.admits(exchange.request().client().address) {
         return exchange.refuse(Status::FORBIDDEN, "access to this address is forbidden").await;
     }
     exchange.set_compression(route.compression.clone());
