@@ -11,7 +11,7 @@ use crate::key::url;
 use crate::object::Object;
 use crate::outcomes::Outcome;
 use crate::purge::{Purge, origin};
-use crate::store::{Cache, CacheEntry};
+use crate::store::Cache;
 use crate::tags::{LabelKind, label};
 
 /// Keys that are looked at under one lock.
@@ -71,7 +71,6 @@ impl Cache {
         }
         sweep.purged.objects = sweep.purged.objects.max(on_disk);
         self.counters.purged.fetch_add(sweep.purged.objects, Ordering::Relaxed);
-        self.settle();
         sweep.purged
     }
 
@@ -80,7 +79,6 @@ impl Cache {
         let purge = Purge::Exact(url(key).to_vec());
         self.note_purge(&purge, None, false);
         self.purge_urls(&mut Sweep { outcome: Outcome::Invalidated, ..Sweep::new(&purge, false, now_s) });
-        self.settle();
     }
 
     /// Removes the responses of a group that an unsafe request of the key's origin has changed (RFC 9875). Where there are many, a
@@ -94,7 +92,6 @@ impl Cache {
         for label in purge.labels() {
             is_all &= self.purge_label(label, AT_ONCE_MAX, &mut sweep);
         }
-        self.settle();
         (!is_all).then_some(purge)
     }
 
@@ -161,7 +158,7 @@ impl Cache {
         self.counters.removed.fetch_add(gone.len() as u64, Ordering::Relaxed);
         match left.is_empty() {
             true => _ = self.entries.remove(&key[..]),
-            false => self.entries.insert(key.clone(), CacheEntry::new(key, left, None)),
+            false => self.entries.insert(key.clone(), self.entry(key, left, None)),
         }
         self.note_outcome(key, sweep.outcome, sweep.now_s);
     }

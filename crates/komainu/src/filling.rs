@@ -73,17 +73,15 @@ impl FillSink {
             return;
         }
         match (self.pending.take(), is_whole) {
-            (Some((status, fields, variant, freshness)), true) => match self.fill.body() {
-                Some(body) => {
+            (Some((status, fields, variant, freshness)), true) => {
+                if let Some(body) = self.fill.body() {
                     let object = Object::new(status, fields, body, variant, freshness);
                     // What was purged meanwhile still answers those who waited.
                     let object = self.cache.counted(object);
                     self.fill.belongs_to(object.clone());
                     self.store(object);
                 }
-                // It did not say so before.
-                None => self.note(Outcome::Refused(NotStored::TooLarge)),
-            },
+            }
             (_, false) if !self.is_answered.get() => self.note(Outcome::BrokenOff),
             _ => {}
         }
@@ -251,6 +249,11 @@ impl ResponseSink for FillSink {
             self.fill.stop_keeping();
         }
         self.fill.write(bytes);
+        if !self.fill.is_kept() && self.pending.take().is_some() {
+            // It did not say so before. Further requests ask for themselves.
+            self.note(Outcome::Refused(NotStored::TooLarge));
+            self.cache.refuse(self.fill.key(), NotStored::TooLarge, self.core.unix_s());
+        }
     }
 
     fn backlog(&self) -> usize {
