@@ -18,6 +18,8 @@ const PIECE_BYTES: usize = 64 * 1024;
 const WINDOW_BYTES: u64 = 128 * 1024;
 /// How far a reader of such a response may be behind, in objects of the largest size.
 const LAG_OBJECTS_MAX: u64 = 2;
+/// The same in bytes, where objects are small.
+const LAG_BYTES_MAX: u64 = 4 << 20;
 /// Interim responses that are kept for those who wait; further ones are left out.
 const INTERIMS_MAX: usize = 8;
 /// Bytes of their fields together.
@@ -298,7 +300,7 @@ impl Fill {
         if state.keeps && state.len > self.object_bytes_max {
             state.keeps = false;
         }
-        state.end_slow(self.object_bytes_max.saturating_mul(LAG_OBJECTS_MAX));
+        state.end_slow(self.object_bytes_max.saturating_mul(LAG_OBJECTS_MAX).max(LAG_BYTES_MAX));
         state.drop_read();
         state.wake_readers();
     }
@@ -321,6 +323,12 @@ impl Fill {
         let mut state = self.state();
         state.keeps = false;
         state.drop_read();
+    }
+
+    /// Whether all of its content is kept so far, to be stored.
+    #[must_use]
+    pub fn is_kept(&self) -> bool {
+        self.state().keeps
     }
 
     /// The content is complete.

@@ -1,7 +1,8 @@
-//! The cache of responses: what may be stored and how long it is fresh (RFC 9111), and the store in memory.
+//! The cache of responses: what may be stored and how long it is fresh (RFC 9111), and the stores in memory
+//! and on disk.
 //!
-//! This crate owns the decisions, as functions without I/O and clocks, the stored responses, shared by all cores, and the
-//! responses on their way, which many requests may wait for. It never opens a socket, knows no upstream server, no application
+//! This crate owns the decisions, as functions without I/O and clocks, the stored responses, in memory for all cores and on
+//! disk, and the responses on their way, which many requests may wait for. It never opens a socket, knows no upstream server, no application
 //! and no configuration file: `komainu` puts it in front of handlers.
 //!
 //! Modules, from low to high; a module uses only those above it.
@@ -23,12 +24,21 @@ pub mod answer;
 pub mod status;
 pub mod purge;
 pub mod fill;
+mod record;
+mod disk_index;
+mod disk_folder;
+mod disk_thread;
+pub mod disk;
+mod loads;
 pub mod store;
 pub mod purging;
 
 pub use answer::{Selected, select};
+pub use disk::{Disk, DiskLookup, DiskOptions, DiskStats, FromDisk};
+pub use disk_thread::{DiskEvent, DiskReport};
 pub use fill::{BrokenOff, Fill, FillHead, FillReader, FillResponse, InterimResponse, Validated};
 pub use freshness::{Freshness, RequestFacts, ResponseTimes, assess, decided_by};
+pub use loads::{DiskLoad, LoadGuard, LoadWaiter};
 pub use not_stored::NotStored;
 pub use object::{Object, StoredBody, stored_fields};
 pub use outcomes::Outcome;

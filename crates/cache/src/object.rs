@@ -162,6 +162,21 @@ impl Object {
         freshness
     }
 
+    /// The same, without what a soft purge has changed.
+    pub(crate) fn freshness_when_stored(&self) -> Freshness {
+        self.freshness
+    }
+
+    /// When a soft purge made it stale, in seconds since 1970; `u64::MAX` for never.
+    pub(crate) fn expired_s(&self) -> u64 {
+        self.expired_s.load(Ordering::Acquire)
+    }
+
+    /// The same response with this content.
+    pub(crate) fn with_body(self, body: StoredBody) -> Object {
+        Object { body, ..self }
+    }
+
     /// Makes it stale from now on; it may still be used where stale responses may. False where that was done before.
     pub fn expire(&self, now_s: u64) -> bool {
         self.expired_s.fetch_min(now_s, Ordering::AcqRel) == u64::MAX

@@ -11,7 +11,7 @@ use crate::key::url;
 use crate::object::Object;
 use crate::outcomes::Outcome;
 use crate::purge::{Purge, origin};
-use crate::store::{Cache, CacheEntry};
+use crate::store::Cache;
 use crate::tags::{LabelKind, label};
 
 /// Keys that are looked at under one lock.
@@ -52,7 +52,7 @@ impl Cache {
     ///
     /// All but exact purges may take long: they are for threads that serve nothing.
     pub fn purge(&self, purge: &Purge, is_soft: bool, now_s: u64) -> Purged {
-        self.note_purge(purge);
+        let on_disk = self.note_purge(purge, is_soft.then_some(now_s), true);
         self.counters.purges.fetch_add(1, Ordering::Relaxed);
         let mut sweep = Sweep::new(purge, is_soft, now_s);
         match purge {
@@ -69,17 +69,16 @@ impl Cache {
                 self.purge_keys(&keys, &mut sweep);
             }
         }
+        sweep.purged.objects = sweep.purged.objects.max(on_disk);
         self.counters.purged.fetch_add(sweep.purged.objects, Ordering::Relaxed);
-        self.settle();
         sweep.purged
     }
 
     /// Removes what is stored for a URL that an unsafe request has changed (RFC 9111 section 4.4).
     pub fn invalidate(&self, key: &[u8], now_s: u64) {
         let purge = Purge::Exact(url(key).to_vec());
-        self.note_purge(&purge);
+        self.note_purge(&purge, None, false);
         self.purge_urls(&mut Sweep { outcome: Outcome::Invalidated, ..Sweep::new(&purge, false, now_s) });
-        self.settle();
     }
 
     /// Removes the responses of a group that an unsafe request of the key's origin has changed (RFC 9875). Where there are many, a
@@ -87,20 +86,25 @@ impl Cache {
     #[must_use]
     pub fn invalidate_group(&self, key: &[u8], group: &[u8], now_s: u64) -> Option<Purge> {
         let purge = Purge::Group { group: group.to_vec(), origin: origin(key).to_vec() };
-        self.note_purge(&purge);
+        self.note_purge(&purge, None, false);
         let mut sweep = Sweep { outcome: Outcome::Invalidated, ..Sweep::new(&purge, false, now_s) };
         let mut is_all = true;
         for label in purge.labels() {
             is_all &= self.purge_label(label, AT_ONCE_MAX, &mut sweep);
         }
-        self.settle();
         (!is_all).then_some(purge)
     }
 
-    /// From now on, what was asked for before is not stored, and nobody joins it.
-    fn note_purge(&self, purge: &Purge) {
-        self.purges().add(purge);
+    /// From now on, what was asked for before is not stored, and nobody joins it; nothing that is on disk is found. Returns how
+    /// many responses on disk it is about, where that is known at once: those of a URL. A purge that `is_kept` holds after a
+    /// restart although the process is killed at once.
+    fn note_purge(&self, purge: &Purge, soft_at_s: Option<u64>, is_kept: bool) -> u64 {
+        let mut purges = self.purges();
+        purges.add(purge);
+        let on_disk = self.disk.as_ref().map_or(0, |disk| disk.purge(purge, soft_at_s, is_kept));
+        drop(purges);
         self.fills().retain(|_, fill| !purge.is_of_key(&fill.key));
+        on_disk
     }
 
     fn purge_urls(&self, sweep: &mut Sweep<'_>) {
@@ -154,7 +158,7 @@ impl Cache {
         self.counters.removed.fetch_add(gone.len() as u64, Ordering::Relaxed);
         match left.is_empty() {
             true => _ = self.entries.remove(&key[..]),
-            false => self.entries.insert(key.clone(), CacheEntry::new(key, left, None)),
+            false => self.entries.insert(key.clone(), self.entry(key, left, None)),
         }
         self.note_outcome(key, sweep.outcome, sweep.now_s);
     }

@@ -147,6 +147,16 @@ impl RequestVariant {
         Ok(variant)
     }
 
+    /// The names in lower case, and the values in their normal form.
+    pub(crate) fn selectors(&self) -> &[(Vec<u8>, Option<Vec<u8>>)] {
+        &self.0
+    }
+
+    /// That of a response which was stored before.
+    pub(crate) fn of_selectors(selectors: Vec<(Vec<u8>, Option<Vec<u8>>)>) -> RequestVariant {
+        RequestVariant(selectors)
+    }
+
     /// Whether a response selected by this answers that request.
     #[must_use]
     pub fn answers(&self, request: (&Head, &[u8])) -> bool {

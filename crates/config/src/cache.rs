@@ -5,8 +5,9 @@ use crate::cache_rule::CacheRule;
 use crate::check::Checker;
 use crate::node::Node;
 use crate::record::{directives, table};
-use crate::shape::{Flag, List, Maybe, Shape, Size, Time, Toggle};
+use crate::shape::{Flag, List, Maybe, PathShape, Shape, Size, Time, Toggle};
 use crate::units::{GIB, KIB, MIB};
+use std::path::PathBuf;
 use std::time::Duration;
 
 const DAY: Duration = Duration::from_secs(86_400);
@@ -39,6 +40,28 @@ directives! {
         "memory" memory_bytes_max: u64 = "64MiB", Size { min: MIB, max: 1024 * GIB };
         /// Content of the largest response that is stored; at most a sixteenth of `memory`.
         "object" object_bytes_max: u64 = "4MiB", Size { min: KIB, max: 64 * GIB };
+        /// A second store on disk, which survives a restart.
+        "disk" disk: Option<CacheDisk> = absent("none"), Maybe(table::<CacheDisk>());
+    }
+}
+
+directives! {
+    /// The cache on disk. What is stored in memory and fresh for ten seconds or more is written to it too, and is found there once
+    /// memory has no room for it, and after a restart.
+    ///
+    /// ```toml
+    /// [cache]
+    /// disk = { path = "/var/cache/komainu", size = "10GiB" }
+    /// ```
+    ///
+    /// Each response is a file with checksums. One that is damaged or half-written is dropped. While the folder cannot be written
+    /// to (the disk is full or fails), memory alone is used; the error log says so once. One process uses a folder at a time.
+    CacheDisk in "`disk` of `[cache]`" {
+        /// The folder. Started as root, the server makes it, for the user that it runs as; a change needs a restart while
+        /// `sandbox` is on.
+        "path" path: PathBuf = required(""), PathShape("a folder");
+        /// Bytes of the disk that it may take, in whole blocks. Those that were stored first and not used since leave first.
+        "size" bytes_max: u64 = "1GiB", Size { min: MIB, max: 1 << 50 };
     }
 }
 

@@ -72,7 +72,7 @@ pub use acme::{Acme, AcmeChallenge, AcmeDirectory, AcmeDns, DnsAddress, External
 pub use app::{
     App, AppLimits, AppSandbox, AppTimeouts, AppWebSockets, ClientAbort, Lifespan, Mounted, Recycle, Workers,
 };
-pub use cache::{CachePolicy, CacheStore};
+pub use cache::{CacheDisk, CachePolicy, CacheStore};
 pub use cache_purge::{CachePurge, token};
 pub use cache_rule::{CacheKey, CacheRule, IgnoredField, QueryKey, StatusMatch, StripCookies};
 pub use check::InvalidValue;

@@ -3,12 +3,12 @@
 use crate::record::{DirectiveTable, chapters, table};
 use crate::shape::Shape;
 use crate::{
-    Acme, AcmeDirectory, AcmeDns, App, AppLimits, AppSandbox, AppTimeouts, AppWebSockets, CacheKey,
-    CachePolicy, CachePurge, CacheRule, CacheStore, ClientTls, Compress, CompressResponses, Config, Control,
-    Eject, ExternalAccountBinding, Files, Forwarded, Health, KeepAlive, Limits, Listener, Log, Mounted,
-    OpenFiles, Proxy, ProxyHeaders, ProxyLimits, ProxyTimeouts, ProxyTls, Recycle, Redirect, Respond,
-    ResponseHeaders, Retry, Route, RouteLimits, RouteTimeouts, Site, SiteTls, Timeouts, Tls, TrustedProxies,
-    Upstream, Workers,
+    Acme, AcmeDirectory, AcmeDns, App, AppLimits, AppSandbox, AppTimeouts, AppWebSockets, CacheDisk,
+    CacheKey, CachePolicy, CachePurge, CacheRule, CacheStore, ClientTls, Compress, CompressResponses, Config,
+    Control, Eject, ExternalAccountBinding, Files, Forwarded, Health, KeepAlive, Limits, Listener, Log,
+    Mounted, OpenFiles, Proxy, ProxyHeaders, ProxyLimits, ProxyTimeouts, ProxyTls, Recycle, Redirect,
+    Respond, ResponseHeaders, Retry, Route, RouteLimits, RouteTimeouts, Site, SiteTls, Timeouts, Tls,
+    TrustedProxies, Upstream, Workers,
 };
 use crate::{check::Checker, node::Node};
 use std::path::Path;
@@ -41,6 +41,7 @@ fn written_out_defaults_change_nothing() {
         written_out::<Log>(),
         written_out::<OpenFiles>(),
         written_out::<CacheStore>(),
+        written_out::<CacheDisk>(),
         written_out::<CachePolicy>(),
         written_out::<CachePurge>(),
         written_out::<CacheRule>(),

@@ -6,8 +6,9 @@ use std::io;
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
-use cache::Cache;
+use cache::{Cache, Disk, DiskEvent, DiskOptions};
 use coding::Effort;
 use config::matcher::Routes;
 use config::{Action, Config, EncodedSlashes};
@@ -26,7 +27,7 @@ use crate::metrics::{CoreMetrics, RouteLabels};
 use crate::notice::ErrorLog;
 use crate::pages::SitePages;
 use crate::purge_method::{PurgeAccess, PurgeToken};
-use crate::router::{Handler, Route, RouteEdits, RouteTable, SiteHttps, Strip, TemplateEdits};
+use crate::router::{ClientAccess, Handler, Route, RouteEdits, RouteTable, SiteHttps, Strip, TemplateEdits};
 use crate::tls::TlsPlan;
 use crate::upstreams::GroupPlan;
 
@@ -41,6 +42,10 @@ fn introducers(trusted: &config::TrustedProxies) -> Option<TrustedProxies> {
 
 /// The part of `limits.memory` that the cache of responses takes at most.
 const CACHE_SHARE: u64 = 4;
+/// How long a start waits until it is known what is on disk, so that the first requests find it.
+const DISK_WAIT: Duration = Duration::from_millis(500);
+/// How long after a failure the cache on disk is tried again.
+const DISK_RETRY: Duration = Duration::from_secs(30);
 
 /// A configuration, and the state of its upstream groups, shared by all cores.
 pub(crate) struct ServerPlan {
@@ -78,7 +83,7 @@ impl ServerPlan {
             port => port,
         };
         let cache_before = before.and_then(|plan| plan.cache.as_ref());
-        let cache = response_cache(&config, cache_before, hosting.map(Hosting::memory));
+        let cache = response_cache(&config, cache_before, hosting)?;
         let before = before.map(|plan| plan.groups.shared.as_slice()).unwrap_or_default();
         let groups = GroupPlan::new(&config, before, &spill, &files)?;
         let purge_tokens = purge_tokens(&config, &files)?;
@@ -261,10 +266,6 @@ fn route(
         }
         Action::Respond(respond) => fixed_response(respond),
     };
-    let place = || {
-        let has_cache = |route| config.settings(Some(site), Some(route)).cache.is_some();
-        RoutePlace::new(&config.sites[site].routes, index, has_cache)
-    };
     let ms = |time: std::time::Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX / 4);
     Ok(Route {
         handler,
@@ -279,23 +280,23 @@ fn route(
         body_ms: ms(settings.body_timeout),
         write_ms: ms(settings.write_timeout),
         edits: secure_edits(&settings.response_headers, &config.sites[site]),
+        client_access: client_access(&config.sites[site], route),
         label: core_context.map_or(0, |of| of.metrics.label(&labels(&config.sites[site], route))),
-        cache: plan
-            .cache
-            .clone()
-            .zip(settings.cache)
-            .map(|(cache, policy)| route_cache(cache, policy, place(), plan, core_context)),
+        cache: route_cache(plan, (site, index), core_context),
         compression: settings.compress.map(|compress| Rc::new(compression(compress))),
     })
 }
 
+/// The cache of a route.
 fn route_cache(
-    cache: Arc<Cache>,
-    policy: &config::CachePolicy,
-    place: RoutePlace,
     plan: &ServerPlan,
+    (site, index): (usize, usize),
     core_context: Option<CoreContext<'_>>,
-) -> RouteCache {
+) -> Option<RouteCache> {
+    let config = &plan.config;
+    let policy_of = |route| config.settings(Some(site), Some(route)).cache;
+    let policy = policy_of(index)?;
+    let place = RoutePlace::new(&config.sites[site].routes, index, |route| policy_of(route).is_some());
     let access = |purge: &config::CachePurge| PurgeAccess {
         token: match (&purge.token, &purge.token_file) {
             (Some(token), _) => Some(PurgeToken::new(token.as_bytes())),
@@ -306,7 +307,7 @@ fn route_cache(
         notices: core_context.map(|core_context| core_context.notices.clone()),
     };
     let purge = policy.purge.as_ref().map(access).map(Rc::new);
-    RouteCache { cache, rules: Rc::new(CacheRules::new(policy, place)), purge }
+    Some(RouteCache { cache: plan.cache.clone()?, rules: Rc::new(CacheRules::new(policy, place)), purge })
 }
 
 /// The tokens in files, of those who may purge.
@@ -320,6 +321,16 @@ fn purge_tokens(config: &Config, files: &ConfigFiles) -> io::Result<HashMap<Path
         tokens.insert(path.clone(), PurgeToken::new(token.as_bytes()));
     }
     Ok(tokens)
+}
+
+/// The clients that a route answers: its site has to answer them too.
+fn client_access(site: &config::Site, route: &config::Route) -> ClientAccess {
+    let allow = [&site.allow, &route.allow].into_iter().flatten();
+    let deny = [&site.deny, &route.deny].into_iter().filter(|denied| !denied.is_empty());
+    ClientAccess {
+        allow: allow.map(|allowed| sources(allowed)).collect(),
+        deny: deny.map(|denied| sources(denied)).collect(),
+    }
 }
 
 /// What the requests of a route are counted under.
@@ -343,23 +354,56 @@ fn labels(site: &config::Site, route: &config::Route) -> RouteLabels {
 fn response_cache(
     config: &Config,
     before: Option<&Arc<Cache>>,
-    memory: Option<&net::MemoryBudget>,
-) -> Option<Arc<Cache>> {
+    hosting: Option<&Hosting>,
+) -> io::Result<Option<Arc<Cache>>> {
     let routes = config.sites.iter().enumerate();
     let mut routes = routes.flat_map(|(site, each)| (0..each.routes.len()).map(move |route| (site, route)));
     if !routes.any(|(site, route)| config.settings(Some(site), Some(route)).cache.is_some()) {
-        return None;
+        return Ok(None);
     }
-    let memory = memory.cloned().unwrap_or_default();
+    let memory = hosting.map(Hosting::memory).cloned().unwrap_or_default();
     let limits = cache::StoreLimits {
         bytes_max: config.cache.memory_bytes_max.min(memory.bytes_max() / CACHE_SHARE),
         object_bytes_max: config.cache.object_bytes_max,
         ..cache::StoreLimits::default()
     };
-    if let Some(cache) = before.filter(|cache| cache.wanted_limits() == limits) {
-        return Some(cache.clone());
+    let disk_before = before.and_then(|cache| cache.disk());
+    let disk = cache_disk(config, limits.bytes_max, disk_before, hosting)?;
+    let is_same = |before: &Arc<Cache>| {
+        let disks = (before.disk().map(Arc::as_ptr), disk.as_ref().map(Arc::as_ptr));
+        before.wanted_limits() == limits && disks.0 == disks.1
+    };
+    if let Some(cache) = before.filter(|cache| is_same(cache)) {
+        return Ok(Some(cache.clone()));
     }
-    Some(Arc::new(Cache::new(limits, Arc::new(move |before, after| memory.change(before, after)))))
+    let cache = Cache::new(limits, Arc::new(move |before, after| memory.change(before, after)));
+    Ok(Some(Arc::new(cache.with_disk(disk))))
+}
+
+/// The cache on disk, where there is one; the one before where its options stay.
+fn cache_disk(
+    config: &Config,
+    memory_bytes_max: u64,
+    before: Option<&Arc<Disk>>,
+    hosting: Option<&Hosting>,
+) -> io::Result<Option<Arc<Disk>>> {
+    // A check of the configuration opens nothing.
+    let (Some(wanted), Some(hosting)) = (&config.cache.disk, hosting) else { return Ok(None) };
+    let options = DiskOptions {
+        path: wanted.path.clone(),
+        bytes_max: wanted.bytes_max,
+        index_bytes_max: memory_bytes_max / 2,
+        wait: DISK_WAIT,
+        retry: DISK_RETRY,
+    };
+    if let Some(disk) = before.filter(|disk| *disk.options() == options) {
+        return Ok(Some(disk.clone()));
+    }
+    let (memory, notices) = (hosting.memory().clone(), hosting.notices().clone());
+    let account = Arc::new(move |before, after| memory.change(before, after));
+    let path = wanted.path.clone();
+    let report = Arc::new(move |event: DiskEvent<'_>| notices.cache_disk(&path, &event));
+    Ok(Some(Arc::new(Disk::open(options, account, report)?)))
 }
 
 /// Reports of root folders go to the log.

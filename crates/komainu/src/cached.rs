@@ -11,8 +11,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::Poll;
 
 use cache::{
-    BrokenOff, Cache, CacheEntry, FillHead, FillReader, FillResponse, FillStart, ForwardReason, Object,
-    RequestFacts, SearchRule, Selected, Validated, answer, key, status, tags, vary,
+    BrokenOff, Cache, CacheEntry, DiskLoad, FillHead, FillReader, FillResponse, FillStart, ForwardReason,
+    Object, RequestFacts, SearchRule, Selected, Validated, answer, key, status, tags, vary,
 };
 use http::{BodySize, Fields, Length, Method, Name, Status};
 use net::{Core, DefaultFields, Exchange, Fault, HeadTap, Request};
@@ -86,10 +86,20 @@ impl RouteCache {
             let keys = self.keys(&x.request(), matched);
             return Box::pin(access.serve(x, &self.cache, keys)).await;
         }
-        let lookup = match self.look_up(&x.request(), matched, x.core().unix_s()) {
+        let mut lookup = match self.look_up(&x.request(), matched, x.core().unix_s(), None) {
             Ok(lookup) => lookup,
             Err(why) => return self.pass(x, origin(), matched, why).await,
         };
+        if let Lookup::Miss(miss) = &lookup
+            && miss.stale.is_none()
+            && let Some(load) = self.cache.begin_load(&miss.key)
+        {
+            // Boxed, as it is seldom.
+            let loaded = Box::pin(self.load(x, load, &miss.key)).await;
+            if let Ok(again) = self.look_up(&x.request(), matched, x.core().unix_s(), loaded) {
+                lookup = again;
+            }
+        }
         match lookup {
             Lookup::Fresh(object) => {
                 count(&self.cache.counters.hits);
@@ -109,7 +119,24 @@ impl RouteCache {
         }
     }
 
-    /// What is stored for a request.
+    /// The response on disk, which is in memory from now on.
+    async fn load(&self, x: &Exchange<'_>, load: DiskLoad, key: &[u8]) -> Option<Arc<Object>> {
+        match load {
+            DiskLoad::Read(on_disk, _guard) => {
+                let request = x.detach();
+                let (head, bytes) = (request.head().0.clone(), request.head().1.to_vec());
+                let read = x.core().offload(move || on_disk.read((&head, &bytes))).await?;
+                let keeps = x.core().memory().pressure() < net::Pressure::High;
+                self.cache.admit(key, read, keeps)
+            }
+            DiskLoad::Wait(waiter) => {
+                poll_fn(|cx| waiter.poll(cx)).await;
+                None
+            }
+        }
+    }
+
+    /// What is stored for a request, where `loaded` was read from disk.
     ///
     /// # Errors
     /// Why the cache has no part in it.
@@ -118,6 +145,7 @@ impl RouteCache {
         request: &Request<'_>,
         matched: MatchedRules,
         now_s: u64,
+        loaded: Option<Arc<Object>>,
     ) -> Result<Lookup, ForwardReason> {
         match request.method() {
             Method::Get | Method::Head => {}
@@ -137,6 +165,7 @@ impl RouteCache {
             }
             let entry = self.cache.find(key);
             let object = entry.as_ref().and_then(|entry| entry.select(request.head()));
+            let object = object.or(loaded.as_ref());
             // What was stored under another configuration may have been made for other requests.
             let is_of_rule = |object: &&Arc<Object>| rule.is_none_or(|rule| object.variant.has(&rule.fields));
             match object.filter(is_of_rule) {

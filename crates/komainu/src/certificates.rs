@@ -2,9 +2,8 @@
 //! with them.
 
 use std::collections::BTreeSet;
-use std::fs;
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 use std::time::SystemTime;
@@ -15,7 +14,6 @@ use control::{
     Environment, ExternalAccount, HttpChallenges, Intervals, Issuer, Options, StapleOwner, Subject, TsigKey,
 };
 use net::{CertificateStore, ServerCertificate, without_marks};
-use rustix::fs::{Gid, Mode, OFlags, Uid};
 
 use crate::config_files::ConfigFiles;
 use crate::link::SupervisorLink;
@@ -392,8 +390,7 @@ pub(crate) fn default_state_folder(is_system: bool) -> PathBuf {
     }
 }
 
-/// In the supervisor: makes the state folder for the user who serves. One that is there is given to the user only while it
-/// is empty.
+/// In the supervisor: makes the state folder for the user who serves.
 ///
 /// # Errors
 /// Why it cannot be made.
@@ -402,35 +399,15 @@ pub(crate) fn make_state_folder(config: &Config, identity: &Identity) -> io::Res
         return Ok(());
     }
     let path = state_folder(config, true);
-    let made = || {
-        if let Some(parent) = path.parent() {
-            fs::create_dir_all(parent)?;
-        }
-        match fs::DirBuilder::new().mode(0o700).create(&path) {
-            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
-            _ => {}
-        }
-        // What is opened here is what changes its owner, whatever the path names by then.
-        let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let folder = rustix::fs::open(&path, flags, Mode::empty())?;
-        let is_roots = rustix::fs::fstat(&folder)?.st_uid == 0;
-        let is_empty = fs::read_dir(&path)?.next().is_none();
-        if is_roots && is_empty {
-            rustix::fs::fchown(
-                &folder,
-                Some(Uid::from_raw(identity.uid)),
-                Some(Gid::from_raw(identity.gid)),
-            )?;
-        }
-        Ok(())
-    };
-    made().map_err(|error| {
+    identity.make_folder(&path).map_err(|error| {
         io::Error::new(error.kind(), format!("the state folder {}: {error}", path.display()))
     })
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     fn config(text: &str) -> Config {

@@ -73,17 +73,15 @@ impl FillSink {
             return;
         }
         match (self.pending.take(), is_whole) {
-            (Some((status, fields, variant, freshness)), true) => match self.fill.body() {
-                Some(body) => {
+            (Some((status, fields, variant, freshness)), true) => {
+                if let Some(body) = self.fill.body() {
                     let object = Object::new(status, fields, body, variant, freshness);
                     // What was purged meanwhile still answers those who waited.
                     let object = self.cache.counted(object);
                     self.fill.belongs_to(object.clone());
                     self.store(object);
                 }
-                // It did not say so before.
-                None => self.note(Outcome::Refused(NotStored::TooLarge)),
-            },
+            }
             (_, false) if !self.is_answered.get() => self.note(Outcome::BrokenOff),
             _ => {}
         }
@@ -151,7 +149,15 @@ impl FillSink {
 
     /// Which requests the response answers.
     fn variant(&self, fields: &Fields, policy: &Policy) -> Result<RequestVariant, VaryFault> {
-        let key = self.rules.variant_fields(self.matched);
+        let mut key = self.rules.variant_fields(self.matched);
+        // An origin that repeats `Origin` depends on it, whether or not it says so.
+        let allowed = fields.first(b"access-control-allow-origin");
+        let is_origin = |field: &&http::Field| field.name.of(&self.bytes).eq_ignore_ascii_case(b"origin");
+        if let Some(origin) = self.head.fields.iter().find(is_origin)
+            && allowed == Some(origin.value.of(&self.bytes))
+        {
+            key.add_field("origin");
+        }
         RequestVariant::with(fields, (&self.head, &self.bytes), &key, policy.rule.ignores_vary)
     }
 
@@ -243,6 +249,11 @@ impl ResponseSink for FillSink {
             self.fill.stop_keeping();
         }
         self.fill.write(bytes);
+        if !self.fill.is_kept() && self.pending.take().is_some() {
+            // It did not say so before. Further requests ask for themselves.
+            self.note(Outcome::Refused(NotStored::TooLarge));
+            self.cache.refuse(self.fill.key(), NotStored::TooLarge, self.core.unix_s());
+        }
     }
 
     fn backlog(&self) -> usize {

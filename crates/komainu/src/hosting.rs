@@ -298,6 +298,11 @@ impl Hosting {
         &self.memory
     }
 
+    /// The error log.
+    pub(crate) fn notices(&self) -> &ErrorLog {
+        &self.notices
+    }
+
     /// The store of temporary files.
     pub(crate) fn spill(&self) -> &Arc<SpillStore> {
         &self.spill

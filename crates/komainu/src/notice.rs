@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Instant, SystemTime};
 
+use cache::DiskEvent;
 use config::Level;
 use files::RootState;
 use proxy::{HealthChange, UpstreamError, UpstreamEvent};
@@ -108,6 +109,27 @@ impl ErrorLog {
             }
             RootState::Unknown(error) => self.warn(&format!(
                 "files.root {path}: cannot check whether it has changed: {error}; the open folder is still served"
+            )),
+        }
+    }
+
+    /// The cache on disk.
+    pub(crate) fn cache_disk(&self, path: &Path, event: &DiskEvent<'_>) {
+        let path = path.display();
+        match event {
+            DiskEvent::Opened(files, bytes) => {
+                self.info(&format!("cache.disk {path}: {files} responses, {} MiB", bytes >> 20));
+            }
+            DiskEvent::InUse => self.warn(&format!(
+                "cache.disk {path}: another process uses the folder; responses are cached in memory until it ends"
+            )),
+            DiskEvent::Failed(error) => {
+                self.error(&format!("cache.disk {path}: {error}; responses are cached in memory alone"));
+            }
+            DiskEvent::Recovered => self.info(&format!("cache.disk {path}: responses are written again")),
+            DiskEvent::Dropped(file, error, count) => self.warn(&format!(
+                "cache.disk: dropped {}: {error} ({count} files since the start)",
+                file.display()
             )),
         }
     }

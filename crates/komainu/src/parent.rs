@@ -95,6 +95,11 @@ pub(crate) fn supervise(
     if let Err(error) = certificates::make_state_folder(&config, &identity) {
         notices.error(&error.to_string());
     }
+    if let Some(disk) = &config.cache.disk
+        && let Err(error) = identity.make_folder(&disk.path)
+    {
+        notices.error(&format!("cache.disk {}: {error}", disk.path.display()));
+    }
     let control = Socket::bind();
     if let Err(error) = &control {
         notices.warn(&format!("`komainu status`, `reload` and `upgrade` will not work: {error}"));

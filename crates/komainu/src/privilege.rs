@@ -1,9 +1,13 @@
 //! The user that a server started as root serves as, and how a process gives up root's rights for good.
 
+use std::fs;
 use std::io;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::Path;
 
 use config::Config;
 use nix::unistd::{Gid, Group, Uid, User, getgrouplist, setgroups, setresgid, setresuid};
+use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::thread::{
     CapabilitySet, CapabilitySets, capabilities, remove_capability_from_bounding_set, set_capabilities,
@@ -61,6 +65,30 @@ impl Identity {
             None => number(user).unwrap_or(NOBODY),
         };
         Ok(Identity { name: user.to_owned(), uid, gid, groups })
+    }
+
+    /// As root: makes a folder for this user. One that is there is given to the user only while it is empty.
+    ///
+    /// # Errors
+    /// Why it cannot be made.
+    pub(crate) fn make_folder(&self, path: &Path) -> io::Result<()> {
+        if let Some(parent) = path.parent() {
+            fs::create_dir_all(parent)?;
+        }
+        match fs::DirBuilder::new().mode(0o700).create(path) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+            _ => {}
+        }
+        // What is opened here is what changes its owner, whatever the path names by then.
+        let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let folder = rustix::fs::open(path, flags, Mode::empty())?;
+        let is_roots = rustix::fs::fstat(&folder)?.st_uid == 0;
+        let is_empty = fs::read_dir(path)?.next().is_none();
+        if is_roots && is_empty {
+            let (user, group) = (rustix::fs::Uid::from_raw(self.uid), rustix::fs::Gid::from_raw(self.gid));
+            rustix::fs::fchown(&folder, Some(user), Some(group))?;
+        }
+        Ok(())
     }
 
     /// The user for a server that was started as root and names none.

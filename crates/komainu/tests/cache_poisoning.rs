@@ -81,7 +81,8 @@ const FIELDS: &[(&str, Left)] = &[
     (" X-A: evil", Refused),
     ("X-A: a\r\n X-B: evil", Refused),
     ("Content-Length: 4\r\nTransfer-Encoding: chunked\r\n\r\nevil", Refused),
-    // `Vary` of the response decides: the origin varies by this field.
+    // `Vary` of the response decides: the origin varies by `X-Varied`, and says nothing of `Origin`, which it allows.
+    ("Origin: https://evil.test", Apart),
     ("X-Varied: evil", Apart),
     ("X-Varied: \tevil", Apart),
     // Who asks for nothing to be stored gets that.
@@ -168,7 +169,12 @@ fn reflecting() -> Origin {
             }
             // What servers answer to heads that are beyond their limits.
             _ if oversized => answer("400 Bad Request", "", "too large"),
-            _ => answer("200 OK", "Cache-Control: max-age=3600\r\nVary: X-Varied\r\n", &body),
+            _ => {
+                let allowed =
+                    ask.field("Origin").first().map(|one| format!("Access-Control-Allow-Origin: {one}\r\n"));
+                let fields = "Cache-Control: max-age=3600\r\nVary: X-Varied\r\n".to_owned();
+                answer("200 OK", &(fields + &allowed.unwrap_or_default()), &body)
+            }
         }
     })
 }

@@ -5,6 +5,7 @@ mod origin;
 mod rig;
 
 use std::io::{Read, Write};
+use std::os::unix::fs::PermissionsExt;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use origin::{Ask, Origin, answer};
@@ -230,6 +231,40 @@ fn the_method_purges_for_those_who_may() {
     // Without `purge` it is a method as any other.
     purge_as(&rig, "/open/a", "").expect_status(200);
     assert!(origin.last().line().starts_with("PURGE /open/a "));
+}
+
+#[test]
+fn the_token_is_read_by_who_may_read_it() {
+    let origin = origin();
+    for kind in rig::kinds() {
+        let folder = Folder::new();
+        folder.write("token", TOKEN);
+        std::fs::set_permissions(folder.at("token"), std::fs::Permissions::from_mode(0o600)).unwrap();
+        let config = |token: &str| {
+            format!(
+                "{}{kind}[[route]]\nproxy = \"{}\"\ncache = {{ purge = {{ token_file = \"{token}\" }} }}\n",
+                listen(&folder),
+                origin.url
+            )
+        };
+        folder.write("komainu.toml", config("token"));
+        folder.write("short.toml", config("short")).write("short", "too-short");
+        let start = |file: &str| {
+            let mut command = komainu();
+            command.arg("start").arg("-c").arg(folder.at(file)).env("RUNTIME_DIRECTORY", folder.at("run"));
+            command
+        };
+        let refused = start("short.toml").output().unwrap();
+        let said = text(&refused.stderr);
+        assert!(!refused.status.success() && said.contains("this token is too short"), "{kind:?}: {said}");
+        let command = start("komainu.toml");
+        let rig = Rig::start(command, folder);
+        rig.get("/a");
+        purge_as(&rig, "/a", "Authorization: Bearer 0123456789abcdef-a-tokem\r\n").expect_status(403);
+        let done = purge_as(&rig, "/a", &format!("Authorization: Bearer {TOKEN}\r\n"));
+        assert!(done.expect_status(200).text().contains("\"objects\":1"), "{kind:?}: {}", done.text());
+        says(&rig, &["stats", "--json"], &["\"purges\": 1"]);
+    }
 }
 
 #[test]

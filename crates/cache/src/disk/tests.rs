@@ -1,0 +1,494 @@
+//! The store on disk, behind a cache with little memory: what is found, what is not, and when.
+
+use std::fs;
+use std::path::Path;
+use std::sync::Mutex;
+use std::sync::atomic::AtomicI64;
+use std::time::Instant;
+
+use http::RequestHead;
+
+use super::*;
+use crate::disk_thread::DiskEvent;
+use crate::object::tests::object;
+use crate::store::{Cache, FillStart, StoreLimits};
+
+const MIB: u64 = 1 << 20;
+
+/// A folder that is removed with its test.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new() -> Folder {
+        static COUNT: AtomicU64 = AtomicU64::new(0);
+        let name = format!("komainu-disk-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+        let path = std::env::temp_dir().join(name);
+        let _ = fs::remove_dir_all(&path);
+        Folder(path)
+    }
+
+    /// As it is after the process was killed now: whatever it would do next is not done.
+    fn killed(&self) -> Folder {
+        let copy = Folder::new();
+        // First, as the files that a purge is about are removed before it leaves the list.
+        fs::create_dir_all(&copy.0).unwrap();
+        let purges = fs::read(self.0.join("purges")).unwrap();
+        copy_folder(&self.0, &copy.0);
+        fs::write(copy.0.join("purges"), purges).unwrap();
+        copy
+    }
+
+    fn files(&self) -> Vec<PathBuf> {
+        let folders = fs::read_dir(&self.0).unwrap().map(|entry| entry.unwrap().path());
+        let folders = folders.filter(|path| path.is_dir());
+        folders.flat_map(|path| fs::read_dir(path).unwrap().map(|entry| entry.unwrap().path())).collect()
+    }
+}
+
+fn copy_folder(from: &Path, to: &Path) {
+    fs::create_dir_all(to).unwrap();
+    for entry in fs::read_dir(from).unwrap() {
+        let (path, to) = (entry.as_ref().unwrap().path(), to.join(entry.unwrap().file_name()));
+        if path.is_dir() {
+            copy_folder(&path, &to);
+        } else if let Err(error) = fs::copy(&path, &to) {
+            // It was removed meanwhile.
+            assert_eq!(error.kind(), io::ErrorKind::NotFound);
+        }
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// A cache on disk whose memory holds next to nothing, and what it has reported.
+struct Rig {
+    cache: Cache,
+    reports: Arc<Mutex<Vec<String>>>,
+    held: Arc<AtomicI64>,
+    folder: DiskFolder,
+}
+
+fn options(folder: &Folder, bytes_max: u64) -> DiskOptions {
+    let (wait, retry) = (Duration::from_secs(30), Duration::from_millis(20));
+    DiskOptions { path: folder.0.clone(), bytes_max, index_bytes_max: 64 * MIB, wait, retry }
+}
+
+fn rig_with(options: DiskOptions) -> Rig {
+    let reports: Arc<Mutex<Vec<String>>> = Arc::default();
+    let held: Arc<AtomicI64> = Arc::default();
+    let (theirs, account) = (reports.clone(), held.clone());
+    let folder = DiskFolder::new(options.path.clone());
+    let account: Arc<dyn Fn(u64, u64) + Send + Sync> =
+        Arc::new(move |before, after| _ = account.fetch_add(after as i64 - before as i64, Ordering::Relaxed));
+    let report = move |event: DiskEvent<'_>| {
+        let text = format!("{event:?}");
+        theirs.lock().unwrap().push(text.split(['(', ' ']).next().unwrap().to_owned());
+    };
+    let disk = Disk::open_folder(options, folder.clone(), account.clone(), Arc::new(report)).unwrap();
+    let limits = StoreLimits { bytes_max: MIB, object_bytes_max: MIB, ..StoreLimits::default() };
+    Rig { cache: Cache::new(limits, account).with_disk(Some(Arc::new(disk))), reports, held, folder }
+}
+
+fn rig(folder: &Folder) -> Rig {
+    rig_with(options(folder, 1024 * MIB))
+}
+
+fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
+    let until = Instant::now() + Duration::from_secs(60);
+    while !condition() {
+        assert!(Instant::now() < until, "in vain: {what}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+impl Rig {
+    fn disk(&self) -> &Disk {
+        self.cache.disk().unwrap()
+    }
+
+    fn put(&self, key: &str, lines: &[(&str, &str)], body: &str) {
+        let FillStart::Lead(fill, _reader) = self.cache.begin(key.as_bytes(), None) else { panic!() };
+        self.cache.store(&fill, self.cache.counted(object(lines, body))).unwrap();
+    }
+
+    fn settle(&self) {
+        eventually("everything is written", || self.disk().is_settled());
+    }
+
+    /// What is read from disk for a GET.
+    fn read(&self, key: &str) -> Option<(Arc<Object>, String)> {
+        let bytes = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n";
+        let mut head = RequestHead::default();
+        assert!(head.parse(bytes, &http::Limits::default()).unwrap());
+        let read = self.cache.find_on_disk(key.as_bytes())?.read((&head, bytes))?;
+        let object = self.cache.admit(key.as_bytes(), read, true)?;
+        let body: Vec<u8> = object.body.slices(0..u64::MAX).flatten().copied().collect();
+        Some((object, String::from_utf8(body).unwrap()))
+    }
+
+    fn body(&self, key: &str) -> Option<String> {
+        self.read(key).map(|(_, body)| body)
+    }
+
+    fn reported(&self) -> Vec<String> {
+        self.reports.lock().unwrap().clone()
+    }
+}
+
+/// The content of number `n`, of any length up to some pieces.
+fn content(n: usize) -> String {
+    let len = n * 7919 % if n.is_multiple_of(50) { 200_000 } else { 5_000 };
+    let mut text = format!("{n}:");
+    text.extend((0..len).map(|at| char::from(b'a' + ((at * 31 + n) % 26) as u8)));
+    text
+}
+
+/// Stores so many, kills, opens again, and compares every byte.
+fn survives(count: usize) {
+    let folder = Folder::new();
+    let first = rig(&folder);
+    for n in 0..count {
+        first.put(&format!("http://a/{n}"), &[("X-N", &n.to_string())], &content(n));
+        while first.disk().shared.queued_bytes.load(Ordering::Relaxed) > 16 * MIB {
+            std::thread::yield_now();
+        }
+    }
+    first.settle();
+    assert_eq!(first.disk().stats().written, count as u64);
+    let killed = folder.killed();
+    let second = rig(&killed);
+    assert_eq!(second.reported(), ["Opened"]);
+    assert_eq!(second.disk().stats().files, count as u64);
+    for n in 0..count {
+        let (object, body) = second.read(&format!("http://a/{n}")).unwrap();
+        assert!(body == content(n), "{n}");
+        assert_eq!(object.fields.first(b"x-n"), Some(n.to_string().as_bytes()));
+    }
+    assert_eq!((second.disk().stats().dropped, second.body("http://a/other")), (0, None));
+    let held = second.held.clone();
+    drop(second);
+    eventually("its memory is released", || held.load(Ordering::Relaxed) == 0);
+}
+
+#[test]
+fn what_is_stored_survives_with_every_byte() {
+    survives(400);
+}
+
+#[test]
+#[ignore = "100,000 files"]
+fn a_hundred_thousand_responses_survive_with_every_byte() {
+    survives(100_000);
+}
+
+#[test]
+fn what_was_being_written_or_is_damaged_is_dropped() {
+    let folder = Folder::new();
+    let first = rig(&folder);
+    for n in 0..40 {
+        first.put(&format!("http://a/{n}"), &[], &content(n));
+    }
+    first.settle();
+    let killed = folder.killed();
+    fs::write(killed.0.join("new"), "half of somethi").unwrap();
+    for (at, path) in killed.files().into_iter().enumerate() {
+        let mut bytes = fs::read(&path).unwrap();
+        match at % 4 {
+            // As power loss leaves them.
+            0 => bytes.truncate(bytes.len() / 2),
+            1 => bytes.fill(0),
+            2 => bytes[40] ^= 1,
+            _ => continue,
+        }
+        fs::write(&path, bytes).unwrap();
+    }
+    let second = rig(&killed);
+    let found: Vec<usize> = (0..40)
+        .filter(|n| match second.body(&format!("http://a/{n}")) {
+            Some(body) => body == content(*n) || panic!("{n} is wrong"),
+            None => false,
+        })
+        .collect();
+    second.settle();
+    assert_eq!((found.len(), second.disk().stats().dropped, killed.files().len()), (10, 30, 10));
+    // One report, and not thirty.
+    assert_eq!(second.reported(), ["Opened", "Dropped"]);
+}
+
+#[test]
+fn a_purge_holds_at_once_and_after_a_restart() {
+    let folder = Folder::new();
+    let first = rig(&folder);
+    let put_all = |rig: &Rig| {
+        for (key, tag) in [
+            ("http://a/1", "x"),
+            ("https://a/1", "y"),
+            ("http://a/p/1", "y"),
+            ("http://a/2", "y x"),
+            ("http://a/3", "z"),
+        ] {
+            rig.put(key, &[("xkey", tag)], key);
+        }
+        for n in 0..20 {
+            rig.put(&format!("http://b/{n}"), &[], "other");
+        }
+    };
+    let found = |rig: &Rig| {
+        let keys = ["http://a/1", "https://a/1", "http://a/p/1", "http://a/2", "http://a/3"];
+        keys.into_iter().filter(|key| rig.body(key).is_some()).collect::<Vec<_>>()
+    };
+    let purge = |text: &str| Purge::of_url(text).unwrap();
+    for (purge, left) in [
+        (purge("http://a/1"), &["https://a/1", "http://a/p/1", "http://a/2", "http://a/3"][..]),
+        (purge("//a/1"), &["http://a/p/1", "http://a/2", "http://a/3"]),
+        (purge("//a/p*"), &["http://a/1", "https://a/1", "http://a/2", "http://a/3"]),
+        (Purge::Tag { tag: b"x".to_vec(), host: None }, &["https://a/1", "http://a/p/1", "http://a/3"]),
+        (Purge::All, &[]),
+    ] {
+        // Some of them are not written yet when the purge comes.
+        put_all(&first);
+        first.cache.purge(&purge, false, 104);
+        let at_once = folder.killed();
+        assert!(found(&first).iter().all(|key| left.contains(key)), "{purge:?}");
+        first.settle();
+        assert_eq!(found(&first), left, "{purge:?}");
+        eventually("no purge waits", || first.disk().shared.index().purges().is_empty());
+        first.settle();
+        for killed in [at_once, folder.killed()] {
+            let second = rig(&killed);
+            let again = found(&second);
+            assert!(again.iter().all(|key| left.contains(key)), "{purge:?} {again:?}");
+            second.settle();
+            assert!(found(&second).iter().all(|key| left.contains(key)), "{purge:?}");
+        }
+    }
+    put_all(&first);
+    first.settle();
+    assert_eq!(found(&first).len(), 5, "what is stored later is there");
+}
+
+#[test]
+fn a_soft_purge_leaves_it_stale() {
+    let folder = Folder::new();
+    let first = rig(&folder);
+    first.put("http://a/1", &[("xkey", "x")], "one");
+    first.put("http://a/2", &[], "two");
+    first.settle();
+    first.cache.purge(&Purge::Tag { tag: b"x".to_vec(), host: None }, true, 104);
+    let at_once = folder.killed();
+    eventually("no purge waits", || first.disk().shared.index().purges().is_empty());
+    first.settle();
+    for killed in [at_once, folder.killed()] {
+        let second = rig(&killed);
+        let fresh = |key: &str| second.read(key).unwrap().0.freshness().is_fresh(105);
+        assert_eq!((fresh("http://a/1"), fresh("http://a/2")), (false, true));
+    }
+}
+
+#[test]
+fn what_is_read_while_it_is_purged_is_not_served() {
+    let folder = Folder::new();
+    let rig = rig(&folder);
+    rig.put("http://a/1", &[], "one");
+    rig.settle();
+    let (bytes, mut head) = (b"GET / HTTP/1.1\r\nHost: a\r\n\r\n", RequestHead::default());
+    assert!(head.parse(bytes, &http::Limits::default()).unwrap());
+    let looked_up = rig.cache.find_on_disk(b"http://a/1").unwrap();
+    let read = looked_up.read((&head, bytes)).unwrap();
+    rig.cache.invalidate(b"http://a/1", 104);
+    assert!(rig.cache.admit(b"http://a/1", read, true).is_none());
+    assert!(rig.cache.find_on_disk(b"http://a/1").is_none());
+}
+
+/// Bytes of the disk that all files take, as the file system says.
+fn disk_bytes(folder: &Folder) -> u64 {
+    use std::os::unix::fs::MetadataExt;
+    folder.files().iter().filter_map(|path| fs::metadata(path).ok()).map(|file| file.blocks() * 512).sum()
+}
+
+#[test]
+fn the_disk_is_used_up_to_its_size_and_no_more() {
+    let folder = Folder::new();
+    let rig = rig_with(options(&folder, MIB));
+    for n in 0..600 {
+        rig.put(&format!("http://a/{n}"), &[], &content(n % 49 + 1));
+        if n % 100 == 0 {
+            assert!(disk_bytes(&folder) <= MIB);
+        }
+        if n == 100 {
+            rig.settle();
+            assert!(rig.body("http://a/50").is_some());
+        }
+    }
+    rig.settle();
+    let used = disk_bytes(&folder);
+    assert!((MIB / 2..=MIB).contains(&used) && rig.disk().stats().bytes <= MIB, "{used}");
+    assert!(rig.body("http://a/599").is_some() && rig.body("http://a/1").is_none());
+    // More than an eighth is not stored at all.
+    rig.put("http://a/large", &[], &"x".repeat(150_000));
+    rig.settle();
+    assert!(rig.body("http://a/large").is_none());
+    drop(rig);
+    // A smaller size holds after a restart, as soon as something is stored.
+    let smaller = rig_with_lock(options(&folder, MIB / 4));
+    smaller.put("http://a/new", &[], "new");
+    smaller.settle();
+    assert!(disk_bytes(&folder) <= MIB / 4 && smaller.body("http://a/new").is_some());
+}
+
+/// The same, once the one before has left the folder.
+fn rig_with_lock(options: DiskOptions) -> Rig {
+    let rig = rig_with(options);
+    eventually("the folder is free", || rig.disk().stats().is_used);
+    rig
+}
+
+#[test]
+fn what_is_read_stays_longer() {
+    let folder = Folder::new();
+    let rig = rig_with(options(&folder, MIB));
+    for n in 0..100 {
+        rig.put(&format!("http://a/{n}"), &[], "x");
+    }
+    rig.settle();
+    assert!(rig.body("http://a/0").is_some());
+    for n in 100..250 {
+        rig.put(&format!("http://a/{n}"), &[], "x");
+    }
+    rig.settle();
+    assert!(rig.cache.find_on_disk(b"http://a/0").is_some());
+    assert!(rig.cache.find_on_disk(b"http://a/1").is_none());
+}
+
+#[test]
+fn a_failing_disk_is_reported_once_and_used_again_later() {
+    for kind in [io::ErrorKind::StorageFull, io::ErrorKind::ReadOnlyFilesystem, io::ErrorKind::Other] {
+        let folder = Folder::new();
+        let rig = rig(&folder);
+        rig.put("http://a/1", &[], "one");
+        rig.settle();
+        *rig.folder.fault.lock().unwrap() = Some(kind);
+        rig.put("http://a/2", &[], "two");
+        eventually("it fails", || !rig.disk().stats().is_used);
+        for n in 0..50 {
+            rig.put(&format!("http://b/{n}"), &[], "x");
+        }
+        assert!(rig.cache.find(b"http://a/2").is_some(), "it is in memory");
+        assert_eq!(rig.body("http://a/1").as_deref(), Some("one"), "what is there is read");
+        rig.cache.purge(&Purge::of_url("http://a/1").unwrap(), false, 104);
+        assert_eq!(rig.body("http://a/1"), None);
+        assert_eq!(rig.reported(), ["Opened", "Failed"]);
+        *rig.folder.fault.lock().unwrap() = None;
+        eventually("it is in use again", || rig.disk().stats().is_used);
+        assert_eq!(rig.body("http://a/1"), None, "what was purged meanwhile is gone");
+        rig.put("http://a/3", &[], "three");
+        eventually("it is written", || rig.reported() == ["Opened", "Failed", "Recovered"]);
+        assert_eq!(rig.body("http://a/3").as_deref(), Some("three"));
+        let killed = folder.killed();
+        let second = super::tests::rig(&killed);
+        assert_eq!((second.body("http://a/1"), second.body("http://a/3").is_some()), (None, true));
+    }
+}
+
+#[test]
+fn a_folder_that_is_removed_is_made_again() {
+    let folder = Folder::new();
+    let rig = rig(&folder);
+    rig.put("http://a/1", &[], "one");
+    rig.settle();
+    fs::remove_dir_all(&folder.0).unwrap();
+    assert_eq!(rig.body("http://a/1"), None);
+    rig.put("http://a/2", &[], "two");
+    eventually("it is written again", || {
+        rig.put("http://a/3", &[], "three");
+        rig.settle();
+        rig.body("http://a/3").is_some()
+    });
+    assert_eq!(rig.reported(), ["Opened", "Failed", "Recovered"]);
+}
+
+#[test]
+fn a_folder_that_cannot_be_made_leaves_memory() {
+    let rig = rig(&Folder(PathBuf::from("/proc/komainu")));
+    rig.put("http://a/1", &[], "one");
+    assert!(rig.cache.find(b"http://a/1").is_some() && rig.cache.find_on_disk(b"http://a/1").is_none());
+    assert_eq!(rig.cache.purge(&Purge::All, false, 104).objects, 1);
+    assert_eq!(rig.reported(), ["Failed"]);
+}
+
+#[test]
+fn one_process_uses_a_folder_and_the_next_one_takes_it_over() {
+    let folder = Folder::new();
+    let first = rig(&folder);
+    first.put("http://a/1", &[], "one");
+    first.put("http://a/2", &[], "two");
+    first.settle();
+    let second = rig(&folder);
+    assert_eq!((second.reported(), second.body("http://a/1")), (vec!["InUse".to_owned()], None));
+    second.put("http://a/3", &[], "three");
+    second.cache.purge(&Purge::of_url("http://a/2").unwrap(), false, 104);
+    assert_eq!(second.disk().stats().skipped, 1);
+    drop(first);
+    eventually("it is free", || second.disk().stats().is_used);
+    assert_eq!(second.body("http://a/1").as_deref(), Some("one"));
+    assert_eq!(second.body("http://a/2"), None, "it was purged before it was known");
+}
+
+#[test]
+fn what_is_fresh_for_a_moment_is_not_written() {
+    let folder = Folder::new();
+    let rig = rig(&folder);
+    let short = Object::new(
+        http::Status::OK,
+        http::Fields::new(),
+        crate::StoredBody::default(),
+        crate::RequestVariant::default(),
+        crate::object::tests::freshness(0, 9),
+    );
+    let FillStart::Lead(fill, _reader) = rig.cache.begin(b"http://a/1", None) else { panic!() };
+    rig.cache.store(&fill, Arc::new(short)).unwrap();
+    rig.settle();
+    assert_eq!(rig.disk().stats().files, 0);
+}
+
+/// What a restart takes, in milliseconds: `KOMAINU_DISK_FILES` files of 36,907 bytes (290,000 are 10 GiB).
+#[test]
+#[ignore = "10 GiB"]
+#[allow(clippy::print_stderr)]
+fn a_restart_with_ten_gibibytes() {
+    let files: usize =
+        std::env::var("KOMAINU_DISK_FILES").ok().and_then(|n| n.parse().ok()).unwrap_or(290_000);
+    let folder = Folder(
+        std::env::var_os("KOMAINU_DISK_FOLDER").map_or_else(|| Folder::new().0.clone(), PathBuf::from),
+    );
+    // Their content has no part in it: `KOMAINU_DISK_CONTENT=1` tries that with less disk.
+    let content = std::env::var("KOMAINU_DISK_CONTENT").ok().and_then(|n| n.parse().ok()).unwrap_or(36_500);
+    let body = "x".repeat(content);
+    let first = rig_with(options(&folder, 16 << 30));
+    for n in 0..files {
+        first.put(&format!("http://a/{n}"), &[], &body);
+        while first.disk().shared.queued_bytes.load(Ordering::Relaxed) > 16 * MIB {
+            std::thread::yield_now();
+        }
+    }
+    first.settle();
+    let stored = first.disk().stats();
+    drop(first);
+    eventually("the folder is free", || DiskFolder::new(folder.0.clone()).lock().unwrap().is_some());
+    let began = Instant::now();
+    let second = rig_with(options(&folder, 16 << 30));
+    let opened = began.elapsed();
+    assert_eq!(second.disk().stats().files, files as u64);
+    assert!(second.body("http://a/7").is_some());
+    eprintln!(
+        "{} files, {} MiB: opened in {opened:?}, first response in {:?}",
+        files,
+        stored.bytes >> 20,
+        began.elapsed()
+    );
+    assert!(began.elapsed() < Duration::from_secs(1));
+}

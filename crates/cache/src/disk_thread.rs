@@ -1,0 +1,423 @@
+//! The thread that writes stored responses to disk, removes them, and looks into them for purges.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::fs::File;
+use std::io;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use crate::disk_folder::{DiskFolder, append_purge};
+use crate::disk_index::{DiskIndex, FileName, PendingPurge, Standing, standing};
+use crate::object::Object;
+use crate::record;
+
+/// Files that are removed, and looked into for purges, before the next order.
+const STEP_FILES: usize = 32;
+/// How long it is waited for another process to leave the folder, before the next look.
+const LOCK_LOOK: Duration = Duration::from_millis(100);
+/// Reports of files that cannot be used are this far apart.
+const REPORT_EVERY: Duration = Duration::from_secs(60);
+
+/// What is to be reported.
+#[derive(Debug)]
+pub enum DiskEvent<'e> {
+    /// What is there is known: so many files with so many bytes.
+    Opened(usize, u64),
+    /// Another process has the folder.
+    InUse,
+    /// It cannot be written to; memory alone is used.
+    Failed(&'e io::Error),
+    /// It can be written to again.
+    Recovered,
+    /// A file is not what was written, or cannot be read; it is dropped. The number counts those since the start.
+    Dropped(&'e Path, &'e io::Error, u64),
+}
+
+/// What takes reports.
+pub type DiskReport = Arc<dyn Fn(DiskEvent<'_>) + Send + Sync>;
+
+/// What the thread is to do.
+pub(crate) enum Order {
+    Store {
+        key: Arc<[u8]>,
+        object: Arc<Object>,
+        number: u64,
+    },
+    /// Purges up to this number are to reach every file.
+    Sweep(u64),
+    /// There are files to remove.
+    Remove,
+}
+
+/// What the thread shares with those who store, read and purge.
+pub(crate) struct DiskShared {
+    pub(crate) folder: DiskFolder,
+    pub(crate) bytes_max: u64,
+    pub(crate) files_max: usize,
+    pub(crate) retry: Duration,
+    pub(crate) index: Mutex<DiskIndex>,
+    /// The list of purges, once the folder is open.
+    pub(crate) purges: Mutex<Option<File>>,
+    /// What is there is known, and it can be written to.
+    pub(crate) is_writable: AtomicBool,
+    /// A failure was reported, and nothing was written since.
+    pub(crate) has_failed: AtomicBool,
+    /// What is there is known, or cannot be known now.
+    pub(crate) is_tried: (Mutex<bool>, Condvar),
+    pub(crate) queued_bytes: AtomicU64,
+    /// Orders that are not carried out.
+    pub(crate) queued: AtomicU64,
+    pub(crate) counted_bytes: AtomicU64,
+    pub(crate) account: Arc<dyn Fn(u64, u64) + Send + Sync>,
+    pub(crate) report: DiskReport,
+    pub(crate) written: AtomicU64,
+    pub(crate) read: AtomicU64,
+    pub(crate) skipped: AtomicU64,
+    pub(crate) dropped: AtomicU64,
+    pub(crate) reported: Mutex<Option<Instant>>,
+}
+
+impl fmt::Debug for DiskShared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DiskShared").field("folder", &self.folder).finish_non_exhaustive()
+    }
+}
+
+impl DiskShared {
+    pub(crate) fn new(
+        folder: DiskFolder,
+        (bytes_max, files_max): (u64, usize),
+        retry: Duration,
+        account: Arc<dyn Fn(u64, u64) + Send + Sync>,
+        report: DiskReport,
+    ) -> DiskShared {
+        DiskShared {
+            folder,
+            bytes_max,
+            files_max,
+            retry,
+            index: Mutex::default(),
+            purges: Mutex::default(),
+            is_writable: AtomicBool::new(false),
+            has_failed: AtomicBool::new(false),
+            is_tried: Default::default(),
+            queued_bytes: AtomicU64::new(0),
+            queued: AtomicU64::new(0),
+            counted_bytes: AtomicU64::new(0),
+            account,
+            report,
+            written: AtomicU64::new(0),
+            read: AtomicU64::new(0),
+            skipped: AtomicU64::new(0),
+            dropped: AtomicU64::new(0),
+            reported: Mutex::default(),
+        }
+    }
+
+    pub(crate) fn index(&self) -> MutexGuard<'_, DiskIndex> {
+        self.index.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn purges(&self) -> MutexGuard<'_, Option<File>> {
+        self.purges.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Adds a purge to the list on disk: a short write, to the kernel's memory.
+    pub(crate) fn keep_purge(&self, pending: &PendingPurge) {
+        let mut list = self.purges();
+        let Some(file) = list.as_mut() else { return };
+        if let Err(error) = append_purge(file, pending) {
+            self.fail(&error);
+        }
+    }
+
+    /// Writes the list without those that are done.
+    pub(crate) fn rewrite_purges(&self, list: &mut Option<File>) {
+        let waiting = self.index().purges().clone();
+        match self.folder.rewrite_purges(&waiting) {
+            Ok(file) => *list = Some(file),
+            Err(error) => self.fail(&error),
+        }
+    }
+
+    pub(crate) fn fail(&self, error: &io::Error) {
+        self.is_writable.store(false, Ordering::Release);
+        if !self.has_failed.swap(true, Ordering::AcqRel) {
+            (self.report)(DiskEvent::Failed(error));
+        }
+    }
+
+    /// A file that is not what was written is not found again.
+    pub(crate) fn drop_file(&self, file: &FileName, error: &io::Error) {
+        self.index().remove(file);
+        if error.kind() == io::ErrorKind::NotFound {
+            // It was replaced or purged meanwhile, or somebody has emptied the folder.
+            return;
+        }
+        let count = self.dropped.fetch_add(1, Ordering::Relaxed) + 1;
+        let mut reported = self.reported.lock().unwrap_or_else(PoisonError::into_inner);
+        if reported.is_none_or(|at| at.elapsed() >= REPORT_EVERY) {
+            *reported = Some(Instant::now());
+            (self.report)(DiskEvent::Dropped(&self.folder.path().join(file.path()), error, count));
+        }
+    }
+
+    pub(crate) fn settle(&self) {
+        let now = self.index().memory_bytes();
+        let before = self.counted_bytes.swap(now, Ordering::Relaxed);
+        if now != before {
+            (self.account)(before, now);
+        }
+    }
+
+    pub(crate) fn set_tried(&self) {
+        let (tried, changed) = &self.is_tried;
+        *tried.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        changed.notify_all();
+    }
+}
+
+/// Files that are looked into for purges.
+struct Sweep {
+    purges: Vec<PendingPurge>,
+    files: VecDeque<FileName>,
+}
+
+/// The thread that writes, removes and sweeps.
+pub(crate) struct DiskThread {
+    shared: Arc<DiskShared>,
+    /// Keeps other processes out.
+    lock: Option<File>,
+    sweep: Option<Sweep>,
+    /// The number of the last purge whose order has come: what was stored before it is in the index.
+    reached: u64,
+}
+
+impl DiskThread {
+    /// One that has not opened the folder yet.
+    pub(crate) fn new(shared: Arc<DiskShared>) -> DiskThread {
+        DiskThread { shared, lock: None, sweep: None, reached: 0 }
+    }
+
+    /// Carries out orders until nobody sends any more.
+    pub(crate) fn run(mut self, orders: &Receiver<Order>) {
+        while self.open(orders) {
+            if !self.work(orders) {
+                break;
+            }
+        }
+        let before = self.shared.counted_bytes.swap(0, Ordering::Relaxed);
+        (self.shared.account)(before, 0);
+    }
+
+    /// Opens the folder, however long that takes. False where nobody wants it any more.
+    fn open(&mut self, orders: &Receiver<Order>) -> bool {
+        let mut is_reported = false;
+        let mut is_again = self.shared.has_failed.load(Ordering::Acquire);
+        loop {
+            // What has just failed is not tried at once.
+            let opened = if std::mem::take(&mut is_again) { None } else { Some(self.try_open()) };
+            let pause = match opened {
+                Some(Ok(true)) => return true,
+                Some(Ok(false)) => {
+                    if !std::mem::replace(&mut is_reported, true) {
+                        (self.shared.report)(DiskEvent::InUse);
+                    }
+                    LOCK_LOOK
+                }
+                Some(Err(error)) => {
+                    self.shared.fail(&error);
+                    self.shared.retry
+                }
+                None => self.shared.retry,
+            };
+            self.shared.set_tried();
+            let until = Instant::now() + pause;
+            loop {
+                match orders.recv_timeout(until.saturating_duration_since(Instant::now())) {
+                    Ok(order) => self.pass_over(&order),
+                    Err(RecvTimeoutError::Timeout) => break,
+                    Err(RecvTimeoutError::Disconnected) => return false,
+                }
+            }
+        }
+    }
+
+    /// An order that cannot be carried out.
+    fn pass_over(&mut self, order: &Order) {
+        match order {
+            Order::Store { key, object, .. } => self.dequeue(key, object),
+            // It is remembered in the index.
+            Order::Sweep(number) => self.reached = *number,
+            Order::Remove => return,
+        }
+        self.shared.queued.fetch_sub(1, Ordering::AcqRel);
+    }
+
+    fn dequeue(&self, key: &[u8], object: &Object) {
+        let bytes = object.weight_bytes() + key.len() as u64;
+        self.shared.queued_bytes.fetch_sub(bytes, Ordering::Relaxed);
+    }
+
+    fn try_open(&mut self) -> io::Result<bool> {
+        (self.lock, self.sweep) = (None, None);
+        let Some(lock) = self.shared.folder.lock()? else { return Ok(false) };
+        let contents = self.shared.folder.open()?;
+        let mut purges = self.shared.purges();
+        let mut index = self.shared.index();
+        index.load(contents.files, contents.purges, contents.number);
+        // Later purges wait for their order: what was stored before them may be on its way.
+        self.reached = index.next_number();
+        let (files, bytes, waiting) = (index.len(), index.bytes(), index.purges().clone());
+        drop(index);
+        *purges = Some(self.shared.folder.rewrite_purges(&waiting)?);
+        drop(purges);
+        self.lock = Some(lock);
+        self.shared.is_writable.store(true, Ordering::Release);
+        self.shared.settle();
+        if !self.shared.has_failed.load(Ordering::Acquire) {
+            (self.shared.report)(DiskEvent::Opened(files, bytes));
+        }
+        self.shared.set_tried();
+        self.begin_sweep();
+        Ok(true)
+    }
+
+    /// Carries out orders until the folder fails: true; or until nobody sends any more: false.
+    fn work(&mut self, orders: &Receiver<Order>) -> bool {
+        while self.shared.is_writable.load(Ordering::Acquire) {
+            let is_idle = self.sweep.is_none() && self.shared.index().doomed() == 0;
+            let order = match is_idle {
+                true => orders.recv().map_err(|_| TryRecvError::Disconnected),
+                false => orders.try_recv(),
+            };
+            match order {
+                Ok(Order::Store { key, object, number }) => {
+                    self.store(&key, &object, number);
+                    self.dequeue(&key, &object);
+                    self.finish_order();
+                }
+                Ok(Order::Sweep(number)) => {
+                    self.reached = number;
+                    if self.sweep.is_none() {
+                        self.begin_sweep();
+                    }
+                    self.finish_order();
+                }
+                Ok(Order::Remove) | Err(TryRecvError::Empty) => {}
+                Err(TryRecvError::Disconnected) => return false,
+            }
+            self.remove_some();
+            self.sweep_some();
+            self.shared.settle();
+        }
+        true
+    }
+
+    fn finish_order(&self) {
+        self.shared.queued.fetch_sub(1, Ordering::AcqRel);
+    }
+
+    fn store(&self, key: &[u8], object: &Object, number: u64) {
+        let shared = &self.shared;
+        let head = record::encode_head(key, object);
+        let name = FileName::new(key, object, number, head.len() as u64 + object.body.len());
+        let mut index = shared.index();
+        let bytes_max = shared.bytes_max.saturating_sub(name.disk_bytes());
+        let is_purged = standing(index.purges(), key, object, number) == Standing::Purged;
+        if is_purged || !index.make_room(bytes_max, shared.files_max.saturating_sub(1)) {
+            return;
+        }
+        drop(index);
+        // What leaves, leaves before the new one takes its room.
+        if !self.remove_all() {
+            return;
+        }
+        if let Err(error) = shared.folder.write(&name, &head, &object.body) {
+            return shared.fail(&error);
+        }
+        let mut index = shared.index();
+        index.insert(name);
+        if standing(index.purges(), key, object, number) == Standing::Purged {
+            index.remove(&name);
+        }
+        drop(index);
+        shared.written.fetch_add(1, Ordering::Relaxed);
+        if shared.has_failed.swap(false, Ordering::AcqRel) {
+            (self.shared.report)(DiskEvent::Recovered);
+        }
+    }
+
+    /// Removes some files. False where the folder fails: then they are found again when it is opened again, with the purges.
+    fn remove_some(&self) -> bool {
+        let files = self.shared.index().take_doomed(STEP_FILES);
+        let removed = files.iter().try_for_each(|file| self.shared.folder.remove(file));
+        let mut index = self.shared.index();
+        files.iter().for_each(|file| index.forget(file));
+        drop(index);
+        removed.map_err(|error| self.shared.fail(&error)).is_ok()
+    }
+
+    fn remove_all(&self) -> bool {
+        while self.shared.index().doomed() > 0 {
+            if !self.remove_some() {
+                return false;
+            }
+        }
+        true
+    }
+
+    fn begin_sweep(&mut self) {
+        let (purges, files) = self.shared.index().begin_sweep(self.reached);
+        if !purges.is_empty() {
+            self.sweep = Some(Sweep { purges, files: files.into() });
+        }
+    }
+
+    /// Looks into some more files for the purges that wait.
+    fn sweep_some(&mut self) {
+        let Some(sweep) = &mut self.sweep else { return };
+        for _ in 0..STEP_FILES {
+            let Some(file) = sweep.files.pop_front() else { return self.end_sweep() };
+            match self.shared.folder.read_head(&file) {
+                Ok((head, _)) => {
+                    let purges = self.shared.index().purges().clone();
+                    match standing(&purges, &head.key, &head.object, file.number) {
+                        Standing::Valid => {}
+                        Standing::Purged => self.shared.index().remove(&file),
+                        Standing::Expired(at_s) => {
+                            if let Err(error) = expire(&self.shared.folder, &file, at_s) {
+                                self.shared.drop_file(&file, &error);
+                            }
+                        }
+                    }
+                }
+                Err(error) => self.shared.drop_file(&file, &error),
+            }
+        }
+    }
+
+    fn end_sweep(&mut self) {
+        // Their files are removed first: then nothing depends on the list.
+        if !self.remove_all() {
+            return;
+        }
+        let swept = self.sweep.take().map(|sweep| sweep.purges).unwrap_or_default();
+        let mut list = self.shared.purges();
+        self.shared.index().end_sweep(&swept);
+        self.shared.rewrite_purges(&mut list);
+        drop(list);
+        self.begin_sweep();
+    }
+}
+
+/// Writes a response again, stale since then.
+fn expire(folder: &DiskFolder, file: &FileName, at_s: u64) -> io::Result<()> {
+    let (key, object) = folder.read(file)?;
+    object.expire(at_s);
+    folder.write(file, &record::encode_head(&key, &object), &object.body)
+}

@@ -1,0 +1,71 @@
+//! Responses that are being read from disk: one request reads, others that want the same wait for it.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+
+use crate::disk::DiskLookup;
+
+/// Keys that are being read from disk, and who waits for them.
+#[derive(Debug, Default)]
+pub(crate) struct Loads(Mutex<HashMap<Vec<u8>, Vec<Waker>>>);
+
+/// What a request does that finds its response on disk.
+#[derive(Debug)]
+pub enum DiskLoad {
+    /// It reads it. The guard is dropped once that is in memory.
+    Read(DiskLookup, LoadGuard),
+    /// It waits until another request has read it, and looks again.
+    Wait(LoadWaiter),
+}
+
+/// A response that is being read from disk.
+#[derive(Debug)]
+pub struct LoadGuard {
+    loads: Arc<Loads>,
+    key: Vec<u8>,
+}
+
+/// Waits for a response that is being read from disk.
+#[derive(Debug)]
+pub struct LoadWaiter {
+    loads: Arc<Loads>,
+    key: Vec<u8>,
+}
+
+impl Loads {
+    fn lock(&self) -> MutexGuard<'_, HashMap<Vec<u8>, Vec<Waker>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn begin(self: &Arc<Loads>, key: &[u8], lookup: DiskLookup) -> DiskLoad {
+        let (loads, key) = (self.clone(), key.to_vec());
+        let mut keys = self.lock();
+        if keys.contains_key(&key) {
+            return DiskLoad::Wait(LoadWaiter { loads, key });
+        }
+        keys.insert(key.clone(), Vec::new());
+        DiskLoad::Read(lookup, LoadGuard { loads, key })
+    }
+}
+
+impl Drop for LoadGuard {
+    fn drop(&mut self) {
+        let waiters = self.loads.lock().remove(&self.key);
+        waiters.into_iter().flatten().for_each(Waker::wake);
+    }
+}
+
+impl LoadWaiter {
+    /// Waits for its end.
+    pub fn poll(&self, cx: &Context<'_>) -> Poll<()> {
+        match self.loads.lock().get_mut(&self.key) {
+            Some(waiters) if waiters.iter().any(|waiter| waiter.will_wake(cx.waker())) => Poll::Pending,
+            Some(waiters) => {
+                waiters.push(cx.waker().clone());
+                Poll::Pending
+            }
+            None => Poll::Ready(()),
+        }
+    }
+}

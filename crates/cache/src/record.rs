@@ -1,0 +1,295 @@
+//! A response as the bytes of one file: what it answers, its fields and content, each with a checksum.
+//!
+//! ```text
+//! magic, version   8 bytes
+//! head length      4 bytes
+//! content length   8 bytes
+//! head checksum    8 bytes, of the three figures before and the head
+//! head             key, status, freshness, variant, fields, a checksum for each 64 KiB of content
+//! content
+//! ```
+//!
+//! Figures are in little-endian order. What does not match in every byte is no response.
+
+use std::io::{self, Read, Write};
+use std::sync::Arc;
+
+use http::{Fields, Status};
+use twox_hash::XxHash3_64;
+
+use crate::freshness::Freshness;
+use crate::object::{Object, StoredBody};
+use crate::vary::RequestVariant;
+
+/// What such a file begins with; the last byte is the version of the form.
+const MAGIC: [u8; 8] = *b"KOMAINU\x01";
+/// Bytes before the head.
+const PREFIX_BYTES: usize = 28;
+/// Content is checked in pieces of this many bytes.
+const PIECE_BYTES: u64 = 64 * 1024;
+/// Bytes of a head without its checksums of pieces.
+const HEAD_BYTES_MAX: u64 = 1 << 20;
+
+/// What a file says beside its content.
+#[derive(Debug)]
+pub(crate) struct RecordHead {
+    /// The key that it is stored under.
+    pub(crate) key: Vec<u8>,
+    /// The response, without its content.
+    pub(crate) object: Object,
+    body_bytes: u64,
+    sums: Vec<u64>,
+}
+
+/// The bytes before the content.
+pub(crate) fn encode_head(key: &[u8], object: &Object) -> Vec<u8> {
+    let mut head = Vec::with_capacity(512 + key.len() + object.fields.wire().len());
+    put_bytes(&mut head, key);
+    put(&mut head, object.status.code().into());
+    let Freshness {
+        answered_s,
+        initial_age_s,
+        lifetime_s,
+        while_revalidate_s,
+        if_error_s,
+        unreachable_s,
+        keep_s,
+        no_cache,
+    } = object.freshness_when_stored();
+    let times = [answered_s, initial_age_s, lifetime_s, while_revalidate_s, if_error_s, unreachable_s];
+    times
+        .into_iter()
+        .chain([keep_s.unwrap_or(u64::MAX), no_cache.into(), object.expired_s()])
+        .for_each(|one| put(&mut head, one));
+    let selectors = object.variant.selectors();
+    put(&mut head, selectors.len() as u64);
+    for (name, value) in selectors {
+        put_bytes(&mut head, name);
+        put(&mut head, value.is_some().into());
+        put_bytes(&mut head, value.as_deref().unwrap_or_default());
+    }
+    put_bytes(&mut head, object.fields.wire());
+    piece_sums(&object.body).into_iter().for_each(|sum| put(&mut head, sum));
+    framed(&head, object.body.len())
+}
+
+/// Writes a response.
+///
+/// # Errors
+/// Those of the file.
+pub(crate) fn write(file: &mut impl Write, head: &[u8], body: &StoredBody) -> io::Result<()> {
+    file.write_all(head)?;
+    body.slices(0..body.len()).try_for_each(|slice| file.write_all(slice))
+}
+
+/// Reads what comes before the content of a file of so many bytes.
+///
+/// # Errors
+/// Those of the file; `InvalidData` where it is not what was written.
+pub(crate) fn read_head(file: &mut impl Read, file_bytes: u64) -> io::Result<RecordHead> {
+    let mut prefix = [0; PREFIX_BYTES];
+    file.read_exact(&mut prefix)?;
+    let mut rest = Parts(&prefix);
+    let magic = rest.take(MAGIC.len())?;
+    let head_bytes = u64::from(u32::from_le_bytes(rest.array()?));
+    let (body_bytes, sum) = (rest.number()?, rest.number()?);
+    let pieces = body_bytes.div_ceil(PIECE_BYTES);
+    let whole = (PREFIX_BYTES as u64 + head_bytes).checked_add(body_bytes);
+    if magic != MAGIC || whole != Some(file_bytes) || head_bytes > HEAD_BYTES_MAX + pieces * 8 {
+        return Err(corrupt());
+    }
+    let mut head = vec![0; head_bytes as usize];
+    file.read_exact(&mut head)?;
+    if sum != head_sum(&head, body_bytes) {
+        return Err(corrupt());
+    }
+    decode_head(&head, body_bytes)
+}
+
+/// Reads the content that follows.
+///
+/// # Errors
+/// As [`read_head`].
+pub(crate) fn read_body(file: &mut impl Read, head: RecordHead) -> io::Result<Object> {
+    let RecordHead { object, body_bytes, sums, .. } = head;
+    let mut pieces = Vec::with_capacity(sums.len());
+    for (at, sum) in sums.into_iter().enumerate() {
+        let len = (body_bytes - at as u64 * PIECE_BYTES).min(PIECE_BYTES);
+        let mut piece: Arc<[u8]> = std::iter::repeat_n(0, len as usize).collect();
+        file.read_exact(Arc::get_mut(&mut piece).expect("nobody else has it yet"))?;
+        if XxHash3_64::oneshot(&piece) != sum {
+            return Err(corrupt());
+        }
+        pieces.push(piece);
+    }
+    Ok(object.with_body(StoredBody::new(pieces)))
+}
+
+/// A head with what comes before it.
+fn framed(head: &[u8], body_bytes: u64) -> Vec<u8> {
+    let length = u32::try_from(head.len()).expect("a head is far smaller");
+    let mut out = Vec::with_capacity(PREFIX_BYTES + head.len());
+    out.extend_from_slice(&MAGIC);
+    out.extend_from_slice(&length.to_le_bytes());
+    put(&mut out, body_bytes);
+    put(&mut out, head_sum(head, body_bytes));
+    out.extend_from_slice(head);
+    out
+}
+
+fn head_sum(head: &[u8], body_bytes: u64) -> u64 {
+    XxHash3_64::oneshot_with_seed(body_bytes, head)
+}
+
+/// The checksum of each piece of the content, as it will be read.
+fn piece_sums(body: &StoredBody) -> Vec<u64> {
+    let mut sums = Vec::with_capacity(body.len().div_ceil(PIECE_BYTES) as usize);
+    let mut at = 0;
+    while at < body.len() {
+        let mut hasher = XxHash3_64::new();
+        body.slices(at..at + PIECE_BYTES).for_each(|slice| std::hash::Hasher::write(&mut hasher, slice));
+        sums.push(std::hash::Hasher::finish(&hasher));
+        at += PIECE_BYTES;
+    }
+    sums
+}
+
+fn decode_head(head: &[u8], body_bytes: u64) -> io::Result<RecordHead> {
+    let mut rest = Parts(head);
+    let key = rest.bytes()?.to_vec();
+    let status = u16::try_from(rest.number()?).ok().and_then(Status::of).ok_or_else(corrupt)?;
+    let mut number = || rest.number();
+    let freshness = Freshness {
+        answered_s: number()?,
+        initial_age_s: number()?,
+        lifetime_s: number()?,
+        while_revalidate_s: number()?,
+        if_error_s: number()?,
+        unreachable_s: number()?,
+        keep_s: Some(number()?).filter(|keep_s| *keep_s != u64::MAX),
+        no_cache: number()? != 0,
+    };
+    let expired_s = number()?;
+    let mut selectors = Vec::new();
+    for _ in 0..rest.number()? {
+        let name = rest.bytes()?.to_vec();
+        let has_value = rest.number()? != 0;
+        let value = rest.bytes()?.to_vec();
+        selectors.push((name, has_value.then_some(value)));
+    }
+    let mut fields = Fields::new();
+    for line in rest.bytes()?.split(|&byte| byte == b'\n').filter(|line| !line.is_empty()) {
+        let colon = line.iter().position(|&byte| byte == b':').ok_or_else(corrupt)?;
+        let value = line[colon + 1..].strip_suffix(b"\r").ok_or_else(corrupt)?;
+        fields.try_push(&line[..colon], value).map_err(|_| corrupt())?;
+    }
+    let sums: Vec<u64> =
+        (0..body_bytes.div_ceil(PIECE_BYTES)).map(|_| rest.number()).collect::<io::Result<_>>()?;
+    if !rest.0.is_empty() {
+        return Err(corrupt());
+    }
+    let variant = RequestVariant::of_selectors(selectors);
+    let object = Object::new(status, fields, StoredBody::default(), variant, freshness);
+    if expired_s != u64::MAX {
+        object.expire(expired_s);
+    }
+    Ok(RecordHead { key, object, body_bytes, sums })
+}
+
+fn corrupt() -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, "it is not what was written")
+}
+
+fn put(out: &mut Vec<u8>, number: u64) {
+    out.extend_from_slice(&number.to_le_bytes());
+}
+
+fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
+    put(out, bytes.len() as u64);
+    out.extend_from_slice(bytes);
+}
+
+/// What is not read yet.
+struct Parts<'b>(&'b [u8]);
+
+impl<'b> Parts<'b> {
+    fn take(&mut self, len: usize) -> io::Result<&'b [u8]> {
+        let (taken, rest) = self.0.split_at_checked(len).ok_or_else(corrupt)?;
+        self.0 = rest;
+        Ok(taken)
+    }
+
+    fn array<const N: usize>(&mut self) -> io::Result<[u8; N]> {
+        Ok(self.take(N)?.try_into().expect("so many were taken"))
+    }
+
+    fn number(&mut self) -> io::Result<u64> {
+        self.array().map(u64::from_le_bytes)
+    }
+
+    fn bytes(&mut self) -> io::Result<&'b [u8]> {
+        let len = self.number()?;
+        self.take(usize::try_from(len).map_err(|_| corrupt())?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn large() -> (Vec<u8>, Object) {
+        let lines = [("A", "1"), ("ETag", "\"x\""), ("X-Empty", "")];
+        let object = crate::object::tests::object(&lines, "");
+        let body: Vec<u8> = (0..150_000u32).map(|n| (n * 7 / 3) as u8).collect();
+        // Pieces of other lengths than those that are read.
+        let pieces = body.chunks(40_000).map(Arc::from).collect();
+        let object = object.with_body(StoredBody::new(pieces));
+        object.expire(105);
+        (body, object)
+    }
+
+    fn read(bytes: &[u8]) -> io::Result<(Vec<u8>, Object)> {
+        let mut file = bytes;
+        let mut head = read_head(&mut file, bytes.len() as u64)?;
+        let key = std::mem::take(&mut head.key);
+        Ok((key, read_body(&mut file, head)?))
+    }
+
+    #[test]
+    fn a_response_comes_back_as_it_was_stored() {
+        let (body, object) = large();
+        let mut bytes = Vec::new();
+        write(&mut bytes, &encode_head(b"http://a/x", &object), &object.body).unwrap();
+        let (key, back) = read(&bytes).unwrap();
+        assert_eq!(key, b"http://a/x");
+        assert_eq!(
+            (back.status, &back.fields, &back.variant),
+            (object.status, &object.fields, &object.variant)
+        );
+        assert_eq!(back.freshness(), object.freshness());
+        assert!(!back.freshness().is_fresh(106), "a soft purge is kept");
+        assert_eq!(back.body.slices(0..u64::MAX).flatten().copied().collect::<Vec<u8>>(), body);
+    }
+
+    #[test]
+    fn what_differs_in_any_byte_or_ends_early_is_refused() {
+        let object = crate::object::tests::object(&[("A", "1")], "the content");
+        let mut bytes = Vec::new();
+        write(&mut bytes, &encode_head(b"http://a/x", &object), &object.body).unwrap();
+        assert!(read(&bytes).is_ok());
+        for at in 0..bytes.len() {
+            assert!(read(&bytes[..at]).is_err(), "cut at {at}");
+            let mut other = bytes.clone();
+            other[at] ^= 0x10;
+            assert!(read(&other).is_err(), "changed at {at}");
+        }
+        let (_, object) = large();
+        let mut bytes = Vec::new();
+        write(&mut bytes, &encode_head(b"http://a/x", &object), &object.body).unwrap();
+        for at in [bytes.len() - 1, bytes.len() - 70_000, bytes.len() - 149_999] {
+            let mut other = bytes.clone();
+            other[at] ^= 1;
+            assert_eq!(read(&other).unwrap_err().kind(), io::ErrorKind::InvalidData, "{at}");
+        }
+    }
+}
