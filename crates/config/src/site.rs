@@ -8,6 +8,7 @@ use crate::files::{Files, StripPrefix};
 use crate::group::Proxied;
 use crate::header::{self, ResponseHeaders};
 use crate::host::HostPattern;
+use crate::network::{SOURCE, TrustedSource};
 use crate::node::{Entry, Node};
 use crate::pattern::{Condition, PathPattern, ValuePattern};
 use crate::proxy::Proxy;
@@ -123,6 +124,11 @@ directives! {
         /// Hosts: a name, an IP address (IPv6 in brackets), or `*.example.com` for every name below `example.com`, at
         /// any depth, but not `example.com` itself. The default site has none.
         "hosts" hosts: Vec<HostPattern> = absent("the default site"), HOSTS;
+        /// The clients that the site answers, by address: networks, addresses and `"unix"` for Unix sockets; all others get 403.
+        /// A route's own `allow` counts in addition.
+        "allow" allow: Option<Vec<TrustedSource>> = absent("every client"), Maybe(OneOrMore(SOURCE));
+        /// Clients that get 403, even where `allow` has them.
+        "deny" deny: Vec<TrustedSource> = absent("none"), OneOrMore(SOURCE);
         /// Files to send with errors, by status or by class; a status takes precedence over its class. They are used in
         /// addition to the server's.
         "error_pages" error_pages: ErrorPages = {}, ERROR_PAGES;
@@ -204,6 +210,18 @@ directives! {
         "query" query: Vec<(String, ValuePattern)> = {}, QUERY;
         /// Header fields; the request must have each with a value that matches, as in `query`.
         "header" header: Vec<(String, ValuePattern)> = {}, HEADER;
+        /// The clients that the route answers, by address: networks, addresses and `"unix"` for Unix sockets; all others get 403.
+        /// The address is the one that `trusted_proxies` report, where they do. The site's `allow` counts too.
+        ///
+        /// ```toml
+        /// [[route]]
+        /// path  = "/admin/*"
+        /// allow = ["127.0.0.1", "10.0.0.0/8"]
+        /// proxy = "http://127.0.0.1:3000"
+        /// ```
+        "allow" allow: Option<Vec<TrustedSource>> = absent("every client"), Maybe(OneOrMore(SOURCE));
+        /// Clients that get 403, even where `allow` has them.
+        "deny" deny: Vec<TrustedSource> = absent("none"), OneOrMore(SOURCE);
         /// Changes to the header fields of the route's responses.
         "response_headers" response_headers: ResponseHeaders = {}, table();
         /// Encoded slashes in the paths of the route's requests: `"refuse"` or `"keep"`, as at the top of the file.

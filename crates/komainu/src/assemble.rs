@@ -27,7 +27,7 @@ use crate::metrics::{CoreMetrics, RouteLabels};
 use crate::notice::ErrorLog;
 use crate::pages::SitePages;
 use crate::purge_method::{PurgeAccess, PurgeToken};
-use crate::router::{Handler, Route, RouteEdits, RouteTable, SiteHttps, Strip, TemplateEdits};
+use crate::router::{ClientAccess, Handler, Route, RouteEdits, RouteTable, SiteHttps, Strip, TemplateEdits};
 use crate::tls::TlsPlan;
 use crate::upstreams::GroupPlan;
 
@@ -280,6 +280,7 @@ fn route(
         body_ms: ms(settings.body_timeout),
         write_ms: ms(settings.write_timeout),
         edits: secure_edits(&settings.response_headers, &config.sites[site]),
+        client_access: client_access(&config.sites[site], route),
         label: core_context.map_or(0, |of| of.metrics.label(&labels(&config.sites[site], route))),
         cache: route_cache(plan, (site, index), core_context),
         compression: settings.compress.map(|compress| Rc::new(compression(compress))),
@@ -320,6 +321,16 @@ fn purge_tokens(config: &Config, files: &ConfigFiles) -> io::Result<HashMap<Path
         tokens.insert(path.clone(), PurgeToken::new(token.as_bytes()));
     }
     Ok(tokens)
+}
+
+/// The clients that a route answers: its site has to answer them too.
+fn client_access(site: &config::Site, route: &config::Route) -> ClientAccess {
+    let allow = [&site.allow, &route.allow].into_iter().flatten();
+    let deny = [&site.deny, &route.deny].into_iter().filter(|denied| !denied.is_empty());
+    ClientAccess {
+        allow: allow.map(|allowed| sources(allowed)).collect(),
+        deny: deny.map(|denied| sources(denied)).collect(),
+    }
 }
 
 /// What the requests of a route are counted under.

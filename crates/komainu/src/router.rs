@@ -13,7 +13,7 @@ use http::template::{TlsValues, Values};
 use http::{EmptySegments, Fields, Method, Name, Reject, Status, Template, Variable};
 use net::{
     Compression, ErrorPages, Exchange, Fault, FieldEdits, HandshakeFailure, Peer, Request, RequestRecord,
-    Service,
+    Service, Sources,
 };
 use proxy::Proxy;
 
@@ -51,10 +51,28 @@ pub(crate) struct Route {
     pub(crate) edits: RouteEdits,
     /// The cache in front of its upstream servers and applications.
     pub(crate) cache: Option<RouteCache>,
+    /// The clients that it answers.
+    pub(crate) client_access: ClientAccess,
     /// What its requests are counted under.
     pub(crate) label: usize,
     /// Compression of its responses.
     pub(crate) compression: Option<Rc<Compression>>,
+}
+
+/// Which clients a route answers, by address.
+#[derive(Debug, Default)]
+pub(crate) struct ClientAccess {
+    /// A client must be in each of them.
+    pub(crate) allow: Vec<Sources>,
+    /// And in none of these.
+    pub(crate) deny: Vec<Sources>,
+}
+
+impl ClientAccess {
+    fn admits(&self, client: Peer) -> bool {
+        self.allow.iter().all(|allowed| allowed.contains(client))
+            && !self.deny.iter().any(|denied| denied.contains(client))
+    }
 }
 
 /// The prefix to remove from a path.
@@ -352,6 +370,9 @@ impl RouteEdits {
 async fn serve_route(route: &Rc<Route>, exchange: &mut Exchange<'_>, path: &Path) -> Result<(), Fault> {
     route.edits.make(exchange, &route.prefix);
     exchange.set_label(route.label);
+    if !route.client_access.admits(exchange.request().client().address) {
+        return exchange.refuse(Status::FORBIDDEN, "access to this address is forbidden").await;
+    }
     exchange.set_compression(route.compression.clone());
     let (handler, otherwise) = route.handlers(path, exchange.request().method())?;
     exchange.limit_body(route.body_bytes_max)?;

@@ -46,6 +46,8 @@ pub(super) struct Rig {
 impl Rig {
     pub(super) fn new(limits: Limits, timeouts: Timeouts) -> Rig {
         let core = Core::new(Clock::new(), OffloadPool::new(1)).unwrap();
+        // In whole milliseconds, as tests move it.
+        core.clock().set(core.now_ms(), core.unix_s());
         let service = Zoo::new();
         let context = Rc::new(Context {
             core: core.clone(),
