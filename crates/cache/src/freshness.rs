@@ -72,7 +72,9 @@ pub fn assess(
     let initial_age_s = apparent_s.max(age_s + delay_s);
     let stated = lifetime(status, fields, &directives, date_s.unwrap_or(times.answered_s), policy);
     let (lifetime_s, is_explicit, is_by_rule) = ruled_lifetime(stated, &directives, initial_age_s, rule);
-    if is_by_rule && request.has_cookies && !rule.with_cookies {
+    // What the origin did not offer for all may be for the one who has the cookie.
+    let is_guessed = !is_explicit && !directives.public && lifetime_s > 0;
+    if (is_by_rule || is_guessed) && request.has_cookies && !rule.with_cookies {
         return Err(NotStored::Cookie);
     }
     let forbids_stale = directives.forbids_stale();
@@ -493,6 +495,27 @@ mod tests {
         ] {
             assert_eq!(by(rule, has_cookies, status, lines), outcome, "{rule:?} {status} {lines:?}");
         }
+    }
+
+    #[test]
+    fn nothing_is_guessed_of_responses_to_requests_with_cookies() {
+        let outcome = |has_cookies: bool, with_cookies: bool, lines: &[(&str, &str)]| {
+            let mut fields = Fields::new();
+            for (name, value) in lines {
+                fields.try_push(name.as_bytes(), value.as_bytes()).unwrap();
+            }
+            let request = RequestFacts { has_cookies, ..RequestFacts::default() };
+            let times = ResponseTimes { asked_s: NOW_S, answered_s: NOW_S };
+            let rule = RulePolicy { with_cookies, ..RulePolicy::default() };
+            let policy = Policy { rule, ..Policy::default() };
+            assess(&request, Status::OK, &fields, times, &policy).map(|freshness| freshness.is_fresh(NOW_S))
+        };
+        let modified = ("Last-Modified", "Tue, 15 Nov 1994 12:45:26 GMT");
+        assert_eq!(outcome(false, false, &[modified]), Ok(true));
+        assert_eq!(outcome(true, false, &[modified]), Err(NotStored::Cookie));
+        assert_eq!(outcome(true, true, &[modified]), Ok(true));
+        assert_eq!(outcome(true, false, &[modified, ("Cache-Control", "public")]), Ok(true));
+        assert_eq!(outcome(true, false, &[modified, ("Cache-Control", "max-age=9")]), Ok(true));
     }
 
     #[test]

@@ -273,7 +273,8 @@ impl CacheRule {
 
     /// Whether it is for some paths or types alone.
     fn is_narrow(&self) -> bool {
-        !self.types.is_empty() || !self.path.is_empty() && !self.path.iter().any(PathPattern::is_any)
+        let is_all = |path: &PathPattern| path.is_any() || path.as_str() == "/*";
+        !self.types.is_empty() || !self.path.is_empty() && !self.path.iter().any(is_all)
     }
 
     /// Whether it is for errors alone.

@@ -11,7 +11,7 @@ use crate::header::ResponseHeaders;
 use crate::host::HostPattern;
 use crate::listen::{Listen, Listener};
 use crate::near::nearest;
-use crate::network::TrustedProxies;
+use crate::network::{TrustedProxies, TrustedSource};
 use crate::node::{Data, Entry, Node};
 use crate::proxy::Proxy;
 use crate::record::{brief, chapters, directives, table};
@@ -410,6 +410,7 @@ fn config_agrees(config: &mut Config, node: &Node, check: &mut Checker) {
     tls_by_default(config, node);
     tls_agrees(config, node, check);
     apps_exist(node, check);
+    warn_of_everybody(config, node, check);
     let Some(routes) = node.entry("route") else { return };
     unreachable_routes_at_top(config, node, check);
     if let Some(site) = node.items("site").iter().find(|site| site.entry("hosts").is_none()) {
@@ -417,6 +418,30 @@ fn config_agrees(config: &mut Config, node: &Node, check: &mut Checker) {
             check.error(&routes.key_at, "two default sites".to_owned(), "routes of the default site");
         finding.related(site.at.clone(), "another default site: it has no `hosts`");
         finding.help("give the `[[site]]` its `hosts`, or move the routes below it as `[[site.route]]`");
+    }
+}
+
+/// What is meant for few is open to everybody.
+fn warn_of_everybody(config: &Config, node: &Node, check: &mut Checker) {
+    let listen = node.entry("control").and_then(|entry| entry.value.entry("listen"));
+    let is_open = match &config.control.listen {
+        Some(Listen::Any(_)) => true,
+        Some(Listen::Tcp(address)) => address.ip().is_unspecified(),
+        _ => false,
+    };
+    if let (true, Some(entry)) = (is_open, listen) {
+        let title = "whoever reaches this machine can read its metrics and status".to_owned();
+        let finding = check.warning(&entry.value.at, title, "every address of the machine");
+        finding.help("write \"127.0.0.1:PORT\", an address of a network of your own, or \"unix:PATH\"");
+    }
+    let is_all =
+        |from: &TrustedSource| matches!(from, TrustedSource::Network(network) if network.prefix_len() == 0);
+    if let (true, Some(entry)) =
+        (config.trusted_proxies.from.iter().any(is_all), node.entry("trusted_proxies"))
+    {
+        let title = "every client may say which address and scheme it has".to_owned();
+        let finding = check.warning(&entry.value.at, title, "this is every address");
+        finding.help("name the networks that proxies are in: `trusted_proxies = [\"10.0.0.0/8\"]`");
     }
 }
 

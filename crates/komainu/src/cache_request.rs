@@ -6,7 +6,7 @@ use net::{DetachedRequest, Exchange, Request};
 
 /// Fields that some applications take their URL or method from, and that no key holds: a request that has one is not answered
 /// from the cache, and its response is not stored.
-const UNKEYED: [&str; 10] = [
+const UNKEYED: [&str; 20] = [
     "x-http-method-override",
     "x-http-method",
     "x-method-override",
@@ -17,6 +17,16 @@ const UNKEYED: [&str; 10] = [
     "x-http-host-override",
     "x-forwarded-scheme",
     "x-forwarded-server",
+    "x-original-uri",
+    "x-request-uri",
+    "request-uri",
+    "x-script-name",
+    "http-host",
+    "proxy-host",
+    "x-backend-host",
+    "x-url-scheme",
+    "front-end-https",
+    "base-url",
 ];
 
 /// The request for the origin: complete and unconditional, or a question whether what is stored is valid.
@@ -53,6 +63,11 @@ pub(crate) fn is_unkeyed(request: &Request<'_>) -> bool {
     // The origin sees the host as it is, and the key has it in lower case and without the usual port.
     let (host, usual_port) = (request.authority(), if request.client().secure { ":443" } else { ":80" });
     if host.iter().any(u8::is_ascii_uppercase) || host.ends_with(usual_port.as_bytes()) {
+        return true;
+    }
+    // An extended CONNECT has no field that says so.
+    let (head, bytes) = request.head();
+    if head.upgrade(bytes).is_some() {
         return true;
     }
     request.fields().any(|(id, name, value)| match id {

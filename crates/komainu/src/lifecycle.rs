@@ -21,6 +21,7 @@ use crate::hosting::Hosting;
 use crate::link::{self, SupervisorLink, SupervisorOrder};
 use crate::metrics::Metrics;
 use crate::notice::ErrorLog;
+use crate::operate::ControlListener;
 use crate::sink::{LogSink, LogTarget};
 use crate::systemd::Notifier;
 use crate::tls::TlsPlan;
@@ -124,6 +125,7 @@ pub(crate) struct RunningServer {
     pub(crate) notifier: Notifier,
     /// How often it is to be said that the server lives.
     pub(crate) watchdog: Option<Duration>,
+    pub(crate) control_listener: ControlListener,
     pub(crate) events: Sender<ServerEvent>,
 }
 
@@ -217,6 +219,7 @@ impl RunningServer {
     fn drain(&self, progress: &mut StopProgress) {
         progress.is_stopping = true;
         self.stop.drain();
+        self.control_listener.close();
         progress.report_at = Some(Instant::now() + DRAIN_REPORT);
     }
 

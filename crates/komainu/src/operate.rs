@@ -3,12 +3,12 @@
 //! It is a small server of its own, with one thread, so that it answers however busy the others are.
 
 use std::io;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use ::control::CertificateStatus;
 use apps::Usage;
-use http::{Fields, Method, Name, Status};
+use http::{BodySize, Fields, Method, Name, Status};
 use net::{Counters, Exchange, Fault, Listener, RequestRecord, Server, Service};
 
 use crate::control::{self, ServerInfo};
@@ -17,7 +17,10 @@ use crate::metrics::{self, Gauges, Metrics, WorkerMetrics};
 use crate::notice::ErrorLog;
 
 /// Connections at the same time.
-const CONNECTIONS_MAX: usize = 64;
+const CONNECTIONS_MAX: usize = 256;
+/// For a client to send its request, and between two.
+const HEAD_MS: u64 = 2_000;
+const IDLE_MS: u64 = 120_000;
 /// How long a server that replaces another one tries to listen where that one still does.
 const PREDECESSOR_MAX: Duration = Duration::from_secs(60);
 const PAUSE: Duration = Duration::from_millis(200);
@@ -31,6 +34,43 @@ pub(crate) struct Operated {
     pub(crate) counters: Vec<Arc<Counters>>,
 }
 
+/// The listener that runs, or is still to begin.
+#[derive(Clone, Default)]
+pub(crate) struct ControlListener(Arc<Mutex<ListenerState>>);
+
+#[derive(Default)]
+struct ListenerState {
+    stop: Option<net::Stop>,
+    is_closed: bool,
+}
+
+impl ControlListener {
+    fn state(&self) -> MutexGuard<'_, ListenerState> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Listens no more: a server that replaces this one is to be seen at the address.
+    pub(crate) fn close(&self) {
+        let mut state = self.state();
+        state.is_closed = true;
+        state.stop.take().iter().for_each(net::Stop::drain);
+    }
+
+    fn is_closed(&self) -> bool {
+        self.state().is_closed
+    }
+
+    fn started(&self, server: Server) {
+        let mut state = self.state();
+        state.stop = Some(server.stop());
+        if state.is_closed {
+            server.stop().drain();
+        }
+        // Its thread ends by itself, or with the process.
+        std::mem::forget(server);
+    }
+}
+
 /// Starts it. A server that replaces another one listens as soon as that one does no more.
 ///
 /// # Errors
@@ -40,34 +80,40 @@ pub(crate) fn serve(
     operated: Operated,
     replaces: bool,
     notices: &ErrorLog,
-) -> io::Result<()> {
+) -> io::Result<ControlListener> {
+    let listener = ControlListener::default();
     let explained =
         |error: io::Error| io::Error::new(error.kind(), format!("`control.listen` = \"{address}\": {error}"));
-    let (theirs, log) = (address.clone(), notices.clone());
-    match start(address, operated.clone(), notices) {
+    let (theirs, log, later) = (address.clone(), notices.clone(), listener.clone());
+    match start(address, operated.clone(), &listener, notices) {
         Err(error) if replaces && error.kind() == io::ErrorKind::AddrInUse => {
             std::thread::Builder::new().name("operate".into()).spawn(move || {
                 let until = Instant::now() + PREDECESSOR_MAX;
                 let mut started = Err(error);
-                while started.is_err() && Instant::now() < until {
+                while started.is_err() && Instant::now() < until && !later.is_closed() {
                     std::thread::sleep(PAUSE);
-                    started = start(&theirs, operated.clone(), &log);
+                    started = start(&theirs, operated.clone(), &later, &log);
                 }
                 if let Err(error) = started {
                     log.error(&format!("`control.listen` = \"{theirs}\": {error}"));
                 }
             })?;
-            Ok(())
         }
-        started => started.map_err(explained),
+        started => started.map_err(explained)?,
     }
+    Ok(listener)
 }
 
-fn start(address: &config::Listen, operated: Operated, notices: &ErrorLog) -> io::Result<()> {
+fn start(
+    address: &config::Listen,
+    operated: Operated,
+    listener: &ControlListener,
+    notices: &ErrorLog,
+) -> io::Result<()> {
     let memory = operated.info.memory.clone();
     let mut options = net::Options { threads: 1, memory, ..net::Options::default() };
     options.limits.connections_max = CONNECTIONS_MAX;
-    options.limits.body_bytes_max = 0;
+    (options.timeouts.head_ms, options.timeouts.idle_ms) = (HEAD_MS, IDLE_MS);
     let binds = engine::binds(address).into_iter();
     let listeners = binds.map(|bind| Listener::bind(bind.into(), 1)).collect::<io::Result<_>>()?;
     let is_network = !matches!(address, config::Listen::Unix(_));
@@ -76,8 +122,7 @@ fn start(address: &config::Listen, operated: Operated, notices: &ErrorLog) -> io
     })?;
     let urls: Vec<String> = server.listeners().urls().iter().map(ToString::to_string).collect();
     notices.info(&format!("the control listener is {}", urls.join(", ")));
-    // It lives as long as the process.
-    std::mem::forget(server);
+    listener.started(server);
     Ok(())
 }
 
@@ -121,6 +166,9 @@ impl Service for OperatorService {
             let mut fields = Fields::new();
             fields.push(Name::Allow, b"GET, HEAD");
             return exchange.refuse_with(Status::METHOD_NOT_ALLOWED, "only GET and HEAD", &fields).await;
+        }
+        if request.body() != BodySize::None {
+            return exchange.refuse(Status::BAD_REQUEST, "requests here have no body").await;
         }
         let wants_open = |value: &[u8]| value.windows(23).any(|part| part == b"application/openmetrics");
         let is_open = request.field(Name::Accept).is_some_and(wants_open);

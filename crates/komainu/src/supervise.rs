@@ -27,7 +27,7 @@ use crate::lifecycle::{
 };
 use crate::metrics::{CoreMetrics, Metrics};
 use crate::notice::ErrorLog;
-use crate::operate::{self, Operated};
+use crate::operate::{self, ControlListener, Operated};
 use crate::privilege;
 use crate::router::{RouteTable, Router, SharedRouter};
 use crate::sandbox::Sandbox;
@@ -102,10 +102,13 @@ pub(crate) fn serve(start: Start, ready: impl FnOnce(&[net::ListenUrl])) -> io::
     let shown = (options.memory.clone(), sandboxed);
     let info = server_info(&current, &server, inherited.as_ref(), shown, &events);
     let control = serve_control(control, &info, inherited.as_ref(), &logs.notices);
-    if let Some(address) = &current.started.control.listen {
-        let (metrics, counters) = (current.metrics.clone(), server.counters().to_vec());
-        operate::serve(address, Operated { info, metrics, counters }, replaces, &logs.notices)?;
-    }
+    let control_listener = match &current.started.control.listen {
+        Some(address) => {
+            let (metrics, counters) = (current.metrics.clone(), server.counters().to_vec());
+            operate::serve(address, Operated { info, metrics, counters }, replaces, &logs.notices)?
+        }
+        None => ControlListener::default(),
+    };
     if watch {
         watch::watch(hosting.folders(), hosting.clone(), logs.notices.clone())?;
     }
@@ -122,8 +125,19 @@ pub(crate) fn serve(start: Start, ready: impl FnOnce(&[net::ListenUrl])) -> io::
     std::thread::Builder::new()
         .name("server".into())
         .spawn(move || ended.send(ServerEvent::Ended(server.join())))?;
-    let running =
-        RunningServer { current, reread, link, logs, stop, listeners, counters, notifier, watchdog, events };
+    let running = RunningServer {
+        current,
+        reread,
+        link,
+        logs,
+        stop,
+        listeners,
+        counters,
+        notifier,
+        watchdog,
+        control_listener,
+        events,
+    };
     let drained = running.attend(&happened)?;
     finish(drained, happened, &running.logs, &hosting, &control.1)
 }

@@ -133,6 +133,7 @@ fn only_what_is_there_is_answered() {
     let mut bytes = Vec::new();
     stream.read_to_end(&mut bytes).unwrap();
     Answer::parse(bytes).expect_status(405).expect_field("Allow", "GET, HEAD");
+    ask(&rig, "/metrics", "Content-Length: 1\r\n").expect_status(400);
 }
 
 #[test]
@@ -162,6 +163,16 @@ fn over_tcp_names_of_elsewhere_get_nothing_and_clients_that_do_not_read_hold_up_
         [ask("rebound.test"), ask("localhost:1"), ask("[::1]"), ask("127.0.0.1")],
         [421, 200, 200, 200]
     );
+    // Those that begin a request and stop there fill it for a moment.
+    let begun: Vec<TcpStream> = (0..300)
+        .map(|_| {
+            let mut client = connect(address);
+            client.write_all(b"GET /metrics HTTP/1.1\r\nX: ").unwrap();
+            client
+        })
+        .collect();
+    assert_eq!(ask("localhost"), 200);
+    drop(begun);
     // Each asks until nothing more is taken of it, and reads nothing.
     let flood = "GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n".repeat(1_000);
     let clients: Vec<TcpStream> = (0..20)

@@ -150,6 +150,32 @@ fn a_hundred_sockets_over_one_connection() {
     drop(hold(&rig, state, 3, || Client::new(&rig).sends(&noisy), push));
 }
 
+#[test]
+fn a_socket_over_http_2_passes_the_cache() {
+    let app =
+        "[[route]]\napp = \"shop\"\ncache = true\n[apps.shop]\nasgi = \"sockets.py:app\"\nworkers = 1\n";
+    let folder = hosted::folder("sockets.py", SOCKETS);
+    let listen = "listen = { address = \"127.0.0.1:0\", h2c = true }\n";
+    folder.write("komainu.toml", format!("{listen}{}{PLAIN}{app}", as_we_are()));
+    let mut command = hosted::server();
+    command.arg("start").arg("-c").arg(folder.at("komainu.toml"));
+    let rig = Rig::start(command, folder);
+    let mut stream = rig.connect();
+    stream.write_all(&hundred(false)).unwrap();
+    loop {
+        let mut head = [0; 9];
+        stream.read_exact(&mut head).unwrap();
+        let mut payload = vec![0; usize::from(head[1]) << 8 | usize::from(head[2])];
+        stream.read_exact(&mut payload).unwrap();
+        if head[3] == kind::HEADERS {
+            // The status 200, by its place in the static table.
+            assert_eq!(payload[0], 0x88, "{payload:?}");
+            break;
+        }
+    }
+    assert!(!rig.reported().contains("panicked"), "{}", rig.reported());
+}
+
 /// An upstream server that switches protocols, sends without end and reads nothing.
 fn switches() -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();

@@ -468,3 +468,31 @@ fn unix_sockets_stay_and_addresses_change() {
         assert!(!stays.exists(), "the last one removes its file");
     }
 }
+
+#[test]
+fn the_control_listener_is_that_of_the_new_server() {
+    let folder = Folder::new();
+    folder.write("www/large", vec![b'x'; 30_000_000]);
+    let config = "listen = \"127.0.0.1:0\"\nthreads = 1\n[timeouts]\ndrain = \"2m\"\n[control]\nlisten = \"unix:c.sock\"\n\
+        [[route]]\nfiles = \"www\"\n";
+    let mut line = Line::start(folder, &format!("{}{config}", as_we_are()));
+    // Keeps the old server busy: it is not read.
+    let mut slow = connect(line.rig.address);
+    slow.write_all(b"GET /large HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
+    slow.read_exact(&mut [0; 15]).unwrap();
+    let before = line.upgrade();
+    let socket = line.rig.folder.at("c.sock");
+    let pid = || {
+        let mut stream = std::os::unix::net::UnixStream::connect(&socket).ok()?;
+        let request = b"GET /v1/status HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
+        stream.write_all(request).ok()?;
+        let mut text = String::new();
+        stream.read_to_string(&mut text).ok()?;
+        let (_, body) = text.split_once("\r\n\r\n")?;
+        serde_json::from_str::<serde_json::Value>(body).ok()?["pid"].as_u64()
+    };
+    eventually("the new server answers", || pid() == Some(line.pid.into()));
+    assert!(is_alive(before), "the old one still sends its file");
+    drop(slow);
+    line.stop();
+}
