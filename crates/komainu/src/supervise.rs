@@ -92,23 +92,13 @@ pub(crate) fn serve(start: Start, ready: impl FnOnce(&[net::ListenUrl])) -> io::
     let replaces = predecessor.is_some() || inherited.as_ref().is_some_and(|inherited| inherited.replaces);
     let current = first_plan(config, &hosting, &listeners, cores, replaces)?;
     options.tls = Some(current.tls.clone());
-    // Before connections are accepted: a restart serves what is stored from the first one on.
-    let (files, system) = (hosting.files(), is_system(link.as_ref()));
-    current.plan().tls.iter().flat_map(TlsPlan::warnings).for_each(|text| logs.notices.warn(text));
-    current.certificates.apply(&current.plan().config, &files, system, &logs.notices)?;
-    TlsPlan::keep_staples(current.plan().tls.as_ref(), &current.certificates.staples, &logs.notices);
+    load_certificates(&current, is_system(link.as_ref()), &logs.notices)?;
     let server = start_threads(&options, listeners, sandbox, &current, &logs)?;
     // Its file is removed at the end.
     let shown = (options.memory.clone(), sandboxed);
     let info = server_info(&current, &server, inherited.as_ref(), shown, &events);
     let control = serve_control(control, &info, inherited.as_ref(), &logs.notices);
-    let control_listener = match &current.started.control.listen {
-        Some(address) => {
-            let (metrics, counters) = (current.metrics.clone(), server.counters().to_vec());
-            operate::serve(address, Operated { info, metrics, counters }, replaces, &logs.notices)?
-        }
-        None => ControlListener::default(),
-    };
+    let control_listener = serve_operators(&current, &server, info, replaces, &logs.notices)?;
     if watch {
         watch::watch(hosting.folders(), hosting.clone(), logs.notices.clone())?;
     }
@@ -117,10 +107,7 @@ pub(crate) fn serve(start: Start, ready: impl FnOnce(&[net::ListenUrl])) -> io::
     let notifier = report_start(&listeners, predecessor, inherited.as_ref(), &logs.notices);
     given.warn_of_unused(&logs.notices);
     given.discard();
-    let watchdog = match &inherited {
-        Some(inherited) => inherited.watchdog,
-        None => systemd::watchdog(),
-    };
+    let watchdog = inherited.as_ref().map_or_else(systemd::watchdog, |inherited| inherited.watchdog);
     let (stop, counters, ended) = (server.stop(), server.counters().to_vec(), events.clone());
     std::thread::Builder::new()
         .name("server".into())
@@ -140,6 +127,29 @@ pub(crate) fn serve(start: Start, ready: impl FnOnce(&[net::ListenUrl])) -> io::
     };
     let drained = running.attend(&happened)?;
     finish(drained, happened, &running.logs, &hosting, &control.1)
+}
+
+/// Before connections are accepted: a restart serves what is stored from the first one on. `system` is whether the server
+/// was started as root.
+fn load_certificates(current: &Current, system: bool, notices: &ErrorLog) -> io::Result<()> {
+    let plan = current.plan();
+    plan.tls.iter().flat_map(TlsPlan::warnings).for_each(|text| notices.warn(text));
+    current.certificates.apply(&plan.config, &current.hosting.files(), system, notices)?;
+    TlsPlan::keep_staples(plan.tls.as_ref(), &current.certificates.staples, notices);
+    Ok(())
+}
+
+/// The control listener, where one is configured.
+fn serve_operators(
+    current: &Current,
+    server: &net::Server,
+    info: Arc<ServerInfo>,
+    replaces: bool,
+    notices: &ErrorLog,
+) -> io::Result<ControlListener> {
+    let Some(address) = &current.started.control.listen else { return Ok(ControlListener::default()) };
+    let (metrics, counters) = (current.metrics.clone(), server.counters().to_vec());
+    operate::serve(address, Operated { info, metrics, counters }, replaces, notices)
 }
 
 /// Starts the threads that serve.
