@@ -182,7 +182,7 @@ impl DiskShared {
 }
 
 /// Files that are looked into for purges.
-struct Sweep {
+struct DiskSweep {
     purges: Vec<PendingPurge>,
     files: VecDeque<FileName>,
 }
@@ -192,7 +192,7 @@ pub(crate) struct DiskThread {
     shared: Arc<DiskShared>,
     /// Keeps other processes out.
     lock: Option<File>,
-    sweep: Option<Sweep>,
+    sweep: Option<DiskSweep>,
     /// The number of the last purge whose order has come: what was stored before it is in the index.
     reached: u64,
 }
@@ -374,7 +374,7 @@ impl DiskThread {
     fn begin_sweep(&mut self) {
         let (purges, files) = self.shared.index().begin_sweep(self.reached);
         if !purges.is_empty() {
-            self.sweep = Some(Sweep { purges, files: files.into() });
+            self.sweep = Some(DiskSweep { purges, files: files.into() });
         }
     }
 

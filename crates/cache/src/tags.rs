@@ -124,8 +124,8 @@ pub fn is_tag_field(name: &[u8]) -> bool {
     TAG_FIELDS.iter().any(|one| name.eq_ignore_ascii_case(one))
 }
 
-/// Removes the fields that tell a cache the tags of a response: they are for this one, not for clients. False where there was
-/// none.
+/// Removes the fields with a response's tags (`Surrogate-Key` and the like), which clients do not get. Returns false where
+/// there was none.
 pub fn strip(fields: &mut Fields) -> bool {
     let has_one = fields.iter().any(|(name, _)| is_tag_field(name));
     if has_one {

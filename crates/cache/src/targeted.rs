@@ -24,19 +24,24 @@ pub(crate) fn members(value: &[u8]) -> Option<Vec<Member>> {
                 _ => value = Some(text),
             }
         }
-        parameters(&mut rest)?;
         if is_true {
             members.push((name, value));
         }
-        spaces(&mut rest);
-        if rest.is_empty() {
+        if is_last(&mut rest)? {
             return Some(members);
         }
-        if !eat(&mut rest, b",") {
-            return None;
-        }
-        spaces(&mut rest);
     }
+}
+
+/// Passes over a member's parameters and the comma after it; true if it was the last one. `None` where something else follows.
+fn is_last(rest: &mut &[u8]) -> Option<bool> {
+    parameters(rest)?;
+    spaces(rest);
+    if rest.is_empty() {
+        return Some(true);
+    }
+    eat(rest, b",").then(|| spaces(rest))?;
+    Some(false)
 }
 
 /// The members of a list of strings; `None` for a field that is invalid, empty or has members of another type.
@@ -49,15 +54,9 @@ pub(crate) fn strings(value: &[u8]) -> Option<Vec<Vec<u8>>> {
             return None;
         }
         strings.push(item(&mut rest)?.0);
-        parameters(&mut rest)?;
-        spaces(&mut rest);
-        if rest.is_empty() {
+        if is_last(&mut rest)? {
             return Some(strings);
         }
-        if !eat(&mut rest, b",") {
-            return None;
-        }
-        spaces(&mut rest);
     }
 }
 
@@ -85,16 +84,10 @@ pub(crate) fn flags_and_names(value: &[u8]) -> Option<Vec<(Vec<u8>, FlagOrNames)
                 _ => FlagOrNames::Other,
             },
         };
-        parameters(&mut rest)?;
         members.push((name, value));
-        spaces(&mut rest);
-        if rest.is_empty() {
+        if is_last(&mut rest)? {
             return Some(members);
         }
-        if !eat(&mut rest, b",") {
-            return None;
-        }
-        spaces(&mut rest);
     }
 }
 

@@ -411,7 +411,7 @@ pub(crate) fn status(info: &ServerInfo) -> Value {
 }
 
 /// The certificates that the server obtains by itself, and those in files.
-fn all_certificates(info: &ServerInfo) -> Vec<Value> {
+pub(crate) fn all_certificates(info: &ServerInfo) -> Vec<Value> {
     let statuses = info.certificates.get().map(RunningCertificates::statuses).unwrap_or_default();
     let mut all: Vec<Value> = statuses.iter().map(certificate).collect();
     all.extend((info.file_certificates)().iter().map(file_certificate));

@@ -63,10 +63,10 @@ impl RouteCounters {
 
 /// The counters of all cores. Clones are the same.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Metrics(Arc<Mutex<Registered>>);
+pub(crate) struct Metrics(Arc<Mutex<LabelCounters>>);
 
 #[derive(Debug, Default)]
-struct Registered {
+struct LabelCounters {
     /// In order of their numbers; 0 is for requests that no route answers.
     labels: Vec<RouteLabels>,
     /// By label: the counters of each core that has served it.
@@ -89,7 +89,7 @@ impl Metrics {
         core
     }
 
-    fn registered(&self) -> std::sync::MutexGuard<'_, Registered> {
+    fn registered(&self) -> std::sync::MutexGuard<'_, LabelCounters> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -6,10 +6,10 @@ use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use ::control::CertificateStatus;
 use apps::Usage;
 use http::{BodySize, Fields, Method, Name, Status};
 use net::{Counters, Exchange, Fault, Listener, RequestRecord, Server, Service};
+use serde_json::Value;
 
 use crate::control::{self, ServerInfo};
 use crate::engine;
@@ -206,16 +206,8 @@ impl Operated {
             };
             processes.iter().map(worker).collect::<Vec<_>>()
         });
-        let obtained = info.certificates.get().map(|running| running.statuses()).unwrap_or_default();
-        let from_files = (info.file_certificates)();
-        let expiry = |status: &CertificateStatus| {
-            let at = status.info.as_ref()?.not_after.duration_since(std::time::UNIX_EPOCH).ok()?;
-            Some((status.name.clone(), i64::try_from(at.as_secs()).unwrap_or(i64::MAX)))
-        };
-        let from_file = |(_, certificate): &crate::tls::FromFile| {
-            let info = certificate.info();
-            (info.names.first().unwrap_or(&info.subject).clone(), info.not_after_unix_s)
-        };
+        let certificates = control::all_certificates(info);
+        let expiry = |one: &Value| Some((one["name"].as_str()?.to_owned(), one["not_after"].as_i64()?));
         Gauges {
             cores: self.counters.clone(),
             uptime_s: info.since.elapsed().as_secs_f64(),
@@ -225,11 +217,7 @@ impl Operated {
             budget_bytes: info.memory.bytes_max(),
             refused: info.memory.refused(),
             workers: workers.collect(),
-            certificates: obtained
-                .iter()
-                .filter_map(expiry)
-                .chain(from_files.iter().map(from_file))
-                .collect(),
+            certificates: certificates.iter().filter_map(expiry).collect(),
         }
     }
 }

@@ -4,10 +4,8 @@
 mod hosted;
 mod rig;
 
-use std::process::Command;
-
 use hosted::start;
-use rig::{Answer, Folder, Rig, text};
+use rig::{Answer, Folder, Rig};
 
 /// Each counts its requests to `/count`, answers 304 to `If-None-Match`, streams at `/stream`, and stores nothing at `/private`.
 const PERL: &str = r#"my $count = 0;
@@ -147,15 +145,7 @@ const LANGUAGES: [(&str, &str); 5] = [
 fn all() -> Rig {
     let folder = Folder::new();
     folder.write("app.psgi", PERL).write("config.ru", RUBY).write("w.py", WSGI).write("a.py", ASGI);
-    folder.write("n.c", NATIVE);
-    let include = format!("-I{}/../../workers/include", env!("CARGO_MANIFEST_DIR"));
-    let built = Command::new("cc")
-        .args(["-O1", "-fPIC", "-shared", "-Wall", "-Werror", &include, "-o"])
-        .arg(folder.at("n.so"))
-        .arg(folder.at("n.c"))
-        .output()
-        .unwrap();
-    assert!(built.status.success(), "{}", text(&built.stderr));
+    hosted::native(&folder, NATIVE);
     let mut config = String::new();
     for (name, target) in LANGUAGES {
         config += &format!(

@@ -10,17 +10,8 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 
 use origin::{Origin, answer};
-use rig::{Answer, Folder, PATIENCE, Rig, as_we_are, komainu, listen};
+use rig::{Answer, PATIENCE, Rig, komainu};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-
-/// A server with this configuration, whose control socket is in a folder of its own.
-fn start(config: &str) -> Rig {
-    let folder = Folder::new();
-    folder.write("komainu.toml", format!("{}{}{config}", listen(&folder), as_we_are()));
-    let mut command = komainu();
-    command.arg("start").arg("-c").arg(folder.at("komainu.toml")).env("RUNTIME_DIRECTORY", folder.at("run"));
-    Rig::start(command, folder)
-}
 
 /// Makes everything stale that is stored.
 fn expire(rig: &Rig) {
@@ -76,7 +67,7 @@ const GET: &[u8] = b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\
 fn a_thousand_clients_of_one_slow_object_are_one_request() {
     allow_files(8192);
     let (url, comes) = by_hand();
-    let rig = start(&format!("[[route]]\nproxy = \"{url}\"\ncache = true\n"));
+    let rig = Rig::controlled(&format!("[[route]]\nproxy = \"{url}\"\ncache = true\n"));
     let mut clients: Vec<TcpStream> = (0..1000)
         .map(|_| {
             let mut client = rig.connect();
@@ -102,7 +93,7 @@ fn a_thousand_clients_of_one_slow_object_are_one_request() {
 fn a_client_that_reads_nothing_does_not_hold_the_others() {
     const BYTES: usize = 48 << 20;
     let (url, comes) = by_hand();
-    let rig = start(&format!(
+    let rig = Rig::controlled(&format!(
         "[cache]\nmemory = \"1MiB\"\nobject = \"16KiB\"\n[[route]]\nproxy = \"{url}\"\ncache = true\n"
     ));
     let mut clients: Vec<TcpStream> = (0..2).map(|_| rig.connect()).collect();
@@ -170,7 +161,7 @@ fn mortal() -> (Origin, Arc<Mutex<Origins>>) {
 #[test]
 fn what_clients_get_when_the_origin_dies() {
     let (origin, mode) = mortal();
-    let rig = start(&format!(
+    let rig = Rig::controlled(&format!(
         "[[route]]\npath = \"/no-grace/*\"\nproxy = \"{0}\"\ncache = {{ grace = \"0s\" }}\n\
          [[route]]\nproxy = \"{0}\"\ncache = true\n",
         origin.url
@@ -219,7 +210,7 @@ fn what_clients_get_when_the_origin_dies() {
 #[test]
 fn an_origin_that_dies_in_the_middle_of_a_response_takes_nothing_stored_with_it() {
     let (url, comes) = by_hand();
-    let rig = start(&format!("[[route]]\nproxy = \"{url}\"\ncache = true\n"));
+    let rig = Rig::controlled(&format!("[[route]]\nproxy = \"{url}\"\ncache = true\n"));
     let send = |path: &str| {
         let mut client = rig.connect();
         let request = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");

@@ -9,17 +9,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use origin::{Ask, Origin, answer};
-use rig::{Answer, Folder, Rig, as_we_are, eventually, komainu, listen, read_answer, text};
+use rig::{Answer, Folder, Rig, eventually, komainu, listen, read_answer, text};
 use serde_json::Value;
-
-/// A server with this configuration, whose control socket is in a folder of its own.
-fn start(config: &str) -> Rig {
-    let folder = Folder::new();
-    folder.write("komainu.toml", format!("{}{}{config}", listen(&folder), as_we_are()));
-    let mut command = komainu();
-    command.arg("start").arg("-c").arg(folder.at("komainu.toml")).env("RUNTIME_DIRECTORY", folder.at("run"));
-    Rig::start(command, folder)
-}
 
 /// What `komainu cache` prints, and whether it has succeeded.
 fn cache(rig: &Rig, arguments: &[&str]) -> (bool, String) {
@@ -70,7 +61,7 @@ fn is_hit(answer: &Answer) -> bool {
 #[test]
 fn the_command_purges_and_says_how_much() {
     let origin = origin();
-    let rig = start(&format!("[[route]]\nproxy = \"{}\"\ncache = true\n", origin.url));
+    let rig = Rig::controlled(&format!("[[route]]\nproxy = \"{}\"\ncache = true\n", origin.url));
     let fill = |paths: &[&str]| paths.iter().for_each(|path| _ = rig.get(path).expect_status(200));
     let hits = |paths: &[&str]| -> Vec<bool> { paths.iter().map(|path| is_hit(&rig.get(path))).collect() };
     let all = ["/a", "/a?x", "/b?tags=t+u", "/c?tags=u"];
@@ -99,7 +90,7 @@ fn the_command_purges_and_says_how_much() {
 #[test]
 fn the_command_explains_what_became_of_a_response() {
     let origin = origin();
-    let rig = start(&format!("[[route]]\nproxy = \"{}\"\ncache = true\n", origin.url));
+    let rig = Rig::controlled(&format!("[[route]]\nproxy = \"{}\"\ncache = true\n", origin.url));
     for path in ["/a?tags=t+u", "/a?tags=t+u", "/b?private", "/b?private"] {
         rig.get(path).expect_status(200);
     }
@@ -117,7 +108,7 @@ fn the_command_explains_what_became_of_a_response() {
     assert_eq!(figures, [1, 3, 1, 1, 0, 1, 0], "{stats:#}");
     assert_eq!(stats["refused"]["the response sets a cookie"], 2, "{stats:#}");
     says(&rig, &["stats"], &["holds 0 responses", "the response sets a cookie"]);
-    let none = start(&format!("[[route]]\nproxy = \"{}\"\n", origin.url));
+    let none = Rig::controlled(&format!("[[route]]\nproxy = \"{}\"\n", origin.url));
     let (succeeds, said) = cache(&none, &["stats"]);
     assert!(!succeeds && said.contains("no route has `cache`"), "{said}");
 }
@@ -134,7 +125,7 @@ fn a_response_that_was_asked_for_before_a_purge_is_not_stored_after_it() {
         }
         answer("200 OK", "Cache-Control: max-age=3600\r\nxkey: t\r\n", "body")
     });
-    let rig = start(&format!("[[route]]\nproxy = \"{}\"\ncache = true\n", origin.url));
+    let rig = Rig::controlled(&format!("[[route]]\nproxy = \"{}\"\ncache = true\n", origin.url));
     for purge in [
         &["--tag", "t"][..],
         &["--all"],
@@ -175,7 +166,7 @@ fn the_method_purges_for_those_who_may() {
         origin.url,
         folder.at("token").display()
     );
-    let rig = start(&config);
+    let rig = Rig::controlled(&config);
     let token = format!("Authorization: Bearer {TOKEN}\r\n");
     let with_token = |path: &str, more: &str| purge_as(&rig, path, &format!("{token}{more}"));
     let fill = |path: &str| {
@@ -270,7 +261,7 @@ fn the_token_is_read_by_who_may_read_it() {
 #[test]
 fn many_purges_by_one_client_leave_the_rest_alone() {
     let origin = origin();
-    let rig = start(&format!(
+    let rig = Rig::controlled(&format!(
         "[[route]]\nproxy = \"{}\"\ncache = {{ purge = {{ token = \"{TOKEN}\" }} }}\n",
         origin.url
     ));
@@ -296,7 +287,7 @@ fn many_purges_by_one_client_leave_the_rest_alone() {
 #[test]
 fn an_unsafe_request_invalidates_the_group_that_its_response_names() {
     let origin = origin();
-    let rig = start(&format!("[[route]]\nproxy = \"{}\"\ncache = true\n", origin.url));
+    let rig = Rig::controlled(&format!("[[route]]\nproxy = \"{}\"\ncache = true\n", origin.url));
     let send = |method: &str, path: &str, host: &str| {
         let length = if method == "POST" { "Content-Length: 0\r\n" } else { "" };
         rig.send(&format!("{method} {path} HTTP/1.1\r\nHost: {host}\r\n{length}Connection: close\r\n\r\n"))

@@ -5,8 +5,6 @@ mod hosted;
 mod origin;
 mod rig;
 
-use std::process::Command;
-
 use hosted::{server, start};
 use origin::{Origin, ok};
 use rig::{Folder, Rig, eventually, text};
@@ -98,15 +96,7 @@ KOMAINU_HANDLER(.handle = handle)
 /// A server that has a site for each kind of handler, by default and with everything kept (`KIND.keep`).
 fn everything(folder: Folder, origin: &Origin) -> Rig {
     folder.write("app.psgi", PSGI).write("config.ru", RACK).write("w.py", WSGI).write("a.py", ASGI);
-    folder.write("n.c", NATIVE);
-    let include = format!("-I{}/../../workers/include", env!("CARGO_MANIFEST_DIR"));
-    let built = Command::new("cc")
-        .args(["-O1", "-fPIC", "-shared", "-Wall", "-Werror", &include, "-o"])
-        .arg(folder.at("n.so"))
-        .arg(folder.at("n.c"))
-        .output()
-        .unwrap();
-    assert!(built.status.success(), "{}", text(&built.stderr));
+    hosted::native(&folder, NATIVE);
     let mut config = String::new();
     for (name, target) in [
         ("psgi", "psgi = \"app.psgi\""),

@@ -50,6 +50,19 @@ pub fn start(folder: Folder, config: &str) -> Rig {
     Rig::start(command, folder)
 }
 
+/// Compiles a native handler to `n.so` in the folder.
+pub fn native(folder: &Folder, source: &str) {
+    folder.write("n.c", source);
+    let include = format!("-I{}/../../workers/include", env!("CARGO_MANIFEST_DIR"));
+    let built = Command::new("cc")
+        .args(["-O1", "-fPIC", "-shared", "-Wall", "-Werror", &include, "-o"])
+        .arg(folder.at("n.so"))
+        .arg(folder.at("n.c"))
+        .output()
+        .unwrap();
+    assert!(built.status.success(), "{}", text(&built.stderr));
+}
+
 /// A folder with one file.
 pub fn folder(name: &str, content: &str) -> Folder {
     let folder = Folder::new();

@@ -194,6 +194,19 @@ impl Rig {
         Rig::start(command, folder)
     }
 
+    /// As [`Rig::config`], in a new folder; its control socket is in the folder `run` there.
+    pub fn controlled(text: &str) -> Rig {
+        let folder = Folder::new();
+        folder.write("komainu.toml", format!("{}{}{text}", listen(&folder), as_we_are()));
+        let mut command = komainu();
+        command
+            .arg("start")
+            .arg("-c")
+            .arg(folder.at("komainu.toml"))
+            .env("RUNTIME_DIRECTORY", folder.at("run"));
+        Rig::start(command, folder)
+    }
+
     pub fn start(mut command: Command, folder: Folder) -> Rig {
         let stderr = folder.at("stderr");
         let errors = fs::File::create(&stderr).unwrap();
