@@ -1,6 +1,6 @@
 //! The state of reading a configuration: the current directive, and the findings so far.
 
-use crate::node::Node;
+use crate::node::{Data, Node};
 use crate::report::{Finding, Report, Severity, TextSpan};
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -115,6 +115,16 @@ impl<'a> Checker<'a> {
     pub(crate) fn mismatch(&mut self, node: &Node, expected: &str) -> &mut Finding {
         let label = format!("this is {}", node.what());
         self.invalid(&node.at, label).help(format!("expected {expected}"))
+    }
+
+    /// Adds the remedy to the last finding, where that is a flag in quotes, or written as other servers write it.
+    pub(crate) fn help_with_flag(&mut self, node: &Node) {
+        let flag = match &node.data {
+            Data::Text(text) if matches!(text.as_str(), "on" | "yes" | "true") => "true",
+            Data::Text(text) if matches!(text.as_str(), "off" | "no" | "false") => "false",
+            _ => return,
+        };
+        self.report.last().help(format!("write `{flag}`, without quotes"));
     }
 
     /// Reports the fault of the text at `at`. The caret marks the faulty part if the file contains the text unescaped.

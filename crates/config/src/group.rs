@@ -19,6 +19,11 @@ impl Shape for Proxied {
     }
 
     fn read(&self, node: &Node, check: &mut Checker) -> Option<Proxy> {
+        if let Data::Integer(port @ 1..=65_535) = node.data {
+            let finding = check.mismatch(node, "the URL of an upstream server");
+            finding.help(format!("write \"http://127.0.0.1:{port}\""));
+            return None;
+        }
         let Some(entry) = node.entry("upstream") else { return brief::<Proxy>("to").read(node, check) };
         let (Data::Table(own), Data::Text(name)) = (&node.data, &entry.value.data) else {
             return table().read(node, check);

@@ -10,6 +10,8 @@ mod report;
 
 mod near;
 
+mod hint;
+
 mod node;
 
 mod check;

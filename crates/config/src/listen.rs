@@ -1,6 +1,6 @@
 //! Addresses to listen on.
 
-use crate::check::{Checker, InvalidValue};
+use crate::check::{Checker, InvalidValue, shortened};
 use crate::network::{SOURCE, TrustedSource};
 use crate::node::{Data, Node};
 use crate::record::directives;
@@ -115,6 +115,15 @@ impl Listen {
 }
 
 fn no_port(text: &str) -> InvalidValue {
+    // nginx's `listen 80 default_server` and the like.
+    if let Some((address, words)) = text.split_once(char::is_whitespace) {
+        let fault = InvalidValue::new(
+            format!("`{}` has no place here", shortened(words.trim())),
+            "write the address alone; a `[[site]]` without `hosts` is the default one, and `{ address = \"...\", tls = true }` has \
+             the options",
+        );
+        return fault.within(address.len() + 1..text.len());
+    }
     let remedy = match text {
         "" => "write \":80\" for every address, \"127.0.0.1:8080\" for this machine only".to_owned(),
         _ => format!("write \"{text}:80\""),

@@ -2,6 +2,7 @@
 //! and parser. The record's field, its default, the errors, the schema and the reference are generated from it.
 
 use crate::check::{Checker, shortened};
+use crate::hint;
 use crate::near::nearest;
 use crate::node::{Data, Entry, Node};
 use crate::shape::{Article, Chapter, Shape, ShapeKind, alternatives};
@@ -173,53 +174,12 @@ pub(crate) fn preset<S: Shape>(shape: &S, toml: &str) -> S::Out {
     shape.read(&entry.value, &mut check).expect("a default is a value of its directive")
 }
 
-/// Directives of other servers, and what replaces them here.
-const FOREIGN: [(&str, &str); 40] = [
-    ("access_log", "`access` in `[log]`"),
-    ("add_header", "`response_headers = { add = { ... } }`"),
-    ("alias", "`files = { root = \"...\", strip_prefix = true }`"),
-    ("autoindex", "`listing` in `files = { ... }`"),
-    ("bind", "`listen`"),
-    ("client_max_body_size", "`body` in `[limits]`"),
-    ("documentroot", "`files`"),
-    ("error_log", "`errors` in `[log]`"),
-    ("error_page", "`error_pages`"),
-    ("file_server", "`files`"),
-    ("gzip", "`compress = true`, at the top of the file, in a site or in a route"),
-    ("keepalive_timeout", "`idle` in `[timeouts]`"),
-    ("location", "a `[[site.route]]` with `path`"),
-    ("port", "`listen = \":PORT\"`"),
-    ("proxy_cache", "`cache`"),
-    ("proxy_cache_bypass", "`bypass` in a rule of `cache`"),
-    ("proxy_cache_key", "`key` in a rule of `cache`"),
-    ("proxy_cache_min_uses", "`min_uses` in a rule of `cache`"),
-    ("proxy_cache_path", "`[cache]`"),
-    ("proxy_cache_valid", "`ttl` in a rule of `cache`"),
-    ("proxy_ignore_client_abort", "`client_abort` in `[apps.NAME]`"),
-    ("proxy_ignore_headers", "`ignore` in a rule of `cache`"),
-    ("proxy_pass", "`proxy`"),
-    ("proxy_read_timeout", "`head` in `proxy = { timeouts = { ... } }`"),
-    ("proxy_set_header", "`request_headers` in `proxy = { ... }`"),
-    ("proxypass", "`proxy`"),
-    ("proxypassreverse", "`rewrite` in `proxy = { ... }`, which is on by default"),
-    ("real_ip_header", "`fields` in `trusted_proxies = { ... }`"),
-    ("redir", "`redirect`"),
-    ("reverse_proxy", "`proxy`"),
-    ("return", "`redirect` or `respond`"),
-    ("server", "`[[site]]`"),
-    ("send_proxy", "`proxy_protocol` in `proxy = { ... }`"),
-    ("server_name", "`hosts` of a `[[site]]`"),
-    ("set_real_ip_from", "`trusted_proxies`"),
-    ("try_files", "`try` in `files = { ... }`"),
-    ("upstream", "`[upstreams.NAME]`, or `to` in `proxy = { ... }`"),
-    ("virtualhost", "`[[site]]`"),
-    ("worker_connections", "`connections` in `[limits]`"),
-    ("worker_processes", "`threads`"),
-];
-
 /// Keys that people write for TLS to clients, and the tables where they write them.
 const TLS_KEYS: [&str; 6] = ["tls", "ssl", "https", "ssl_certificate", "ssl_certificate_key", "certificate"];
 const TLS_TABLES: [&str; 3] = ["Config", "Listener", "Site"];
+/// What a route does, and the tables where people write it without a route.
+const ACTION_KEYS: [&str; 5] = ["files", "proxy", "app", "redirect", "respond"];
+const ROUTES_TABLES: [(&str, &str); 2] = [("Config", "[[route]]"), ("Site", "[[site.route]]")];
 
 fn unknown<R: DirectiveTable>(entry: &Entry, check: &mut Checker) {
     if TLS_KEYS.contains(&entry.key.as_str()) && TLS_TABLES.contains(&R::NAME) {
@@ -256,18 +216,21 @@ fn unknown<R: DirectiveTable>(entry: &Entry, check: &mut Checker) {
         finding.help(format!("here this is {}", alternatives(of_fields.into_iter())));
         return;
     }
-    if !homes.is_empty() {
-        finding.help(format!("`{}` belongs in {}", entry.key, alternatives(homes.into_iter())));
+    if let Some((_, header)) = ROUTES_TABLES.iter().find(|(table, _)| *table == R::NAME)
+        && ACTION_KEYS.contains(&entry.key.as_str())
+    {
+        finding.help(format!("a route does this: write `{header}` on the line above"));
         return;
     }
-    if near.is_some() {
-        return;
+    let foreign = hint::for_directive(&entry.key, R::PLACE).filter(|_| near.is_none());
+    let home = (!homes.is_empty())
+        .then(|| format!("`{}` belongs in {}", entry.key, alternatives(homes.into_iter())));
+    if near.is_none() && foreign.is_none() && home.is_none() {
+        finding.help(format!("the keys here are {}", names().collect::<Vec<_>>().join(", ")));
     }
-    let lower = entry.key.to_ascii_lowercase();
-    if let Some((_, here)) = FOREIGN.iter().find(|(word, _)| *word == lower) {
-        finding.help(format!("here this is {here}"));
+    for text in [foreign, home].into_iter().flatten() {
+        finding.help(text);
     }
-    finding.help(format!("the keys here are {}", names().collect::<Vec<_>>().join(", ")));
 }
 
 /// Declares a record and its directives:

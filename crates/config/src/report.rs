@@ -73,7 +73,12 @@ impl Report {
             self.left_out += 1;
         }
         self.findings.push(finding);
-        self.findings.last_mut().expect("it was just pushed")
+        self.last()
+    }
+
+    /// The finding that was added last.
+    pub(crate) fn last(&mut self) -> &mut Finding {
+        self.findings.last_mut().expect("one was added")
     }
 
     /// Sorts the findings by their place and removes superfluous ones.

@@ -8,6 +8,7 @@ use crate::compress::{self, CompressResponses};
 use crate::control::Control;
 use crate::group::Groups;
 use crate::header::ResponseHeaders;
+use crate::hint;
 use crate::host::HostPattern;
 use crate::listen::{Listen, Listener};
 use crate::near::nearest;
@@ -303,11 +304,8 @@ impl Config {
                 let end = text.len()..text.len();
                 let at = error.span().unwrap_or(end);
                 let finding = check.error(&at, "this is not TOML".to_owned(), error.message());
-                if looks_like_nginx(text) {
-                    finding.help(
-                        "this file looks like a configuration of nginx; Komainu reads TOML: `[[site]]` is nginx's \
-                         `server`, `[[site.route]]` its `location`, `threads` its `worker_processes`",
-                    );
+                if let Some(text) = hint::for_syntax(text) {
+                    finding.help(text);
                 }
                 None
             }
@@ -355,15 +353,6 @@ impl Config {
             response_headers: headers.into_iter().flatten().filter(|rules| !rules.is_empty()).collect(),
         }
     }
-}
-
-/// Whether the first line that is not a comment ends like a directive or a block of nginx, which no line of TOML does.
-fn looks_like_nginx(text: &str) -> bool {
-    let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
-    let Some(line) = lines.next() else { return false };
-    line.starts_with(|first: char| first.is_ascii_lowercase())
-        && !line.contains('=')
-        && (line.ends_with(';') || line.ends_with('{') || line.ends_with('}') || lines.next() == Some("{"))
 }
 
 /// The table of each key.

@@ -75,7 +75,8 @@ impl Shape for Flag {
 
     fn read(&self, node: &Node, check: &mut Checker) -> Option<bool> {
         let Data::Flag(flag) = node.data else {
-            check.mismatch(node, "`true` or `false`, without quotes");
+            check.mismatch(node, "`true` or `false`");
+            check.help_with_flag(node);
             return None;
         };
         Some(flag)
@@ -279,7 +280,13 @@ impl<T, S: Shape<Out = T>> Shape for Toggle<T, S> {
         match (&node.data, self.on) {
             (Data::Flag(false), _) => Some((self.off)()),
             (Data::Flag(true), Some(on)) => Some(on()),
-            _ => self.shape.read(node, check),
+            _ => {
+                let read = self.shape.read(node, check);
+                if read.is_none() {
+                    check.help_with_flag(node);
+                }
+                read
+            }
         }
     }
 }
@@ -376,7 +383,11 @@ impl<S: Shape> Shape for List<S> {
 
     fn read(&self, node: &Node, check: &mut Checker) -> Option<Self::Out> {
         let Data::List(items) = &node.data else {
-            check.mismatch(node, &self.kind().text);
+            let remedy = format!("write `[[{}]]`, with two brackets: there may be several", check.here());
+            let finding = check.mismatch(node, &self.kind().text);
+            if matches!(node.data, Data::Table(_)) {
+                finding.help(remedy);
+            }
             return None;
         };
         let read: Vec<_> = items.iter().filter_map(|item| self.0.read(item, check)).collect();

@@ -60,6 +60,14 @@ fn parse_with_warnings(path: &Path, text: &str) -> Result<(Config, config::Repor
         Some(parent) if parent != Path::new("") => parent,
         _ => Path::new("."),
     };
+    // A file that an editor or a disk emptied is not a wish to serve nothing.
+    if text.lines().all(|line| line.trim().is_empty() || line.trim_start().starts_with('#')) {
+        return Err(format!(
+            "error: {} says nothing: there is no directive in it\nhelp: `[[route]]` and below it `files = \"/var/www\"` serve a \
+             folder; `komainu reference` lists what there is",
+            path.display()
+        ));
+    }
     let parsed = Config::parse(text, &path.display().to_string(), base);
     parsed.map_err(|errors| errors.render(is_coloured()))
 }

@@ -1,0 +1,238 @@
+//! What people write who know another server: its directives and its syntax, and how that is said here.
+
+/// A directive of another server.
+struct ForeignDirective {
+    /// In lower case.
+    name: &'static str,
+    /// Whose it is.
+    server: &'static str,
+    /// How it is written here; ends "here this is …".
+    here: &'static str,
+}
+
+const fn foreign(name: &'static str, server: &'static str, here: &'static str) -> ForeignDirective {
+    ForeignDirective { name, server, here }
+}
+
+const APACHE: &str = "Apache";
+const CADDY: &str = "Caddy";
+const GUNICORN: &str = "gunicorn";
+const HAPROXY: &str = "HAProxy";
+const NGINX: &str = "nginx";
+
+/// Sorted by name.
+const FOREIGN: &[ForeignDirective] = &[
+    foreign("access_log", NGINX, "`access` and `file` in `[log]`"),
+    foreign("accesslog", GUNICORN, "`access` and `file` in `[log]`"),
+    foreign("add_header", NGINX, "`response_headers = { add = { ... } }`"),
+    foreign("alias", NGINX, "`files = { root = \"...\", strip_prefix = true }`"),
+    foreign("allowoverride", APACHE, "not there: `.htaccess` files are not read; write their rules as routes"),
+    foreign("autoindex", NGINX, "`listing` in `files = { ... }`"),
+    foreign("backend", HAPROXY, "`[upstreams.NAME]`"),
+    foreign("backlog", NGINX, "not needed: the kernel's longest queue is used"),
+    foreign("balance", HAPROXY, "`balance` in `[upstreams.NAME]`"),
+    foreign("bind", HAPROXY, "`listen`"),
+    foreign("browse", CADDY, "`listing` in `files = { ... }`"),
+    foreign("chdir", GUNICORN, "`folder` in `[apps.NAME]`"),
+    foreign("client_body_timeout", NGINX, "`body` in `[timeouts]`"),
+    foreign("client_header_timeout", NGINX, "`head` in `[timeouts]`"),
+    foreign("client_max_body_size", NGINX, "`body` in `[limits]`"),
+    foreign("default_backend", HAPROXY, "`proxy = { upstream = \"NAME\" }` in a `[[route]]` without `path`"),
+    foreign("default_server", NGINX, "a `[[site]]` without `hosts`"),
+    foreign("directoryindex", APACHE, "`index` in `files = { ... }`"),
+    foreign("documentroot", APACHE, "`files`"),
+    foreign("encode", CADDY, "`compress = true`, at the top of the file, in a site or in a route"),
+    foreign("error_log", NGINX, "`errors` in `[log]`"),
+    foreign("error_page", NGINX, "`error_pages`"),
+    foreign("errorlog", GUNICORN, "`errors` in `[log]`"),
+    foreign("expires", NGINX, "`cache_control` in `files = { ... }`, or `response_headers = { set = { Cache-Control = \"...\" } }`"),
+    foreign("fastcgi_pass", NGINX, "not there yet: `proxy` speaks HTTP; keep the server that speaks FastCGI behind it"),
+    foreign("file_server", CADDY, "`files`"),
+    foreign("frontend", HAPROXY, "`listen` at the top of the file, and a `[[site]]`"),
+    foreign("gzip", NGINX, "`compress = true`, at the top of the file, in a site or in a route"),
+    foreign("gzip_static", NGINX, "`precompressed` in `files = { ... }`"),
+    foreign("handle", CADDY, "a `[[site.route]]` with `path`"),
+    foreign("handle_path", CADDY, "a `[[site.route]]` with `path` and `strip_prefix`"),
+    foreign("http", NGINX, "not needed: what stands in it is written at the top of the file"),
+    foreign("keepalive", NGINX, "`keep_alive` in `proxy = { ... }`, which is on by default"),
+    foreign("keepalive_timeout", NGINX, "`idle` in `[timeouts]`"),
+    foreign("large_client_header_buffers", NGINX, "`head` in `[limits]`"),
+    foreign("location", NGINX, "a `[[site.route]]` with `path`"),
+    foreign("log_format", NGINX, "`access` in `[log]`"),
+    foreign("max_requests", GUNICORN, "`recycle` in `[apps.NAME]`"),
+    foreign("maxconn", HAPROXY, "`connections` in `[limits]`"),
+    foreign("pidfile", GUNICORN, "not needed: `komainu status` finds the server, a service manager starts it in the foreground"),
+    foreign("port", "servers", "`listen = \":PORT\"`"),
+    foreign("proxy_buffering", NGINX, "not needed: responses are buffered as far as clients are slow (`read_ahead` in `proxy = { ... }`)"),
+    foreign("proxy_cache", NGINX, "`cache`"),
+    foreign("proxy_cache_bypass", NGINX, "`bypass` in a rule of `cache`"),
+    foreign("proxy_cache_key", NGINX, "`key` in a rule of `cache`"),
+    foreign("proxy_cache_min_uses", NGINX, "`min_uses` in a rule of `cache`"),
+    foreign("proxy_cache_path", NGINX, "`[cache]`"),
+    foreign("proxy_cache_valid", NGINX, "`ttl` in a rule of `cache`"),
+    foreign("proxy_connect_timeout", NGINX, "`connect` in `proxy = { timeouts = { ... } }`"),
+    foreign("proxy_http_version", NGINX, "`http` in `proxy = { ... }`; HTTP/1.1 with kept connections is the default"),
+    foreign("proxy_ignore_client_abort", NGINX, "`client_abort` in `[apps.NAME]`"),
+    foreign("proxy_ignore_headers", NGINX, "`ignore` in a rule of `cache`"),
+    foreign("proxy_next_upstream", NGINX, "`retry` in `proxy = { ... }`"),
+    foreign("proxy_pass", NGINX, "`proxy`"),
+    foreign("proxy_read_timeout", NGINX, "`head` in `proxy = { timeouts = { ... } }`"),
+    foreign("proxy_redirect", NGINX, "`rewrite` in `proxy = { ... }`, which is on by default"),
+    foreign("proxy_set_header", NGINX, "`request_headers` in `proxy = { ... }`"),
+    foreign("proxypass", APACHE, "`proxy`"),
+    foreign("proxypassreverse", APACHE, "`rewrite` in `proxy = { ... }`, which is on by default"),
+    foreign("real_ip_header", NGINX, "`fields` in `trusted_proxies = { ... }`"),
+    foreign("redir", CADDY, "`redirect`"),
+    foreign("return", NGINX, "`redirect` or `respond`"),
+    foreign("reverse_proxy", CADDY, "`proxy`"),
+    foreign("rewrite", NGINX, "`redirect`, `strip_prefix`, or `try` in `files = { ... }`"),
+    foreign("rewriterule", APACHE, "`redirect`, `strip_prefix`, or `try` in `files = { ... }`"),
+    foreign("root", NGINX, "`files = \"FOLDER\"` in a `[[site.route]]`"),
+    foreign("send_proxy", HAPROXY, "`proxy_protocol` in `proxy = { ... }`"),
+    foreign("send_timeout", NGINX, "`write` in `[timeouts]`"),
+    foreign("sendfile", NGINX, "not needed: files are sent without copying them wherever that is possible"),
+    foreign("server", NGINX, "`[[site]]`; the servers of a group are `to` in `[upstreams.NAME]`"),
+    foreign("server_name", NGINX, "`hosts` of a `[[site]]`"),
+    foreign("server_tokens", NGINX, "not needed: the version is never sent"),
+    foreign("servername", APACHE, "`hosts` of a `[[site]]`"),
+    foreign("set_real_ip_from", NGINX, "`trusted_proxies`"),
+    foreign("ssl_protocols", NGINX, "`min` in `[tls]`"),
+    foreign("tcp_nodelay", NGINX, "not needed: it is always on"),
+    foreign("tcp_nopush", NGINX, "not needed: head and body leave together"),
+    foreign("try_files", NGINX, "`try` in `files = { ... }`"),
+    foreign("upstream", NGINX, "`[upstreams.NAME]`, or `to` in `proxy = { ... }`"),
+    foreign("uwsgi_pass", NGINX, "`app`: Komainu runs the application itself (`[apps.NAME]`)"),
+    foreign("virtualhost", APACHE, "`[[site]]`"),
+    foreign("worker_class", GUNICORN, "`wsgi` or `asgi` in `[apps.NAME]`; `threads` and `concurrency` say how many requests a worker has"),
+    foreign("worker_connections", NGINX, "`connections` in `[limits]`"),
+    foreign("worker_processes", NGINX, "`threads`"),
+    foreign("workers", GUNICORN, "`workers` in `[apps.NAME]`; the server's own are `threads`"),
+];
+
+/// How a directive of another server is written here: the remedy, for an unknown key in the table `place`.
+pub(crate) fn for_directive(key: &str, place: &str) -> Option<String> {
+    let lower = key.to_ascii_lowercase();
+    let index = FOREIGN.binary_search_by(|known| known.name.cmp(&lower)).ok()?;
+    let here = FOREIGN[index].here.strip_suffix(&format!(" in {place}")).unwrap_or(FOREIGN[index].here);
+    Some(match here.split_once(' ') {
+        Some(("not", reason)) => format!("{}'s `{key}` is not {reason}", FOREIGN[index].server),
+        _ => format!("here this is {here}"),
+    })
+}
+
+/// What a file that is no TOML looks like, and what to write instead.
+pub(crate) fn for_syntax(text: &str) -> Option<&'static str> {
+    let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
+    let first = lines.next()?;
+    let word = first.split(|c: char| !(c.is_alphanumeric() || c == '_')).next().unwrap_or("");
+    if first.starts_with('{') || first.starts_with('[') && first.ends_with('{') {
+        return Some(match (text.contains("\"listeners\""), text.contains("\"apps\"")) {
+            (true, _) => {
+                "this file looks like a configuration of NGINX Unit; Komainu reads TOML: `listeners` are `listen` at the top of \
+                 the file, `routes` are `[[route]]`, `applications` are `[apps.NAME]`"
+            }
+            (false, true) => {
+                "this file looks like Caddy's JSON; Komainu reads TOML: a server is a `[[site]]`, a route a `[[site.route]]`"
+            }
+            (false, false) => {
+                "this file looks like JSON; Komainu reads TOML: `{ \"a\": { \"b\": 1 } }` is `[a]` and below it `b = 1`"
+            }
+        });
+    }
+    if first.starts_with('<') {
+        return Some(
+            "this file looks like a configuration of Apache; Komainu reads TOML: a `<VirtualHost>` is a `[[site]]`, a \
+             `<Location>` a `[[site.route]]`, `ProxyPass` is `proxy`, `DocumentRoot` is `files`",
+        );
+    }
+    if word == "vcl" && first.ends_with(';') {
+        return Some(
+            "this file looks like Varnish's VCL; Komainu reads TOML: a backend is `proxy = \"http://...\"` of a route, what is \
+             cached is said by `cache` and its rules",
+        );
+    }
+    if first.contains('=') {
+        return None;
+    }
+    if matches!(word, "global" | "defaults" | "frontend" | "backend") && !first.ends_with(['{', ';', ':']) {
+        return Some(
+            "this file looks like a configuration of HAProxy; Komainu reads TOML: `bind` is `listen`, a frontend is a `[[site]]` \
+             with its `[[site.route]]`, a backend is `[upstreams.NAME]`",
+        );
+    }
+    let is_block = first.ends_with('{') || lines.next() == Some("{");
+    let is_caddyfile = is_block
+        && (first.starts_with([':', '*', '(', '/']) || word.is_empty() || !is_nginx_block(word))
+        && !text.lines().any(|line| line.trim_end().ends_with(';'));
+    if is_caddyfile {
+        return Some(
+            "this file looks like a Caddyfile; Komainu reads TOML: a site's block is a `[[site]]` with `hosts`, `handle` is a \
+             `[[site.route]]`, `reverse_proxy` is `proxy`, `file_server` is `files`",
+        );
+    }
+    if first.starts_with(|first: char| first.is_ascii_lowercase())
+        && (is_block || first.ends_with([';', '}']))
+    {
+        return Some(
+            "this file looks like a configuration of nginx; Komainu reads TOML: `[[site]]` is nginx's `server`, \
+             `[[site.route]]` its `location`, `threads` its `worker_processes`",
+        );
+    }
+    let is_yaml = first == "---" || first.split_once(':').is_some_and(|(_, rest)| rest.is_empty() || rest.starts_with(' '));
+    is_yaml.then_some(
+        "this file looks like YAML; Komainu reads TOML: `a: 1` is `a = 1`, a mapping `a:` is a table `[a]`, a list of mappings is a \
+         `[[a]]` for each",
+    )
+}
+
+fn is_nginx_block(word: &str) -> bool {
+    matches!(
+        word,
+        "server" | "http" | "events" | "upstream" | "location" | "map" | "geo" | "stream" | "types" | "if" | "split_clients"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn directives_stand_in_order() {
+        assert!(FOREIGN.windows(2).all(|pair| pair[0].name < pair[1].name));
+    }
+
+    #[test]
+    fn syntaxes_are_told_apart() {
+        let server = |text: &str| {
+            let text = for_syntax(text)?;
+            let rest = text.strip_prefix("this file looks like ").expect("each begins so");
+            Some(rest.split_once(';').expect("each goes on").0)
+        };
+        assert_eq!(server("server {\n listen 80;\n}\n"), Some("a configuration of nginx"));
+        assert_eq!(server("# a\nuser www;\nhttp {\n}\n"), Some("a configuration of nginx"));
+        assert_eq!(server("upstream app\n{\n server a;\n}\n"), Some("a configuration of nginx"));
+        assert_eq!(server("example.com {\n reverse_proxy :3000\n}\n"), Some("a Caddyfile"));
+        assert_eq!(server(":80 {\n file_server\n}\n"), Some("a Caddyfile"));
+        assert_eq!(server("{\n \"apps\": { \"http\": {} }\n}\n"), Some("Caddy's JSON"));
+        assert_eq!(server("{ \"listeners\": {} }"), Some("a configuration of NGINX Unit"));
+        assert_eq!(server("{ \"a\": 1 }"), Some("JSON"));
+        assert_eq!(server("global\n daemon\n"), Some("a configuration of HAProxy"));
+        assert_eq!(server("frontend web\n bind :80\n"), Some("a configuration of HAProxy"));
+        assert_eq!(server("<VirtualHost *:80>\n"), Some("a configuration of Apache"));
+        assert_eq!(server("vcl 4.1;\nbackend default {\n}\n"), Some("Varnish's VCL"));
+        assert_eq!(server("---\nlisten: 80\n"), Some("YAML"));
+        assert_eq!(server("listen: 80\n"), Some("YAML"));
+        assert_eq!(server("sites:\n  - a: b\n"), Some("YAML"));
+        for toml in ["", "listen = \":80\nx = 1", "[log]\nx", "[[site]]\nhosts = [", "a.b = { c = ", "\u{feff}x"] {
+            assert_eq!(server(toml), None, "{toml}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_needed_is_said_so() {
+        let text = for_directive("Sendfile", "`[[route]]`").unwrap();
+        assert!(text.starts_with("nginx's `Sendfile` is not needed: "), "{text}");
+        assert_eq!(for_directive("error_log", "`[log]`").unwrap(), "here this is `errors`");
+        assert_eq!(for_directive("frobnicate", "`[log]`"), None);
+    }
+}
