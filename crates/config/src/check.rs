@@ -2,8 +2,9 @@
 
 use crate::node::{Data, Node};
 use crate::report::{Finding, Report, Severity, TextSpan};
-use std::collections::HashMap;
+use crate::source::ConfigLine;
 use std::collections::hash_map::Entry;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -54,6 +55,8 @@ pub(crate) struct Checker<'a> {
     pub(crate) homes: Vec<(&'static str, &'static str)>,
     /// Groups of upstream servers that have been read, by name; `None` for one with faults.
     pub(crate) groups: Vec<(String, Option<Node>)>,
+    /// Where the strings begin that environment variables are a part of.
+    expanded: HashSet<usize>,
     pub(crate) report: Report,
 }
 
@@ -69,6 +72,7 @@ impl<'a> Checker<'a> {
             seen: HashMap::new(),
             homes: Vec::new(),
             groups: Vec::new(),
+            expanded: HashSet::new(),
             report: Report::new(name, text),
         }
     }
@@ -117,6 +121,19 @@ impl<'a> Checker<'a> {
         self.invalid(&node.at, label).help(format!("expected {expected}"))
     }
 
+    /// Environment variables are a part of this string.
+    pub(crate) fn set_expanded(&mut self, at: &TextSpan) {
+        self.expanded.insert(at.start);
+    }
+
+    /// The text of a string that environment variables are a part of: they hold numbers and flags as texts.
+    pub(crate) fn expanded_text<'n>(&self, node: &'n Node) -> Option<&'n str> {
+        match &node.data {
+            Data::Text(text) if self.expanded.contains(&node.at.start) => Some(text),
+            _ => None,
+        }
+    }
+
     /// Adds the remedy to the last finding, where that is a flag in quotes, or written as other servers write it.
     pub(crate) fn help_with_flag(&mut self, node: &Node) {
         let flag = match &node.data {
@@ -162,10 +179,12 @@ impl<'a> Checker<'a> {
         self.base.join(text)
     }
 
-    /// The line, from 1, of a place.
-    pub(crate) fn line(&self, at: &TextSpan) -> u32 {
-        let line = self.line_starts.partition_point(|&start| start <= at.start) + 1;
-        line.try_into().unwrap_or(u32::MAX)
+    /// The line of a place.
+    pub(crate) fn line(&self, at: &TextSpan) -> ConfigLine {
+        let line = |at: usize| self.line_starts.partition_point(|&start| start <= at);
+        let file = self.report.sources().file_at(at.start);
+        let number = (line(at.start) - line(file.start) + 1).try_into().unwrap_or(u32::MAX);
+        ConfigLine { file: (file.start > 0).then(|| file.name.clone()), number }
     }
 }
 

@@ -26,7 +26,11 @@ const FOREIGN: &[ForeignDirective] = &[
     foreign("accesslog", GUNICORN, "`access` and `file` in `[log]`"),
     foreign("add_header", NGINX, "`response_headers = { add = { ... } }`"),
     foreign("alias", NGINX, "`files = { root = \"...\", strip_prefix = true }`"),
-    foreign("allowoverride", APACHE, "not there: `.htaccess` files are not read; write their rules as routes"),
+    foreign(
+        "allowoverride",
+        APACHE,
+        "not there: `.htaccess` files are not read; write their rules as routes",
+    ),
     foreign("autoindex", NGINX, "`listing` in `files = { ... }`"),
     foreign("backend", HAPROXY, "`[upstreams.NAME]`"),
     foreign("backlog", NGINX, "not needed: the kernel's longest queue is used"),
@@ -45,8 +49,16 @@ const FOREIGN: &[ForeignDirective] = &[
     foreign("error_log", NGINX, "`errors` in `[log]`"),
     foreign("error_page", NGINX, "`error_pages`"),
     foreign("errorlog", GUNICORN, "`errors` in `[log]`"),
-    foreign("expires", NGINX, "`cache_control` in `files = { ... }`, or `response_headers = { set = { Cache-Control = \"...\" } }`"),
-    foreign("fastcgi_pass", NGINX, "not there yet: `proxy` speaks HTTP; keep the server that speaks FastCGI behind it"),
+    foreign(
+        "expires",
+        NGINX,
+        "`cache_control` in `files = { ... }`, or `response_headers = { set = { Cache-Control = \"...\" } }`",
+    ),
+    foreign(
+        "fastcgi_pass",
+        NGINX,
+        "not there yet: `proxy` speaks HTTP; keep the server that speaks FastCGI behind it",
+    ),
     foreign("file_server", CADDY, "`files`"),
     foreign("frontend", HAPROXY, "`listen` at the top of the file, and a `[[site]]`"),
     foreign("gzip", NGINX, "`compress = true`, at the top of the file, in a site or in a route"),
@@ -61,9 +73,17 @@ const FOREIGN: &[ForeignDirective] = &[
     foreign("log_format", NGINX, "`access` in `[log]`"),
     foreign("max_requests", GUNICORN, "`recycle` in `[apps.NAME]`"),
     foreign("maxconn", HAPROXY, "`connections` in `[limits]`"),
-    foreign("pidfile", GUNICORN, "not needed: `komainu status` finds the server, a service manager starts it in the foreground"),
+    foreign(
+        "pidfile",
+        GUNICORN,
+        "not needed: `komainu status` finds the server, a service manager starts it in the foreground",
+    ),
     foreign("port", "servers", "`listen = \":PORT\"`"),
-    foreign("proxy_buffering", NGINX, "not needed: responses are buffered as far as clients are slow (`read_ahead` in `proxy = { ... }`)"),
+    foreign(
+        "proxy_buffering",
+        NGINX,
+        "not needed: responses are buffered as far as clients are slow (`read_ahead` in `proxy = { ... }`)",
+    ),
     foreign("proxy_cache", NGINX, "`cache`"),
     foreign("proxy_cache_bypass", NGINX, "`bypass` in a rule of `cache`"),
     foreign("proxy_cache_key", NGINX, "`key` in a rule of `cache`"),
@@ -71,7 +91,11 @@ const FOREIGN: &[ForeignDirective] = &[
     foreign("proxy_cache_path", NGINX, "`[cache]`"),
     foreign("proxy_cache_valid", NGINX, "`ttl` in a rule of `cache`"),
     foreign("proxy_connect_timeout", NGINX, "`connect` in `proxy = { timeouts = { ... } }`"),
-    foreign("proxy_http_version", NGINX, "`http` in `proxy = { ... }`; HTTP/1.1 with kept connections is the default"),
+    foreign(
+        "proxy_http_version",
+        NGINX,
+        "`http` in `proxy = { ... }`; HTTP/1.1 with kept connections is the default",
+    ),
     foreign("proxy_ignore_client_abort", NGINX, "`client_abort` in `[apps.NAME]`"),
     foreign("proxy_ignore_headers", NGINX, "`ignore` in a rule of `cache`"),
     foreign("proxy_next_upstream", NGINX, "`retry` in `proxy = { ... }`"),
@@ -103,7 +127,11 @@ const FOREIGN: &[ForeignDirective] = &[
     foreign("upstream", NGINX, "`[upstreams.NAME]`, or `to` in `proxy = { ... }`"),
     foreign("uwsgi_pass", NGINX, "`app`: Komainu runs the application itself (`[apps.NAME]`)"),
     foreign("virtualhost", APACHE, "`[[site]]`"),
-    foreign("worker_class", GUNICORN, "`wsgi` or `asgi` in `[apps.NAME]`; `threads` and `concurrency` say how many requests a worker has"),
+    foreign(
+        "worker_class",
+        GUNICORN,
+        "`wsgi` or `asgi` in `[apps.NAME]`; `threads` and `concurrency` say how many requests a worker has",
+    ),
     foreign("worker_connections", NGINX, "`connections` in `[limits]`"),
     foreign("worker_processes", NGINX, "`threads`"),
     foreign("workers", GUNICORN, "`workers` in `[apps.NAME]`; the server's own are `threads`"),
@@ -178,7 +206,8 @@ pub(crate) fn for_syntax(text: &str) -> Option<&'static str> {
              `[[site.route]]` its `location`, `threads` its `worker_processes`",
         );
     }
-    let is_yaml = first == "---" || first.split_once(':').is_some_and(|(_, rest)| rest.is_empty() || rest.starts_with(' '));
+    let is_yaml = first == "---"
+        || first.split_once(':').is_some_and(|(_, rest)| rest.is_empty() || rest.starts_with(' '));
     is_yaml.then_some(
         "this file looks like YAML; Komainu reads TOML: `a: 1` is `a = 1`, a mapping `a:` is a table `[a]`, a list of mappings is a \
          `[[a]]` for each",
@@ -188,7 +217,17 @@ pub(crate) fn for_syntax(text: &str) -> Option<&'static str> {
 fn is_nginx_block(word: &str) -> bool {
     matches!(
         word,
-        "server" | "http" | "events" | "upstream" | "location" | "map" | "geo" | "stream" | "types" | "if" | "split_clients"
+        "server"
+            | "http"
+            | "events"
+            | "upstream"
+            | "location"
+            | "map"
+            | "geo"
+            | "stream"
+            | "types"
+            | "if"
+            | "split_clients"
     )
 }
 
@@ -223,7 +262,9 @@ mod tests {
         assert_eq!(server("---\nlisten: 80\n"), Some("YAML"));
         assert_eq!(server("listen: 80\n"), Some("YAML"));
         assert_eq!(server("sites:\n  - a: b\n"), Some("YAML"));
-        for toml in ["", "listen = \":80\nx = 1", "[log]\nx", "[[site]]\nhosts = [", "a.b = { c = ", "\u{feff}x"] {
+        for toml in
+            ["", "listen = \":80\nx = 1", "[log]\nx", "[[site]]\nhosts = [", "a.b = { c = ", "\u{feff}x"]
+        {
             assert_eq!(server(toml), None, "{toml}");
         }
     }

@@ -6,6 +6,8 @@
 //!
 //! The modules, from low to high; each imports only from those above it.
 
+mod source;
+
 mod report;
 
 mod near;
@@ -15,6 +17,8 @@ mod hint;
 mod node;
 
 mod check;
+
+mod document;
 
 mod units;
 
@@ -80,6 +84,7 @@ pub use cache_rule::{CacheKey, CacheRule, IgnoredField, QueryKey, StatusMatch, S
 pub use check::InvalidValue;
 pub use compress::{Coding, Compress, CompressResponses, Effort};
 pub use control::Control;
+pub use document::{Environment, includes};
 pub use files::{FileMatch, Files, StripPrefix, Symlinks};
 pub use header::ResponseHeaders;
 pub use host::HostPattern;
@@ -100,6 +105,7 @@ pub use site::{
     Action, EncodedSlashes, ErrorPages, Redirect, Respond, Route, RouteLimits, RouteTimeouts, Site,
     StatusPattern,
 };
+pub use source::{ConfigLine, joined};
 pub use tls::{CertificateSource, ClientTls, SiteTls, Tls, TlsVersion};
 pub use units::{GIB, KIB, MIB, duration, size};
 pub use upstream::{Balance, Origin, ProxyHttp, ProxyProtocol, UpstreamHost};

@@ -235,7 +235,7 @@ impl Explanation {
 }
 
 fn site_name(site: &Site) -> String {
-    let place = if site.line == 0 { String::new() } else { format!(" (line {})", site.line) };
+    let place = site.line.as_ref().map_or(String::new(), |line| format!(" ({line})"));
     match site.hosts.first() {
         Some(host) => format!("site {host}{place}"),
         None => format!("default site{place}"),
@@ -254,7 +254,7 @@ fn route_line(route: &Route, step: MatchStep) -> String {
         MatchStep::Query(index) => unmet("query parameter", &route.query[index]),
         MatchStep::NotReached => "not reached".to_owned(),
     };
-    let line = if route.line == 0 { String::new() } else { format!("line {}: ", route.line) };
+    let line = route.line.as_ref().map_or(String::new(), |line| format!("{line}: "));
     format!("{mark} {line}{paths}: {why}")
 }
 

@@ -1,6 +1,9 @@
 //! What is wrong with a configuration and where: findings, and their rendering with the line and a caret.
 
-use annotate_snippets::{AnnotationKind, Group, Level, Renderer, Snippet, normalize_untrusted_str};
+use crate::source::{SourcePart, Sources};
+use annotate_snippets::{
+    Annotation, AnnotationKind, Group, Level, Renderer, Snippet, normalize_untrusted_str,
+};
 use std::fmt;
 use std::ops::Range;
 
@@ -53,8 +56,7 @@ impl Finding {
 /// Everything found in one configuration file. As an `Error` it displays as its plain rendering.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Report {
-    name: String,
-    text: String,
+    sources: Sources,
     findings: Vec<Finding>,
     left_out: usize,
     errors: usize,
@@ -62,7 +64,7 @@ pub struct Report {
 
 impl Report {
     pub(crate) fn new(name: &str, text: &str) -> Self {
-        Self { name: name.into(), text: text.into(), findings: Vec::new(), left_out: 0, errors: 0 }
+        Self { sources: Sources::new(name, text), findings: Vec::new(), left_out: 0, errors: 0 }
     }
 
     /// Adds a finding and returns it, so that the caller can add details.
@@ -74,6 +76,11 @@ impl Report {
         }
         self.findings.push(finding);
         self.last()
+    }
+
+    /// The text and its files.
+    pub(crate) fn sources(&self) -> &Sources {
+        &self.sources
     }
 
     /// The finding that was added last.
@@ -106,9 +113,10 @@ impl Report {
 
     /// Line and column of a finding, both from 1; the column counts characters.
     pub fn position(&self, finding: &Finding) -> (usize, usize) {
-        let start = boundary(&self.text, finding.at.start);
-        let (line, line_start) = line_of(&self.text, start);
-        (line, self.text[line_start..start].chars().count() + 1)
+        let (file, text) = self.file_at(finding.at.start);
+        let start = boundary(text, finding.at.start.saturating_sub(file.start));
+        let (line, line_start) = line_of(text, start);
+        (line, text[line_start..start].chars().count() + 1)
     }
 
     /// All findings as text for a terminal: message, `file:line:column`, the line with a caret, the remedies. The
@@ -131,27 +139,48 @@ impl Report {
             Severity::Error => Level::ERROR,
             Severity::Warning => Level::WARNING,
         };
-        let spans = || std::iter::once(&finding.at).chain(finding.related.iter().map(|(at, _)| at));
-        let first = spans().map(|at| at.start).min().unwrap_or(0);
-        let last = spans().map(|at| at.end).max().unwrap_or(0);
-        // Only the lines concerned are passed to the renderer, because it scans all of its input.
-        let (line, start) = line_of(&self.text, boundary(&self.text, first));
-        let end = boundary(&self.text, last);
-        let end = self.text[end..].find('\n').map_or(self.text.len(), |at| end + at);
-        let local =
-            |at: &TextSpan| boundary(&self.text, at.start) - start..boundary(&self.text, at.end) - start;
-        let mut snippet = Snippet::source(&self.text[start..end])
-            .line_start(line)
-            .path(&*self.name)
-            .annotation(AnnotationKind::Primary.span(local(&finding.at)).label(clean(&finding.label)));
-        for (at, label) in &finding.related {
-            snippet = snippet.annotation(AnnotationKind::Context.span(local(at)).label(clean(label)));
+        let mut group = Group::with_title(level.primary_title(&*finding.title));
+        let places = std::iter::once((&finding.at, &finding.label, AnnotationKind::Primary));
+        let related = finding.related.iter().map(|(at, label)| (at, label, AnnotationKind::Context));
+        let mut places: Vec<_> = places.chain(related).collect();
+        // Each file is a snippet of its own.
+        while let Some(file) = places.first().map(|(at, ..)| self.file_at(at.start).0.start) {
+            let (here, elsewhere): (Vec<_>, Vec<_>) =
+                places.into_iter().partition(|(at, ..)| self.file_at(at.start).0.start == file);
+            group = group.element(self.snippet(&here));
+            places = elsewhere;
         }
-        let mut group = level.primary_title(&*finding.title).element(snippet);
         for remedy in &finding.help {
             group = group.element(Level::HELP.message(clean(remedy)));
         }
         group
+    }
+
+    /// The file of this byte, and its text.
+    fn file_at(&self, at: usize) -> (&SourcePart, &str) {
+        let file = self.sources.file_at(at);
+        (file, &self.sources.text[file.start..file.end])
+    }
+
+    /// The lines of places in one file.
+    fn snippet<'a>(
+        &'a self,
+        places: &[(&'a TextSpan, &'a String, AnnotationKind)],
+    ) -> Snippet<'a, Annotation<'a>> {
+        let (file, text) = self.file_at(places.first().map_or(0, |(at, ..)| at.start));
+        let inside = |at: usize| boundary(text, at.saturating_sub(file.start));
+        let first = places.iter().map(|(at, ..)| at.start).min().unwrap_or(0);
+        let last = places.iter().map(|(at, ..)| at.end).max().unwrap_or(0);
+        // Only the lines concerned are passed to the renderer, because it scans all of its input.
+        let (line, start) = line_of(text, inside(first));
+        let end = inside(last);
+        let end = text[end..].find('\n').map_or(text.len(), |at| end + at);
+        let mut snippet = Snippet::source(&text[start..end]).line_start(line).path(&*file.name);
+        for (at, label, kind) in places {
+            let local = inside(at.start) - start..inside(at.end) - start;
+            snippet = snippet.annotation(kind.span(local).label(clean(label)));
+        }
+        snippet
     }
 }
 

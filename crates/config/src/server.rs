@@ -6,9 +6,9 @@ use crate::cache::{CachePolicy, CacheStore};
 use crate::check::{Checker, InvalidValue, shortened};
 use crate::compress::{self, CompressResponses};
 use crate::control::Control;
+use crate::document::{self, Environment};
 use crate::group::Groups;
 use crate::header::ResponseHeaders;
-use crate::hint;
 use crate::host::HostPattern;
 use crate::listen::{Listen, Listener};
 use crate::near::nearest;
@@ -82,6 +82,11 @@ directives! {
     /// files = "public"
     /// ```
     Config in "the file's top level", check config_agrees {
+        /// Files whose directives belong to this one too, by name or by pattern (`"sites/*.toml"`, in the order of their
+        /// names), relative to the folder of the file that names them. A name without `*`, `?` and `[` must exist. Their
+        /// sites, routes and other lists follow those of this file; a table may take directives from several files, and
+        /// no directive may be given twice. Relative paths in them are relative to the folder of the first file.
+        "include" include: Vec<String> = [], OneOrMore(Text { what: "the name or pattern of a file", parse: |text| Ok(text.to_owned()) });
         /// Addresses to listen on, or tables with more settings.
         "listen" listen: Vec<Listener> = ["127.0.0.1:8080"], OneOrMore(brief::<Listener>("address").number("address"));
         /// The user of the server: a name or a number. Only for a server that is started as root: root binds its
@@ -284,6 +289,17 @@ impl Config {
     /// Reads a configuration. `name` is the name of the file in errors; relative paths are relative to `base`. Returns
     /// the configuration and its warnings, or all errors.
     pub fn parse(text: &str, name: &str, base: &Path) -> Result<(Self, Report), Report> {
+        Self::parse_with(text, name, base, &|_| None)
+    }
+
+    /// The same for a text that names variables of this environment, and to which other files may be joined
+    /// ([`joined`](crate::joined)).
+    pub fn parse_with(
+        text: &str,
+        name: &str,
+        base: &Path,
+        environment: Environment<'_>,
+    ) -> Result<(Self, Report), Report> {
         let mut check = Checker::new(text, name, base);
         check.homes = homes();
         if text.len() > TEXT_BYTES_MAX {
@@ -291,25 +307,15 @@ impl Config {
             check.error(&(0..0), title, "this file is too large");
             return Err(Report::finish(check.report));
         }
-        let document = Node::document(text);
-        let config = match document {
-            Ok(mut node) => {
-                // Groups are read first, because routes name them, wherever they are written.
-                if let Data::Table(entries) = &mut node.data {
-                    entries.sort_by_key(|entry| entry.key != "upstreams");
-                }
-                table::<Self>().read(&node, &mut check)
+        let sources = check.report.sources().clone();
+        let document = document::read(&sources, environment, &mut check);
+        let config = document.and_then(|mut node| {
+            // Groups are read first, because routes name them, wherever they are written.
+            if let Data::Table(entries) = &mut node.data {
+                entries.sort_by_key(|entry| entry.key != "upstreams");
             }
-            Err(error) => {
-                let end = text.len()..text.len();
-                let at = error.span().unwrap_or(end);
-                let finding = check.error(&at, "this is not TOML".to_owned(), error.message());
-                if let Some(text) = hint::for_syntax(text) {
-                    finding.help(text);
-                }
-                None
-            }
-        };
+            table::<Self>().read(&node, &mut check)
+        });
         let report = check.report.finish();
         match config {
             Some(config) if report.errors() == 0 => Ok((config, report)),
@@ -486,7 +492,7 @@ fn tls_by_default(config: &mut Config, node: &Node) {
     // Sites stand in the order of the file, and that of the routes at the top among them.
     let mut items = node.items("site").iter();
     for site in &mut config.sites {
-        let says_itself = site.line > 0 && items.next().is_some_and(|item| item.entry("tls").is_some());
+        let says_itself = site.line.is_some() && items.next().is_some_and(|item| item.entry("tls").is_some());
         if says_itself {
             continue;
         }
@@ -568,7 +574,7 @@ fn target_exists(mounted: &Node, app: &Node, name: &str, check: &mut Checker) {
 }
 
 fn unreachable_routes_at_top(config: &Config, node: &Node, check: &mut Checker) {
-    let default = config.sites.iter().find(|site| site.hosts.is_empty() && site.line == 0);
+    let default = config.sites.iter().find(|site| site.hosts.is_empty() && site.line.is_none());
     if let Some(site) = default {
         unreachable_routes(&site.routes, node.items("route"), check);
     }

@@ -74,6 +74,9 @@ impl Shape for Flag {
     }
 
     fn read(&self, node: &Node, check: &mut Checker) -> Option<bool> {
+        if let Some(flag) = check.expanded_text(node).and_then(|text| text.parse().ok()) {
+            return Some(flag);
+        }
         let Data::Flag(flag) = node.data else {
             check.mismatch(node, "`true` or `false`");
             check.help_with_flag(node);
@@ -99,9 +102,13 @@ impl<N: Copy + Display + Into<i64> + TryFrom<i64>> Shape for Count<N> {
     }
 
     fn read(&self, node: &Node, check: &mut Checker) -> Option<N> {
-        let Data::Integer(number) = node.data else {
-            check.mismatch(node, &self.kind().text);
-            return None;
+        let expanded = check.expanded_text(node).and_then(|text| text.parse().ok());
+        let number = match (expanded, &node.data) {
+            (Some(number), _) | (None, &Data::Integer(number)) => number,
+            _ => {
+                check.mismatch(node, &self.kind().text);
+                return None;
+            }
         };
         let range = self.min.into()..=self.max.into();
         if !range.contains(&number) {

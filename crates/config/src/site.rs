@@ -13,6 +13,7 @@ use crate::node::{Entry, Node};
 use crate::pattern::{Condition, PathPattern, ValuePattern};
 use crate::proxy::Proxy;
 use crate::record::{brief, directives, table};
+use crate::source::ConfigLine;
 use crate::shape::{
     Count, Flag, List, Map, Maybe, Numbers, OneOrMore, PathShape, Size, Text, Time, Toggle, Unlimited, Word,
 };
@@ -165,8 +166,8 @@ directives! {
         "route" routes: Vec<Route> = [], List(table());
     }
     held {
-        /// The line in the file, from 1; 0 if there is none.
-        line: u32;
+        /// Where it begins; `None` for that of the routes at the top.
+        line: Option<ConfigLine>;
     }
 }
 
@@ -242,8 +243,8 @@ directives! {
         action: Action;
         /// The action for requests that `files` does not answer.
         otherwise: Option<Action>;
-        /// The line in the file, from 1; 0 if there is none.
-        line: u32;
+        /// Where it begins, if it stands in a file.
+        line: Option<ConfigLine>;
     }
     also {
         /// Action: serves files.
@@ -330,7 +331,7 @@ impl Route {
 }
 
 fn site_agrees(site: &mut Site, node: &Node, check: &mut Checker) {
-    site.line = check.line(&node.at);
+    site.line = Some(check.line(&node.at));
     match node.entry("hosts") {
         None => {
             check.unique("default site", String::new(), &node.at);
@@ -392,7 +393,7 @@ fn hsts(text: &str) -> Result<String, InvalidValue> {
 }
 
 fn route_agrees(route: &mut Route, node: &Node, check: &mut Checker) {
-    route.line = check.line(&node.at);
+    route.line = Some(check.line(&node.at));
     if matches!(route.action, Action::NotFound) {
         route.action = route.otherwise.take().unwrap_or_default();
     }

@@ -11,7 +11,7 @@ use std::time::Duration;
 use cache::{Cache, Disk, DiskEvent, DiskOptions};
 use coding::Effort;
 use config::matcher::Routes;
-use config::{Action, Config, EncodedSlashes};
+use config::{Action, Config, ConfigLine, EncodedSlashes};
 use files::Files;
 use http::{Coding, EmptySegments, Fields, Name, Status};
 use net::{Compression, Core, FieldEdits, SpillStore};
@@ -157,7 +157,7 @@ pub(crate) fn table(
     let mut empty_segments = Vec::new();
     let mut https = Vec::new();
     let server_pages = SitePages::read([&config.error_pages]);
-    let server_pages = server_pages.map_err(|error| placed("error_pages", "file", 0, &error))?;
+    let server_pages = server_pages.map_err(|error| placed("error_pages", "file", None, &error))?;
     let groups = core_context.map(|core_context| groups(plan, core_context)).unwrap_or_default();
     if let Some(core_context) = core_context {
         core_context.handles.release_stopped();
@@ -167,7 +167,7 @@ pub(crate) fn table(
         let routes = (0..site.routes.len()).map(route);
         sites.push(routes.map(|route| route.map(Rc::new)).collect::<io::Result<Vec<_>>>()?);
         let own = SitePages::read([&site.error_pages, &config.error_pages]);
-        pages.push(Rc::new(own.map_err(|error| placed("error_pages", "site", site.line, &error))?));
+        pages.push(Rc::new(own.map_err(|error| placed("error_pages", "site", site.line.as_ref(), &error))?));
         let settings = config.settings(Some(site_index), None);
         edits.push(secure_edits(&settings.response_headers, site));
         empty_segments.push(self::empty_segments(settings.merge_slashes));
@@ -192,9 +192,9 @@ pub(crate) fn table(
     })
 }
 
-/// An error with its directive and line; line 0 for none.
-fn placed(directive: &str, table: &str, line: u32, error: &io::Error) -> io::Error {
-    let place = if line > 0 { format!(" (the {table} in line {line})") } else { String::new() };
+/// An error with its directive and line.
+fn placed(directive: &str, table: &str, line: Option<&ConfigLine>, error: &io::Error) -> io::Error {
+    let place = line.map_or(String::new(), |line| format!(" (the {table} in {line})"));
     io::Error::new(error.kind(), format!("`{directive}`{place}: {error}"))
 }
 
@@ -259,7 +259,7 @@ fn route(
             options.compression = options.compression.or(settings.compress.map(kept_compression));
             options.root_report = core_context.map(|core_context| root_report(core_context.notices));
             let files = Files::new(options);
-            Handler::Files(Box::new(files.map_err(|error| placed("files", "route", route.line, &error))?))
+            Handler::Files(Box::new(files.map_err(|error| placed("files", "route", route.line.as_ref(), &error))?))
         }
         Action::Redirect(redirect) => {
             Handler::Redirect { to: redirect.to.clone(), status: status(redirect.status) }

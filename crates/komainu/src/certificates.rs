@@ -202,8 +202,8 @@ fn is_automatic(site: &config::Site) -> bool {
     site.tls.as_ref().is_some_and(|tls| tls.certificate == CertificateSource::Auto)
 }
 
-/// The hosts of sites with `tls = "auto"`, each with the line of its site.
-fn names(config: &Config) -> Vec<(u32, String)> {
+/// The hosts of sites with `tls = "auto"`, each with its site for messages.
+fn names(config: &Config) -> Vec<(String, String)> {
     let mut names = Vec::new();
     // With `ask`, the names below a wildcard are obtained one by one where the wildcard itself cannot be.
     let skips_wildcards = config.acme.ask.is_some() && !challenges(config).contains(&ChallengeKind::Dns);
@@ -214,7 +214,8 @@ fn names(config: &Config) -> Vec<(u32, String)> {
             HostPattern::Below(name) => Some(format!("*{name}")),
         });
         let own = OWN_NAMES.iter().map(|name| (*name).to_owned()).filter(|_| site.hosts.is_empty());
-        names.extend(hosts.chain(own).map(|name| (site.line, name)));
+        let place = site.line.as_ref().map_or("the default site".to_owned(), |line| format!("the site in {line}"));
+        names.extend(hosts.chain(own).map(|name| (place.clone(), name)));
     }
     names
 }
@@ -223,11 +224,11 @@ fn names(config: &Config) -> Vec<(u32, String)> {
 pub(crate) fn warnings(config: &Config) -> Vec<String> {
     let mut warnings = Vec::new();
     let kinds = challenges(config);
-    for (line, name) in names(config) {
+    for (place, name) in names(config) {
         let subject = match Subject::parse(&name) {
             Ok(subject) => subject,
             Err(error) => {
-                warnings.push(format!("`tls = \"auto\"` (the site in line {line}): {error}"));
+                warnings.push(format!("`tls = \"auto\"` ({place}): {error}"));
                 continue;
             }
         };
@@ -248,7 +249,7 @@ pub(crate) fn warnings(config: &Config) -> Vec<String> {
                 None => continue,
             },
         };
-        warnings.push(format!("`tls = \"auto\"` (the site in line {line}): {name}: {text}"));
+        warnings.push(format!("`tls = \"auto\"` ({place}): {name}: {text}"));
     }
     warnings
 }

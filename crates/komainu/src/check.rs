@@ -1,7 +1,8 @@
 //! `komainu check`: the configuration's errors, and what answers a URL.
 
+use std::fmt::Display;
 use std::io::{self, IsTerminal, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use config::matcher::{RouteId, RouteRequest, Routes};
 use config::{Action, Config, EncodedSlashes};
@@ -14,6 +15,9 @@ use crate::privilege::{self, Identity, Rights};
 use crate::sink;
 use crate::tls::TlsPlan;
 
+/// Files that a configuration may include.
+const INCLUDED_MAX: usize = 1000;
+
 /// Reads a configuration file. Warnings go to stderr.
 ///
 /// # Errors
@@ -22,12 +26,56 @@ pub(crate) fn read(path: &Path) -> Result<Config, String> {
     parse(path, read_text(path)?.as_str())
 }
 
-/// The text of a configuration file.
+/// The text of a configuration file, with the files that it includes.
 ///
 /// # Errors
-/// Why it cannot be read.
+/// Why one of them cannot be read.
 pub(crate) fn read_text(path: &Path) -> Result<String, String> {
+    let main = read_file(path)?;
+    let mut included: Vec<(PathBuf, String)> = Vec::new();
+    add_included(path, &main, &mut included)?;
+    let mut next = 0;
+    while let Some((path, text)) = included.get(next).cloned() {
+        add_included(&path, &text, &mut included)?;
+        next += 1;
+    }
+    Ok(config::joined(&main, &included))
+}
+
+/// Reads the files that `text`, the content of `path`, includes. One that is there already is not read again.
+fn add_included(path: &Path, text: &str, included: &mut Vec<(PathBuf, String)>) -> Result<(), String> {
+    for pattern in config::includes(text) {
+        let folder = path.parent().unwrap_or(Path::new(""));
+        let named = |error: &dyn Display| format!("`include = \"{pattern}\"` in {}: {error}", path.display());
+        let files: Vec<PathBuf> = match pattern.contains(['*', '?', '[']) {
+            false => vec![folder.join(&pattern)],
+            true => {
+                let folder = folder.to_str().ok_or_else(|| named(&"the name of its folder is not UTF-8"))?;
+                let whole = Path::new(&glob::Pattern::escape(folder)).join(&pattern);
+                let found = glob::glob(&whole.to_string_lossy()).map_err(|error| named(&error))?;
+                found.collect::<Result<_, _>>().map_err(|error| named(&error))?
+            }
+        };
+        for file in files {
+            if file == path || included.iter().any(|(known, _)| *known == file) {
+                continue;
+            }
+            if included.len() == INCLUDED_MAX {
+                return Err(named(&format_args!("more than {INCLUDED_MAX} files are included")));
+            }
+            let text = read_file(&file).map_err(|error| named(&error))?;
+            included.push((file, text));
+        }
+    }
+    Ok(())
+}
+
+fn read_file(path: &Path) -> Result<String, String> {
     let bytes = std::fs::read(path).map_err(|error| format!("cannot read {}: {error}", path.display()))?;
+    if let Some(at) = bytes.iter().position(|&byte| byte == 0) {
+        let line = 1 + bytes[..at].iter().filter(|&&byte| byte == b'\n').count();
+        return Err(format!("{}:{line}: a NUL byte: this is no text", path.display()));
+    }
     String::from_utf8(bytes).map_err(|error| {
         let line =
             1 + error.as_bytes()[..error.utf8_error().valid_up_to()].iter().filter(|&&b| b == b'\n').count();
@@ -68,7 +116,8 @@ fn parse_with_warnings(path: &Path, text: &str) -> Result<(Config, config::Repor
             path.display()
         ));
     }
-    let parsed = Config::parse(text, &path.display().to_string(), base);
+    let environment = |name: &str| std::env::var(name).ok();
+    let parsed = Config::parse_with(text, &path.display().to_string(), base, &environment);
     parsed.map_err(|errors| errors.render(is_coloured()))
 }
 

@@ -1,0 +1,183 @@
+//! The text of a configuration as one tree: included files are merged, environment variables replaced.
+
+use crate::check::{Checker, shortened};
+use crate::hint;
+use crate::node::{Data, Entry, Node};
+use crate::report::TextSpan;
+use crate::source::Sources;
+
+/// Bytes that the values of environment variables may add to a configuration.
+const EXPANDED_BYTES_MAX: usize = 1 << 20;
+
+/// The value of an environment variable, if it is set.
+pub type Environment<'a> = &'a dyn Fn(&str) -> Option<String>;
+
+/// What a file includes: names or patterns of files, as they are written in it. Nothing, where it is no valid TOML.
+pub fn includes(text: &str) -> Vec<String> {
+    let Ok(document) = Node::document(text) else { return Vec::new() };
+    let one = document.entry("include").map(|entry| &entry.value);
+    let items = match document.items("include") {
+        [] => one.map(std::slice::from_ref).unwrap_or_default(),
+        items => items,
+    };
+    let text = |item: &Node| match &item.data {
+        Data::Text(text) => Some(text.clone()),
+        _ => None,
+    };
+    items.iter().filter_map(text).collect()
+}
+
+/// The tree of all files, or `None` where one is no TOML; faults are reported.
+pub(crate) fn read(sources: &Sources, environment: Environment<'_>, check: &mut Checker) -> Option<Node> {
+    let mut merged: Option<Vec<Entry>> = None;
+    for file in sources.files() {
+        let text = &sources.text[file.start..file.end];
+        match Node::document(text) {
+            Ok(mut node) => {
+                shift(&mut node, file.start);
+                let Data::Table(entries) = node.data else { continue };
+                match &mut merged {
+                    None => merged = Some(entries),
+                    Some(merged) => merge(merged, entries, "", check),
+                }
+            }
+            Err(error) => {
+                let at = error.span().unwrap_or(text.len()..text.len());
+                let at = file.start + at.start..file.start + at.end;
+                let finding = check.error(&at, "this is not TOML".to_owned(), error.message());
+                if let Some(text) = hint::for_syntax(text) {
+                    finding.help(text);
+                }
+            }
+        }
+    }
+    let mut node = Node { at: 0..0, data: Data::Table(merged?) };
+    let mut left_bytes = EXPANDED_BYTES_MAX;
+    expand(&mut node, environment, &mut left_bytes, check);
+    Some(node)
+}
+
+/// Moves the places of a tree to where its file begins in the joined text.
+fn shift(node: &mut Node, by: usize) {
+    let moved = |at: &TextSpan| at.start + by..at.end + by;
+    node.at = moved(&node.at);
+    match &mut node.data {
+        Data::List(items) => items.iter_mut().for_each(|item| shift(item, by)),
+        Data::Table(entries) => {
+            for entry in entries {
+                entry.key_at = moved(&entry.key_at);
+                shift(&mut entry.value, by);
+            }
+        }
+        _ => {}
+    }
+}
+
+/// Puts the directives of an included file beside those that are there: lists of tables become longer, tables take further
+/// directives, and nothing may be given twice.
+fn merge(entries: &mut Vec<Entry>, included: Vec<Entry>, place: &str, check: &mut Checker) {
+    for entry in included {
+        let Some(known) = entries.iter_mut().find(|known| known.key == entry.key) else {
+            entries.push(entry);
+            continue;
+        };
+        let name = match place {
+            // The files that it names are there already.
+            "" if entry.key == "include" => continue,
+            "" => entry.key.clone(),
+            place => format!("{place}.{}", entry.key),
+        };
+        match (&mut known.value.data, entry.value.data) {
+            (Data::Table(known), Data::Table(more)) => merge(known, more, &name, check),
+            (Data::List(known), Data::List(more)) if is_tables(known) && is_tables(&more) => {
+                known.extend(more)
+            }
+            _ => {
+                let first = known.key_at.clone();
+                let title = format!("`{}` is given in two files", shortened(&name));
+                check.error(&entry.key_at, title, "given again here").related(first, "first given here");
+            }
+        }
+    }
+}
+
+fn is_tables(items: &[Node]) -> bool {
+    items.iter().all(|item| matches!(item.data, Data::Table(_)))
+}
+
+/// Replaces `${NAME}` and `${NAME:-default}` in every string by the environment's value.
+fn expand(node: &mut Node, environment: Environment<'_>, left_bytes: &mut usize, check: &mut Checker) {
+    match &mut node.data {
+        Data::Text(text) if text.contains("${") => {
+            if let Some(expanded) = expanded(text, &node.at, environment, left_bytes, check) {
+                *text = expanded;
+                check.set_expanded(&node.at);
+            }
+        }
+        Data::List(items) => items.iter_mut().for_each(|item| expand(item, environment, left_bytes, check)),
+        Data::Table(entries) => {
+            entries.iter_mut().for_each(|entry| expand(&mut entry.value, environment, left_bytes, check));
+        }
+        _ => {}
+    }
+}
+
+/// The text with the values of the variables in it; `None` where it names none.
+fn expanded(
+    text: &str,
+    at: &TextSpan,
+    environment: Environment<'_>,
+    left_bytes: &mut usize,
+    check: &mut Checker,
+) -> Option<String> {
+    let mut out = String::new();
+    let mut rest = text;
+    let mut is_changed = false;
+    while let Some(dollar) = rest.find('$') {
+        let (before, tail) = rest.split_at(dollar);
+        out.push_str(before);
+        let Some((name, default, end)) = variable(tail) else {
+            // `$$` is a dollar sign in templates: what follows it names nothing.
+            let kept = if tail.starts_with("$$") { 2 } else { 1 };
+            out.push_str(&tail[..kept]);
+            rest = &tail[kept..];
+            continue;
+        };
+        is_changed = true;
+        rest = &tail[end..];
+        let value = environment(name).filter(|value| default.is_none() || !value.is_empty());
+        let Some(value) = value.as_deref().or(default) else {
+            let title = format!("the environment has no `{}`", shortened(name));
+            let finding = check.error(at, title, "it is named here");
+            finding.help(format!(
+                "set it where the server is started, or write a default: `${{{name}:-value}}`"
+            ));
+            continue;
+        };
+        match left_bytes.checked_sub(value.len()) {
+            Some(left) => *left_bytes = left,
+            None => {
+                let title = format!("environment variables add more than {EXPANDED_BYTES_MAX} bytes");
+                check.error(at, title, "one too many");
+                return None;
+            }
+        }
+        out.push_str(value);
+    }
+    out.push_str(rest);
+    is_changed.then_some(out)
+}
+
+/// The variable at the start of a text: its name, its default and where it ends. Names of the environment are in capital
+/// letters; those of templates are not.
+fn variable(text: &str) -> Option<(&str, Option<&str>, usize)> {
+    let inner = text.strip_prefix("${")?;
+    let close = inner.find('}')?;
+    let (name, default) = match inner[..close].split_once(":-") {
+        Some((name, default)) => (name, Some(default)),
+        None => (&inner[..close], None),
+    };
+    let is_name = name.starts_with(|first: char| first.is_ascii_uppercase() || first == '_')
+        && name.bytes().all(|byte| byte.is_ascii_uppercase() || byte.is_ascii_digit() || byte == b'_');
+    is_name.then_some((name, default, "${".len() + close + 1))
+}

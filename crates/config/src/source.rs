@@ -1,0 +1,82 @@
+//! The text of a configuration: the file and the files that it includes, one after another.
+
+use std::fmt;
+use std::path::PathBuf;
+
+/// Separates the files. TOML cannot contain it.
+const SEPARATOR: char = '\0';
+
+/// One text of the file and of those that it includes, which [`Config::parse`](crate::Config::parse) reads.
+pub fn joined(main: &str, included: &[(PathBuf, String)]) -> String {
+    let mut text = main.to_owned();
+    for (path, part) in included {
+        text.push(SEPARATOR);
+        // What would be a second line of the name is not one of the file.
+        text.push_str(&path.display().to_string().replace('\n', " "));
+        text.push('\n');
+        text.push_str(part);
+    }
+    text
+}
+
+/// A line of a configuration. Displays as `line 12`, or `line 12 of sites/shop.toml`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ConfigLine {
+    /// The included file; `None` for that which includes the others.
+    pub file: Option<String>,
+    /// Counted from 1.
+    pub number: u32,
+}
+
+impl fmt::Display for ConfigLine {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "line {}", self.number)?;
+        self.file.iter().try_for_each(|file| write!(out, " of {file}"))
+    }
+}
+
+/// A file in the joined text.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct SourcePart {
+    pub(crate) name: String,
+    /// Its bytes in the joined text.
+    pub(crate) start: usize,
+    pub(crate) end: usize,
+}
+
+/// The joined text and its files.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Sources {
+    pub(crate) text: String,
+    files: Vec<SourcePart>,
+}
+
+impl Sources {
+    /// `name` is that of the first file.
+    pub(crate) fn new(name: &str, text: &str) -> Self {
+        let mut files = Vec::new();
+        let mut at = 0;
+        for (index, part) in text.split(SEPARATOR).enumerate() {
+            let (name, head_bytes) = match part.split_once('\n') {
+                _ if index == 0 => (name, 0),
+                Some((name, _)) => (name, name.len() + 1),
+                None => (part, part.len()),
+            };
+            let end = at + part.len();
+            files.push(SourcePart { name: name.to_owned(), start: at + head_bytes, end });
+            at = end + SEPARATOR.len_utf8();
+        }
+        Self { text: text.to_owned(), files }
+    }
+
+    /// The files: first that which includes the others.
+    pub(crate) fn files(&self) -> &[SourcePart] {
+        &self.files
+    }
+
+    /// The file of this byte.
+    pub(crate) fn file_at(&self, at: usize) -> &SourcePart {
+        let after = self.files.partition_point(|file| file.start <= at);
+        &self.files[after.saturating_sub(1)]
+    }
+}
