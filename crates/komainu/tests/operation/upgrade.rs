@@ -164,8 +164,10 @@ fn exchange(
     }
 }
 
-const APP: &str = "sub { my $p = $_[0]{PATH_INFO}; sleep 2 if $p eq '/slow'; my $b = \"$$\"; \
-                   [200, ['Content-Length', length $b], [$b]] }";
+/// Answers with its process; on `/slow?FILE` when that file is there.
+const APP: &str = "sub { my $file = $_[0]{PATH_INFO} eq '/slow' && $_[0]{QUERY_STRING}; \
+                   select undef, undef, undef, 0.02 until !$file || -e $file; \
+                   my $b = \"$$\"; [200, ['Content-Length', length $b], [$b]] }";
 
 /// Files and an application.
 fn config(more: &str) -> String {
@@ -215,7 +217,8 @@ fn what_runs_is_finished_by_the_old_server() {
         let mut line = Line::start(folder(), &config(kind));
         let old_worker = line.rig.get("/").text();
         let mut slow = Client::new(line.rig.address);
-        slow.send("GET /slow HTTP/1.1\r\nHost: localhost\r\n\r\n");
+        let gate = line.rig.folder.at("gate");
+        slow.send(&format!("GET /slow?{} HTTP/1.1\r\nHost: localhost\r\n\r\n", gate.display()));
         let mut idle = line.rig.connect();
         let old = line.upgrade();
         // The old one finishes, and says so; the new one serves with workers of its own.
@@ -236,6 +239,7 @@ fn what_runs_is_finished_by_the_old_server() {
         assert!(!said.contains(&old.to_string()), "{said}");
         assert_ne!(line.rig.get("/").text(), old_worker);
         assert!(is_alive(old));
+        fs::write(gate, "").unwrap();
         let (status, body) = slow.answer();
         assert_eq!(status, 200);
         assert_ne!(body, line.rig.get("/").text());
