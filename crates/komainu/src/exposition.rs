@@ -383,7 +383,7 @@ fn applications(gauges: &Gauges) -> Vec<(Family, Vec<MetricRow>)> {
         of_worker.gauges("komainu_app_worker_proportional_bytes", "Memory of a worker (PSS)."),
         cpu.counters(
             "komainu_app_worker_cpu_seconds",
-            "CPU time of a worker; it begins anew with its process.",
+            "CPU time of a worker; it begins at 0 with each process.",
         ),
         exits.counters("komainu_app_worker_exits", "Workers that have ended, by reason."),
     ]

@@ -194,10 +194,10 @@ impl GroupState {
     }
 
     /// Counts a request under way on a server until the result is dropped.
-    pub(crate) fn use_one(&self, server: usize) -> RequestUnderWay<'_> {
+    pub(crate) fn use_one(&self, server: usize) -> UpstreamInUse<'_> {
         let counters = &*self.counters[server];
         counters.requests.add(1);
-        RequestUnderWay { _in_use: self.pools[server].use_one(), counters }
+        UpstreamInUse { _in_use: self.pools[server].use_one(), counters }
     }
 
     /// A connection to a server: a kept one, or, if `is_new`, one made now, open before `deadline_ms`. What is
@@ -326,12 +326,12 @@ impl Drop for GroupState {
 }
 
 /// A request to a server, as long as it is under way.
-pub(crate) struct RequestUnderWay<'g> {
+pub(crate) struct UpstreamInUse<'g> {
     _in_use: InUse<'g>,
     counters: &'g UpstreamCounters,
 }
 
-impl Drop for RequestUnderWay<'_> {
+impl Drop for UpstreamInUse<'_> {
     fn drop(&mut self) {
         self.counters.ended.add(1);
     }
