@@ -294,13 +294,13 @@ fn server(gauges: &Gauges) -> Vec<(Family, Vec<MetricRow>)> {
         |name, help, number| ((name, help, MetricType::Gauge), vec![(Vec::new(), Sample::Number(number))]);
     let count = |name, help, count| counter(name, help, Sample::Count(count));
     let mut handshakes = Rows::default();
-    let of_cores: [(&str, &dyn Fn(&Counters) -> u64); 3] = [
-        ("full", &|core| core.tls_full.value()),
-        ("resumed", &|core| core.tls_resumed.value()),
-        ("failed", &|core| core.tls_failed.value()),
+    let of_kinds = [
+        ("full", sum(&|core| core.tls_full.value())),
+        ("resumed", sum(&|core| core.tls_resumed.value())),
+        ("failed", sum(&|core| core.tls_failed.value())),
     ];
-    for (kind, of) in of_cores {
-        handshakes.count(vec![("kind", kind.to_owned())], sum(of));
+    for (kind, count) in of_kinds {
+        handshakes.count(vec![("kind", kind.to_owned())], count);
     }
     let version = vec![("version", env!("CARGO_PKG_VERSION").to_owned())];
     let open = sum(&|core| core.connections_open.value());
