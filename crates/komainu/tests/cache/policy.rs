@@ -154,9 +154,9 @@ const CHECKS: &[(&str, Check)] = &[
     }),
     ("`regsub` of analytics cookies", |host| {
         assert!(host.stores("/plain", "Cookie: _ga=1; _gid=2\r\n"));
-        assert!(!host.stores("/2/plain", "Cookie: _ga=1; session=2\r\n"));
+        assert!(!host.stores("/2/plain", "Cookie: _ga=1; user=2\r\n"));
         let asks = host.asks();
-        assert_eq!((asks[0].field("Cookie"), asks[1].field("Cookie")), (vec![], vec!["session=2"]));
+        assert_eq!((asks[0].field("Cookie"), asks[1].field("Cookie")), (vec![], vec!["user=2"]));
     }),
     ("`Accept-Encoding` in a normal form", |host| {
         let (one, other) =
@@ -292,6 +292,11 @@ fn what_docs_put_in_the_place_of_other_caches_does_so() {
             )
         })
         .collect();
+    let checked = Folder::new();
+    checked.write("komainu.toml", format!("{}{text}", as_we_are()));
+    let check = komainu().arg("check").arg("-c").arg(checked.at("komainu.toml")).output().unwrap();
+    let check = rig::text(&check.stderr);
+    assert!(!check.contains("pages of those without"), "a row draws a warning: {check}");
     let rig = Rig::config(Folder::new(), &text);
     for (name, _) in CHECKS {
         assert!(rows.iter().any(|(row, _)| row == name), "docs/cache.md has no row {name}");
@@ -317,6 +322,17 @@ fn check_warns_of_what_rules_share() {
         "pages of those without",
     ] {
         assert!(output.status.success() && text.contains(wanted), "{text}");
+    }
+    // Cookies removed from what is for everybody are no reason to share all the rest.
+    for rules in [
+        "{ ttl = \"1h\", strip_cookies = true }",
+        "{ path = \"/a/*\", strip_cookies = true }, { ttl = \"1h\" }",
+    ] {
+        let route = format!("[[route]]\nproxy = \"http://127.0.0.1:1\"\ncache = {{ rule = [{rules}] }}\n");
+        folder.write("komainu.toml", format!("{}{route}", as_we_are()));
+        let output = komainu().arg("check").arg("-c").arg(folder.at("komainu.toml")).output().unwrap();
+        let text = rig::text(&output.stderr);
+        assert!(output.status.success() && text.contains("pages of those without"), "{rules}: {text}");
     }
 }
 
@@ -430,9 +446,8 @@ fn interim_responses_reach_who_waits_before_the_response_exists_and_are_not_stor
             });
         }
     });
-    let mut command = komainu();
-    command.args(["run", "--listen", "127.0.0.1:0", "--threads", "2", "--cache", &url]);
-    let rig = Rig::start(command, Folder::new());
+    let route = format!("[[route]]\nproxy = \"{url}\"\ncache = true\n");
+    let rig = Rig::config(Folder::new(), &format!("early_hints = \"all\"\n{route}"));
     let mut clients: Vec<_> = (0..3).map(|_| rig.connect()).collect();
     clients[0].write_all(GET).unwrap();
     comes.recv().unwrap();
@@ -467,4 +482,56 @@ fn interim_responses_reach_who_waits_before_the_response_exists_and_are_not_stor
     for client in &mut clients {
         read_answer(client).expect(200, "mine!");
     }
+}
+
+#[test]
+fn early_hints_go_to_clients_of_http_2_alone_unless_told() {
+    const GET: &[u8] = b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
+    let hint = "HTTP/1.1 103 Early Hints\r\nLink: </a.css>; rel=preload\r\n\r\n";
+    let origin = Origin::start(move |_| format!("{hint}{}", answer("200 OK", "", "whole")));
+    for cached in [&[][..], &["--cache"]] {
+        let mut command = komainu();
+        command.args(["run", "--h2c", "--listen", "127.0.0.1:0"]).args(cached).arg(&origin.url);
+        let rig = Rig::start(command, Folder::new());
+        let mut client = rig.connect();
+        client.write_all(GET).unwrap();
+        read_answer(&mut client).expect(200, "whole").expect_no_field("Link");
+        let output = curl(&["-i", "--http2-prior-knowledge", &rig.url("/")]);
+        let text = rig::text(&output.stdout);
+        assert!(text.starts_with("HTTP/2 103") && text.contains("HTTP/2 200"), "{text}");
+    }
+    let route = format!("early_hints = \"all\"\n[[route]]\nproxy = \"{}\"\n", origin.url);
+    let rig = Rig::config(Folder::new(), &route);
+    let mut client = rig.connect();
+    client.write_all(GET).unwrap();
+    assert_eq!(read_answer(&mut client).status(), 103);
+    read_answer(&mut client).expect(200, "whole");
+}
+
+#[test]
+fn trailers_reach_who_asked_and_are_not_stored() {
+    let origin = Origin::start(|_| {
+        let head = "HTTP/1.1 200 OK\r\nCache-Control: max-age=60\r\nTransfer-Encoding: chunked\r\n";
+        format!("{head}Trailer: X-Sum\r\n\r\n5\r\nwhole\r\n0\r\nX-Sum: 9\r\n\r\n")
+    });
+    let mut command = komainu();
+    command.args(["run", "--h2c", "--listen", "127.0.0.1:0", "--cache", &origin.url]);
+    let rig = Rig::start(command, Folder::new());
+    let raw = |path: &str| {
+        let mut client = rig.connect();
+        let text = format!(
+            "GET {path} HTTP/1.1\r\nHost: localhost\r\nTE: trailers\r\nConnection: TE, close\r\n\r\n"
+        );
+        client.write_all(text.as_bytes()).unwrap();
+        let mut answer = String::new();
+        client.read_to_string(&mut answer).unwrap();
+        answer
+    };
+    let first = raw("/1");
+    assert!(first.contains("fwd=uri-miss; stored") && first.ends_with("0\r\nX-Sum: 9\r\n\r\n"), "{first}");
+    eventually("it is stored", || rig.get("/1").field("Age").is_some());
+    let second = raw("/1");
+    assert!(second.contains("Komainu; hit") && !second.contains("X-Sum: 9"), "{second}");
+    let output = curl(&["-i", "--http2-prior-knowledge", "-H", "TE: trailers", &rig.url("/2")]);
+    assert!(rig::text(&output.stdout).to_lowercase().contains("x-sum: 9"), "{}", rig::text(&output.stdout));
 }

@@ -5,6 +5,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::process::{Command, Stdio};
 
+use crate::origin::{Origin, answer, nobody};
 use crate::rig::{Answer, Folder, PATIENCE, Rig, as_we_are, connect, eventually, installed, komainu};
 
 const CONFIG: &str = "threads = 2\n[log]\nlevel = \"info\"\n[control]\nlisten = \"unix:control.sock\"\n\
@@ -76,6 +77,94 @@ fn requests_are_counted_by_route_status_and_time() {
     }
     eventually("these too", || value(&metrics(&rig), &count("404")) == 51.0);
     assert_eq!(metrics(&rig).lines().count(), text.lines().count());
+}
+
+#[test]
+fn upstream_servers_the_cache_and_content_are_counted() {
+    let origin = Origin::start(|ask| match ask.line().contains("/bad") {
+        true => answer("503 Service Unavailable", "", "no"),
+        false => answer("200 OK", "Cache-Control: max-age=60\r\n", "four"),
+    });
+    let (dead, live) = (format!("http://{}", nobody()), &origin.url);
+    let rig = Rig::config(
+        Folder::new(),
+        &format!(
+            "threads = 1\n[control]\nlisten = \"unix:control.sock\"\n\
+             [[route]]\npath = \"/cached/*\"\nproxy = \"{live}\"\ncache = true\n\
+             [[route]]\nproxy = [\"{dead}\", \"{live}\"]\n"
+        ),
+    );
+    for _ in 0..3 {
+        rig.get("/cached/a").expect(200, "four");
+    }
+    for _ in 0..6 {
+        rig.get("/a").expect(200, "four");
+    }
+    rig.get("/bad").expect(503, "no");
+    rig.send("POST /a HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\nConnection: close\r\n\r\nhello")
+        .expect_status(200);
+    let of = |name: &str, server: &str, more: &str| format!("{name}{{server=\"{server}\"{more}}}");
+    let bad = of("komainu_upstream_responses_total", live, ",class=\"5xx\"");
+    let route = "site=\"*\",route=\"*\",handler=\"proxy\"";
+    eventually("all are counted", || {
+        let text = metrics(&rig);
+        text.contains(&bad) && text.contains(&format!("komainu_http_request_body_bytes_total{{{route}}} 5"))
+    });
+    let text = metrics(&rig);
+    assert_eq!(value(&text, &bad), 1.0);
+    // One for the cache, six, the bad one, and the one with a body.
+    assert_eq!(value(&text, &of("komainu_upstream_requests_total", live, "")), 9.0);
+    assert_eq!(value(&text, &of("komainu_upstream_responses_total", live, ",class=\"2xx\"")), 8.0);
+    assert_eq!(value(&text, &of("komainu_upstream_response_seconds_count", live, "")), 9.0);
+    assert!(value(&text, &of("komainu_upstream_connect_seconds_count", live, "")) >= 1.0);
+    assert_eq!(value(&text, &of("komainu_upstream_requests_active", live, "")), 0.0);
+    assert_eq!(value(&text, &of("komainu_upstream_up", live, "")), 1.0);
+    let failures = value(&text, &of("komainu_upstream_failures_total", &dead, ",reason=\"connect\""));
+    assert!(failures >= 1.0);
+    assert_eq!(value(&text, &of("komainu_upstream_retries_total", &dead, "")), failures);
+    assert_eq!(value(&text, &of("komainu_upstream_requests_total", &dead, "")), failures);
+    let cached = "site=\"*\",route=\"/cached/*\",handler=\"proxy\"";
+    let outcome = |outcome: &str| format!("komainu_cache_requests_total{{{cached},outcome=\"{outcome}\"}}");
+    assert_eq!((value(&text, &outcome("miss")), value(&text, &outcome("hit"))), (1.0, 2.0));
+    for histogram in ["komainu_http_first_byte_seconds", "komainu_http_queue_seconds"] {
+        assert_eq!(value(&text, &format!("{histogram}_count{{{route}}}")), 8.0, "{histogram}");
+    }
+    assert_eq!(value(&text, "komainu_tls_handshakes_total{kind=\"full\"}"), 0.0);
+    // A reload keeps what was counted, also of a server whose group has changed.
+    let config = std::fs::read_to_string(rig.folder.at("komainu.toml")).unwrap();
+    let changed = format!("[[route]]\npath = \"/new\"\nrespond = \"new\"\n[[route]]\nproxy = [\"{live}\"]\n");
+    let (before, _) = config.rsplit_once("[[route]]").unwrap();
+    rig.folder.write("komainu.toml", format!("{before}{changed}"));
+    rig.signal("-HUP");
+    eventually("the new route answers", || rig.get("/new").status() == 200);
+    let requests = of("komainu_upstream_requests_total", live, "");
+    let before = value(&metrics(&rig), &requests);
+    assert!(before >= 9.0, "{before}");
+    rig.get("/a").expect(200, "four");
+    eventually("it continues", || value(&metrics(&rig), &requests) == before + 1.0);
+    eventually("the old group is gone", || !metrics(&rig).contains(&dead));
+}
+
+/// Prometheus' own judge of the text, and of its names.
+#[test]
+fn promtool_has_no_remarks() {
+    let Some(promtool) = installed("promtool") else { return };
+    let origin = Origin::start(|_| answer("200 OK", "", "x"));
+    let text = format!(
+        "[control]\nlisten = \"unix:control.sock\"\n[[route]]\npath = \"/up\"\nproxy = \"{}\"\n[[route]]\nrespond = \"a\"\n",
+        origin.url
+    );
+    let rig = Rig::config(Folder::new(), &text);
+    rig.get("/up").expect(200, "x");
+    rig.get("/").expect(200, "a");
+    let mut tool = Command::new(promtool);
+    let tool =
+        tool.args(["check", "metrics"]).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut tool = tool.spawn().unwrap();
+    tool.stdin.take().unwrap().write_all(metrics(&rig).as_bytes()).unwrap();
+    let judged = tool.wait_with_output().unwrap();
+    let said = format!("{}{}", rig::text(&judged.stdout), rig::text(&judged.stderr));
+    assert!(judged.status.success() && said.is_empty(), "{said}");
 }
 
 #[test]
