@@ -6,6 +6,7 @@ use std::os::unix::net::UnixStream;
 use std::process::{Command, Stdio};
 
 use crate::origin::{Origin, answer, nobody};
+use crate::rig;
 use crate::rig::{Answer, Folder, PATIENCE, Rig, as_we_are, connect, eventually, installed, komainu};
 
 const CONFIG: &str = "threads = 2\n[log]\nlevel = \"info\"\n[control]\nlisten = \"unix:control.sock\"\n\
