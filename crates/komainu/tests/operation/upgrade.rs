@@ -218,7 +218,7 @@ fn what_runs_is_finished_by_the_old_server() {
         let old_worker = line.rig.get("/").text();
         let mut slow = Client::new(line.rig.address);
         let gate = line.rig.folder.at("gate");
-        slow.send(&format!("GET /slow?{} HTTP/1.1\r\nHost: localhost\r\n\r\n", gate.display()));
+        slow.send(format!("GET /slow?{} HTTP/1.1\r\nHost: localhost\r\n\r\n", gate.display()));
         let mut idle = line.rig.connect();
         let old = line.upgrade();
         // The old one finishes, and says so; the new one serves with workers of its own.
