@@ -45,6 +45,15 @@ pub enum AccessLog {
     Json,
 }
 
+/// Which clients get 103 (Early Hints).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EarlyHints {
+    /// Those that speak HTTP/2.
+    Http2,
+    /// All but those that speak HTTP/1.0.
+    All,
+}
+
 /// Where log lines go.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Sink {
@@ -86,7 +95,7 @@ directives! {
         /// names), relative to the folder of the file that names them. A name without `*`, `?` and `[` must exist. Their
         /// sites, routes and other lists follow those of this file; a table may take directives from several files, and
         /// no directive may be given twice. Relative paths in them are relative to the folder of the first file.
-        "include" include: Vec<String> = [], OneOrMore(Text { what: "the name or pattern of a file", parse: |text| Ok(text.to_owned()) });
+        "include" include: Vec<String> = absent("none"), OneOrMore(Text { what: "the name or pattern of a file", parse: |text| Ok(text.to_owned()) });
         /// Addresses to listen on, or tables with more settings.
         "listen" listen: Vec<Listener> = ["127.0.0.1:8080"], OneOrMore(brief::<Listener>("address").number("address"));
         /// The user of the server: a name or a number. Only for a server that is started as root: root binds its
@@ -113,6 +122,9 @@ directives! {
         /// and `/a/b` are different paths, and `files` finds nothing at `/a//b`. Slashes at the start are always
         /// merged.
         "merge_slashes" merge_slashes: bool = true, Flag;
+        /// Which clients get the interim response 103 (Early Hints) of applications and upstream servers: `"http2"`, or
+        /// `"all"`. Some clients of HTTP/1.1 take it for the response (RFC 8297 section 3).
+        "early_hints" early_hints: EarlyHints = "http2", Word(&[("http2", EarlyHints::Http2), ("all", EarlyHints::All)]);
         /// Whether the threads that serve give up the rights to write outside of the folders of temporary files and of the
         /// service's state, to start programs, and to make system calls that serving does not need (Landlock and seccomp,
         /// as far as the kernel has them). A change needs a restart or an upgrade.

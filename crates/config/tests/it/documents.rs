@@ -1,8 +1,8 @@
 //! The generated documents are in step with the directives, and what they show works.
 
 use crate::{compare, place};
-use config::{Config, reference, schema};
-use std::path::Path;
+use config::{Config, includes, joined, reference, schema};
+use std::path::{Path, PathBuf};
 
 #[test]
 fn the_reference_is_in_step() {
@@ -34,4 +34,82 @@ fn every_directive_is_in_the_reference_and_in_the_schema() {
     }
     assert_eq!(text.matches("\n### `").count(), count);
     assert!(count >= 60, "{count}");
+}
+
+/// The configuration of a file, of those that it includes, and of an environment.
+fn read(main: &str, included: &[(&str, &str)], environment: &[(&str, &str)]) -> Result<Config, String> {
+    let included: Vec<_> =
+        included.iter().map(|(name, text)| (PathBuf::from(name), (*text).to_owned())).collect();
+    let value = |name: &str| environment.iter().find(|(known, _)| *known == name).map(|(_, value)| (*value).to_owned());
+    let parsed = Config::parse_with(&joined(main, &included), "main.toml", Path::new("/srv"), &value);
+    parsed.map(|(config, _)| config).map_err(|report| report.to_string())
+}
+
+#[test]
+fn included_files_add_to_the_first() {
+    let one = "listen = \":80\"\ninclude = \"a.toml\"\n[limits]\nbody = \"1MiB\"\n[[site]]\nhosts = \"a.test\"\n\
+        [[site.route]]\nfiles = \"www\"\n[[route]]\nrespond = 204\n";
+    let two = "# The second.\n[limits]\nhead = \"32KiB\"\n[[site]]\nhosts = \"b.test\"\n[[site.route]]\nrespond = 200\n\
+        [upstreams.app]\nto = \"http://127.0.0.1:3000\"\n";
+    assert_eq!(includes(one), ["a.toml"]);
+    assert_eq!(includes("include = [\"a\", \"b/*.toml\"]"), ["a", "b/*.toml"]);
+    assert!(includes("include = 1\n").is_empty() && includes("include = [").is_empty());
+    let config = read(one, &[("a.toml", two)], &[]).unwrap();
+    assert_eq!((config.limits.body_bytes_max, config.limits.head_bytes_max), (Some(1 << 20), 32 << 10));
+    let hosts: Vec<String> = config.sites.iter().flat_map(|site| &site.hosts).map(ToString::to_string).collect();
+    assert_eq!(hosts, ["a.test", "b.test"]);
+    let line = |host: &str| {
+        let site = config.sites.iter().find(|site| site.hosts.iter().any(|name| name.to_string() == host));
+        site.and_then(|site| site.line.as_ref()).unwrap().to_string()
+    };
+    assert_eq!((line("a.test"), line("b.test")), ("line 5".into(), "line 4 of a.toml".into()));
+    assert_eq!(config.upstreams.len(), 1);
+}
+
+#[test]
+fn faults_of_included_files_name_them() {
+    let fault = |main: &str, included: &str| read(main, &[("sites/b.toml", included)], &[]).unwrap_err();
+    let text = fault("threads = 2\n", "\n\nthread = 2\n");
+    assert!(text.contains("--> sites/b.toml:3:1"), "{text}");
+    let text = fault("threads = 2\n", "\n# x\nthreads = 2\n");
+    assert!(text.contains("`threads` is given in two files") && text.contains("--> sites/b.toml:3:1"), "{text}");
+    assert!(text.contains("::: main.toml:1:1") && text.contains("first given here"), "{text}");
+    let text = fault("", "server {\n}\n");
+    assert!(text.contains("--> sites/b.toml:1:") && text.contains("configuration of nginx"), "{text}");
+    let text = fault("[[site]]\nhosts = \"a\"\n[[site.route]]\nrespond = 200\n", "[[site]]\nhosts = \"a\"\n");
+    assert!(text.contains("duplicate host `a`") && text.contains("::: main.toml:2:9"), "{text}");
+    let text = fault("listen = [\":80\"]\n", "listen = [\":81\"]\n");
+    assert!(text.contains("`listen` is given in two files"), "{text}");
+    let text = fault("[log]\naccess = \"off\"\n", "log = 1\n");
+    assert!(text.contains("`log` is given in two files"), "{text}");
+}
+
+#[test]
+fn environment_variables_stand_in_strings() {
+    let environment = [("PORT", "8081"), ("THREADS", "3"), ("EMPTY", ""), ("YES", "true"), ("EVIL", "\"\n[x]\n${PORT}")];
+    let config = |text: &str| read(text, &[], &environment);
+    let one = config("listen = \":${PORT}\"\nthreads = \"${THREADS}\"\nsandbox = \"${NO:-false}\"\n").unwrap();
+    assert_eq!((one.listen[0].address.to_string(), one.threads, one.sandbox), (":8081".into(), 3, false));
+    let one = config("threads = \"${EMPTY:-2}\"\n[limits]\nbody = \"${N:-3}${UNIT:-MiB}\"\n").unwrap();
+    assert_eq!((one.threads, one.limits.body_bytes_max), (2, Some(3 << 20)));
+    // Variables of templates are no environment, and `$$` is a dollar sign there.
+    let one = config("[[route]]\nredirect = \"https://${host}:${PORT}/$${PORT}$path\"\n").unwrap();
+    assert!(format!("{:?}", one.sites[0].routes[0].action).contains("8081"), "{:?}", one.sites[0].routes[0].action);
+    // A value is never read as TOML, nor looked through for further variables.
+    let text = config("user = \"${EVIL}\"\nthreads = \"four ${THREADS}\"\n").unwrap_err();
+    assert!(text.contains("invalid value for `threads`") && !text.contains("`x`"), "{text}");
+    assert_eq!(config("user = \"${EVIL}\"\n").unwrap().user.unwrap(), "\"\n[x]\n${PORT}");
+    let text = config("[[route]]\nproxy = \"http://127.0.0.1:${APP_PORT}\"\n").unwrap_err();
+    assert!(text.contains("the environment has no `APP_PORT`") && text.contains("`${APP_PORT:-value}`"), "{text}");
+    assert!(text.contains("--> main.toml:2:9"), "{text}");
+    let text = config("threads = \"3\"\n").unwrap_err();
+    assert!(text.contains("this is a string"), "{text}");
+}
+
+#[test]
+fn an_environment_has_room_for_a_mebibyte_in_a_configuration() {
+    let value = "x".repeat(1 << 16);
+    let routes = "[[route]]\nrespond = \"${BIG}\"\n".repeat(17);
+    let text = read(&routes, &[], &[("BIG", &value)]).unwrap_err();
+    assert!(text.contains("environment variables add more than 1048576 bytes"), "{}", &text[..200]);
 }
