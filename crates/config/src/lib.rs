@@ -38,6 +38,8 @@ mod header;
 
 mod compress;
 
+mod rate;
+
 mod cache_purge;
 
 mod cache_rule;
@@ -88,6 +90,7 @@ pub use proxy::{
     Eject, Forwarded, Health, KeepAlive, Proxy, ProxyHeaders, ProxyLimits, ProxyTimeouts, ProxyTls, Retry,
     Upstream,
 };
+pub use rate::{Rate, RateKey, RateLimit};
 pub use reference::reference;
 pub use report::{Finding, Report, Severity, TextSpan};
 pub use schema::schema;

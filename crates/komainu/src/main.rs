@@ -37,6 +37,7 @@ mod watch;
 mod status;
 mod cache_cli;
 mod cert;
+mod rate;
 mod cache_request;
 mod cache_rules;
 mod filling;

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use config::Action;
 use net::{Counter, Counters, RequestRecord};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet, text};
@@ -31,6 +32,32 @@ pub(crate) struct RouteLabels {
     pub(crate) route: String,
     /// `files`, `proxy`, `redirect`, `respond`, or `app` with its name.
     pub(crate) handler: String,
+}
+
+impl RouteLabels {
+    /// What the requests of a route are counted under.
+    pub(crate) fn of(site: &config::Site, route: &config::Route) -> RouteLabels {
+        let handler = match &route.action {
+            Action::Files(_) => "files".to_owned(),
+            Action::Proxy(_) => "proxy".to_owned(),
+            Action::App(mounted) => format!("app {}", mounted.name),
+            Action::Redirect(_) => "redirect".to_owned(),
+            Action::Respond(_) | Action::NotFound => "respond".to_owned(),
+        };
+        let paths: Vec<String> = route.path.iter().map(ToString::to_string).collect();
+        let route = if paths.is_empty() { "*".to_owned() } else { paths.join(" ") };
+        RouteLabels { site: RouteLabels::of_site(site), route, handler }
+    }
+
+    /// The label of a site.
+    pub(crate) fn of_site(site: &config::Site) -> String {
+        site.hosts.first().map_or_else(|| "*".to_owned(), ToString::to_string)
+    }
+
+    /// Its route, for people.
+    pub(crate) fn route_name(&self) -> &str {
+        if self.route.is_empty() { "any" } else { &self.route }
+    }
 }
 
 /// What one core has counted under one label.
@@ -132,6 +159,20 @@ pub(crate) struct WorkerMetrics {
     pub(crate) pss_bytes: u64,
 }
 
+/// A limit on how often clients ask.
+#[derive(Debug)]
+pub(crate) struct LimitMetrics {
+    pub(crate) site: String,
+    /// Empty for a limit of a site.
+    pub(crate) route: String,
+    pub(crate) limit: String,
+    pub(crate) is_dry: bool,
+    pub(crate) refused: u64,
+    pub(crate) delayed: u64,
+    pub(crate) forgotten: u64,
+    pub(crate) bytes: u64,
+}
+
 /// What is read from elsewhere at the time of a scrape.
 #[derive(Debug)]
 pub(crate) struct Gauges {
@@ -143,6 +184,7 @@ pub(crate) struct Gauges {
     pub(crate) budget_bytes: u64,
     pub(crate) refused: u64,
     pub(crate) workers: Vec<WorkerMetrics>,
+    pub(crate) limits: Vec<LimitMetrics>,
     /// Name and expiry, in seconds since 1970.
     pub(crate) certificates: Vec<(String, i64)>,
 }
@@ -215,6 +257,7 @@ impl Collector for Scrape {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let families =
             requests(&self.metrics).into_iter().chain(server(&self.gauges)).chain(others(&self.gauges));
+        let families = families.chain(limits(&self.gauges));
         for ((name, help, kind), rows) in families {
             let mut metric = encoder.encode_descriptor(name, help, None, kind)?;
             for (labels, sample) in rows {
@@ -304,6 +347,42 @@ fn server(gauges: &Gauges) -> Vec<(Family, Vec<MetricRow>)> {
             gauges.resident_bytes as f64,
         ),
         gauge("komainu_uptime_seconds", "Since the server started.", gauges.uptime_s),
+    ]
+}
+
+/// Limits on how often clients ask. Those of one name at routes of one label are one line.
+fn limits(gauges: &Gauges) -> Vec<(Family, Vec<MetricRow>)> {
+    let sum = |of: fn(&LimitMetrics) -> u64| {
+        let mut sums: BTreeMap<Vec<(&'static str, String)>, u64> = BTreeMap::new();
+        for limit in &gauges.limits {
+            let labels = vec![
+                ("site", limit.site.clone()),
+                ("route", limit.route.clone()),
+                ("limit", limit.limit.clone()),
+                ("dry_run", limit.is_dry.to_string()),
+            ];
+            *sums.entry(labels).or_default() += of(limit);
+        }
+        sums
+    };
+    let counts = |of| sum(of).into_iter().map(|(labels, count)| (labels, Sample::Count(count))).collect();
+    let numbers = sum(|limit| limit.bytes).into_iter();
+    let numbers = numbers.map(|(labels, bytes)| (labels, Sample::Number(bytes as f64))).collect();
+    let counter = |name, help| (name, help, MetricType::Counter);
+    vec![
+        (
+            counter("komainu_limit_refused", "Requests refused by a limit, or that a dry run would refuse."),
+            counts(|limit| limit.refused),
+        ),
+        (counter("komainu_limit_delayed", "Requests delayed by a limit."), counts(|limit| limit.delayed)),
+        (
+            counter(
+                "komainu_limit_forgotten_keys",
+                "Keys that a limit has forgotten early, for want of room.",
+            ),
+            counts(|limit| limit.forgotten),
+        ),
+        (("komainu_limit_table_bytes", "Memory of a limit's keys.", MetricType::Gauge), numbers),
     ]
 }
 

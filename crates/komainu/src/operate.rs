@@ -217,6 +217,7 @@ impl Operated {
             budget_bytes: info.memory.bytes_max(),
             refused: info.memory.refused(),
             workers: workers.collect(),
+            limits: (info.limits)(),
             certificates: certificates.iter().filter_map(expiry).collect(),
         }
     }

@@ -290,8 +290,10 @@ fn server_info(
     let file_certificates =
         move || theirs.plan().tls.as_ref().map(|tls| tls.files().to_vec()).unwrap_or_default();
     let theirs = current.clone();
+    let of_limits = current.clone();
     Arc::new(ServerInfo {
         cache: Box::new(move || theirs.plan().cache.clone()),
+        limits: Box::new(move || of_limits.plan().limits.metrics()),
         hosting: current.hosting.clone(),
         file_certificates: Box::new(file_certificates),
         certificates: current.certificates.running.clone(),

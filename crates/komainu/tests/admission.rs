@@ -1,6 +1,8 @@
-//! `allow` and `deny`: who gets 403.
+//! Who is answered: `allow` and `deny`, and how often (`limit`).
 #![allow(clippy::unwrap_used, clippy::print_stderr)] // helpers of tests are tests too
 
+#[path = "admission/limit.rs"]
+mod limit;
 mod rig;
 
 use std::io::{Read, Write};

@@ -224,6 +224,12 @@ impl<'c> Exchange<'c> {
         self.state.empty_segments = empty_segments;
     }
 
+    /// Adds fields to whatever is answered from now on, beside what the edits do.
+    pub fn add_fields(&mut self, fields: &Fields) {
+        let edits = self.state.filters.edits.get_or_insert_default();
+        Rc::make_mut(edits).add.extend(fields);
+    }
+
     /// Edits to make to the fields of whatever is answered from now on.
     pub fn set_edits(&mut self, edits: Option<Rc<FieldEdits>>) {
         self.state.filters.edits = edits;

@@ -62,6 +62,7 @@ const LAYERS: &[Layer] = &[
     Layer { folder: "files", may_use: &["http", "coding", "net"], never: NO_SOCKETS },
     Layer { folder: "proxy", may_use: &["http", "net"], never: &["tokio"] },
     Layer { folder: "cache", may_use: &["http", "net"], never: NO_SOCKETS },
+    Layer { folder: "admission", may_use: &["http"], never: PURE },
     Layer { folder: "apps", may_use: &["http", "net", "ring"], never: &["tokio"] },
     Layer { folder: "bench", may_use: &["http", "http2", "net"], never: &["tokio"] },
     // It never touches a request's path.
