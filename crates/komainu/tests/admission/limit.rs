@@ -55,8 +55,8 @@ fn metrics(rig: &Rig) -> String {
 fn value(text: &str, name: &str, limit: &str) -> u64 {
     let limit = format!("limit=\"{limit}\"");
     let line = text.lines().find(|line| line.starts_with(&format!("{name}{{")) && line.contains(&limit));
-    line.and_then(|line| line.rsplit(' ').next()?.parse().ok())
-        .unwrap_or_else(|| panic!("no {name} of {limit} in {text}"))
+    let value = line.and_then(|line| line.rsplit(' ').next()?.parse::<f64>().ok());
+    value.unwrap_or_else(|| panic!("no {name} of {limit} in {text}")) as u64
 }
 
 /// All cases share one server; each has a path, and so a limit, of its own.
@@ -332,7 +332,7 @@ fn a_reload_keeps_the_counts_of_limits_that_stay() {
     let file = std::fs::read_to_string(rig.folder.at("komainu.toml")).unwrap();
     let more = "[[route]]\npath = \"/b\"\nlimit = \"1/h\"\nrespond = \"b\"\n";
     rig.folder.write("komainu.toml", format!("{file}{more}"));
-    rig.signal("HUP");
+    rig.signal("-HUP");
     eventually("the new route is there", || rig.get("/b").status() != 404);
     rig.get("/b").expect_status(429);
     rig.get("/a").expect_status(429);
