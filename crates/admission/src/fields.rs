@@ -1,4 +1,4 @@
-//! What a client is told of its limits: `RateLimit-Policy` and `RateLimit`
+//! What a response states about limits: `RateLimit-Policy` and `RateLimit`
 //! (draft-ietf-httpapi-ratelimit-headers-11, structured fields as in RFC 9651).
 
 use std::fmt::Write;

@@ -48,7 +48,7 @@ pub struct KeyHasher(std::hash::DefaultHasher);
 
 /// What becomes of a request.
 #[derive(Debug)]
-pub enum Admission {
+pub enum LimitVerdict {
     /// It may be answered now. The key's state is for [`Limiter::left`].
     Pass {
         /// When its bucket is full again.
@@ -87,7 +87,7 @@ impl KeyHasher {
 }
 
 impl Limiter {
-    /// A limit that nobody has used yet. `account` is told how much memory its table takes.
+    /// A limit that nobody has used yet. `account` is called with the memory that its table takes.
     #[must_use]
     pub fn new(options: LimiterOptions, account: TableAccount) -> Limiter {
         Limiter {
@@ -113,26 +113,26 @@ impl Limiter {
 
     /// Decides about a request of a key, and counts it against the key unless it is refused. The times of all calls are those of
     /// one clock.
-    pub fn admit(self: &Arc<Self>, key: u64, now_ns: u64) -> Admission {
+    pub fn admit(self: &Arc<Self>, key: u64, now_ns: u64) -> LimitVerdict {
         let Limiter { options, counters, .. } = &**self;
         let delay_ns_max = u64::try_from(options.delay_max.as_nanos()).unwrap_or(u64::MAX);
         let updated = self.table.update(key, now_ns, |full_at_ns| {
             match options.quota.decide(full_at_ns, now_ns, delay_ns_max) {
-                Decision::Admit { full_at_ns, wait_ns: 0 } => (full_at_ns, Admission::Pass { full_at_ns }),
+                Decision::Admit { full_at_ns, wait_ns: 0 } => (full_at_ns, LimitVerdict::Pass { full_at_ns }),
                 Decision::Admit { full_at_ns: after_ns, wait_ns } => match self.take_place() {
-                    Some(place) => (after_ns, Admission::Delay { wait_ns, place }),
-                    None => (full_at_ns, Admission::Refuse { retry_ns: wait_ns }),
+                    Some(place) => (after_ns, LimitVerdict::Delay { wait_ns, place }),
+                    None => (full_at_ns, LimitVerdict::Refuse { retry_ns: wait_ns }),
                 },
-                Decision::Refuse { retry_ns } => (full_at_ns, Admission::Refuse { retry_ns }),
+                Decision::Refuse { retry_ns } => (full_at_ns, LimitVerdict::Refuse { retry_ns }),
             }
         });
         if updated.has_forgotten {
             counters.forgotten.fetch_add(1, Ordering::Relaxed);
         }
         match updated.result {
-            Admission::Pass { .. } => {}
-            Admission::Delay { .. } => _ = counters.delayed.fetch_add(1, Ordering::Relaxed),
-            Admission::Refuse { .. } => _ = counters.refused.fetch_add(1, Ordering::Relaxed),
+            LimitVerdict::Pass { .. } => {}
+            LimitVerdict::Delay { .. } => _ = counters.delayed.fetch_add(1, Ordering::Relaxed),
+            LimitVerdict::Refuse { .. } => _ = counters.refused.fetch_add(1, Ordering::Relaxed),
         }
         updated.result
     }
@@ -196,7 +196,7 @@ mod tests {
             for _ in 0..4 {
                 scope.spawn(|| {
                     for _ in 0..1_000 {
-                        if let Admission::Pass { .. } = limiter.admit(client, SECOND_NS) {
+                        if let LimitVerdict::Pass { .. } = limiter.admit(client, SECOND_NS) {
                             passed.fetch_add(1, Ordering::Relaxed);
                         }
                     }
@@ -206,8 +206,8 @@ mod tests {
         assert_eq!(passed.into_inner(), 100);
         assert_eq!(limiter.counters.refused.load(Ordering::Relaxed), 3_900);
         // A tenth of a second later there is room for one.
-        assert!(matches!(limiter.admit(client, SECOND_NS + SECOND_NS / 10), Admission::Pass { .. }));
-        assert!(matches!(limiter.admit(client, SECOND_NS + SECOND_NS / 10), Admission::Refuse { .. }));
+        assert!(matches!(limiter.admit(client, SECOND_NS + SECOND_NS / 10), LimitVerdict::Pass { .. }));
+        assert!(matches!(limiter.admit(client, SECOND_NS + SECOND_NS / 10), LimitVerdict::Refuse { .. }));
     }
 
     #[test]
@@ -222,8 +222,8 @@ mod tests {
         ];
         for (index, one) in keys.iter().enumerate() {
             assert!(keys[..index].iter().all(|other| other != one));
-            assert!(matches!(limiter.admit(*one, 1), Admission::Pass { .. }));
-            assert!(matches!(limiter.admit(*one, 1), Admission::Refuse { retry_ns: SECOND_NS }));
+            assert!(matches!(limiter.admit(*one, 1), LimitVerdict::Pass { .. }));
+            assert!(matches!(limiter.admit(*one, 1), LimitVerdict::Refuse { retry_ns: SECOND_NS }));
         }
         assert_ne!(key(&limiter, &[b"a"]), key(&self::limiter(1, 0, Duration::ZERO, 0), &[b"a"]));
     }
@@ -232,18 +232,18 @@ mod tests {
     fn few_wait_and_those_that_leave_make_room() {
         let limiter = limiter(10, 0, Duration::from_secs(9), 2);
         let admit = || limiter.admit(7, SECOND_NS);
-        let waits = |admission: &Admission| match admission {
-            Admission::Delay { wait_ns, .. } => wait_ns / 1_000_000,
+        let waits = |admission: &LimitVerdict| match admission {
+            LimitVerdict::Delay { wait_ns, .. } => wait_ns / 1_000_000,
             _ => 0,
         };
         let (first, second, third) = (admit(), admit(), admit());
         assert_eq!([waits(&first), waits(&second), waits(&third)], [0, 100, 200]);
-        assert!(matches!(admit(), Admission::Refuse { retry_ns: 300_000_000 }));
+        assert!(matches!(admit(), LimitVerdict::Refuse { retry_ns: 300_000_000 }));
         // One that could not wait is not counted against its key.
         drop(second);
         let fourth = admit();
         assert_eq!(waits(&fourth), 300);
-        assert!(matches!(admit(), Admission::Refuse { .. }));
+        assert!(matches!(admit(), LimitVerdict::Refuse { .. }));
         assert_eq!(limiter.counters.delayed.load(Ordering::Relaxed), 3);
         assert_eq!(limiter.counters.refused.load(Ordering::Relaxed), 2);
     }
@@ -251,13 +251,13 @@ mod tests {
     #[test]
     fn a_refund_makes_room_again() {
         let limiter = limiter(1, 0, Duration::ZERO, 0);
-        assert!(matches!(limiter.admit(7, SECOND_NS), Admission::Pass { .. }));
+        assert!(matches!(limiter.admit(7, SECOND_NS), LimitVerdict::Pass { .. }));
         limiter.refund(7, SECOND_NS);
-        assert!(matches!(limiter.admit(7, SECOND_NS), Admission::Pass { .. }));
-        assert!(matches!(limiter.admit(7, SECOND_NS), Admission::Refuse { .. }));
+        assert!(matches!(limiter.admit(7, SECOND_NS), LimitVerdict::Pass { .. }));
+        assert!(matches!(limiter.admit(7, SECOND_NS), LimitVerdict::Refuse { .. }));
         // Of a key that is forgotten there is nothing to take back.
         limiter.refund(8, SECOND_NS);
-        assert!(matches!(limiter.admit(8, SECOND_NS), Admission::Pass { .. }));
-        assert!(matches!(limiter.admit(8, SECOND_NS), Admission::Refuse { .. }));
+        assert!(matches!(limiter.admit(8, SECOND_NS), LimitVerdict::Pass { .. }));
+        assert!(matches!(limiter.admit(8, SECOND_NS), LimitVerdict::Refuse { .. }));
     }
 }

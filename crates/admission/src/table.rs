@@ -12,12 +12,12 @@ const PLACES: usize = 15;
 /// Groups that are allocated together.
 const GROUPS: usize = 8;
 
-/// What is told how many bytes the table has grown: before, and after.
+/// Called with the bytes that a part of the table takes: before, and after.
 pub type TableAccount = Arc<dyn Fn(u64, u64) + Send + Sync>;
 
 /// Four cache lines, so that no two groups share one.
 #[repr(align(64))]
-struct Group(Mutex<Places>);
+struct KeyGroup(Mutex<Places>);
 
 struct Places {
     /// 0 for a place that was never used.
@@ -25,7 +25,7 @@ struct Places {
     until_ns: [u64; PLACES],
 }
 
-type Block = [Group; GROUPS];
+type Block = [KeyGroup; GROUPS];
 
 /// The table. Memory is allocated as keys come, up to its bound.
 pub struct KeyTable {
@@ -64,13 +64,13 @@ impl KeyTable {
         size_of_val(&*self.blocks) + used * size_of::<Block>()
     }
 
-    fn group(&self, key: u64) -> &Group {
+    fn group(&self, key: u64) -> &KeyGroup {
         // The number of blocks is a power of two.
         let at = key as usize & (self.blocks.len() - 1);
         let block = self.blocks[at].get_or_init(|| {
             (self.account)(0, size_of::<Block>() as u64);
             Box::new(std::array::from_fn(|_| {
-                Group(Mutex::new(Places { keys: [0; PLACES], until_ns: [0; PLACES] }))
+                KeyGroup(Mutex::new(Places { keys: [0; PLACES], until_ns: [0; PLACES] }))
             }))
         });
         &block[(key >> 61) as usize]

@@ -166,7 +166,7 @@ fn rate_agrees(limit: &mut RateLimit, node: &Node, check: &mut Checker) {
     }
     if limit.key.len() > PARTS_MAX {
         let title = format!("more than {PARTS_MAX} parts in `key` of `{}`", check.here());
-        check.error(&place("key"), title, "one too many").help("name what tells clients apart");
+        check.error(&place("key"), title, "one too many").help("name what clients differ in");
     }
     if limit.key.len() > 1 && limit.key.contains(&RateKey::All) {
         let title = format!("`\"all\"` beside others in `key` of `{}`", check.here());

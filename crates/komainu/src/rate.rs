@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 use std::task::Poll;
 
 use admission::{
-    Admission, DelayPlace, KeyHasher, LimitState, Limiter, LimiterOptions, Quota, policy_item, state_item,
+    DelayPlace, KeyHasher, LimitState, LimitVerdict, Limiter, LimiterOptions, Quota, policy_item, state_item,
 };
 use config::{Config, Level, RateKey, RateLimit};
 use http::template::Values;
@@ -193,19 +193,19 @@ impl RateRules {
         for (index, rule) in self.rules.iter().enumerate().filter(|(_, rule)| is_asked(rule)) {
             let shared = &rule.shared;
             match shared.limiter.admit(rule.key(&request), now_ns) {
-                Admission::Pass { full_at_ns } if shared.of.headers && !shared.of.dry_run => {
+                LimitVerdict::Pass { full_at_ns } if shared.of.headers && !shared.of.dry_run => {
                     let (left, next_ns) = shared.limiter.left(full_at_ns, now_ns);
                     checked.states.push(state_item(&shared.name, LimitState { left, next_ns }));
                 }
-                Admission::Pass { .. } => {}
-                Admission::Delay { .. } | Admission::Refuse { .. } if shared.of.dry_run => {
+                LimitVerdict::Pass { .. } => {}
+                LimitVerdict::Delay { .. } | LimitVerdict::Refuse { .. } if shared.of.dry_run => {
                     self.report(shared, client, "would be refused or delayed (dry run)");
                 }
-                Admission::Delay { wait_ns, place } => {
+                LimitVerdict::Delay { wait_ns, place } => {
                     checked.wait_ns = checked.wait_ns.max(wait_ns);
                     checked.places.push(place);
                 }
-                Admission::Refuse { retry_ns } => {
+                LimitVerdict::Refuse { retry_ns } => {
                     self.report(shared, client, "refused");
                     let earlier =
                         self.rules[..index].iter().filter(|rule| is_asked(rule) && !rule.shared.of.dry_run);

@@ -17,7 +17,19 @@ struct Layer {
 }
 
 const ALL: &[&str] = &[
-    "http", "http2", "coding", "config", "ring", "net", "files", "proxy", "cache", "apps", "bench", "control",
+    "http",
+    "http2",
+    "coding",
+    "config",
+    "ring",
+    "net",
+    "files",
+    "proxy",
+    "cache",
+    "apps",
+    "admission",
+    "bench",
+    "control",
 ];
 const PURE: &[&str] = &[
     "std::fs",
