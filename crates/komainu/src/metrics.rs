@@ -1,27 +1,23 @@
-//! What is counted for operators: requests by route, and what there is to say about memory, connections, applications and
-//! certificates. Each core writes cells of its own, which are summed when they are read: no request takes a lock or an
+//! What is counted of requests, by route. Each core writes cells of its own, which are summed when they are read: no request takes a lock or an
 //! atomic read-modify-write. Labels come from the configuration alone, never from a client.
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
-use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
+<<<<<<< HEAD
 use config::Action;
 use net::{Counter, Counters, RequestRecord};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet, text};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Registry;
+=======
+use net::{CacheOutcome, Counter, DurationHistogram, RequestRecord};
+>>>>>>> main
 
-/// Upper bounds of the classes of durations, in microseconds. The last class has none.
-const BOUNDS_US: [u64; 15] = [
-    250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000, 500_000, 1_000_000, 2_500_000,
-    5_000_000, 10_000_000,
-];
 /// Statuses are counted each: 100 to 599.
-const STATUS_MIN: u16 = 100;
-const STATUSES: usize = 500;
+pub(crate) const STATUS_MIN: u16 = 100;
+pub(crate) const STATUSES: usize = 500;
 
 /// What requests are counted under.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -62,29 +58,46 @@ impl RouteLabels {
 
 /// What one core has counted under one label.
 #[derive(Debug)]
-struct RouteCounters {
-    statuses: Box<[Counter]>,
-    body_bytes: Counter,
-    duration_us: Counter,
-    classes: [Counter; BOUNDS_US.len() + 1],
+pub(crate) struct RouteCounters {
+    /// From [`STATUS_MIN`] on.
+    pub(crate) statuses: Box<[Counter]>,
+    pub(crate) request_bytes: Counter,
+    pub(crate) response_bytes: Counter,
+    pub(crate) duration: DurationHistogram,
+    pub(crate) first_byte: DurationHistogram,
+    /// Of requests that may have to wait for an upstream server or a worker.
+    pub(crate) queue: DurationHistogram,
+    pub(crate) cache: [Counter; CacheOutcome::ALL.len()],
 }
 
 impl RouteCounters {
     fn new() -> RouteCounters {
         RouteCounters {
             statuses: (0..STATUSES).map(|_| Counter::default()).collect(),
-            body_bytes: Counter::default(),
-            duration_us: Counter::default(),
-            classes: Default::default(),
+            request_bytes: Counter::default(),
+            response_bytes: Counter::default(),
+            duration: DurationHistogram::default(),
+            first_byte: DurationHistogram::default(),
+            queue: DurationHistogram::default(),
+            cache: Default::default(),
         }
     }
 
     fn count(&self, record: &RequestRecord<'_>) {
         let status = usize::from(record.status.code().saturating_sub(STATUS_MIN)).min(STATUSES - 1);
         self.statuses[status].add(1);
-        self.body_bytes.add(record.body_bytes);
-        self.duration_us.add(record.duration_us);
-        self.classes[BOUNDS_US.partition_point(|bound| *bound < record.duration_us)].add(1);
+        self.response_bytes.add(record.body_bytes);
+        self.duration.observe(record.duration_us);
+        self.first_byte.observe(record.first_byte_us);
+        if record.request_bytes > 0 {
+            self.request_bytes.add(record.request_bytes);
+        }
+        if let Some(queue_us) = record.notes.queue_us {
+            self.queue.observe(queue_us);
+        }
+        if let Some(outcome) = record.notes.cache {
+            self.cache[outcome as usize].add(1);
+        }
     }
 }
 
@@ -114,6 +127,12 @@ impl Metrics {
         let core = CoreMetrics { all: self.clone(), counters: RefCell::default() };
         core.label(&RouteLabels::default());
         core
+    }
+
+    /// Each label with the counters of the cores.
+    pub(crate) fn each(&self, mut see: impl FnMut(&RouteLabels, &[Arc<RouteCounters>])) {
+        let registered = self.registered();
+        registered.labels.iter().zip(&registered.counters).for_each(|(labels, cores)| see(labels, cores));
     }
 
     fn registered(&self) -> std::sync::MutexGuard<'_, LabelCounters> {
@@ -150,6 +169,7 @@ impl CoreMetrics {
         }
     }
 }
+<<<<<<< HEAD
 
 /// A process of an application.
 #[derive(Debug)]
@@ -419,3 +439,5 @@ fn others(gauges: &Gauges) -> Vec<(Family, Vec<MetricRow>)> {
         ),
     ]
 }
+=======
+>>>>>>> main
