@@ -25,9 +25,9 @@ use proxy::GroupShared;
 
 use crate::cache_commands;
 use crate::certificates::RunningCertificates;
+use crate::exposition::LimitMetrics;
 use crate::hosting::{Hosting, Loading};
 use crate::link::SupervisorLink;
-use crate::metrics::LimitMetrics;
 use crate::notice::ErrorLog;
 use crate::tls::FromFile;
 
@@ -126,13 +126,10 @@ pub(crate) struct ServerInfo {
     pub(crate) certificates: Arc<OnceLock<RunningCertificates>>,
     /// The cache of responses, if a route has one.
     pub(crate) cache: Box<dyn Fn() -> Option<Arc<Cache>> + Send + Sync>,
-<<<<<<< HEAD
     /// What the limits on how often clients ask have done.
     pub(crate) limits: Box<dyn Fn() -> Vec<LimitMetrics> + Send + Sync>,
-=======
     /// The groups of upstream servers.
     pub(crate) upstreams: Box<dyn Fn() -> Vec<Arc<GroupShared>> + Send + Sync>,
->>>>>>> main
     /// Those in files.
     pub(crate) file_certificates: Box<dyn Fn() -> Vec<FromFile> + Send + Sync>,
     /// Reads the configuration again, and waits until that is done.

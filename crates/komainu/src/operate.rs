@@ -220,12 +220,9 @@ impl Operated {
             budget_bytes: info.memory.bytes_max(),
             refused: info.memory.refused(),
             workers: workers.collect(),
-<<<<<<< HEAD
             limits: (info.limits)(),
-=======
             exits: info.hosting.exits(),
             upstreams: (info.upstreams)(),
->>>>>>> main
             certificates: certificates.iter().filter_map(expiry).collect(),
         }
     }

@@ -16,7 +16,8 @@ use http::{Fields, Name, Status};
 use net::{Exchange, Fault, Interest, MemoryBudget, Peer, Request, Sources};
 
 use crate::engine::sources;
-use crate::metrics::{LimitMetrics, RouteLabels};
+use crate::exposition::LimitMetrics;
+use crate::metrics::RouteLabels;
 use crate::notice::ErrorLog;
 
 /// What a request that waits for its turn is charged, in bytes, beside its connection.

@@ -289,12 +289,7 @@ fn server_info(
     let theirs = current.clone();
     let file_certificates =
         move || theirs.plan().tls.as_ref().map(|tls| tls.files().to_vec()).unwrap_or_default();
-<<<<<<< HEAD
-    let theirs = current.clone();
-    let of_limits = current.clone();
-=======
-    let (theirs, groups) = (current.clone(), current.clone());
->>>>>>> main
+    let (theirs, groups, of_limits) = (current.clone(), current.clone(), current.clone());
     Arc::new(ServerInfo {
         upstreams: Box::new(move || groups.plan().upstreams().to_vec()),
         cache: Box::new(move || theirs.plan().cache.clone()),
