@@ -30,6 +30,7 @@ pub mod coding;
 pub mod media;
 pub mod range;
 pub mod condition;
+pub mod dictionary;
 
 pub use coding::Coding;
 pub use fields::Fields;

@@ -1,6 +1,7 @@
 //! Compression of responses on their way out: what upstream servers, applications and files answer.
 #![allow(clippy::print_stderr, clippy::unwrap_used)] // helpers of tests are tests too
 
+mod dictionary;
 mod origin;
 mod rig;
 
