@@ -109,12 +109,12 @@ pub enum Delta {
 pub struct Dictionaries {
     limits: DictionaryLimits,
     account: Box<dyn Fn(u64, u64) + Send + Sync>,
-    state: Mutex<State>,
+    state: Mutex<DictionaryState>,
 }
 
 #[derive(Default)]
-struct State {
-    known: HashMap<DictionaryHash, Known>,
+struct DictionaryState {
+    known: HashMap<DictionaryHash, KnownDictionary>,
     deltas: HashMap<DeltaKey, DeltaEntry>,
     bytes: u64,
     jobs: usize,
@@ -122,7 +122,7 @@ struct State {
     clock: u64,
 }
 
-struct Known {
+struct KnownDictionary {
     content: HashedContent,
     places: Vec<(Box<[u8]>, Box<[u8]>)>,
     /// Until when clients may use it, in seconds since 1970.
@@ -156,7 +156,7 @@ impl Dictionaries {
         self.state().bytes
     }
 
-    /// A response told its client to keep its content as a dictionary, until that second since 1970. False where the content
+    /// A response said that its client may keep its content as a dictionary, until that second since 1970. False where the content
     /// is not known: see [`Dictionaries::remember`].
     pub fn touch(&self, place: DictionaryPlace<'_>, hash: &DictionaryHash, until_s: u64) -> bool {
         let mut state = self.state();
@@ -185,7 +185,7 @@ impl Dictionaries {
         // Another thread may have been faster.
         self.remove_known(&mut state, &content.hash);
         let places = vec![(place.origin.into(), place.path.into())];
-        let known = Known { content: content.clone(), places, until_s, used };
+        let known = KnownDictionary { content: content.clone(), places, until_s, used };
         self.add(&mut state, known.bytes());
         state.known.insert(content.hash, known);
         self.drop_old_versions(&mut state, place);
@@ -234,7 +234,7 @@ impl Dictionaries {
         Delta::Begun(DeltaJob { of: self.clone(), key, dictionary, work_bytes, result: None })
     }
 
-    fn drop_old_versions(&self, state: &mut State, place: DictionaryPlace<'_>) {
+    fn drop_old_versions(&self, state: &mut DictionaryState, place: DictionaryPlace<'_>) {
         let mut versions: Vec<(u64, DictionaryHash)> = state
             .known
             .iter()
@@ -247,7 +247,7 @@ impl Dictionaries {
     }
 
     /// Removes what was used least recently, and with a dictionary what was made with it.
-    fn make_room(&self, state: &mut State) {
+    fn make_room(&self, state: &mut DictionaryState) {
         while state.bytes > self.limits.bytes_max
             || state.known.len() > ENTRIES_MAX
             || state.deltas.len() > ENTRIES_MAX
@@ -264,7 +264,7 @@ impl Dictionaries {
         }
     }
 
-    fn remove_known(&self, state: &mut State, hash: &DictionaryHash) {
+    fn remove_known(&self, state: &mut DictionaryState, hash: &DictionaryHash) {
         if let Some(known) = state.known.remove(hash) {
             self.subtract(state, known.bytes());
         }
@@ -273,23 +273,23 @@ impl Dictionaries {
         keys.iter().for_each(|key| self.remove_delta(state, key));
     }
 
-    fn remove_delta(&self, state: &mut State, key: &DeltaKey) {
+    fn remove_delta(&self, state: &mut DictionaryState, key: &DeltaKey) {
         if let Some(entry) = state.deltas.remove(key) {
             self.subtract(state, entry.bytes());
         }
     }
 
-    fn add(&self, state: &mut State, bytes: u64) {
+    fn add(&self, state: &mut DictionaryState, bytes: u64) {
         state.bytes += bytes;
         (self.account)(0, bytes);
     }
 
-    fn subtract(&self, state: &mut State, bytes: u64) {
+    fn subtract(&self, state: &mut DictionaryState, bytes: u64) {
         state.bytes -= bytes;
         (self.account)(bytes, 0);
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, DictionaryState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -307,7 +307,7 @@ impl fmt::Debug for Dictionaries {
     }
 }
 
-impl Known {
+impl KnownDictionary {
     fn bytes(&self) -> u64 {
         ENTRY_BYTES + self.content.len() as u64
     }

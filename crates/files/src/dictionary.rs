@@ -66,7 +66,7 @@ async fn hash(
             Some(hash)
         }
         HashState::Unknown => {
-            let running = Running::begin(entry);
+            let running = HashingFile::begin(entry);
             let (content, stamp) = (entry.plain().content.clone(), entry.stamp());
             let read =
                 move || content_of(&content, &stamp).ok()?.map(|bytes| HashedContent::new([bytes].into()));
@@ -112,12 +112,12 @@ fn has_it(x: &Exchange<'_>, entry: &FileEntry) -> bool {
 }
 
 /// The hash of a file is being made; if this is dropped before its end, the next request begins again.
-struct Running<'e>(&'e FileEntry);
+struct HashingFile<'e>(&'e FileEntry);
 
-impl Running<'_> {
-    fn begin(entry: &FileEntry) -> Running<'_> {
+impl HashingFile<'_> {
+    fn begin(entry: &FileEntry) -> HashingFile<'_> {
         entry.hash.set(HashState::Running);
-        Running(entry)
+        HashingFile(entry)
     }
 
     fn end(self, hash: DictionaryHash) {
@@ -125,7 +125,7 @@ impl Running<'_> {
     }
 }
 
-impl Drop for Running<'_> {
+impl Drop for HashingFile<'_> {
     fn drop(&mut self) {
         if matches!(self.0.hash.get(), HashState::Running) {
             self.0.hash.set(HashState::Unknown);

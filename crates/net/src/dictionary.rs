@@ -17,13 +17,13 @@ pub use crate::compress::weaken_tag;
 use crate::exchange::Request;
 
 /// Whether a rule is for the response of that path.
-pub type PathTest = Arc<dyn Fn(&[u8]) -> bool + Send + Sync>;
+pub type DictionaryPathTest = Arc<dyn Fn(&[u8]) -> bool + Send + Sync>;
 
 /// Which responses clients keep as dictionaries, and for what.
 #[derive(Clone)]
 pub struct DictionaryRule {
     /// The paths of the responses, in normal form.
-    pub applies: PathTest,
+    pub applies: DictionaryPathTest,
     /// The requests that clients use the dictionary for: a URL pattern; that of the response's own path where there is none.
     pub pattern: Option<String>,
     /// Destinations of these requests, as the fetch standard names them; none for all.
