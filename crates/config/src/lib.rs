@@ -22,6 +22,8 @@ mod record;
 
 mod network;
 
+mod tracing;
+
 mod listen;
 
 mod host;
@@ -99,6 +101,7 @@ pub use site::{
     StatusPattern,
 };
 pub use tls::{CertificateSource, ClientTls, SiteTls, Tls, TlsVersion};
+pub use tracing::{IdSource, SHARE_ALL, Tracing};
 pub use units::{GIB, KIB, MIB, duration, size};
 pub use upstream::{Balance, Origin, ProxyHttp, ProxyProtocol, UpstreamHost};
 

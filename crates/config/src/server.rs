@@ -25,6 +25,7 @@ use crate::site::{
     unreachable_routes,
 };
 use crate::tls::{CertificateSource, ServerTlsShape, SiteTls, Tls};
+use crate::tracing::{ID_SOURCE, IdSource, Tracing};
 use crate::units::{GIB, KIB, MIB, SPILL_MAX};
 use serde_json::json;
 use std::path::{Path, PathBuf};
@@ -93,6 +94,13 @@ directives! {
         /// Proxies in front of this server. The server takes the client's address and scheme from the fields that they
         /// send.
         "trusted_proxies" trusted_proxies: TrustedProxies = {}, brief::<TrustedProxies>("from");
+        /// Whether requests have an id, which upstream servers and applications get as `X-Request-Id`, and which is `$request_id` in templates
+        /// and in the access log: `"trusted"` uses the one that a trusted proxy sends and makes a new one for all others, `"new"`
+        /// makes one for every request, `"any"` uses everybody's. Only ids of at most 128 letters, digits and `-_.~:+/=@` are used. With `"off"` there is
+        /// none, and the field passes as any other.
+        "request_ids" request_ids: IdSource = "trusted", ID_SOURCE;
+        /// Traces.
+        "tracing" tracing: Tracing = {}, table();
         /// Threads that serve requests; 0 for one per core that the server may use.
         "threads" threads: u32 = 0, Count { min: 0, max: 1024 };
         /// Whether a lone LF ends a line of a request head, as RFC 9112 section 2.2 allows. If not, such a request is

@@ -76,6 +76,9 @@ names! {
     XForwardedFor "X-Forwarded-For";
     XForwardedHost "X-Forwarded-Host";
     XForwardedProto "X-Forwarded-Proto";
+    XRequestId "X-Request-Id";
+    Traceparent "traceparent";
+    Tracestate "tracestate";
 }
 
 /// A perfect hash of length and three letters, without case. The table is built, and checked for collisions, at compile

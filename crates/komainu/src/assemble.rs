@@ -23,6 +23,7 @@ use crate::clients::TrustedProxies;
 use crate::config_files::{ConfigFiles, purge_token_files};
 use crate::engine::sources;
 use crate::hosting::{self, AppHandles, Hosting, Mounted};
+use crate::ids::IdRules;
 use crate::metrics::{CoreMetrics, RouteLabels};
 use crate::notice::ErrorLog;
 use crate::pages::SitePages;
@@ -194,6 +195,7 @@ pub(crate) fn table(
         edits,
         https,
         introducers,
+        ids: IdRules::new(config),
     })
 }
 

@@ -13,6 +13,7 @@ mod burst;
 mod notice;
 mod pages;
 mod clients;
+mod ids;
 mod memory;
 mod metrics;
 mod exposition;
