@@ -515,7 +515,13 @@ async fn send_response(
         return Ok(());
     }
     let mut at = 0u64;
-    while let Some(piece) = next_piece(x, &reader).await? {
+    loop {
+        let Some(piece) = next_piece(x, &reader).await? else {
+            return match selected {
+                Selected::Whole => x.end(&reader.trailers()),
+                _ => Ok(()),
+            };
+        };
         let end = at + piece.len() as u64;
         let (from, to) = (range.start.max(at), range.end.min(end));
         if from < to {
@@ -523,10 +529,9 @@ async fn send_response(
         }
         at = end;
         if at >= range.end {
-            break;
+            return Ok(());
         }
     }
-    Ok(())
 }
 
 /// The next piece; what was written before goes out ahead of a wait.
