@@ -8,7 +8,7 @@ use crate::{
     Control, Eject, ExternalAccountBinding, Files, Forwarded, Health, KeepAlive, Limits, Listener, Log,
     Mounted, OpenFiles, Proxy, ProxyHeaders, ProxyLimits, ProxyTimeouts, ProxyTls, Recycle, Redirect,
     Respond, ResponseHeaders, Retry, Route, RouteLimits, RouteTimeouts, Site, SiteTls, Timeouts, Tls,
-    TrustedProxies, Upstream, Workers,
+    Tracing, TrustedProxies, Upstream, Workers,
 };
 use crate::{check::Checker, node::Node};
 use std::path::Path;
