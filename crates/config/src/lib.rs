@@ -22,6 +22,8 @@ mod record;
 
 mod network;
 
+mod tracing;
+
 mod listen;
 
 mod host;
@@ -94,13 +96,14 @@ pub use reference::reference;
 pub use report::{Finding, Report, Severity, TextSpan};
 pub use schema::schema;
 pub use server::{
-    AccessLog, Config, Level, Limits, Log, OpenFiles, Settings, Sink, TEXT_BYTES_MAX, Timeouts,
+    AccessLog, Config, EarlyHints, Level, Limits, Log, OpenFiles, Settings, Sink, TEXT_BYTES_MAX, Timeouts,
 };
 pub use site::{
     Action, EncodedSlashes, ErrorPages, Redirect, Respond, Route, RouteLimits, RouteTimeouts, Site,
     StatusPattern,
 };
 pub use tls::{CertificateSource, ClientTls, SiteTls, Tls, TlsVersion};
+pub use tracing::{IdSource, SHARE_ALL, Tracing};
 pub use units::{GIB, KIB, MIB, duration, size};
 pub use upstream::{Balance, Origin, ProxyHttp, ProxyProtocol, UpstreamHost};
 

@@ -26,6 +26,7 @@ use crate::site::{
     unreachable_routes,
 };
 use crate::tls::{CertificateSource, ServerTlsShape, SiteTls, Tls};
+use crate::tracing::{ID_SOURCE, IdSource, Tracing};
 use crate::units::{GIB, KIB, MIB, SPILL_MAX};
 use serde_json::json;
 use std::path::{Path, PathBuf};
@@ -43,6 +44,15 @@ pub enum AccessLog {
     Combined,
     /// One JSON object a line.
     Json,
+}
+
+/// Which clients get 103 (Early Hints).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EarlyHints {
+    /// Those that speak HTTP/2.
+    Http2,
+    /// All but those that speak HTTP/1.0.
+    All,
 }
 
 /// Where log lines go.
@@ -94,6 +104,13 @@ directives! {
         /// Proxies in front of this server. The server takes the client's address and scheme from the fields that they
         /// send.
         "trusted_proxies" trusted_proxies: TrustedProxies = {}, brief::<TrustedProxies>("from");
+        /// Whether requests have an id, which upstream servers and applications get as `X-Request-Id`, and which is `$request_id` in templates
+        /// and in the access log: `"trusted"` uses the one that a trusted proxy sends and makes a new one for all others, `"new"`
+        /// makes one for every request, `"any"` uses everybody's. Only ids of at most 128 letters, digits and `-_.~:+/=@` are used. With `"off"` there is
+        /// none, and the field passes as any other.
+        "request_ids" request_ids: IdSource = "trusted", ID_SOURCE;
+        /// Traces.
+        "tracing" tracing: Tracing = {}, table();
         /// Threads that serve requests; 0 for one per core that the server may use.
         "threads" threads: u32 = 0, Count { min: 0, max: 1024 };
         /// Whether a lone LF ends a line of a request head, as RFC 9112 section 2.2 allows. If not, such a request is
@@ -108,6 +125,9 @@ directives! {
         /// and `/a/b` are different paths, and `files` finds nothing at `/a//b`. Slashes at the start are always
         /// merged.
         "merge_slashes" merge_slashes: bool = true, Flag;
+        /// Which clients get the interim response 103 (Early Hints) of applications and upstream servers: `"http2"`, or
+        /// `"all"`. Some clients of HTTP/1.1 take it for the response (RFC 8297 section 3).
+        "early_hints" early_hints: EarlyHints = "http2", Word(&[("http2", EarlyHints::Http2), ("all", EarlyHints::All)]);
         /// Whether the threads that serve give up the rights to write outside of the folders of temporary files and of the
         /// service's state, to start programs, and to make system calls that serving does not need (Landlock and seccomp,
         /// as far as the kernel has them). A change needs a restart or an upgrade.

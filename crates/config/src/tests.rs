@@ -8,7 +8,7 @@ use crate::{
     Control, DictionaryStore, Eject, ExternalAccountBinding, Files, Forwarded, Health, KeepAlive, Limits,
     Listener, Log, Mounted, OpenFiles, Proxy, ProxyHeaders, ProxyLimits, ProxyTimeouts, ProxyTls, Recycle,
     Redirect, Respond, ResponseHeaders, Retry, Route, RouteLimits, RouteTimeouts, Site, SiteTls, Timeouts,
-    Tls, TrustedProxies, Upstream, UseAsDictionary, Workers,
+    Tls, Tracing, TrustedProxies, Upstream, UseAsDictionary, Workers,
 };
 use crate::{check::Checker, node::Node};
 use std::path::Path;
@@ -76,6 +76,7 @@ fn written_out_defaults_change_nothing() {
         written_out::<Workers>(),
         written_out::<Mounted>(),
         written_out::<Control>(),
+        written_out::<Tracing>(),
         written_out::<Acme>(),
         written_out::<AcmeDirectory>(),
         written_out::<AcmeDns>(),

@@ -16,7 +16,7 @@ use config::{Action, Config, EncodedSlashes};
 use files::Files;
 use http::{Coding, EmptySegments, Fields, Name, Status};
 use net::{Compression, Core, FieldEdits, SpillStore};
-use proxy::{Group, UpstreamEvent};
+use proxy::{Group, GroupShared, UpstreamEvent};
 
 use crate::cache_rules::{CacheRules, RoutePlace};
 use crate::cached::RouteCache;
@@ -25,6 +25,7 @@ use crate::config_files::{ConfigFiles, purge_token_files};
 use crate::dictionaries;
 use crate::engine::sources;
 use crate::hosting::{self, AppHandles, Hosting, Mounted};
+use crate::ids::IdRules;
 use crate::metrics::{CoreMetrics, RouteLabels};
 use crate::notice::ErrorLog;
 use crate::pages::SitePages;
@@ -104,6 +105,11 @@ impl ServerPlan {
         // The cores do the same later; here an error can still be returned.
         table(&plan, None, cores)?;
         Ok(plan)
+    }
+
+    /// The groups of upstream servers.
+    pub(crate) fn upstreams(&self) -> &[Arc<GroupShared>] {
+        &self.groups.shared
     }
 }
 
@@ -196,6 +202,7 @@ pub(crate) fn table(
         edits,
         https,
         introducers,
+        ids: IdRules::new(config),
     })
 }
 

@@ -11,7 +11,7 @@ use std::rc::Rc;
 use std::task::Waker;
 
 use http::encode::{Lines, Outgoing};
-use http::{BodySize, EmptySegments, Fields, Head, Length, Name, Span, Status, Version};
+use http::{BodySize, EmptySegments, Fields, Head, Length, Name, RequestIds, Span, Status, Version};
 
 use crate::address::{Client, Peer};
 use crate::core::Core;
@@ -41,6 +41,8 @@ pub trait ResponseSink {
     fn begin(&self, status: Status, fields: Fields, length: Length, is_own_error: bool);
     /// Content.
     fn write(&self, bytes: &[u8]);
+    /// The trailer fields, after the content; not called where there are none.
+    fn end(&self, trailers: Fields);
     /// Bytes beyond what it wants to hold: while there are some, the request waits.
     fn backlog(&self) -> usize;
     /// Bytes that it holds in memory.
@@ -59,6 +61,7 @@ pub struct DetachedRequest {
     pub(crate) client: Client,
     pub(crate) tls: Option<Rc<TlsSession>>,
     pub(crate) empty_segments: EmptySegments,
+    pub(crate) ids: RequestIds,
     pub(crate) pages: Option<Rc<dyn ErrorPages>>,
     pub(crate) local: Option<SocketAddr>,
     pub(crate) body_ms: u64,
@@ -225,6 +228,13 @@ impl DetachedLane {
         self.offer(bytes)?;
         self.moved(bytes.len()).await;
         Ok(())
+    }
+
+    pub(crate) fn finish(&mut self, trailers: &Fields) {
+        if !trailers.is_empty() {
+            self.sink.end(trailers.clone());
+            self.weigh();
+        }
     }
 
     pub(crate) async fn send_file(

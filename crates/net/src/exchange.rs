@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use http::encode::Lines;
 use http::path::{self, EmptySegments};
-use http::{BodySize, Dialect, Fields, Head, Length, Method, Name, Reject, Status, Version};
+use http::{BodySize, Dialect, Fields, Head, Length, Method, Name, Reject, RequestIds, Status, Version};
 
 use crate::address::{Client, Peer};
 use crate::compress::{COMPRESSED_BYTES, COMPRESSED_WEIGHT, Compression, CompressionInput};
@@ -21,6 +21,7 @@ use crate::filters::{DefaultFields, FieldEdits, HeadTap};
 use crate::grpc;
 use crate::lane::Lane;
 use crate::memory::Pressure;
+use crate::notes::RequestNotes;
 use crate::page::ErrorPages;
 use crate::state::{self, ReplyState, RequestState};
 use crate::tls::TlsSession;
@@ -165,6 +166,12 @@ impl<'x> Request<'x> {
         (self.head, self.bytes)
     }
 
+    /// Its ids: none but those that [`Exchange::set_ids`] has set.
+    #[must_use]
+    pub fn ids(&self) -> RequestIds {
+        self.state.ids
+    }
+
     /// How much body the request has.
     #[must_use]
     pub fn body(&self) -> BodySize {
@@ -219,6 +226,11 @@ impl<'c> Exchange<'c> {
         self.state.client = Client { address, secure, vouched: Some(vouched) };
     }
 
+    /// Sets the request's ids, which upstream servers and applications get.
+    pub fn set_ids(&mut self, ids: RequestIds) {
+        self.state.ids = ids;
+    }
+
     /// Says what becomes of empty segments in the path. They are merged without it.
     pub fn set_empty_segments(&mut self, empty_segments: EmptySegments) {
         self.state.empty_segments = empty_segments;
@@ -259,6 +271,7 @@ impl<'c> Exchange<'c> {
             client: self.state.client,
             tls: self.state.tls.clone(),
             empty_segments: self.state.empty_segments,
+            ids: self.state.ids,
             pages: self.state.pages.clone(),
             local: self.lane.local_address(),
             body_ms: self.lane.body_ms(),
@@ -270,6 +283,11 @@ impl<'c> Exchange<'c> {
     /// What the request is counted under, passed on in [`crate::RequestRecord::label`].
     pub fn set_label(&mut self, label: usize) {
         self.state.label = label;
+    }
+
+    /// What is reported of the request, passed on in [`crate::RequestRecord::notes`].
+    pub fn notes(&mut self) -> &mut RequestNotes {
+        &mut self.state.notes
     }
 
     /// What makes the pages for [`Exchange::refuse`], in place of [`crate::Service::error_pages`].
@@ -299,7 +317,10 @@ impl<'c> Exchange<'c> {
     /// Invalid framing, a body above the limit, no progress, or a client that disconnected. The handler must return it.
     pub async fn read(&mut self) -> Result<Option<&[u8]>, Fault> {
         match self.lane.body_piece(self.state.reply != ReplyState::Unsent).await? {
-            Some((start, end)) => Ok(Some(self.lane.slice(start, end))),
+            Some((start, end)) => {
+                self.state.body_read += (end - start) as u64;
+                Ok(Some(self.lane.slice(start, end)))
+            }
             None => Ok(None),
         }
     }
@@ -357,7 +378,8 @@ impl<'c> Exchange<'c> {
         assert!(self.state.reply == ReplyState::Unsent, "a response begins once");
         let status = self.lane.final_status(status);
         let body = self.lane.begin(status, length, own, lines);
-        self.state.begun(status, body);
+        let now_us = self.core().now_us();
+        self.state.begun(now_us, status, body);
     }
 
     /// Whether the client is to get content: not for HEAD, 204 and 304.
@@ -465,6 +487,7 @@ impl<'c> Exchange<'c> {
         more: &Fields,
     ) -> Result<(), Fault> {
         self.lane.expect_own_error();
+        self.state.notes.refusal = Some(reason);
         if self.request().is_grpc_call() {
             // Its client looks for the error there, and not in the status.
             let mut fields = grpc::error(status, reason);

@@ -1,5 +1,6 @@
 //! The proxy on one core: requests in, attempts out, and what is done when one fails.
 
+use std::cell::Cell;
 use std::hash::{BuildHasher, RandomState};
 use std::rc::Rc;
 use std::sync::{Arc, OnceLock};
@@ -102,7 +103,12 @@ impl Proxy {
         }
         self.read_ahead(x, &mut attempts).await?;
         loop {
-            let (selection, is_new) = match self.select(x, &mut attempts).await {
+            let since_us = self.group.core.now_us();
+            let selected = self.select(x, &mut attempts).await;
+            let queue_us = self.group.core.now_us() - since_us;
+            let notes = x.notes();
+            notes.queue_us = Some(notes.queue_us.unwrap_or(0) + queue_us);
+            let (selection, is_new) = match selected {
                 Ok(selected) => selected,
                 Err(SelectError::Left) => return Err(Fault::Gone),
                 Err(SelectError::NoServer(no_server)) => return refuse(x, no_server).await,
@@ -212,15 +218,26 @@ impl Proxy {
     ) -> Result<(), AttemptFailure> {
         let (group, rules, server) = (&self.group, &self.rules, selection.server);
         attempts.count += u32::from(!is_new);
+        let notes = x.notes();
+        notes.attempts += 1;
+        notes.upstream = Some(group.shown[server].clone());
         let _in_use = group.use_one(server);
         let waits = x.awaits_continue()?;
+        let since_us = group.core.now_us();
         let reached = self.reach(x, waits, server, is_new, self.connect_by_ms(attempts)).await?;
         let Reached { mut side, room, sent } = reached;
-        let (asked_ms, reused) = (group.core.now_ms(), side.is_reused());
+        let (asked_us, reused) = (group.core.now_us(), side.is_reused());
+        if !reused {
+            let notes = x.notes();
+            notes.connect_us = Some(notes.connect_us.unwrap_or(0) + asked_us - since_us);
+        }
         let cookie = set_cookie(x, selection);
-        let answered = || {
+        let head_us = Cell::new(None);
+        let answered = |status| {
             room.take();
-            group.answered(selection, group.core.now_ms() - asked_ms, reused);
+            let us = group.core.now_us() - asked_us;
+            head_us.set(Some(us));
+            group.answered(selection, status, us, reused);
         };
         let options = RelayOptions {
             options: &rules.options,
@@ -235,7 +252,9 @@ impl Proxy {
             answered: &answered,
         };
         let relay = Relay::new(x, &mut side, &options, &mut attempts.kept, sent);
-        let outcome = beside(&room, relay.run()).await?;
+        let outcome = beside(&room, relay.run()).await;
+        x.notes().upstream_us = head_us.get();
+        let outcome = outcome?;
         drop(room);
         group.succeeded(selection);
         match outcome {
@@ -264,6 +283,9 @@ impl Proxy {
             let (status, reason) = retry::answer(failure);
             let status = (next == RetryDecision::GiveUp).then_some(status);
             self.report(requester, Some(selection.server), reason, status);
+        }
+        if next != RetryDecision::GiveUp && failure.is_failure() {
+            self.group.counters[selection.server].retries.add(1);
         }
         match next {
             RetryDecision::Fresh => attempts.same = Some(selection),
