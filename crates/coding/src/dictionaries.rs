@@ -122,9 +122,21 @@ struct DictionaryState {
     clock: u64,
 }
 
+/// A [`DictionaryPlace`] that is kept.
+struct KeptPlace {
+    origin: Box<[u8]>,
+    path: Box<[u8]>,
+}
+
+impl KeptPlace {
+    fn new(place: DictionaryPlace<'_>) -> KeptPlace {
+        KeptPlace { origin: place.origin.into(), path: place.path.into() }
+    }
+}
+
 struct KnownDictionary {
     content: HashedContent,
-    places: Vec<(Box<[u8]>, Box<[u8]>)>,
+    places: Vec<KeptPlace>,
     /// Until when clients may use it, in seconds since 1970.
     until_s: u64,
     used: u64,
@@ -167,7 +179,7 @@ impl Dictionaries {
         known.until_s = known.until_s.max(until_s);
         if !known.is_of(place) {
             known.places.truncate(PLACES_MAX - 1);
-            known.places.insert(0, (place.origin.into(), place.path.into()));
+            known.places.insert(0, KeptPlace::new(place));
         }
         true
     }
@@ -184,7 +196,7 @@ impl Dictionaries {
         let used = state.clock;
         // Another thread may have been faster.
         self.remove_known(&mut state, &content.hash);
-        let places = vec![(place.origin.into(), place.path.into())];
+        let places = vec![KeptPlace::new(place)];
         let known = KnownDictionary { content: content.clone(), places, until_s, used };
         self.add(&mut state, known.bytes());
         state.known.insert(content.hash, known);
@@ -199,7 +211,7 @@ impl Dictionaries {
         state.clock += 1;
         let used = state.clock;
         let known = state.known.get_mut(hash)?;
-        if now_s >= known.until_s || known.places.iter().all(|(of, _)| **of != *origin) {
+        if now_s >= known.until_s || known.places.iter().all(|of| *of.origin != *origin) {
             return None;
         }
         known.used = used;
@@ -313,7 +325,7 @@ impl KnownDictionary {
     }
 
     fn is_of(&self, place: DictionaryPlace<'_>) -> bool {
-        self.places.iter().any(|(origin, path)| **origin == *place.origin && **path == *place.path)
+        self.places.iter().any(|of| *of.origin == *place.origin && *of.path == *place.path)
     }
 }
 
