@@ -22,6 +22,8 @@ mod record;
 
 mod network;
 
+mod tracing;
+
 mod listen;
 
 mod host;
@@ -37,6 +39,7 @@ mod template;
 mod header;
 
 mod compress;
+mod dictionary;
 
 mod rate;
 
@@ -80,6 +83,7 @@ pub use cache_rule::{CacheKey, CacheRule, IgnoredField, QueryKey, StatusMatch, S
 pub use check::InvalidValue;
 pub use compress::{Coding, Compress, CompressResponses, Effort};
 pub use control::Control;
+pub use dictionary::{DictionaryStore, UseAsDictionary};
 pub use files::{FileMatch, Files, StripPrefix, Symlinks};
 pub use header::ResponseHeaders;
 pub use host::HostPattern;
@@ -102,6 +106,7 @@ pub use site::{
     StatusPattern,
 };
 pub use tls::{CertificateSource, ClientTls, SiteTls, Tls, TlsVersion};
+pub use tracing::{IdSource, SHARE_ALL, Tracing};
 pub use units::{GIB, KIB, MIB, duration, size};
 pub use upstream::{Balance, Origin, ProxyHttp, ProxyProtocol, UpstreamHost};
 

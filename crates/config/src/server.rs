@@ -6,6 +6,7 @@ use crate::cache::{CachePolicy, CacheStore};
 use crate::check::{Checker, InvalidValue, shortened};
 use crate::compress::{self, CompressResponses};
 use crate::control::Control;
+use crate::dictionary::DictionaryStore;
 use crate::group::Groups;
 use crate::header::ResponseHeaders;
 use crate::host::HostPattern;
@@ -25,6 +26,7 @@ use crate::site::{
     unreachable_routes,
 };
 use crate::tls::{CertificateSource, ServerTlsShape, SiteTls, Tls};
+use crate::tracing::{ID_SOURCE, IdSource, Tracing};
 use crate::units::{GIB, KIB, MIB, SPILL_MAX};
 use serde_json::json;
 use std::path::{Path, PathBuf};
@@ -102,6 +104,13 @@ directives! {
         /// Proxies in front of this server. The server takes the client's address and scheme from the fields that they
         /// send.
         "trusted_proxies" trusted_proxies: TrustedProxies = {}, brief::<TrustedProxies>("from");
+        /// Whether requests have an id, which upstream servers and applications get as `X-Request-Id`, and which is `$request_id` in templates
+        /// and in the access log: `"trusted"` uses the one that a trusted proxy sends and makes a new one for all others, `"new"`
+        /// makes one for every request, `"any"` uses everybody's. Only ids of at most 128 letters, digits and `-_.~:+/=@` are used. With `"off"` there is
+        /// none, and the field passes as any other.
+        "request_ids" request_ids: IdSource = "trusted", ID_SOURCE;
+        /// Traces.
+        "tracing" tracing: Tracing = {}, table();
         /// Threads that serve requests; 0 for one per core that the server may use.
         "threads" threads: u32 = 0, Count { min: 0, max: 1024 };
         /// Whether a lone LF ends a line of a request head, as RFC 9112 section 2.2 allows. If not, such a request is
@@ -139,6 +148,8 @@ directives! {
         "open_files" open_files: OpenFiles = {}, table();
         /// The store of cached responses.
         "cache" cache: CacheStore = {}, table();
+        /// The store of dictionaries for compression.
+        "dictionaries" dictionaries: DictionaryStore = {}, table();
         /// The folder of temporary files: for responses that slow clients have not read yet, and request bodies that
         /// are not complete (see `spill`). The files are unlinked. Choose a folder on a disk rather than in memory.
         "temp_path" temp_path: Option<PathBuf> = absent("TMPDIR, or /var/tmp"), Maybe(PathShape("a folder"));
