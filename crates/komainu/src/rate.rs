@@ -11,7 +11,6 @@ use admission::{
     DelayPlace, KeyHasher, LimitState, LimitVerdict, Limiter, LimiterOptions, Quota, policy_item, state_item,
 };
 use config::{Config, Level, RateKey, RateLimit};
-use http::template::Values;
 use http::{Fields, Name, Status};
 use net::{Exchange, Fault, Interest, MemoryBudget, Peer, Request, Sources};
 
@@ -297,7 +296,10 @@ impl RateRule {
                         .find(|(_, other, _)| other.eq_ignore_ascii_case(name.as_bytes()))
                         .map(|(.., value)| value)
                 }
-                RateKey::Cookie(name) => values(request).cookie(name),
+                RateKey::Cookie(name) => {
+                    let mut cookies = cache::vary::cookies(request.head());
+                    cookies.find(|(other, _)| *other == name.as_bytes()).map(|(_, value)| value)
+                }
                 RateKey::Query(name) => parameter(request.query().unwrap_or_default(), name.as_bytes()),
                 RateKey::Path => {
                     hasher.add(&request.normal_path().unwrap_or_default());
@@ -338,20 +340,6 @@ fn add_client(hasher: &mut KeyHasher, client: Peer, of: &RateLimit) {
             let mask = u128::MAX.checked_shl(128 - u32::from(of.ipv6_prefix)).unwrap_or(0);
             hasher.add(&(address.to_bits() & mask).to_be_bytes());
         }
-    }
-}
-
-fn values<'x>(request: &Request<'x>) -> Values<'x> {
-    let (head, bytes) = request.head();
-    Values {
-        head,
-        bytes,
-        empty_segments: request.empty_segments(),
-        client: None,
-        is_secure: false,
-        tls: None,
-        prefix: b"",
-        upstream: "",
     }
 }
 
