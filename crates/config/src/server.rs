@@ -9,7 +9,7 @@ use crate::control::Control;
 use crate::group::Groups;
 use crate::header::ResponseHeaders;
 use crate::host::HostPattern;
-use crate::listen::{Listen, Listener};
+use crate::listen::{EarlyHints, Listen, Listener};
 use crate::near::nearest;
 use crate::network::{TrustedProxies, TrustedSource};
 use crate::node::{Data, Entry, Node};
@@ -42,15 +42,6 @@ pub enum AccessLog {
     Combined,
     /// One JSON object a line.
     Json,
-}
-
-/// Which clients get 103 (Early Hints).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum EarlyHints {
-    /// Those that speak HTTP/2.
-    Http2,
-    /// All but those that speak HTTP/1.0.
-    All,
 }
 
 /// Where log lines go.
