@@ -21,6 +21,7 @@ use crate::access::Access;
 use crate::cached::{CachedHandler, RouteCache};
 use crate::clients::TrustedProxies;
 use crate::hosting::Mounted;
+use crate::ids::{IdMaker, IdRules};
 use crate::metrics::CoreMetrics;
 use crate::notice::ErrorLog;
 use crate::pages::SitePages;
@@ -201,6 +202,7 @@ pub(crate) struct RouteTable {
     pub(crate) https: Vec<SiteHttps>,
     /// The proxies that may send forwarding fields.
     pub(crate) introducers: Option<TrustedProxies>,
+    pub(crate) ids: IdRules,
 }
 
 /// One core's router.
@@ -212,6 +214,7 @@ pub(crate) struct Router {
     /// What a certificate authority asks for.
     challenges: HttpChallenges,
     metrics: Rc<CoreMetrics>,
+    id_maker: IdMaker,
 }
 
 impl Router {
@@ -224,7 +227,8 @@ impl Router {
         challenges: HttpChallenges,
         metrics: Rc<CoreMetrics>,
     ) -> Router {
-        Router { table: RefCell::new(table), renew, access, notices, challenges, metrics }
+        let id_maker = IdMaker::new();
+        Router { table: RefCell::new(table), renew, access, notices, challenges, metrics, id_maker }
     }
 
     /// Passes the collected lines of the access log to its thread.
@@ -259,6 +263,7 @@ impl Router {
         exchange.set_pages(table.pages[level].clone());
         exchange.set_empty_segments(table.empty_segments[level]);
         let introduced = table.introducers.as_ref().map_or(Ok(()), |one| one.introduce(exchange));
+        exchange.set_ids(table.ids.ids(&exchange.request(), &self.id_maker));
         let (path, outcome) = match Path::of(&exchange.request()) {
             Ok(path) => (path, introduced),
             Err(reject) => (Path::default(), Err(reject.into())),
@@ -488,6 +493,7 @@ fn values<'x>(exchange: &'x Exchange<'_>, prefix: &'x [u8]) -> Values<'x> {
         client: address,
         is_secure: client.secure,
         tls,
+        ids: request.ids(),
         prefix,
         upstream: "",
     }
