@@ -1,3 +1,4 @@
+#!/usr/bin/env node
 // The memory of the cache while what it holds changes all the time.
 //
 //     node scripts/cache-churn.mjs target/release/komainu [SECONDS]
