@@ -420,6 +420,27 @@ impl<'c> Exchange<'c> {
         Ok(())
     }
 
+    /// The same for bytes that others share, and that stay where they are: a large piece is not copied before it is sent.
+    ///
+    /// # Errors
+    /// As [`Exchange::write`].
+    pub async fn write_shared(&mut self, bytes: &[u8]) -> Result<(), Fault> {
+        if self.state.filters.compressing.is_some() {
+            return self.write(bytes).await;
+        }
+        if let Some(after) = self.state.take(bytes.len() as u64)? {
+            self.lane.send_from(bytes).await?;
+            self.state.reply = ReplyState::Body(after);
+        }
+        Ok(())
+    }
+
+    /// Whether [`Exchange::write_file`] sends a file in memory without reading it first by other threads: over HTTP/1.
+    #[must_use]
+    pub fn sends_files(&self) -> bool {
+        self.lane.sends_files() && self.state.filters.compressing.is_none()
+    }
+
     /// Sends out what was written so far, for a handler that will wait before it writes more.
     ///
     /// # Errors
