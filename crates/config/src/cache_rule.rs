@@ -7,6 +7,7 @@ use crate::node::{Data, Entry, Node};
 use crate::pattern::{Condition, PathPattern, ValuePattern};
 use crate::record::{directives, table};
 use crate::shape::{Count, Flag, Map, Maybe, OneOrMore, Shape, ShapeKind, Text, Time, Toggle, Word};
+use crate::source::ConfigLine;
 use serde_json::json;
 use std::time::Duration;
 
@@ -178,6 +179,10 @@ directives! {
         /// made for one then, unless `key` has that field.
         "with_authorization" with_authorization: Option<bool> = absent("false"), Maybe(Flag);
     }
+    held {
+        /// The line of the configuration where it begins.
+        line: Option<ConfigLine>;
+    }
 }
 
 directives! {
@@ -299,6 +304,7 @@ impl CacheRule {
 
 fn rule_agrees(rule: &mut CacheRule, node: &Node, check: &mut Checker) {
     let Data::Table(entries) = &node.data else { return };
+    rule.line = Some(check.line(&node.at));
     if let Some(condition) = ["type", "status"].iter().find_map(|name| node.entry(name)) {
         for entry in CacheRule::OF_REQUESTS.iter().filter_map(|name| node.entry(name)) {
             let title = format!("`{}` beside `{}` in `{}`", entry.key, condition.key, check.here());

@@ -214,7 +214,8 @@ fn names(config: &Config) -> Vec<(String, String)> {
             HostPattern::Below(name) => Some(format!("*{name}")),
         });
         let own = OWN_NAMES.iter().map(|name| (*name).to_owned()).filter(|_| site.hosts.is_empty());
-        let place = site.line.as_ref().map_or("the default site".to_owned(), |line| format!("the site in {line}"));
+        let place =
+            site.line.as_ref().map_or("the default site".to_owned(), |line| format!("the site in {line}"));
         names.extend(hosts.chain(own).map(|name| (place.clone(), name)));
     }
     names

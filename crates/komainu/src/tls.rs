@@ -55,8 +55,7 @@ impl TlsPlan {
         let (mut warnings, mut all) = (Vec::new(), Vec::new());
         let site = |site: &config::Site| {
             let read = site.tls.as_ref().map(|tls| read_site(tls, files)).transpose();
-            let place =
-                site.line.as_ref().map_or(String::new(), |line| format!(" (the site in {line})"));
+            let place = site.line.as_ref().map_or(String::new(), |line| format!(" (the site in {line})"));
             let read =
                 read.map_err(|error| io::Error::new(error.kind(), format!("`tls`{place}: {error}")))?;
             let found = read.iter().flat_map(|(_, files)| doubts(&site.hosts, files, now_unix_s));

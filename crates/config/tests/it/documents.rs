@@ -23,6 +23,23 @@ fn examples_of_the_reference_parse() {
 }
 
 #[test]
+fn examples_of_the_page_on_limits_parse() {
+    let text = std::fs::read_to_string(place("../../docs/limits.md")).unwrap();
+    let blocks = text.split("```toml\n").skip(1).map(|rest| rest.split("```").next().unwrap().to_owned());
+    // The cells of its tables that are whole directives.
+    let cells = text.lines().filter(|line| line.starts_with('|')).flat_map(|line| line.split('`'));
+    let cells = cells.filter(|cell| cell.starts_with("limit = "));
+    let cells = cells.map(|cell| format!("[[route]]\nrespond = 204\n{cell}\n"));
+    let examples: Vec<String> = blocks.chain(cells).collect();
+    assert!(examples.len() >= 8);
+    for example in examples {
+        if let Err(report) = Config::parse(&example, "example", Path::new("")) {
+            panic!("{report}\n{example}");
+        }
+    }
+}
+
+#[test]
 fn every_directive_is_in_the_reference_and_in_the_schema() {
     let (text, schema) = (reference(), schema());
     let tables = schema["$defs"].as_object().unwrap().values().chain([&schema]);
@@ -40,7 +57,9 @@ fn every_directive_is_in_the_reference_and_in_the_schema() {
 fn read(main: &str, included: &[(&str, &str)], environment: &[(&str, &str)]) -> Result<Config, String> {
     let included: Vec<_> =
         included.iter().map(|(name, text)| (PathBuf::from(name), (*text).to_owned())).collect();
-    let value = |name: &str| environment.iter().find(|(known, _)| *known == name).map(|(_, value)| (*value).to_owned());
+    let value = |name: &str| {
+        environment.iter().find(|(known, _)| *known == name).map(|(_, value)| (*value).to_owned())
+    };
     let parsed = Config::parse_with(&joined(main, &included), "main.toml", Path::new("/srv"), &value);
     parsed.map(|(config, _)| config).map_err(|report| report.to_string())
 }
@@ -56,7 +75,8 @@ fn included_files_add_to_the_first() {
     assert!(includes("include = 1\n").is_empty() && includes("include = [").is_empty());
     let config = read(one, &[("a.toml", two)], &[]).unwrap();
     assert_eq!((config.limits.body_bytes_max, config.limits.head_bytes_max), (Some(1 << 20), 32 << 10));
-    let hosts: Vec<String> = config.sites.iter().flat_map(|site| &site.hosts).map(ToString::to_string).collect();
+    let hosts: Vec<String> =
+        config.sites.iter().flat_map(|site| &site.hosts).map(ToString::to_string).collect();
     assert_eq!(hosts, ["a.test", "b.test"]);
     let line = |host: &str| {
         let site = config.sites.iter().find(|site| site.hosts.iter().any(|name| name.to_string() == host));
@@ -72,7 +92,10 @@ fn faults_of_included_files_name_them() {
     let text = fault("threads = 2\n", "\n\nthread = 2\n");
     assert!(text.contains("--> sites/b.toml:3:1"), "{text}");
     let text = fault("threads = 2\n", "\n# x\nthreads = 2\n");
-    assert!(text.contains("`threads` is given in two files") && text.contains("--> sites/b.toml:3:1"), "{text}");
+    assert!(
+        text.contains("`threads` is given in two files") && text.contains("--> sites/b.toml:3:1"),
+        "{text}"
+    );
     assert!(text.contains("::: main.toml:1:1") && text.contains("first given here"), "{text}");
     let text = fault("", "server {\n}\n");
     assert!(text.contains("--> sites/b.toml:1:") && text.contains("configuration of nginx"), "{text}");
@@ -86,21 +109,30 @@ fn faults_of_included_files_name_them() {
 
 #[test]
 fn environment_variables_stand_in_strings() {
-    let environment = [("PORT", "8081"), ("THREADS", "3"), ("EMPTY", ""), ("YES", "true"), ("EVIL", "\"\n[x]\n${PORT}")];
+    let environment =
+        [("PORT", "8081"), ("THREADS", "3"), ("EMPTY", ""), ("YES", "true"), ("EVIL", "\"\n[x]\n${PORT}")];
     let config = |text: &str| read(text, &[], &environment);
-    let one = config("listen = \":${PORT}\"\nthreads = \"${THREADS}\"\nsandbox = \"${NO:-false}\"\n").unwrap();
+    let one =
+        config("listen = \":${PORT}\"\nthreads = \"${THREADS}\"\nsandbox = \"${NO:-false}\"\n").unwrap();
     assert_eq!((one.listen[0].address.to_string(), one.threads, one.sandbox), (":8081".into(), 3, false));
     let one = config("threads = \"${EMPTY:-2}\"\n[limits]\nbody = \"${N:-3}${UNIT:-MiB}\"\n").unwrap();
     assert_eq!((one.threads, one.limits.body_bytes_max), (2, Some(3 << 20)));
     // Variables of templates are no environment, and `$$` is a dollar sign there.
     let one = config("[[route]]\nredirect = \"https://${host}:${PORT}/$${PORT}$path\"\n").unwrap();
-    assert!(format!("{:?}", one.sites[0].routes[0].action).contains("8081"), "{:?}", one.sites[0].routes[0].action);
+    assert!(
+        format!("{:?}", one.sites[0].routes[0].action).contains("8081"),
+        "{:?}",
+        one.sites[0].routes[0].action
+    );
     // A value is never read as TOML, nor looked through for further variables.
     let text = config("user = \"${EVIL}\"\nthreads = \"four ${THREADS}\"\n").unwrap_err();
     assert!(text.contains("invalid value for `threads`") && !text.contains("`x`"), "{text}");
     assert_eq!(config("user = \"${EVIL}\"\n").unwrap().user.unwrap(), "\"\n[x]\n${PORT}");
     let text = config("[[route]]\nproxy = \"http://127.0.0.1:${APP_PORT}\"\n").unwrap_err();
-    assert!(text.contains("the environment has no `APP_PORT`") && text.contains("`${APP_PORT:-value}`"), "{text}");
+    assert!(
+        text.contains("the environment has no `APP_PORT`") && text.contains("`${APP_PORT:-value}`"),
+        "{text}"
+    );
     assert!(text.contains("--> main.toml:2:9"), "{text}");
     let text = config("threads = \"3\"\n").unwrap_err();
     assert!(text.contains("this is a string"), "{text}");

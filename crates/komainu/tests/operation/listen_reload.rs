@@ -208,14 +208,18 @@ fn a_file_that_is_included_comes_and_goes_with_a_reload() {
     for kind in rig::kinds() {
         let rig = start(kind);
         let config = |more: &str| {
-            format!("include = [\"sites/*.toml\"]\nlisten = \"127.0.0.1:0\"\nthreads = 3\n{kind}{more}[[route]]\nfiles = \"www\"\n")
+            format!(
+                "include = [\"sites/*.toml\"]\nlisten = \"127.0.0.1:0\"\nthreads = 3\n{kind}{more}[[route]]\nfiles = \"www\"\n"
+            )
         };
         let seen = |host: &str| {
             let curl = rig::curl(&["-H", &format!("Host: {host}"), &format!("http://{}/", rig.address)]);
             text(&curl.stdout)
         };
         let site = |name: &str| {
-            format!("[[site]]\nhosts = \"{name}.test\"\n[[site.route]]\nrespond = {{ status = 200, body = \"{name} ${{GREETING:-hello}}\" }}\n")
+            format!(
+                "[[site]]\nhosts = \"{name}.test\"\n[[site.route]]\nrespond = {{ status = 200, body = \"{name} ${{GREETING:-hello}}\" }}\n"
+            )
         };
         // A pattern may match nothing.
         reload_in_order(&rig, &config(""));
