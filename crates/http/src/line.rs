@@ -1,5 +1,6 @@
 //! The lines of a head (RFC 9112 sections 2 and 5), for requests and responses alike.
 
+use crate::field_list::{Field, FieldList};
 use crate::name::Name;
 use crate::reject::Reject;
 use crate::scan;
@@ -23,17 +24,6 @@ impl Default for Limits {
     fn default() -> Limits {
         Limits { head_bytes_max: 16 * 1024, start_line_bytes_max: 8 * 1024, fields_max: 100, bare_lf: false }
     }
-}
-
-/// One field line of a head.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Field {
-    /// Which known field it is.
-    pub id: Name,
-    /// The name as sent.
-    pub name: Span,
-    /// The value without surrounding white space.
-    pub value: Span,
 }
 
 /// How far a head has been parsed. The parser resumes inside a line, so a line that is received byte by byte costs no
@@ -128,16 +118,30 @@ fn named(name: &[u8], start: usize, value: &[u8], value_start: usize) -> Field {
     Field { id: Name::of(name), name: Span::new(start, start + name.len()), value }
 }
 
-/// The fast path: the line at `start` and its end, if the line is complete and valid. In all other cases [`field`]
-/// parses it again and reports what is wrong.
+/// The fast path: the line at `start` and its end, if the line is complete, valid and without tabs. In all other cases
+/// [`field`] parses it again and reports what is wrong.
 #[inline(always)]
 fn whole(window: &[u8], start: usize) -> Option<(Field, usize)> {
     let line = window.get(start..)?;
-    let (name, rest) = line.split_at_checked(scan::token(line))?;
+    let (name, rest) = line.split_at_checked(scan::before_colon(line))?;
     let [b':', rest @ ..] = rest else { return None };
-    let (value, [b'\r', b'\n', ..]) = rest.split_at_checked(scan::value(rest))? else { return None };
-    let value_start = start + name.len() + 1;
-    (!name.is_empty()).then(|| (named(name, start, value, value_start), value_start + value.len() + 2))
+    let id = Name::of(name);
+    // A name that is known is a token.
+    if id == Name::Other && !scan::is_token(name) {
+        return None;
+    }
+    let (value, [b'\r', b'\n', ..]) = rest.split_at_checked(scan::before_control(rest))? else { return None };
+    let mut from = start + name.len() + 1;
+    let end = from + value.len() + 2;
+    let trimmed = match value {
+        // What nearly every line has: one space, and none at the end.
+        [b' ', visible, ..] if *visible != b' ' => &value[1..],
+        _ => scan::trim_start(value),
+    };
+    from += value.len() - trimmed.len();
+    let trimmed = scan::trim_end(trimmed);
+    let name = Span::new(start, start + name.len());
+    Some((Field { id, name, value: Span::new(from, from + trimmed.len()) }, end))
 }
 
 /// Parses the field section of a head, line by line, over as many calls as needed. True at the blank line.
@@ -147,7 +151,7 @@ fn whole(window: &[u8], start: usize) -> Option<(Field, usize)> {
 pub(crate) fn section(
     buffer: &[u8],
     cursor: &mut Cursor,
-    fields: &mut Vec<Field>,
+    fields: &mut FieldList,
     limits: &Limits,
 ) -> Result<bool, Reject> {
     let window = &buffer[..buffer.len().min(limits.head_bytes_max)];

@@ -184,24 +184,14 @@ impl Name {
     /// Whether the field is hop-by-hop, so that it is never forwarded (RFC 9110 section 7.6.1).
     #[must_use]
     pub const fn is_hop_by_hop(self) -> bool {
-        matches!(
-            self,
-            Name::Connection
-                | Name::KeepAlive
-                | Name::ProxyConnection
-                | Name::Te
-                | Name::Trailer
-                | Name::TransferEncoding
-                | Name::Upgrade
-                | Name::Http2Settings
-        )
+        NameSet::HOP_BY_HOP.has(self)
     }
 
     /// Whether the field decides where a message ends or where it is routed. Such a field is never taken from a trailer section
     /// (RFC 9110 section 6.5.1) and never from a handler.
     #[must_use]
     pub const fn is_framing(self) -> bool {
-        self.is_hop_by_hop() || matches!(self, Name::ContentLength | Name::Host)
+        NameSet::FRAMING.has(self)
     }
 
     /// Whether the field is allowed in a trailer section: not if it changes how the message is processed (RFC 9110
@@ -226,6 +216,73 @@ impl Name {
                     | Name::XForwardedProto
                     | Name::Forwarded
             )
+    }
+}
+
+/// A set of known names, [`Name::Other`] among them: one bit for each.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct NameSet(u64);
+
+const _: () = assert!(KNOWN.len() < 64, "a set of names has a bit for each");
+
+impl NameSet {
+    /// [`Name::is_hop_by_hop`].
+    pub const HOP_BY_HOP: NameSet = NameSet::of(&[
+        Name::Connection,
+        Name::KeepAlive,
+        Name::ProxyConnection,
+        Name::Te,
+        Name::Trailer,
+        Name::TransferEncoding,
+        Name::Upgrade,
+        Name::Http2Settings,
+    ]);
+    /// [`Name::is_framing`].
+    pub const FRAMING: NameSet = NameSet::HOP_BY_HOP.with(Name::ContentLength).with(Name::Host);
+
+    /// The set of these.
+    #[must_use]
+    pub const fn of(names: &[Name]) -> NameSet {
+        let mut set = NameSet(0);
+        let mut at = 0;
+        while at < names.len() {
+            set = set.with(names[at]);
+            at += 1;
+        }
+        set
+    }
+
+    /// The set with this name in it.
+    #[must_use]
+    #[inline]
+    pub const fn with(self, name: Name) -> NameSet {
+        NameSet(self.0 | 1 << name as u32)
+    }
+
+    /// The names of either set.
+    #[must_use]
+    pub const fn or(self, other: NameSet) -> NameSet {
+        NameSet(self.0 | other.0)
+    }
+
+    /// The names that are not in it.
+    #[must_use]
+    pub const fn others(self) -> NameSet {
+        NameSet(!self.0)
+    }
+
+    /// Whether the name is in it.
+    #[must_use]
+    #[inline]
+    pub const fn has(self, name: Name) -> bool {
+        self.0 >> name as u32 & 1 != 0
+    }
+
+    /// Whether the sets have a name in common.
+    #[must_use]
+    #[inline]
+    pub const fn intersects(self, other: NameSet) -> bool {
+        self.0 & other.0 != 0
     }
 }
 

@@ -6,8 +6,8 @@ use std::net::SocketAddr;
 use std::ops::Range;
 
 use crate::encode::decimal;
+use crate::field_list::Field;
 use crate::head::Head;
-use crate::line::Field;
 use crate::name::Name;
 use crate::path::{EmptySegments, encode_beyond_ascii, encoded_path, strip_prefix};
 use crate::scan;
@@ -226,7 +226,7 @@ impl<'x> Values<'x> {
     #[must_use]
     pub fn cookie(&self, name: &str) -> Option<&'x [u8]> {
         let bytes = self.bytes;
-        let cookies = self.head.fields.iter().filter(|field| field.id == Name::Cookie);
+        let cookies = self.head.fields.named(Name::Cookie);
         cookies.flat_map(|field| field.value.of(bytes).split(|&byte| byte == b';')).find_map(|pair| {
             let pair = scan::trim(pair);
             pair.strip_prefix(name.as_bytes())?.strip_prefix(b"=")

@@ -214,8 +214,15 @@ impl Proxy {
         attempts.count += u32::from(!is_new);
         let _in_use = group.use_one(server);
         let waits = x.awaits_continue()?;
-        let reached = self.reach(x, waits, server, is_new, self.connect_by_ms(attempts)).await?;
-        let Reached { mut side, room, sent } = reached;
+        let (mut side, sent, room) = match self.reach_kept(x, waits, server, is_new)? {
+            Some((side, sent)) => (side, sent, Beside::default()),
+            None => {
+                // Boxed, as it is seldom: what it needs would make the future of every request larger.
+                let reached = Box::pin(self.reach(x, waits, server, is_new, self.connect_by_ms(attempts)));
+                let Reached { side, room, sent } = reached.await?;
+                (side, sent, room)
+            }
+        };
         let (asked_ms, reused) = (group.core.now_ms(), side.is_reused());
         let cookie = set_cookie(x, selection);
         let answered = || {
@@ -234,7 +241,7 @@ impl Proxy {
             may_retry: self.may_retry(x, attempts),
             answered: &answered,
         };
-        let relay = Relay::new(x, &mut side, &options, &mut attempts.kept, sent);
+        let mut relay = Relay::new(x, &mut side, &options, &mut attempts.kept, sent);
         let outcome = beside(&room, relay.run()).await?;
         drop(room);
         group.succeeded(selection);
