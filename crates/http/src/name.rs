@@ -78,12 +78,13 @@ names! {
     XForwardedProto "X-Forwarded-Proto";
 }
 
-/// A perfect hash of length and three letters, without case. The table is built, and checked for collisions, at compile
-/// time.
-const fn place(name: &[u8]) -> usize {
-    let middle = (name[name.len() / 2] | 0x20) as usize;
-    let (first, last) = ((name[0] | 0x20) as usize, (name[name.len() - 1] | 0x20) as usize);
-    (name.len() * 5 + first * 25 + middle * 31 + last * 2) % SLOTS
+/// A perfect hash of a name's words, without case. The table is built, and checked for collisions, at compile time.
+#[inline(always)]
+const fn place([first, second, third]: [u64; 3]) -> usize {
+    const SPACES: u64 = 0x2020_2020_2020_2020;
+    let (second, third) = ((second | SPACES).rotate_left(21), (third | SPACES).rotate_left(42));
+    let sum = (first | SPACES).wrapping_add(second).wrapping_add(third);
+    (sum.wrapping_mul(0x8d64_b3ad_d957_7b6b) >> 56) as usize
 }
 
 const SLOTS: usize = 256;
@@ -92,7 +93,7 @@ const TABLE: [u8; SLOTS] = {
     let mut table = [u8::MAX; SLOTS];
     let mut index = 0;
     while index < KNOWN.len() {
-        let slot = place(KNOWN[index].1.as_bytes());
+        let slot = place(words(KNOWN[index].1.as_bytes()));
         assert!(table[slot] == u8::MAX, "two known names share a slot: change `place`");
         assert!(KNOWN[index].0 as usize == index + 1, "KNOWN follows the order of the enum");
         table[slot] = index as u8;
@@ -101,37 +102,44 @@ const TABLE: [u8; SLOTS] = {
     table
 };
 
-/// A name as three words: two of the same length are equal where these are.
+/// A name of at most [`LEN_MAX`] bytes as three words, zero behind its end.
 #[inline(always)]
 const fn words(name: &[u8]) -> [u64; 3] {
     match (name.first_chunk::<8>(), name.last_chunk::<8>()) {
         (Some(first), Some(last)) => {
-            let middle = match name.split_at(8).1.first_chunk::<8>() {
-                Some(middle) => u64::from_le_bytes(*middle),
-                None => 0,
-            };
-            [u64::from_le_bytes(*first), middle, u64::from_le_bytes(*last)]
+            let (first, last) = (u64::from_le_bytes(*first), u64::from_le_bytes(*last));
+            match name.len() {
+                8 => [first, 0, 0],
+                len @ 9..=16 => [first, last >> (8 * (16 - len)), 0],
+                len => match name.split_at(8).1.first_chunk::<8>() {
+                    Some(second) => [first, u64::from_le_bytes(*second), last >> (8 * ((24 - len) % 8))],
+                    None => [first, 0, 0],
+                },
+            }
         }
-        _ => match (name.first_chunk::<4>(), name.last_chunk::<4>()) {
-            (Some(first), Some(last)) => {
-                [u32::from_le_bytes(*first) as u64 | (u32::from_le_bytes(*last) as u64) << 32, 0, 0]
+        _ => {
+            let mut word = 0;
+            let mut at = name.len();
+            while at > 0 {
+                at -= 1;
+                word = word << 8 | name[at] as u64;
             }
-            _ => {
-                let mut word = 0;
-                let mut at = 0;
-                while at < name.len() {
-                    word = word << 8 | name[at] as u64;
-                    at += 1;
-                }
-                [word, 0, 0]
-            }
-        },
+            [word, 0, 0]
+        }
     }
 }
 
-/// The words of each known name, and the bits in which an equal name may differ: those of case, in letters alone.
-const WORDS: [([u64; 3], [u64; 3]); KNOWN.len()] = {
-    let mut all = [([0; 3], [0; 3]); KNOWN.len()];
+/// A known name, for the comparison with another.
+struct Known {
+    name: Name,
+    len: usize,
+    text: [u64; 3],
+    /// The bits in which an equal name may differ: those of case, in letters alone.
+    cases: [u64; 3],
+}
+
+const WORDS: [Known; KNOWN.len()] = {
+    let mut all = [const { Known { name: Name::Other, len: 0, text: [0; 3], cases: [0; 3] } }; KNOWN.len()];
     let mut index = 0;
     while index < KNOWN.len() {
         let text = KNOWN[index].1.as_bytes();
@@ -142,7 +150,8 @@ const WORDS: [([u64; 3], [u64; 3]); KNOWN.len()] = {
             cases[at] = if text[at].is_ascii_alphabetic() { 0x20 } else { 0 };
             at += 1;
         }
-        all[index] = (words(text), words(cases.split_at(text.len()).0));
+        let cases = words(cases.split_at(text.len()).0);
+        all[index] = Known { name: KNOWN[index].0, len: text.len(), text: words(text), cases };
         index += 1;
     }
     all
@@ -156,20 +165,21 @@ impl Name {
     #[must_use]
     #[inline]
     pub fn of(name: &[u8]) -> Name {
-        if name.is_empty() {
+        if name.len() > LEN_MAX {
             return Name::Other;
         }
-        let index = TABLE[place(name)] as usize;
-        let Some((known, text)) = KNOWN.get(index) else { return Name::Other };
-        if text.len() != name.len() {
-            return Name::Other;
-        }
-        // Eight bytes at a time, with the case bit of letters left out: every head has some of these.
-        let ([a, b, c], (text, cases)) = (words(name), &WORDS[index]);
-        match ((a ^ text[0]) & !cases[0]) | ((b ^ text[1]) & !cases[1]) | ((c ^ text[2]) & !cases[2]) {
-            0 => *known,
-            _ => Name::Other,
-        }
+        Name::of_words(words(name), name.len())
+    }
+
+    /// The same of a name of `len` bytes, at most 24, in words of which the first byte is the lowest, zero behind its end.
+    #[must_use]
+    #[inline(always)]
+    pub(crate) fn of_words([a, b, c]: [u64; 3], len: usize) -> Name {
+        let index = TABLE[place([a, b, c])] as usize;
+        let Some(Known { name, len: known_len, text, cases }) = WORDS.get(index) else { return Name::Other };
+        // With the case bit of letters left out. The length too, because a zero may be a byte of the name.
+        let differs = ((a ^ text[0]) & !cases[0]) | ((b ^ text[1]) & !cases[1]) | ((c ^ text[2]) & !cases[2]);
+        if differs == 0 && *known_len == len { *name } else { Name::Other }
     }
 
     /// The usual spelling; empty for `Other`.
@@ -307,7 +317,9 @@ mod tests {
             assert_eq!(Name::of(text.to_uppercase().as_bytes()), name);
             assert_eq!(Name::of(text.to_lowercase().as_bytes()), name);
             assert_eq!(name.text(), text);
-            assert_eq!(Name::of(format!("{text}x").as_bytes()), Name::Other);
+            for longer in [format!("{text}x"), format!("{text}\0"), format!("{text}{}", "\0".repeat(24))] {
+                assert_eq!(Name::of(longer.as_bytes()), Name::Other);
+            }
             assert_eq!(Name::of(&text.as_bytes()[1..]), Name::Other);
             // A name with any other byte in any place is a different name, also if only the bit of case differs.
             for at in 0..text.len() {

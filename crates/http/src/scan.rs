@@ -138,15 +138,31 @@ fn before(bytes: &[u8], marks: impl Fn(u64) -> u64, is_it: impl Fn(u8) -> bool) 
     bytes.len() - rest.len() + at
 }
 
+/// The high bit of each byte that is a colon, up to the first; behind that other bytes may be marked.
+#[inline(always)]
+fn colons(word: u64) -> u64 {
+    // A zero byte marks itself, and by its borrow only bytes behind it.
+    let zero = word ^ (ONES * b':' as u64);
+    zero.wrapping_sub(ONES) & !zero & HIGHS
+}
+
+/// How many bytes there are before the first colon in a word, whose lowest byte is the first.
+#[inline(always)]
+pub(crate) fn colon_in(word: u64) -> Option<usize> {
+    let marked = colons(word);
+    (marked != 0).then(|| marked.trailing_zeros() as usize / 8)
+}
+
+/// The first `len` bytes of a word, fewer than eight; the others are zero.
+#[inline(always)]
+pub(crate) fn first_bytes(word: u64, len: usize) -> u64 {
+    word & ((1 << (8 * len)) - 1)
+}
+
 /// How many bytes there are before the first colon.
 #[inline(always)]
 pub(crate) fn before_colon(bytes: &[u8]) -> usize {
-    // A zero byte marks itself, and by its borrow only bytes behind it.
-    let marks = |word: u64| {
-        let zero = word ^ (ONES * b':' as u64);
-        zero.wrapping_sub(ONES) & !zero & HIGHS
-    };
-    before(bytes, marks, |byte| byte == b':')
+    before(bytes, colons, |byte| byte == b':')
 }
 
 /// How many bytes there are before the first control byte, tabs among them.

@@ -100,12 +100,18 @@ impl Proxy {
         if let Some(ms) = x.request().grpc_timeout_ms() {
             attempts.deadline_ms = attempts.deadline_ms.min(self.group.core.now_ms().saturating_add(ms));
         }
-        self.read_ahead(x, &mut attempts).await?;
+        if x.request().body() != BodySize::None {
+            self.read_ahead(x, &mut attempts).await?;
+        }
         loop {
-            let (selection, is_new) = match self.select(x, &mut attempts).await {
-                Ok(selected) => selected,
-                Err(SelectError::Left) => return Err(Fault::Gone),
-                Err(SelectError::NoServer(no_server)) => return refuse(x, no_server).await,
+            let alone = self.group.balancer.alone(&self.group.shared, &self.group.core);
+            let (selection, is_new) = match alone.filter(|_| attempts.same.is_none()) {
+                Some(selection) => (selection, false),
+                None => match self.select(x, &mut attempts).await {
+                    Ok(selected) => selected,
+                    Err(SelectError::Left) => return Err(Fault::Gone),
+                    Err(SelectError::NoServer(no_server)) => return refuse(x, no_server).await,
+                },
             };
             let failure = match self.attempt(x, &selection, &mut attempts, is_new).await {
                 Ok(()) => return Ok(()),
@@ -180,6 +186,9 @@ impl Proxy {
 
     /// How much of the request's body is worth keeping: nothing, where it could not be sent again anyway.
     fn kept_bytes_max(&self, x: &Exchange<'_>) -> usize {
+        if x.request().body() == BodySize::None {
+            return 0;
+        }
         // A stream may be refused before anything was done, and then any request may be sent again.
         let may_be_refused = self.group.shared.options.servers.iter().any(|server| server.http2);
         if self.may_repeat(x) || may_be_refused { self.rules.options.retry.body_bytes_max } else { 0 }

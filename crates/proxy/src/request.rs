@@ -297,22 +297,17 @@ impl RequestRules {
             client.map(|address| address.ip()).filter(|&ip| Some(ip) != sender)
         };
         if self.options.forwarded.x_forwarded {
-            let mut before = reported(Name::XForwardedFor, Dialect::XForwarded).peekable();
-            let ours = [named(Dialect::XForwarded), sender];
-            if before.peek().is_some() || ours != [None, None] {
-                lines.begin(b"X-Forwarded-For");
-                let mut between: &[u8] = b"";
-                for value in before {
-                    lines.part(between);
-                    lines.part(value);
-                    between = b", ";
-                }
-                for ip in ours.into_iter().flatten() {
-                    lines.part(between);
+            match (ask.client.vouched, sender) {
+                (None, Some(ip)) => {
+                    lines.begin(b"X-Forwarded-For");
                     write_ip(lines, ip);
-                    between = b", ";
+                    lines.end();
                 }
-                lines.end();
+                (None, None) => {}
+                (Some(_), _) => {
+                    let before = reported(Name::XForwardedFor, Dialect::XForwarded);
+                    write_forwarded_for(lines, before, [named(Dialect::XForwarded), sender]);
+                }
             }
             lines.whole(if ask.client.secure { PROTO_HTTPS } else { PROTO_HTTP });
             let host = reported(Name::XForwardedHost, Dialect::XForwarded).next().unwrap_or(ask.authority());
@@ -493,6 +488,31 @@ fn write_ip(lines: &mut Lines<'_>, ip: IpAddr) {
         return;
     }
     lines.part(ip.to_string().as_bytes());
+}
+
+/// `X-Forwarded-For` with what a trusted proxy has reported, and the addresses that this one adds.
+fn write_forwarded_for<'x>(
+    lines: &mut Lines<'_>,
+    before: impl Iterator<Item = &'x [u8]>,
+    ours: [Option<IpAddr>; 2],
+) {
+    let mut before = before.peekable();
+    if before.peek().is_none() && ours == [None, None] {
+        return;
+    }
+    lines.begin(b"X-Forwarded-For");
+    let mut between: &[u8] = b"";
+    for value in before {
+        lines.part(between);
+        lines.part(value);
+        between = b", ";
+    }
+    for ip in ours.into_iter().flatten() {
+        lines.part(between);
+        write_ip(lines, ip);
+        between = b", ";
+    }
+    lines.end();
 }
 
 /// One element of `Forwarded` (RFC 7239 section 4).
