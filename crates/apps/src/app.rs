@@ -1,6 +1,7 @@
 //! An application, as the server uses it.
 
 use std::io;
+use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
@@ -14,7 +15,7 @@ use crate::log::{AppLog, Log};
 use crate::mail::{CommandQueue, EventQueue, SupervisorCommand, lock};
 use crate::options::Options;
 use crate::outcome::LoadError;
-use crate::process::ProcessInfo;
+use crate::process::{ProcessInfo, WorkerExit};
 use crate::supervisor::{Supervisor, SupervisorStatus};
 
 /// How long the supervisor may take to report its processes.
@@ -43,7 +44,7 @@ impl App {
         let app_log = AppLog { app: options.name.as_str().into(), log };
         let commands = Arc::new(CommandQueue::new()?);
         let inboxes: Vec<Arc<EventQueue>> = (0..cores.max(1)).map(|_| Arc::default()).collect();
-        let board = Arc::new(SupervisorStatus { look: Mutex::default() });
+        let board = Arc::new(SupervisorStatus::default());
         let supervisor = Supervisor::new(
             options.clone(),
             app_log.clone(),
@@ -100,6 +101,12 @@ impl App {
         *lock(&self.board.look) = Some(report);
         self.commands.send(SupervisorCommand::Look);
         reported.recv_timeout(LOOK_MAX).unwrap_or_default()
+    }
+
+    /// How many of its workers have ended in each way, in the order of [`WorkerExit::ALL`].
+    #[must_use]
+    pub fn exits(&self) -> [u64; WorkerExit::ALL.len()] {
+        std::array::from_fn(|at| self.board.exits[at].load(Ordering::Relaxed))
     }
 
     /// Ends its processes, which may finish their requests within `timeouts.stop`; waits for that. Call this when the

@@ -7,6 +7,8 @@ use std::fs;
 pub struct ProcessInfo {
     /// Process id.
     pub pid: u32,
+    /// Which of the application's workers it is, counted from 1; 0 for the prototype.
+    pub worker: usize,
     /// What it is: `prototype`, `starting`, `ready`, `recycling`, `leaving`, `killed`.
     pub state: &'static str,
     /// Which load of the application it belongs to, counted from 1.
@@ -17,6 +19,36 @@ pub struct ProcessInfo {
     pub age_ms: u64,
     /// Its resource usage; `None` if the system does not report it.
     pub usage: Option<Usage>,
+}
+
+/// How a worker has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WorkerExit {
+    /// It was asked to leave, or left by itself after it had answered requests, and ended well.
+    Retired,
+    /// It was killed: it took too long, or violated the protocol.
+    Killed,
+    /// It ended by itself, and not well.
+    Crashed,
+    /// It ended before it could answer a request.
+    NotStarted,
+}
+
+impl WorkerExit {
+    /// All of them, in the order of their numbers.
+    pub const ALL: [WorkerExit; 4] =
+        [WorkerExit::Retired, WorkerExit::Killed, WorkerExit::Crashed, WorkerExit::NotStarted];
+
+    /// Its name in metrics.
+    #[must_use]
+    pub const fn text(self) -> &'static str {
+        match self {
+            WorkerExit::Retired => "retired",
+            WorkerExit::Killed => "killed",
+            WorkerExit::Crashed => "crashed",
+            WorkerExit::NotStarted => "not_started",
+        }
+    }
 }
 
 /// Time and memory of one process.

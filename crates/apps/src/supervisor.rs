@@ -2,7 +2,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -14,7 +14,7 @@ use crate::mail::{CommandQueue, CoreEvent, EventQueue, KillReason, SupervisorCom
 use crate::options::Options;
 use crate::orphans::Orphans;
 use crate::outcome::{LoadError, LoadResults};
-use crate::process::ProcessInfo;
+use crate::process::{ProcessInfo, WorkerExit};
 use crate::worker_pool::{PoolEvent, ProcessRole, WHERE_MAX, WorkerPool};
 
 /// The interval of regular checks.
@@ -28,9 +28,12 @@ const SIGNAL_ROUNDS: u32 = 4;
 const RENEWAL_PAUSE_MAX: Duration = Duration::from_secs(60);
 
 /// What the supervisor shares with the status.
+#[derive(Default)]
 pub(crate) struct SupervisorStatus {
     /// Where to send the processes, if someone has asked.
     pub(crate) look: Mutex<Option<std::sync::mpsc::SyncSender<Vec<ProcessInfo>>>>,
+    /// Workers that have ended, by [`WorkerExit`].
+    pub(crate) exits: [AtomicU64; WorkerExit::ALL.len()],
 }
 
 /// The role of a generation.
@@ -211,7 +214,8 @@ impl Supervisor {
                 PoolEvent::Ready => self.came_up(at),
                 PoolEvent::NotLoaded(text) => self.not_loaded(at, &text),
                 PoolEvent::Started(pid) => self.orphans.add(pid),
-                PoolEvent::Died { place, by_itself } => {
+                PoolEvent::Died { place, by_itself, exit } => {
+                    self.board.exits[exit as usize].fetch_add(1, Ordering::Relaxed);
                     let shared = &self.worker_pools[at].1.shared;
                     let (generation, worker_slots) = (shared.number, shared.worker_slots_of(place));
                     let notice = CoreEvent::Died { generation, place, worker_slots, by_itself };

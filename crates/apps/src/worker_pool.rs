@@ -18,7 +18,7 @@ use crate::generation::Generation;
 use crate::log::{AppLog, AppLogLevel};
 use crate::mail::lock;
 use crate::options::Options;
-use crate::process::ProcessInfo;
+use crate::process::{ProcessInfo, WorkerExit};
 
 /// The process that a watched descriptor belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,7 +35,7 @@ pub(crate) enum PoolEvent {
     /// The application does not load; its error text.
     NotLoaded(String),
     /// The worker at this place is dead: the cores have to release its requests.
-    Died { place: usize, by_itself: bool },
+    Died { place: usize, by_itself: bool, exit: WorkerExit },
     /// A process was started, in a group of its own.
     Started(Pid),
 }
@@ -499,10 +499,11 @@ impl WorkerPool {
     /// The processes of this pool, for the status.
     pub(crate) fn processes(&self, now: Instant) -> Vec<ProcessInfo> {
         let mut processes = Vec::new();
-        let mut add = |child: &ChildProcess, state, requests, since: Instant| {
+        let mut add = |child: &ChildProcess, worker, state, requests, since: Instant| {
             if let Some(pid) = child.pid.map(|pid| pid.as_raw_pid() as u32) {
                 processes.push(ProcessInfo {
                     pid,
+                    worker,
                     state,
                     generation: self.shared.number,
                     requests,
@@ -512,7 +513,7 @@ impl WorkerPool {
             }
         };
         if let Some(prototype) = &self.prototype {
-            add(&prototype.child, "prototype", 0, prototype.since);
+            add(&prototype.child, 0, "prototype", 0, prototype.since);
         }
         for (at, place) in self.places.iter().enumerate() {
             let WorkerPlace::Held(worker) = place else { continue };
@@ -523,7 +524,7 @@ impl WorkerPool {
                 WorkerState::Leaving | WorkerState::Ending => "leaving",
                 WorkerState::Killed => "killed",
             };
-            add(&worker.child, state, self.requests(at), worker.since);
+            add(&worker.child, at + 1, state, self.requests(at), worker.since);
         }
         processes
     }

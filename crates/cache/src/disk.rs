@@ -180,21 +180,27 @@ impl Disk {
         self.shared.queued_bytes.fetch_add(bytes, Ordering::Relaxed);
         let mut index = self.shared.index();
         let number = index.next_number();
+        index.enqueue(url_hash(url(key)));
+        index.open_sweep = None;
         // Sent before the lock is released: orders have the order of their numbers.
         self.send(Order::Store { key: key.clone(), object: object.clone(), number });
         drop(index);
     }
 
-    /// Once this returns, nothing that was stored before is found, nor after a restart where the purge `is_kept`. Returns how
-    /// many responses of a URL it has removed; what a prefix or a tag removes is not known at once.
-    pub(crate) fn purge(&self, purge: &Purge, soft_at_s: Option<u64>, is_kept: bool) -> u64 {
+    /// Once this returns, nothing that was stored before is found, nor after a restart, although the process is killed at once.
+    /// Returns how many responses of a URL it has removed; what a prefix or a tag removes is not known at once.
+    pub(crate) fn purge(&self, purge: &Purge, soft_at_s: Option<u64>) -> u64 {
         let mut index = self.shared.index();
-        let (pending, count) = index.purge(purge, soft_at_s);
-        self.send(Order::Sweep(pending.number));
-        drop(index);
-        if is_kept {
-            self.shared.keep_purge(&pending);
+        // While the folder is not known, every purge is about what may be there.
+        if self.shared.is_writable.load(Ordering::Acquire) && index.has_nothing_for(purge) {
+            return 0;
         }
+        let (pending, count) = index.purge(purge, soft_at_s);
+        if let Some(order) = index.sweep_order(pending.number) {
+            self.send(Order::Sweep(order));
+        }
+        drop(index);
+        self.shared.keep_purge(&pending);
         count
     }
 

@@ -1,9 +1,10 @@
 //! Which responses are on disk. The names of the files are the index: it is made again from them at each start, and no file is
 //! opened for it.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use twox_hash::XxHash3_128;
 
@@ -16,7 +17,7 @@ pub(crate) const BLOCK_BYTES: u64 = 4096;
 /// Bytes of memory that one file counts as.
 pub(crate) const FILE_BYTES: u64 = 112;
 /// Purges that are not applied to every file yet. With more, everything is purged: they cannot all be remembered.
-const PURGES_MAX: usize = 1024;
+pub(crate) const PURGES_MAX: usize = 1024;
 
 /// The name of a file: what it holds, and when it was stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -128,14 +129,27 @@ pub(crate) struct DiskIndex {
     /// Shared with those who read a file meanwhile.
     purges: Arc<Vec<PendingPurge>>,
     number: u64,
+    /// How many responses of a URL wait to be written, by its hash.
+    queued: HashMap<u128, u32>,
+    /// The order to sweep that was sent last, where nothing was sent after it: a later purge needs no other one.
+    pub(crate) open_sweep: Option<SweepOrder>,
 }
+
+/// The number of the last purge that an order to sweep is about.
+pub(crate) type SweepOrder = Arc<AtomicU64>;
 
 impl DiskIndex {
     /// Takes over what is there; `number` is larger than that of any file. What was purged is to be removed.
     pub(crate) fn load(&mut self, mut files: Vec<FileName>, purges: Vec<PendingPurge>, number: u64) {
         // In the order of the map, which is built at once.
         files.sort_unstable_by_key(|file| (file.url, file.variant, file.number));
-        *self = DiskIndex { purges: std::mem::take(&mut self.purges), number, ..DiskIndex::default() };
+        *self = DiskIndex {
+            purges: std::mem::take(&mut self.purges),
+            queued: std::mem::take(&mut self.queued),
+            open_sweep: self.open_sweep.take(),
+            number,
+            ..DiskIndex::default()
+        };
         let mut all = purges;
         for purge in self.purges.iter() {
             // They came before anything was known of the files, and are about all of them.
@@ -255,10 +269,57 @@ impl DiskIndex {
         true
     }
 
+    /// A response waits to be written.
+    pub(crate) fn enqueue(&mut self, url: u128) {
+        *self.queued.entry(url).or_default() += 1;
+    }
+
+    /// It is written, or never will be.
+    pub(crate) fn dequeue(&mut self, url: u128) {
+        if let Some(count) = self.queued.get_mut(&url) {
+            *count -= 1;
+            if *count == 0 {
+                self.queued.remove(&url);
+            }
+        }
+    }
+
+    /// Whether a purge of a URL is about nothing: no file, and none that is to be written or removed.
+    pub(crate) fn has_nothing_for(&self, purge: &Purge) -> bool {
+        let is_unknown = |url: &Vec<u8>| {
+            let hash = url_hash(url);
+            !self.has_url(hash) && !self.queued.contains_key(&hash)
+        };
+        matches!(purge, Purge::Exact(_)) && self.doomed() == 0 && purge.urls().iter().all(is_unknown)
+    }
+
+    /// The order to send for a purge; `None` where the one that was sent last will do.
+    pub(crate) fn sweep_order(&mut self, number: u64) -> Option<SweepOrder> {
+        if let Some(order) = &self.open_sweep {
+            order.store(number, Ordering::Relaxed);
+            return None;
+        }
+        let order: SweepOrder = Arc::new(AtomicU64::new(number));
+        self.open_sweep = Some(order.clone());
+        Some(order)
+    }
+
+    /// An order to sweep has arrived: no later purge relies on it. Returns its number.
+    pub(crate) fn take_sweep(&mut self, order: &SweepOrder) -> u64 {
+        if self.open_sweep.as_ref().is_some_and(|open| Arc::ptr_eq(open, order)) {
+            self.open_sweep = None;
+        }
+        order.load(Ordering::Relaxed)
+    }
+
     /// Remembers a purge, and applies it where the names of files suffice. Returns it with its number, and how many files of
     /// a URL it is about.
     pub(crate) fn purge(&mut self, purge: &Purge, soft_at_s: Option<u64>) -> (PendingPurge, u64) {
         let (mut purge, mut soft_at_s) = (purge.clone(), soft_at_s);
+        if soft_at_s.is_none() && self.purges.iter().any(|pending| pending.purge == purge) {
+            // The later one takes the place of the earlier.
+            Arc::make_mut(&mut self.purges).retain(|pending| pending.purge != purge);
+        }
         if self.purges.len() >= PURGES_MAX {
             self.purges = Arc::default();
             (purge, soft_at_s) = (Purge::All, None);

@@ -5,18 +5,23 @@ use std::fmt;
 use std::fs::File;
 use std::io;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::disk_folder::{DiskFolder, append_purge};
-use crate::disk_index::{DiskIndex, FileName, PendingPurge, Standing, standing};
+use crate::disk_index::{
+    DiskIndex, FileName, PURGES_MAX, PendingPurge, Standing, SweepOrder, standing, url_hash,
+};
+use crate::key::url;
 use crate::object::Object;
 use crate::record;
 
 /// Files that are removed, and looked into for purges, before the next order.
 const STEP_FILES: usize = 32;
+/// Purges in the list on disk before it is written without those that are done.
+const LISTED_MAX: usize = 2 * PURGES_MAX;
 /// How long it is waited for another process to leave the folder, before the next look.
 const LOCK_LOOK: Duration = Duration::from_millis(100);
 /// Reports of files that cannot be used are this far apart.
@@ -48,7 +53,7 @@ pub(crate) enum Order {
         number: u64,
     },
     /// Purges up to this number are to reach every file.
-    Sweep(u64),
+    Sweep(SweepOrder),
     /// There are files to remove.
     Remove,
 }
@@ -62,6 +67,8 @@ pub(crate) struct DiskShared {
     pub(crate) index: Mutex<DiskIndex>,
     /// The list of purges, once the folder is open.
     pub(crate) purges: Mutex<Option<File>>,
+    /// How many that list has.
+    listed: AtomicUsize,
     /// What is there is known, and it can be written to.
     pub(crate) is_writable: AtomicBool,
     /// A failure was reported, and nothing was written since.
@@ -102,6 +109,7 @@ impl DiskShared {
             retry,
             index: Mutex::default(),
             purges: Mutex::default(),
+            listed: AtomicUsize::new(0),
             is_writable: AtomicBool::new(false),
             has_failed: AtomicBool::new(false),
             is_tried: Default::default(),
@@ -130,6 +138,9 @@ impl DiskShared {
     pub(crate) fn keep_purge(&self, pending: &PendingPurge) {
         let mut list = self.purges();
         let Some(file) = list.as_mut() else { return };
+        if self.listed.fetch_add(1, Ordering::Relaxed) >= LISTED_MAX {
+            return self.rewrite_purges(&mut list);
+        }
         if let Err(error) = append_purge(file, pending) {
             self.fail(&error);
         }
@@ -139,7 +150,10 @@ impl DiskShared {
     pub(crate) fn rewrite_purges(&self, list: &mut Option<File>) {
         let waiting = self.index().purges().clone();
         match self.folder.rewrite_purges(&waiting) {
-            Ok(file) => *list = Some(file),
+            Ok(file) => {
+                *list = Some(file);
+                self.listed.store(waiting.len(), Ordering::Relaxed);
+            }
             Err(error) => self.fail(&error),
         }
     }
@@ -252,7 +266,7 @@ impl DiskThread {
         match order {
             Order::Store { key, object, .. } => self.dequeue(key, object),
             // It is remembered in the index.
-            Order::Sweep(number) => self.reached = *number,
+            Order::Sweep(order) => self.reached = self.shared.index().take_sweep(order),
             Order::Remove => return,
         }
         self.shared.queued.fetch_sub(1, Ordering::AcqRel);
@@ -261,6 +275,7 @@ impl DiskThread {
     fn dequeue(&self, key: &[u8], object: &Object) {
         let bytes = object.weight_bytes() + key.len() as u64;
         self.shared.queued_bytes.fetch_sub(bytes, Ordering::Relaxed);
+        self.shared.index().dequeue(url_hash(url(key)));
     }
 
     fn try_open(&mut self) -> io::Result<bool> {
@@ -301,8 +316,8 @@ impl DiskThread {
                     self.dequeue(&key, &object);
                     self.finish_order();
                 }
-                Ok(Order::Sweep(number)) => {
-                    self.reached = number;
+                Ok(Order::Sweep(order)) => {
+                    self.reached = self.shared.index().take_sweep(&order);
                     if self.sweep.is_none() {
                         self.begin_sweep();
                     }
@@ -356,10 +371,11 @@ impl DiskThread {
     fn remove_some(&self) -> bool {
         let files = self.shared.index().take_doomed(STEP_FILES);
         let removed = files.iter().try_for_each(|file| self.shared.folder.remove(file));
+        // First, so that purges are remembered: what could not be removed is found again.
+        let removed = removed.map_err(|error| self.shared.fail(&error)).is_ok();
         let mut index = self.shared.index();
         files.iter().for_each(|file| index.forget(file));
-        drop(index);
-        removed.map_err(|error| self.shared.fail(&error)).is_ok()
+        removed
     }
 
     fn remove_all(&self) -> bool {

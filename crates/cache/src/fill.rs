@@ -84,6 +84,7 @@ struct FillState {
     pieces_at: u64,
     tail: Vec<u8>,
     len: u64,
+    trailers: Fields,
     /// Whether all of it was received, once nothing more comes.
     ended: Option<bool>,
     /// All bytes are kept, for the object.
@@ -305,6 +306,12 @@ impl Fill {
         state.wake_readers();
     }
 
+    /// The trailer fields: for the request that asked, and never stored. What decides whether a response is for all is in its
+    /// head, and they came later.
+    pub fn end(&self, trailers: Fields) {
+        self.state().trailers = trailers;
+    }
+
     /// The content as far as it was received, where all of it is kept.
     #[must_use]
     pub fn body(&self) -> Option<StoredBody> {
@@ -383,7 +390,8 @@ impl Fill {
     pub fn held_bytes(&self) -> usize {
         let state = self.state();
         let interims: usize = state.interims.iter().map(|interim| interim.fields.wire().len()).sum();
-        interims + (state.len - state.pieces_at) as usize + state.tail.capacity() - state.tail.len()
+        let fields = interims + state.trailers.wire().len();
+        fields + (state.len - state.pieces_at) as usize + state.tail.capacity() - state.tail.len()
     }
 }
 
@@ -455,6 +463,13 @@ impl FillReader {
                 Poll::Pending
             }
         }
+    }
+
+    /// The trailer fields, once [`FillReader::poll_piece`] has returned `None`; none for those who waited for another one's
+    /// response.
+    #[must_use]
+    pub fn trailers(&self) -> Fields {
+        if self.leads { self.fill.state().trailers.clone() } else { Fields::new() }
     }
 
     fn wait(&self, state: &mut FillState, cx: &Context<'_>) {

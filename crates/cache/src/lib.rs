@@ -7,6 +7,7 @@
 //!
 //! Modules, from low to high; a module uses only those above it.
 
+mod held;
 mod targeted;
 pub mod directives;
 pub mod vary;

@@ -1,6 +1,5 @@
 //! A stored response.
 
-use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
@@ -8,29 +7,12 @@ use http::{Fields, Name, Status};
 
 use crate::directives::ResponseDirectives;
 use crate::freshness::Freshness;
+use crate::held::{Account, HeldBytes};
 use crate::tags::{Indexed, Tags, strip};
 use crate::vary::RequestVariant;
 
 /// What an object costs beside its bytes: its parts of the allocator's blocks and of the tables.
 const OBJECT_BYTES: usize = 512;
-
-/// Bytes that count as held for as long as this lives: what is no longer in the store may still be on its way to slow clients.
-pub(crate) struct HeldBytes {
-    pub(crate) account: Arc<dyn Fn(u64, u64) + Send + Sync>,
-    pub(crate) bytes: u64,
-}
-
-impl fmt::Debug for HeldBytes {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} bytes", self.bytes)
-    }
-}
-
-impl Drop for HeldBytes {
-    fn drop(&mut self) {
-        (self.account)(self.bytes, 0);
-    }
-}
 
 /// A complete response.
 #[derive(Debug)]
@@ -144,10 +126,8 @@ impl Object {
     }
 
     /// The same, and its bytes count as held for as long as it lives.
-    pub(crate) fn counted(mut self, account: &Arc<dyn Fn(u64, u64) + Send + Sync>) -> Arc<Object> {
-        let bytes = self.weight_bytes();
-        account(0, bytes);
-        self.held = Some(HeldBytes { account: account.clone(), bytes });
+    pub(crate) fn counted(mut self, account: &Account) -> Arc<Object> {
+        self.held = Some(HeldBytes::new(account, self.weight_bytes()));
         Arc::new(self)
     }
 

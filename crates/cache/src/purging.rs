@@ -52,7 +52,7 @@ impl Cache {
     ///
     /// All but exact purges may take long: they are for threads that serve nothing.
     pub fn purge(&self, purge: &Purge, is_soft: bool, now_s: u64) -> Purged {
-        let on_disk = self.note_purge(purge, is_soft.then_some(now_s), true);
+        let on_disk = self.note_purge(purge, is_soft.then_some(now_s));
         self.counters.purges.fetch_add(1, Ordering::Relaxed);
         let mut sweep = Sweep::new(purge, is_soft, now_s);
         match purge {
@@ -77,7 +77,7 @@ impl Cache {
     /// Removes what is stored for a URL that an unsafe request has changed (RFC 9111 section 4.4).
     pub fn invalidate(&self, key: &[u8], now_s: u64) {
         let purge = Purge::Exact(url(key).to_vec());
-        self.note_purge(&purge, None, false);
+        self.note_purge(&purge, None);
         self.purge_urls(&mut Sweep { outcome: Outcome::Invalidated, ..Sweep::new(&purge, false, now_s) });
     }
 
@@ -86,7 +86,7 @@ impl Cache {
     #[must_use]
     pub fn invalidate_group(&self, key: &[u8], group: &[u8], now_s: u64) -> Option<Purge> {
         let purge = Purge::Group { group: group.to_vec(), origin: origin(key).to_vec() };
-        self.note_purge(&purge, None, false);
+        self.note_purge(&purge, None);
         let mut sweep = Sweep { outcome: Outcome::Invalidated, ..Sweep::new(&purge, false, now_s) };
         let mut is_all = true;
         for label in purge.labels() {
@@ -96,12 +96,12 @@ impl Cache {
     }
 
     /// From now on, what was asked for before is not stored, and nobody joins it; nothing that is on disk is found. Returns how
-    /// many responses on disk it is about, where that is known at once: those of a URL. A purge that `is_kept` holds after a
-    /// restart although the process is killed at once.
-    fn note_purge(&self, purge: &Purge, soft_at_s: Option<u64>, is_kept: bool) -> u64 {
+    /// many responses on disk it is about, where that is known at once: those of a URL. It holds after a restart, although the
+    /// process is killed at once.
+    fn note_purge(&self, purge: &Purge, soft_at_s: Option<u64>) -> u64 {
         let mut purges = self.purges();
         purges.add(purge);
-        let on_disk = self.disk.as_ref().map_or(0, |disk| disk.purge(purge, soft_at_s, is_kept));
+        let on_disk = self.disk.as_ref().map_or(0, |disk| disk.purge(purge, soft_at_s));
         drop(purges);
         self.fills().retain(|_, fill| !purge.is_of_key(&fill.key));
         on_disk

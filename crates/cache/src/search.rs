@@ -4,12 +4,14 @@
 //! What a response says counts for later requests for its path: their queries get a normal form, which the key holds.
 
 use std::collections::HashMap;
+use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use http::Fields;
 
 use crate::directives::joined;
+use crate::held::{Account, HeldBytes};
 use crate::query::{decoded, normal_query};
 use crate::targeted::{FlagOrNames, flags_and_names};
 
@@ -19,6 +21,10 @@ const FIELD_BYTES_MAX: usize = 1024;
 const PATH_BYTES_MAX: usize = 1024;
 /// Paths whose rules are remembered.
 const PATHS_MAX: usize = 1024;
+/// What one of them counts as beside its path and its names, in bytes.
+const RULE_BYTES: usize = 256;
+/// What a name of a parameter counts as beside its bytes.
+const NAME_BYTES: usize = 32;
 
 /// What a response says of the queries that it answers.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -65,6 +71,12 @@ impl SearchRule {
         (rule != SearchRule { ordered: true, params: IgnoredParams::These(Vec::new()) }).then_some(rule)
     }
 
+    /// Bytes of memory that it counts as.
+    fn weight_bytes(&self) -> usize {
+        let (IgnoredParams::These(names) | IgnoredParams::AllBut(names)) = &self.params;
+        RULE_BYTES + names.iter().map(|name| NAME_BYTES + name.len()).sum::<usize>()
+    }
+
     /// The normal form of a query; `None` where nothing of it matters.
     #[must_use]
     pub fn normal(&self, query: &[u8]) -> Option<Vec<u8>> {
@@ -77,21 +89,43 @@ impl SearchRule {
     }
 }
 
+/// A rule that is remembered, and what it counts as.
+#[derive(Debug)]
+struct RememberedRule {
+    rule: Arc<SearchRule>,
+    _held: HeldBytes,
+}
+
 /// The rules that responses have stated, by scheme, host and path.
-#[derive(Debug, Default)]
 pub struct SearchRules {
-    rules: RwLock<HashMap<Box<[u8]>, Arc<SearchRule>>>,
+    rules: RwLock<HashMap<Box<[u8]>, RememberedRule>>,
     count: AtomicUsize,
+    account: Account,
+}
+
+impl fmt::Debug for SearchRules {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SearchRules").field("rules", &self.rules).finish_non_exhaustive()
+    }
 }
 
 impl SearchRules {
+    /// None. `account` is called with the bytes held before and after each change.
+    pub(crate) fn new(account: Account) -> SearchRules {
+        SearchRules { rules: RwLock::default(), count: AtomicUsize::new(0), account }
+    }
+
     /// The rule for the path of this key, if one is known. `key` may have a query.
     #[must_use]
     pub fn find(&self, key: &[u8]) -> Option<Arc<SearchRule>> {
         if self.count.load(Ordering::Relaxed) == 0 {
             return None;
         }
-        self.rules.read().unwrap_or_else(PoisonError::into_inner).get(path_of(key)).cloned()
+        self.rules
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .get(path_of(key))
+            .map(|known| known.rule.clone())
     }
 
     /// Remembers what a response to a request with this key has said; `None` for one that said nothing.
@@ -109,7 +143,8 @@ impl SearchRules {
                 {
                     rules.remove(&other);
                 }
-                rules.insert(path.into(), Arc::new(rule));
+                let held = HeldBytes::new(&self.account, (path.len() + rule.weight_bytes()) as u64);
+                rules.insert(path.into(), RememberedRule { rule: Arc::new(rule), _held: held });
             }
             None => _ = rules.remove(path),
         }
@@ -125,6 +160,25 @@ fn path_of(key: &[u8]) -> &[u8] {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_remembered_is_counted() {
+        let held: Arc<AtomicUsize> = Arc::default();
+        let account = held.clone();
+        let rules = SearchRules::new(Arc::new(move |before, after| {
+            account.fetch_add((after as usize).wrapping_sub(before as usize), Ordering::Relaxed);
+        }));
+        for n in 0..3 * PATHS_MAX {
+            rules.learn(format!("http://a/{n}").as_bytes(), rule("params=(\"utm\" \"fbclid\")"));
+        }
+        let most = held.load(Ordering::Relaxed);
+        assert!(most > PATHS_MAX * RULE_BYTES && most < PATHS_MAX * 2 * RULE_BYTES, "{most}");
+        let known = rules.rules.read().unwrap().keys().next().unwrap().clone();
+        rules.learn(&known, None);
+        assert!(held.load(Ordering::Relaxed) < most);
+        drop(rules);
+        assert_eq!(held.load(Ordering::Relaxed), 0);
+    }
 
     fn rule(value: &str) -> Option<SearchRule> {
         SearchRule::of(&crate::object::tests::fields(&[("No-Vary-Search", value)]))
@@ -186,7 +240,7 @@ mod tests {
 
     #[test]
     fn rules_are_of_a_path_and_bounded() {
-        let rules = SearchRules::default();
+        let rules = SearchRules::new(Arc::new(|_, _| {}));
         assert!(rules.find(b"http://a/x?b").is_none());
         rules.learn(b"http://a/x?b", rule("params"));
         assert!(rules.find(b"http://a/x?c=1").is_some() && rules.find(b"http://a/y?b").is_none());

@@ -12,10 +12,11 @@ use quick_cache::{OptionsBuilder, Weighter};
 
 use crate::disk::{Disk, DiskLookup, FromDisk};
 use crate::fill::{Fill, FillReader};
+use crate::held::HeldBytes;
 use crate::key::url;
 use crate::loads::{DiskLoad, Loads};
 use crate::not_stored::NotStored;
-use crate::object::{HeldBytes, Object};
+use crate::object::Object;
 use crate::outcomes::{Outcome, Outcomes};
 use crate::purge::PurgeLog;
 use crate::search::SearchRules;
@@ -206,10 +207,10 @@ impl Cache {
             loads: Arc::default(),
             fills: Mutex::default(),
             fill_count: Arc::default(),
+            search_rules: SearchRules::new(account.clone()),
             account,
             outcomes: Outcomes::new(),
             counters: CacheCounters::default(),
-            search_rules: SearchRules::default(),
             uses: UseCounts::default(),
         }
     }
@@ -441,8 +442,7 @@ impl Cache {
     ) -> Arc<CacheEntry> {
         let bytes = ENTRY_BYTES + key.len() as u64;
         let weight = bytes + objects.iter().map(|object| object.weight_bytes()).sum::<u64>();
-        (self.account)(0, bytes);
-        let held = HeldBytes { account: self.account.clone(), bytes };
+        let held = HeldBytes::new(&self.account, bytes);
         Arc::new(CacheEntry { objects, refused, weight, _held: Some(held) })
     }
 }

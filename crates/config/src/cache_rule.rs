@@ -396,11 +396,10 @@ pub(crate) fn warn_of_set_cookie(entry: &Entry, check: &mut Checker) {
 /// Warns of lifetimes for pages of which some people should get their own.
 pub(crate) fn warn_of_pages_for_all(rules: &[CacheRule], nodes: &[Node], check: &mut Checker) {
     let bypasses_some = rules.iter().any(|rule| rule.bypass == Some(true) && !rule.cookie.is_empty());
-    let is_settled =
-        bypasses_some || rules.iter().any(|rule| rule.has_cookie_key() || rule.strips_all_cookies());
-    if is_settled {
+    if bypasses_some || rules.iter().any(CacheRule::has_cookie_key) {
         return;
     }
+    let strips_all = rules.iter().any(|rule| rule.strips_all_cookies() && !rule.is_narrow());
     for (rule, node) in rules.iter().zip(nodes) {
         let lifetime = [("ttl", rule.ttl), ("default_ttl", rule.default_ttl)];
         let given =
@@ -413,7 +412,10 @@ pub(crate) fn warn_of_pages_for_all(rules: &[CacheRule], nodes: &[Node], check: 
         {
             continue;
         }
-        let title = format!("`{}` for every path, and no rule for cookies", entry.key);
+        let title = match strips_all {
+            true => format!("`{}` and `strip_cookies` for every path", entry.key),
+            false => format!("`{}` for every path, and no rule for cookies", entry.key),
+        };
         let finding =
             check.warning(&entry.key_at, title, "clients with a session get the pages of those without");
         finding.help("let them pass: `{ cookie = \"session\", bypass = true }` as a rule of its own, with your cookie's name");

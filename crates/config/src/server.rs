@@ -44,6 +44,15 @@ pub enum AccessLog {
     Json,
 }
 
+/// Which clients get 103 (Early Hints).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EarlyHints {
+    /// Those that speak HTTP/2.
+    Http2,
+    /// All but those that speak HTTP/1.0.
+    All,
+}
+
 /// Where log lines go.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Sink {
@@ -107,6 +116,9 @@ directives! {
         /// and `/a/b` are different paths, and `files` finds nothing at `/a//b`. Slashes at the start are always
         /// merged.
         "merge_slashes" merge_slashes: bool = true, Flag;
+        /// Which clients get the interim response 103 (Early Hints) of applications and upstream servers: `"http2"`, or
+        /// `"all"`. Some clients of HTTP/1.1 take it for the response (RFC 8297 section 3).
+        "early_hints" early_hints: EarlyHints = "http2", Word(&[("http2", EarlyHints::Http2), ("all", EarlyHints::All)]);
         /// Whether the threads that serve give up the rights to write outside of the folders of temporary files and of the
         /// service's state, to start programs, and to make system calls that serving does not need (Landlock and seccomp,
         /// as far as the kernel has them). A change needs a restart or an upgrade.

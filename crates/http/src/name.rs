@@ -130,7 +130,7 @@ const fn words(name: &[u8]) -> [u64; 3] {
 }
 
 /// A known name, for the comparison with another.
-struct Known {
+struct KnownName {
     name: Name,
     len: usize,
     text: [u64; 3],
@@ -138,8 +138,9 @@ struct Known {
     cases: [u64; 3],
 }
 
-const WORDS: [Known; KNOWN.len()] = {
-    let mut all = [const { Known { name: Name::Other, len: 0, text: [0; 3], cases: [0; 3] } }; KNOWN.len()];
+const WORDS: [KnownName; KNOWN.len()] = {
+    let mut all =
+        [const { KnownName { name: Name::Other, len: 0, text: [0; 3], cases: [0; 3] } }; KNOWN.len()];
     let mut index = 0;
     while index < KNOWN.len() {
         let text = KNOWN[index].1.as_bytes();
@@ -151,7 +152,7 @@ const WORDS: [Known; KNOWN.len()] = {
             at += 1;
         }
         let cases = words(cases.split_at(text.len()).0);
-        all[index] = Known { name: KNOWN[index].0, len: text.len(), text: words(text), cases };
+        all[index] = KnownName { name: KNOWN[index].0, len: text.len(), text: words(text), cases };
         index += 1;
     }
     all
@@ -176,7 +177,9 @@ impl Name {
     #[inline(always)]
     pub(crate) fn of_words([a, b, c]: [u64; 3], len: usize) -> Name {
         let index = TABLE[place([a, b, c])] as usize;
-        let Some(Known { name, len: known_len, text, cases }) = WORDS.get(index) else { return Name::Other };
+        let Some(KnownName { name, len: known_len, text, cases }) = WORDS.get(index) else {
+            return Name::Other;
+        };
         // With the case bit of letters left out. The length too, because a zero may be a byte of the name.
         let differs = ((a ^ text[0]) & !cases[0]) | ((b ^ text[1]) & !cases[1]) | ((c ^ text[2]) & !cases[2]);
         if differs == 0 && *known_len == len { *name } else { Name::Other }

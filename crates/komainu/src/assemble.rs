@@ -15,7 +15,7 @@ use config::{Action, Config, EncodedSlashes};
 use files::Files;
 use http::{Coding, EmptySegments, Fields, Name, Status};
 use net::{Compression, Core, FieldEdits, SpillStore};
-use proxy::{Group, UpstreamEvent};
+use proxy::{Group, GroupShared, UpstreamEvent};
 
 use crate::cache_rules::{CacheRules, RoutePlace};
 use crate::cached::RouteCache;
@@ -97,6 +97,11 @@ impl ServerPlan {
         // The cores do the same later; here an error can still be returned.
         table(&plan, None, cores)?;
         Ok(plan)
+    }
+
+    /// The groups of upstream servers.
+    pub(crate) fn upstreams(&self) -> &[Arc<GroupShared>] {
+        &self.groups.shared
     }
 }
 

@@ -15,7 +15,7 @@ use cache::{
     Object, RequestFacts, SearchRule, Selected, Validated, answer, key, status, tags, vary,
 };
 use http::{BodySize, Fields, Length, Method, Name, Status};
-use net::{Core, DefaultFields, Exchange, Fault, HeadTap, Request};
+use net::{CacheOutcome, Core, DefaultFields, Exchange, Fault, HeadTap, Request};
 
 use crate::cache_request::{asked, is_unkeyed};
 use crate::cache_rules::{CacheRules, MatchedRules};
@@ -103,6 +103,7 @@ impl RouteCache {
         match lookup {
             Lookup::Fresh(object) => {
                 count(&self.cache.counters.hits);
+                x.notes().cache = Some(CacheOutcome::Hit);
                 object.count_hit();
                 let ttl_s = object.freshness().ttl_s(x.core().unix_s());
                 self.send_stored(x, &object, &status::hit(ttl_s)).await
@@ -110,6 +111,7 @@ impl RouteCache {
             Lookup::Stale(object, miss) => {
                 self.revalidate(x, &miss, origin());
                 count(&self.cache.counters.stale);
+                x.notes().cache = Some(CacheOutcome::Stale);
                 object.count_hit();
                 let ttl_s = object.freshness().ttl_s(x.core().unix_s());
                 self.send_stored(x, &object, &status::hit(ttl_s)).await
@@ -244,6 +246,7 @@ impl RouteCache {
         why: ForwardReason,
     ) -> Result<(), Fault> {
         count(&self.cache.counters.bypassed);
+        x.notes().cache = Some(CacheOutcome::Bypass);
         let request = x.request();
         let changes = !request.method().is_safe() && request.method() != Method::Connect;
         let keys = if changes { self.keys(&request, matched) } else { Vec::new() };
@@ -268,6 +271,7 @@ impl RouteCache {
             return self.pass(x, origin, miss.matched, miss.why).await;
         }
         count(&self.cache.counters.misses);
+        x.notes().cache = Some(CacheOutcome::Miss);
         let common = self.common(&x.request(), miss.matched);
         let origin = Rc::new(origin);
         // At most once more: a request that waited for what is not for it asks for itself.
@@ -301,6 +305,7 @@ impl RouteCache {
             }
             if !leads {
                 count(&self.cache.counters.collapsed);
+                x.notes().cache = Some(CacheOutcome::Collapsed);
             }
             return match head {
                 FillHead::Response(response) => send_response(x, &response, reader, miss.why).await,
@@ -311,6 +316,7 @@ impl RouteCache {
                         Validated::Unreachable => (None, "unreachable"),
                     };
                     count(&self.cache.counters.validations);
+                    x.notes().cache = Some(CacheOutcome::Validated);
                     object.count_hit();
                     let ttl_s = object.freshness().ttl_s(x.core().unix_s());
                     self.send_stored(x, &object, &status::validated(status, ttl_s, detail)).await
@@ -509,7 +515,13 @@ async fn send_response(
         return Ok(());
     }
     let mut at = 0u64;
-    while let Some(piece) = next_piece(x, &reader).await? {
+    loop {
+        let Some(piece) = next_piece(x, &reader).await? else {
+            return match selected {
+                Selected::Whole => x.end(&reader.trailers()),
+                _ => Ok(()),
+            };
+        };
         let end = at + piece.len() as u64;
         let (from, to) = (range.start.max(at), range.end.min(end));
         if from < to {
@@ -517,10 +529,9 @@ async fn send_response(
         }
         at = end;
         if at >= range.end {
-            break;
+            return Ok(());
         }
     }
-    Ok(())
 }
 
 /// The next piece; what was written before goes out ahead of a wait.

@@ -21,6 +21,7 @@ use serde_json::{Value, json};
 use ::control::CertificateStatus;
 use apps::{Launcher, ProcessInfo, Usage};
 use cache::Cache;
+use proxy::GroupShared;
 
 use crate::cache_commands;
 use crate::certificates::RunningCertificates;
@@ -124,6 +125,8 @@ pub(crate) struct ServerInfo {
     pub(crate) certificates: Arc<OnceLock<RunningCertificates>>,
     /// The cache of responses, if a route has one.
     pub(crate) cache: Box<dyn Fn() -> Option<Arc<Cache>> + Send + Sync>,
+    /// The groups of upstream servers.
+    pub(crate) upstreams: Box<dyn Fn() -> Vec<Arc<GroupShared>> + Send + Sync>,
     /// Those in files.
     pub(crate) file_certificates: Box<dyn Fn() -> Vec<FromFile> + Send + Sync>,
     /// Reads the configuration again, and waits until that is done.

@@ -134,6 +134,7 @@ pub(crate) fn options(config: &Config, descriptors: &Descriptors) -> net::Option
             idle_ms: ms(config.timeouts.idle),
             drain_ms: ms(config.timeouts.drain),
         },
+        hints_over_http1: config.early_hints == config::EarlyHints::All,
         memory: memory::budget(limits.memory_bytes_max),
         release_memory: Some(memory::release),
         ..net::Options::default()

@@ -256,6 +256,12 @@ impl ResponseSink for FillSink {
         }
     }
 
+    fn end(&self, trailers: Fields) {
+        if !self.is_answered.get() {
+            self.fill.end(trailers);
+        }
+    }
+
     fn backlog(&self) -> usize {
         usize::try_from(self.fill.backlog()).unwrap_or(usize::MAX)
     }

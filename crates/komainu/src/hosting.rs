@@ -12,7 +12,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use apps::{
-    App, AppLogLevel, Handle, LogLine, Mount, Options, ProcessInfo, Recycle, Resource, WebSockets, Workers,
+    App, AppLogLevel, Handle, LogLine, Mount, Options, ProcessInfo, Recycle, Resource, WebSockets,
+    WorkerExit, Workers,
 };
 use net::{Core, Exchange, Fault, SpillQuota, SpillStore};
 
@@ -407,6 +408,11 @@ impl Hosting {
     pub(crate) fn processes(&self) -> Vec<(String, Vec<ProcessInfo>)> {
         let apps: Vec<Arc<App>> = self.running().iter().map(|(_, app)| app.clone()).collect();
         apps.iter().map(|app| (app.name().to_owned(), app.processes())).collect()
+    }
+
+    /// The name of each application, and how many of its workers have ended in each way.
+    pub(crate) fn exits(&self) -> Vec<(String, [u64; WorkerExit::ALL.len()])> {
+        self.running().iter().map(|(_, app)| (app.name().to_owned(), app.exits())).collect()
     }
 
     /// Stops all applications, and waits for their processes to end.

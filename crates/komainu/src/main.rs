@@ -15,6 +15,7 @@ mod pages;
 mod clients;
 mod memory;
 mod metrics;
+mod exposition;
 mod sandbox;
 mod sockets;
 mod systemd;

@@ -13,7 +13,8 @@ use serde_json::Value;
 
 use crate::control::{self, ServerInfo};
 use crate::engine;
-use crate::metrics::{self, Gauges, Metrics, WorkerMetrics};
+use crate::exposition::{self, Gauges, WorkerMetrics};
+use crate::metrics::Metrics;
 use crate::notice::ErrorLog;
 
 /// Connections at the same time.
@@ -144,7 +145,7 @@ impl OperatorService {
                     true => "application/openmetrics-text; version=1.0.0; charset=utf-8",
                     false => "text/plain; version=0.0.4; charset=utf-8",
                 };
-                (kind, metrics::exposition(&operated.metrics, operated.gauges(), is_open))
+                (kind, exposition::exposition(&operated.metrics, operated.gauges(), is_open))
             })),
             b"/v1/status" => Some(Box::new(move || {
                 ("application/json", format!("{:#}\n", control::status(&operated.info)))
@@ -201,8 +202,10 @@ impl Operated {
         let workers = processes.flat_map(|(name, processes)| {
             let worker = move |process: &apps::ProcessInfo| WorkerMetrics {
                 app: name.clone(),
+                worker: process.worker,
                 state: process.state.to_string(),
                 pss_bytes: process.usage.map_or(0, |usage| usage.pss_bytes),
+                cpu_ms: process.usage.map_or(0, |usage| usage.cpu_ms),
             };
             processes.iter().map(worker).collect::<Vec<_>>()
         });
@@ -217,6 +220,8 @@ impl Operated {
             budget_bytes: info.memory.bytes_max(),
             refused: info.memory.refused(),
             workers: workers.collect(),
+            exits: info.hosting.exits(),
+            upstreams: (info.upstreams)(),
             certificates: certificates.iter().filter_map(expiry).collect(),
         }
     }

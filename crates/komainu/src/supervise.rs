@@ -289,8 +289,9 @@ fn server_info(
     let theirs = current.clone();
     let file_certificates =
         move || theirs.plan().tls.as_ref().map(|tls| tls.files().to_vec()).unwrap_or_default();
-    let theirs = current.clone();
+    let (theirs, groups) = (current.clone(), current.clone());
     Arc::new(ServerInfo {
+        upstreams: Box::new(move || groups.plan().upstreams().to_vec()),
         cache: Box::new(move || theirs.plan().cache.clone()),
         hosting: current.hosting.clone(),
         file_certificates: Box::new(file_certificates),

@@ -41,6 +41,8 @@ pub trait ResponseSink {
     fn begin(&self, status: Status, fields: Fields, length: Length, is_own_error: bool);
     /// Content.
     fn write(&self, bytes: &[u8]);
+    /// The trailer fields, after the content; not called where there are none.
+    fn end(&self, trailers: Fields);
     /// Bytes beyond what it wants to hold: while there are some, the request waits.
     fn backlog(&self) -> usize;
     /// Bytes that it holds in memory.
@@ -225,6 +227,13 @@ impl DetachedLane {
         self.offer(bytes)?;
         self.moved(bytes.len()).await;
         Ok(())
+    }
+
+    pub(crate) fn finish(&mut self, trailers: &Fields) {
+        if !trailers.is_empty() {
+            self.sink.end(trailers.clone());
+            self.weigh();
+        }
     }
 
     pub(crate) async fn send_file(

@@ -21,6 +21,7 @@ use crate::filters::{DefaultFields, FieldEdits, HeadTap};
 use crate::grpc;
 use crate::lane::Lane;
 use crate::memory::Pressure;
+use crate::notes::RequestNotes;
 use crate::page::ErrorPages;
 use crate::state::{self, ReplyState, RequestState};
 use crate::tls::TlsSession;
@@ -264,6 +265,11 @@ impl<'c> Exchange<'c> {
         self.state.label = label;
     }
 
+    /// What is reported of the request, passed on in [`crate::RequestRecord::notes`].
+    pub fn notes(&mut self) -> &mut RequestNotes {
+        &mut self.state.notes
+    }
+
     /// What makes the pages for [`Exchange::refuse`], in place of [`crate::Service::error_pages`].
     pub fn set_pages(&mut self, pages: Rc<dyn ErrorPages>) {
         self.state.pages = Some(pages);
@@ -291,7 +297,10 @@ impl<'c> Exchange<'c> {
     /// Invalid framing, a body above the limit, no progress, or a client that disconnected. The handler must return it.
     pub async fn read(&mut self) -> Result<Option<&[u8]>, Fault> {
         match self.lane.body_piece(self.state.reply != ReplyState::Unsent).await? {
-            Some((start, end)) => Ok(Some(self.lane.slice(start, end))),
+            Some((start, end)) => {
+                self.state.body_read += (end - start) as u64;
+                Ok(Some(self.lane.slice(start, end)))
+            }
             None => Ok(None),
         }
     }
@@ -349,7 +358,8 @@ impl<'c> Exchange<'c> {
         assert!(self.state.reply == ReplyState::Unsent, "a response begins once");
         let status = self.lane.final_status(status);
         let body = self.lane.begin(status, length, own, lines);
-        self.state.begun(status, body);
+        let now_us = self.core().now_us();
+        self.state.begun(now_us, status, body);
     }
 
     /// Whether the client is to get content: not for HEAD, 204 and 304.
@@ -457,6 +467,7 @@ impl<'c> Exchange<'c> {
         more: &Fields,
     ) -> Result<(), Fault> {
         self.lane.expect_own_error();
+        self.state.notes.refusal = Some(reason);
         if self.request().is_grpc_call() {
             // Its client looks for the error there, and not in the status.
             let mut fields = grpc::error(status, reason);

@@ -90,7 +90,8 @@ impl Exchange<'_> {
     pub fn upgrade(&mut self, lines: impl FnOnce(&mut Lines<'_>)) {
         assert!(self.can_switch(), "an upgrade follows the request");
         let status = self.lane.upgrade(lines);
-        self.state.begun(status, BodySize::Unknown);
+        let now_us = self.core().now_us();
+        self.state.begun(now_us, status, BodySize::Unknown);
     }
 
     /// Takes the connection from HTTP without a response of the server's own: whoever gets it answers. False where that
@@ -98,7 +99,8 @@ impl Exchange<'_> {
     pub fn take_over(&mut self) -> bool {
         let can = self.can_switch() && self.lane.take_over();
         if can {
-            self.state.begun(Status::SWITCHING_PROTOCOLS, BodySize::Unknown);
+            let now_us = self.core().now_us();
+            self.state.begun(now_us, Status::SWITCHING_PROTOCOLS, BodySize::Unknown);
         }
         can
     }
@@ -144,7 +146,10 @@ impl Exchange<'_> {
     /// As [`Exchange::read`].
     pub fn try_read(&mut self) -> Result<BodyPiece<'_>, Fault> {
         match self.lane.try_body_piece(self.state.reply != ReplyState::Unsent)? {
-            BodyChunk::Data(start, end) => Ok(BodyPiece::Data(self.lane.slice(start, end))),
+            BodyChunk::Data(start, end) => {
+                self.state.body_read += (end - start) as u64;
+                Ok(BodyPiece::Data(self.lane.slice(start, end)))
+            }
             BodyChunk::End => Ok(BodyPiece::End),
             BodyChunk::Pending => Ok(BodyPiece::Pending),
         }

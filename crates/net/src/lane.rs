@@ -333,7 +333,7 @@ impl Lane<'_> {
         match self {
             Lane::H1(conn) => conn.finish(trailers),
             Lane::Stream(stream) => stream.finish(trailers),
-            Lane::Detached(_) => {}
+            Lane::Detached(lane) => lane.finish(trailers),
         }
     }
 

@@ -44,6 +44,9 @@ pub struct Options {
     pub limits: Limits,
     /// Timeouts.
     pub timeouts: Timeouts,
+    /// Whether clients of HTTP/1.1 get 103 (Early Hints): some take it for the response (RFC 8297 section 3). Those of
+    /// HTTP/1.0 get no interim response at all. Default true.
+    pub hints_over_http1: bool,
     /// Value of the `Server` field; empty for none.
     pub server: &'static str,
     /// What may be held in memory for peers. Default no limit.
@@ -79,6 +82,7 @@ impl Default for Options {
             blocking_threads_max: 8,
             limits: Limits::default(),
             timeouts: Timeouts::default(),
+            hints_over_http1: true,
             server: "Komainu",
             memory: MemoryBudget::default(),
             tls: None,

@@ -22,6 +22,8 @@ pub(crate) struct Context {
     pub(crate) core: Core,
     pub(crate) limits: Limits,
     pub(crate) timeouts: Timeouts,
+    /// Whether clients of HTTP/1.1 get 103 (Early Hints).
+    pub(crate) hints_over_http1: bool,
     pub(crate) works: Rc<BufferPool<ServerMachine>>,
     /// The buffer in which multiplexed connections make frames, while none of them uses it.
     pub(crate) frames: Cell<Vec<u8>>,

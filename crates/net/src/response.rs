@@ -37,9 +37,11 @@ impl Conn {
         outgoing.framing.size()
     }
 
-    /// An interim response, or the one that switches protocols. A 1.0 client knows none, and gets none.
+    /// An interim response, or the one that switches protocols. A 1.0 client knows none, and gets none; others get 103 (Early
+    /// Hints) only where that is configured.
     pub(crate) fn inform(&mut self, status: Status, lines: impl FnOnce(&mut Lines<'_>)) {
-        if self.version() == Version::Http10 {
+        let is_hint = status == Status::EARLY_HINTS && !self.context().hints_over_http1;
+        if self.version() == Version::Http10 || is_hint {
             return;
         }
         let out = &mut self.work.out;

@@ -91,6 +91,11 @@ async fn shake_hands<S: Service>(mut this: Box<AwaitingHandshake<S>>) -> Option<
             // At the deadline the loop ends it.
             Ok(HandshakeStep::Writes) => _ = idle.link().stream().writable(idle.deadline_ms()).await,
             Ok(HandshakeStep::Done(tls, session)) => {
+                let counters = &this.idle.engine().context.counters;
+                match session.resumed {
+                    true => counters.tls_resumed.add(1),
+                    false => counters.tls_full.add(1),
+                }
                 return serve_after((*this.idle).secured(tls, session)).await;
             }
             Ok(HandshakeStep::Challenged) => {
@@ -106,6 +111,7 @@ async fn refuse<S: Service>(
     mut idle: Box<IdleClient<S>>,
     failure: &HandshakeFailure,
 ) -> Option<Box<dyn IdleTask>> {
+    idle.engine().context.counters.tls_failed.add(1);
     let peer: Peer = idle.peer();
     if !failure.is_gone {
         idle.engine().service.handshake_failed(peer, failure);

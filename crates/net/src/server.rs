@@ -198,6 +198,7 @@ fn run_core<S: Service>(
         core: core.clone(),
         limits: options.limits,
         timeouts: options.timeouts,
+        hints_over_http1: options.hints_over_http1,
         works: Rc::new(BufferPool::new(core.memory(), POOL_BYTES_MAX)),
         frames: Cell::default(),
         tls: options.tls.clone(),

@@ -14,6 +14,7 @@ use crate::detached::{self, DetachedLane, DetachedRequest, ResponseSink};
 use crate::exchange::{Exchange, Request};
 use crate::fault::Fault;
 use crate::lane::Lane;
+use crate::notes::RequestNotes;
 use crate::page::{ErrorPages, PlainText};
 use crate::permit::Context;
 use crate::source::{GONE, Source};
@@ -52,6 +53,12 @@ pub struct RequestRecord<'x> {
     pub body_bytes: u64,
     /// From the whole head to the end of the handler's work, in microseconds: what is served in one turn of the engine takes 0.
     pub duration_us: u64,
+    /// From the whole head to the head of the response, in microseconds; 0 where there was none.
+    pub first_byte_us: u64,
+    /// Content bytes of the request that were read.
+    pub request_bytes: u64,
+    /// What handlers have reported of it.
+    pub notes: &'x RequestNotes,
     /// What [`Exchange::set_label`] was given; 0 by default.
     pub label: usize,
     /// Why it did not end well.
@@ -63,7 +70,7 @@ pub struct RequestRecord<'x> {
 impl RequestState {
     /// What there is to say about the request now that it is over.
     pub(crate) fn record<'x>(
-        &self,
+        &'x self,
         request: Option<Request<'x>>,
         fault: Option<&'x Fault>,
         core: &Core,
@@ -75,6 +82,9 @@ impl RequestState {
             status: self.status,
             body_bytes: self.body_sent,
             duration_us: core.now_us().saturating_sub(self.started_us),
+            first_byte_us: self.begun_us.saturating_sub(self.started_us),
+            request_bytes: self.body_read,
+            notes: &self.notes,
             label: self.label,
             fault,
             unix_s: core.unix_s(),

@@ -7,6 +7,7 @@ use http::{BodySize, EmptySegments, Status};
 use crate::address::{Client, Peer};
 use crate::fault::Fault;
 use crate::filters::Filters;
+use crate::notes::RequestNotes;
 use crate::page::ErrorPages;
 use crate::tls::TlsSession;
 
@@ -34,12 +35,17 @@ pub(crate) struct RequestState {
     pub(crate) empty_segments: EmptySegments,
     /// When its head was whole.
     pub(crate) started_us: u64,
+    /// When its response began; 0 before that.
+    pub(crate) begun_us: u64,
     /// What it is counted under: the service's own numbers.
     pub(crate) label: usize,
     pub(crate) reply: ReplyState,
     pub(crate) status: Status,
     /// Content bytes of the response.
     pub(crate) body_sent: u64,
+    /// Content bytes of the request that were read.
+    pub(crate) body_read: u64,
+    pub(crate) notes: RequestNotes,
     /// What the response passes on its way out. The filters stay when a handler fails: the answer to that is the site's too.
     pub(crate) filters: Filters,
     /// What makes the pages of errors, once the request's site is known.
@@ -56,10 +62,13 @@ impl RequestState {
             tls: None,
             empty_segments: EmptySegments::Merge,
             started_us,
+            begun_us: 0,
             label: 0,
             reply: ReplyState::Unsent,
             status: Status::OK,
             body_sent: 0,
+            body_read: 0,
+            notes: RequestNotes::default(),
             filters: Filters::default(),
             pages: None,
             handler_bytes: 0,
@@ -67,7 +76,8 @@ impl RequestState {
     }
 
     /// A response head of that status has been sent, and so much body follows.
-    pub(crate) fn begun(&mut self, status: Status, body: BodySize) {
+    pub(crate) fn begun(&mut self, now_us: u64, status: Status, body: BodySize) {
+        self.begun_us = now_us;
         self.status = status;
         self.reply = ReplyState::Body(body);
     }

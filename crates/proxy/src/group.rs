@@ -12,6 +12,7 @@ use net::{Core, H2Request, H2Stream, HeldBuffers, SpillError};
 
 use crate::check;
 use crate::choose::{Balancer, Requester, Selection};
+use crate::counts::UpstreamCounters;
 use crate::dial::{Beside, DialOptions, beside, dial};
 use crate::failure::AttemptFailure;
 use crate::h2_pool::H2Pool;
@@ -89,6 +90,10 @@ pub(crate) struct GroupState {
     pools: Vec<Rc<CorePool>>,
     /// The same, of HTTP/2 connections; empty for servers that are asked over HTTP/1.
     h2_pools: Vec<H2Pool>,
+    /// What this core counts of each server.
+    pub(crate) counters: Vec<Arc<UpstreamCounters>>,
+    /// The URL of each server.
+    pub(crate) shown: Vec<Rc<str>>,
     buffers: Rc<UpstreamBuffers>,
     pub(crate) balancer: Balancer,
     pub(crate) budget: Cell<RetryBudget>,
@@ -116,6 +121,8 @@ impl Group {
             report,
             pools: shared.servers.iter().map(|it| Rc::new(CorePool::new(core, &it.idle))).collect(),
             h2_pools: shared.servers.iter().map(|_| H2Pool::new(core, &options.keep_alive)).collect(),
+            counters: shared.servers.iter().map(|server| server.counts.take()).collect(),
+            shown: (0..shared.count()).map(|server| shared.shown(server).into()).collect(),
             buffers: pool(core.memory()),
             balancer: Balancer::new(core.now_ms() ^ std::ptr::from_ref(core) as u64),
             budget: Cell::new(RetryBudget::full()),
@@ -156,8 +163,12 @@ impl GroupState {
         self.report(&UpstreamEvent::HealthChange { server: self.shared.shown(server), turn });
     }
 
-    /// A response head has arrived, `ms` after its request was ready to be sent.
-    pub(crate) fn answered(&self, selection: &Selection<'_>, ms: u64, reused: bool) {
+    /// A response head of that status has arrived, `us` after its request was ready to be sent.
+    pub(crate) fn answered(&self, selection: &Selection<'_>, status: Status, us: u64, reused: bool) {
+        let (counters, ms) = (&self.counters[selection.server], us / 1_000);
+        counters.head.observe(us);
+        counters.statuses[Some(usize::from(status.code() / 100)).filter(|class| *class < 6).unwrap_or(0)]
+            .add(1);
         if !self.shared.options.servers[selection.server].http2 {
             self.pools[selection.server].learn(ms, reused);
         }
@@ -175,14 +186,18 @@ impl GroupState {
 
     /// A request has failed; counts against the server if that is the cause.
     pub(crate) fn failed(&self, selection: &Selection<'_>, failure: &AttemptFailure) {
+        self.counters[selection.server].failed(failure);
         if failure.is_the_servers() && selection.failed() {
+            self.counters[selection.server].ejections.add(1);
             self.report_change(selection.server, HealthChange::Ejected);
         }
     }
 
     /// Counts a request under way on a server until the result is dropped.
-    pub(crate) fn use_one(&self, server: usize) -> InUse<'_> {
-        self.pools[server].use_one()
+    pub(crate) fn use_one(&self, server: usize) -> UpstreamInUse<'_> {
+        let counters = &*self.counters[server];
+        counters.requests.add(1);
+        UpstreamInUse { _in_use: self.pools[server].use_one(), counters }
     }
 
     /// A kept connection to a server, if there is one.
@@ -217,7 +232,9 @@ impl GroupState {
         let how = DialOptions { turn: self.turn(), preface: &preface, http2: false };
         // Boxed, as it is seldom: what it needs would make the future of every request larger.
         let dialling = Box::pin(dial(&self.core, options, server, upstream, &how, deadline_ms));
+        let since_us = self.core.now_us();
         let (link, address) = dialling.await?;
+        self.counters[server].connect.observe(self.core.now_us() - since_us);
         // Only now: what waits for the server's listen queue does not wait for a worker.
         let room: Beside<'_> = RefCell::new(Some(Box::pin(pool.make_room(u64::MAX))));
         Ok((UpstreamConnection::new(link, address, HeldBuffers::take(&self.buffers)), room))
@@ -268,7 +285,9 @@ impl GroupState {
     async fn dial_shared(&self, server: usize, deadline_ms: u64) -> Result<(), AttemptFailure> {
         let (options, upstream) = (&self.shared.options, &self.shared.servers[server]);
         let how = DialOptions { turn: self.turn(), preface: b"", http2: true };
+        let since_us = self.core.now_us();
         let (link, address) = dial(&self.core, options, server, upstream, &how, deadline_ms).await?;
+        self.counters[server].connect.observe(self.core.now_us() - since_us);
         self.h2_pools[server].add(link, address);
         Ok(())
     }
@@ -302,6 +321,26 @@ impl GroupState {
             (Some(names), Some(address)) => names.has(address),
             _ => true,
         }
+    }
+}
+
+impl Drop for GroupState {
+    fn drop(&mut self) {
+        for (server, counters) in self.shared.servers.iter().zip(self.counters.drain(..)) {
+            server.counts.release(counters);
+        }
+    }
+}
+
+/// A request to a server, as long as it is under way.
+pub(crate) struct UpstreamInUse<'g> {
+    _in_use: InUse<'g>,
+    counters: &'g UpstreamCounters,
+}
+
+impl Drop for UpstreamInUse<'_> {
+    fn drop(&mut self) {
+        self.counters.ended.add(1);
     }
 }
 

@@ -18,6 +18,7 @@ pub mod balance;
 pub mod health;
 pub mod gate;
 mod failure;
+mod counts;
 mod retry;
 mod names;
 mod upstream_connection;
@@ -34,6 +35,7 @@ mod choose;
 mod group;
 mod proxy;
 
+pub use counts::{FAILURE_REASONS, UpstreamCounters};
 pub use group::{EventSink, Group, HealthChange, UpstreamError, UpstreamEvent};
 pub use options::{GroupOptions, RouteOptions};
 pub use proxy::{FetchError, FetchLimits, FetchRequest, FetchResponse, Proxy};

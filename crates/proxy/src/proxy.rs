@@ -1,5 +1,6 @@
 //! The proxy on one core: requests in, attempts out, and what is done when one fails.
 
+use std::cell::Cell;
 use std::hash::{BuildHasher, RandomState};
 use std::rc::Rc;
 use std::sync::{Arc, OnceLock};
@@ -104,14 +105,19 @@ impl Proxy {
             self.read_ahead(x, &mut attempts).await?;
         }
         loop {
+            let since_us = self.group.core.now_us();
             let alone = self.group.balancer.alone(&self.group.shared, &self.group.core);
-            let (selection, is_new) = match alone.filter(|_| attempts.same.is_none()) {
-                Some(selection) => (selection, false),
-                None => match self.select(x, &mut attempts).await {
-                    Ok(selected) => selected,
-                    Err(SelectError::Left) => return Err(Fault::Gone),
-                    Err(SelectError::NoServer(no_server)) => return refuse(x, no_server).await,
-                },
+            let selected = match alone.filter(|_| attempts.same.is_none()) {
+                Some(selection) => Ok((selection, false)),
+                None => self.select(x, &mut attempts).await,
+            };
+            let queue_us = self.group.core.now_us() - since_us;
+            let notes = x.notes();
+            notes.queue_us = Some(notes.queue_us.unwrap_or(0) + queue_us);
+            let (selection, is_new) = match selected {
+                Ok(selected) => selected,
+                Err(SelectError::Left) => return Err(Fault::Gone),
+                Err(SelectError::NoServer(no_server)) => return refuse(x, no_server).await,
             };
             let failure = match self.attempt(x, &selection, &mut attempts, is_new).await {
                 Ok(()) => return Ok(()),
@@ -221,22 +227,29 @@ impl Proxy {
     ) -> Result<(), AttemptFailure> {
         let (group, rules, server) = (&self.group, &self.rules, selection.server);
         attempts.count += u32::from(!is_new);
+        let notes = x.notes();
+        notes.attempts += 1;
+        notes.upstream = Some(group.shown[server].clone());
         let _in_use = group.use_one(server);
         let waits = x.awaits_continue()?;
-        let (mut side, sent, room) = match self.reach_kept(x, waits, server, is_new)? {
-            Some((side, sent)) => (side, sent, Beside::default()),
-            None => {
-                // Boxed, as it is seldom: what it needs would make the future of every request larger.
-                let reached = Box::pin(self.reach(x, waits, server, is_new, self.connect_by_ms(attempts)));
-                let Reached { side, room, sent } = reached.await?;
-                (side, sent, room)
-            }
+        let since_us = group.core.now_us();
+        let Reached { mut side, room, sent } = match self.reach_kept(x, waits, server, is_new)? {
+            Some(reached) => reached,
+            // Boxed, as it is seldom: what it needs would make the future of every request larger.
+            None => Box::pin(self.reach(x, waits, server, is_new, self.connect_by_ms(attempts))).await?,
         };
-        let (asked_ms, reused) = (group.core.now_ms(), side.is_reused());
+        let (asked_us, reused) = (group.core.now_us(), side.is_reused());
+        if !reused {
+            let notes = x.notes();
+            notes.connect_us = Some(notes.connect_us.unwrap_or(0) + asked_us - since_us);
+        }
         let cookie = set_cookie(x, selection);
-        let answered = || {
+        let head_us = Cell::new(None);
+        let answered = |status| {
             room.take();
-            group.answered(selection, group.core.now_ms() - asked_ms, reused);
+            let us = group.core.now_us() - asked_us;
+            head_us.set(Some(us));
+            group.answered(selection, status, us, reused);
         };
         let options = RelayOptions {
             options: &rules.options,
@@ -251,7 +264,9 @@ impl Proxy {
             answered: &answered,
         };
         let mut relay = Relay::new(x, &mut side, &options, &mut attempts.kept, sent);
-        let outcome = beside(&room, relay.run()).await?;
+        let outcome = beside(&room, relay.run()).await;
+        x.notes().upstream_us = head_us.get();
+        let outcome = outcome?;
         drop(room);
         group.succeeded(selection);
         match outcome {
@@ -280,6 +295,9 @@ impl Proxy {
             let (status, reason) = retry::answer(failure);
             let status = (next == RetryDecision::GiveUp).then_some(status);
             self.report(requester, Some(selection.server), reason, status);
+        }
+        if next != RetryDecision::GiveUp && failure.is_failure() {
+            self.group.counters[selection.server].retries.add(1);
         }
         match next {
             RetryDecision::Fresh => attempts.same = Some(selection),

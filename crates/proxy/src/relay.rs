@@ -75,7 +75,7 @@ pub(crate) struct RelayOptions<'p> {
     /// Called, at most once a minute, when a response cannot be written to a temporary file.
     pub(crate) refused: &'p dyn Fn(&SpillError),
     /// Called once, when the upstream's response head has arrived.
-    pub(crate) answered: &'p dyn Fn(),
+    pub(crate) answered: &'p dyn Fn(Status),
 }
 
 /// The relay of one attempt.
@@ -372,7 +372,7 @@ impl<'r, 'c> Relay<'r, 'c> {
             return Err(AttemptFailure::Refused(status));
         }
         let length = head.body_length(self.method);
-        (self.plan.answered)();
+        (self.plan.answered)(status);
         let rules = self.plan.response;
         let ask = TemplateContext::of(&self.x.request(), self.plan.upstream);
         let prepared = rules.prepare(head, bytes, &ask);

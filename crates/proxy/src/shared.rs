@@ -5,6 +5,7 @@ use std::sync::atomic::AtomicBool;
 
 use net::{TlsClient, TlsClientOptions};
 
+use crate::counts::{UpstreamCounters, UpstreamCounts};
 use crate::gate::ConnectionLimiter;
 use crate::hash::hash;
 use crate::health::{Health, ServerState};
@@ -41,6 +42,8 @@ pub(crate) struct Upstream {
     pub(crate) tls_http2: Option<TlsClient>,
     /// Idle connections to it, which other groups that ask it share.
     pub(crate) idle: Arc<IdleEntry>,
+    /// What the cores count of it, also for other groups that ask it.
+    pub(crate) counts: Arc<UpstreamCounts>,
     /// Its URL.
     shown: String,
 }
@@ -94,7 +97,11 @@ impl GroupShared {
                 upstream.idle = other.idle.clone();
             }
         }
-        for upstream in &shared.servers {
+        for upstream in &mut shared.servers {
+            let mut same = beside.iter().chain(before).flat_map(|other| &other.servers);
+            if let Some(other) = same.find(|other| other.shown == upstream.shown) {
+                upstream.counts = other.counts.clone();
+            }
             let mut others = before.iter().flat_map(|other| other.servers.iter().map(move |it| (other, it)));
             if let Some((other, it)) = others.find(|(_, it)| it.shown == upstream.shown) {
                 let checked = shared.options.check.is_some() && other.options.check == shared.options.check;
@@ -120,6 +127,12 @@ impl GroupShared {
     #[must_use]
     pub fn shown(&self, server: usize) -> &str {
         &self.servers[server].shown
+    }
+
+    /// What the cores have counted of a server. Groups that ask the same URL count together.
+    #[must_use]
+    pub fn counters(&self, server: usize) -> Vec<Arc<UpstreamCounters>> {
+        self.servers[server].counts.all()
     }
 
     /// How a server stands at a time of the cores' clock.
@@ -188,6 +201,7 @@ impl Upstream {
             tls,
             tls_http2,
             idle: Arc::default(),
+            counts: Arc::default(),
             shown,
         })
     }

@@ -8,6 +8,7 @@ use super::{PoolEvent, ProcessRole, WorkerPlace, WorkerPool, WorkerProcess, Work
 use crate::child::{ChildProcess, ProcessEnd};
 use crate::log::AppLogLevel;
 use crate::mail::{KillReason, lock};
+use crate::process::WorkerExit;
 
 /// The signal that asks a process for its stack before it is killed: `KOMAINU_SIGNAL_WHERE`.
 const WHERE: Signal = Signal::STKFLT;
@@ -42,9 +43,20 @@ impl WorkerPool {
                 };
                 *lock(&self.shared.processes[at]) = None;
                 let end = worker.child.end();
-                events.push(PoolEvent::Died { place: at, by_itself: end.by_itself });
+                let exit = self.exit(at, &worker, end.well);
+                events.push(PoolEvent::Died { place: at, by_itself: end.by_itself, exit });
                 self.judge(at, &worker, end, now, events);
             }
+        }
+    }
+
+    fn exit(&self, at: usize, worker: &WorkerProcess, well: bool) -> WorkerExit {
+        match worker.state {
+            WorkerState::Leaving => WorkerExit::Retired,
+            WorkerState::Killed => WorkerExit::Killed,
+            WorkerState::Starting => WorkerExit::NotStarted,
+            _ if well && self.requests(at) > 0 => WorkerExit::Retired,
+            WorkerState::Ready | WorkerState::Recycling | WorkerState::Ending => WorkerExit::Crashed,
         }
     }
 

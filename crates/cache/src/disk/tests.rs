@@ -272,6 +272,72 @@ fn a_purge_holds_at_once_and_after_a_restart() {
 }
 
 #[test]
+fn what_an_unsafe_request_has_changed_stays_away_after_kill_9() {
+    let folder = Folder::new();
+    let first = rig(&folder);
+    first.put("http://a/1", &[("Cache-Groups", "\"g\"")], "one");
+    first.put("http://a/2", &[("Cache-Groups", "\"g\"")], "two");
+    first.settle();
+    // Nothing can be removed any more, so that its files are found at the next start.
+    *first.folder.fault.lock().unwrap() = Some(io::ErrorKind::Other);
+    first.cache.invalidate(b"http://a/1", 104);
+    let killed = folder.killed();
+    assert_eq!(killed.files().len(), 2);
+    let second = rig(&killed);
+    assert_eq!((second.body("http://a/1"), second.body("http://a/2").is_some()), (None, true));
+    let _ = first.cache.invalidate_group(b"http://a/3", b"g", 105);
+    assert_eq!(rig(&folder.killed()).body("http://a/2"), None);
+}
+
+#[test]
+fn a_million_purges_hold_nothing() {
+    let folder = Folder::new();
+    let rig = rig(&folder);
+    rig.put("http://a/stays", &[], "stays");
+    rig.settle();
+    let url = |n: usize| Purge::Exact(format!("http://a/{n}").into_bytes());
+    let held = rig.held.load(Ordering::Relaxed);
+    for n in 0..1_000_000 {
+        rig.cache.purge(&url(n), n % 2 == 0, 104);
+    }
+    // What is not there is not remembered, on disk neither.
+    assert!(rig.disk().shared.index().purges().is_empty() && rig.disk().is_settled());
+    assert_eq!(rig.held.load(Ordering::Relaxed), held);
+    assert_eq!(fs::metadata(folder.0.join("purges")).unwrap().len(), 0);
+    assert!(rig.body("http://a/stays").is_some());
+    // What cannot be known without looking into every file is: while the thread is slow, up to a limit.
+    let slow = rig.disk().shared.purges();
+    for n in 0..10_000 {
+        rig.disk().shared.index().purge(&Purge::Tag { tag: format!("{n}").into_bytes(), host: None }, None);
+    }
+    assert!(rig.disk().shared.index().purges().len() <= 1024);
+    drop(slow);
+    for n in 0..10_000 {
+        rig.cache.purge(&Purge::Tag { tag: format!("{n}").into_bytes(), host: None }, false, 104);
+        assert!(rig.disk().shared.queued.load(Ordering::Relaxed) <= 2, "one waits, and one is carried out");
+        assert!(fs::metadata(folder.0.join("purges")).unwrap().len() < 4096 * 64);
+    }
+    rig.settle();
+    assert_eq!(rig.body("http://a/stays"), None, "too many purges are a purge of everything");
+}
+
+#[test]
+fn a_purge_of_what_waits_to_be_written_is_remembered() {
+    let folder = Folder::new();
+    let rig = rig(&folder);
+    for n in 0..200 {
+        // Each time it waits, is written, or both.
+        rig.put("http://a/1", &[], &content(n));
+        rig.cache.purge(&Purge::of_url("http://a/1").unwrap(), false, 104);
+        assert_eq!(rig.body("http://a/1"), None);
+    }
+    let killed = folder.killed();
+    assert_eq!(super::tests::rig(&killed).body("http://a/1"), None);
+    rig.settle();
+    assert_eq!((rig.body("http://a/1"), folder.files().len()), (None, 0));
+}
+
+#[test]
 fn a_soft_purge_leaves_it_stale() {
     let folder = Folder::new();
     let first = rig(&folder);

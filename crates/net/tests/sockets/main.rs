@@ -4,6 +4,7 @@
 mod rig;
 mod bind;
 mod drain;
+mod laws;
 mod limits;
 mod slow;
 #[path = "../support/slow_client.rs"]

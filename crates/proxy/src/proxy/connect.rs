@@ -44,12 +44,15 @@ impl Proxy {
         waits: bool,
         server: usize,
         is_new: bool,
-    ) -> Result<Option<(UpstreamSide, SentHead)>, AttemptFailure> {
+    ) -> Result<Option<Reached<'_>>, AttemptFailure> {
         if is_new || self.group.shared.options.servers[server].http2 {
             return Ok(None);
         }
         match self.group.take_kept(requester, server) {
-            Some(connection) => self.send_head(requester, waits, server, connection).map(Some),
+            Some(connection) => {
+                let (side, sent) = self.send_head(requester, waits, server, connection)?;
+                Ok(Some(Reached { side, room: RefCell::new(None), sent }))
+            }
             None => Ok(None),
         }
     }

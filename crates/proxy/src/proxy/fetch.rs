@@ -202,7 +202,7 @@ impl Proxy {
         let _in_use = group.use_one(selection.server);
         let reached = self.reach(request, false, selection.server, is_new, connect_by_ms).await?;
         let Reached { mut side, room, .. } = reached;
-        let (asked_ms, reused) = (group.core.now_ms(), side.is_reused());
+        let (asked_us, reused) = (group.core.now_us(), side.is_reused());
         if !request.body.is_empty() {
             side.add(&request.body);
             side.finish(Fields::new);
@@ -223,7 +223,7 @@ impl Proxy {
             return Err(AttemptFailure::Refused(status));
         }
         drop(room);
-        group.answered(selection, group.core.now_ms() - asked_ms, reused);
+        group.answered(selection, status, group.core.now_us() - asked_us, reused);
         Ok(sent)
     }
 }

@@ -53,6 +53,7 @@ impl Rig {
             core: core.clone(),
             limits,
             timeouts,
+            hints_over_http1: true,
             tls: None,
             works: Rc::default(),
             frames: Cell::default(),

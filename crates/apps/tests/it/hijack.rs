@@ -1,0 +1,204 @@
+//! Rack's full hijack: connections that an application takes over, and what surrounds them.
+
+use std::io::{Read, Write};
+use std::net::Shutdown;
+use std::path::Path;
+
+use crate::rig::{Client, Rig, is_alive, modules, one_worker, until};
+use apps::Options;
+
+/// Serves `tests/ruby/FILE` with one worker that answers one request at a time.
+fn ruby(file: &str, adapt: impl FnOnce(&mut Options)) -> Rig {
+    let worker = modules("ruby").join("worker.rb");
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/ruby").join(file);
+    let mut options = Options::new("shop", vec!["ruby".into(), worker.into(), file.into()]);
+    options.stop_ms_max = 5_000;
+    options.hijacked_ms = Some(600_000);
+    one_worker(&mut options);
+    adapt(&mut options);
+    Rig::start(options)
+}
+
+fn open(rig: &Rig, path: &str) -> Client {
+    let mut client = rig.connect();
+    client.send(format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n"));
+    client.through("X-From: the-application\r\n\r\n");
+    client
+}
+
+fn says(client: &mut Client, text: &str) {
+    // Both ways at once: what comes back is read while the rest is sent.
+    let mut sends = client.stream.try_clone().unwrap();
+    let bytes = text.as_bytes().to_vec();
+    let sent = std::thread::spawn(move || sends.write_all(&bytes).unwrap());
+    assert_eq!(client.take(text.len()), text.as_bytes());
+    sent.join().unwrap();
+}
+
+#[test]
+fn bytes_go_both_ways_and_the_worker_is_free() {
+    let rig = ruby("hijack.ru", |_| {});
+    let mut clients: Vec<_> = (0..20).map(|_| open(&rig, "/echo")).collect();
+    rig.get("/").expect(200, "plain");
+    for client in &mut clients {
+        says(client, "hello");
+        says(client, &"y".repeat(300_000));
+    }
+    rig.get("/").expect(200, "plain");
+    // One side's end is passed on, and what was sent before it arrives.
+    let mut client = clients.pop().unwrap();
+    client.send("the last");
+    client.stream.shutdown(Shutdown::Write).unwrap();
+    assert_eq!(client.rest(), b"the last");
+    rig.logged("echo ended");
+    // A request with a body, and bytes sent at once behind it.
+    let mut client = rig.connect();
+    client.send("POST /echo HTTP/1.1\r\nHost: a\r\nContent-Length: 4\r\n\r\nbodyand more");
+    client.through("\r\n\r\n");
+    assert_eq!(client.take(12), b"bodyand more");
+}
+
+#[test]
+fn what_goes_wrong_around_it() {
+    let rig = ruby("hijack.ru", |_| {});
+    assert_eq!(open(&rig, "/twice").rest(), b"the request is over");
+    assert_eq!(open(&rig, "/fail").rest(), b"before it failed");
+    rig.logged("on purpose, after all");
+    rig.get("/begun").expect(200, "true true");
+    // The worker's death ends what it had taken over, and nothing else.
+    let first = rig.ready(1);
+    assert_eq!(open(&rig, "/die").rest(), b"");
+    until("another worker", || rig.pids("ready").first().is_some_and(|pid| *pid != first[0]));
+    rig.get("/").expect(200, "plain");
+}
+
+/// Other requests share the connection.
+#[test]
+fn a_connection_of_http_2_is_not_taken_over() {
+    let rig = ruby("hijack.ru", |_| {});
+    let curl = |path: &str| {
+        let url = format!("http://{}{path}", rig.address);
+        let curl = std::process::Command::new("curl")
+            .args(["-s", "--http2-prior-knowledge", "-w", " %{http_version} %{http_code}", &url])
+            .output()
+            .unwrap();
+        String::from_utf8_lossy(&curl.stdout).into_owned()
+    };
+    // The environment says so.
+    assert_eq!(curl("/begun"), "false false 2 200");
+    let unasked = curl("/unasked");
+    assert!(unasked.ends_with(" 2 502"), "{unasked}");
+    rig.logged("it wants to take over a connection of HTTP/2");
+    rig.get("/").expect(200, "plain");
+}
+
+#[test]
+fn lint_finds_nothing() {
+    let rig = ruby("hijack.ru", |options| options.env.push(("LINT".into(), "1".into())));
+    says(&mut open(&rig, "/echo"), "through Rack::Lint");
+    assert!(!rig.log().contains("Lint"), "{}", rig.log());
+}
+
+#[test]
+fn an_application_that_never_reads_or_closes_is_cut_off() {
+    let rig = ruby("hijack.ru", |options| options.hijacked_ms = Some(500));
+    let mut client = rig.connect();
+    client.send("GET /never HTTP/1.1\r\nHost: a\r\n\r\n");
+    // As much as both ends of the way hold, and no more.
+    client.stream.set_nonblocking(true).unwrap();
+    let (mut sent, piece) = (0, vec![b'x'; 65_536]);
+    let stalled = loop {
+        match client.stream.write(&piece) {
+            Ok(len) => sent += len,
+            Err(error) => break error,
+        }
+        assert!(sent < 64 << 20, "it is taken without end");
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    };
+    assert!(stalled.kind() == std::io::ErrorKind::WouldBlock, "{stalled}");
+    client.stream.set_nonblocking(false).unwrap();
+    let mut rest = Vec::new();
+    // A reset, as it had sent more than was read.
+    let _ = client.stream.read_to_end(&mut rest);
+    assert!(rest.is_empty());
+    rig.get("/").expect(200, "plain");
+}
+
+#[test]
+fn a_client_that_never_reads_holds_the_application_back() {
+    let rig = ruby("hijack.ru", |_| {});
+    let client = open(&rig, "/flood");
+    rig.logged("the flood stands still");
+    rig.get("/").expect(200, "plain");
+    drop(client);
+    rig.logged("flood ended after ");
+    let log = rig.log();
+    let count = log.split("flood ended after ").nth(1).unwrap().split_whitespace().next().unwrap();
+    assert!(count.parse::<u64>().unwrap() < 64 << 20, "{count} bytes are taken without a reader");
+}
+
+#[test]
+fn a_worker_that_is_replaced_waits_for_its_connections() {
+    let rig = ruby("hijack.ru", |_| {});
+    let first = rig.ready(1)[0];
+    let mut client = open(&rig, "/echo");
+    rig.app.reload();
+    until("the next generation", || rig.pids("ready").first().is_some_and(|pid| *pid != first));
+    rig.get("/").expect(200, "plain");
+    says(&mut client, "still here");
+    drop(client);
+    until("the old worker leaves", || !is_alive(first));
+    // One that never closes has until the worker is killed.
+    let second = rig.ready(1)[0];
+    let mut client = rig.connect();
+    client.send("GET /never HTTP/1.1\r\nHost: a\r\n\r\n");
+    rig.get("/").expect(200, "plain");
+    rig.app.reload();
+    assert_eq!(client.rest(), b"");
+    until("the old worker is killed", || !is_alive(second));
+}
+
+#[test]
+fn where_nothing_may_be_taken_over_the_client_is_reported() {
+    let rig = ruby("hijack.ru", |options| options.hijacked_ms = None);
+    assert_eq!(rig.get("/echo").status, 502);
+    rig.get("/").expect(200, "plain");
+}
+
+#[test]
+fn action_cable() {
+    let rig = ruby("cable.ru", |_| {});
+    let mut clients: Vec<_> = (0..3)
+        .map(|_| {
+            let mut client = rig.connect();
+            client.send(
+                "GET /cable HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
+                 Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\
+                 Sec-WebSocket-Protocol: actioncable-v1-json\r\nOrigin: http://a\r\n\r\n",
+            );
+            let head = client.through("\r\n\r\n");
+            assert!(head.contains(" 101 ") && head.contains("s3pPLMBiTxaQ9kYGzzhZRbK+xOo="), "{head}");
+            client.through("{\"type\":\"welcome\"}");
+            client.send(masked(r#"{"command":"subscribe","identifier":"{\"channel\":\"EchoChannel\"}"}"#));
+            client.through("confirm_subscription");
+            client
+        })
+        .collect();
+    rig.get("/").expect(200, "plain");
+    clients[0].send(masked(
+        r#"{"command":"message","identifier":"{\"channel\":\"EchoChannel\"}","data":"{\"action\":\"speak\",\"text\":\"to all\"}"}"#,
+    ));
+    for client in &mut clients {
+        client.through("\"said\":\"to all\"");
+    }
+}
+
+/// A text frame of a client's; the mask is zeros.
+fn masked(text: &str) -> Vec<u8> {
+    let len = text.len();
+    let head = match len {
+        ..126 => vec![0x81, 0x80 | len as u8],
+        _ => vec![0x81, 0x80 | 126, (len >> 8) as u8, len as u8],
+    };
+    [head, vec![0; 4], text.as_bytes().to_vec()].concat()
+}

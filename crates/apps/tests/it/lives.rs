@@ -1,0 +1,485 @@
+//! The lives of worker processes: load, death, replacement, reload; and what requests see of it.
+
+use std::collections::HashSet;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread::JoinHandle;
+
+use crate::rig;
+use crate::rig::{Rig, is_alive, kill, scratch, until};
+use apps::{Recycle, Workers};
+
+fn workers(min: usize, max: usize) -> Workers {
+    Workers { min, max }
+}
+
+/// Clients that ask for one path over and over; returns the number of answers of each kind.
+struct Load {
+    stop: Arc<AtomicBool>,
+    good: Arc<AtomicUsize>,
+    threads: Vec<JoinHandle<Vec<u16>>>,
+}
+
+impl Load {
+    fn start(rig: &Rig, clients: usize, path: &'static str) -> Load {
+        let (stop, good) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
+        let threads = (0..clients).map(|_| {
+            let (mut client, stop, good) = (rig.connect(), stop.clone(), good.clone());
+            std::thread::spawn(move || {
+                let mut bad = Vec::new();
+                while !stop.load(Ordering::Relaxed) {
+                    match client.get(path).status {
+                        200 => _ = good.fetch_add(1, Ordering::Relaxed),
+                        other => bad.push(other),
+                    }
+                }
+                bad
+            })
+        });
+        let threads = threads.collect();
+        Load { stop, good, threads }
+    }
+
+    /// Waits for so many more good answers.
+    fn wait_for_good(&self, answers: usize) {
+        let before = self.good.load(Ordering::Relaxed);
+        until("more answers", || self.good.load(Ordering::Relaxed) >= before + answers);
+    }
+
+    /// Ends it; the statuses other than 200.
+    fn finish(self) -> Vec<u16> {
+        self.stop.store(true, Ordering::Relaxed);
+        self.threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
+    }
+}
+
+/// An application that can be written again.
+struct Changing(PathBuf);
+
+impl Changing {
+    fn new(name: &str, text: &str) -> Changing {
+        let file = Changing(scratch(name).join("app.psgi"));
+        file.write(text);
+        file
+    }
+
+    fn write(&self, text: &str) {
+        std::fs::write(&self.0, text).unwrap();
+    }
+}
+
+const ONE: &str = "sub { [200, [], ['one']] }";
+const TWO: &str = "sub { [200, [], ['two']] }";
+const BROKEN: &str = "use strict; sub { $undeclared <b> }";
+
+#[test]
+fn workers_killed_under_load_cost_what_they_held() {
+    let rig = Rig::perl("all", |options| options.workers = workers(4, 4));
+    rig.ready(4);
+    let load = Load::start(&rig, 16, "/");
+    let mut killed = 0;
+    while killed < 40 {
+        load.wait_for_good(50);
+        for pid in rig.pids("ready").into_iter().skip(killed % 4).take(1) {
+            killed += usize::from(kill(pid, "-KILL"));
+        }
+    }
+    rig.ready(4);
+    load.wait_for_good(100);
+    let bad = load.finish();
+    // One worker holds one request at a time, and most are tried again.
+    assert!(bad.len() <= killed && bad.iter().all(|status| *status == 502), "{bad:?}");
+}
+
+#[test]
+fn a_stuck_worker_is_killed_after_its_client_was_reported() {
+    let rig = Rig::perl("all", |options| {
+        options.workers = workers(1, 1);
+        options.request_ms_max = 300;
+    });
+    let stuck = rig.ready(1)[0];
+    assert_eq!(rig.get("/sleep?60").status, 504);
+    until("its end", || !is_alive(stuck));
+    rig.logged("is killed: it took too long to answer");
+    assert_eq!(rig.get("/sleep?0.1").status, 200);
+    assert_ne!(rig.ready(1)[0], stuck);
+}
+
+#[test]
+fn a_full_queue_refuses_the_oldest() {
+    let rig = Rig::perl("all", |options| {
+        options.workers = workers(1, 1);
+        options.queue_max = 3;
+    });
+    rig.ready(1);
+    let mut busy = rig.connect();
+    busy.send("GET /sleep?1 HTTP/1.1\r\nHost: a\r\n\r\n");
+    // The worker has it before the others come.
+    rig.logged("sleeps 1");
+    let mut waiting: Vec<_> = (0..4)
+        .map(|at| {
+            let mut client = rig.connect();
+            client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+            rig.handed(2 + at);
+            client
+        })
+        .collect();
+    let refused = waiting[0].answer();
+    assert_eq!((refused.status, refused.field("retry-after")), (503, Some("1")));
+    for client in &mut waiting[1..] {
+        assert_eq!(client.answer().status, 200);
+    }
+    assert_eq!(busy.answer().status, 200);
+}
+
+#[test]
+fn nobody_waits_for_ever() {
+    let rig = Rig::perl("all", |options| {
+        options.workers = workers(1, 1);
+        options.queue_ms_max = 200;
+    });
+    rig.ready(1);
+    let mut busy = rig.connect();
+    busy.send("GET /sleep?1 HTTP/1.1\r\nHost: a\r\n\r\n");
+    rig.logged("sleeps 1");
+    let refused = rig.get("/");
+    assert_eq!((refused.status, refused.field("retry-after")), (503, Some("1")));
+    assert_eq!(busy.answer().status, 200);
+}
+
+#[test]
+fn a_client_that_left_costs_no_work() {
+    let rig = Rig::perl("all", |options| {
+        options.workers = workers(1, 1);
+        options.cancels_closed = true;
+    });
+    rig.ready(1);
+    let mut busy = rig.connect();
+    busy.send("GET /sleep?2 HTTP/1.1\r\nHost: a\r\n\r\n");
+    rig.logged("sleeps 2");
+    let mut gone = rig.connect();
+    gone.send("GET /errors HTTP/1.1\r\nHost: a\r\n\r\n");
+    rig.handed(2);
+    drop(gone);
+    assert_eq!(busy.answer().status, 200);
+    assert_eq!(rig.get("/").status, 200);
+    assert!(!rig.log().contains("to the log"), "{}", rig.log());
+}
+
+#[test]
+fn a_new_generation_takes_over_without_loss() {
+    let app = Changing::new("reload", ONE);
+    let rig = Rig::perl_file(&app.0, |options| options.workers = workers(2, 2));
+    let before = rig.ready(2);
+    rig.get("/").expect(200, "one");
+    let load = Load::start(&rig, 8, "/");
+    for text in [TWO, ONE, TWO] {
+        app.write(text);
+        let generation = rig.app.processes().iter().map(|process| process.generation).max().unwrap();
+        rig.app.reload();
+        until("the next generation alone", || {
+            let processes = rig.app.processes();
+            processes.len() == 3 && processes.iter().all(|process| process.generation == generation + 1)
+        });
+        load.wait_for_good(200);
+    }
+    assert_eq!(load.finish(), []);
+    rig.get("/").expect(200, "two");
+    assert!(before.iter().all(|pid| !is_alive(*pid)));
+}
+
+#[test]
+fn a_long_request_is_finished_by_the_generation_that_began_it() {
+    let rig = Rig::perl("all", |options| options.workers = workers(1, 1));
+    let old = rig.ready(1)[0];
+    let mut long = rig.connect();
+    long.send("GET /sleep?1.5 HTTP/1.1\r\nHost: a\r\n\r\n");
+    rig.logged("sleeps 1.5");
+    rig.app.reload();
+    rig.logged("generation 2 takes over");
+    assert_ne!(rig.get("/").text(), format!("hello from {old}"));
+    long.answer().expect(200, &format!("slept in {old}"));
+    until("its end", || !is_alive(old));
+}
+
+#[test]
+fn a_reload_that_fails_changes_nothing() {
+    let app = Changing::new("bad-reload", ONE);
+    let rig = Rig::perl_file(&app.0, |_| {});
+    let before = rig.ready(2);
+    app.write(BROKEN);
+    rig.app.reload();
+    rig.logged("the previous generation continues to serve");
+    rig.get("/").expect(200, "one");
+    assert_eq!(rig.ready(2), before);
+}
+
+#[test]
+fn an_application_that_does_not_load_shows_why_and_comes_back() {
+    let app = Changing::new("broken", BROKEN);
+    for preload in [true, false] {
+        app.write(BROKEN);
+        let rig = Rig::perl_file(&app.0, |options| {
+            options.preload = preload;
+            options.show_errors = true;
+        });
+        let page = rig.get("/");
+        assert_eq!(page.status, 500);
+        assert!(
+            page.text().contains("&quot;$undeclared") || page.text().contains("$undeclared"),
+            "{}",
+            page.text()
+        );
+        assert!(!page.text().contains("<b>"), "what the application says is text: {}", page.text());
+        rig.logged("does not load");
+        app.write(ONE);
+        rig.logged("the application loads again");
+        until("an answer", || rig.get("/").status == 200);
+    }
+}
+
+#[test]
+fn clients_learn_nothing_of_why_it_does_not_load() {
+    let app = Changing::new("hidden", BROKEN);
+    let rig = Rig::perl_file(&app.0, |_| {});
+    let page = rig.get("/");
+    assert_eq!((page.status, page.field("retry-after")), (503, Some("1")));
+    assert!(!page.text().contains("undeclared"));
+}
+
+#[test]
+fn it_does_not_spin() {
+    let app =
+        Changing::new("spin", "open my $f, '>>', __FILE__ . '.count'; print $f 'x'; close $f; die 'no'");
+    let _ = std::fs::remove_file(app.0.with_extension("psgi.count"));
+    let since = std::time::Instant::now();
+    let rig = Rig::perl_file(&app.0, |_| {});
+    rig.logged("does not load: no");
+    let count = app.0.with_extension("psgi.count");
+    until("four attempts", || std::fs::metadata(&count).unwrap().len() >= 4);
+    // With pauses of 100, 200 and 400 ms between them.
+    assert!(since.elapsed() >= std::time::Duration::from_millis(700), "{:?}", since.elapsed());
+}
+
+#[test]
+fn what_takes_too_long_to_load_is_not_waited_for() {
+    let app = Changing::new("slow", "sleep 60; sub { [200, [], []] }");
+    let rig = Rig::perl_file(&app.0, |options| options.start_ms_max = 300);
+    assert_eq!(rig.get("/").status, 503);
+    rig.logged("did not load within 1 s");
+}
+
+#[test]
+fn no_such_program() {
+    let rig = Rig::start(apps::Options::new("shop", vec!["/nowhere/perl".into()]));
+    assert_eq!(rig.get("/").status, 503);
+    rig.logged("cannot start /nowhere/perl");
+}
+
+#[test]
+fn requests_wait_while_the_application_loads() {
+    let app = Changing::new("loading", "select undef, undef, undef, 0.5; sub { [200, [], ['up']] }");
+    let rig = Rig::perl_file(&app.0, |_| {});
+    rig.get("/").expect(200, "up");
+}
+
+#[test]
+fn without_preloading_each_worker_loads_for_itself() {
+    let rig = Rig::perl("all", |options| options.preload = false);
+    rig.ready(2);
+    assert_eq!(rig.pids("prototype"), []);
+    assert_eq!(rig.get("/").status, 200);
+}
+
+#[test]
+fn workers_come_with_need_and_go_without() {
+    let rig = Rig::perl("all", |options| {
+        options.workers = workers(1, 4);
+        options.idle_ms = 1;
+    });
+    rig.ready(1);
+    let load = Load::start(&rig, 8, "/sleep?0.05");
+    rig.ready(4);
+    assert_eq!(load.finish(), []);
+    rig.ready(1);
+    assert_eq!(rig.get("/").status, 200);
+}
+
+#[test]
+fn workers_are_replaced_after_their_share() {
+    let rig =
+        Rig::perl("all", |options| options.recycle = Recycle { requests: Some(50), ..Recycle::default() });
+    let mut seen: HashSet<u32> = rig.ready(2).into_iter().collect();
+    let load = Load::start(&rig, 4, "/");
+    until("ten workers", || {
+        seen.extend(rig.pids("ready"));
+        seen.len() >= 10
+    });
+    assert_eq!(load.finish(), []);
+    until("the end of all but two", || seen.iter().filter(|pid| is_alive(**pid)).count() <= 2);
+}
+
+#[test]
+fn workers_are_replaced_when_they_are_old_or_fat() {
+    let rig = Rig::perl("all", |options| {
+        options.workers = workers(1, 1);
+        options.recycle = Recycle { age_ms: Some(1_000), ..Recycle::default() };
+    });
+    let old = rig.ready(1)[0];
+    until("the end of the old one", || !is_alive(old));
+    rig.ready(1);
+
+    let rig = Rig::perl("all", |options| {
+        options.workers = workers(1, 1);
+        options.recycle = Recycle { memory_bytes: Some(50 << 20), ..Recycle::default() };
+    });
+    let fat = rig.ready(1)[0];
+    rig.get("/eat").expect(200, "full");
+    until("the end of the fat one", || !is_alive(fat));
+    assert_eq!(rig.get("/").status, 200);
+}
+
+#[test]
+fn the_status_reports_of_every_process() {
+    let rig = Rig::perl("all", |options| options.workers = workers(1, 1));
+    rig.ready(1);
+    let mut client = rig.connect();
+    for _ in 0..5 {
+        client.get("/");
+    }
+    let processes = rig.app.processes();
+    let states: Vec<_> = processes.iter().map(|process| (process.state, process.requests)).collect();
+    assert_eq!(states, [("prototype", 0), ("ready", 5)]);
+    let usage = processes[1].usage.unwrap();
+    assert!(usage.rss_bytes > usage.pss_bytes && usage.pss_bytes > usage.private_dirty_bytes, "{usage:?}");
+}
+
+#[test]
+fn folder_environment_and_limits() {
+    let text = "my $dir = do { require Cwd; Cwd::getcwd() }; my $files = `sh -c 'ulimit -n'`; \
+                sub { [200, [], [\"$dir $ENV{GREETING} $files\"]] }";
+    let app = Changing::new("surroundings", text);
+    let folder = app.0.parent().unwrap().canonicalize().unwrap();
+    let rig = Rig::perl_file(&app.0, |options| {
+        options.folder = Some(folder.clone());
+        options.env = vec![("GREETING".into(), "moin".into())];
+        options.limits = vec![(apps::Resource::Nofile, 99)];
+    });
+    rig.get("/").expect(200, &format!("{} moin 99\n", folder.display()));
+}
+
+#[test]
+fn several_cores_share_the_workers() {
+    let worker = rig::modules("perl").join("worker.pl");
+    let file = format!("{}/tests/perl/all.psgi", env!("CARGO_MANIFEST_DIR"));
+    let rig = Rig::start_on(3, apps::Options::new("shop", vec!["perl".into(), worker.into(), file.into()]));
+    rig.ready(2);
+    let load = Load::start(&rig, 12, "/");
+    for _ in 0..10 {
+        load.wait_for_good(100);
+        // It may have ended by itself since it was listed: then there is nothing to kill this time.
+        let _ = kill(rig.ready(2)[0], "-KILL");
+    }
+    load.wait_for_good(100);
+    assert!(load.finish().len() <= 10);
+    rig.ready(2);
+}
+
+/// The answer of a worker that died is noticed late, where its client reads slowly; its slot is another request's by then.
+#[test]
+fn the_end_of_a_slow_answer_is_not_that_of_the_next_request() {
+    let rig = Rig::perl("all", |options| {
+        options.workers = workers(1, 1);
+        // More than is taken out of it together.
+        options.response_bytes = 512 * 1024;
+    });
+    let worker = rig.ready(1)[0];
+    let mut slow = rig.connect();
+    slow.send("GET /download?32 HTTP/1.1\r\nHost: a\r\n\r\n");
+    slow.through("\r\n\r\n");
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    assert!(kill(worker, "-KILL"));
+    until("another worker", || rig.pids("ready").first().is_some_and(|pid| *pid != worker));
+    let mut next = rig.connect();
+    next.send("GET /sleep?1 HTTP/1.1\r\nHost: a\r\n\r\n");
+    rig.logged("sleeps 1");
+    assert!(slow.rest().len() < 32 << 20, "it was cut short");
+    next.stream.set_read_timeout(Some(std::time::Duration::from_secs(10))).unwrap();
+    assert_eq!(next.answer().status, 200);
+}
+
+/// A core takes part in an application's affairs once it knows the application; where it never gets a request, that may
+/// be never.
+#[test]
+fn a_core_that_never_asked_holds_up_no_successor() {
+    let worker = rig::modules("perl").join("worker.pl");
+    let file = format!("{}/tests/perl/all.psgi", env!("CARGO_MANIFEST_DIR"));
+    let mut options = apps::Options::new("shop", vec!["perl".into(), worker.into(), file.into()]);
+    options.workers = workers(1, 1);
+    let rig = Rig::start_knowing(2, 1, options);
+    for _ in 0..5 {
+        let dead = rig.ready(1)[0];
+        assert!(kill(dead, "-KILL"));
+        until("another worker", || rig.pids("ready").iter().any(|pid| *pid != dead));
+        assert_eq!(rig.get("/").status, 200);
+    }
+    let before = rig.ready(1)[0];
+    rig.app.reload();
+    until("the old worker's end", || !is_alive(before));
+    assert_eq!(rig.get("/").status, 200);
+}
+
+/// What an application does with its output is its own affair.
+#[test]
+fn an_application_that_closes_its_output_costs_no_time() {
+    let text = "open STDOUT, '>', '/dev/null'; open STDERR, '>', '/dev/null'; sub { [200, [], ['quiet']] }";
+    let app = Changing::new("closes-output", text);
+    let rig = Rig::perl_file(&app.0, |options| {
+        options.name = "quiet".into();
+        options.preload = false;
+    });
+    rig.ready(2);
+    rig.get("/").expect(200, "quiet");
+    let before = rig::cpu_ms_of_thread("app-quiet");
+    std::thread::sleep(std::time::Duration::from_secs(1));
+    let spent_ms = rig::cpu_ms_of_thread("app-quiet") - before;
+    assert!(spent_ms < 200, "{spent_ms} ms");
+    assert!(kill(rig.ready(2)[0], "-KILL"), "and its death is seen all the same");
+    rig.logged("was killed by signal 9");
+    rig.ready(2);
+}
+
+#[test]
+fn a_prototype_that_is_stuck_is_replaced() {
+    let rig = Rig::perl("all", |options| {
+        options.workers = workers(1, 1);
+        options.start_ms_max = 500;
+        options.queue_ms_max = 5_000;
+    });
+    let worker = rig.ready(1)[0];
+    let prototype = rig.pids("prototype")[0];
+    assert!(kill(prototype, "-STOP") && kill(worker, "-KILL"));
+    until("its end", || !is_alive(worker));
+    until("an answer", || rig.get("/").status == 200);
+    assert_ne!(rig.pids("prototype"), [prototype]);
+    assert!(!is_alive(prototype));
+}
+
+/// What a worker has started and left behind becomes the server's, and nobody else can reap it.
+#[test]
+fn what_an_application_leaves_behind_is_reaped() {
+    let text = "sub { system q{sh -c 'sleep 0.2 & echo $! >>'} . __FILE__ . '.left'; [200, [], ['left']] }";
+    let app = Changing::new("orphans", text);
+    let left = app.0.with_extension("psgi.left");
+    let _ = std::fs::remove_file(&left);
+    for preload in [true, false] {
+        let rig = Rig::perl_file(&app.0, |options| options.preload = preload);
+        rig.get("/").expect(200, "left");
+        let pid = std::fs::read_to_string(&left).unwrap().lines().last().unwrap().to_owned();
+        until("its end", || !std::path::Path::new(&format!("/proc/{pid}")).exists());
+        let worker = rig.ready(2)[0];
+        assert!(kill(worker, "-KILL"));
+        rig.logged(&format!("worker {worker} was killed by signal 9"));
+    }
+}

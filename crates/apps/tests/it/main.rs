@@ -1,0 +1,18 @@
+//! Applications in each language, by an engine and workers in earnest.
+#![allow(clippy::print_stderr, clippy::unwrap_used)] // helpers of tests are tests too
+
+#[path = "../rig/mod.rs"]
+mod rig;
+
+mod ends;
+mod hijack;
+mod lives;
+mod native;
+mod psgi;
+mod python;
+mod rack;
+mod rack_life;
+mod spill;
+mod streams;
+mod websocket;
+mod websocket_h2;

@@ -1,0 +1,335 @@
+//! PSGI with the machine's own perl: what an application may do, and what becomes of it.
+
+use std::io::Write;
+
+use crate::rig;
+use crate::rig::{Rig, is_alive, kill, one_worker, until};
+
+fn all() -> Rig {
+    Rig::perl("all", |_| {})
+}
+
+#[test]
+fn the_environment_is_psgi_1_1() {
+    let rig = all();
+    let mut client = rig.connect();
+    client.send(
+        "GET //env/?a=%20b&c HTTP/1.1\r\nHost: shop.example:81\r\nX-Mine: 1\r\nx-mine: 2\r\nCookie: a=1\r\ncookie: b=2\r\n\
+         X_Mine: 3\r\nProxy: http://evil.example\r\nX-Sendfile-Type: X-Accel-Redirect\r\n\
+         X-Accel-Mapping: /=/srv/\r\nContent-Type: text/x\r\nAuthorization: Basic x\r\n\r\n",
+    );
+    client.answer().expect(404, "no /env/");
+    client.send(
+        "GET /%65nv?a=%20b&c HTTP/1.1\r\nHost: shop.example:81\r\nX-Mine: 1\r\nx-mine: 2\r\nCookie: a=1\r\ncookie: b=2\r\n\
+         X_Mine: 3\r\nProxy: http://evil.example\r\nX-Sendfile-Type: X-Accel-Redirect\r\n\
+         X-Accel-Mapping: /=/srv/\r\nContent-Type: text/x\r\nAuthorization: Basic x\r\n\r\n",
+    );
+    let answer = client.answer();
+    let port = client.stream.local_addr().unwrap().port();
+    let expected = format!(
+        "CONTENT_TYPE=text/x\nHTTP_AUTHORIZATION=Basic x\nHTTP_COOKIE=a=1; b=2\nHTTP_HOST=shop.example:81\nHTTP_X_MINE=1, 2\n\
+         PATH_INFO=/env\nQUERY_STRING=a=%20b&c\nREMOTE_ADDR=127.0.0.1\nREMOTE_PORT={port}\nREQUEST_METHOD=GET\n\
+         REQUEST_URI=/%65nv?a=%20b&c\nSCRIPT_NAME=\nSERVER_NAME=shop.example\nSERVER_PORT=81\nSERVER_PROTOCOL=HTTP/1.1\n\
+         psgi.errors=GLOB\npsgi.input=GLOB\npsgi.multiprocess=1\npsgi.multithread=0\npsgi.nonblocking=0\npsgi.run_once=0\n\
+         psgi.streaming=1\npsgi.url_scheme=http\npsgi.version=ARRAY\npsgix.cleanup=1\npsgix.cleanup.handlers=ARRAY\n\
+         psgix.harakiri=1\npsgix.informational=CODE\npsgix.input.buffered=1\n\
+         psgix.input.terminated=1\n"
+    );
+    answer.expect(200, &expected);
+}
+
+#[test]
+fn nothing_of_a_request_is_left_for_the_next() {
+    let rig = Rig::perl("all", one_worker);
+    let mut client = rig.connect();
+    let fresh = client.get("/env").text();
+    for _ in 0..3 {
+        client.get("/spoil").expect(200, "spoilt");
+        assert_eq!(client.get("/env").text(), fresh);
+    }
+}
+
+#[test]
+fn arrays_go_out_with_their_length() {
+    let rig = all();
+    let answer = rig.get("/pieces");
+    assert_eq!(answer.text(), format!("ab{}", "c".repeat(100_000)));
+    assert_eq!(answer.field("content-length"), Some("100002"));
+    assert_eq!(answer.head.matches("X-Two: ").count(), 2);
+    assert_eq!(rig.get("/").field("content-length").map(str::len), Some(2));
+    let nothing = rig.get("/empty");
+    assert_eq!((nothing.status, nothing.field("content-length")), (204, None));
+}
+
+#[test]
+fn bodies_arrive_whole_however_they_are_sent() {
+    let rig = all();
+    let mut client = rig.connect();
+    for len in [0, 1, 1000, 32 * 1024, 64 * 1024, 64 * 1024 + 1, 3_000_000] {
+        let body: Vec<u8> = (0..len).map(|at| (at % 251) as u8).collect();
+        let answer = client.post("/echo", &body);
+        assert!(answer.status == 200 && answer.body == body, "{len} bytes");
+        assert_eq!(answer.field("x-length"), Some(len.to_string().as_str()));
+        assert_eq!(answer.field("x-buffered"), Some(if len <= 64 * 1024 { "1" } else { "0" }), "{len}");
+    }
+    for (pieces, length) in [(1, "5000"), (3, "15000"), (40, "none")] {
+        client.send("POST /echo HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n");
+        for _ in 0..pieces {
+            client.send(format!("1388\r\n{}\r\n", "y".repeat(5000)));
+        }
+        client.send("0\r\n\r\n");
+        let answer = client.answer();
+        assert_eq!((answer.body.len(), answer.field("x-length")), (pieces * 5000, Some(length)));
+    }
+}
+
+#[test]
+fn lines_of_a_body_can_be_read() {
+    let rig = all();
+    let mut client = rig.connect();
+    for count in [3, 30_000] {
+        let body = "a line\n".repeat(count);
+        client.post("/lines", body.as_bytes()).expect(200, &format!("7 {} end", count - 1));
+    }
+}
+
+#[test]
+fn who_wants_a_body_as_it_arrives_gets_its_first_bytes_at_once() {
+    let file = rig::scratch("as-it-arrives").join("app.psgi");
+    std::fs::write(&file, "sub { $_[0]{'psgi.input'}->read(my $piece, 5); [200, [], [$piece]] }").unwrap();
+    let rig = Rig::perl_file(&file, |options| options.request_buffering = false);
+    let mut client = rig.connect();
+    client.send("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n");
+    client.answer().expect(200, "hello");
+}
+
+#[test]
+fn bytes_go_both_ways_at_once() {
+    let rig = all();
+    let mut client = rig.connect();
+    client.send("POST /stream HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n");
+    // The worker is asked once enough has come, and then each piece comes back before the next one is sent.
+    let mut sent = 0;
+    let mut begun = false;
+    for _ in 0..10 {
+        client.send(format!("20000\r\n{}\r\n", "z".repeat(131_072)));
+        sent += 131_072;
+        if !begun {
+            assert!(client.through("\r\n\r\n").contains("chunked"));
+            begun = true;
+        }
+    }
+    client.send("0\r\n\r\n");
+    let mut got = 0;
+    loop {
+        let len = usize::from_str_radix(client.through("\r\n").trim_end(), 16).unwrap();
+        got += client.take(len).len();
+        client.through("\r\n");
+        if len == 0 {
+            break;
+        }
+    }
+    assert_eq!(got, sent);
+}
+
+#[test]
+fn large_bodies_cost_no_memory() {
+    let rig = Rig::perl("all", one_worker);
+    let worker = rig.ready(1)[0];
+    let mut client = rig.connect();
+    let before = apps::Usage::of(worker).unwrap().rss_bytes;
+    let mib = 200;
+    client.send(format!("POST /count HTTP/1.1\r\nHost: a\r\nContent-Length: {}\r\n\r\n", mib << 20));
+    for _ in 0..mib {
+        client.send(vec![b'u'; 1 << 20]);
+    }
+    client.answer().expect(200, &format!("{} bytes", mib << 20));
+    client.send(format!("GET /download?{mib} HTTP/1.1\r\nHost: a\r\n\r\n"));
+    assert_eq!(client.answer().body.len(), mib << 20);
+    let grown = apps::Usage::of(worker).unwrap().rss_bytes.saturating_sub(before);
+    assert!(grown < 16 << 20, "{} MiB", grown >> 20);
+}
+
+#[test]
+fn later_and_in_pieces() {
+    let rig = all();
+    let answer = rig.get("/delayed");
+    answer.expect(201, "later");
+    assert_eq!(answer.field("x-late"), Some("yes"));
+    assert_eq!(rig.get("/download?1").body.len(), 1 << 20);
+    rig.get("/object").expect(200, "1\n2\n3\n");
+    rig.logged("the body was closed");
+}
+
+#[test]
+fn bodies_that_are_framed_already_are_not_framed_again() {
+    let rig = all();
+    let mut client = rig.connect();
+    client.get("/chunks").expect(200, "abc");
+    client.send("HEAD /chunks HTTP/1.1\r\nHost: a\r\n\r\n");
+    client.through("\r\n\r\n");
+    assert_eq!(client.get("/").status, 200);
+    client.send("GET /chunks?no HTTP/1.1\r\nHost: a\r\n\r\n");
+    assert!(!client.rest().ends_with(b"0\r\n\r\n"), "what is cut short does not look whole");
+}
+
+#[test]
+fn files_are_sent_by_the_server() {
+    let rig = all();
+    let path = rig::scratch("files").join("a file");
+    let text: Vec<u8> = (0..5_000_000u32).map(|at| (at % 253) as u8).collect();
+    std::fs::File::create(&path).unwrap().write_all(&text).unwrap();
+    let link = path.with_file_name("link");
+    let _ = std::fs::remove_file(&link);
+    std::os::unix::fs::symlink(&path, &link).unwrap();
+    let mut client = rig.connect();
+    let request = format!("GET /file?{} HTTP/1.1\r\nHost: a\r\n", link.display());
+    for (more, skipped) in [("", 0), ("X-Skip: 1\r\n", 3), ("", 0)] {
+        client.send(format!("{request}{more}\r\n"));
+        let answer = client.answer();
+        assert_eq!(answer.field("content-length"), Some((text.len() - skipped).to_string().as_str()));
+        assert!(answer.body == text[skipped..]);
+    }
+    client.send(format!("{request}Connection: close\r\n\r\n").replacen("GET", "HEAD", 1));
+    let head = String::from_utf8(client.rest()).unwrap();
+    assert!(head.contains("Content-Length: 5000000\r\n") && head.ends_with("\r\n\r\n"), "{head}");
+}
+
+#[test]
+fn extensions() {
+    let rig = Rig::perl("all", one_worker);
+    let mut client = rig.connect();
+    client.send("GET /hint HTTP/1.1\r\nHost: a\r\n\r\n");
+    let hint = client.answer();
+    assert_eq!((hint.status, hint.field("link")), (103, Some("</a.css>; rel=preload")));
+    client.answer().expect(200, "hinted");
+    client.get("/cleanup").expect(200, "soon clean");
+    rig.logged("cleaned up after /cleanup");
+    client.get("/errors").expect(200, "logged");
+    rig.logged("to the log");
+    rig.logged("to stdout");
+    let last = client.get("/harakiri").text();
+    let pid: u32 = last.strip_prefix("last words of ").unwrap().parse().unwrap();
+    until("its end", || !is_alive(pid));
+    assert_ne!(client.get("/").text(), format!("hello from {pid}"));
+}
+
+#[test]
+fn more_than_was_announced_is_dropped() {
+    let rig = Rig::perl("all", one_worker);
+    let mut client = rig.connect();
+    for path in ["/excess", "/excess-stream"] {
+        client.get(path).expect(200, "hello");
+        rig.logged(&format!("GET {path}: more body written than announced"));
+    }
+    client.get("/die").expect(500, "Internal Server Error");
+    assert_eq!(rig.log().matches("than announced").count(), 2, "{}", rig.log());
+}
+
+#[test]
+fn mistakes_cost_their_own_request() {
+    let rig = Rig::perl("all", one_worker);
+    let worker = rig.ready(1);
+    let mut client = rig.connect();
+    for (path, reported) in [
+        ("/die", "GET /die: on purpose"),
+        ("/nothing", "neither an array nor code"),
+        ("/silent", "without an answer"),
+        ("/wide", "Wide character in the body"),
+    ] {
+        client.get(path).expect(500, "Internal Server Error");
+        rig.logged(reported);
+    }
+    assert_eq!(client.get("/split").status, 502);
+    let cut = {
+        let mut client = rig.connect();
+        client.send("GET /die-late HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
+        String::from_utf8(client.rest()).unwrap()
+    };
+    // Also where the server sees the beginning and the end at one look.
+    assert!(cut.starts_with("HTTP/1.1 200 ") && cut.contains("begun"), "what was written is sent: {cut:?}");
+    assert!(!cut.ends_with("0\r\n\r\n"), "must not look whole: {cut:?}");
+    rig.logged("GET /die-late: in the middle");
+    assert_eq!(rig.ready(1), worker, "the worker lives");
+}
+
+#[test]
+fn a_worker_that_ends_in_the_middle_is_replaced() {
+    let rig = all();
+    for (path, said, tries) in [("/exit", "exits", 1), ("/kill", "is killed", 2)] {
+        rig.ready(2);
+        assert_eq!(rig.get(path).status, 502);
+        // It is tried twice where nothing had been answered, unless the application itself ends its worker.
+        let deaths = || rig.log().lines().filter(|line| *line == said).count();
+        until("all deaths", || deaths() == tries);
+        assert_eq!(rig.get("/").status, 200);
+        assert_eq!(deaths(), tries);
+        rig.ready(2);
+        assert_eq!(rig.get("/").status, 200);
+        let mut client = rig.connect();
+        let before = rig.ready(2);
+        assert_eq!(client.post(path, b"once").status, 502);
+        until("one death", || before.iter().filter(|pid| !is_alive(**pid)).count() == 1);
+    }
+    rig.logged("was killed by signal 9");
+}
+
+#[test]
+fn the_prototype_may_die() {
+    let rig = all();
+    let workers = rig.ready(2);
+    let prototype = rig.pids("prototype")[0];
+    assert!(kill(prototype, "-KILL"));
+    rig.logged("the prototype was killed by signal 9; the workers continue");
+    assert_eq!(rig.get("/").status, 200);
+    assert_eq!(rig.ready(2), workers);
+    // A worker that dies now is forked from a new one.
+    assert!(kill(workers[0], "-KILL"));
+    until("a new worker", || {
+        let now = rig.pids("ready");
+        now.len() == 2 && !now.contains(&workers[0])
+    });
+    assert_ne!(rig.pids("prototype"), [prototype]);
+}
+
+/// Half a form is none.
+#[test]
+fn a_client_that_leaves_in_its_body_is_not_taken_for_one_that_has_sent_it() {
+    let file = rig::scratch("half-a-body").join("app.psgi");
+    std::fs::write(
+        &file,
+        "sub { $_[0]{'psgi.input'}->read(my $body, 100_000); print STDERR 'got ', length $body, qq{\\n}; [200, [], ['done']] }",
+    )
+    .unwrap();
+    let rig = Rig::perl_file(&file, |options| {
+        one_worker(options);
+        options.body_ahead_bytes = 1_000;
+    });
+    rig.ready(1);
+    let mut client = rig.connect();
+    client.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 40000\r\n\r\n");
+    client.send([b'x'; 20_000]);
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    drop(client);
+    rig.connect().post("/", &[b'x'; 40_000]).expect(200, "done");
+    rig.logged("got 40000");
+    assert!(!rig.log().contains("got 20000"), "{}", rig.log());
+}
+
+/// What GET would have brought, an application that strips the body of its answer to HEAD does not say (RFC 9110 section 8.6).
+#[test]
+fn an_answer_to_head_has_no_length_but_the_applications() {
+    let file = rig::scratch("head").join("app.psgi");
+    let text = "sub { [200, [$_[0]{QUERY_STRING} ? ('Content-Length' => 4) : ()], $_[0]{REQUEST_METHOD} eq 'HEAD' ? [] : ['body']] }";
+    std::fs::write(&file, text).unwrap();
+    let rig = Rig::perl_file(&file, one_worker);
+    let mut client = rig.connect();
+    for (path, get, head) in [("/", Some("4"), None), ("/?length", Some("4"), Some("4"))] {
+        assert_eq!(client.get(path).field("content-length"), get);
+        client.send(format!("HEAD {path} HTTP/1.1\r\nHost: a\r\n\r\n"));
+        let answer = client.through("\r\n\r\n").to_ascii_lowercase();
+        let length = answer.lines().find_map(|line| line.strip_prefix("content-length: "));
+        assert_eq!(length, head, "{answer}");
+    }
+    client.get("/").expect(200, "body");
+}

@@ -1,0 +1,315 @@
+//! WSGI and ASGI with the machine's own python: what an application may do, and what becomes of it.
+
+use std::path::Path;
+
+use crate::rig;
+use crate::rig::{Rig, modules, one_worker, until};
+use apps::Options;
+
+/// Serves `tests/python/TARGET` with two workers, or as `adapt` wishes.
+fn python(interface: &str, target: &str, adapt: impl FnOnce(&mut Options)) -> Rig {
+    let worker = modules("python").join("worker.py");
+    let mut place = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/python").into_os_string();
+    place.push("/");
+    place.push(target);
+    let mut options = Options::new("shop", vec!["python3".into(), worker.into(), interface.into(), place]);
+    options.stop_ms_max = 5_000;
+    options.event_loop = true;
+    options.concurrency = if interface == "wsgi" { 1 } else { 100 };
+    adapt(&mut options);
+    Rig::start(options)
+}
+
+#[test]
+fn the_validator_is_silent() {
+    let rig = python("auto", "checked.py", |_| {});
+    let mut client = rig.connect();
+    client.get("/a%20b?c=d").expect(200, "/a b c=d");
+    client.get("/").expect(200, "/ ");
+    client.post("/echo", b"a body").expect(200, "a body");
+    client.post("/echo", b"").expect(200, "");
+    client.post("/lines", b"one\ntwo\n\nthree").expect(200, "one\n|two\n|\n|three");
+    client.get("/write").expect(200, "written and returned");
+    client.get("/each").expect(200, "one two");
+    rig.logged("closed");
+    client.get("/late").expect(404, "not here");
+    assert!(!rig.log().contains("Error"), "{}", rig.log());
+}
+
+#[test]
+fn what_an_application_does_wrong_is_reported() {
+    let rig = python("wsgi", "plain.py:create_app('named')", |_| {});
+    let mut client = rig.connect();
+    client.get("/").expect(200, "named");
+    for (path, reported) in [
+        ("/fail", "ValueError: on purpose"),
+        ("/twice", "start_response was called before"),
+        ("/silent", "start_response was not called"),
+    ] {
+        client.get(path).expect(500, "Internal Server Error\n");
+        rig.logged(reported);
+    }
+    client.get("/long").expect(200, "abc");
+    rig.logged("GET /long: more body written than announced");
+    client.get("/long-list").expect(200, "abc");
+    rig.logged("GET /long-list: more body written than announced");
+    client.get("/").expect(200, "named");
+}
+
+#[test]
+fn files_and_long_bodies() {
+    let rig = python("wsgi", "plain.py", |options| options.threads = 2);
+    let text = std::fs::read(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/python/plain.py")).unwrap();
+    assert_eq!(rig.get("/file").body, text[3..7]);
+    assert_eq!(rig.get("/large").body.len(), 5_000_000);
+    rig.get("/").expect(200, "made");
+}
+
+#[test]
+fn a_worker_that_ends_costs_its_own_request() {
+    let rig = python("wsgi", "plain.py", one_worker);
+    let first = rig.ready(1);
+    assert_eq!(rig.connect().post("/die", b"x").status, 502);
+    until("another worker", || rig.pids("ready").first().is_some_and(|pid| *pid != first[0]));
+    rig.get("/").expect(200, "made");
+}
+
+#[test]
+fn a_worker_with_threads_leaves_when_it_is_reported() {
+    let rig = python("wsgi", "plain.py", |options| {
+        one_worker(options);
+        options.threads = 3;
+    });
+    let worker = rig.ready(1);
+    rig.get("/").expect(200, "made");
+    rig.app.reload();
+    until("it leaves", || !rig::is_alive(worker[0]));
+    rig.get("/").expect(200, "made");
+    assert!(!rig.log().contains("killed"), "{}", rig.log());
+}
+
+#[test]
+fn an_event_loop_answers() {
+    let rig = python("auto", "events.py", one_worker);
+    let mut client = rig.connect();
+    client.get("/a?b").expect(200, "/a b began");
+    client.post("/echo", &[b'x'; 300_000]).expect(200, &"x".repeat(300_000));
+    client.get("/fail").expect(500, "Internal Server Error\n");
+    rig.logged("ValueError: on purpose");
+    assert_eq!(client.get("/large").body.len(), 10_000_000);
+    assert_eq!(client.get("/hints").status, 103);
+    client.answer().expect(200, "/hints  began");
+}
+
+#[test]
+fn one_worker_holds_many_requests() {
+    let rig = python("asgi", "events.py", one_worker);
+    let mut sleepers: Vec<_> = (0..50).map(|_| rig.connect()).collect();
+    for sleeper in &mut sleepers {
+        sleeper.send("GET /sleep HTTP/1.1\r\nHost: shop.example\r\n\r\n");
+    }
+    rig.get("/quick").expect(200, "/quick  began");
+    for mut sleeper in sleepers {
+        sleeper.answer().expect(200, "/sleep  began");
+    }
+}
+
+#[test]
+fn an_application_hears_that_its_client_is_gone() {
+    let rig = python("asgi", "events.py", one_worker);
+    let mut client = rig.connect();
+    client.send("GET /gone HTTP/1.1\r\nHost: shop.example\r\n\r\n");
+    rig.get("/").expect(200, "/  began");
+    drop(client);
+    rig.logged("received http.disconnect");
+}
+
+#[test]
+fn a_request_that_takes_too_long_costs_no_other() {
+    let rig = python("asgi", "events.py", |options| {
+        one_worker(options);
+        options.request_ms_max = 1_000;
+    });
+    let worker = rig.ready(1);
+    assert_eq!(rig.get("/stuck").status, 504);
+    rig.get("/").expect(200, "/  began");
+    assert_eq!(rig.ready(1), worker);
+}
+
+#[test]
+fn a_lifespan_ends_with_its_worker() {
+    let rig = python("asgi", "events.py", one_worker);
+    rig.ready(1);
+    rig.app.reload();
+    rig.logged("shut down");
+}
+
+#[test]
+fn applications_of_asgi_2() {
+    for (interface, target, expected) in [
+        ("asgi", "legacy.py", "class /x 2.0"),
+        ("auto", "legacy.py", "class /x 2.0"),
+        ("asgi", "legacy.py:function", "function /x 2.0"),
+        ("auto", "legacy.py:function", "function /x 2.0"),
+    ] {
+        let rig = python(interface, target, one_worker);
+        rig.get("/x").expect(200, expected);
+    }
+}
+
+#[test]
+fn what_a_lifespan_raises_is_logged_and_served_all_the_same() {
+    let rig = python("asgi", "legacy.py:fails", one_worker);
+    rig.get("/").expect(200, "served all the same");
+    rig.logged("lifespan: the application failed before its startup was complete");
+    rig.logged("KeyError: 'no database'");
+    let rig = python("asgi", "legacy.py", one_worker);
+    rig.get("/x").expect(200, "class /x 2.0");
+    rig.logged("lifespan: not supported by the application: ValueError: no lifespans here");
+}
+
+#[test]
+fn a_lifespan_that_is_required_or_left_out() {
+    let asked = |what: &'static str| {
+        move |options: &mut Options| {
+            one_worker(options);
+            options.env.push(("KOMAINU_LIFESPAN".into(), what.into()));
+            options.show_errors = true;
+        }
+    };
+    for target in ["legacy.py", "legacy.py:fails"] {
+        let rig = python("asgi", target, asked("on"));
+        rig.logged("lifespan = \"on\"");
+        assert_eq!(rig.get("/").status, 500, "{target}");
+    }
+    let rig = python("asgi", "events.py", asked("on"));
+    rig.get("/").expect(200, "/  began");
+    let rig = python("asgi", "legacy.py:silent", asked("off"));
+    rig.get("/").expect(200, "silent");
+    assert!(!rig.log().contains("was asked"), "{}", rig.log());
+    let rig = python("asgi", "legacy.py:silent", asked("auto"));
+    rig.logged("was asked");
+}
+
+#[test]
+fn what_does_not_load_says_why() {
+    for (target, reported) in [
+        ("events.py:refuses", "no database today"),
+        ("plain.py:create_ap()", "has no 'create_ap'"),
+        ("absent.py", "there is no file"),
+    ] {
+        let rig = python("auto", target, |options| {
+            one_worker(options);
+            options.show_errors = true;
+        });
+        rig.logged(reported);
+        let answer = rig.get("/");
+        assert_eq!(answer.status, 500);
+        assert!(answer.text().contains(reported.split('\'').next().unwrap()), "{}", answer.text());
+    }
+}
+
+/// The process between prototype and worker is neither, and must not become either.
+#[test]
+fn a_fork_that_fails_half_way_is_tried_again() {
+    let folder = rig::scratch("half-a-fork");
+    let file = folder.join("halves.py");
+    let text = r#"
+import os
+
+owner, fork, failures = os.getpid(), os.fork, __file__ + ".failures"
+open(failures, "w").close()
+
+def fails_at_first():
+    if os.getpid() != owner and os.stat(failures).st_size < 3:
+        with open(failures, "a") as file:
+            file.write("x")
+        raise OSError("no more processes")
+    return fork()
+
+os.fork = fails_at_first
+
+def app(environ, start_response):
+    start_response("200 OK", [])
+    return [b"forked"]
+"#;
+    std::fs::write(&file, text).unwrap();
+    let worker = modules("python").join("worker.py");
+    let mut options = Options::new("shop", vec!["python3".into(), worker.into(), "wsgi".into(), file.into()]);
+    one_worker(&mut options);
+    options.event_loop = true;
+    let rig = Rig::start(options);
+    rig.logged("the prototype could not fork: no more processes");
+    rig.ready(1);
+    until("an answer", || rig.get("/").status == 200);
+}
+
+/// A list that threads share, as a cache may: what was in it is sent, whatever becomes of it meanwhile.
+#[test]
+fn a_body_is_not_pulled_away_under_its_thread() {
+    let file = rig::scratch("shared-list").join("shared.py");
+    let text = r#"
+cache = [b"x" * (16 << 20)]
+
+def app(environ, start_response):
+    start_response("200 OK", [])
+    if environ["PATH_INFO"] == "/clear":
+        cache[:] = []
+        return [b"cleared"]
+    return cache
+"#;
+    std::fs::write(&file, text).unwrap();
+    let worker = modules("python").join("worker.py");
+    let mut options = Options::new("shop", vec!["python3".into(), worker.into(), "wsgi".into(), file.into()]);
+    one_worker(&mut options);
+    (options.event_loop, options.threads) = (true, 2);
+    let rig = Rig::start(options);
+    let mut slow = rig.connect();
+    slow.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+    slow.through("\r\n\r\n");
+    // Its body is being sent: far more than its client and the way there hold.
+    assert_eq!(slow.take(1), b"x");
+    rig.get("/clear").expect(200, "cleared");
+    assert!(slow.take((16 << 20) - 1).iter().all(|byte| *byte == b'x'));
+    assert!(!rig.log().contains("killed"), "{}", rig.log());
+}
+
+/// One that leaves by itself before it has answered anything is replaced with pauses, as one that dies so is.
+#[test]
+fn workers_that_leave_at_once_follow_each_other_with_pauses() {
+    let file = rig::scratch("leavers").join("leavers.py");
+    let text = r#"
+import os
+import threading
+
+import komainu
+
+open(__file__ + ".count", "w").close()
+
+def leave():
+    with open(__file__ + ".count", "a") as file:
+        file.write("x")
+    os._exit(0)
+
+@komainu.after_fork
+def soon():
+    threading.Timer(0.05, leave).start()
+
+def app(environ, start_response):
+    start_response("200 OK", [])
+    return [b"up"]
+"#;
+    std::fs::write(&file, text).unwrap();
+    let worker = modules("python").join("worker.py");
+    let mut options =
+        Options::new("shop", vec!["python3".into(), worker.into(), "wsgi".into(), file.clone().into()]);
+    one_worker(&mut options);
+    options.event_loop = true;
+    let since = std::time::Instant::now();
+    let rig = Rig::start(options);
+    until("the first", || !rig.pids("prototype").is_empty());
+    let count = file.with_extension("py.count");
+    until("four workers", || std::fs::metadata(&count).is_ok_and(|count| count.len() >= 4));
+    // With pauses of 100, 200 and 400 ms between them.
+    assert!(since.elapsed() >= std::time::Duration::from_millis(700), "{:?}", since.elapsed());
+}

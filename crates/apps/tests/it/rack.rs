@@ -1,0 +1,346 @@
+//! Rack with the machine's own ruby: what an application may do, and what becomes of it.
+
+use std::io::Write;
+use std::path::Path;
+
+use crate::rig::{Rig, is_alive, modules, one_worker, scratch, until};
+use apps::Options;
+
+/// Serves `tests/ruby/FILE` with two workers, or as `adapt` wishes.
+fn ruby(file: &str, adapt: impl FnOnce(&mut Options)) -> Rig {
+    let worker = modules("ruby").join("worker.rb");
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/ruby").join(file);
+    let mut options = Options::new("shop", vec!["ruby".into(), worker.into(), file.into()]);
+    options.stop_ms_max = 5_000;
+    adapt(&mut options);
+    Rig::start(options)
+}
+
+fn all() -> Rig {
+    ruby("all.ru", |_| {})
+}
+
+#[test]
+fn the_environment_is_racks() {
+    let rig = all();
+    let mut client = rig.connect();
+    client.send(
+        "GET /env?a=%20b&c HTTP/1.1\r\nHost: shop.example:81\r\nX-Mine: 1\r\nx-mine: 2\r\nCookie: a=1\r\ncookie: b=2\r\n\
+         X_Mine: 3\r\nContent-Type: text/x\r\nX-Mixed.Name~1: y\r\n\r\n",
+    );
+    let answer = client.answer();
+    let port = client.stream.local_addr().unwrap().port();
+    let expected = format!(
+        "CONTENT_TYPE=text/x\nHTTP_COOKIE=a=1; b=2\nHTTP_HOST=shop.example:81\nHTTP_VERSION=HTTP/1.1\nHTTP_X_MINE=1, 2\n\
+         HTTP_X_MIXED.NAME~1=y\nPATH_INFO=/env\nQUERY_STRING=a=%20b&c\nREMOTE_ADDR=127.0.0.1\nREMOTE_PORT={port}\n\
+         REQUEST_METHOD=GET\nREQUEST_URI=/env?a=%20b&c\nSCRIPT_NAME=\nSERVER_NAME=shop.example\nSERVER_PORT=81\n\
+         SERVER_PROTOCOL=HTTP/1.1\nSERVER_SOFTWARE=komainu\nrack.early_hints=Komainu::Call\nrack.errors=IO\n\
+         rack.hijack=Komainu::Call\nrack.hijack?=true\nrack.input=Komainu::EmptyInput\nrack.multiprocess=true\n\
+         rack.multithread=false\nrack.response_finished=Array\nrack.run_once=false\nrack.url_scheme=http\n\
+         rack.version=Array\n"
+    );
+    answer.expect(200, &expected);
+    rig.get("/frozen").expect(200, "true");
+}
+
+#[test]
+fn paths_are_as_they_were_sent_unless_that_leads_elsewhere() {
+    let rig = all();
+    for (sent, seen) in [
+        ("/no%20such", "/no%20such"),
+        ("/a//b%7e/", "/a/b%7e/"),
+        ("/a/%2e%2e/b%20c", "/b%20c"),
+        ("/%C3%A4/../%C3%A4", "/%C3%A4"),
+        ("http://shop.example/x%20y", "/x%20y"),
+    ] {
+        rig.get(sent).expect(404, &format!("no |{seen}"));
+    }
+}
+
+#[test]
+fn nothing_of_a_request_is_left_for_the_next() {
+    let rig = ruby("all.ru", one_worker);
+    let mut client = rig.connect();
+    let fresh = client.get("/env").text();
+    for _ in 0..3 {
+        client.get("/spoil").expect(200, "spoilt");
+        assert_eq!(client.get("/env").text(), fresh);
+    }
+}
+
+#[test]
+fn lint_is_silent() {
+    let rig = ruby("lint.ru", |_| {});
+    let mut client = rig.connect();
+    for path in ["/", "/?a=b", "/%20", "/hint"] {
+        client.send(format!("GET {path} HTTP/1.1\r\nHost: shop.example\r\n\r\n"));
+        if path == "/hint" {
+            assert_eq!(client.answer().status, 103);
+        }
+        assert_eq!(client.answer().status, 200, "{path}");
+    }
+    for path in ["/echo", "/pieces", "/lines"] {
+        client.post(path, b"one\ntwo\n\nthree").expect(200, "one\ntwo\n\nthree");
+        client.post(path, b"").expect(200, "");
+    }
+    client.post("/gets", b"one\ntwo").expect(200, "\"one\\n\"");
+    client.post("/rewind", b"one").expect(200, "on");
+    client.post("/hijack", b"one").expect(200, "hijacked");
+    assert_eq!(client.get("/nothing").status, 204);
+    for method in ["PUT", "DELETE", "PATCH", "OPTIONS", "REPORT"] {
+        client.send(format!("{method} /x HTTP/1.1\r\nHost: shop.example\r\n\r\n"));
+        client.answer().expect(200, "linted");
+    }
+    client.send("OPTIONS * HTTP/1.1\r\nHost: shop.example\r\n\r\n");
+    client.answer().expect(200, "linted");
+    client.send("GET / HTTP/1.0\r\n\r\n");
+    client.answer().expect(200, "linted");
+    assert!(!rig.log().contains("Lint"), "{}", rig.log());
+}
+
+#[test]
+fn heads_carry_what_rack_2_and_3_put_into_them() {
+    let rig = all();
+    let answer = rig.get("/fields");
+    answer.expect(201, "ab");
+    for field in
+        ["Set-Cookie: a=1", "Set-Cookie: b=2", "x-list: 1", "x-list: 2", "X-Number: 5", "X-Symbol: s"]
+    {
+        assert!(answer.head.contains(&format!("\r\n{field}\r\n")), "{field} in {}", answer.head);
+    }
+    assert!(!answer.head.contains("x-nil"));
+    assert_eq!(rig.get("/status?404").status, 404);
+    for odd in ["101", "0", "1000", "x"] {
+        assert_eq!(rig.get(&format!("/status?{odd}")).status, 500, "{odd}");
+    }
+    // No second field can be had by a line end.
+    assert_eq!(rig.get("/split").status, 502);
+}
+
+#[test]
+fn arrays_go_out_with_their_length() {
+    let rig = all();
+    let answer = rig.get("/pieces");
+    assert_eq!(answer.text(), format!("ab{}", "c".repeat(100_000)));
+    assert_eq!(answer.field("content-length"), Some("100002"));
+    assert!(rig.get("/").field("content-length").is_some());
+}
+
+#[test]
+fn pieces_leave_when_they_are_made_and_bodies_are_closed() {
+    let rig = all();
+    let gate = scratch("rack-drip").join("gate");
+    let mut client = rig.connect();
+    client.send(format!("GET /drip?{} HTTP/1.1\r\nHost: a\r\n\r\n", gate.display()));
+    client.through("begun");
+    std::fs::write(&gate, "").unwrap();
+    client.through("done\r\n0\r\n\r\n");
+    rig.get("/lines").expect(200, "one\ntwo\n");
+    rig.logged("the body was closed");
+}
+
+#[test]
+fn a_client_that_leaves_ends_the_body_and_closes_it() {
+    let rig = ruby("all.ru", one_worker);
+    let mut client = rig.connect();
+    client.send("GET /download?2000 HTTP/1.1\r\nHost: a\r\n\r\n");
+    client.through("xxxx");
+    drop(client);
+    assert_eq!(rig.get("/").status, 200);
+    assert!(!rig.log().contains("Error"), "{}", rig.log());
+}
+
+#[test]
+fn streaming_bodies_and_hijacked_responses() {
+    let rig = all();
+    let body = vec![b'z'; 300_000];
+    let mut client = rig.connect();
+    assert_eq!(client.post("/stream", &body).body, body);
+    client.get("/kept-stream").expect(200, "0\n1\n2\n");
+    client.post("/hijack", b"this").expect(200, "got this");
+}
+
+#[test]
+fn early_hints_come_before_the_answer() {
+    let rig = all();
+    let mut client = rig.connect();
+    let hints = client.get("/hint");
+    assert_eq!(hints.status, 103);
+    assert_eq!(hints.head.matches("\r\nLink: ").count(), 2);
+    client.answer().expect(200, "hinted");
+    client.send("GET /hint HTTP/1.0\r\n\r\n");
+    client.answer().expect(200, "hinted");
+}
+
+#[test]
+fn the_end_is_reported() {
+    let rig = all();
+    rig.get("/finished").expect(200, "soon");
+    rig.logged("finished last");
+    let log = rig.log();
+    let reported = log.find("finished /finished 200 {\"x-a\"=>\"b\"} nil").expect("the end is reported");
+    assert!(reported < log.find("finished last").unwrap() && log.contains("after the end"), "{log}");
+}
+
+#[test]
+fn files_are_the_servers_to_send() {
+    let rig = all();
+    let file = scratch("rack-file").join("file");
+    let bytes: Vec<u8> = (0..200_000_u32).flat_map(u32::to_le_bytes).collect();
+    std::fs::write(&file, &bytes).unwrap();
+    let answer = rig.get(&format!("/file?{}", file.display()));
+    assert!(answer.status == 200 && answer.body == bytes);
+    assert_eq!(answer.field("content-length"), Some("800000"));
+    rig.logged("the file was closed");
+    for path in [format!("/part?{}", file.display()), "/file?/no/such/file".into(), "/file?/dev/null".into()]
+    {
+        rig.get(&path).expect(200, "read by the application");
+    }
+}
+
+#[test]
+fn bodies_arrive_whole_however_they_are_sent() {
+    let rig = all();
+    let mut client = rig.connect();
+    for len in [0, 1, 1000, 32 * 1024, 64 * 1024 + 1, 3_000_000] {
+        let body: Vec<u8> = (0..len).map(|at| (at % 251) as u8).collect();
+        let answer = client.post("/echo", &body);
+        assert!(answer.status == 200 && answer.body == body, "{len} bytes");
+        client.post("/twice", &body).expect(200, &format!("same {len}"));
+    }
+    for (pieces, length) in [(1, "5000"), (3, "15000"), (40, "none")] {
+        client.send("POST /echo HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n");
+        for _ in 0..pieces {
+            client.send(format!("1388\r\n{}\r\n", "y".repeat(5000)));
+        }
+        client.send("0\r\n\r\n");
+        let answer = client.answer();
+        assert_eq!((answer.body.len(), answer.field("x-length")), (pieces * 5000, Some(length)));
+    }
+    client.post("/gets", b"a\nbc\n\nd").expect(200, "\"a\\n\"[\"bc\\n\", \"\\n\", \"d\"]nilnil");
+    client.post("/gets", b"").expect(200, "nil[]nilnil");
+}
+
+/// The most memory that a process has had, in KiB.
+fn memory_kib_max(pid: u32) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+    line.trim().trim_end_matches(" kB").parse().unwrap()
+}
+
+#[test]
+fn large_bodies_pass_in_little_memory_both_ways() {
+    let rig = ruby("all.ru", one_worker);
+    let before = memory_kib_max(rig.ready(1)[0]);
+    let mut client = rig.connect();
+    let (piece, pieces) = (vec![b'u'; 1 << 20], 200);
+    client.send(format!("POST /count HTTP/1.1\r\nHost: a\r\nContent-Length: {}\r\n\r\n", pieces << 20));
+    for _ in 0..pieces {
+        client.stream.write_all(&piece).unwrap();
+    }
+    client.answer().expect(200, "209715200 bytes");
+    assert_eq!(client.get("/download?200").body.len(), 200 << 20);
+    let after = memory_kib_max(rig.ready(1)[0]);
+    assert!(after < before + 24 * 1024, "{before} KiB before, {after} KiB after");
+}
+
+#[test]
+fn what_an_application_cannot_cope_with_is_reported_in_the_log() {
+    let rig = ruby("all.ru", one_worker);
+    let pids = rig.ready(1);
+    rig.get("/errors").expect(200, "logged");
+    rig.logged("to the log");
+    rig.logged("to stdout");
+    rig.get("/raise").expect(500, "Internal Server Error\n");
+    rig.logged("GET /raise: ");
+    rig.logged("on purpose (RuntimeError)");
+    rig.get("/load-error").expect(500, "Internal Server Error\n");
+    rig.get("/nothing").expect(500, "Internal Server Error\n");
+    rig.logged("the application's answer is not [status, headers, body]");
+    let mut client = rig.connect();
+    client.send("GET /raise-late HTTP/1.1\r\nHost: a\r\n\r\n");
+    let cut = client.rest();
+    assert!(cut.ends_with(b"begun\r\n"), "no end of what is not whole: {}", String::from_utf8_lossy(&cut));
+    rig.logged("in the middle (RuntimeError)");
+    let mut client = rig.connect();
+    client.send("GET /raise-at-once HTTP/1.1\r\nHost: a\r\n\r\n");
+    let cut = client.rest();
+    assert!(cut.ends_with(b"begun\r\n"), "what was written is sent: {}", String::from_utf8_lossy(&cut));
+    rig.logged("GET /raise-at-once: ");
+    assert_eq!(rig.get("/raise-first").status, 500, "nothing was written");
+    rig.logged("before a byte (RuntimeError)");
+    assert_eq!(rig.get("/text").status, 500);
+    rig.logged("GET /text: ");
+    rig.logged("the body responds to neither each nor call: String");
+    rig.get("/excess").expect(200, "hello");
+    rig.logged("GET /excess: more body written than announced");
+    rig.get("/raise-closing").expect(200, "answered");
+    rig.logged("while closing (RuntimeError)");
+    assert_eq!(rig.ready(1), pids, "nobody had to die of that");
+}
+
+#[test]
+fn what_an_application_forks_does_not_answer_for_it() {
+    let rig = ruby("all.ru", one_worker);
+    let pids = rig.ready(1);
+    for _ in 0..3 {
+        rig.get("/fork").expect(200, "the parent's answer, 0");
+    }
+    assert_eq!(rig.ready(1), pids);
+}
+
+#[test]
+fn a_worker_that_dies_costs_what_it_held() {
+    let rig = all();
+    let pids = rig.ready(2);
+    let gate = scratch("rack-death").join("gate");
+    let mut waiting = rig.connect();
+    waiting.send(format!("GET /wait?{} HTTP/1.1\r\nHost: a\r\n\r\n", gate.display()));
+    rig.logged("waiting");
+    assert_eq!(rig.connect().post("/kill", b"").status, 502);
+    rig.get("/").expect(200, &rig.get("/").text());
+    std::fs::write(&gate, "").unwrap();
+    waiting.answer().expect(200, "waited");
+    assert_eq!(rig.connect().post("/exit", b"").status, 500);
+    until("a fresh worker", || rig.ready(2).iter().any(|pid| !pids.contains(pid)));
+    assert_eq!(rig.get("/").status, 200);
+}
+
+#[test]
+fn asked_to_leave_a_worker_finishes_first() {
+    let rig = ruby("all.ru", one_worker);
+    let pid = rig.ready(1)[0];
+    let gate = scratch("rack-term").join("gate");
+    let mut waiting = rig.connect();
+    waiting.send(format!("GET /wait?{} HTTP/1.1\r\nHost: a\r\n\r\n", gate.display()));
+    rig.logged("waiting");
+    rig.app.reload();
+    rig.logged("generation 2 takes over");
+    std::fs::write(&gate, "").unwrap();
+    waiting.answer().expect(200, "waited");
+    until("its end", || !is_alive(pid));
+    let next = rig.ready(1)[0];
+    // And one that has nothing to finish.
+    rig.app.reload();
+    until("its end", || !is_alive(next));
+    assert_eq!(rig.get("/").status, 200);
+}
+
+#[test]
+fn threads_answer_at_once() {
+    let rig = ruby("all.ru", |options| {
+        one_worker(options);
+        options.threads = 4;
+    });
+    let pid = rig.ready(1)[0];
+    let mut clients: Vec<_> = (0..4).map(|_| rig.connect()).collect();
+    for client in &mut clients {
+        client.send("GET /meet?4 HTTP/1.1\r\nHost: a\r\n\r\n");
+    }
+    for client in &mut clients {
+        client.answer().expect(200, &format!("met {pid} true"));
+    }
+    rig.app.reload();
+    until("its end", || !is_alive(pid));
+    assert_eq!(rig.get("/").status, 200);
+}

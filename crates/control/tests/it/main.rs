@@ -1,0 +1,15 @@
+//! Certificates, against Pebble, BIND and OpenSSL.
+#![allow(clippy::unwrap_used, missing_docs)] // helpers of tests are tests too
+
+#[path = "../named/mod.rs"]
+mod named;
+#[path = "../pebble/mod.rs"]
+mod pebble;
+#[path = "../responder/mod.rs"]
+mod responder;
+#[path = "../rig/mod.rs"]
+mod rig;
+
+mod acme;
+mod dns_update;
+mod staple;

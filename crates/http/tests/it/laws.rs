@@ -1,0 +1,39 @@
+//! The laws of the fuzz targets over their seeds, the vectors, and mutations of both: the same in every run.
+
+use std::path::Path;
+
+use crate::support::{laws, seeds};
+
+/// Mutations tried for each law.
+const MUTATIONS: usize = 20_000;
+
+fn holds(law: fn(&[u8]), target: &str) {
+    let mut inputs = corpus::seeds(target);
+    inputs.extend(seeds::of(target, &Path::new(env!("CARGO_MANIFEST_DIR")).join("vectors")));
+    corpus::replay(&inputs, MUTATIONS, law);
+}
+
+#[test]
+fn request() {
+    holds(laws::request, "request");
+}
+
+#[test]
+fn response() {
+    holds(laws::response, "response");
+}
+
+#[test]
+fn chunked() {
+    holds(laws::chunked, "chunked");
+}
+
+#[test]
+fn target() {
+    holds(laws::target, "target");
+}
+
+#[test]
+fn forwarded() {
+    holds(laws::forwarded, "forwarded");
+}

@@ -1,0 +1,15 @@
+//! Applications behind the real binary.
+#![allow(clippy::print_stderr, clippy::unwrap_used)] // helpers of tests are tests too
+
+#[path = "../hosted/mod.rs"]
+mod hosted;
+#[path = "../rig/mod.rs"]
+mod rig;
+
+mod apps;
+mod guides;
+mod lives;
+mod misbehaving;
+mod plack;
+mod python;
+mod uploads;

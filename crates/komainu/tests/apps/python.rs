@@ -1,0 +1,317 @@
+//! The frameworks of Python as their packages come from PyPI, and the ways in which a Python application is named.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use crate::hosted;
+use crate::hosted::{Client, folder, logged, modules, ready, server, start};
+use crate::rig;
+use crate::rig::{Folder, Rig, eventually, komainu, text};
+
+/// The virtual environment, with the frameworks in it.
+fn frameworks() -> PathBuf {
+    let environment = rig::environment();
+    assert!(
+        environment.join("bin/flask").exists(),
+        "no Django, FastAPI and Flask in {} (scripts/setup test installs them)",
+        environment.display()
+    );
+    environment
+}
+
+/// A folder with the applications of `tests/python`.
+fn applications() -> Folder {
+    let folder = Folder::new();
+    for file in fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/python")).unwrap() {
+        let file = file.unwrap();
+        fs::copy(file.path(), folder.at(file.file_name().to_str().unwrap())).unwrap();
+    }
+    folder
+}
+
+/// `komainu run` in the virtual environment.
+fn run(folder: Folder, arguments: &[&str]) -> Rig {
+    let mut command = server();
+    command.args(["run", "--listen", "127.0.0.1:0"]).args(arguments).current_dir(folder.path());
+    command.env("VIRTUAL_ENV", frameworks());
+    Rig::start(command, folder)
+}
+
+/// A form with a file, as browsers send it.
+fn upload(rig: &Rig, size: usize) -> (u16, String) {
+    let boundary = "7a1f";
+    let body = format!(
+        "--{boundary}\r\nContent-Disposition: form-data; name=\"note\"\r\n\r\na note\r\n\
+         --{boundary}\r\nContent-Disposition: form-data; name=\"file\"; filename=\"a.txt\"\r\n\
+         Content-Type: text/plain\r\n\r\n{}\r\n--{boundary}--\r\n",
+        "x".repeat(size)
+    );
+    let mut client = Client::new(rig.address);
+    client.send(format!(
+        "POST /upload HTTP/1.1\r\nHost: localhost\r\nContent-Type: multipart/form-data; boundary={boundary}\r\n\
+         Content-Length: {}\r\n\r\n{body}",
+        body.len()
+    ));
+    client.answer()
+}
+
+/// A session in a cookie, over three requests.
+fn counts(rig: &Rig) {
+    let mut cookie = String::new();
+    for count in ["1", "2", "3"] {
+        let answer = rig.ask("/count", &cookie);
+        answer.expect(200, count);
+        let set = answer.field("Set-Cookie").unwrap().split(';').next().unwrap().to_owned();
+        cookie = format!("Cookie: {set}\r\n");
+    }
+}
+
+fn lines() -> String {
+    (0..1000).map(|at| format!("line {at}\n")).collect()
+}
+
+#[test]
+fn django_by_wsgi_and_by_asgi() {
+    for (target, scheme) in [("django_app:wsgi", "wsgi"), ("django_app:asgi", "asgi")] {
+        let rig = run(applications(), &[target]);
+        rig.get("/hello/you?a=%C3%BC").expect(200, "GET you ü localhost");
+        counts(&rig);
+        assert_eq!(
+            upload(&rig, 300_000),
+            (200, r#"{"name": "a.txt", "size": 300000, "note": "a note"}"#.into())
+        );
+        assert_eq!(Client::new(rig.address).get("/stream").1, lines(), "{scheme}");
+        rig.get("/sleepy").expect(200, "awake");
+        assert_eq!(Client::new(rig.address).get("/astream").1, lines(), "{scheme}");
+        rig.get("/fail").expect_status(500);
+        logged(&rig, "ValueError: on purpose");
+        rig.get("/absent").expect_status(404);
+    }
+}
+
+#[test]
+fn flask() {
+    let rig = run(applications(), &["flask_app.py"]);
+    let url = format!("flask you 1 http://{}/hello/you?a=1", rig.address);
+    rig.ask("/hello/you?a=1", &format!("X-Host: {}\r\n", rig.address)).expect_status(200);
+    let mut client = Client::new(rig.address);
+    client.send(format!("GET /hello/you?a=1 HTTP/1.1\r\nHost: {}\r\n\r\n", rig.address));
+    assert_eq!(client.answer(), (200, url));
+    counts(&rig);
+    let (status, reported) = upload(&rig, 300_000);
+    assert!(status == 200 && reported.contains("\"size\":300000"), "{reported}");
+    assert_eq!(client.get("/stream").1, lines());
+    let source = fs::read_to_string(rig.folder.at("flask_app.py")).unwrap();
+    rig.get("/file").expect(200, &source);
+    rig.ask("/file", "Range: bytes=3-7\r\n").expect(206, &source[3..8]);
+    rig.get("/absent").expect_status(404);
+    rig.get("/fail").expect_status(500);
+    logged(&rig, "ValueError: on purpose");
+}
+
+#[test]
+fn fastapi() {
+    let mut rig = run(applications(), &["--workers", "1", "fastapi_app:app"]);
+    let answer = rig.get("/hello/you?a=1");
+    answer.expect_status(200);
+    assert!(answer.text().contains(r#""who":"you","a":1,"state":"began""#), "{}", answer.text());
+    rig.get("/hello/you?a=x").expect_status(422);
+    rig.get("/openapi.json").expect_status(200);
+    let (status, reported) = upload(&rig, 300_000);
+    assert!(status == 200 && reported.contains("\"size\":300000"), "{reported}");
+    let mut client = Client::new(rig.address);
+    assert_eq!(client.get("/stream").1, lines());
+    client.send(
+        "POST /items HTTP/1.1\r\nHost: a.test\r\nContent-Type: application/json\r\nContent-Length: 26\r\n\r\n\
+         {\"name\":\"tea\",\"price\":1.5}",
+    );
+    assert_eq!(client.answer(), (200, r#"{"name":"tea","price":1.5}"#.into()));
+    assert_eq!(client.get("/later"), (200, "\"now\"".into()));
+    logged(&rig, "after the answer");
+    rig.get("/fail").expect_status(500);
+    logged(&rig, "ValueError: on purpose");
+    // Events that never end hold nobody up, and end with their client.
+    let mut listeners: Vec<_> = (0..20).map(|_| Client::new(rig.address)).collect();
+    for listener in &mut listeners {
+        listener.send("GET /events HTTP/1.1\r\nHost: a.test\r\n\r\n");
+        assert!(listener.head().starts_with("HTTP/1.1 200"));
+    }
+    assert_eq!(client.get("/stream").1, lines());
+    drop(listeners);
+    rig.signal("-TERM");
+    assert!(rig.ended().success());
+    logged(&rig, "lifespan ended");
+}
+
+#[test]
+fn websockets_with_the_library_of_that_name() {
+    let rig = run(applications(), &["--workers", "1", "fastapi_app:app"]);
+    let client = Command::new(frameworks().join("bin/python"))
+        .arg(rig.folder.at("sockets.py"))
+        .arg(format!("ws://{}", rig.address))
+        .output()
+        .unwrap();
+    assert_eq!(text(&client.stdout), "all well\n", "{}", text(&client.stderr));
+    logged(&rig, "disconnected 3000");
+    logged(&rig, "disconnected 1009");
+}
+
+#[test]
+fn the_ways_to_name_an_application() {
+    for (arguments, path, expected) in [
+        (&["flask_app:application"][..], "/hello/a", "flask a"),
+        (&["flask_app.py:application"], "/hello/a", "flask a"),
+        (&["flask_app:create_app('named')"], "/hello/a", "named a"),
+        (&["flask_app:create_app(name='keyed')"], "/hello/a", "keyed a"),
+        (&["--interface", "wsgi", "flask_app"], "/hello/a", "flask a"),
+        (&["fastapi_app:starlette"], "/", "starlette"),
+        (&["--interface", "asgi", "fastapi_app:starlette"], "/", "starlette"),
+        (&["--interface", "wsgi", "django_app:wsgi"], "/hello/a", "GET a"),
+    ] {
+        let rig = run(applications(), arguments);
+        let answer = rig.get(path);
+        answer.expect_status(200);
+        assert!(answer.text().starts_with(expected), "{arguments:?}: {}", answer.text());
+    }
+}
+
+#[test]
+fn bare_files_that_define_the_callable() {
+    let app =
+        "def application(environ, start_response):\n    start_response('200 OK', [])\n    return [b'bare']\n";
+    let rig = run(folder("bare.py", app), &["bare.py"]);
+    rig.get("/").expect(200, "bare");
+    // What else has this name stays out of it.
+    let beside = folder("bare.py", app);
+    beside.write("bare.so", "no module").write("bare/__init__.py", "raise ValueError");
+    let rig = run(beside, &["bare.py"]);
+    rig.get("/").expect(200, "bare");
+    let rig = run(folder("bare.py", "x = 1\n"), &["bare.py"]);
+    let answer = rig.get("/");
+    answer.expect_status(500);
+    assert!(answer.text().contains("defines no application"), "{}", answer.text());
+}
+
+#[test]
+fn an_error_at_import_is_shown_with_its_traceback() {
+    let rig = run(folder("shop.py", "import json\nimport no_such_module\n"), &["shop:app"]);
+    let answer = rig.get("/");
+    answer.expect_status(500);
+    for shown in ["Traceback", "shop.py", "import no_such_module", "ModuleNotFoundError"] {
+        assert!(answer.text().contains(shown), "{shown}: {}", answer.text());
+    }
+    logged(&rig, "ModuleNotFoundError");
+}
+
+#[test]
+fn several_applications_in_one_server() {
+    let folder = applications();
+    folder.write("a.psgi", "sub { [200, [], ['perl']] }");
+    folder.write("b.ru", "run ->(env) { [200, {}, ['ruby']] }");
+    let environment = frameworks();
+    let config = format!(
+        "[[route]]\npath = \"/perl/*\"\napp = \"perl\"\n[[route]]\npath = \"/ruby/*\"\napp = \"ruby\"\n\
+         [[route]]\npath = \"/api/*\"\napp = {{ name = \"api\", strip_prefix = true }}\n\
+         [[route]]\npath = \"/shop/*\"\napp = {{ name = \"shop\", strip_prefix = true }}\n\
+         [[route]]\napp = \"site\"\n\
+         [apps.perl]\npsgi = \"a.psgi\"\nworkers = 1\n[apps.ruby]\nrack = \"b.ru\"\nworkers = 1\n\
+         [apps.api]\nasgi = \"fastapi_app:app\"\nvirtualenv = \"{0}\"\nworkers = 1\n\
+         [apps.shop]\nwsgi = \"django_app:wsgi\"\nvirtualenv = \"{0}\"\nworkers = 1\nthreads = 4\n\
+         [apps.site]\npython = \"flask_app.py:create_app('site')\"\nvirtualenv = \"{0}\"\nworkers = 1\n",
+        environment.display()
+    );
+    let rig = start(folder, &config);
+    rig.get("/perl/").expect(200, "perl");
+    rig.get("/ruby/").expect(200, "ruby");
+    rig.get("/shop/hello/you").expect(200, "GET you  localhost");
+    let api = rig.get("/api/hello/you");
+    let url = format!("\"url\":\"{}://localhost/api/hello/you\"", rig.scheme());
+    assert!(api.text().contains(&url), "{}", api.text());
+    assert!(rig.get("/hello/you").text().starts_with("site you"));
+}
+
+#[test]
+fn several_targets_in_one_application() {
+    let config = format!(
+        "[[route]]\npath = \"/admin/*\"\napp = {{ name = \"shop\", target = \"admin\", strip_prefix = true }}\n\
+         [[route]]\npath = \"/api/*\"\napp = {{ name = \"api\", target = \"other\" }}\n\
+         [[route]]\napp = \"shop\"\n\
+         [apps.shop]\nwsgi = \"flask_app:create_app('shop')\"\nvirtualenv = \"{0}\"\nworkers = 1\n\
+         targets = {{ admin = \"flask_app.py:create_app('admin')\" }}\n\
+         [apps.api]\nasgi = \"fastapi_app:app\"\nvirtualenv = \"{0}\"\nworkers = 1\n\
+         targets = {{ other = \"fastapi_app:starlette\" }}\n",
+        frameworks().display()
+    );
+    let rig = start(applications(), &config);
+    assert!(rig.get("/hello/you").text().starts_with("shop you"));
+    assert!(rig.get("/admin/hello/you").text().starts_with("admin you"));
+    // Starlette's answer, to a path that it has no route for.
+    rig.get("/api/").expect(404, "Not Found");
+    rig.get("/admin").expect_status(404);
+}
+
+/// How much fifty workers of a Django application share, and how long the first answer takes. For people: it prints.
+#[test]
+#[ignore = "prints figures; run it with --ignored --nocapture on a release build"]
+fn fifty_workers_of_django() {
+    let begun = std::time::Instant::now();
+    let rig = run(applications(), &["--workers", "50", "django_app:wsgi"]);
+    rig.get("/hello/you").expect_status(200);
+    let first = begun.elapsed();
+    let mut pids = Vec::new();
+    eventually("fifty workers", || {
+        pids = hosted::workers(&rig);
+        pids.len() == 50
+    });
+    let all = begun.elapsed();
+    let mut clients: Vec<_> = (0..50).map(|_| Client::new(rig.address)).collect();
+    for _ in 0..100 {
+        clients
+            .iter_mut()
+            .for_each(|client| client.send("GET /hello/you HTTP/1.1\r\nHost: localhost\r\n\r\n"));
+        clients.iter_mut().for_each(|client| assert_eq!(client.answer().0, 200));
+    }
+    let kib = |pid: &u32, name: &str| -> u64 {
+        let rollup = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).unwrap();
+        let line = rollup.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).unwrap();
+        line.split_whitespace().next().unwrap().parse().unwrap()
+    };
+    for name in ["Rss", "Pss", "Private_Dirty"] {
+        let sum: u64 = pids.iter().map(|pid| kib(pid, name)).sum();
+        eprintln!("{name:14} {:8} KiB in all, {:6} KiB each", sum, sum / 50);
+    }
+    eprintln!("first answer after {first:?}, fifty workers after {all:?}");
+}
+
+#[test]
+fn what_is_installed_with_pip_is_found() {
+    let folder = folder(
+        "app.py",
+        "def app(environ, start_response):\n    start_response('200 OK', [])\n    return [b'wheel']\n",
+    );
+    let environment = folder.at("venv");
+    let run = |command: &mut Command| {
+        let done = command.stdin(Stdio::null()).output().unwrap();
+        assert!(done.status.success(), "{}{}", text(&done.stdout), text(&done.stderr));
+    };
+    run(Command::new("python3").args(["-m", "venv"]).arg(&environment));
+    // What is built is built beside its sources.
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../workers");
+    run(Command::new("cp")
+        .arg("-r")
+        .args([source.join("python"), source.join("include")])
+        .arg(folder.path()));
+    modules();
+    let target = Path::new(env!("CARGO_BIN_EXE_komainu")).ancestors().nth(2).unwrap();
+    run(Command::new(environment.join("bin/pip"))
+        .args(["install", "--quiet", "--disable-pip-version-check"])
+        .arg(folder.at("python"))
+        .env("KOMAINU_LIBRARY", target.join("release")));
+    let mut command = komainu();
+    command.args(["run", "--listen", "127.0.0.1:0", "app.py"]).current_dir(folder.path());
+    command.env("VIRTUAL_ENV", &environment).env("KOMAINU_WORKERS", folder.at("nothing"));
+    let rig = Rig::start(command, folder);
+    rig.get("/").expect(200, "wheel");
+    ready(&rig, 2);
+}

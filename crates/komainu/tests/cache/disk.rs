@@ -1,0 +1,125 @@
+//! The cache on disk: what a restart, however it comes, leaves of it.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use crate::origin::{Origin, answer};
+use crate::rig;
+use crate::rig::{Answer, Folder, Rig, eventually, kinds, komainu, listen};
+
+/// An origin that counts in its responses.
+fn counting() -> Origin {
+    let count = AtomicUsize::new(0);
+    Origin::start(move |ask| {
+        let path = ask.line().split(' ').nth(1).unwrap().to_owned();
+        let fields = "Cache-Control: max-age=3600\r\nVary: X-A\r\nxkey: tag\r\n";
+        answer("200 OK", fields, &format!("{path} {}", count.fetch_add(1, Ordering::SeqCst)))
+    })
+}
+
+/// The configuration, in a folder that any user may enter.
+fn configured(origin: &Origin, user: &str, size: &str) -> Folder {
+    let folder = Folder::new();
+    let disk = folder.at("cache");
+    let text = format!(
+        "{}{user}[cache]\ndisk = {{ path = {disk:?}, size = \"{size}\" }}\n\
+         [[route]]\nproxy = {:?}\ncache = true\n",
+        listen(&folder),
+        origin.url,
+    );
+    folder.write("komainu.toml", text);
+    folder
+}
+
+fn start(folder: Folder) -> Rig {
+    let mut command = komainu();
+    command.arg("start").arg("-c").arg(folder.at("komainu.toml"));
+    Rig::start(command, folder)
+}
+
+/// Ends it at once and starts another one with the same folder.
+fn kill_and_start(mut rig: Rig) -> Rig {
+    let folder = std::mem::replace(&mut rig.folder, Folder::new());
+    let mut children = Vec::new();
+    let id = rig.child.id();
+    // A supervisor's server has a process of its own, which dies with it, but not at once.
+    if let Ok(text) = fs::read_to_string(format!("/proc/{id}/task/{id}/children")) {
+        children.extend(text.split_whitespace().map(|id| Path::new("/proc").join(id)));
+    }
+    rig.child.kill().unwrap();
+    rig.child.wait().unwrap();
+    eventually("its server is gone", || children.iter().all(|path| !path.exists()));
+    start(folder)
+}
+
+fn files(folder: &Path) -> Vec<PathBuf> {
+    let entries = |path: &Path| fs::read_dir(path).into_iter().flatten().map(|entry| entry.unwrap().path());
+    let folders: Vec<PathBuf> = entries(folder).filter(|path| path.is_dir()).collect();
+    folders.iter().flat_map(|path| entries(path).collect::<Vec<_>>()).collect()
+}
+
+fn is_hit(answer: &Answer) -> bool {
+    answer.field("Cache-Status").unwrap().starts_with("Komainu; hit")
+}
+
+#[test]
+fn what_is_stored_survives_kill_9() {
+    let origin = counting();
+    for user in kinds() {
+        let rig = start(configured(&origin, user, "10MiB"));
+        let bodies: Vec<String> = (0..20).map(|n| rig.get(&format!("/{n}")).text()).collect();
+        let variant = rig.ask("/0", "X-A: 1\r\n").text();
+        assert_ne!(variant, bodies[0]);
+        eventually("all of it is on disk", || files(&rig.folder.at("cache")).len() == 21);
+        let asked = origin.asks().len();
+        let rig = kill_and_start(rig);
+        for (n, body) in bodies.iter().enumerate() {
+            let hit = rig.get(&format!("/{n}"));
+            assert!(hit.text() == *body && is_hit(&hit), "{n}: {}", hit.head);
+            assert!(hit.field("Age").is_some());
+        }
+        assert_eq!(rig.ask("/0", "X-A: 1\r\n").text(), variant);
+        rig.ask("/1", "Range: bytes=0-1\r\n").expect(206, "/1");
+        assert_eq!(origin.asks().len(), asked, "the origin was not asked");
+        assert!(rig.reported().contains("21 responses"), "{}", rig.reported());
+        // What a request makes invalid stays so.
+        rig.send("POST /2 HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");
+        eventually("its file is removed", || files(&rig.folder.at("cache")).len() == 20);
+        let rig = kill_and_start(rig);
+        assert!(!is_hit(&rig.get("/2")) && is_hit(&rig.get("/3")));
+    }
+}
+
+#[test]
+fn damaged_files_are_asked_for_again() {
+    let origin = counting();
+    let rig = start(configured(&origin, rig::as_we_are(), "10MiB"));
+    let body = rig.get("/a").text();
+    eventually("it is on disk", || files(&rig.folder.at("cache")).len() == 1);
+    let rig = kill_and_start(rig);
+    let file = files(&rig.folder.at("cache")).remove(0);
+    let mut bytes = fs::read(&file).unwrap();
+    *bytes.last_mut().unwrap() ^= 1;
+    fs::write(&file, bytes).unwrap();
+    let again = rig.get("/a");
+    assert!(again.text() != body && !is_hit(&again), "{}", again.head);
+    eventually("it is reported", || rig.reported().contains("cache.disk: dropped"));
+    eventually("the new one takes its place", || {
+        files(&rig.folder.at("cache")).iter().any(|new| *new != file)
+    });
+    assert!(is_hit(&rig.get("/a")));
+}
+
+#[test]
+fn without_its_folder_the_cache_is_in_memory() {
+    let origin = counting();
+    let folder = configured(&origin, rig::as_we_are(), "10MiB");
+    folder.write("cache", "no folder");
+    let rig = start(folder);
+    let body = rig.get("/a").text();
+    let hit = rig.get("/a");
+    assert!(hit.text() == body && is_hit(&hit));
+    let reports = rig.reported().matches("cached in memory alone").count();
+    assert_eq!(reports, 1, "{}", rig.reported());
+}

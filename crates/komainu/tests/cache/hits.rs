@@ -1,0 +1,253 @@
+//! The cache in front of upstream servers: what a client gets, and how often the origin is asked for it.
+
+use std::io::{Read, Write};
+use std::net::TcpListener;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex};
+
+use crate::origin::{Origin, answer};
+use crate::rig::{Folder, Rig, eventually, komainu, read_answer};
+
+fn run(origin: &str) -> Rig {
+    let mut command = komainu();
+    command.args(["run", "--listen", "127.0.0.1:0", "--threads", "2", "--cache", origin]);
+    Rig::start(command, Folder::new())
+}
+
+const FRESH: &str = "Cache-Control: max-age=3600\r\n";
+
+/// An origin that counts in its responses, with these fields.
+fn counting(fields: &'static str) -> Origin {
+    let count = AtomicUsize::new(0);
+    Origin::start(move |_| {
+        answer("200 OK", fields, &format!("response {}", count.fetch_add(1, Ordering::SeqCst)))
+    })
+}
+
+#[test]
+fn a_fresh_response_is_served_without_the_origin() {
+    let origin = counting("Cache-Control: max-age=3600\r\nETag: \"a\"\r\nX-Own: 1\r\n");
+    let rig = run(&origin.url);
+    let first = rig.get("/a?b");
+    first.expect(200, "response 0").expect_field("Cache-Status", "Komainu; fwd=uri-miss; stored; ttl=3600");
+    let hit = rig.get("/a?b");
+    hit.expect(200, "response 0").expect_field("X-Own", "1").expect_field("ETag", "\"a\"");
+    assert!(hit.field("Cache-Status").unwrap().starts_with("Komainu; hit; ttl="), "{}", hit.head);
+    assert!(hit.field("Age").unwrap().parse::<u64>().unwrap() < 3600);
+    let head = rig.send("HEAD /a?b HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
+    head.expect(200, "").expect_field("Content-Length", "10");
+    rig.ask("/a?b", "If-None-Match: \"a\"\r\n").expect(304, "").expect_field("ETag", "\"a\"");
+    rig.ask("/a?b", "Range: bytes=0-3\r\n").expect(206, "resp").expect_field("Content-Range", "bytes 0-3/10");
+    rig.ask("/a?b", "Range: bytes=10-\r\n").expect_status(416).expect_field("Content-Range", "bytes */10");
+    assert_eq!(origin.asks().len(), 1);
+    rig.get("/a?c").expect(200, "response 1");
+}
+
+#[test]
+fn what_is_private_is_asked_for_each_time() {
+    for fields in [
+        "Cache-Control: private, max-age=3600\r\n",
+        "Cache-Control: no-store\r\n",
+        "Cache-Control: max-age=3600\r\nSet-Cookie: a=b\r\n",
+        "Cache-Control: max-age=3600\r\nVary: *\r\n",
+        "",
+    ] {
+        let origin = counting(fields);
+        let rig = run(&origin.url);
+        for n in 0..3 {
+            rig.get("/").expect(200, &format!("response {n}"));
+        }
+        rig.ask("/", "Cookie: a=b\r\n").expect(200, "response 3");
+    }
+    let origin = counting(FRESH);
+    let rig = run(&origin.url);
+    for n in 0..2 {
+        rig.ask("/", "Authorization: x\r\n").expect(200, &format!("response {n}"));
+    }
+    rig.ask("/other", "Cache-Control: only-if-cached\r\n").expect_status(504);
+    assert_eq!(origin.asks().len(), 2);
+}
+
+#[test]
+fn requests_that_could_poison_the_cache_pass_it() {
+    let origin = counting(FRESH);
+    let rig = run(&origin.url);
+    for (asked, field) in [
+        "X-HTTP-Method-Override: POST",
+        "X-Original-URL: /admin",
+        "X-Rewrite-URL: /admin",
+        "X-Host: evil.test",
+        "X-Forwarded-Scheme: nothttps",
+        "Upgrade: h2c",
+        "Content-Length: 1",
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let body = if field.starts_with("Content-Length") { "x" } else { "" };
+        let request =
+            format!("GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n{field}\r\n\r\n{body}");
+        rig.send(&request).expect(200, &format!("response {asked}"));
+    }
+    // A host that the client claims reaches nobody, so the response may be stored.
+    let claims = "X-Forwarded-Host: evil.test\r\nX-Forwarded-Prefix: /evil\r\nForwarded: host=evil.test\r\n";
+    rig.ask("/", claims).expect(200, "response 7");
+    assert!(!origin.last().head.contains("evil"), "{}", origin.last().head);
+    rig.get("/").expect(200, "response 7");
+    assert_eq!(origin.asks().len(), 8);
+}
+
+#[test]
+fn variants_and_unsafe_requests() {
+    let count = AtomicUsize::new(0);
+    let origin = Origin::start(move |ask| {
+        let n = count.fetch_add(1, Ordering::SeqCst);
+        let status = if ask.line().starts_with("PUT") { "500 No" } else { "200 OK" };
+        answer(status, "Cache-Control: max-age=3600\r\nVary: X-A\r\n", &format!("{n}"))
+    });
+    let rig = run(&origin.url);
+    rig.ask("/", "X-A: 1\r\n").expect(200, "0");
+    rig.ask("/", "X-A: 2\r\n").expect(200, "1");
+    rig.ask("/", "X-A: 1\r\n").expect(200, "0");
+    rig.get("/").expect(200, "2");
+    let change = |method: &str| {
+        rig.send(&format!(
+            "{method} / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+        ))
+    };
+    change("PUT").expect_status(500);
+    rig.ask("/", "X-A: 2\r\n").expect(200, "1");
+    change("POST").expect_status(200).expect_field("Cache-Status", "Komainu; fwd=method");
+    rig.ask("/", "X-A: 2\r\n").expect(200, "5");
+}
+
+#[test]
+fn a_stale_response_is_validated_and_stands_in_for_a_dead_origin() {
+    let mode = Arc::new(Mutex::new("fresh"));
+    let theirs = mode.clone();
+    let origin = Origin::start(move |ask| match *theirs.lock().unwrap() {
+        "fresh" => answer("200 OK", "Cache-Control: max-age=0\r\nETag: \"a\"\r\nX-A: 1\r\n", "body"),
+        "valid" => {
+            assert_eq!(ask.field("If-None-Match"), ["\"a\""]);
+            "HTTP/1.1 304 Not Modified\r\nETag: \"a\"\r\nX-A: 2\r\n\r\n".to_owned()
+        }
+        "error" => answer("503 Down", "", "down"),
+        _ => String::new(),
+    });
+    let rig = run(&origin.url);
+    rig.get("/").expect(200, "body").expect_field("X-A", "1");
+    *mode.lock().unwrap() = "valid";
+    let validated = rig.get("/");
+    validated.expect(200, "body").expect_field("X-A", "2");
+    assert!(validated.field("Cache-Status").unwrap().contains("hit; fwd=stale; fwd-status=304"));
+    *mode.lock().unwrap() = "error";
+    rig.get("/").expect(503, "down");
+    *mode.lock().unwrap() = "dead";
+    let stale = rig.get("/");
+    stale.expect(200, "body").expect_field("X-A", "2");
+    assert!(stale.field("Cache-Status").unwrap().contains("detail=unreachable"));
+    rig.get("/other").expect_status(502);
+}
+
+/// An origin whose every step is the test's: it says that a request has come, and sends what it is given.
+fn stepped() -> (String, Receiver<usize>, Sender<&'static str>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let ((came, comes), (steps, next)) = (channel(), channel::<&'static str>());
+    let next = Arc::new(Mutex::new(next));
+    std::thread::spawn(move || {
+        for (index, stream) in listener.incoming().enumerate() {
+            let (mut stream, came, next) = (stream.unwrap(), came.clone(), next.clone());
+            std::thread::spawn(move || {
+                let mut bytes = [0; 4096];
+                while !matches!(stream.read(&mut bytes), Ok(0) | Err(_)) {
+                    came.send(index).unwrap();
+                    while let Ok(step) = next.lock().unwrap().recv() {
+                        if step.is_empty() {
+                            return;
+                        }
+                        stream.write_all(step.as_bytes()).unwrap();
+                        if step.ends_with('!') {
+                            break;
+                        }
+                    }
+                }
+            });
+        }
+    });
+    (url, comes, steps)
+}
+
+const GET: &[u8] = b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
+
+#[test]
+fn many_who_ask_at_once_share_one_response_and_who_leaves_does_not_end_it() {
+    let (url, comes, steps) = stepped();
+    let rig = run(&url);
+    let mut clients: Vec<_> = (0..50).map(|_| rig.connect()).collect();
+    clients[0].write_all(GET).unwrap();
+    comes.recv().unwrap();
+    for client in &mut clients[1..] {
+        client.write_all(GET).unwrap();
+    }
+    steps.send("HTTP/1.1 200 OK\r\nCache-Control: max-age=60\r\nContent-Length: 12\r\n\r\nfirst ").unwrap();
+    // The first bytes reach those who wait before the last ones exist.
+    let mut last = clients.pop().unwrap();
+    let mut begun = Vec::new();
+    while !begun.ends_with(b"first ") {
+        let mut byte = [0];
+        last.read_exact(&mut byte).unwrap();
+        begun.push(byte[0]);
+    }
+    // Who asked the origin leaves.
+    drop(clients.remove(0));
+    steps.send("second").unwrap();
+    let mut rest = String::new();
+    last.read_to_string(&mut rest).unwrap();
+    assert_eq!(rest, "second");
+    for client in &mut clients {
+        read_answer(client).expect(200, "first second");
+    }
+    assert!(comes.try_recv().is_err(), "the origin was asked once");
+}
+
+#[test]
+fn a_response_that_breaks_off_is_not_stored() {
+    let (url, comes, steps) = stepped();
+    let rig = run(&url);
+    let mut client = rig.connect();
+    client.write_all(GET).unwrap();
+    comes.recv().unwrap();
+    steps.send("HTTP/1.1 200 OK\r\nCache-Control: max-age=60\r\nContent-Length: 12\r\n\r\nfirst ").unwrap();
+    steps.send("").unwrap();
+    let mut broken = Vec::new();
+    let _ = client.read_to_end(&mut broken);
+    assert!(!broken.ends_with(b"second"));
+    let mut again = rig.connect();
+    again.write_all(GET).unwrap();
+    comes.recv().unwrap();
+    steps.send("HTTP/1.1 200 OK\r\nCache-Control: max-age=60\r\nContent-Length: 6\r\n\r\nwhole!").unwrap();
+    read_answer(&mut again).expect(200, "whole!");
+    eventually("it is stored", || rig.get("/").field("Age").is_some());
+}
+
+#[test]
+fn a_route_has_a_cache_of_its_own_and_a_large_response_passes_it() {
+    let large = "x".repeat(100_000);
+    let body = large.clone();
+    let origin = Origin::start(move |_| answer("200 OK", "Cache-Control: max-age=60\r\n", &body));
+    let rig = Rig::config(
+        Folder::new(),
+        &format!(
+            "cache = {{ memory = \"1MiB\", object = \"50KiB\" }}\n[[route]]\npath = \"/no\"\nproxy = \"{0}\"\n\
+             [[route]]\nproxy = \"{0}\"\ncache = {{ grace = \"1m\" }}\n",
+            origin.url
+        ),
+    );
+    for path in ["/", "/", "/no"] {
+        rig.get(path).expect(200, &large).expect_no_field("Age");
+    }
+    rig.get("/no").expect_no_field("Cache-Status");
+    assert_eq!(origin.asks().len(), 4);
+}

@@ -1,0 +1,315 @@
+//! Known attacks on shared caches, as data: what each leaves in the cache. One server and one origin for all of them; the origin
+//! says that everything is for all, and its responses hold all that it was sent, so that nothing goes unnoticed.
+
+use crate::origin::{Origin, answer};
+use crate::rig;
+use crate::rig::{Folder, Rig, as_we_are, curl, komainu};
+
+/// What is stored after an attack.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Left {
+    /// Nothing: the request passes the cache.
+    Nothing,
+    /// A response without what the attacker sent: the origin did not get it.
+    Clean,
+    /// A response under a key that holds what the attacker sent.
+    Apart,
+    /// Nothing: this server refuses the request.
+    Refused,
+}
+use Left::{Apart, Clean, Nothing, Refused};
+
+/// Fields that a client adds to `GET PATH`, and what is stored then. `evil` is what no other client may get.
+const FIELDS: &[(&str, Left)] = &[
+    // Fields that replace host, scheme or client: they reach no origin in requests that may be stored.
+    ("X-Forwarded-Host: evil", Clean),
+    ("X-Forwarded-Host: a\r\nX-Forwarded-Host: evil", Clean),
+    ("X-Forwarded-Proto: evil", Clean),
+    ("X-Forwarded-Port: evil", Clean),
+    ("X-Forwarded-Prefix: /evil", Clean),
+    ("X-Forwarded-Path: /evil", Clean),
+    ("X-Forwarded-Ssl: evil", Clean),
+    ("X-Forwarded-For: evil", Clean),
+    ("X-Real-IP: evil", Clean),
+    ("Forwarded: host=evil;proto=evil", Clean),
+    ("X-Forwarded-Scheme: evil", Nothing),
+    ("X-Forwarded-Server: evil", Nothing),
+    ("X-Host: evil", Nothing),
+    ("X-Original-Host: evil", Nothing),
+    ("X-HTTP-Host-Override: evil", Nothing),
+    // Fields that replace the URL or the method.
+    ("X-Original-URL: /evil", Nothing),
+    ("X-Rewrite-URL: /evil", Nothing),
+    ("X-HTTP-Method-Override: evil", Nothing),
+    ("X-HTTP-Method: evil", Nothing),
+    ("X-Method-Override: evil", Nothing),
+    ("x-http-METHOD-override: evil", Nothing),
+    // A GET with content, which some applications read as parameters.
+    ("Content-Length: 6\r\n\r\nq=evil", Nothing),
+    // Fields of the connection: those that `Connection` names do not reach the origin, though a variant may hold them.
+    ("Connection: Cookie\r\nCookie: a=evil", Nothing),
+    ("Connection: X-Tenant\r\nX-Tenant: evil", Nothing),
+    ("Connection: keep-alive, X-Forwarded-Host\r\nX-Forwarded-Host: evil", Nothing),
+    ("Upgrade: evil", Nothing),
+    ("TE: evil", Clean),
+    ("Keep-Alive: evil", Clean),
+    ("Proxy-Connection: evil", Clean),
+    ("Expect: 100-continue", Clean),
+    // Conditions and ranges are answered here, and codings are those that all know.
+    ("Range: bytes=0-3", Clean),
+    ("Range: bytes=5-\r\nIf-Range: \"evil\"", Clean),
+    ("If-None-Match: \"evil\"", Clean),
+    ("If-Match: *", Clean),
+    ("If-Unmodified-Since: Wed, 01 Jan 2020 00:00:00 GMT", Clean),
+    ("Accept-Encoding: evil, gzip", Clean),
+    // The host decides the key, and one that the key would change passes.
+    ("Host: evil.test", Apart),
+    ("Host: localhost.evil.test:1", Apart),
+    ("Host: localhost:80", Nothing),
+    ("Host: LOCALHOST", Nothing),
+    ("Host: localhost:evil", Refused),
+    ("Host: localhost@evil", Refused),
+    ("Host: localhost, evil", Refused),
+    ("Host: localhost\r\nHost: evil", Refused),
+    // What parsers read in two ways is refused.
+    ("X-A : evil", Refused),
+    ("X-A: \u{7}evil", Refused),
+    ("X-A: a\nX-B: evil", Refused),
+    (" X-A: evil", Refused),
+    ("X-A: a\r\n X-B: evil", Refused),
+    ("Content-Length: 4\r\nTransfer-Encoding: chunked\r\n\r\nevil", Refused),
+    // `Vary` of the response decides: the origin varies by `X-Varied`, and says nothing of `Origin`, which it allows.
+    ("Origin: https://evil.test", Apart),
+    ("X-Varied: evil", Apart),
+    ("X-Varied: \tevil", Apart),
+    // Who asks for nothing to be stored gets that.
+    ("Cache-Control: no-store\r\nX-A: evil", Nothing),
+    ("Authorization: evil", Nothing),
+];
+
+/// Targets below `/t`, what the origin must not have been asked for another client by, and what is stored.
+const TARGETS: &[(&str, &str, Left)] = &[
+    // The whole query is in the key.
+    ("?a=evil", "", Apart),
+    ("?a=1;a=evil", "?a=1", Apart),
+    ("?a=1&a=evil", "?a=1", Apart),
+    ("?a=1&utm_content=evil", "?a=1", Apart),
+    ("?evil", "?", Apart),
+    // The path is decoded once, for the key and for the origin.
+    ("/evi%6c/evil", "", Apart),
+    ("/evil/..", "/", Clean),
+    ("/evil/%2e%2e/x", "/x", Clean),
+    ("/x/..%2fevil", "/x", Refused),
+    ("/x%2fevil", "/x", Refused),
+    ("/x\\evil", "/x", Refused),
+    ("/x%5cevil", "/x", Refused),
+    ("/x%00evil", "/x", Refused),
+    ("/x/..;/evil", "/x", Refused),
+    ("/x%0aevil", "/x", Apart),
+    ("/x%0d%0aX-A:%20evil", "/x", Apart),
+    ("/x%23evil", "/x", Apart),
+    ("/x%3fevil", "/x", Apart),
+    ("/x;evil", "/x", Apart),
+    ("/x%20evil", "/x", Apart),
+    ("//evil", "/x", Apart),
+    ("/x#evil", "/x", Refused),
+    ("/x evil", "/x", Refused),
+];
+
+/// The same where a rule leaves `utm_*` out of the key: what it leaves out the origin does not get.
+const CLOAKED: &[(&str, &str, Left)] = &[
+    ("?utm_content=evil", "", Clean),
+    ("?a=1&utm_content=evil", "?a=1", Clean),
+    ("?utm_content=x;a=evil&a=1", "?a=1", Clean),
+    ("?a=1&utm_content=x&utm_content=evil", "?a=1", Clean),
+    ("?a=1&%75tm_content=evil", "?a=1", Clean),
+    ("?a=1&utm%5fcontent=evil", "?a=1", Clean),
+    ("?a=1&utm_content[]=evil", "?a=1", Clean),
+    ("?a=1&utm_content=x%26a=evil", "?a=1", Clean),
+    ("?a=1?utm_content=evil", "?a=1", Apart),
+    ("?a=1;utm_content=evil", "?a=1", Apart),
+    ("?a=1%26utm_content=evil", "?a=1", Apart),
+    ("?a=1&UTM_content=evil", "?a=1", Apart),
+];
+
+/// Paths of pages that an origin answers like `/account`, and that look like files: what a rule stores of them for a client with
+/// a session must not be had by others (web cache deception).
+const DECEIVING: &[&str] = &[
+    "/account/x.css",
+    "/account.css",
+    "/account;x.css",
+    "/account;/x.css",
+    "/account%3bx.css",
+    "/account%2fx.css",
+    "/account%2f..%2fx.css",
+    "/account/..%2fx.css",
+    "/account%00.css",
+    "/account%0a.css",
+    "/account%23x.css",
+    "/account%3fx.css",
+    "/account%20x.css",
+    "/account?x.css",
+    "/x/../account/x.css",
+    "/x/%2e%2e/account/x.css",
+    "/account\\x.css",
+    "/account%5cx.css",
+    "/account/x.css%3f",
+];
+
+fn reflecting() -> Origin {
+    Origin::start(|ask| {
+        let oversized = ask.head.len() > 6000;
+        let body = format!("{}\r\n\r\n{}", ask.head, String::from_utf8_lossy(&ask.body));
+        match ask.line() {
+            line if line.contains("/account") || line.contains("/x.css") => {
+                answer("200 OK", "Content-Type: text/css\r\n", &body)
+            }
+            // What servers answer to heads that are beyond their limits.
+            _ if oversized => answer("400 Bad Request", "", "too large"),
+            _ => {
+                let allowed =
+                    ask.field("Origin").first().map(|one| format!("Access-Control-Allow-Origin: {one}\r\n"));
+                let fields = "Cache-Control: max-age=3600\r\nVary: X-Varied\r\n".to_owned();
+                answer("200 OK", &(fields + &allowed.unwrap_or_default()), &body)
+            }
+        }
+    })
+}
+
+fn rig(origin: &Origin) -> Rig {
+    let url = &origin.url;
+    Rig::config(
+        Folder::new(),
+        &format!(
+            "[[route]]\npath = \"/cloaked/*\"\nproxy = \"{url}\"\ncache = {{ rule = [{{ key = {{ ignore_query = \"utm_*\" }} }}] }}\n\
+             [[route]]\npath = \"/files/*\"\nproxy = \"{url}\"\ncache = {{ rule = [{{ type = \"text/css\", ttl = \"1h\" }}] }}\n\
+             [[route]]\npath = \"/stripped/*\"\nproxy = \"{url}\"\n\
+             cache = {{ rule = [{{ path = \"*css*\", ttl = \"1h\", strip_cookies = true }}] }}\n\
+             [[route]]\nproxy = \"{url}\"\ncache = true\n"
+        ),
+    )
+}
+
+/// Sends an attack twice, then asks like any other client; `victim` is what that asks for.
+fn attack(
+    rig: &Rig,
+    origin: &Origin,
+    name: &str,
+    request: &str,
+    victim: &str,
+    left: Left,
+) -> Result<(), String> {
+    let asks = || origin.asks().len();
+    let before = asks();
+    let first = rig.send(request);
+    let status = first.field("Cache-Status").unwrap_or_default().to_owned();
+    let passed = asks() - before;
+    rig.send(request);
+    let again = asks() - before - passed;
+    let found = match (first.status(), passed, again) {
+        (400.., 0, 0) => Refused,
+        (_, 1, 1) if !status.contains("stored") => Nothing,
+        (_, 1, 0) if status.contains("stored") && origin.last().head.contains("evil") => Apart,
+        (_, 1, 0) if status.contains("stored") => Clean,
+        other => return Err(format!("{name:?}: asked {other:?}, {status}")),
+    };
+    let asked = rig.get(victim);
+    let is_safe = asked.status() == 200 && !asked.text().contains("evil");
+    match is_safe && found == left {
+        true => Ok(()),
+        false => Err(format!(
+            "{name:?}: {found:?} instead of {left:?}, {status}; another client: {}",
+            asked.text()
+        )),
+    }
+}
+
+fn get(target: &str, fields: &str) -> String {
+    let host = if fields.starts_with("Host:") { "" } else { "Host: localhost\r\n" };
+    let line = if fields.is_empty() { "" } else { "\r\n" };
+    format!("GET {target} HTTP/1.1\r\n{host}Connection: close\r\n{fields}{line}\r\n")
+}
+
+#[test]
+fn no_known_attack_leaves_anything_for_others() {
+    let origin = reflecting();
+    let rig = rig(&origin);
+    let mut faults = Vec::new();
+    for (index, (fields, left)) in FIELDS.iter().enumerate() {
+        let path = format!("/f{index}");
+        faults.extend(attack(&rig, &origin, fields, &get(&path, fields), &path, *left).err());
+    }
+    for (place, table) in [("/t", TARGETS), ("/cloaked/", CLOAKED)] {
+        for (index, (suffix, victim, left)) in table.iter().enumerate() {
+            let (target, victim) = (format!("{place}{index}{suffix}"), format!("{place}{index}{victim}"));
+            faults.extend(attack(&rig, &origin, &target, &get(&target, ""), &victim, *left).err());
+        }
+    }
+    // A target with a host of its own, whatever `Host` says.
+    let absolute = get("http://evil.test/abs", "");
+    faults.extend(attack(&rig, &origin, "absolute", &absolute, "/abs", Apart).err());
+    assert!(faults.is_empty(), "{}", faults.join("\n"));
+    // A head that is too large for the origin (CPDoS): its refusal is for the attacker alone.
+    for n in [3000, 6000] {
+        let path = format!("/large{n}");
+        rig.ask(&path, &format!("X-Large: {}\r\n", "x".repeat(n)));
+        let victim = rig.get(&path);
+        victim.expect_status(200);
+    }
+}
+
+#[test]
+fn pages_that_look_like_files_stay_private() {
+    let origin = reflecting();
+    let rig = rig(&origin);
+    for place in ["/files", "/stripped"] {
+        for path in DECEIVING {
+            for field in ["Cookie: session=evil\r\n", "Authorization: evil\r\n"] {
+                let target = format!("{place}{path}");
+                rig.ask(&target, field);
+                let other = rig.get(&target);
+                assert!(!other.text().contains("evil"), "{target} {field}");
+            }
+        }
+    }
+    // The rules do store what is asked for without a session.
+    for path in ["/files/plain/x.css", "/stripped/plain/x.css"] {
+        rig.get(path).expect_status(200);
+        rig.get(path).expect_status(200).expect_field("Age", "0");
+    }
+}
+
+#[test]
+fn http_2_has_the_same_keys() {
+    let origin = reflecting();
+    let folder = Folder::new();
+    let listen = "listen = { address = \"127.0.0.1:0\", h2c = true }";
+    let text = format!("{listen}\n{}[[route]]\nproxy = \"{}\"\ncache = true\n", as_we_are(), origin.url);
+    let mut command = komainu();
+    command.arg("start").arg("-c").arg(folder.write("komainu.toml", text).at("komainu.toml"));
+    let rig = Rig::start(command, folder);
+    if !rig::text(&curl(&["--version"]).stdout).contains("HTTP2") {
+        println!("SKIPPED: this curl knows no HTTP/2");
+        return;
+    }
+    let ask = |path: &str, more: &[&str]| {
+        let url = rig.url(path);
+        let arguments = [&["--http2-prior-knowledge", &url][..], more].concat();
+        rig::text(&curl(&arguments).stdout)
+    };
+    for (index, more) in [
+        &["-H", "Host: evil.test"][..],
+        &["-H", "X-Forwarded-Host: evil"],
+        &["-H", "X-HTTP-Method-Override: evil"],
+        &["-X", "GET", "-d", "evil"],
+        &["-H", "X-A: evil", "-H", "Cache-Control: no-store"],
+    ]
+    .iter()
+    .enumerate()
+    {
+        let path = format!("/h{index}");
+        ask(&path, more);
+        let victim = ask(&path, &[]);
+        assert!(victim.contains("GET") && !victim.contains("evil"), "{more:?}: {victim}");
+    }
+}

@@ -1,0 +1,307 @@
+//! Purges of the cache: by `komainu cache`, by the method PURGE, by groups; and what the cache says about itself.
+
+use std::io::{Read, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use crate::origin::{Ask, Origin, answer};
+use crate::rig;
+use crate::rig::{Answer, Folder, Rig, eventually, komainu, listen, read_answer, text};
+use serde_json::Value;
+
+/// What `komainu cache` prints, and whether it has succeeded.
+fn cache(rig: &Rig, arguments: &[&str]) -> (bool, String) {
+    let mut command = komainu();
+    command.arg("cache").args(arguments).args(["--pid", &rig.child.id().to_string()]);
+    let done = command.env("RUNTIME_DIRECTORY", rig.folder.at("run")).output().unwrap();
+    (done.status.success(), text(&done.stdout) + &text(&done.stderr))
+}
+
+#[track_caller]
+fn says(rig: &Rig, arguments: &[&str], parts: &[&str]) {
+    let (succeeds, said) = cache(rig, arguments);
+    assert!(succeeds, "{said}");
+    for part in parts {
+        assert!(said.contains(part), "{part:?} in {said}");
+    }
+}
+
+/// Counts its responses; a path such as `/news?tags=a+b` has these tags, one such as `/news?group=a` is in that group.
+fn origin() -> Origin {
+    let count = AtomicUsize::new(0);
+    Origin::start(move |ask: &Ask| {
+        let of = |name: &str| {
+            let query = ask.line().split(' ').nth(1).unwrap().split('?').nth(1).unwrap_or_default();
+            query.strip_prefix(name).map(|value| value.replace('+', " "))
+        };
+        let mut fields = "Cache-Control: max-age=3600\r\nETag: \"a\"\r\n".to_owned();
+        fields += &of("tags=").map(|tags| format!("Surrogate-Key: {tags}\r\n")).unwrap_or_default();
+        fields += &of("group=").map(|group| format!("Cache-Groups: \"{group}\"\r\n")).unwrap_or_default();
+        fields += &of("private").map(|_| "Set-Cookie: a=b\r\n".to_owned()).unwrap_or_default();
+        let is_post = ask.line().starts_with("POST");
+        let changed = of("group=").filter(|_| is_post);
+        fields +=
+            &changed.map(|group| format!("Cache-Group-Invalidation: \"{group}\"\r\n")).unwrap_or_default();
+        answer("200 OK", &fields, &format!("{}", count.fetch_add(1, Ordering::SeqCst)))
+    })
+}
+
+/// The URL of a path as clients of the rig ask for it.
+fn url(rig: &Rig, path: &str) -> String {
+    format!("{}://localhost{path}", rig.scheme())
+}
+
+fn is_hit(answer: &Answer) -> bool {
+    answer.field("Cache-Status").unwrap().starts_with("Komainu; hit; ttl=")
+}
+
+#[test]
+fn the_command_purges_and_says_how_much() {
+    let origin = origin();
+    let rig = Rig::controlled(&format!("[[route]]\nproxy = \"{}\"\ncache = true\n", origin.url));
+    let fill = |paths: &[&str]| paths.iter().for_each(|path| _ = rig.get(path).expect_status(200));
+    let hits = |paths: &[&str]| -> Vec<bool> { paths.iter().map(|path| is_hit(&rig.get(path))).collect() };
+    let all = ["/a", "/a?x", "/b?tags=t+u", "/c?tags=u"];
+    fill(&all);
+    rig.get("/b?tags=t+u").expect_no_field("Surrogate-Key");
+    assert_eq!(hits(&all), [true; 4]);
+    says(&rig, &["purge", &url(&rig, "/a")], &["purged: 1 response ("]);
+    assert_eq!(hits(&all), [false, true, true, true]);
+    says(&rig, &["purge", "--tag", "u", "--tag", "nothing"], &["purged: 2 responses ("]);
+    assert_eq!(hits(&all), [true, true, false, false]);
+    says(&rig, &["purge", "--prefix", "//localhost/a"], &["purged: 2 responses ("]);
+    assert_eq!(hits(&all), [false, false, true, true]);
+    says(&rig, &["purge", "--all"], &["purged: 4 responses ("]);
+    says(&rig, &["purge", "--all"], &["purged: 0 responses ("]);
+    fill(&all);
+    // Stale, and there: the origin is asked whether it is still valid.
+    says(&rig, &["purge", "--soft", "//localhost/a"], &["made stale: 1 response ("]);
+    let again = rig.get("/a");
+    assert_eq!(origin.last().field("If-None-Match"), ["\"a\""], "{}", again.head);
+    let (succeeds, said) = cache(&rig, &["purge", "localhost/a"]);
+    assert!(!succeeds && said.contains("is no URL: write http://"), "{said}");
+    let (succeeds, said) = cache(&rig, &["purge"]);
+    assert!(!succeeds && said.contains("<URL>"), "{said}");
+}
+
+#[test]
+fn the_command_explains_what_became_of_a_response() {
+    let origin = origin();
+    let rig = Rig::controlled(&format!("[[route]]\nproxy = \"{}\"\ncache = true\n", origin.url));
+    for path in ["/a?tags=t+u", "/a?tags=t+u", "/b?private", "/b?private"] {
+        rig.get(path).expect_status(200);
+    }
+    let why = |path: &str, parts: &[&str]| says(&rig, &["why", &url(&rig, path)], parts);
+    let stored = ["is a hit", "status 200", " 1 hits", "max-age=3600", "tags: t u", "it was stored"];
+    why("/a?tags=t+u", &stored);
+    why("/b?private", &["is a miss", "it was not stored: the response sets a cookie"]);
+    why("/c", &["nothing is remembered"]);
+    says(&rig, &["purge", &url(&rig, "/a?tags=t+u")], &["1 response"]);
+    why("/a?tags=t+u", &["is a miss", "it was removed by a purge"]);
+    let (_, said) = cache(&rig, &["stats", "--json"]);
+    let stats: Value = serde_json::from_str(&said).unwrap();
+    let figures = ["hits", "misses", "stored", "removed", "evicted", "purges", "objects"]
+        .map(|key| stats[key].as_u64().unwrap());
+    assert_eq!(figures, [1, 3, 1, 1, 0, 1, 0], "{stats:#}");
+    assert_eq!(stats["refused"]["the response sets a cookie"], 2, "{stats:#}");
+    says(&rig, &["stats"], &["holds 0 responses", "the response sets a cookie"]);
+    let none = Rig::controlled(&format!("[[route]]\nproxy = \"{}\"\n", origin.url));
+    let (succeeds, said) = cache(&none, &["stats"]);
+    assert!(!succeeds && said.contains("no route has `cache`"), "{said}");
+}
+
+#[test]
+fn a_response_that_was_asked_for_before_a_purge_is_not_stored_after_it() {
+    let (came, comes) = std::sync::mpsc::channel();
+    let (go, goes) = std::sync::mpsc::channel::<()>();
+    let goes = std::sync::Mutex::new(goes);
+    let origin = Origin::start(move |ask| {
+        if ask.line().contains("/slow") {
+            came.send(()).unwrap();
+            goes.lock().unwrap().recv().unwrap();
+        }
+        answer("200 OK", "Cache-Control: max-age=3600\r\nxkey: t\r\n", "body")
+    });
+    let rig = Rig::controlled(&format!("[[route]]\nproxy = \"{}\"\ncache = true\n", origin.url));
+    for purge in [
+        &["--tag", "t"][..],
+        &["--all"],
+        &["//localhost/slow"],
+        &["--prefix", "//localhost/"],
+        &["--tag", "other"],
+    ] {
+        let mut client = rig.connect();
+        client.write_all(b"GET /slow HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
+        comes.recv().unwrap();
+        says(&rig, &[&["purge"][..], purge].concat(), &["purged: 0 responses"]);
+        go.send(()).unwrap();
+        read_answer(&mut client).expect(200, "body");
+        let is_of_it = purge != ["--tag", "other"];
+        let outcome = if is_of_it { "the URL was purged while" } else { "it was stored" };
+        let seen = || cache(&rig, &["why", &url(&rig, "/slow")]).1.contains(outcome);
+        eventually("its end is remembered", seen);
+    }
+    assert!(is_hit(&rig.get("/slow")), "a purge of another tag had no part in it");
+}
+
+const TOKEN: &str = "0123456789abcdef-a-token";
+
+fn purge_as(rig: &Rig, path: &str, fields: &str) -> Answer {
+    rig.send(&format!("PURGE {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n{fields}\r\n"))
+}
+
+#[test]
+fn the_method_purges_for_those_who_may() {
+    let origin = origin();
+    let folder = Folder::new();
+    folder.write("token", format!("{TOKEN}\n"));
+    let config = format!(
+        "[[route]]\npath = \"/open/*\"\nproxy = \"{0}\"\ncache = true\n\
+         [[route]]\npath = \"/far/*\"\nproxy = \"{0}\"\ncache = {{ purge = {{ token = \"{TOKEN}\", from = [\"192.0.2.1\"] }} }}\n\
+         [[route]]\npath = \"/near/*\"\nproxy = \"{0}\"\ncache = {{ purge = {{ from = [\"127.0.0.1\"] }} }}\n\
+         [[route]]\nproxy = \"{0}\"\ncache = {{ purge = {{ token_file = \"{1}\" }} }}\n",
+        origin.url,
+        folder.at("token").display()
+    );
+    let rig = Rig::controlled(&config);
+    let token = format!("Authorization: Bearer {TOKEN}\r\n");
+    let with_token = |path: &str, more: &str| purge_as(&rig, path, &format!("{token}{more}"));
+    let fill = |path: &str| {
+        rig.get(path);
+        assert!(is_hit(&rig.get(path)), "{path}");
+    };
+    let asked = || origin.asks().len();
+    fill("/a");
+    let before = asked();
+    for wrong in [
+        "",
+        "Authorization: Bearer 0123456789abcdef-a-tokem\r\n",
+        "Authorization: Basic abc\r\n",
+        "Authorization: Bearer\r\n",
+    ] {
+        purge_as(&rig, "/a", wrong).expect_status(403);
+    }
+    purge_as(&rig, "/far/a", &token).expect_status(403);
+    purge_as(&rig, "/near/a", "X-Forwarded-For: 127.0.0.1\r\n").expect_status(403);
+    eventually("refusals are logged", || {
+        [
+            "PURGE refused: the token is wrong",
+            "PURGE refused: there is no token",
+            "`from`",
+            "`trusted_proxies`",
+        ]
+        .iter()
+        .all(|part| rig.reported().contains(part))
+    });
+    assert!(is_hit(&rig.get("/a")));
+    let done = with_token("/a", "");
+    let said: Value = serde_json::from_str(&done.expect_status(200).text()).unwrap();
+    assert!(said["objects"] == 1 && said["bytes"].as_u64() > Some(0), "{said}");
+    assert!(!is_hit(&rig.get("/a")));
+    fill("/near/a");
+    let near = purge_as(&rig, "/near/a", "");
+    assert!(near.expect_status(200).text().contains("\"objects\":1"));
+    // By tags, of this host alone.
+    fill("/b?tags=t+u");
+    rig.send("GET /b?tags=t HTTP/1.1\r\nHost: other.test\r\nConnection: close\r\n\r\n");
+    assert!(with_token("/any", "Surrogate-Key: t\r\n").text().contains("\"objects\":1"));
+    assert!(!is_hit(&rig.get("/b?tags=t+u")));
+    let other = rig.send("GET /b?tags=t HTTP/1.1\r\nHost: other.test\r\nConnection: close\r\n\r\n");
+    assert!(is_hit(&other), "{}", other.head);
+    with_token("/any", "Surrogate-Key: \r\n").expect_status(400);
+    with_token("/any", &format!("xkey: {}\r\n", "t ".repeat(257))).expect_status(400);
+    // Soft: it is still there, and validated.
+    fill("/c");
+    assert!(with_token("/c", "Soft-Purge: 1\r\n").text().contains("\"objects\":1"));
+    rig.get("/c");
+    assert_eq!(origin.last().field("If-None-Match"), ["\"a\""]);
+    assert!(origin.asks().iter().all(|ask| !ask.line().starts_with("PURGE")), "before {before}");
+    // Without `purge` it is a method as any other.
+    purge_as(&rig, "/open/a", "").expect_status(200);
+    assert!(origin.last().line().starts_with("PURGE /open/a "));
+}
+
+#[test]
+fn the_token_is_read_by_who_may_read_it() {
+    let origin = origin();
+    for kind in rig::kinds() {
+        let folder = Folder::new();
+        folder.write("token", TOKEN);
+        std::fs::set_permissions(folder.at("token"), std::fs::Permissions::from_mode(0o600)).unwrap();
+        let config = |token: &str| {
+            format!(
+                "{}{kind}[[route]]\nproxy = \"{}\"\ncache = {{ purge = {{ token_file = \"{token}\" }} }}\n",
+                listen(&folder),
+                origin.url
+            )
+        };
+        folder.write("komainu.toml", config("token"));
+        folder.write("short.toml", config("short")).write("short", "too-short");
+        let start = |file: &str| {
+            let mut command = komainu();
+            command.arg("start").arg("-c").arg(folder.at(file)).env("RUNTIME_DIRECTORY", folder.at("run"));
+            command
+        };
+        let refused = start("short.toml").output().unwrap();
+        let said = text(&refused.stderr);
+        assert!(!refused.status.success() && said.contains("this token is too short"), "{kind:?}: {said}");
+        let command = start("komainu.toml");
+        let rig = Rig::start(command, folder);
+        rig.get("/a");
+        purge_as(&rig, "/a", "Authorization: Bearer 0123456789abcdef-a-tokem\r\n").expect_status(403);
+        let done = purge_as(&rig, "/a", &format!("Authorization: Bearer {TOKEN}\r\n"));
+        assert!(done.expect_status(200).text().contains("\"objects\":1"), "{kind:?}: {}", done.text());
+        says(&rig, &["stats", "--json"], &["\"purges\": 1"]);
+    }
+}
+
+#[test]
+fn many_purges_by_one_client_leave_the_rest_alone() {
+    let origin = origin();
+    let rig = Rig::controlled(&format!(
+        "[[route]]\nproxy = \"{}\"\ncache = {{ purge = {{ token = \"{TOKEN}\" }} }}\n",
+        origin.url
+    ));
+    rig.get("/kept");
+    let mut client = rig.connect();
+    let purge = |n: usize| {
+        let tag = if n.is_multiple_of(4) { format!("xkey: t{n}\r\n") } else { String::new() };
+        format!("PURGE /{n} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {TOKEN}\r\n{tag}\r\n")
+    };
+    for batch in 0..40 {
+        let requests: String = (0..50).map(|n| purge(batch * 50 + n)).collect();
+        client.write_all(requests.as_bytes()).unwrap();
+        for _ in 0..50 {
+            read_answer(&mut client).expect(200, "{\"objects\":0,\"bytes\":0}\n");
+        }
+        assert!(is_hit(&rig.get("/kept")), "{batch}");
+    }
+    let (_, said) = cache(&rig, &["stats", "--json"]);
+    let stats: Value = serde_json::from_str(&said).unwrap();
+    assert_eq!((stats["purges"].as_u64(), stats["objects"].as_u64()), (Some(2000), Some(1)), "{stats:#}");
+}
+
+#[test]
+fn an_unsafe_request_invalidates_the_group_that_its_response_names() {
+    let origin = origin();
+    let rig = Rig::controlled(&format!("[[route]]\nproxy = \"{}\"\ncache = true\n", origin.url));
+    let send = |method: &str, path: &str, host: &str| {
+        let length = if method == "POST" { "Content-Length: 0\r\n" } else { "" };
+        rig.send(&format!("{method} {path} HTTP/1.1\r\nHost: {host}\r\n{length}Connection: close\r\n\r\n"))
+    };
+    for (path, host) in
+        [("/a?group=g", "localhost"), ("/b?group=h", "localhost"), ("/a?group=g", "other.test")]
+    {
+        send("GET", path, host).expect_field("Cache-Groups", &format!("\"{}\"", &path[9..]));
+        assert!(is_hit(&send("GET", path, host)));
+    }
+    send("POST", "/change?group=g", "localhost").expect_status(200);
+    assert!(!is_hit(&send("GET", "/a?group=g", "localhost")));
+    assert!(is_hit(&send("GET", "/b?group=h", "localhost")), "another group");
+    assert!(is_hit(&send("GET", "/a?group=g", "other.test")), "another origin");
+    let mut rest = String::new();
+    let mut client = rig.connect();
+    client.write_all(b"GET /a?group=g HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").unwrap();
+    client.read_to_string(&mut rest).unwrap();
+    assert!(rest.contains("hit"), "{rest}");
+}

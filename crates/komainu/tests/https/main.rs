@@ -1,0 +1,19 @@
+//! HTTPS and certificates with the real binary.
+#![allow(clippy::unwrap_used, missing_docs)] // helpers of tests are tests too
+
+#[path = "../certified/mod.rs"]
+mod certified;
+#[path = "../hosted/mod.rs"]
+mod hosted;
+#[path = "../../../control/tests/pebble/mod.rs"]
+mod pebble;
+#[path = "../../../control/tests/responder/mod.rs"]
+mod responder;
+#[path = "../rig/mod.rs"]
+mod rig;
+
+mod apps;
+mod certificates;
+mod guide;
+mod ocsp;
+mod tls;

@@ -1,0 +1,270 @@
+//! The control socket: `komainu status` and `komainu reload`, and clients that behave badly.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::process::{Command, Output};
+
+use crate::hosted;
+use crate::rig;
+use crate::rig::{Folder, PATIENCE, Rig, as_we_are, komainu, text};
+
+/// A server whose control sockets are in a folder of the test's own.
+fn start(config: &str) -> Rig {
+    let folder = Folder::new();
+    folder.write("www/a", "A");
+    write(&folder, config);
+    let mut command = komainu();
+    command.arg("start").arg("-c").arg(folder.at("komainu.toml")).env("RUNTIME_DIRECTORY", runtime(&folder));
+    Rig::start(command, folder)
+}
+
+fn write(folder: &Folder, config: &str) {
+    folder.write("komainu.toml", format!("{}{config}", as_we_are()));
+}
+
+fn runtime(folder: &Folder) -> PathBuf {
+    folder.at("run")
+}
+
+fn socket(rig: &Rig) -> PathBuf {
+    runtime(&rig.folder).join(format!("{}.sock", rig.child.id()))
+}
+
+fn connect(rig: &Rig) -> UnixStream {
+    let stream = UnixStream::connect(socket(rig)).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream
+}
+
+/// One line in, and what comes out, without closing our side.
+fn ask(rig: &Rig, line: &str) -> String {
+    let mut stream = connect(rig);
+    stream.write_all(line.as_bytes()).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer
+}
+
+fn run(rig: &Rig, arguments: &[&str]) -> Output {
+    komainu().args(arguments).env("RUNTIME_DIRECTORY", runtime(&rig.folder)).output().unwrap()
+}
+
+const FILES: &str = "listen = \"127.0.0.1:0\"\n[[route]]\nfiles = \"www\"\n";
+
+#[test]
+fn one_line_in_one_document_out() {
+    let rig = start(FILES);
+    let status: serde_json::Value = serde_json::from_str(&ask(&rig, "status\n")).unwrap();
+    assert_eq!(status["pid"].as_u64(), Some(u64::from(rig.child.id())));
+    assert!(ask(&rig, "nonsense\n").contains("unknown command"));
+    assert!(ask(&rig, &"x".repeat(4100)).contains("longer than"));
+}
+
+#[test]
+fn a_slow_client_delays_nobody_and_is_closed() {
+    let rig = start(FILES);
+    let mut slow: Vec<UnixStream> = (0..20).map(|_| connect(&rig)).collect();
+    slow.iter_mut().for_each(|client| client.write_all(b"sta").unwrap());
+    assert!(ask(&rig, "status\n").contains("\"listen\""));
+    // None of them has been answered by now: nobody waited for them.
+    slow[0].set_nonblocking(true).unwrap();
+    let waits = slow[0].read(&mut [0; 10]).is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock);
+    slow[0].set_nonblocking(false).unwrap();
+    for client in &mut slow {
+        let mut answer = String::new();
+        client.read_to_string(&mut answer).unwrap();
+        assert!(answer.contains("no line within 2 s"), "{answer}");
+    }
+    assert!(waits, "answered before its time was over, or everybody waited for it");
+}
+
+#[test]
+fn clients_beyond_the_bound_are_refused_and_not_held() {
+    let rig = start(FILES);
+    let mut clients: Vec<UnixStream> = (0..80).map(|_| connect(&rig)).collect();
+    let mut refused = 0;
+    for client in &mut clients {
+        let mut answer = String::new();
+        client.read_to_string(&mut answer).unwrap();
+        refused += usize::from(answer.contains("64 clients are connected"));
+    }
+    assert!(refused >= 1, "{refused}");
+    assert!(ask(&rig, "status\n").contains("\"listen\""));
+}
+
+#[test]
+fn a_reload_waits_for_its_result() {
+    let rig = start(FILES);
+    let pid = rig.child.id().to_string();
+    let reload = || {
+        let done = run(&rig, &["reload", "--pid", &pid]);
+        (done.status.code(), text(&done.stdout) + &text(&done.stderr))
+    };
+    rig.folder.write("two/a", "two");
+    write(&rig.folder, "listen = \"127.0.0.1:0\"\n[[route]]\nfiles = \"two\"\n");
+    let (code, said) = reload();
+    assert!(code == Some(0) && said.contains("in use"), "{code:?} {said}");
+    rig.get("/a").expect(200, "two");
+    for (broken, named) in
+        [("[[route]]\nfiels = \"two\"\n", "fiels"), ("[[route]]\nfiles = \"nowhere\"\n", "nowhere")]
+    {
+        write(&rig.folder, &format!("listen = \"127.0.0.1:0\"\n{broken}"));
+        let (code, said) = reload();
+        assert!(
+            code == Some(1) && said.contains(named) && said.contains("was not changed"),
+            "{code:?} {said}"
+        );
+        rig.get("/a").expect(200, "two");
+    }
+    write(&rig.folder, "listen = \"127.0.0.1:0\"\nthreads = 7\n[[route]]\nfiles = \"www\"\n");
+    // It differs from what runs however often the file is read.
+    for _ in 0..2 {
+        let (code, said) = reload();
+        assert!(code == Some(1) && said.contains("`threads` changes only at a restart"), "{code:?} {said}");
+    }
+    rig.get("/a").expect(200, "A");
+    write(&rig.folder, "listen = \"127.0.0.1:0\"\n[[route]]\nfiles = \"www\"\n");
+    let (code, said) = reload();
+    assert!(code == Some(0) && said.contains("in use"), "{code:?} {said}");
+}
+
+#[test]
+fn a_reload_reports_of_an_application_that_does_not_load() {
+    let folder = Folder::new();
+    folder.write("app.psgi", "sub { [200, [], ['one']] }");
+    write(
+        &folder,
+        &format!("listen = \"127.0.0.1:0\"\n{}", hosted::only("psgi = \"app.psgi\"\nworkers = 2")),
+    );
+    let mut command = hosted::server();
+    command.arg("start").arg("-c").arg(folder.at("komainu.toml")).env("RUNTIME_DIRECTORY", runtime(&folder));
+    let rig = Rig::start(command, folder);
+    rig.get("/").expect(200, "one");
+    let pid = rig.child.id().to_string();
+    let reload = |more: &[&str]| {
+        let done = run(&rig, &[&["reload", "--pid", &pid], more].concat());
+        (done.status.code(), text(&done.stdout) + &text(&done.stderr))
+    };
+    rig.folder.write("app.psgi", "die \"no table of goods\\nand more\\n\";");
+    for more in [&[][..], &["shop"]] {
+        let (code, said) = reload(more);
+        assert_eq!(code, Some(1), "{said}");
+        for part in
+            ["application shop does not load: ", "no table of goods", "the old one continues to serve"]
+        {
+            assert!(said.contains(part), "{part} in {said}");
+        }
+        rig.get("/").expect(200, "one");
+    }
+    rig.folder.write("app.psgi", "sub { [200, [], ['two']] }");
+    let (code, said) = reload(&["shop"]);
+    assert!(code == Some(0) && said.contains("shop"), "{said}");
+    rig.get("/").expect(200, "two");
+    let (code, said) = reload(&["shelf"]);
+    assert!(code == Some(1) && said.contains("no application shelf"), "{said}");
+}
+
+#[test]
+fn a_server_that_does_not_answer_is_not_waited_for() {
+    let rig = start(FILES);
+    let pid = rig.child.id().to_string();
+    rig.signal("-STOP");
+    for command in ["status", "reload"] {
+        let done = run(&rig, &[command, "--pid", &pid]);
+        let said = text(&done.stderr);
+        assert!(
+            done.status.code() == Some(1) && said.contains("does not answer on its control socket"),
+            "{said}"
+        );
+    }
+    rig.signal("-CONT");
+    assert!(run(&rig, &["status", "--pid", &pid]).status.success());
+}
+
+#[test]
+fn the_socket_of_a_server_that_ends_is_removed() {
+    let mut rig = start(FILES);
+    assert!(socket(&rig).exists());
+    rig.signal("-TERM");
+    assert!(rig.ended().success());
+    assert!(!socket(&rig).exists(), "the socket is removed");
+}
+
+#[test]
+fn a_command_is_waited_for_as_long_as_the_server_gives_signs_of_life() {
+    let folder = Folder::new();
+    let run = runtime(&folder);
+    fs::create_dir(&run).unwrap();
+    // A server that works for seven seconds, and one that has died before it took the connection from its supervisor's socket.
+    for (pid, lives) in [("77777777", true), ("88888888", false)] {
+        let socket = std::os::unix::net::UnixListener::bind(run.join(format!("{pid}.sock"))).unwrap();
+        let server = std::thread::spawn(move || {
+            if !lives {
+                return Some(socket);
+            }
+            let (mut client, _) = socket.accept().unwrap();
+            let mut line = String::new();
+            std::io::BufRead::read_line(&mut std::io::BufReader::new(&client), &mut line).unwrap();
+            for _ in 0..7 {
+                std::io::Write::write_all(&mut client, b"\n").unwrap();
+                std::thread::sleep(std::time::Duration::from_secs(1));
+            }
+            std::io::Write::write_all(&mut client, b"{\"done\":\"at last\"}\n").unwrap();
+            None
+        });
+        let done = komainu().args(["reload", "--pid", pid]).env("RUNTIME_DIRECTORY", &run).output().unwrap();
+        let said = text(&done.stdout) + &text(&done.stderr);
+        match lives {
+            true => assert!(done.status.success() && said.contains("at last"), "{said}"),
+            false => assert!(
+                done.status.code() == Some(1) && said.contains("does not answer on its control socket"),
+                "{said}"
+            ),
+        }
+        server.join().unwrap();
+    }
+}
+
+#[test]
+fn sockets_of_killed_servers_are_removed_at_start() {
+    let folder = Folder::new();
+    folder.write("www/a", "A");
+    write(&folder, FILES);
+    let run = runtime(&folder);
+    fs::create_dir(&run).unwrap();
+    let stale = run.join("999999999.sock");
+    drop(std::os::unix::net::UnixListener::bind(&stale).unwrap());
+    assert!(stale.exists());
+    let mut command = komainu();
+    command.arg("start").arg("-c").arg(folder.at("komainu.toml")).env("RUNTIME_DIRECTORY", &run);
+    let rig = Rig::start(command, folder);
+    assert!(!stale.exists() && socket(&rig).exists());
+}
+
+#[test]
+fn root_finds_servers_of_other_users() {
+    if !rig::is_root() {
+        eprintln!("SKIPPED: root alone can start a server as another user");
+        return;
+    }
+    let folder = Folder::new();
+    folder.write("www/a", "A");
+    let program = folder.at("komainu");
+    fs::copy(env!("CARGO_BIN_EXE_komainu"), &program).unwrap();
+    let mut command = Command::new("setpriv");
+    command
+        .args(["--reuid=65534", "--regid=65534", "--clear-groups"])
+        .arg(&program)
+        .args(["run", "--listen", "127.0.0.1:0"])
+        .arg(folder.at("www"))
+        .env_remove("XDG_RUNTIME_DIR")
+        .env("TMPDIR", "/tmp");
+    let rig = Rig::start(command, folder);
+    let pid = rig.child.id().to_string();
+    for arguments in [&["status"][..], &["status", "--pid", &pid]] {
+        let reported = komainu().args(arguments).output().unwrap();
+        assert!(text(&reported.stdout).contains(&rig.address.to_string()), "{}", text(&reported.stderr));
+    }
+}

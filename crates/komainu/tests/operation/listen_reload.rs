@@ -1,0 +1,204 @@
+//! `listen` changes when the configuration is read again.
+
+use std::fs;
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::process::Command;
+
+use crate::hosted;
+use crate::hosted::{Client, status};
+use crate::rig;
+use crate::rig::{Folder, Rig, eventually, is_root, komainu, text};
+
+fn start(kind: &str) -> Rig {
+    let folder = Folder::new();
+    folder.write("www/a", "A");
+    folder.write("komainu.toml", config(kind, "\"127.0.0.1:0\""));
+    let mut command = komainu();
+    command.arg("start").arg("-c").arg(folder.at("komainu.toml"));
+    Rig::start(command, folder)
+}
+
+fn config(kind: &str, listen: &str) -> String {
+    format!("listen = [{listen}]\nthreads = 3\n{kind}[[route]]\nfiles = \"www\"\n")
+}
+
+/// Whether the new configuration is taken over; what is said of it.
+fn reload(rig: &Rig, text: &str) -> (bool, String) {
+    rig.folder.write("komainu.toml", text);
+    let done = komainu().args(["reload", "--pid", &rig.child.id().to_string()]).output().unwrap();
+    (done.status.success(), self::text(&done.stdout) + &self::text(&done.stderr))
+}
+
+#[track_caller]
+fn reload_in_order(rig: &Rig, text: &str) {
+    let (done, said) = reload(rig, text);
+    assert!(done, "{said}");
+}
+
+/// The addresses that it says it serves on.
+fn addresses(rig: &Rig) -> Vec<String> {
+    let listen = status(rig)["listen"].clone();
+    listen.as_array().unwrap().iter().map(|address| address.as_str().unwrap().to_owned()).collect()
+}
+
+fn port_of(address: &str) -> SocketAddr {
+    address.strip_prefix("http://").unwrap().parse().unwrap()
+}
+
+/// Every thread has a socket: enough connections find all of them.
+fn serves(address: SocketAddr) {
+    for _ in 0..12 {
+        assert_eq!(Client::new(address).get("/a"), (200, "A".into()));
+    }
+}
+
+#[test]
+fn addresses_come_and_go_and_stay() {
+    for kind in rig::kinds() {
+        let rig = start(kind);
+        let mut kept = Client::new(rig.address);
+        assert_eq!(kept.get("/a").0, 200);
+        let unix = rig.folder.at("web.sock");
+        let more = format!("\"127.0.0.1:0\", \"127.0.0.2:0\", \"unix:{}\"", unix.display());
+        reload_in_order(&rig, &config(kind, &more));
+        let now = addresses(&rig);
+        assert_eq!(now.len(), 3);
+        assert_eq!(port_of(&now[0]), rig.address, "it is the same socket");
+        let second = port_of(&now[1]);
+        serves(rig.address);
+        serves(second);
+        let curl = rig::curl(&["--unix-socket", &unix.display().to_string(), "http://localhost/a"]);
+        assert_eq!(text(&curl.stdout), "A");
+        // The first address goes; connections from it stay open.
+        reload_in_order(&rig, &config(kind, &format!("\"{second}\"")));
+        assert_eq!(addresses(&rig), [now[1].clone()]);
+        eventually("nobody listens there", || TcpStream::connect(rig.address).is_err());
+        assert_eq!(kept.get("/a"), (200, "A".into()));
+        assert!(!unix.exists());
+        serves(second);
+        // And comes back, at the port that it had.
+        reload_in_order(&rig, &config(kind, &format!("\"{second}\", \"{}\"", rig.address)));
+        serves(rig.address);
+        serves(second);
+    }
+}
+
+#[test]
+fn an_address_that_is_not_free_changes_nothing() {
+    for kind in rig::kinds() {
+        let rig = start(kind);
+        let taken = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let blocker = TcpListener::bind("127.0.0.1:0").unwrap();
+        let blocked = blocker.local_addr().unwrap();
+        let (done, said) = reload(&rig, &config(kind, &format!("\"{taken}\", \"{blocked}\"")));
+        assert!(!done && said.contains(&blocked.to_string()) && said.contains("ss -ltnp"), "{said}");
+        assert!(said.contains("was not changed"), "{said}");
+        serves(rig.address);
+        eventually("what was bound is closed again", || TcpStream::connect(taken).is_err());
+        drop(blocker);
+        reload_in_order(&rig, &config(kind, &format!("\"{taken}\", \"{blocked}\"")));
+        serves(taken);
+        serves(blocked);
+    }
+}
+
+#[test]
+fn who_may_send_a_proxy_header_changes_on_the_same_socket() {
+    for kind in rig::kinds() {
+        let rig = start(kind);
+        let with = "{ address = \"127.0.0.1:0\", proxy_protocol = [\"127.0.0.1\"] }";
+        reload_in_order(&rig, &config(kind, with));
+        assert_eq!(port_of(&addresses(&rig)[0]), rig.address);
+        let announced = || {
+            let mut client = Client::new(rig.address);
+            client
+                .send("PROXY TCP4 192.0.2.7 192.0.2.1 4711 80\r\nGET /a HTTP/1.1\r\nHost: localhost\r\n\r\n");
+            client.answer().0
+        };
+        for _ in 0..6 {
+            assert_eq!(announced(), 200);
+        }
+        reload_in_order(&rig, &config(kind, "\"127.0.0.1:0\""));
+        serves(rig.address);
+        assert_eq!(announced(), 400);
+    }
+}
+
+#[test]
+fn a_connection_that_waits_in_the_queue_is_served() {
+    for kind in rig::kinds() {
+        let rig = start(kind);
+        // Connections all the time, while addresses come and go.
+        let address = rig.address;
+        let stop = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
+        let theirs = stop.clone();
+        let clients = std::thread::spawn(move || {
+            let mut count = 0;
+            while !theirs.load(std::sync::atomic::Ordering::Relaxed) {
+                assert_eq!(Client::new(address).get("/a").0, 200);
+                count += 1;
+            }
+            count
+        });
+        for round in 0..6 {
+            let second = if round % 2 == 0 { ", \"127.0.0.3:0\"" } else { "" };
+            reload_in_order(&rig, &config(kind, &format!("\"127.0.0.1:0\"{second}")));
+        }
+        stop.store(true, std::sync::atomic::Ordering::Relaxed);
+        assert!(clients.join().unwrap() > 0);
+    }
+}
+
+#[test]
+fn the_supervisor_binds_a_port_of_root_and_hands_it_to_its_next_server() {
+    if !is_root() {
+        return eprintln!("SKIPPED: only root can start a server with a supervisor");
+    }
+    let first = fs::read_to_string("/proc/sys/net/ipv4/ip_unprivileged_port_start").unwrap();
+    let first: u16 = first.trim().parse().unwrap();
+    let port = (600..first.max(601)).find(|port| TcpListener::bind(("127.0.0.2", *port)).is_ok());
+    let Some(port) = port else { return eprintln!("SKIPPED: this system keeps no port for root") };
+    let kind = "user = \"65534\"\ngroup = \"65534\"\n";
+    let rig = start(kind);
+    let address: SocketAddr = ([127, 0, 0, 2], port).into();
+    reload_in_order(&rig, &config(kind, &format!("\"127.0.0.1:0\", \"{address}\"")));
+    serves(address);
+    let pid = status(&rig)["pid"].as_u64().unwrap() as u32;
+    assert!(hosted::kill(pid, "-KILL"));
+    serves(address);
+    serves(rig.address);
+    assert_eq!(addresses(&rig).len(), 2);
+}
+
+#[test]
+fn a_port_without_the_right_to_it_is_refused_with_every_remedy() {
+    let first = fs::read_to_string("/proc/sys/net/ipv4/ip_unprivileged_port_start").unwrap();
+    let first: u16 = first.trim().parse().unwrap();
+    if first <= 81 {
+        return eprintln!("SKIPPED: this system keeps no port for root");
+    }
+    let folder = Folder::new();
+    // Where that user may read it, as the folder of the build may not be.
+    fs::copy(env!("CARGO_BIN_EXE_komainu"), folder.at("komainu")).unwrap();
+    let arguments = ["run", "--listen", "127.0.0.1:81", "."];
+    let mut command = match is_root() {
+        true => {
+            let mut command = Command::new("setpriv");
+            command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]).arg(folder.at("komainu"));
+            command
+        }
+        false => Command::new(folder.at("komainu")),
+    };
+    let refused = command.args(arguments).current_dir(folder.path()).output().unwrap();
+    let said = text(&refused.stderr);
+    assert_eq!(refused.status.code(), Some(1));
+    for part in [
+        "127.0.0.1:81",
+        "CAP_NET_BIND_SERVICE",
+        "AmbientCapabilities=",
+        "sysctl net.ipv4.ip_unprivileged_port_start=81",
+        "`user`",
+    ] {
+        assert!(said.contains(part), "{part} in {said}");
+    }
+}

@@ -1,0 +1,21 @@
+//! Running the real binary: starts, signals, changes of the configuration, what it may do and says of itself.
+#![allow(clippy::print_stderr, clippy::unwrap_used)] // helpers of tests are tests too
+
+#[path = "../hosted/mod.rs"]
+mod hosted;
+#[path = "../origin/mod.rs"]
+mod origin;
+#[path = "../rig/mod.rs"]
+mod rig;
+
+mod control;
+mod listen_reload;
+mod metrics;
+mod operation;
+mod privileges;
+mod run_flags;
+mod sandbox;
+mod starts;
+mod systemd;
+mod upgrade;
+mod upgrade_orphans;

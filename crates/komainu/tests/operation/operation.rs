@@ -1,0 +1,525 @@
+//! Running it: configuration, logs, signals, and what a new user meets.
+
+use std::fs;
+use std::io::{Read, Write};
+
+use crate::rig;
+use crate::rig::{Folder, Rig, eventually, is_closed, komainu, read_answer, text};
+
+fn run(arguments: &[&str]) -> (bool, String, String) {
+    let output = komainu().args(arguments).output().unwrap();
+    (output.status.success(), text(&output.stdout), text(&output.stderr))
+}
+
+#[test]
+fn a_stop_loses_nothing() {
+    let folder = Folder::new();
+    folder.write("www/a", "A").write("www/large", vec![b'x'; 20_000_000]);
+    let mut rig = Rig::config(folder, "[[route]]\nfiles = \"www\"\n");
+    let mut idle = rig.connect();
+    idle.write_all(b"GET /a HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
+    read_answer(&mut idle).expect(200, "A").expect_no_field("Connection");
+    let mut running = rig.connect();
+    running.write_all(b"GET /large HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
+    let mut begun = [0; 1000];
+    running.read_exact(&mut begun).unwrap();
+    rig.signal("-TERM");
+    let address = rig.address;
+    eventually("accepting has stopped", || std::net::TcpStream::connect(address).is_err());
+    // An idle connection gets one more answer, which says that it is the last.
+    idle.write_all(b"GET /a HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
+    read_answer(&mut idle).expect(200, "A").expect_field("Connection", "close");
+    assert!(is_closed(&mut idle));
+    let mut rest = Vec::new();
+    running.read_to_end(&mut rest).unwrap();
+    assert!(rest.len() + 1000 > 20_000_000, "the running response is completed");
+    assert!(rig.ended().success());
+    assert!(rig.reported().contains("stopped"), "{}", rig.reported());
+}
+
+#[test]
+fn a_stop_does_not_wait_for_ever() {
+    let folder = Folder::new();
+    folder.write("www/large", vec![b'x'; 20_000_000]);
+    let mut rig = Rig::config(folder, "[timeouts]\ndrain = \"200ms\"\n[[route]]\nfiles = \"www\"\n");
+    let mut stuck = rig.connect();
+    stuck.write_all(b"GET /large HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
+    let mut begun = [0; 1000];
+    stuck.read_exact(&mut begun).unwrap();
+    rig.signal("-INT");
+    assert!(rig.ended().success());
+    assert!(rig.reported().contains("timeouts.drain"), "{}", rig.reported());
+}
+
+#[test]
+fn a_stop_reports_what_it_waits_for() {
+    let folder = Folder::new();
+    folder.write("www/large", vec![b'x'; 20_000_000]);
+    let mut rig = Rig::config(
+        folder,
+        "[timeouts]\ndrain = \"60s\"\n[log]\nlevel = \"warn\"\n[[route]]\nfiles = \"www\"\n",
+    );
+    let mut stuck = rig.connect();
+    stuck.write_all(b"GET /large HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
+    stuck.read_exact(&mut [0; 1000]).unwrap();
+    rig.signal("-TERM");
+    eventually("it is logged", || {
+        rig.reported().contains("stopping: waiting for 1 requests to end, at most 60 s (timeouts.drain)")
+    });
+    rig.signal("-TERM");
+    assert_eq!(rig.ended().code(), Some(1));
+}
+
+#[test]
+fn the_configuration_is_read_again() {
+    let folder = Folder::new();
+    folder.write("one/a", "one").write("two/a", "two");
+    let rig = Rig::config(folder, "[[route]]\nfiles = \"one\"\n");
+    rig.get("/a").expect(200, "one");
+    let write = |text: &str| {
+        rig.folder.write("komainu.toml", format!("listen = \"127.0.0.1:0\"\n{}{text}", rig::as_we_are()));
+        rig.signal("-HUP");
+    };
+    write("[[route]]\nfiels = \"two\"\n");
+    eventually("the error is logged", || rig.reported().contains("fiels"));
+    rig.get("/a").expect(200, "one");
+    write("[[route]]\nfiles = \"nowhere\"\n");
+    eventually("the missing folder is logged", || rig.reported().contains("nowhere"));
+    rig.get("/a").expect(200, "one");
+    write("[[route]]\nfiles = \"two\"\n");
+    eventually("the new configuration is used", || rig.get("/a").text() == "two");
+    // The limit on a body holds at once, so there is nothing to log.
+    write("[limits]\nbody = \"1B\"\n[[route]]\nfiles = \"two\"\n");
+    let post = "POST /a HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\nConnection: close\r\n\r\n";
+    eventually("the new limit is used", || rig.send(post).status() == 413);
+    assert!(!rig.reported().contains("restarted"), "{}", rig.reported());
+    write(
+        "[limits]\nhead = \"2KiB\"\nrequest_line = \"1KiB\"\n[timeouts]\nidle = \"1s\"\n[log]\nlevel = \"error\"\n[[route]]\nfiles = \"two\"\n",
+    );
+    let reported = "`[limits]`, `[timeouts]`, `[log]` change only at a restart";
+    eventually("what waits for a restart is logged", || rig.reported().contains(reported));
+}
+
+#[test]
+fn access_logs() {
+    let folder = Folder::new();
+    folder.write("www/a", "A");
+    let rig = Rig::config(
+        folder,
+        // One thread: each writes its lines when it has some, in an order of its own.
+        "threads = 1\n[log]\naccess = \"combined\"\nfile = \"access.log\"\n[[route]]\nfiles = \"www\"\n",
+    );
+    rig.ask("/a?q=1", "User-Agent: te\"st\r\nReferer: http://r/\r\n");
+    rig.send("nonsense\r\n\r\n");
+    let log = rig.folder.at("access.log");
+    let lines = || fs::read_to_string(&log).unwrap_or_default();
+    eventually("both lines are written", || lines().lines().count() == 2);
+    let reported = lines();
+    let (first, second) = reported.split_once('\n').unwrap();
+    assert!(
+        first.starts_with("127.0.0.1 - - [")
+            && first.contains("+0000] \"GET /a?q=1 HTTP/1.1\" 200 1 \"http://r/\" \"te\\x22st\""),
+        "{first}"
+    );
+    assert!(second.contains("\"-\" 400 "), "{second}");
+    // Rotation: the file is moved away, and made again at the signal.
+    fs::rename(&log, rig.folder.at("access.log.1")).unwrap();
+    rig.signal("-USR1");
+    eventually("the log is opened again", || log.exists());
+    rig.get("/a");
+    eventually("the next line is in the new file", || lines().lines().count() == 1);
+}
+
+#[test]
+fn lines_before_a_rotation_are_in_the_old_file() {
+    let folder = Folder::new();
+    folder.write("www/a", "A");
+    let rig = Rig::config(
+        folder,
+        "threads = 2\n[log]\naccess = \"combined\"\nfile = \"access.log\"\n[[route]]\nfiles = \"www\"\n",
+    );
+    let (log, old) = (rig.folder.at("access.log"), rig.folder.at("access.log.1"));
+    let lines = |path: &std::path::Path| fs::read_to_string(path).unwrap_or_default().lines().count();
+    for round in 0..3 {
+        for _ in 0..10 {
+            rig.get("/a").expect(200, "A");
+        }
+        // At once, as logrotate has no reason to wait: answered requests belong to the old file.
+        fs::rename(&log, &old).unwrap();
+        rig.signal("-USR1");
+        eventually("the log is opened again", || log.exists());
+        assert_eq!((lines(&old), lines(&log)), (10, 0), "round {round}");
+    }
+}
+
+#[test]
+fn a_log_on_a_fifo_without_a_reader_keeps_nobody_from_starting() {
+    let folder = Folder::new();
+    folder.write("www/a", "A");
+    let fifo = folder.at("access.fifo");
+    assert!(std::process::Command::new("mkfifo").arg(&fifo).status().unwrap().success());
+    let mut rig = Rig::config(
+        folder,
+        "threads = 1\n[log]\naccess = \"combined\"\nfile = \"access.fifo\"\n[[route]]\nfiles = \"www\"\n",
+    );
+    rig.get("/a").expect(200, "A");
+    assert!(rig.reported().contains("this FIFO has no reader"), "{}", rig.reported());
+    // Who comes to read gets the lines from then on.
+    let reader = std::thread::spawn({
+        let fifo = fifo.clone();
+        move || {
+            let mut lines = std::io::BufRead::lines(std::io::BufReader::new(fs::File::open(fifo).unwrap()));
+            lines.find(|line| line.as_ref().unwrap().contains("GET /now")).is_some()
+        }
+    });
+    eventually("a line arrives", || {
+        rig.get("/now").expect_status(404);
+        std::thread::sleep(std::time::Duration::from_millis(100));
+        reader.is_finished()
+    });
+    assert!(reader.join().unwrap());
+    // The reader has left: the lines are counted again, and the stop waits for nobody.
+    rig.get("/a").expect(200, "A");
+    rig.signal("-TERM");
+    assert!(rig.ended().success());
+    assert!(rig.reported().contains("dropped while it could not be written"), "{}", rig.reported());
+}
+
+#[test]
+fn json_access_logs() {
+    let folder = Folder::new();
+    folder.write("www/a", "A");
+    let rig =
+        Rig::config(folder, "[log]\naccess = \"json\"\nfile = \"access.log\"\n[[route]]\nfiles = \"www\"\n");
+    rig.ask("/a", "User-Agent: te\"st\r\n");
+    let lines = || fs::read_to_string(rig.folder.at("access.log")).unwrap_or_default();
+    eventually("the line is written", || lines().ends_with('\n'));
+    let line: serde_json::Value = serde_json::from_str(&lines()).unwrap();
+    assert_eq!(
+        (line["status"].as_u64(), line["target"].as_str(), line["user_agent"].as_str()),
+        (Some(200), Some("/a"), Some("te\"st"))
+    );
+}
+
+#[test]
+fn sites_routes_and_what_they_answer() {
+    let folder = Folder::new();
+    folder.write("www/a", "A").write("lost.html", "<p>lost").write("broken.html", "<p>broken");
+    let rig = Rig::config(
+        folder,
+        r#"
+error_pages = { 404 = "lost.html" }
+response_headers = { set = { X-All = "all" } }
+
+[[site]]
+hosts = ["example.com"]
+error_pages = { "5xx" = "broken.html" }
+response_headers = { remove = ["Server"], set = { X-Path = "$path" } }
+[[site.route]]
+path = "/old/*"
+redirect = { to = "/new/$rest$query", status = 308 }
+[[site.route]]
+path = "/teapot"
+respond = { status = 418, body = "short and stout" }
+[[site.route]]
+path = "/broken"
+respond = 503
+[[site.route]]
+method = "POST"
+header = { X-Beta = "yes*" }
+query = { v = "2" }
+respond = "beta"
+[[site.route]]
+files = "www"
+
+[[site]]
+hosts = ["*.example.com"]
+[[site.route]]
+redirect = "https://$host$path"
+
+[[site]]
+[[site.route]]
+path = "/only"
+respond = "default"
+"#,
+    );
+    let get = |host: &str, target: &str| {
+        rig.send(&format!("GET {target} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n"))
+    };
+    let a = get("EXAMPLE.com:8080", "/a");
+    a.expect(200, "A").expect_field("X-All", "all").expect_field("X-Path", "/a").expect_no_field("Server");
+    get("example.com", "/old/x%20y?z=1").expect_status(308).expect_field("Location", "/new/x%20y?z=1");
+    get("example.com", "/teapot").expect(418, "short and stout");
+    get("example.com", "/nothing")
+        .expect(404, "<p>lost")
+        .expect_field("Content-Type", "text/html; charset=utf-8");
+    get("www.example.com", "/p").expect_status(302).expect_field("Location", "https://www.example.com/p");
+    get("other", "/only").expect(200, "default").expect_field("Server", "Komainu");
+    get("other", "/a").expect(404, "<p>lost");
+    let post = |fields: &str| {
+        rig.send(&format!("POST /x?v=2 HTTP/1.1\r\nHost: example.com\r\n{fields}Content-Length: 0\r\nConnection: close\r\n\r\n"))
+    };
+    post("X-Beta: yes, please\r\n").expect(200, "beta");
+    post("").expect_status(404);
+    rig.send("OPTIONS * HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").expect_status(204);
+    rig.send("CONNECT a:443 HTTP/1.1\r\nHost: a:443\r\nConnection: close\r\n\r\n").expect_status(501);
+}
+
+#[test]
+fn a_log_that_nobody_reads_keeps_the_server_from_nothing() {
+    let folder = Folder::new();
+    folder.write("www/a", "A");
+    folder.write(
+        "komainu.toml",
+        format!(
+            "listen = \"127.0.0.1:0\"\n{}[log]\naccess = \"combined\"\n[[route]]\nfiles = \"www\"\n",
+            rig::as_we_are()
+        ),
+    );
+    let mut command = komainu();
+    command.arg("start").arg("-c").arg(folder.at("komainu.toml"));
+    let mut child =
+        command.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::null()).spawn().unwrap();
+    // Held, and not read any more once the address is known.
+    let mut stdout = std::io::BufReader::new(child.stdout.take().unwrap());
+    let mut line = String::new();
+    std::io::BufRead::read_line(&mut stdout, &mut line).unwrap();
+    let mut stream = rig::connect(line.rsplit("http://").next().unwrap().trim().parse().unwrap());
+    // More than the pipe holds and more than may wait: each quote takes four bytes of the log.
+    let request = format!("GET /a HTTP/1.1\r\nHost: a\r\nUser-Agent: {}\r\n\r\n", "\"".repeat(10_000));
+    for _ in 0..400 {
+        stream.write_all(request.as_bytes()).unwrap();
+        read_answer(&mut stream).expect(200, "A");
+    }
+    drop(stream);
+    let mut ended = None;
+    for signal in ["-USR1", "-TERM"] {
+        std::process::Command::new("kill").args([signal, &child.id().to_string()]).status().unwrap();
+    }
+    let until = std::time::Instant::now() + std::time::Duration::from_secs(15);
+    while ended.is_none() && std::time::Instant::now() < until {
+        ended = child.try_wait().unwrap();
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert!(ended.is_some_and(|status| status.success()), "{ended:?}");
+}
+
+#[test]
+fn a_path_in_a_header_is_percent_encoded_again() {
+    let folder = Folder::new();
+    folder.write("www/a", "A");
+    let rig = Rig::config(
+        folder,
+        "response_headers = { set = { X-Report = \"at $path\" } }\n[[route]]\nfiles = \"www\"\n",
+    );
+    // Decoded it would be no value, and the field would be missing: to be had for the asking.
+    rig.get("/a%20b%0d%0aX:%20y").expect_field("X-Report", "at /a%20b%0d%0aX:%20y");
+    rig.get("/a").expect_field("X-Report", "at /a");
+}
+
+#[test]
+fn of_one_level_what_is_set_stays_though_it_is_removed() {
+    for value in ["one", "$method"] {
+        let folder = Folder::new();
+        folder.write("www/a", "A");
+        let text = format!(
+            "response_headers = {{ set = {{ X-One = \"{value}\" }}, remove = [\"X-One\", \"X-Two\"], add = {{ X-Two = \"2\" }} }}\n\
+             [[route]]\npath = \"/a\"\nfiles = \"www\"\n\
+             [[route]]\nresponse_headers = {{ remove = [\"X-One\"] }}\nfiles = \"www\"\n"
+        );
+        let rig = Rig::config(folder, &text);
+        let shown = value.replace("$method", "GET");
+        rig.get("/a").expect_field("X-One", &shown).expect_field("X-Two", "2");
+        rig.get("/b").expect_no_field("X-One").expect_field("X-Two", "2");
+    }
+}
+
+#[test]
+fn a_redirect_keeps_an_encoded_slash() {
+    let rig = Rig::config(
+        Folder::new(),
+        "encoded_slashes = \"keep\"\n[[route]]\npath = \"/old/*\"\nredirect = \"/new/$rest?at=$path\"\n",
+    );
+    for (path, rest) in
+        [("a%2Fb", "a%2Fb"), ("a%2fb%20c", "a%2fb%20c"), ("a%252Fb", "a%252Fb"), ("100%25", "100%25")]
+    {
+        let location = format!("/new/{rest}?at=/old/{rest}");
+        rig.get(&format!("/old/{path}")).expect_status(302).expect_field("Location", &location);
+    }
+}
+
+#[test]
+fn every_answer_has_the_pages_and_the_fields_of_its_site() {
+    let folder = Folder::new();
+    folder.write("server.html", "<p>server").write("site.html", "<p>site");
+    let rig = Rig::config(
+        folder,
+        r#"
+error_pages = { "4xx" = "server.html" }
+response_headers = { set = { X-All = "all", X-At = "at $path" }, remove = ["Server"] }
+limits = { body = "1B" }
+[[site]]
+hosts = ["site"]
+error_pages = { "4xx" = "site.html" }
+response_headers = { set = { X-Site = "yes" } }
+[[site.route]]
+path = "/only"
+respond = "fine"
+"#,
+    );
+    let ask = |head: &str, host: &str, body: &str| {
+        let answer = rig.send(&format!(
+            "{head} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\nContent-Length: {}\r\n\r\n{body}",
+            body.len()
+        ));
+        answer.expect_field("X-All", "all").expect_no_field("Server");
+        answer
+    };
+    ask("GET /only", "site", "").expect(200, "fine").expect_field("X-Site", "yes");
+    ask("GET /a%20b", "site", "").expect(404, "<p>site").expect_field("X-At", "at /a%20b");
+    ask("POST /only", "site", "too large").expect(413, "<p>site").expect_field("X-Site", "yes");
+    ask("GET /%00", "site", "").expect(400, "<p>site").expect_field("X-Site", "yes");
+    ask("GET /only", "other", "").expect(404, "<p>server").expect_no_field("X-Site");
+    ask("OPTIONS *", "other", "").expect_status(204);
+    // What is no request belongs to no site, whatever the one before it was.
+    let mut stream = rig.connect();
+    stream.write_all(b"GET /none HTTP/1.1\r\nHost: site\r\n\r\nnonsense\r\n\r\n").unwrap();
+    read_answer(&mut stream).expect(404, "<p>site");
+    read_answer(&mut stream).expect_status(400).expect_no_field("X-Site");
+}
+
+#[test]
+fn without_descriptors_the_control_socket_does_not_spin() {
+    let rig = Rig::files(&[("a", "A")]);
+    let pid = rig.child.id().to_string();
+    let cpu_ticks = || -> u64 {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+        let fields: Vec<&str> = stat.rsplit(')').next().unwrap().split_ascii_whitespace().collect();
+        fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap()
+    };
+    let limit = |max: &str| {
+        let set =
+            std::process::Command::new("prlimit").args(["--pid", &pid, &format!("--nofile={max}:")]).status();
+        assert!(set.unwrap().success());
+    };
+    limit("3");
+    // This one is taken still, by the descriptor that its accept holds ready; the next is not.
+    let _ = run(&["status", "--pid", &pid]);
+    let before = cpu_ticks();
+    std::thread::sleep(std::time::Duration::from_secs(1));
+    let spent = cpu_ticks() - before;
+    limit("1000");
+    assert!(spent < 30, "{spent} hundredths of a second in one");
+    eventually("it answers again", || run(&["status", "--pid", &pid]).0);
+}
+
+#[test]
+fn without_a_host_there_is_no_redirect_to_it() {
+    let rig = Rig::config(Folder::new(), "[[route]]\nredirect = \"https://$host$path\"\n");
+    // `https:///other.example/` would be taken for another host by browsers.
+    rig.send("GET /other.example/ HTTP/1.0\r\n\r\n").expect_status(400).expect_no_field("Location");
+    rig.send("GET /other.example/ HTTP/1.1\r\nHost:\r\nConnection: close\r\n\r\n").expect_status(400);
+    rig.get("/a").expect_field("Location", "https://localhost/a");
+}
+
+#[test]
+fn errors_of_a_configuration_point() {
+    let folder = Folder::new();
+    folder.write("k.toml", "threads = 2\n[[route]]\nfiels = \"public\"\n");
+    let path = folder.at("k.toml");
+    let path = path.to_str().unwrap();
+    for command in ["check", "start"] {
+        let (ok, _, errors) = run(&[command, "-c", path]);
+        assert!(!ok);
+        for part in ["k.toml:3:1", "fiels", "files", "^^^^^"] {
+            assert!(errors.contains(part), "{part} in {errors}");
+        }
+    }
+    let (ok, _, errors) = run(&["check", "-c", "/nowhere/k.toml"]);
+    assert!(!ok && errors.contains("/nowhere/k.toml"), "{errors}");
+    folder.write("k.toml", "[[route]]\nfiles = \"missing\"\n");
+    let (ok, _, errors) = run(&["check", "-c", path]);
+    assert!(!ok && errors.contains("missing"), "{errors}");
+}
+
+#[test]
+fn check_explains() {
+    let folder = Folder::new();
+    folder.write("k.toml", "[[route]]\npath = \"/a/*\"\nrespond = \"a\"\n[[route]]\nrespond = \"rest\"\n");
+    let path = folder.at("k.toml");
+    let path = path.to_str().unwrap();
+    let (ok, out, errors) = run(&["check", "-c", path]);
+    assert!(ok && out.contains("2 routes"), "{out}{errors}");
+    let (ok, out, errors) = run(&["check", "-c", path, "--explain", "http://localhost/a/b"]);
+    assert!(ok && out.contains("/a/*"), "{out}{errors}");
+    let (_, other, _) = run(&["check", "-c", path, "--explain", "http://localhost/b"]);
+    assert_ne!(out, other);
+    // As the server reads it: an encoded slash belongs to a name, and is refused; a URL may have a query alone.
+    let (ok, out, errors) = run(&["check", "-c", path, "--explain", "http://localhost/a/b%2Fc"]);
+    assert!(ok && out.contains("> line 1: /a/*") && out.contains("400"), "{out}{errors}");
+    folder.write("query.toml", "[[route]]\nquery = { v = \"2\" }\nrespond = \"two\"\n");
+    let query = folder.at("query.toml");
+    let (ok, out, errors) =
+        run(&["check", "-c", query.to_str().unwrap(), "--explain", "http://localhost?v=2"]);
+    assert!(ok && out.contains("matches: respond"), "{out}{errors}");
+    let (ok, _, errors) = run(&["check", "-c", path, "--explain", "/../x"]);
+    assert!(!ok && errors.contains("400"), "{errors}");
+}
+
+#[test]
+fn mistakes_on_the_command_line_are_explained() {
+    for (arguments, part) in [
+        (&["run", "/nowhere"][..], "no such folder"),
+        (&["run", "/etc/passwd"], "this file is not an application"),
+        (&["run", "--listen", "80", "/tmp"], ":80"),
+        (&["run"], "TARGET"),
+        (&["stort"], "start"),
+    ] {
+        let (ok, _, errors) = run(arguments);
+        assert!(!ok && errors.contains(part), "{arguments:?}: {errors}");
+    }
+}
+
+#[test]
+fn schema_reference_completions_and_manual() {
+    let (ok, schema, _) = run(&["schema"]);
+    assert!(ok);
+    let schema: serde_json::Value = serde_json::from_str(&schema).unwrap();
+    assert!(schema["properties"]["listen"].is_object());
+    for (arguments, part) in [
+        (&["reference"][..], "requests_per_connection"),
+        (&["completions", "bash"], "komainu"),
+        (&["completions", "zsh"], "#compdef komainu"),
+        (&["completions", "fish"], "complete -c komainu"),
+        (&["man"], ".TH"),
+        (&["--help"], "Examples:"),
+    ] {
+        let (ok, out, errors) = run(arguments);
+        assert!(ok && out.contains(part), "{arguments:?}: {out}{errors}");
+    }
+}
+
+#[test]
+fn every_address_means_both_families() {
+    let folder = Folder::new();
+    folder.write("www/a", "A");
+    let mut command = komainu();
+    command.args(["run", "--listen", ":0"]).arg(folder.at("www"));
+    let mut child = command.stdout(std::process::Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    std::io::BufRead::read_line(&mut std::io::BufReader::new(child.stdout.take().unwrap()), &mut line)
+        .unwrap();
+    let port = line.split(':').nth(2).unwrap().split(' ').next().unwrap().trim().to_owned();
+    for host in ["127.0.0.1", "[::1]"] {
+        let has_v6 = std::net::TcpListener::bind("[::1]:0").is_ok();
+        if host == "[::1]" && !has_v6 {
+            continue;
+        }
+        let answer = rig::curl(&[&format!("http://{host}:{port}/a")]);
+        assert_eq!(text(&answer.stdout), "A", "{host}: {}", text(&answer.stderr));
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+}

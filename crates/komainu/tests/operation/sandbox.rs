@@ -1,0 +1,157 @@
+//! What the server's threads and the processes of applications may not do.
+
+use std::fs;
+use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt;
+
+use crate::hosted;
+use crate::hosted::{only, ready, status};
+use crate::rig::{Folder, Rig, as_we_are, eventually, is_root, komainu, text};
+
+/// The line `Seccomp` of the status of each thread whose name begins so: 2 for a filter.
+fn seccomp(pid: u32, name: &str) -> Vec<String> {
+    let threads = fs::read_dir(format!("/proc/{pid}/task")).unwrap();
+    let of = |path: std::path::PathBuf| {
+        let status = fs::read_to_string(path.join("status")).ok()?;
+        let field = |name: &str| {
+            status
+                .lines()
+                .find_map(|line| Some(line.strip_prefix(name)?.strip_prefix(':')?.trim().to_owned()))
+        };
+        field("Name")?.starts_with(name).then(|| field("Seccomp")).flatten()
+    };
+    threads.filter_map(|thread| of(thread.unwrap().path())).collect()
+}
+
+fn kernel_has_landlock() -> bool {
+    let rig = Rig::files(&[("a", "A")]);
+    let has = status(&rig)["sandbox"].as_str().unwrap().starts_with("Landlock");
+    if !has {
+        eprintln!("SKIPPED: this kernel has no Landlock");
+    }
+    has
+}
+
+#[test]
+fn serving_threads_are_restricted_unless_it_is_switched_off() {
+    for (more, filtered, said) in [("", "2", "seccomp"), ("sandbox = false\n", "0", "off")] {
+        let folder = Folder::new();
+        folder.write("www/a", "A");
+        folder.write(
+            "komainu.toml",
+            format!(
+                "listen = \"127.0.0.1:0\"\nthreads = 2\n{more}{}[[route]]\nfiles = \"www\"\n",
+                as_we_are()
+            ),
+        );
+        let mut command = komainu();
+        command.arg("start").arg("-c").arg(folder.at("komainu.toml"));
+        let rig = Rig::start(command, folder);
+        rig.get("/a").expect(200, "A");
+        let pid = status(&rig)["pid"].as_u64().unwrap() as u32;
+        let threads = seccomp(pid, "komainu-");
+        // The log's thread has such a name too, and is not restricted: it opens logs.
+        let serving = threads.iter().filter(|value| *value == filtered).count();
+        assert!(serving >= 2, "{threads:?}");
+        assert!(status(&rig)["sandbox"].as_str().unwrap().contains(said), "{}", status(&rig));
+        let shown = komainu().args(["status", "--pid", &rig.child.id().to_string()]).output().unwrap();
+        assert!(text(&shown.stdout).contains("sandbox of the serving threads: "), "{}", text(&shown.stdout));
+        // Threads that start workers and open logs are not restricted, and so workers are not.
+        assert_eq!(seccomp(pid, "supervise").len() + seccomp(pid, "signals").len(), 1);
+        assert_eq!(seccomp(pid, "signals"), ["0"]);
+    }
+}
+
+/// An application that does what it is asked to, and says what became of it.
+const APP: &str = r#"
+use IO::Socket::INET;
+sub {
+    my ($what, $where) = $_[0]{QUERY_STRING} =~ /^(\w+)=(.*)$/;
+    my $done =
+        $what eq 'read' ? do { open(my $f, '<', $where) ? 'yes' : "no: $!" } :
+        $what eq 'write' ? do { open(my $f, '>', $where) ? 'yes' : "no: $!" } :
+        $what eq 'connect' ? do { IO::Socket::INET->new(PeerAddr => $where, Timeout => 5) ? 'yes' : "no: $@" } :
+        $what eq 'start' ? do { system('true') == 0 ? 'yes' : "no: $!" } :
+        $what eq 'file' ? do { open my $f, '<', $where or die; return [200, ['Content-Length', -s $f], $f] } : 'what?';
+    [200, ['Content-Length', length $done], [$done]]
+}
+"#;
+
+fn application(folder: Folder, kind: &str, sandbox: &str) -> Rig {
+    folder.write("app/app.psgi", APP).write("app/file", "hello").write("own/a", "a").write("other/a", "a");
+    for name in ["own", "other"] {
+        fs::set_permissions(folder.at(name), fs::Permissions::from_mode(0o777)).unwrap();
+    }
+    let app = only(&format!("psgi = \"app/app.psgi\"\nworkers = 1\n{sandbox}"));
+    folder.write("komainu.toml", format!("listen = \"127.0.0.1:0\"\n{kind}{app}"));
+    let mut command = hosted::server();
+    command.arg("start").arg("-c").arg(folder.at("komainu.toml"));
+    Rig::start(command, folder)
+}
+
+fn ask(rig: &Rig, what: &str, place: &str) -> String {
+    let answer = rig.get(&format!("/?{what}={place}"));
+    answer.expect_status(200);
+    answer.text()
+}
+
+#[test]
+fn an_application_has_what_its_sandbox_grants() {
+    if !kernel_has_landlock() {
+        return;
+    }
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let mut kinds = vec![as_we_are()];
+    if is_root() {
+        kinds.push("user = \"65534\"\ngroup = \"65534\"\n");
+    }
+    for kind in kinds {
+        let folder = Folder::new();
+        let at = |name: &str| folder.at(name).display().to_string();
+        let (own, other) = (at("own/b"), at("other/a"));
+        let sandbox =
+            format!("[apps.shop.sandbox]\nread = []\nwrite = [\"{}\"]\nnetwork = false\n", at("own"));
+        let rig = application(folder, kind, &sandbox);
+        assert_eq!(ask(&rig, "write", &own), "yes");
+        assert_eq!(ask(&rig, "read", &own), "yes");
+        assert!(ask(&rig, "write", &other).starts_with("no: Permission denied"));
+        assert!(ask(&rig, "read", &other).starts_with("no: Permission denied"));
+        assert_eq!(ask(&rig, "read", "/etc/passwd"), "yes");
+        assert_eq!(ask(&rig, "write", "/dev/null"), "yes");
+        assert_eq!(ask(&rig, "start", ""), "yes");
+        assert!(ask(&rig, "connect", &address).starts_with("no: "));
+        // The next generation has it too.
+        let before = ready(&rig, 1);
+        rig.signal("-HUP");
+        eventually("another worker answers", || ready(&rig, 1) != before);
+        assert!(ask(&rig, "write", &other).starts_with("no: Permission denied"));
+    }
+}
+
+#[test]
+fn without_a_sandbox_an_application_has_what_its_user_has() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let folder = Folder::new();
+    let other = folder.at("other/b").display().to_string();
+    let file = folder.at("app/file").display().to_string();
+    let rig = application(folder, as_we_are(), "");
+    assert_eq!(ask(&rig, "write", &other), "yes");
+    assert_eq!(ask(&rig, "connect", &address), "yes");
+    assert_eq!(ask(&rig, "start", ""), "yes");
+    // A descriptor of a worker, which serving threads may not look into.
+    assert_eq!(ask(&rig, "file", &file), "hello");
+}
+
+#[test]
+fn writing_alone_can_be_restricted() {
+    if !kernel_has_landlock() {
+        return;
+    }
+    let folder = Folder::new();
+    let other = folder.at("other/a").display().to_string();
+    let rig = application(folder, as_we_are(), "[apps.shop.sandbox]\n");
+    assert_eq!(ask(&rig, "read", &other), "yes");
+    assert!(ask(&rig, "write", &other).starts_with("no: Permission denied"));
+}

@@ -1,0 +1,146 @@
+//! Starts that cannot be: what is said, and where.
+
+use std::process::Command;
+
+use crate::rig::{Folder, Rig, as_we_are, komainu, text};
+
+fn run(arguments: &[&str]) -> (bool, String, String) {
+    let output = komainu().args(arguments).output().unwrap();
+    (output.status.success(), text(&output.stdout), text(&output.stderr))
+}
+
+#[test]
+fn a_server_without_descriptors_does_not_start() {
+    let folder = Folder::new();
+    folder.write("www/a", "A");
+    let mut command = std::process::Command::new("prlimit");
+    command.args(["--nofile=20:20", env!("CARGO_BIN_EXE_komainu"), "run", "--listen", "127.0.0.1:0"]);
+    let done = command.arg(folder.at("www")).output().unwrap();
+    let errors = text(&done.stderr);
+    assert_eq!(done.status.code(), Some(1), "{errors}");
+    assert!(["is 20", "ulimit -n", "LimitNOFILE"].iter().all(|part| errors.contains(part)), "{errors}");
+}
+
+#[test]
+fn what_a_start_would_refuse_a_check_refuses() {
+    let folder = Folder::new();
+    folder.write("file", "").write("folder/file", "");
+    let path = folder.at("k.toml");
+    for (config, part) in [
+        ("user = \"nobody-of-this-name\"\n", "no user nobody-of-this-name"),
+        ("user = \"0\"\ngroup = \"none-of-this-name\"\n", "no group none-of-this-name"),
+        ("[log]\nerrors = \"nowhere/errors.log\"\n", "nowhere/errors.log: its folder"),
+        ("[log]\nerrors = \"file/errors.log\"\n", "is not a folder"),
+        ("[log]\naccess = \"combined\"\nfile = \"folder\"\n", "it is a folder"),
+        ("listen = [\":8080\", \"127.0.0.1:8080\"]\n", "`127.0.0.1:8080` beside `:8080`"),
+    ] {
+        folder.write("k.toml", format!("{config}[[route]]\nrespond = \"a\"\n"));
+        let (ok, out, errors) = run(&["check", "-c", path.to_str().unwrap()]);
+        assert!(!ok && errors.contains(part), "{part}: {out}{errors}");
+    }
+}
+
+#[test]
+fn every_ipv6_address_is_announced_as_that() {
+    if std::net::TcpListener::bind("[::1]:0").is_err() {
+        return;
+    }
+    let folder = Folder::new();
+    folder.write("www/a", "A");
+    let mut command = komainu();
+    command.args(["run", "--listen", "[::]:0"]).arg(folder.at("www"));
+    let mut child = command.stdout(std::process::Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    let read =
+        std::io::BufRead::read_line(&mut std::io::BufReader::new(child.stdout.take().unwrap()), &mut line);
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert!(read.is_ok() && line.contains("http://[::1]:") && line.contains("every IPv6 address"), "{line}");
+}
+
+#[test]
+fn a_second_server_on_the_same_port_is_refused() {
+    let rig = Rig::files(&[("a", "A")]);
+    let www = rig.folder.at("www");
+    let (ok, _, errors) = run(&["run", "--listen", &rig.address.to_string(), www.to_str().unwrap()]);
+    assert!(!ok && errors.contains(&rig.address.to_string()) && errors.contains("in use"), "{errors}");
+    assert!(errors.contains("ss -ltnp"), "{errors}");
+}
+
+#[test]
+fn what_is_missing_at_the_start_is_named_with_its_directive_and_its_line() {
+    let folder = Folder::new();
+    folder.write("www/a", "A");
+    let place = folder.path().display().to_string();
+    for (config, said) in [
+        (
+            "\n[[route]]\nfiles = \"nofolder\"\n",
+            format!("`files` (the route in line 2): cannot serve {place}/nofolder"),
+        ),
+        (
+            "error_pages = { 404 = \"./x.html\" }\n[[route]]\nfiles = \"www\"\n",
+            format!("`error_pages`: cannot read the error page {place}/x.html"),
+        ),
+        (
+            "[[site]]\nerror_pages = { 404 = \"x.html\" }\n[[site.route]]\nfiles = \"www\"\n",
+            format!("`error_pages` (the site in line 1): cannot read the error page {place}/x.html"),
+        ),
+    ] {
+        folder.write("k.toml", config);
+        for command in ["check", "start"] {
+            let output =
+                komainu().args([command, "-c", "k.toml"]).current_dir(folder.path()).output().unwrap();
+            let errors = text(&output.stderr);
+            assert!(!output.status.success() && errors.contains(&said), "{errors}");
+        }
+    }
+}
+
+#[test]
+fn check_names_the_certificates_and_programs_that_are_of_no_use() {
+    let folder = Folder::new();
+    folder.write("hook", "no program");
+    let script = "exec 2>&1
+        ec='-newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes'
+        openssl req -x509 $ec -days 2 -subj /CN=authority -keyout ca.key -out ca.pem
+        openssl req -x509 $ec -days 2 -subj /CN=other -keyout other.key -out other.pem
+        openssl req $ec -subj /CN=a.test -keyout a.key -out a.csr
+        printf 'subjectAltName=DNS:a.test\nauthorityInfoAccess=caIssuers;URI:http://ca.test/ca.der\n' > a.ext
+        openssl x509 -req -in a.csr -CA ca.pem -CAkey ca.key -CAcreateserial -days 2 -extfile a.ext -out leaf.pem
+        cat leaf.pem ca.pem > whole.pem; cat leaf.pem other.pem > foreign.pem";
+    let made = Command::new("sh").args(["-ec", script]).current_dir(folder.path()).output().unwrap();
+    assert!(made.status.success(), "{}", text(&made.stdout));
+    let site = |file: &str| {
+        format!(
+            "listen = [{{ address = \"127.0.0.1:0\", tls = true }}]\n[[site]]\nhosts = \"a.test\"\n\
+             tls = {{ certificate = \"{file}\", key = \"a.key\" }}\n[[site.route]]\nfiles = \".\"\n"
+        )
+    };
+    let plain = |rest: &str| format!("listen = \"127.0.0.1:0\"\n{rest}");
+    let proxy =
+        |tls: &str| plain(&format!("[[route]]\nproxy = {{ to = \"https://a.test\", tls = {{ {tls} }} }}\n"));
+    let acme = |directive: &str| plain(&format!("[acme]\n{directive}\n[[route]]\nfiles = \".\"\n"));
+    for (config, words) in [
+        (site("whole.pem"), ""),
+        (
+            site("leaf.pem"),
+            "leaf.pem: the certificate of CN=a.test is issued by CN=authority, whose certificate the file lacks: ",
+        ),
+        (site("foreign.pem"), "the other certificates in the file are not its: use the file with the whole"),
+        (
+            proxy("certificate = \"leaf.pem\", key = \"other.key\""),
+            "other.key: the private key does not belong",
+        ),
+        (proxy("ca = \"a.key\""), "a.key: there is a private key in it"),
+        (acme("ca = \"nope.pem\""), "nope.pem"),
+        (acme("ca = \"a.key\""), "a.key: there is a private key in it"),
+        (acme("dns_hook = [\"./nope\"]"), "nope is no program: "),
+        (acme("dns_hook = [\"./hook\"]"), "make it executable (`chmod +x`)"),
+    ] {
+        folder.write("komainu.toml", format!("{}{config}", as_we_are()));
+        let checked = komainu().arg("check").arg("-c").arg(folder.at("komainu.toml")).output().unwrap();
+        let said = text(&checked.stderr);
+        assert!(said.contains(words) && said.is_empty() == words.is_empty(), "{words}: {said}");
+        assert_eq!(checked.status.success(), !said.starts_with("error: "), "{said}");
+    }
+}

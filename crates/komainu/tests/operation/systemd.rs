@@ -1,0 +1,228 @@
+//! What systemd passes to a service, and what it is notified of, with a service manager made of a socket and a script.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::os::unix::net::{UnixDatagram, UnixStream};
+use std::path::Path;
+use std::process::Command;
+
+use crate::hosted::{is_alive, kill, modules, server, status};
+use crate::rig;
+use crate::rig::{Folder, PATIENCE, Rig, eventually, komainu, text};
+
+/// Binds sockets, a TCP one and one for each path, and becomes the server, as systemd would.
+const ACTIVATE: &str = "
+import os, socket, sys
+paths, command = sys.argv[1].split(',') if sys.argv[1] else [], sys.argv[2:]
+sockets = [socket.socket()]
+sockets[0].bind(('127.0.0.1', 0))
+for path in paths:
+    unix = socket.socket(socket.AF_UNIX)
+    unix.bind(path)
+    sockets.append(unix)
+for one in sockets:
+    one.listen(100)
+held = [os.dup(one.fileno()) for one in sockets]
+for number, one in enumerate(held):
+    os.dup2(one, 3 + number, inheritable=True)
+os.environ.update(LISTEN_PID=str(os.getpid()), LISTEN_FDS=str(len(held)), LISTEN_FDNAMES=':'.join(['web'] * len(held)))
+os.execv(command[0], command)
+";
+
+fn ask(path: &Path) -> String {
+    let mut stream = UnixStream::connect(path).unwrap();
+    stream.write_all(b"GET /a HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").unwrap();
+    let mut bytes = Vec::new();
+    stream.read_to_end(&mut bytes).unwrap();
+    text(&bytes)
+}
+
+#[test]
+fn sockets_of_systemd_are_taken_in_place_of_binding() {
+    for kind in rig::kinds() {
+        let folder = Folder::new();
+        let (unix, other) = (folder.at("web.sock"), folder.at("other.sock"));
+        folder.write("www/a", "A").write(
+            "app.psgi",
+            "sub { my @k = grep { /^(LISTEN|NOTIFY|WATCHDOG)/ } sort keys %ENV; \
+             my @s = grep { /socket/ } map { readlink(\"/proc/self/fd/$_\") // '' } 3..9; \
+             [200, [], [join ' ', @k]] }",
+        );
+        folder.write(
+            "komainu.toml",
+            format!(
+                "listen = [\"127.0.0.1:0\", \"unix:{}\"]\nthreads = 3\n{kind}[[route]]\npath = \"/app\"\napp = \"shop\"\n\
+                 [[route]]\nfiles = \"www\"\n[apps.shop]\npsgi = \"app.psgi\"\nworkers = 1\n",
+                unix.display()
+            ),
+        );
+        let mut command = Command::new("python3");
+        command
+            .args(["-c", ACTIVATE])
+            .arg(format!("{},{}", unix.display(), other.display()))
+            .arg(env!("CARGO_BIN_EXE_komainu"))
+            .arg("start")
+            .arg("-c")
+            .arg(folder.at("komainu.toml"))
+            .env("KOMAINU_WORKERS", modules());
+        let mut rig = Rig::start(command, folder);
+        // Each of the threads accepts from the one socket.
+        for _ in 0..20 {
+            rig.get("/a").expect(200, "A");
+            assert!(ask(&unix).ends_with("\r\n\r\nA"));
+        }
+        rig.get("/app").expect(200, "");
+        eventually("the socket that nobody wants is logged", || {
+            rig.reported().contains("other.sock, which no `listen` names")
+        });
+        let listening = status(&rig)["listen"].to_string();
+        assert!(
+            listening.contains(&rig.address.to_string()) && listening.contains("web.sock"),
+            "{listening}"
+        );
+        rig.signal("-TERM");
+        assert!(rig.ended().success());
+        assert!(unix.exists() && other.exists(), "the files are systemd's");
+    }
+}
+
+#[test]
+fn a_wrong_socket_is_an_error() {
+    let folder = Folder::new();
+    let mut command = Command::new("sh");
+    // Descriptor 3 is no socket.
+    command
+        .arg("-c")
+        .arg("LISTEN_PID=$$ LISTEN_FDS=1 exec \"$0\" run --listen 127.0.0.1:0 . 3</dev/null")
+        .arg(env!("CARGO_BIN_EXE_komainu"))
+        .current_dir(folder.path());
+    let refused = command.output().unwrap();
+    let said = text(&refused.stderr);
+    assert!(!refused.status.success() && said.contains("LISTEN_FDS=1: descriptor 3"), "{said}");
+    // Those for another process are none.
+    let mut command = komainu();
+    command.args(["run", "--listen", "127.0.0.1:0"]).arg(folder.path());
+    command.env("LISTEN_PID", "1").env("LISTEN_FDS", "1");
+    Rig::start(command, folder).get("/").expect_status(404);
+}
+
+/// The messages of a service.
+struct NotifySocket(UnixDatagram);
+
+impl NotifySocket {
+    fn new(path: &Path) -> NotifySocket {
+        let socket = UnixDatagram::bind(path).unwrap();
+        socket.set_read_timeout(Some(PATIENCE)).unwrap();
+        NotifySocket(socket)
+    }
+
+    fn next(&self) -> String {
+        let mut bytes = [0; 4096];
+        let len = self.0.recv(&mut bytes).unwrap();
+        text(&bytes[..len])
+    }
+
+    /// The next message that is no sign of life.
+    fn next_state(&self) -> String {
+        loop {
+            let message = self.next();
+            if message != "WATCHDOG=1" {
+                return message;
+            }
+        }
+    }
+
+    fn sign_of_life(&self) {
+        while self.next() != "WATCHDOG=1" {}
+    }
+}
+
+#[test]
+fn systemd_is_notified_of_what_the_service_does() {
+    for kind in rig::kinds() {
+        let folder = Folder::new();
+        folder.write("www/a", "A");
+        let config = format!("listen = \"127.0.0.1:0\"\n{kind}[[route]]\nfiles = \"www\"\n");
+        folder.write("komainu.toml", &config);
+        let notified = NotifySocket::new(&folder.at("notify"));
+        let mut command = server();
+        command
+            .env("NOTIFY_SOCKET", folder.at("notify"))
+            .env("WATCHDOG_USEC", "200000")
+            .env("RUNTIME_DIRECTORY", folder.at("run"))
+            .arg("start")
+            .arg("-c")
+            .arg(folder.at("komainu.toml"));
+        let mut rig = Rig::start(command, folder);
+        let ready = notified.next_state();
+        assert!(ready.starts_with("READY=1\nSTATUS=serving on ") && ready.contains("127.0.0.1"), "{ready}");
+        notified.sign_of_life();
+        notified.sign_of_life();
+        // As `systemctl reload` does for `Type=notify-reload`.
+        for (config, status) in [(config.replace("www", "none"), "was not changed"), (config, "in use")] {
+            rig.folder.write("komainu.toml", config);
+            rig.signal("-HUP");
+            let reloading = notified.next_state();
+            let (first, rest) = reloading.split_once("\nMONOTONIC_USEC=").unwrap();
+            assert_eq!(first, "RELOADING=1");
+            assert!(rest.lines().next().unwrap().parse::<u64>().unwrap() > 0);
+            let done = notified.next_state();
+            assert!(done.starts_with("READY=1\nSTATUS=") && done.contains(status), "{done}");
+        }
+        let upgraded = komainu()
+            .args(["upgrade", "--pid", &rig.child.id().to_string()])
+            .env("RUNTIME_DIRECTORY", rig.folder.at("run"))
+            .spawn();
+        let mut states = vec![notified.next_state()];
+        while !states.iter().any(|state| state.starts_with("MAINPID=")) {
+            states.push(notified.next_state());
+        }
+        assert!(upgraded.unwrap().wait().unwrap().success());
+        let main = states.iter().find_map(|state| state.strip_prefix("MAINPID=")).unwrap();
+        let pid: u32 = main.lines().next().unwrap().parse().unwrap();
+        assert!(main.contains("\nREADY=1\n"), "{main}");
+        // The one before does not say that the service stops.
+        assert!(rig.ended().success());
+        notified.sign_of_life();
+        assert!(kill(pid, "-TERM"));
+        let mut state = notified.next_state();
+        while state.starts_with("READY=1") {
+            state = notified.next_state();
+        }
+        assert!(state.starts_with("STOPPING=1"), "{state}");
+        eventually("it has ended", || !is_alive(pid));
+    }
+}
+
+#[test]
+fn the_unit_files_are_valid_and_hardened() {
+    let Some(analyze) = rig::installed("systemd-analyze") else { return };
+    let guide = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/guide.md")).unwrap();
+    let folder = Folder::new();
+    for (name, file) in
+        [("komainu.service", "komainu.service"), ("komainu-user.service", "komainu-user.service")]
+    {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs").join(file);
+        let unit = fs::read_to_string(&path).unwrap();
+        assert!(guide.contains(unit.trim_end()), "docs/guide.md shows {file} as it is");
+        // The program and its folder are where a package puts them: here they are somewhere else.
+        let unit = unit.replace("/usr/local/bin/komainu", env!("CARGO_BIN_EXE_komainu"));
+        folder.write(name, &unit);
+        let checked =
+            Command::new(&analyze).args(["verify", "--man=no"]).arg(folder.at(name)).output().unwrap();
+        let said = text(&checked.stderr);
+        let own: Vec<&str> = said.lines().filter(|line| line.contains("komainu")).collect();
+        assert!(own.is_empty(), "{said}");
+        let checked = Command::new(&analyze)
+            .args(["security", "--offline=yes", "--no-pager"])
+            .arg(folder.at(name))
+            .output()
+            .unwrap();
+        let said = text(&checked.stdout);
+        let exposure = said.lines().find(|line| line.contains("Overall exposure level")).unwrap();
+        let level: f32 =
+            exposure.split(':').nth(1).unwrap().split_whitespace().next().unwrap().parse().unwrap();
+        assert!(level < 4.0, "{said}");
+        eprintln!("{file}: {exposure}");
+    }
+}

@@ -1,0 +1,13 @@
+//! The reverse proxy: upstream servers behind the real binary.
+#![allow(clippy::print_stderr, clippy::unwrap_used)] // helpers of tests are tests too
+
+#[path = "../origin/mod.rs"]
+mod origin;
+#[path = "../rig/mod.rs"]
+mod rig;
+
+mod balancing;
+mod guide;
+mod relay;
+mod streams;
+mod websocket;

@@ -1,0 +1,335 @@
+//! What one client can make the server hold: clients that send a great deal and read nothing, and how much memory the
+//! server has meanwhile and afterwards.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::time::Duration;
+
+use crate::hosted::{folder, logged, only, start};
+use crate::rig::{Folder, Rig, connect, eventually};
+
+/// More than one client may ever cost: the buffers of a connection, twice over, and what the allocator keeps.
+const BOUND_BYTES: u64 = 64 << 20;
+/// What a client sends if it is let.
+const POURED_BYTES: usize = 256 << 20;
+/// The server that takes nothing for so long has stopped reading.
+const STUCK: Duration = Duration::from_secs(2);
+
+const SOCKETS: &str = r#"
+async def app(scope, receive, send):
+    if scope["type"] != "websocket":
+        return
+    await receive()
+    await send({"type": "websocket.accept"})
+    if scope["path"] == "/many":
+        for at in range(4000):
+            await send({"type": "websocket.send", "bytes": bytes(100_000)})
+    while True:
+        event = await receive()
+        if event["type"] == "websocket.disconnect":
+            print("disconnected", event["code"], flush=True)
+            return
+        if scope["path"] == "/echo":
+            await send({"type": "websocket.send", "bytes": event.get("bytes") or event["text"].encode()})
+"#;
+
+fn resident_bytes(rig: &Rig) -> u64 {
+    let statm = std::fs::read_to_string(format!("/proc/{}/statm", rig.child.id())).unwrap();
+    statm.split(' ').nth(1).unwrap().parse::<u64>().unwrap() * 4096
+}
+
+/// Sends `piece` again and again and reads nothing, until the server closes, takes no more, or has taken a great deal; and
+/// looks at its memory all the while.
+fn pour(rig: &Rig, stream: &mut TcpStream, piece: &[u8]) -> u64 {
+    let (before, mut most, mut sent) = (resident_bytes(rig), 0, 0);
+    stream.set_write_timeout(Some(STUCK)).unwrap();
+    while sent < POURED_BYTES {
+        match stream.write(piece) {
+            Ok(0) => break,
+            // A frame or a request that was cut in the middle is brought to its end.
+            Ok(len) if len < piece.len() && stream.write_all(&piece[len..]).is_err() => break,
+            Ok(_) => sent += piece.len(),
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(_) => break,
+        }
+        most = most.max(resident_bytes(rig).saturating_sub(before));
+        assert!(most < BOUND_BYTES, "{} MiB more after {} MiB", most >> 20, sent >> 20);
+    }
+    most
+}
+
+/// Waits until the memory has come back.
+fn given_back(rig: &Rig, before: u64) {
+    eventually("the memory comes back", || resident_bytes(rig) < before + BOUND_BYTES / 2);
+}
+
+fn sockets(more: &str) -> Rig {
+    let app = format!("asgi = \"sockets.py:app\"\nworkers = 1\n{more}");
+    start(folder("sockets.py", SOCKETS), &format!("threads = 1\n{}", only(&app)))
+}
+
+fn open(rig: &Rig, path: &str, fields: &str) -> TcpStream {
+    let mut stream = connect(rig.address);
+    let head = format!(
+        "GET {path} HTTP/1.1\r\nHost: a.test\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
+         Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n{fields}\r\n"
+    );
+    stream.write_all(head.as_bytes()).unwrap();
+    let (mut answer, mut byte) = (Vec::new(), [0]);
+    while !answer.ends_with(b"\r\n\r\n") {
+        assert_eq!(stream.read(&mut byte).unwrap(), 1);
+        answer.push(byte[0]);
+    }
+    assert!(answer.starts_with(b"HTTP/1.1 101"), "{:?}", String::from_utf8_lossy(&answer));
+    stream
+}
+
+/// A masked frame of up to 125 bytes.
+fn frame(first: u8, payload: &[u8]) -> Vec<u8> {
+    let mut bytes = vec![first, 0x80 | payload.len() as u8, 1, 2, 3, 4];
+    bytes.extend(payload.iter().zip([1, 2, 3, 4].iter().cycle()).map(|(byte, mask)| byte ^ mask));
+    bytes
+}
+
+#[test]
+fn pings_of_a_client_that_reads_nothing() {
+    let rig = sockets("");
+    let mut stream = open(&rig, "/", "");
+    let before = resident_bytes(&rig);
+    pour(&rig, &mut stream, &frame(0x89, &[b'x'; 125]).repeat(1000));
+    logged(&rig, "disconnected 1008");
+    drop(stream);
+    given_back(&rig, before);
+}
+
+#[test]
+fn frames_that_bring_nothing_come_to_an_end() {
+    let rig = sockets("");
+    for (what, first, each) in [
+        ("fragments of nothing", frame(0x01, b"x"), frame(0x00, b"")),
+        ("pongs that nobody asked for", Vec::new(), frame(0x8a, b"")),
+        ("pings", Vec::new(), frame(0x89, b"")),
+    ] {
+        let mut stream = open(&rig, "/", "");
+        stream.write_all(&first).unwrap();
+        pour(&rig, &mut stream, &each.repeat(10_000));
+        let mut answered = Vec::new();
+        // What the server has not read makes the kernel reset the connection; the close was sent before.
+        let _ = stream.read_to_end(&mut answered);
+        let close = answered.windows(4).any(|bytes| bytes[0] == 0x88 && bytes[2..] == 1008u16.to_be_bytes());
+        assert!(close, "{what}: {answered:?}");
+    }
+}
+
+#[test]
+fn messages_to_and_from_a_client_that_reads_nothing() {
+    let rig = sockets("");
+    let before = resident_bytes(&rig);
+    // Its application would send 400 MB.
+    let mut stream = open(&rig, "/many", "");
+    pour(&rig, &mut stream, &frame(0x82, &[b'x'; 125]).repeat(1000));
+    let mut stream = open(&rig, "/echo", "");
+    pour(&rig, &mut stream, &frame(0x82, &[b'x'; 125]).repeat(1000));
+    drop(stream);
+    given_back(&rig, before);
+}
+
+/// The longest messages there may be, which never become whole.
+#[test]
+fn memory_of_long_messages_comes_back() {
+    let rig = sockets("");
+    let before = resident_bytes(&rig);
+    let len = (16 << 20) - 1;
+    let mut bytes = vec![0x02, 0xff];
+    bytes.extend((len as u64).to_be_bytes());
+    bytes.extend(vec![0; 4 + len]);
+    let mut streams: Vec<_> = (0..8).map(|_| open(&rig, "/", "")).collect();
+    streams.iter_mut().for_each(|stream| stream.write_all(&bytes).unwrap());
+    eventually("they are held", || resident_bytes(&rig) > before + 100 * (1 << 20));
+    drop(streams);
+    given_back(&rig, before);
+}
+
+/// Heads of a kind, many of them at once, whose answers nobody reads.
+fn pipelined(config: &str, files: Folder, request: &str) {
+    let rig = start(files, config);
+    let before = resident_bytes(&rig);
+    let mut stream = connect(rig.address);
+    pour(&rig, &mut stream, request.repeat(200).as_bytes());
+    drop(stream);
+    given_back(&rig, before);
+}
+
+#[test]
+fn answers_that_nobody_reads() {
+    let long = "x".repeat(1000);
+    let config = format!(
+        "threads = 1\n[[route]]\npath = \"/r/*\"\nredirect = \"/{long}\"\n\
+         [[route]]\npath = \"/s/*\"\nrespond = {{ status = 200, body = \"{long}\" }}\n\
+         [[route]]\nfiles = \"www\"\n"
+    );
+    for request in [
+        "GET /absent HTTP/1.1\r\nHost: a\r\n\r\n",
+        "GET /r/x HTTP/1.1\r\nHost: a\r\n\r\n",
+        "GET /s/x HTTP/1.1\r\nHost: a\r\n\r\n",
+        "HEAD /a HTTP/1.1\r\nHost: a\r\n\r\n",
+        "GET /a HTTP/1.1\r\nHost: a\r\n\r\n",
+        "POST /s/x HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\nContent-Length: 1\r\n\r\nx",
+        "POST /s/x HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nx\r\n0\r\n\r\n",
+    ] {
+        let files = Folder::new();
+        files.write("www/a", "A".repeat(10_000));
+        pipelined(&config, files, request);
+    }
+}
+
+#[test]
+fn answers_of_an_application_that_nobody_reads() {
+    let app = "async def app(scope, receive, send):\n    if scope['type'] != 'http':\n        return\n    \
+        await send({'type': 'http.response.start', 'status': 200, 'headers': []})\n    \
+        await send({'type': 'http.response.body', 'body': b'x' * 10000})\n";
+    let config = format!("threads = 1\n{}", only("asgi = \"a.py:app\"\nworkers = 1"));
+    pipelined(&config, folder("a.py", app), "GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+}
+
+/// An upstream server that answers each connection with `first`, and then with `more` without end.
+fn endless(first: &'static [u8], more: &'static [u8]) -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            let _ = stream.read(&mut [0; 4096]);
+            let more = more.repeat(64 * 1024 / more.len());
+            let mut sent = stream.write_all(first);
+            while sent.is_ok() {
+                sent = stream.write_all(&more);
+            }
+        }
+    });
+    port
+}
+
+/// An upstream server that says more than its client takes: interim answers, an answer, what follows an upgrade.
+#[test]
+fn what_upstream_servers_send_without_end() {
+    for (first, more) in [
+        (&b"HTTP/1.1 103 Early Hints\r\n\r\n"[..], &b"HTTP/1.1 103 Early Hints\r\nLink: <x>\r\n\r\n"[..]),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 1000000000000\r\n\r\n", b"x"),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", b"1\r\nx\r\n"),
+        (
+            b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n",
+            b"\x8a\x00",
+        ),
+    ] {
+        let port = endless(first, more);
+        let rig =
+            start(Folder::new(), &format!("threads = 1\n[[route]]\nproxy = \"http://127.0.0.1:{port}\"\n"));
+        let before = resident_bytes(&rig);
+        let mut stream = connect(rig.address);
+        let head = "GET / HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
+            Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n";
+        stream.write_all(head.as_bytes()).unwrap();
+        for _ in 0..30 {
+            std::thread::sleep(Duration::from_millis(100));
+            let more = resident_bytes(&rig).saturating_sub(before);
+            assert!(more < BOUND_BYTES, "{} MiB more", more >> 20);
+        }
+        drop(stream);
+        given_back(&rig, before);
+    }
+}
+
+/// So many zeros, as a message of permessage-deflate carries them.
+fn deflated_zeros(count: usize) -> Vec<u8> {
+    let mut codec = flate2::Compress::new(flate2::Compression::best(), false);
+    let mut bytes = Vec::with_capacity(count / 500 + 1024);
+    codec.compress_vec(&vec![0; count], &mut bytes, flate2::FlushCompress::Sync).unwrap();
+    assert!(bytes.ends_with(&[0, 0, 0xff, 0xff]));
+    bytes.truncate(bytes.len() - 4);
+    bytes
+}
+
+/// Zeros that a kilobyte stands for a megabyte of, in messages too long and in such as are just short enough.
+#[test]
+fn messages_that_inflate_to_a_great_deal() {
+    let rig = sockets("websockets = { message = \"1MiB\" }");
+    let before = resident_bytes(&rig);
+    let offer = "Sec-WebSocket-Extensions: permessage-deflate\r\n";
+    let zeros = deflated_zeros(100 << 20);
+    let mut bytes = vec![0xc2, 0xff];
+    bytes.extend((zeros.len() as u64).to_be_bytes());
+    bytes.extend([0; 4]);
+    bytes.extend(zeros);
+    let mut streams: Vec<_> = (0..20).map(|_| open(&rig, "/", offer)).collect();
+    streams.iter_mut().for_each(|stream| stream.write_all(&bytes).unwrap());
+    for stream in &mut streams {
+        let mut answered = Vec::new();
+        let _ = stream.read_to_end(&mut answered);
+        assert!(answered.windows(2).any(|code| code == 1009u16.to_be_bytes()), "{answered:?}");
+        let more = resident_bytes(&rig).saturating_sub(before);
+        assert!(more < BOUND_BYTES, "{} MiB more", more >> 20);
+    }
+    given_back(&rig, before);
+}
+
+/// Many messages at once, each short enough and never whole: what they inflate to is counted as it grows.
+#[test]
+fn messages_that_inflate_hold_no_more_than_the_budget() {
+    let app = "asgi = \"sockets.py:app\"\nworkers = 1\n";
+    let config = format!("threads = 1\n[limits]\nmemory = \"64MiB\"\n{}", only(app));
+    let rig = start(folder("sockets.py", SOCKETS), &config);
+    let offer = "Sec-WebSocket-Extensions: permessage-deflate\r\n";
+    let mut streams: Vec<_> = (0..60).map(|_| open(&rig, "/", offer)).collect();
+    let before = resident_bytes(&rig);
+    // 15 MiB of zeros, in a frame that is not the last one.
+    let zeros = deflated_zeros(15 << 20);
+    let mut bytes = vec![0x42, 0xfe];
+    bytes.extend((zeros.len() as u16).to_be_bytes());
+    bytes.extend([0; 4]);
+    bytes.extend(zeros);
+    // The server may have closed the socket for want of memory.
+    streams.iter_mut().for_each(|stream| _ = stream.write_all(&bytes));
+    let mut statuses = Vec::new();
+    for _ in 0..20 {
+        std::thread::sleep(Duration::from_millis(100));
+        let more = resident_bytes(&rig).saturating_sub(before);
+        // The allocator keeps what buffers have outgrown for a moment.
+        assert!(more < (64 << 20) + BOUND_BYTES * 3 / 2, "{} MiB more", more >> 20);
+        let mut other = connect(rig.address);
+        other.write_all(b"GET /none HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").unwrap();
+        let mut answer = Vec::new();
+        // Refused, it is closed at once, whatever it sends after that.
+        let _ = other.read_to_end(&mut answer);
+        statuses.push(String::from_utf8_lossy(&answer).chars().skip(9).take(3).collect::<String>());
+    }
+    // The application answers no request with 500: it only has sockets.
+    assert!(statuses.iter().all(|status| ["500", "502", "503"].contains(&status.as_str())), "{statuses:?}");
+    logged(&rig, "disconnected 1013");
+    drop(streams);
+    given_back(&rig, before);
+}
+
+/// An application that gives hints and gives hints, to a client that takes none.
+#[test]
+fn interim_answers_that_nobody_reads() {
+    let app = "async def app(scope, receive, send):\n    if scope['type'] != 'http':\n        return\n    \
+        for _ in range(100_000):\n        \
+        await send({'type': 'http.response.early_hint', 'links': [b'<x>; y=' + b'z' * 1000]})\n    \
+        await send({'type': 'http.response.start', 'status': 200, 'headers': []})\n    \
+        await send({'type': 'http.response.body', 'body': b'at last'})\n    print('at last', flush=True)\n";
+    let config = format!("threads = 1\n{}", only("asgi = \"a.py:app\"\nworkers = 1"));
+    let rig = start(folder("a.py", app), &config);
+    let before = resident_bytes(&rig);
+    let mut stream = connect(rig.address);
+    stream.write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
+    // Either all of them are kept, which shows, or the application waits.
+    for _ in 0..50 {
+        std::thread::sleep(Duration::from_millis(100));
+        let more = resident_bytes(&rig).saturating_sub(before);
+        assert!(more < BOUND_BYTES, "{} MiB more", more >> 20);
+        if rig.reported().contains("at last") {
+            break;
+        }
+    }
+}

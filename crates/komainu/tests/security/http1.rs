@@ -1,0 +1,260 @@
+//! The table of docs/security.md for HTTP/1, the PROXY protocol, the control socket and the logs: memory.
+
+use std::io::{Read, Write};
+use std::net::TcpListener;
+use std::os::unix::net::UnixStream;
+
+use crate::bounds;
+use crate::bounds::{Client, bytes, file_bytes, hold, hold_briefly};
+use crate::hosted;
+use crate::rig;
+use crate::rig::{Folder, Rig, eventually};
+
+const PLAIN: &str = "threads = 1\ntemp_path = \".\"\n[limits]\nmemory = \"8GiB\"\n";
+const LARGE_BYTES: usize = 3_000_000;
+const HUGE_BYTES: usize = 10_000_000;
+
+fn www() -> Folder {
+    let folder = Folder::new();
+    folder.write("www/small", "S").write("www/medium", vec![b'm'; 30_000]);
+    // Text that gains little by compression.
+    let mut random = fastrand::Rng::with_seed(1);
+    let text = std::iter::repeat_with(|| random.u8(b' '..=b'~'));
+    folder.write("www/large.txt", text.take(LARGE_BYTES).collect::<Vec<u8>>());
+    folder
+}
+
+fn files() -> Rig {
+    Rig::config(www(), &format!("{PLAIN}[[route]]\nfiles = \"www\"\n"))
+}
+
+fn push(client: &mut Client) {
+    client.push();
+}
+
+/// `count` clients that send this as far as it goes, and read nothing.
+fn send(rig: &Rig, state: &str, count: usize, request: impl AsRef<[u8]>) -> Vec<Client> {
+    let request = bytes(request);
+    hold(rig, state, count, || Client::new(rig).sends(&request), push)
+}
+
+/// An upstream server that sends `answer`, then `more` without end, and reads nothing but a head.
+fn upstream(answer: &'static [u8], more: &'static [u8]) -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            std::thread::spawn(move || {
+                let _ = stream.read(&mut [0; 1024]);
+                let mut sent = stream.write_all(answer);
+                let more = more.repeat(64 * 1024 / more.len().max(1));
+                while sent.is_ok() && !more.is_empty() {
+                    sent = stream.write_all(&more);
+                }
+                std::thread::sleep(rig::PATIENCE);
+            });
+        }
+    });
+    port
+}
+
+fn proxy(port: u16, more: &str) -> Rig {
+    let to = format!("[[route]]\nproxy = {{ to = \"http://127.0.0.1:{port}\"{more} }}\n");
+    Rig::config(Folder::new(), &format!("{PLAIN}{to}"))
+}
+
+#[test]
+fn the_document_has_the_table() {
+    let read = |path: &str| {
+        std::fs::read_to_string(std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join(path)).unwrap()
+    };
+    let lines: String = bounds::table::rows().map(bounds::table::Row::line).collect();
+    let table = format!("{}{lines}", bounds::table::HEAD);
+    let document = read("../../docs/security.md");
+    assert!(document.contains(&table), "docs/security.md must have this table:\n{table}");
+    let tests = ["http1", "h2", "sockets", "tls", "work"]
+        .map(|name| read(&format!("tests/security/{name}.rs")))
+        .concat();
+    for row in bounds::table::rows() {
+        assert!(tests.contains(&format!("fn {}()", row.test)), "no test {}", row.test);
+        assert!(tests.contains(&format!("\"{}\"", row.state)), "no test measures {:?}", row.state);
+    }
+}
+
+#[test]
+fn connections_that_say_little() {
+    // A server of its own for each: what one had and gave back is not what the next one has.
+    let open = |rig: &Rig, state: &str, count: usize, request: &str| drop(send(rig, state, count, request));
+    open(&files(), "connected, silent", 2_000, "");
+    let rig = files();
+    let idle = || Client::new(&rig).ask("HEAD /small HTTP/1.1\r\nHost: a\r\n\r\n");
+    drop(hold(&rig, "idle after a request", 2_000, idle, push));
+    open(&files(), "head begun", 2_000, "GET / HTTP/1.1\r\nHost: a\r\n");
+    let long = format!("GET / HTTP/1.1\r\nHost: a\r\nX: {}", "x".repeat(16_000));
+    open(&files(), "head nearly whole", 500, &long);
+    let brief = |rig: &Rig, state: &str, request: &str| {
+        let request = bytes(request);
+        drop(hold_briefly(rig, state, 1_000, || Client::new(rig).sends(&request), push));
+    };
+    brief(&files(), "refused (400), not read", "GET /\r\n\r\n");
+    let quick = format!("{PLAIN}[timeouts]\nhead = \"300ms\"\n[[route]]\nfiles = \"www\"\n");
+    let rig = Rig::config(www(), &quick);
+    brief(&rig, "too slow (408), not read", "GET / HTTP/1.1\r\nHost: a\r\n");
+}
+
+#[test]
+fn bodies_that_come_slowly() {
+    let post = |len: usize, sent: usize| {
+        format!("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: {len}\r\n\r\n{}", "x".repeat(sent))
+    };
+    drop(send(&files(), "body sent slowly, to `files`, `respond`, `redirect`", 300, post(65_000, 64_000)));
+    let rig = proxy(upstream(b"", b""), "");
+    // The kernel takes some megabytes on the way.
+    drop(send(&rig, "body sent slowly, to `proxy`", 100, post(15_000_000, 8_000_000)));
+    let app = "def app(environ, start):\n    start('200 OK', [])\n    return [b'']\n";
+    let start = |more: &str| {
+        hosted::start(
+            hosted::folder("a.py", app),
+            &format!("{PLAIN}{}", hosted::only(&format!("wsgi = \"a.py:app\"\n{more}"))),
+        )
+    };
+    drop(send(&start(""), "body sent slowly, to an application, in memory", 300, post(128_000, 127_000)));
+    let rig = start("spill = \"50MiB\"\n");
+    let clients = send(&rig, "body sent slowly, to an application, in a file", 100, post(400_000, 300_000));
+    assert_files("uploads are in files", &rig, 50 << 20);
+    drop(clients);
+    let expects = "POST / HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\nContent-Length: 400000\r\n\r\n";
+    drop(send(&rig, "`100-continue`, and no body", 500, expects));
+}
+
+#[test]
+fn answers_that_nobody_reads() {
+    let many = "GET /medium HTTP/1.1\r\nHost: a\r\n\r\n".repeat(400);
+    drop(send(&files(), "pipelining, nothing read", 300, many));
+    drop(send(&files(), "slow reader of a file", 500, "GET /large.txt HTTP/1.1\r\nHost: a\r\n\r\n"));
+}
+
+#[test]
+fn proxied_answers_that_nobody_reads() {
+    let origin = files();
+    // More than the kernel takes of it on the way.
+    origin.folder.write("www/huge", vec![b'h'; HUGE_BYTES]);
+    let port = origin.address.port();
+    let get = "GET /huge HTTP/1.1\r\nHost: a\r\n\r\n";
+    drop(send(&proxy(port, ", spill = \"0B\""), "slow reader of a proxied response, in memory", 200, get));
+    let rig = proxy(port, ", spill = \"100MiB\"");
+    let clients = send(&rig, "slow reader of a proxied response, in a file", 100, get);
+    assert_files("responses are in files", &rig, 100 << 20);
+    drop(clients);
+    let hints = b"HTTP/1.1 103 Early Hints\r\nLink: <x>\r\n\r\n";
+    let (rig, get) = (proxy(upstream(b"", hints), ""), bytes(get));
+    drop(hold_briefly(&rig, "1xx without end, not read", 100, || Client::new(&rig).sends(&get), push));
+}
+
+#[test]
+fn compressed_answers_that_nobody_reads() {
+    let origin = files();
+    let start = || {
+        Rig::config(
+            Folder::new(),
+            &format!(
+                "compress = true\n{PLAIN}[[route]]\nproxy = {{ to = \"http://{}\", spill = \"0B\" }}\n",
+                origin.address
+            ),
+        )
+    };
+    for (coding, state) in [
+        ("gzip", "slow reader of a response compressed with gzip"),
+        ("br", "slow reader of a response compressed with br"),
+        ("zstd", "slow reader of a response compressed with zstd"),
+    ] {
+        let get = format!("GET /large.txt HTTP/1.1\r\nHost: a\r\nAccept-Encoding: {coding}\r\n\r\n");
+        drop(send(&start(), state, 40, get));
+    }
+}
+
+#[test]
+fn answers_of_applications_that_nobody_reads() {
+    let app = "def app(environ, start):\n    start('200 OK', [('Content-Length', '10000000')])\n    \
+        return (b'x' * 100000 for _ in range(100))\n";
+    let start = |more: &str| {
+        let app_text = hosted::only(&format!("wsgi = \"a.py:app\"\nthreads = 100\n{more}"));
+        hosted::start(hosted::folder("a.py", app), &format!("{PLAIN}{app_text}"))
+    };
+    let get = "GET / HTTP/1.1\r\nHost: a\r\n\r\n";
+    drop(send(&start("spill = \"0B\"\n"), "slow reader of an application's response, in memory", 50, get));
+    let rig = start("spill = \"100MiB\"\n");
+    let clients = send(&rig, "slow reader of an application's response, in a file", 100, get);
+    assert_files("responses are in files", &rig, 100 << 20);
+    drop(clients);
+}
+
+#[test]
+fn proxy_headers_that_come_slowly() {
+    let folder = www();
+    let listen = "listen = { address = \"127.0.0.1:0\", proxy_protocol = [\"127.0.0.0/8\"] }\n";
+    let user = rig::as_we_are();
+    folder.write("komainu.toml", format!("{listen}{user}{PLAIN}[[route]]\nfiles = \"www\"\n"));
+    let mut command = rig::komainu();
+    command.args(["start", "-c"]).arg(folder.at("komainu.toml"));
+    let rig = Rig::start(command, folder);
+    let mut header = b"\r\n\r\n\0\r\nQUIT\n\x21\x11\x10\x00".to_vec();
+    header.extend([0; 4_000]);
+    drop(send(&rig, "PROXY header nearly whole", 500, header));
+}
+
+#[test]
+fn control_clients_that_say_nothing() {
+    let rig = files();
+    let path = control_socket(&rig);
+    let open = || {
+        let mut stream = UnixStream::connect(&path).unwrap();
+        stream.write_all(&[b'x'; 4_000]).unwrap();
+        stream
+    };
+    drop(hold(&rig, "control socket, line begun", 60, open, |_| {}));
+}
+
+/// Files hold a good part of what they may, and no more.
+fn assert_files(what: &str, rig: &Rig, bytes_max: u64) {
+    eventually(what, || file_bytes(rig, rig.folder.path()) > bytes_max / 4);
+    let bytes = file_bytes(rig, rig.folder.path());
+    assert!(bytes <= bytes_max, "{what}: {bytes}");
+}
+
+fn control_socket(rig: &Rig) -> String {
+    let links = std::fs::read_to_string("/proc/net/unix").unwrap();
+    let name = format!("/{}.sock", rig.child.id());
+    let line = links.lines().find(|line| line.ends_with(&name)).unwrap();
+    line[line.find('/').unwrap()..].to_owned()
+}
+
+#[test]
+fn log_lines_that_nobody_takes() {
+    let folder = www();
+    let fifo = folder.at("log");
+    assert!(std::process::Command::new("mkfifo").arg(&fifo).status().unwrap().success());
+    // A reader that does not read.
+    let reader = std::fs::OpenOptions::new().read(true).write(true).open(&fifo).unwrap();
+    let rig = Rig::config(
+        folder,
+        &format!("{PLAIN}[log]\naccess = \"combined\"\nfile = \"log\"\n[[route]]\nrespond = 204\n"),
+    );
+    // 40 MB of lines on one connection, whose answers are read.
+    let request = bytes(format!("GET /{} HTTP/1.1\r\nHost: a\r\n\r\n", "x".repeat(8_000)).repeat(50));
+    let flood = || {
+        let mut stream = rig.connect();
+        for _ in 0..100 {
+            stream.write_all(&request).unwrap();
+            let (mut answers, mut buffer) = (0, [0; 8192]);
+            while answers < 50 {
+                let len = stream.read(&mut buffer).unwrap();
+                answers += buffer[..len].windows(4).filter(|end| end == b"\r\n\r\n").count();
+            }
+        }
+        stream
+    };
+    drop(hold(&rig, "log lines that nobody takes", 1, flood, |_| {}));
+    drop(reader);
+}

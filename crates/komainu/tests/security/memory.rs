@@ -1,0 +1,186 @@
+//! The budget for memory: whatever clients do, the server holds no more than it may, says so, and gives it back.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
+
+use crate::hosted;
+use crate::rig;
+use crate::rig::{Answer, Folder, Rig, as_we_are, eventually, komainu};
+use rustix::net::{AddressFamily, SocketType, sockopt};
+
+/// The smallest budget that there is.
+const BUDGET_MIB: u64 = 16;
+/// What a server may grow by beyond its budget: kept buffers, the allocator's own, tables of connections. Without a budget
+/// each attack here takes several times as much.
+const BEYOND_MIB: u64 = 24;
+
+fn rss_mib(rig: &Rig) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", rig.child.id())).unwrap();
+    let line = status.lines().find(|line| line.starts_with("VmRSS")).unwrap();
+    line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() / 1024
+}
+
+/// A client with little room to receive, so that what it does not read stays with the server; it has sent `request` as far
+/// as the server takes it. `None` where newcomers wait.
+fn reads_nothing(rig: &Rig, request: &[u8]) -> Option<TcpStream> {
+    let socket: OwnedFd = rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+    sockopt::set_socket_recv_buffer_size(&socket, 4096).unwrap();
+    rustix::net::connect(&socket, &rig.address).ok()?;
+    let mut stream = TcpStream::from(socket);
+    stream.set_nonblocking(true).unwrap();
+    // What does not go at once stays unsent.
+    let _ = stream.write(request);
+    Some(stream)
+}
+
+/// The status of an ordinary request meanwhile; it waits as long as it takes.
+fn meanwhile(rig: &Rig) -> u16 {
+    let mut stream = rig.connect();
+    stream.write_all(b"GET /small HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").unwrap();
+    let mut bytes = Vec::new();
+    // Refused, it is closed at once, whatever it sends after that.
+    let _ = stream.read_to_end(&mut bytes);
+    Answer::parse(bytes).status()
+}
+
+/// `count` clients send `request` and read nothing.
+fn attack(rig: &Rig, count: usize, request: &[u8]) {
+    assert_eq!(meanwhile(rig), 200);
+    let before = rss_mib(rig);
+    let within = |what: &str| {
+        let grown = rss_mib(rig).saturating_sub(before);
+        assert!(grown <= BUDGET_MIB + BEYOND_MIB, "{grown} MiB more {what}");
+    };
+    let mut clients = Vec::new();
+    let mut statuses = Vec::new();
+    for at in 0..count {
+        clients.extend(reads_nothing(rig, request));
+        if at % 100 == 99 {
+            within("while they come");
+            statuses.push(meanwhile(rig));
+        }
+    }
+    let until = Instant::now() + Duration::from_secs(3);
+    while Instant::now() < until {
+        within("while they stay");
+        statuses.push(meanwhile(rig));
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    assert!(statuses.iter().all(|status| [200, 503].contains(status)), "{statuses:?}");
+    drop(clients);
+    eventually("others are answered again", || meanwhile(rig) == 200);
+    eventually("the memory is given back", || rss_mib(rig) <= before + 12);
+    assert_eq!(meanwhile(rig), 200);
+}
+
+fn www() -> Folder {
+    let folder = Folder::new();
+    folder.write("www/small", "S").write("www/medium", vec![b'm'; 30_000]);
+    folder.write("www/large", vec![b'l'; 2_000_000]);
+    folder
+}
+
+#[test]
+fn clients_that_pipeline_and_do_not_read_hold_no_more_than_the_budget() {
+    let rig = Rig::config(www(), "threads = 2\n[limits]\nmemory = \"16MiB\"\n[[route]]\nfiles = \"www\"\n");
+    attack(&rig, 1_500, "GET /medium HTTP/1.1\r\nHost: a\r\n\r\n".repeat(200).as_bytes());
+}
+
+#[test]
+fn clients_that_do_not_read_what_is_proxied_hold_no_more_than_the_budget() {
+    let origin = Rig::config(www(), "threads = 1\n[[route]]\nfiles = \"www\"\n");
+    let rig = Rig::config(
+        Folder::new(),
+        &format!(
+            "threads = 2\n[limits]\nmemory = \"16MiB\"\n[[route]]\nproxy = {{ to = \"http://{}\", read_ahead = \"256KiB\" }}\n",
+            origin.address
+        ),
+    );
+    attack(&rig, 600, b"GET /large HTTP/1.1\r\nHost: a\r\n\r\n");
+}
+
+#[test]
+fn clients_that_do_not_read_what_is_compressed_hold_no_more_than_the_budget() {
+    let folder = www();
+    // Text that gains little, so that much of it waits to be sent.
+    let mut seed = 1_u32;
+    let text = std::iter::repeat_with(|| {
+        seed = seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        b' ' + (seed >> 24) as u8 % 95
+    });
+    folder.write("www/large.txt", text.take(3_000_000).collect::<Vec<u8>>());
+    let origin = Rig::config(folder, "threads = 1\n[[route]]\nfiles = \"www\"\n");
+    let config = format!(
+        "threads = 1\ncompress = true\n[limits]\nmemory = \"16MiB\"\n[[route]]\nproxy = \"http://{}\"\n",
+        origin.address
+    );
+    let rig = Rig::config(Folder::new(), &config);
+    attack(&rig, 300, b"GET /large.txt HTTP/1.1\r\nHost: a\r\nAccept-Encoding: br\r\n\r\n");
+}
+
+/// An HTTP/2 client that opens as many streams as it may, with the largest windows or with none.
+fn streams_of_http_2(window: u32) -> Vec<u8> {
+    let frame = |kind: u8, flags: u8, stream: u32, payload: &[u8]| {
+        let len = (payload.len() as u32).to_be_bytes();
+        [&len[1..], &[kind, flags], &stream.to_be_bytes(), payload].concat()
+    };
+    let mut bytes = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
+    bytes.extend(frame(4, 0, 0, &[&[0, 4][..], &window.to_be_bytes()].concat()));
+    bytes.extend(frame(8, 0, 0, &0x7fff_0000_u32.to_be_bytes()));
+    for stream in 0..128 {
+        let head = b"\x82\x86\x04\x06/large\x01\x01a";
+        bytes.extend(frame(1, 5, stream * 2 + 1, head));
+    }
+    bytes
+}
+
+#[test]
+fn streams_that_nobody_reads_hold_no_more_than_the_budget() {
+    for window in [0, 0x7fff_ffff] {
+        let listen = "listen = { address = \"127.0.0.1:0\", h2c = true }\n";
+        let limits = "threads = 2\n[limits]\nmemory = \"16MiB\"\n[[route]]\nfiles = \"www\"\n";
+        let folder = www();
+        folder.write("komainu.toml", format!("{listen}{}{limits}", as_we_are()));
+        let mut command = komainu();
+        command.arg("start").arg("-c").arg(folder.at("komainu.toml"));
+        attack(&Rig::start(command, folder), 150, &streams_of_http_2(window));
+    }
+}
+
+#[test]
+fn what_is_held_is_reported() {
+    let rig = Rig::config(www(), "threads = 1\n[limits]\nmemory = \"16MiB\"\n[[route]]\nfiles = \"www\"\n");
+    let reported = || {
+        let output =
+            rig::komainu().args(["status", "--json", "--pid", &rig.child.id().to_string()]).output().unwrap();
+        let servers: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        servers[0]["memory"].clone()
+    };
+    assert_eq!(reported()["budget_bytes"], BUDGET_MIB << 20);
+    let request = "GET /medium HTTP/1.1\r\nHost: a\r\n\r\n".repeat(200);
+    let clients: Vec<_> = (0..50).filter_map(|_| reads_nothing(&rig, request.as_bytes())).collect();
+    eventually("it is counted", || reported()["held_bytes"].as_u64().unwrap() > 50 * 16 * 1024);
+    drop(clients);
+    eventually("it is free again", || reported()["held_bytes"].as_u64().unwrap() < 50 * 1024);
+}
+
+#[test]
+fn workers_may_use_huge_pages_although_a_small_server_does_not() {
+    let folder = Folder::new();
+    folder.write("app.psgi", "sub { [200, [], [$$]] }");
+    let app = hosted::only("psgi = \"app.psgi\"\nworkers = 1");
+    let rig = hosted::start(folder, &format!("limits = {{ memory = \"{BUDGET_MIB}MiB\" }}\n{app}"));
+    let worker: u32 = rig.get("/").expect_status(200).text().parse().unwrap();
+    let huge_pages = |pid: u32| {
+        let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("THP_enabled:").map(str::trim));
+        line.map(str::to_owned)
+    };
+    let server = huge_pages(rig.child.id());
+    if server.is_none() {
+        return;
+    }
+    assert_eq!((server.as_deref(), huge_pages(worker).as_deref()), (Some("0"), Some("1")));
+}

@@ -1,0 +1,307 @@
+//! The table of docs/security.md for TLS.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::process::Command;
+use std::sync::Arc;
+
+use crate::bounds::{hold, work};
+use crate::rig;
+use crate::rig::{Folder, Rig, as_we_are, client_config, connect, eventually, komainu, text};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::{ClientConfig, ClientConnection};
+
+/// A server that speaks TLS and is patient.
+fn server() -> Rig {
+    let folder = Folder::new();
+    folder.certify();
+    let text = "threads = 1\nlisten = { address = \"127.0.0.1:0\", tls = true }\n\
+        tls.default = { certificate = \"cert.pem\", key = \"key.pem\" }\n\
+        [limits]\nmemory = \"8GiB\"\n[timeouts]\nhead = \"2m\"\nidle = \"2m\"\n[[route]]\nrespond = \"x\"\n";
+    folder.write("komainu.toml", format!("{}{text}", as_we_are()));
+    let mut command = komainu();
+    command.arg("start").arg("-c").arg(folder.at("komainu.toml"));
+    Rig::start(command, folder)
+}
+
+fn client(config: &Arc<ClientConfig>) -> ClientConnection {
+    ClientConnection::new(config.clone(), "localhost".try_into().unwrap()).unwrap()
+}
+
+/// A connection whose handshake is complete. Each is a full one.
+struct Secure {
+    tls: ClientConnection,
+    stream: TcpStream,
+}
+
+impl Secure {
+    fn new(rig: &Rig, config: &Arc<ClientConfig>) -> Secure {
+        let (mut tls, mut stream) = (client(config), connect(rig.listens));
+        while tls.is_handshaking() {
+            tls.complete_io(&mut stream).unwrap();
+        }
+        Secure { tls, stream }
+    }
+
+    fn ask(mut self, request: &str) -> Secure {
+        let mut both = rustls::Stream::new(&mut self.tls, &mut self.stream);
+        both.write_all(request.as_bytes()).unwrap();
+        let (mut head, mut byte) = (Vec::new(), [0]);
+        while !head.ends_with(b"\r\n\r\n") {
+            both.read_exact(&mut byte).unwrap();
+            head.push(byte[0]);
+        }
+        assert!(head.starts_with(b"HTTP/1.1 200 "));
+        self
+    }
+}
+
+/// What a client of TLS does here: no two connections share a session.
+fn full_handshakes() -> Arc<ClientConfig> {
+    let mut config = ClientConfig::clone(&client_config());
+    config.resumption = rustls::client::Resumption::disabled();
+    Arc::new(config)
+}
+
+const HEAD: &str = "HEAD / HTTP/1.1\r\nHost: localhost\r\n\r\n";
+
+/// Sends these bytes on a connection of its own.
+fn says(rig: &Rig, bytes: &[u8]) -> TcpStream {
+    let mut stream = connect(rig.listens);
+    stream.write_all(bytes).unwrap();
+    stream
+}
+
+/// `count` connections, made by `open`, to a server of their own: what another state's had and gave back is not what these have.
+fn hold_alone<C>(state: &str, count: usize, open: impl Fn(&Rig) -> C) {
+    let rig = server();
+    // What the first handshake and the first request make is there for all.
+    Secure::new(&rig, &full_handshakes()).ask(HEAD);
+    hold(&rig, state, count, || open(&rig), |_| ());
+}
+
+#[test]
+fn tls_clients_that_say_little() {
+    let config = full_handshakes();
+    let mut hello = Vec::new();
+    client(&config).write_tls(&mut hello).unwrap();
+    hold_alone("TLS, connected, silent", 1_000, |rig| connect(rig.listens));
+    hold_alone("TLS, first message begun", 1_000, |rig| says(rig, &hello[..hello.len() / 2]));
+    hold_alone("TLS, handshake left half-way", 1_000, |rig| {
+        let mut stream = says(rig, &hello);
+        // The server has answered: it holds what it needs for the client's next message.
+        stream.read_exact(&mut [0; 512]).unwrap();
+        stream
+    });
+    hold_alone("TLS, idle after a request", 1_000, |rig| Secure::new(rig, &config).ask(HEAD));
+    let mut record = vec![b'x'; 5 + 16 * 1024];
+    record[..5].copy_from_slice(&[23, 3, 3, 0x40, 0x01]);
+    hold_alone("TLS, record nearly whole", 500, |rig| {
+        let mut client = Secure::new(rig, &config).ask(HEAD);
+        client.stream.write_all(&record).unwrap();
+        client
+    });
+}
+
+#[test]
+fn tls_floods() {
+    let (rig, config) = (server(), full_handshakes());
+    work(&rig, "TLS, a handshake for each connection", || {
+        (0..300).for_each(|_| drop(Secure::new(&rig, &config)));
+        300
+    });
+    let mut post = Secure::new(&rig, &config);
+    work(&rig, "TLS, records of one byte", || {
+        let mut all = Vec::new();
+        let mut say = |bytes: &[u8]| {
+            post.tls.writer().write_all(bytes).unwrap();
+            while post.tls.wants_write() {
+                post.tls.write_tls(&mut all).unwrap();
+            }
+        };
+        say(b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 20000\r\n\r\n");
+        (0..20_000).for_each(|_| say(b"x"));
+        post.stream.write_all(&all).unwrap();
+        // The answer comes when the last of them is read.
+        post.ask("");
+        20_000
+    });
+    work(&rig, "TLS, key updates without end", || {
+        for _ in 0..50 {
+            let mut client = Secure::new(&rig, &config).ask(HEAD);
+            let mut all = Vec::new();
+            for _ in 0..1_000 {
+                client.tls.refresh_traffic_keys().unwrap();
+                client.tls.write_tls(&mut all).unwrap();
+            }
+            // The server closes before it has read all of them.
+            let _ = client.stream.write_all(&all);
+            let _ = client.stream.read_to_end(&mut Vec::new());
+        }
+        50
+    });
+}
+
+#[test]
+fn a_record_that_is_too_long_ends_the_connection() {
+    let (rig, config) = (server(), full_handshakes());
+    let mut client = Secure::new(&rig, &config).ask(HEAD);
+    // 2^14 + 2048 bytes at most in TLS 1.2 (RFC 5246 section 6.2.3), whose bound rustls has for both. Nothing of it is waited for.
+    client.stream.write_all(&[23, 3, 3, 0x48, 0x01]).unwrap();
+    // The end, or a reset: within the patience of a client, which is shorter than that of the server.
+    let ended = client.stream.read_to_end(&mut Vec::new());
+    assert!(ended.is_ok() || ended.is_err_and(|error| error.kind() == std::io::ErrorKind::ConnectionReset));
+    Secure::new(&rig, &config).ask(HEAD);
+}
+
+#[test]
+fn a_first_message_that_is_too_long_is_not_awaited() {
+    let rig = server();
+    let mut stream = connect(rig.listens);
+    // A ClientHello that announces 60,000 bytes, in records of 10,000.
+    let mut hello = vec![1, 0, 0xea, 0x60];
+    hello.resize(20_000, 0);
+    for part in hello.chunks(10_000) {
+        stream.write_all(&[&[22, 3, 1][..], &(part.len() as u16).to_be_bytes(), part].concat()).unwrap();
+    }
+    // Its time would be two minutes.
+    let mut rest = Vec::new();
+    let ended = stream.read_to_end(&mut rest);
+    assert!(ended.is_ok() || ended.is_err_and(|error| error.kind() == std::io::ErrorKind::ConnectionReset));
+}
+
+#[test]
+fn handshakes_that_hold_all_memory_make_room() {
+    let folder = Folder::new();
+    folder.certify();
+    let text = "threads = 1\nlisten = { address = \"127.0.0.1:0\", tls = true }\n\
+        tls.default = { certificate = \"cert.pem\", key = \"key.pem\" }\n\
+        [limits]\nmemory = \"16MiB\"\n[timeouts]\nhead = \"10m\"\n[[route]]\nrespond = \"x\"\n";
+    folder.write("komainu.toml", format!("{}{text}", as_we_are()));
+    let mut command = komainu();
+    command.arg("start").arg("-c").arg(folder.at("komainu.toml"));
+    let rig = Rig::start(command, folder);
+    // Each holds 16 KiB, and its time would be ten minutes.
+    let _begun: Vec<TcpStream> = (0..1100)
+        .map(|_| {
+            let mut stream = connect(rig.listens);
+            let _ = stream.write_all(&[22, 3, 1, 2, 0, 1, 0, 1, 252]);
+            stream
+        })
+        .collect();
+    eventually("a client is served", || {
+        let (mut tls, mut stream) = (client(&client_config()), connect(rig.listens));
+        let mut both = rustls::Stream::new(&mut tls, &mut stream);
+        let mut answer = Vec::new();
+        let _ = both.write_all(b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
+        let _ = both.read_to_end(&mut answer);
+        answer.starts_with(b"HTTP/1.1 200 ")
+    });
+}
+
+/// A server that asks clients for certificates, and a client that shows very many.
+fn with_certificates() -> (Rig, Arc<ClientConfig>) {
+    let folder = Folder::new();
+    folder.certify();
+    let script = "exec 2>&1
+        openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN=staff -keyout staff.key -out staff.pem
+        openssl req -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -subj /CN=alice -keyout alice.key -out alice.csr
+        printf 'extendedKeyUsage=clientAuth\n' > alice.ext
+        openssl x509 -req -in alice.csr -CA staff.pem -CAkey staff.key -CAcreateserial -days 2 -extfile alice.ext -out alice.pem";
+    let made = Command::new("sh").args(["-ec", script]).current_dir(folder.path()).output().unwrap();
+    assert!(made.status.success(), "{}", text(&made.stdout));
+    let certificate =
+        |name: &str| CertificateDer::from_pem_slice(&fs::read(folder.at(name)).unwrap()).unwrap();
+    let (own, other) = (certificate("alice.pem"), certificate("staff.pem"));
+    // A message of the handshake has 64 KiB at most.
+    let chain = std::iter::once(own).chain(std::iter::repeat_n(other.clone(), CHAIN_BYTES / other.len()));
+    let key = PrivateKeyDer::from_pem_slice(&fs::read(folder.at("alice.key")).unwrap()).unwrap();
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let builder =
+        ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
+    let verified = builder.dangerous().with_custom_certificate_verifier(rig::any_certificate());
+    let mut config = verified.with_client_auth_cert(chain.collect(), key).unwrap();
+    config.resumption = rustls::client::Resumption::disabled();
+    let text = "threads = 1\nlisten = { address = \"127.0.0.1:0\", tls = true }\n\
+        tls.default = { certificate = \"cert.pem\", key = \"key.pem\", client = \"staff.pem\" }\n\
+        [limits]\nmemory = \"8GiB\"\n[timeouts]\nhead = \"5m\"\nidle = \"5m\"\n[[route]]\nrespond = \"x\"\n";
+    folder.write("komainu.toml", format!("{}{text}", as_we_are()));
+    let mut command = komainu();
+    command.arg("start").arg("-c").arg(folder.at("komainu.toml"));
+    (Rig::start(command, folder), Arc::new(config))
+}
+
+/// What the certificates of that client have in all, about.
+const CHAIN_BYTES: usize = 56 * 1024;
+
+/// A connection whose handshake is complete, but for what the client still has to send.
+fn before_certificates(rig: &Rig, config: &Arc<ClientConfig>) -> (Secure, Vec<u8>) {
+    let (mut tls, mut stream) = (client(config), connect(rig.listens));
+    while tls.wants_write() {
+        tls.write_tls(&mut stream).unwrap();
+    }
+    while tls.is_handshaking() {
+        tls.read_tls(&mut stream).unwrap();
+        tls.process_new_packets().unwrap();
+    }
+    let mut rest = Vec::new();
+    while tls.wants_write() {
+        tls.write_tls(&mut rest).unwrap();
+    }
+    assert!(rest.len() > CHAIN_BYTES - 4096, "{}", rest.len());
+    (Secure { tls, stream }, rest)
+}
+
+/// The memory that a server counts as held for its clients.
+fn charged_bytes(rig: &Rig) -> u64 {
+    let pid = rig.child.id().to_string();
+    let output = komainu().args(["status", "--json", "--pid", &pid]).output().unwrap();
+    let servers: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    servers[0]["memory"]["held_bytes"].as_u64().unwrap()
+}
+
+#[test]
+fn the_certificates_of_clients_are_charged_as_long_as_they_are_held() {
+    const CLIENTS: usize = 20;
+    let (rig, config) = with_certificates();
+    let expected = (CLIENTS * (CHAIN_BYTES - 4096)) as u64;
+    let begun: Vec<_> = (0..CLIENTS)
+        .map(|_| {
+            let (mut client, rest) = before_certificates(&rig, &config);
+            let (first, last) = rest.split_at(rest.len() - 500);
+            client.stream.write_all(first).unwrap();
+            (client, last.to_vec())
+        })
+        .collect();
+    eventually("handshakes under way are charged what has come", || charged_bytes(&rig) >= expected);
+    let complete: Vec<Secure> = begun
+        .into_iter()
+        .map(|(mut client, last)| {
+            client.stream.write_all(&last).unwrap();
+            client.ask(HEAD)
+        })
+        .collect();
+    // What the library keeps of them it keeps until the end of the connection.
+    eventually("idle connections are charged it too", || charged_bytes(&rig) >= expected);
+    drop(complete);
+    eventually("and nothing once they are closed", || charged_bytes(&rig) < expected / 4);
+}
+
+#[test]
+fn tls_clients_with_many_certificates() {
+    let (rig, config) = with_certificates();
+    before_certificates(&rig, &config);
+    hold(
+        &rig,
+        "TLS, client certificates nearly whole",
+        100,
+        || {
+            let (mut client, rest) = before_certificates(&rig, &config);
+            client.stream.write_all(&rest[..rest.len() - 1]).unwrap();
+            client
+        },
+        |_| (),
+    );
+}

@@ -1,0 +1,67 @@
+//! `allow` and `deny`: who gets 403.
+
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+
+use crate::rig;
+use crate::rig::{Answer, Folder, Rig, komainu};
+
+const CONFIG: &str = "trusted_proxies = [\"127.0.0.1\"]\n\
+    [[site]]\nhosts = [\"inner.test\"]\nallow = [\"10.0.0.0/8\", \"2001:db8::/32\", \"unix\"]\n\
+    [[site.route]]\npath = \"/not-all\"\ndeny = [\"10.1.0.0/16\", \"::ffff:10.2.0.0/112\"]\nrespond = \"some\"\n\
+    [[site.route]]\npath = \"/one\"\nallow = \"10.9.9.9\"\nrespond = \"one\"\n\
+    [[site.route]]\nrespond = \"inner\"\n\
+    [[route]]\ndeny = \"192.0.2.0/24\"\nrespond = \"open\"\n";
+
+#[test]
+fn clients_are_admitted_by_the_site_and_the_route() {
+    let rig = Rig::config(Folder::new(), CONFIG);
+    for (client, host, path, answer) in [
+        ("10.0.0.1", "inner.test", "/", Some("inner")),
+        ("2001:db8::1", "inner.test", "/", Some("inner")),
+        ("11.0.0.1", "inner.test", "/", None),
+        ("::ffff:10.0.0.1", "inner.test", "/", Some("inner")),
+        ("10.0.0.1", "inner.test", "/not-all", Some("some")),
+        ("10.1.0.1", "inner.test", "/not-all", None),
+        ("10.2.0.1", "inner.test", "/not-all", None),
+        ("11.0.0.1", "inner.test", "/not-all", None),
+        ("10.9.9.9", "inner.test", "/one", Some("one")),
+        ("10.9.9.8", "inner.test", "/one", None),
+        ("198.51.100.1", "other.test", "/", Some("open")),
+        ("192.0.2.7", "other.test", "/", None),
+    ] {
+        let request = format!(
+            "GET {path} HTTP/1.1\r\nHost: {host}\r\nX-Forwarded-For: {client}\r\nConnection: close\r\n\r\n"
+        );
+        let got = rig.send(&request);
+        match answer {
+            Some(text) => _ = got.expect(200, text),
+            None => _ = got.expect_status(403),
+        }
+    }
+    // What a client claims counts only where a trusted proxy reports it: this one is the proxy itself.
+    rig.send("GET / HTTP/1.1\r\nHost: inner.test\r\nConnection: close\r\n\r\n").expect_status(403);
+}
+
+#[test]
+fn clients_of_unix_sockets_have_a_name_of_their_own() {
+    let folder = Folder::new();
+    let config = "listen = [\"127.0.0.1:0\", \"unix:k.sock\"]\n[[route]]\npath = \"/a\"\nallow = \"unix\"\nrespond = \"a\"\n\
+        [[route]]\npath = \"/b\"\nallow = \"127.0.0.1\"\nrespond = \"b\"\n";
+    folder.write("komainu.toml", format!("{}{config}", rig::as_we_are()));
+    let mut command = komainu();
+    command.arg("start").arg("-c").arg(folder.at("komainu.toml"));
+    let rig = Rig::start(command, folder);
+    let ask = |path: &str| {
+        let mut stream = UnixStream::connect(rig.folder.at("k.sock")).unwrap();
+        let request = format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+        stream.write_all(request.as_bytes()).unwrap();
+        let mut bytes = Vec::new();
+        stream.read_to_end(&mut bytes).unwrap();
+        Answer::parse(bytes)
+    };
+    ask("/a").expect(200, "a");
+    ask("/b").expect_status(403);
+    rig.get("/a").expect_status(403);
+    rig.get("/b").expect(200, "b");
+}

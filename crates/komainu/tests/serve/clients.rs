@@ -1,0 +1,190 @@
+//! Who the client is, behind proxies that send it: by fields that are trusted, and by the PROXY protocol.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+
+use crate::origin::{Origin, ok};
+use crate::rig;
+use crate::rig::{Folder, Rig, eventually, komainu, read_answer};
+
+/// A server whose whole configuration this is.
+fn start(folder: Folder, text: &str) -> Rig {
+    folder.write("komainu.toml", text);
+    let mut command = komainu();
+    command.arg("start").arg("-c").arg(folder.at("komainu.toml"));
+    Rig::start(command, folder)
+}
+
+/// Everything that shows the client's address, behind these first lines: the log, variables, and an upstream.
+fn with_events(first: &str, origin: &Origin) -> Rig {
+    let text = format!(
+        r#"{first}
+threads = 1
+log = {{ access = "combined", file = "access.log" }}
+response_headers = {{ set = {{ X-Client = "$client_ip", X-Scheme = "$scheme" }} }}
+[[route]]
+path = "/up"
+[route.proxy]
+to = "{}"
+forwarded = {{ standard = true }}
+request_headers = {{ set = {{ X-Who = "$remote_addr $client_port $scheme" }} }}
+[[route]]
+respond = "hello"
+"#,
+        origin.url
+    );
+    start(Folder::new(), &text)
+}
+
+/// The addresses in the access log, once it has so many lines.
+fn logged(rig: &Rig, count: usize) -> Vec<String> {
+    let log = || fs::read_to_string(rig.folder.at("access.log")).unwrap_or_default();
+    eventually("the log is written", || log().lines().count() >= count);
+    log().lines().map(|line| line.split(' ').next().unwrap().to_owned()).collect()
+}
+
+#[test]
+fn trusted_fields_name_the_client_everywhere() {
+    let origin = Origin::start(|_| ok("x"));
+    let rig =
+        with_events("listen = \"127.0.0.1:0\"\ntrusted_proxies = [\"127.0.0.1\", \"10.0.0.0/8\"]", &origin);
+    rig.ask("/", "X-Forwarded-For: 6.6.6.6, 192.0.2.9, 10.0.0.7\r\nX-Forwarded-Proto: https\r\n")
+        .expect(200, "hello")
+        .expect_field("X-Client", "192.0.2.9")
+        .expect_field("X-Scheme", "https");
+    rig.ask("/up", "X-Forwarded-For: 2001:db8::9\r\nX-Real-IP: 6.6.6.6\r\n").expect(200, "x");
+    let ask = origin.last();
+    assert_eq!(ask.field("X-Who"), ["2001:db8::9 0 http"]);
+    assert_eq!(ask.field("X-Forwarded-For"), ["2001:db8::9, 127.0.0.1"]);
+    assert_eq!(ask.field("X-Forwarded-Proto"), ["http"]);
+    assert!(ask.field("Forwarded").join(", ").starts_with("for=\"[2001:db8::9]\""), "{}", ask.head);
+    // Without an address: it is the proxy's own request.
+    rig.get("/").expect_field("X-Client", "127.0.0.1").expect_field("X-Scheme", "http");
+    assert_eq!(logged(&rig, 3), ["192.0.2.9", "2001:db8::9", "127.0.0.1"]);
+}
+
+#[test]
+fn nobody_else_is_believed() {
+    let origin = Origin::start(|_| ok("x"));
+    let rig = with_events("listen = \"127.0.0.1:0\"\ntrusted_proxies = [\"10.0.0.0/8\"]", &origin);
+    let claims = "X-Forwarded-For: 192.0.2.9\r\nX-Forwarded-Proto: https\r\nForwarded: for=192.0.2.9\r\n";
+    rig.ask("/up", claims).expect_field("X-Client", "127.0.0.1").expect_field("X-Scheme", "http");
+    assert_eq!(origin.last().field("X-Forwarded-For"), ["127.0.0.1"]);
+    assert_eq!(logged(&rig, 1), ["127.0.0.1"]);
+}
+
+#[test]
+fn the_standard_field_where_that_is_what_they_write() {
+    let origin = Origin::start(|_| ok("x"));
+    let trust = "trusted_proxies = { from = [\"127.0.0.1\"], fields = \"forwarded\" }";
+    let rig = with_events(&format!("listen = \"127.0.0.1:0\"\n{trust}"), &origin);
+    rig.ask("/up", "X-Forwarded-For: 6.6.6.6\r\nForwarded: for=\"192.0.2.9:99\";proto=https\r\n")
+        .expect_field("X-Client", "192.0.2.9")
+        .expect_field("X-Scheme", "https");
+    let ask = origin.last();
+    assert_eq!(ask.field("X-Who"), ["192.0.2.9 99 https"]);
+    assert_eq!(ask.field("X-Forwarded-For"), ["192.0.2.9, 127.0.0.1"]);
+    let broken = rig.ask("/", "Forwarded: for=\"192.0.2.9\r\n");
+    assert!(broken.expect_status(400).text().contains("invalid Forwarded"));
+}
+
+const ASK: &str = "GET /up HTTP/1.1\r\nHost: localhost\r\n\r\n";
+const LINE: &str = "PROXY TCP4 192.0.2.9 192.0.2.1 1234 80\r\n";
+
+#[test]
+fn a_header_ahead_of_http_names_the_client_everywhere() {
+    let origin = Origin::start(|_| ok("x"));
+    let first = "listen = { address = \"127.0.0.1:0\", proxy_protocol = [\"127.0.0.0/8\"] }";
+    let rig = with_events(first, &origin);
+    let mut client = rig.connect();
+    client.write_all(format!("{LINE}{ASK}").as_bytes()).unwrap();
+    for number in 0..3 {
+        // It holds for every request of the connection.
+        if number > 0 {
+            client.write_all(ASK.as_bytes()).unwrap();
+        }
+        read_answer(&mut client).expect(200, "x").expect_field("X-Client", "192.0.2.9");
+    }
+    let ask = origin.last();
+    assert_eq!(ask.field("X-Who"), ["192.0.2.9 1234 http"]);
+    assert_eq!(ask.field("X-Forwarded-For"), ["192.0.2.9"]);
+    // Version 2, of a client that speaks TLS with the proxy.
+    let mut client = rig.connect();
+    client
+        .write_all(b"\r\n\r\n\0\r\nQUIT\n\x21\x11\0\x14\xc0\0\x02\x08\xc0\0\x02\x01\x04\xd2\x01\xbb\x20\0\x05\x01\0\0\0\0")
+        .unwrap();
+    client.write_all(ASK.as_bytes()).unwrap();
+    read_answer(&mut client).expect_field("X-Client", "192.0.2.8").expect_field("X-Scheme", "https");
+    assert_eq!(origin.last().field("X-Who"), ["192.0.2.8 1234 https"]);
+    assert_eq!(logged(&rig, 4), ["192.0.2.9", "192.0.2.9", "192.0.2.9", "192.0.2.8"]);
+    let plain = rig.get("/");
+    assert!(plain.expect_status(400).text().contains("no PROXY protocol header"), "{}", plain.text());
+}
+
+#[test]
+fn a_header_from_anywhere_else_is_refused() {
+    let origin = Origin::start(|_| ok("x"));
+    let rig =
+        with_events("listen = { address = \"127.0.0.1:0\", proxy_protocol = [\"10.0.0.0/8\"] }", &origin);
+    let refused = rig.send(&format!("{LINE}{ASK}"));
+    assert!(refused.expect_status(403).text().contains("PROXY protocol"), "{}", refused.text());
+    assert_eq!(logged(&rig, 1), ["127.0.0.1"]);
+    assert!(origin.asks().is_empty());
+}
+
+#[test]
+fn who_is_reported_of_is_not_trusted_for_that() {
+    // The load balancer passes connections on; its client claims to be somebody else.
+    let origin = Origin::start(|_| ok("x"));
+    let first =
+        "listen = { address = \"127.0.0.1:0\", proxy_protocol = true }\ntrusted_proxies = [\"127.0.0.1\"]";
+    let rig = with_events(first, &origin);
+    let mut client = rig.connect();
+    let claims = "GET /up HTTP/1.1\r\nHost: a\r\nX-Forwarded-For: 6.6.6.6\r\n\r\n";
+    client.write_all(format!("{LINE}{claims}").as_bytes()).unwrap();
+    read_answer(&mut client).expect_field("X-Client", "192.0.2.9");
+    assert_eq!(origin.last().field("X-Forwarded-For"), ["192.0.2.9"]);
+}
+
+#[test]
+fn over_a_unix_socket_both_ways() {
+    let origin = Origin::start(|_| ok("x"));
+    let first = "listen = [\"127.0.0.1:0\", \"unix:plain.sock\", { address = \"unix:proxied.sock\", proxy_protocol = true }]\n\
+                 trusted_proxies = [\"unix\"]";
+    let rig = with_events(first, &origin);
+    let ask = |socket: &str, bytes: &str| {
+        let mut client = UnixStream::connect(rig.folder.at(socket)).unwrap();
+        client.set_read_timeout(Some(rig::PATIENCE)).unwrap();
+        client.write_all(bytes.as_bytes()).unwrap();
+        let mut said = Vec::new();
+        client.read_to_end(&mut said).unwrap();
+        rig::Answer::parse(said)
+    };
+    let request = "GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\nX-Forwarded-For: 192.0.2.9\r\n\r\n";
+    ask("plain.sock", request).expect(200, "hello").expect_field("X-Client", "192.0.2.9");
+    let reported = format!("PROXY TCP6 2001:db8::7 2001:db8::1 1 80\r\n{request}");
+    ask("proxied.sock", &reported).expect(200, "hello").expect_field("X-Client", "2001:db8::7");
+    ask("proxied.sock", request).expect_status(400);
+}
+
+#[test]
+fn one_proxy_reports_the_next() {
+    let origin = Origin::start(|_| ok("x"));
+    let first = "listen = { address = \"127.0.0.1:0\", proxy_protocol = [\"127.0.0.1\"] }";
+    let inner = with_events(first, &origin);
+    for version in ["v1", "v2"] {
+        let outer = start(
+            Folder::new(),
+            &format!(
+                "listen = {{ address = \"127.0.0.1:0\", proxy_protocol = [\"127.0.0.1\"] }}\nthreads = 1\n\
+                 [[route]]\nproxy = {{ to = \"http://{}\", proxy_protocol = \"{version}\" }}\n",
+                inner.address
+            ),
+        );
+        let mut client = outer.connect();
+        client.write_all(format!("{LINE}{ASK}").as_bytes()).unwrap();
+        read_answer(&mut client).expect(200, "x").expect_field("X-Client", "192.0.2.9");
+        assert_eq!(origin.last().field("X-Who"), ["192.0.2.9 1234 http"]);
+    }
+}

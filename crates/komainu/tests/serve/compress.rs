@@ -1,0 +1,256 @@
+//! Compression of responses on their way out: what upstream servers, applications and files answer.
+
+use std::io::{Read, Write};
+use std::net::TcpListener;
+
+use crate::origin::{Origin, answer};
+use crate::rig::{Answer, Folder, Rig};
+
+const FIELDS: &str = "Content-Type: text/html; charset=utf-8\r\nETag: \"tag\"\r\n";
+
+fn page() -> String {
+    (0..500).map(|line| format!("<p>line {line} of a page</p>\n")).collect()
+}
+
+/// A proxy that compresses, in front of an origin that answers `fields` and the page.
+fn proxy(fields: &'static str, settings: &str) -> (Origin, Rig) {
+    let origin = Origin::start(move |_| answer("200 OK", fields, &page()));
+    let text =
+        format!("threads = 1\n{settings}\n[[route]]\nproxy = {{ to = {:?} }}\ncompress = true\n", origin.url);
+    let rig = Rig::config(Folder::new(), &text);
+    (origin, rig)
+}
+
+/// The content of a chunked message.
+fn unchunked(mut bytes: &[u8]) -> Vec<u8> {
+    let mut content = Vec::new();
+    loop {
+        let line = bytes.iter().position(|&byte| byte == b'\n').expect("a whole chunked body");
+        let size = usize::from_str_radix(std::str::from_utf8(&bytes[..line]).unwrap().trim(), 16).unwrap();
+        bytes = &bytes[line + 1..];
+        if size == 0 {
+            return content;
+        }
+        content.extend_from_slice(&bytes[..size]);
+        bytes = &bytes[size + 2..];
+    }
+}
+
+fn content(answer: &Answer) -> Vec<u8> {
+    match answer.field("Transfer-Encoding") {
+        Some(_) => unchunked(&answer.body),
+        None => answer.body.clone(),
+    }
+}
+
+/// The content without its coding.
+fn plain(answer: &Answer) -> String {
+    let content = content(answer);
+    let mut plain = String::new();
+    match answer.field("Content-Encoding") {
+        None => plain = String::from_utf8(content).unwrap(),
+        Some("gzip") => _ = flate2::read::GzDecoder::new(&content[..]).read_to_string(&mut plain).unwrap(),
+        Some("br") => _ = brotli::Decompressor::new(&content[..], 4096).read_to_string(&mut plain).unwrap(),
+        Some("zstd") => plain = String::from_utf8(zstd::stream::decode_all(&content[..]).unwrap()).unwrap(),
+        Some(coding) => panic!("an unknown coding: {coding}"),
+    }
+    plain
+}
+
+#[test]
+fn each_client_gets_the_coding_it_likes_best() {
+    let (_origin, rig) = proxy(FIELDS, "");
+    for (accepts, coding) in [
+        ("gzip, deflate, br, zstd", Some("zstd")),
+        ("gzip, br", Some("br")),
+        ("gzip", Some("gzip")),
+        ("br;q=0.5, gzip", Some("gzip")),
+        ("deflate", None),
+        ("gzip;q=0", None),
+    ] {
+        let found = rig.ask("/", &format!("Accept-Encoding: {accepts}\r\n"));
+        assert_eq!(found.field("Content-Encoding"), coding, "{accepts}: {}", found.head);
+        assert_eq!(plain(&found), page(), "{accepts}");
+        found.expect_field("Vary", "Accept-Encoding");
+        let tag = if coding.is_some() { "W/\"tag\"" } else { "\"tag\"" };
+        found.expect_field("ETag", tag);
+        if coding.is_some() {
+            assert!(content(&found).len() < page().len() / 4, "{accepts}: {}", content(&found).len());
+        }
+    }
+}
+
+#[test]
+fn what_must_not_change_goes_out_as_it_is() {
+    for fields in [
+        "Content-Type: text/html\r\nContent-Encoding: br\r\n",
+        "Content-Type: text/html\r\nCache-Control: public, No-Transform\r\n",
+        "Content-Type: image/png\r\n",
+        "Content-Type: text/html\r\nContent-MD5: Q2hlY2sgSW50ZWdyaXR5IQ==\r\n",
+        "X-No-Type: 1\r\n",
+    ] {
+        let (_origin, rig) = proxy(fields, "");
+        let found = rig.ask("/", "Accept-Encoding: gzip\r\n");
+        assert_eq!(found.text(), page(), "{fields}");
+        found.expect_no_field("Vary").expect_no_field("Transfer-Encoding");
+    }
+    let (_origin, rig) = proxy(FIELDS, "");
+    let old = rig.send("GET / HTTP/1.0\r\nHost: a\r\nAccept-Encoding: gzip\r\n\r\n");
+    old.expect(200, &page()).expect_field("Vary", "Accept-Encoding");
+    let part = Origin::start(|_| {
+        answer(
+            "206 Partial Content",
+            "Content-Type: text/html\r\nContent-Range: bytes 0-9999/20000\r\n",
+            &page(),
+        )
+    });
+    let text = format!("compress = true\n[[route]]\nproxy = {{ to = {:?} }}\n", part.url);
+    let rig = Rig::config(Folder::new(), &text);
+    rig.ask("/", "Accept-Encoding: gzip\r\n").expect(206, &page()).expect_no_field("Content-Encoding");
+}
+
+#[test]
+fn head_says_what_get_would() {
+    let (_origin, rig) = proxy(FIELDS, "");
+    let head = rig.send("HEAD / HTTP/1.1\r\nHost: a\r\nAccept-Encoding: gzip\r\nConnection: close\r\n\r\n");
+    head.expect(200, "").expect_field("Content-Encoding", "gzip").expect_no_field("Content-Length");
+}
+
+#[test]
+fn the_inner_level_decides() {
+    let origin = Origin::start(|_| answer("200 OK", FIELDS, &page()));
+    let text = format!(
+        "compress = {{ codings = [\"gzip\"] }}\n[[route]]\npath = \"/off\"\nproxy = {{ to = {0:?} }}\ncompress = false\n\
+         [[route]]\npath = \"/min\"\nproxy = {{ to = {0:?} }}\ncompress = {{ min = \"1MiB\" }}\n\
+         [[route]]\nproxy = {{ to = {0:?} }}\n",
+        origin.url
+    );
+    let rig = Rig::config(Folder::new(), &text);
+    let coding =
+        |path| rig.ask(path, "Accept-Encoding: gzip, br\r\n").field("Content-Encoding").map(str::to_owned);
+    assert_eq!([coding("/off"), coding("/min"), coding("/")], [None, None, Some("gzip".into())]);
+}
+
+#[test]
+fn secrets_over_tls_are_not_compressed_unless_that_is_asked_for() {
+    const SECRET: &str = "Content-Type: text/html\r\nCache-Control: no-store\r\nSet-Cookie: sid=1\r\n";
+    let origin = Origin::start(|_| answer("200 OK", SECRET, &page()));
+    let text = format!(
+        "trusted_proxies = [\"127.0.0.1\"]\n[[site]]\nredirect_https = false\n\
+         [[site.route]]\npath = \"/asked\"\nproxy = {{ to = {0:?} }}\n\
+         compress = {{ secrets = true }}\n[[site.route]]\nproxy = {{ to = {0:?} }}\ncompress = true\n",
+        origin.url
+    );
+    let rig = Rig::config(Folder::new(), &text);
+    let coding = |path, scheme| {
+        let found = rig.ask(
+            path,
+            &format!("Accept-Encoding: br\r\nX-Forwarded-Proto: {scheme}\r\nX-Forwarded-For: 1.1.1.1\r\n"),
+        );
+        assert_eq!(plain(&found), page());
+        found.field("Content-Encoding").is_some()
+    };
+    assert!(!coding("/", "https"));
+    assert!(coding("/", "http"));
+    assert!(coding("/asked", "https"));
+}
+
+/// An origin that sends pieces of a chunked body when the test says so.
+fn piece_by_piece(fields: &'static str) -> (String, std::sync::mpsc::Sender<Option<&'static str>>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let (sender, pieces) = std::sync::mpsc::channel::<Option<&str>>();
+    std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        let mut buffer = [0; 4096];
+        let _ = stream.read(&mut buffer).unwrap();
+        write!(stream, "HTTP/1.1 200 OK\r\n{fields}Transfer-Encoding: chunked\r\n\r\n").unwrap();
+        for piece in pieces {
+            match piece {
+                Some(piece) => write!(stream, "{:x}\r\n{piece}\r\n", piece.len()).unwrap(),
+                None => stream.write_all(b"0\r\n\r\n").unwrap(),
+            }
+        }
+    });
+    (url, sender)
+}
+
+#[test]
+fn each_event_reaches_the_client_at_once() {
+    for coding in ["gzip", "br", "zstd"] {
+        let (url, events) = piece_by_piece("Content-Type: text/event-stream\r\n");
+        let text = format!("threads = 1\ncompress = true\n[[route]]\nproxy = {{ to = {url:?} }}\n");
+        let rig = Rig::config(Folder::new(), &text);
+        let mut client = rig.connect();
+        write!(client, "GET / HTTP/1.1\r\nHost: a\r\nAccept-Encoding: {coding}\r\n\r\n").unwrap();
+        let mut received = Vec::new();
+        for (count, event) in ["data: one\n\n", "data: two\n\n", "data: three\n\n"].into_iter().enumerate() {
+            events.send(Some(event)).unwrap();
+            // Read until the event can be decoded: what is held back would be waited for in vain.
+            let mut buffer = [0; 4096];
+            while decoded_so_far(coding, &received).matches("data:").count() <= count {
+                let len = client.read(&mut buffer).unwrap();
+                assert!(len > 0, "closed early");
+                received.extend_from_slice(&buffer[..len]);
+            }
+        }
+        drop(rig);
+    }
+}
+
+/// What can be decoded of a chunked, compressed response that has not ended.
+fn decoded_so_far(coding: &str, bytes: &[u8]) -> String {
+    let Some(head) = bytes.windows(4).position(|end| end == b"\r\n\r\n") else { return String::new() };
+    let mut whole = bytes[head + 4..].to_vec();
+    whole.extend_from_slice(b"0\r\n\r\n");
+    let content = unchunked(&whole);
+    let mut plain = Vec::new();
+    let _ = match coding {
+        "gzip" => flate2::read::GzDecoder::new(&content[..]).read_to_end(&mut plain),
+        "br" => brotli::Decompressor::new(&content[..], 4096).read_to_end(&mut plain),
+        _ => zstd::stream::Decoder::new(&content[..]).and_then(|mut decoder| decoder.read_to_end(&mut plain)),
+    };
+    String::from_utf8(plain).unwrap()
+}
+
+#[test]
+fn a_response_that_is_cut_short_does_not_look_whole() {
+    // The origin closes after its answer.
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    std::thread::spawn(move || {
+        while let Ok((mut stream, _)) = listener.accept() {
+            let _ = stream.read(&mut [0; 4096]);
+            let _ = write!(stream, "HTTP/1.1 200 OK\r\n{FIELDS}Content-Length: 100000\r\n\r\n{}", page());
+        }
+    });
+    let rig =
+        Rig::config(Folder::new(), &format!("compress = true\n[[route]]\nproxy = {{ to = {url:?} }}\n"));
+    let found = rig.ask("/", "Accept-Encoding: gzip\r\n");
+    found.expect_field("Content-Encoding", "gzip");
+    assert!(!found.body.ends_with(b"0\r\n\r\n"), "it looks whole: {}", found.head);
+}
+
+#[test]
+fn files_and_fixed_responses_are_compressed_too() {
+    let folder = Folder::new();
+    folder.write("www/page.html", page()).write("www/large.txt", page().repeat(600));
+    let rig = Rig::config(
+        folder,
+        &format!(
+            "compress = true\n[[route]]\npath = \"/fixed\"\nrespond = {{ body = {:?}, type = \"text/html\" }}\n\
+             [[route]]\nfiles = {{ root = \"www\", charset = false }}\n",
+            page()
+        ),
+    );
+    for (path, want) in [("/fixed", page()), ("/page.html", page()), ("/large.txt", page().repeat(600))] {
+        // The first request for a file that is compressed once and kept gets it as it is, or through the stream.
+        for _ in 0..2 {
+            let found = rig.ask(path, "Accept-Encoding: br\r\n");
+            assert!(plain(&found) == want, "{path}: {}", found.head);
+            found.expect_field("Vary", "Accept-Encoding");
+        }
+    }
+    let part = rig.ask("/page.html", "Accept-Encoding: br\r\nRange: bytes=0-9\r\n");
+    part.expect_status(206).expect_no_field("Content-Encoding");
+}

@@ -1,0 +1,226 @@
+//! Clients that close their side early: each handler beside each way of closing.
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpStream};
+
+use crate::hosted;
+use crate::hosted::start;
+use crate::origin::{Origin, ok};
+use crate::rig;
+use crate::rig::{Folder, Rig, eventually, read_answer};
+use rustix::net::sockopt;
+
+// Each leaves a file named by the query when it begins, takes a while (one whose name ends in `busy`: until there is a file
+// with `.go` behind that name), and returns the length of the body.
+const PERL: &str = "sub { my $env = shift; my $mark = $env->{QUERY_STRING};
+    if ($mark) { open my $file, '>', $mark or die $!; }
+    select undef, undef, undef, 0.4;
+    select undef, undef, undef, 0.01 while $mark =~ /busy$/ && !-e \"$mark.go\";
+    my $body = ''; $env->{'psgi.input'}->read($body, 1 << 20); [200, [], ['body ' . length $body]] }";
+const RUBY: &str = "run ->(env) { mark = env['QUERY_STRING']
+    File.write(mark, '') unless mark.empty?
+    sleep 0.4
+    sleep 0.01 while mark.end_with?('busy') && !File.exist?(mark + '.go')
+    [200, {}, [\"body #{env['rack.input'].read.to_s.bytesize}\"]] }";
+const WSGI: &str = "import os, time
+def app(env, start):
+    if env['QUERY_STRING']:
+        open(env['QUERY_STRING'], 'w').close()
+    time.sleep(0.4)
+    while env['QUERY_STRING'].endswith('busy') and not os.path.exists(env['QUERY_STRING'] + '.go'):
+        time.sleep(0.01)
+    start('200 OK', [])
+    return [b'body %d' % len(env['wsgi.input'].read())]
+";
+const ASGI: &str = "import asyncio
+async def app(scope, receive, send):
+    if scope['type'] == 'lifespan':
+        return
+    if scope['query_string']:
+        open(scope['query_string'].decode(), 'w').close()
+    length, more = 0, True
+    while more:
+        event = await receive()
+        length, more = length + len(event['body']), event['more_body']
+    await asyncio.sleep(0.4)
+    if scope['path'].endswith('/listens'):
+        print('received', (await receive())['type'], flush=True)
+        if not scope['query_string']:
+            return
+    await send({'type': 'http.response.start', 'status': 200, 'headers': []})
+    await send({'type': 'http.response.body', 'body': b'body %d' % length})
+";
+const APPS: [&str; 4] = ["psgi", "rack", "wsgi", "asgi"];
+const HANDLERS: [&str; 7] = ["files", "respond", "proxy", "psgi", "rack", "wsgi", "asgi"];
+
+fn all(more: &str) -> (Rig, Origin) {
+    let origin = Origin::start(|ask| {
+        std::thread::sleep(std::time::Duration::from_millis(400));
+        ok(&format!("body {}", ask.body.len()))
+    });
+    let folder = Folder::new();
+    folder.write("app.psgi", PERL).write("config.ru", RUBY).write("w.py", WSGI).write("a.py", ASGI);
+    folder.write("files/at", "body 0");
+    let mut text = format!(
+        "[[route]]\npath = \"/files/*\"\nfiles = {{ root = \"files\", strip_prefix = true }}\n\
+         [[route]]\npath = \"/respond/*\"\nrespond = {{ status = 200, body = \"body 0\" }}\n\
+         [[route]]\npath = \"/proxy/*\"\nproxy = \"{}\"\n",
+        origin.url
+    );
+    for (name, file) in [
+        ("psgi", "psgi = \"app.psgi\""),
+        ("rack", "rack = \"config.ru\""),
+        ("wsgi", "wsgi = \"w.py\""),
+        ("asgi", "asgi = \"a.py\""),
+    ] {
+        text += &format!(
+            "[[route]]\npath = \"/{name}/*\"\napp = \"{name}\"\n[apps.{name}]\n{file}\nworkers = 1\n{more}\n"
+        );
+    }
+    (start(folder, &text), origin)
+}
+
+fn rest(mut stream: TcpStream) -> String {
+    let mut bytes = Vec::new();
+    stream.read_to_end(&mut bytes).unwrap();
+    rig::text(&bytes)
+}
+
+/// Sends these bytes, closes the sending side, and returns what comes until the end.
+fn half_closed(rig: &Rig, bytes: &str) -> String {
+    let mut stream = rig.connect();
+    stream.write_all(bytes.as_bytes()).unwrap();
+    stream.shutdown(Shutdown::Write).unwrap();
+    rest(stream)
+}
+
+#[test]
+fn a_half_closed_client_gets_its_answer() {
+    let (rig, _origin) = all("");
+    for handler in HANDLERS {
+        let get = format!("GET /{handler}/at HTTP/1.1\r\nHost: a\r\n\r\n");
+        for (request, answers) in [
+            (get.clone(), 1),
+            (get.repeat(2), 2),
+            (get.replace("Host", "Connection: close\r\nHost"), 1),
+            (get.replace("1.1", "1.0"), 1),
+        ] {
+            let answer = half_closed(&rig, &request);
+            assert_eq!(answer.matches("200 OK").count(), answers, "{request}: {answer:?}");
+            assert_eq!(answer.matches("body 0").count(), answers, "{request}: {answer:?}");
+        }
+        // After an answer on the same connection.
+        let mut kept = rig.connect();
+        kept.write_all(get.as_bytes()).unwrap();
+        read_until(&mut kept, "body 0");
+        kept.write_all(get.as_bytes()).unwrap();
+        kept.shutdown(Shutdown::Write).unwrap();
+        let answer = rest(kept);
+        assert!(answer.contains("body 0"), "{handler}: {answer:?}");
+        // Before a request there is nothing to answer.
+        assert_eq!(half_closed(&rig, ""), "", "{handler}");
+    }
+    for handler in ["proxy", "psgi", "rack", "wsgi", "asgi"] {
+        let post = format!("POST /{handler}/at HTTP/1.1\r\nHost: a\r\nContent-Length: 100000\r\n\r\n");
+        let answer = half_closed(&rig, &(post.clone() + &"x".repeat(100_000)));
+        assert!(answer.contains("200 OK") && answer.contains("body 100000"), "{handler}: {answer:?}");
+        // In the middle of the body: nobody takes the part for the whole.
+        for sent in [10, 90_000] {
+            let answer = half_closed(&rig, &(post.clone() + &"x".repeat(sent)));
+            assert!(!answer.contains("200 OK"), "{handler} {sent}: {answer:?}");
+        }
+    }
+    assert!(!rig.reported().contains("panicked"), "{}", rig.reported());
+}
+
+/// Whether the server's end of the connection from this port of a client is still open.
+fn is_open(rig: &Rig, client_port: u16) -> bool {
+    let ends = (format!(":{:04X}", rig.address.port()), format!(":{client_port:04X}"));
+    let table = std::fs::read_to_string("/proc/net/tcp").unwrap();
+    table.lines().map(|line| line.split_ascii_whitespace().collect::<Vec<_>>()).any(|line| {
+        // Established, or closed by the client alone.
+        line[1].ends_with(&ends.0) && line[2].ends_with(&ends.1) && ["01", "08"].contains(&line[3])
+    })
+}
+
+/// Reads up to and with `end`.
+fn read_until(stream: &mut TcpStream, end: &str) {
+    let mut bytes = Vec::new();
+    let mut piece = [0; 4096];
+    while !rig::text(&bytes).contains(end) {
+        let len = stream.read(&mut piece).unwrap();
+        assert!(len > 0, "the connection ended in {:?}", rig::text(&bytes));
+        bytes.extend_from_slice(&piece[..len]);
+    }
+}
+
+#[test]
+fn a_request_of_a_client_that_closes_at_once_is_begun() {
+    let (rig, origin) = all("");
+    for handler in APPS {
+        // The second waits for the only worker.
+        for mark in ["first", "second"] {
+            let request = format!("GET /{handler}/at?{handler}-{mark} HTTP/1.1\r\nHost: a\r\n\r\n");
+            rig.connect().write_all(request.as_bytes()).unwrap();
+        }
+    }
+    rig.connect().write_all(b"GET /proxy/at HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
+    for handler in APPS {
+        for mark in ["first", "second"] {
+            let name = format!("{handler}-{mark}");
+            eventually(&format!("{name} is begun"), || rig.folder.at(&name).exists());
+        }
+    }
+    eventually("the upstream server is asked", || !origin.asks().is_empty());
+}
+
+#[test]
+fn where_that_is_configured_a_closed_request_is_not_begun() {
+    let (rig, _origin) = all("client_abort = \"cancel\"");
+    for handler in ["psgi", "rack", "wsgi"] {
+        let mut busy = rig.connect();
+        let get = |mark: &str| format!("GET /{handler}/at?{mark} HTTP/1.1\r\nHost: a\r\n\r\n");
+        busy.write_all(get(&format!("{handler}-busy")).as_bytes()).unwrap();
+        let name = format!("{handler}-busy");
+        eventually("the worker is busy", || rig.folder.at(&name).exists());
+        let mut never = rig.connect();
+        let port = never.local_addr().unwrap().port();
+        never.write_all(get(&format!("{handler}-never")).as_bytes()).unwrap();
+        drop(never);
+        eventually("the server has closed it too", || !is_open(&rig, port));
+        rig.folder.write(&format!("{handler}-busy.go"), "");
+        read_answer(&mut busy).expect_status(200);
+        // One that came later is answered, so the one before it has been passed over.
+        rig.get(&format!("/{handler}/at")).expect(200, "body 0");
+        assert!(!rig.folder.at(&format!("{handler}-never")).exists(), "{handler}");
+    }
+    assert_eq!(half_closed(&rig, "GET /asgi/at HTTP/1.1\r\nHost: a\r\n\r\n"), "");
+}
+
+#[test]
+fn a_reset_gives_the_request_up_and_costs_no_other() {
+    let (rig, _origin) = all("");
+    for handler in HANDLERS {
+        let post = format!("POST /{handler}/at HTTP/1.1\r\nHost: a\r\nContent-Length: 100000\r\n\r\n");
+        for sent in [format!("GET /{handler}/at HTTP/1.1\r\nHost: a\r\n\r\n"), post, String::new()] {
+            let mut stream = rig.connect();
+            stream.write_all(sent.as_bytes()).unwrap();
+            sockopt::set_socket_linger(&stream, Some(std::time::Duration::ZERO)).unwrap();
+        }
+        rig.get(&format!("/{handler}/at")).expect(200, "body 0");
+    }
+    assert!(!rig.reported().contains("panicked"), "{}", rig.reported());
+}
+
+#[test]
+fn an_event_loop_is_reported_of_the_end_and_may_still_answer() {
+    let (rig, _origin) = all("");
+    // This one answers although it got the disconnect, and its client waits for it.
+    let answer = half_closed(&rig, "GET /asgi/listens?mark HTTP/1.1\r\nHost: a\r\n\r\n");
+    assert!(answer.contains("body 0"), "{answer:?}");
+    hosted::logged(&rig, "received http.disconnect");
+    // And this one returns without an answer: that is no failure.
+    let answer = half_closed(&rig, "GET /asgi/listens HTTP/1.1\r\nHost: a\r\n\r\n");
+    assert_eq!(answer, "");
+    assert!(!rig.reported().contains("before its response"), "{}", rig.reported());
+}

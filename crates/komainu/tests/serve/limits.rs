@@ -1,0 +1,297 @@
+//! Limits, timeouts and hostile clients: what is too much is refused, and nobody else notices.
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, SocketAddr};
+use std::time::{Duration, Instant};
+
+use crate::rig;
+use crate::rig::{Answer, Folder, Rig, connect, eventually, is_closed, komainu, read_answer};
+
+fn small() -> Folder {
+    let folder = Folder::new();
+    folder.write("www/a", "A");
+    folder
+}
+
+#[test]
+fn what_is_no_request_is_refused_and_the_connection_closed() {
+    let rig = Rig::files(&[("a", "A")]);
+    let long = "x".repeat(20_000);
+    let many = "X: y\r\n".repeat(101);
+    for (status, request) in [
+        (400, "GET / HTTP/1.1\r\n\r\n".to_owned()),
+        (400, "GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n".to_owned()),
+        (400, "GET / HTTP/1.1\r\nHost : a\r\n\r\n".to_owned()),
+        (400, "GET / HTTP/1.1\nHost: a\n\n".to_owned()),
+        (400, "GET / HTTP/1.1\r\nHost: a\r\nX: a\r\n b\r\n\r\n".to_owned()),
+        (
+            400,
+            "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"
+                .to_owned(),
+        ),
+        (400, "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nab".to_owned()),
+        (400, "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: +1\r\n\r\na".to_owned()),
+        (400, "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: xchunked\r\n\r\n".to_owned()),
+        (417, "GET / HTTP/1.1\r\nHost: a\r\nExpect: miracles\r\n\r\n".to_owned()),
+        (505, "GET / HTTP/2.0\r\nHost: a\r\n\r\n".to_owned()),
+        (414, format!("GET /{long} HTTP/1.1\r\nHost: a\r\n\r\n")),
+        (431, format!("GET / HTTP/1.1\r\nHost: a\r\nX: {long}\r\n\r\n")),
+        (431, format!("GET / HTTP/1.1\r\nHost: a\r\n{many}\r\n")),
+        (400, "\x16\x03\x01\x02\x00\x01\x00\x01\x7c\x03\x03".to_owned()),
+    ] {
+        // The second request must never be answered.
+        let answer = rig.send(&format!("{request}GET /a HTTP/1.1\r\nHost: a\r\n\r\n"));
+        answer.expect_status(status).expect_field("Connection", "close");
+        assert!(!answer.text().contains("HTTP/1.1 200"), "{request:?}");
+    }
+    rig.get("/a").expect(200, "A");
+}
+
+#[test]
+fn bodies_have_a_limit() {
+    let rig = Rig::config(small(), "[limits]\nbody = \"1KiB\"\n[[route]]\nfiles = \"www\"\n");
+    let head = "POST /a HTTP/1.1\r\nHost: a\r\n";
+    rig.send(&format!("{head}Content-Length: 2000\r\n\r\n{}", "x".repeat(2000))).expect_status(413);
+    // Within the limit the body is read and the connection lives.
+    let mut stream = rig.connect();
+    for _ in 0..2 {
+        stream
+            .write_all(format!("{head}Content-Length: 1000\r\n\r\n{}", "x".repeat(1000)).as_bytes())
+            .unwrap();
+        read_answer(&mut stream).expect_status(405);
+    }
+    let chunk = format!("3e8\r\n{}\r\n", "x".repeat(1000));
+    stream.write_all(format!("{head}Transfer-Encoding: chunked\r\n\r\n{chunk}0\r\n\r\n").as_bytes()).unwrap();
+    read_answer(&mut stream).expect_status(405);
+    stream
+        .write_all(format!("{head}Transfer-Encoding: chunked\r\n\r\n{chunk}{chunk}0\r\n\r\n").as_bytes())
+        .unwrap();
+    read_answer(&mut stream).expect_status(405);
+    assert!(is_closed(&mut stream), "a body above the limit costs the connection");
+}
+
+#[test]
+fn slow_heads_are_answered_408() {
+    // The handshake takes of the first head's time.
+    let head = if rig::through_tls() { "3s" } else { "300ms" };
+    let text = format!("[timeouts]\nhead = \"{head}\"\nidle = \"10s\"\n[[route]]\nfiles = \"www\"\n");
+    let rig = Rig::config(small(), &text);
+    // A byte now and then does not buy time.
+    let mut stream = rig.connect();
+    stream.write_all(b"GET /a HTTP/1.1\r\n").unwrap();
+    let began = Instant::now();
+    let mut bytes = Vec::new();
+    while began.elapsed() < rig::PATIENCE {
+        std::thread::sleep(Duration::from_millis(50));
+        if stream.write_all(b"X").is_err() {
+            break;
+        }
+        let mut buffer = [0; 1000];
+        stream.set_read_timeout(Some(Duration::from_millis(1))).unwrap();
+        if let Ok(len) = stream.read(&mut buffer) {
+            bytes.extend_from_slice(&buffer[..len]);
+            break;
+        }
+    }
+    assert_eq!(Answer::parse(bytes).status(), 408);
+    // A connection that says nothing at all is just closed.
+    assert!(is_closed(&mut rig.connect()));
+    rig.get("/a").expect(200, "A");
+}
+
+#[test]
+fn idle_connections_are_closed_in_time() {
+    let rig = Rig::config(small(), "[timeouts]\nidle = \"300ms\"\n[[route]]\nfiles = \"www\"\n");
+    let mut stream = rig.connect();
+    stream.write_all(b"GET /a HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
+    read_answer(&mut stream).expect(200, "A");
+    assert!(is_closed(&mut stream));
+}
+
+#[test]
+fn requests_per_connection_have_a_limit() {
+    let rig = Rig::config(small(), "[limits]\nrequests_per_connection = 2\n[[route]]\nfiles = \"www\"\n");
+    let mut stream = rig.connect();
+    stream.write_all("GET /a HTTP/1.1\r\nHost: a\r\n\r\n".repeat(3).as_bytes()).unwrap();
+    read_answer(&mut stream).expect_no_field("Connection");
+    read_answer(&mut stream).expect_field("Connection", "close");
+    assert!(is_closed(&mut stream));
+}
+
+/// Connections that the kernel holds for a listener and that no server has accepted.
+fn not_accepted(listener: SocketAddr) -> usize {
+    let SocketAddr::V4(address) = listener else { panic!("an IPv4 address") };
+    let local = format!("{:08X}:{:04X}", u32::from_ne_bytes(address.ip().octets()), address.port());
+    let table = std::fs::read_to_string("/proc/net/tcp").unwrap();
+    let listening = table.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+    let line = listening.into_iter().find(|fields| fields[1] == local && fields[3] == "0A").unwrap();
+    usize::from_str_radix(line[4].split(':').nth(1).unwrap(), 16).unwrap()
+}
+
+#[test]
+fn newcomers_wait_at_the_connection_limit() {
+    const BEGUN: &[u8] = b"GET /a HTTP/1.1\r\nConnection: close\r\n";
+    if rig::through_tls() {
+        // A handshake that takes a second is silence, which makes room for others: whether it does, a busy machine would decide.
+        return;
+    }
+    let rig = Rig::config(small(), "threads = 1\n[limits]\nconnections = 8\n[[route]]\nfiles = \"www\"\n");
+    let mut busy: Vec<_> = (0..8).map(|_| rig.connect()).collect();
+    for stream in &mut busy {
+        // Its answer shows that the server has it; and it is in the middle of the next request, so not idle.
+        stream.write_all(&[b"GET /a HTTP/1.1\r\nHost: a\r\n\r\n", BEGUN].concat()).unwrap();
+        read_answer(stream).expect(200, "A");
+    }
+    let mut late: Vec<_> = (0..20).map(|_| rig.connect()).collect();
+    for stream in &mut late {
+        stream.write_all(BEGUN).unwrap();
+    }
+    // One of the eight makes room for one of the twenty.
+    busy[0].write_all(b"Host: a\r\n\r\n").unwrap();
+    read_answer(&mut busy[0]).expect(200, "A");
+    eventually("one newcomer is served and nineteen wait", || not_accepted(rig.listens) == 19);
+    for stream in &mut busy[1..] {
+        stream.write_all(b"Host: a\r\n\r\n").unwrap();
+        read_answer(stream).expect(200, "A");
+    }
+    // None was turned away.
+    for stream in &mut late {
+        stream.write_all(b"Host: a\r\n\r\n").unwrap();
+        read_answer(stream).expect(200, "A");
+    }
+}
+
+#[test]
+fn connections_that_never_send_a_byte_make_room() {
+    let rig = Rig::config(
+        small(),
+        "threads = 1\n[limits]\nconnections = 8\n[timeouts]\nhead = \"5m\"\n[[route]]\nfiles = \"www\"\n",
+    );
+    let silent: Vec<_> = (0..40).map(|_| rig.connect()).collect();
+    rig.get("/a").expect(200, "A");
+    drop(silent);
+}
+
+#[test]
+fn a_small_limit_on_descriptors_is_said_with_its_remedy() {
+    let folder = small();
+    let mut command = std::process::Command::new("sh");
+    let serve = format!(
+        "ulimit -n 256; exec {} run --threads 1 --listen 127.0.0.1:0 {}",
+        komainu().get_program().to_str().unwrap(),
+        folder.at("www").display()
+    );
+    command.args(["-c", &serve]);
+    let rig = Rig::start(command, folder);
+    eventually("the log names the limit and its remedy", || {
+        let reported = rig.reported();
+        reported.contains("192 connections") && reported.contains("LimitNOFILE")
+    });
+    // And it holds: so many clients in the middle of a request, and each is answered.
+    let mut busy: Vec<_> = (0..190).map(|_| rig.connect()).collect();
+    for stream in &mut busy {
+        stream.write_all(b"GET /a HTTP/1.1\r\n").unwrap();
+    }
+    for stream in busy.iter_mut().rev() {
+        stream.write_all(b"Host: a\r\n\r\n").unwrap();
+        read_answer(stream).expect(200, "A");
+    }
+}
+
+#[test]
+fn running_out_of_descriptors_fails_nobody() {
+    let folder = small();
+    let mut command = std::process::Command::new("sh");
+    let serve = format!(
+        "ulimit -n 48; exec {} run --threads 1 --listen 127.0.0.1:0 {}",
+        komainu().get_program().to_str().unwrap(),
+        folder.at("www").display()
+    );
+    command.args(["-c", &serve]);
+    let rig = Rig::start(command, folder);
+    let address = rig.address;
+    let mut clients: Vec<_> = (0..100).map(|_| connect(address)).collect();
+    for client in &mut clients {
+        client.write_all(b"GET /a HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
+    }
+    for mut client in clients {
+        // Answered, and closed by the client: the next one gets its descriptor.
+        read_answer(&mut client).expect(200, "A");
+    }
+    rig.get("/a").expect(200, "A");
+}
+
+#[test]
+fn a_half_closed_client_gets_its_answers() {
+    let rig = Rig::files(&[("a", "A")]);
+    let mut stream = rig.connect();
+    stream.write_all("GET /a HTTP/1.1\r\nHost: a\r\n\r\n".repeat(3).as_bytes()).unwrap();
+    stream.shutdown(Shutdown::Write).unwrap();
+    for _ in 0..3 {
+        read_answer(&mut stream).expect(200, "A");
+    }
+    assert!(is_closed(&mut stream));
+}
+
+#[test]
+fn a_client_that_stops_reading_is_dropped_and_holds_nobody_up() {
+    let folder = small();
+    folder.write("www/large", vec![b'x'; 30_000_000]);
+    let rig = Rig::config(folder, "threads = 1\n[timeouts]\nwrite = \"300ms\"\n[[route]]\nfiles = \"www\"\n");
+    let mut stream = rig.connect();
+    stream.write_all(b"GET /large HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
+    for _ in 0..20 {
+        rig.get("/a").expect(200, "A");
+    }
+    std::thread::sleep(Duration::from_millis(800));
+    let mut received = 0;
+    let mut buffer = vec![0; 1 << 16];
+    while let Ok(len @ 1..) = stream.read(&mut buffer) {
+        received += len;
+    }
+    assert!(received < 30_000_000, "the rest was not worth waiting for");
+}
+
+#[test]
+fn many_idle_connections_cost_little() {
+    // 350 to 450 are measured. The rest is a page or two of the tables. Through TLS it is 8,600, of which rustls keeps 4,096 to read into.
+    let bytes_max = if rig::through_tls() { 10_000 } else { 700 };
+    let rig = Rig::files(&[("a", "A")]);
+    let resident_bytes = || -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", rig.child.id())).unwrap();
+        let line = status.lines().find(|line| line.starts_with("VmRSS")).unwrap();
+        line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() * 1024
+    };
+    let idle = |count: usize| -> Vec<_> {
+        let asked = |_| {
+            let mut client = rig.connect();
+            client.write_all(b"GET /a HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
+            read_answer(&mut client);
+            client
+        };
+        (0..count).map(asked).collect()
+    };
+    // What the server keeps for all, such as pages of up to 256 futures a core, comes once, with the first hundreds or the next ones.
+    let (some, more) = if rig::through_tls() { (200, 300) } else { (500, 1_500) };
+    let mut clients = idle(some);
+    let mut each = u64::MAX;
+    for _ in 0..4 {
+        let before = resident_bytes();
+        clients.extend(idle(more));
+        // Those of the last second keep their futures.
+        let began = Instant::now();
+        while each >= bytes_max && began.elapsed() < Duration::from_secs(5) {
+            std::thread::sleep(Duration::from_millis(20));
+            each = each.min(resident_bytes().saturating_sub(before) / more as u64);
+        }
+        if each < bytes_max {
+            break;
+        }
+    }
+    assert!(each < bytes_max, "{each} bytes for an idle connection");
+    eprintln!("{each} bytes for an idle connection");
+    for client in &mut clients {
+        client.write_all(b"GET /a HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
+        read_answer(client).expect(200, "A");
+    }
+}

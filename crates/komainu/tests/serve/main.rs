@@ -1,0 +1,26 @@
+//! Requests and responses, as clients see them: files, paths, limits, compression, HTTP/2.
+#![allow(clippy::print_stderr, clippy::unwrap_used)] // helpers of tests are tests too
+
+#[path = "../hosted/mod.rs"]
+mod hosted;
+#[path = "../origin/mod.rs"]
+mod origin;
+#[path = "../rig/mod.rs"]
+mod rig;
+#[allow(dead_code, clippy::expect_used, clippy::panic)] // the vectors' own runner uses the rest
+#[path = "../../../http/tests/support"]
+mod support {
+    pub(crate) mod case;
+    pub(crate) mod drive;
+}
+
+mod admission;
+mod clients;
+mod compress;
+mod files;
+mod half_closed;
+mod http2;
+mod http2_peers;
+mod limits;
+mod paths;
+mod vectors;

@@ -1,0 +1,314 @@
+//! The path of a request, as one table: what routes match is what handlers and upstream servers see.
+
+use crate::hosted;
+use crate::hosted::{server, start};
+use crate::origin::{Origin, ok};
+use crate::rig::{Folder, Rig, eventually, text};
+
+/// What becomes of a path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Seen {
+    /// 400.
+    Refused,
+    /// The route `/app/admin/*` answers.
+    Admin,
+    /// Both forms that handlers see: decoded, and percent-encoded.
+    As(&'static str, &'static str),
+}
+use Seen::{Admin, As, Refused};
+
+/// A path as sent; what becomes of it by default; and with `encoded_slashes = "keep"` and `merge_slashes = false`.
+const TABLE: &[(&str, Seen, Seen)] = &[
+    ("/app/x", As("/app/x", "/app/x"), As("/app/x", "/app/x")),
+    ("/app/admin/x", Admin, Admin),
+    // Decoded once.
+    ("/app/%61dmin/x", Admin, Admin),
+    ("/%61pp/b%20c", As("/app/b c", "/%61pp/b%20c"), As("/app/b c", "/%61pp/b%20c")),
+    ("/app/%2561dmin/x", As("/app/%61dmin/x", "/app/%2561dmin/x"), As("/app/%61dmin/x", "/app/%2561dmin/x")),
+    ("/app/%252e%252e/x", As("/app/%2e%2e/x", "/app/%252e%252e/x"), As("/app/%2e%2e/x", "/app/%252e%252e/x")),
+    ("/app/a%3Fb%23", As("/app/a?b#", "/app/a%3Fb%23"), As("/app/a?b#", "/app/a%3Fb%23")),
+    // Encoded slashes and backslashes.
+    ("/app/admin%2fx", Refused, As("/app/admin%2Fx", "/app/admin%2fx")),
+    ("/app%2Fadmin/x", Refused, As("/app%2Fadmin/x", "/app%2Fadmin/x")),
+    ("/app/admin%5Cx", Refused, As("/app/admin%5Cx", "/app/admin%5Cx")),
+    ("/app/admin\\x", Refused, As("/app/admin%5Cx", "/app/admin%5Cx")),
+    // It says `%2F` in so many letters.
+    ("/app/a%252Fb", As("/app/a%2Fb", "/app/a%252Fb"), As("/app/a%2Fb", "/app/a%252Fb")),
+    // Dot segments.
+    ("/app/x/../admin/x", Admin, Admin),
+    ("/app/x/%2e%2E/admin/x", Admin, Admin),
+    ("/app/./admin/./x", Admin, Admin),
+    ("/app/admin/../y%20z", As("/app/y z", "/app/y%20z"), As("/app/y z", "/app/y%20z")),
+    ("/app/x/..%2fadmin/x", Refused, Refused),
+    ("/app/x%2f..%2fadmin/x", Refused, Refused),
+    ("/app/x/..%5cadmin/x", Refused, Refused),
+    ("/app/x/..\\admin/x", Refused, Refused),
+    ("/app/../../etc/passwd", Refused, Refused),
+    // Parameters.
+    ("/app/x/..;/admin/x", Refused, Refused),
+    ("/app/x/%2e%2e%3b/admin/x", Refused, Refused),
+    ("/app/.;a=1/admin/x", Refused, Refused),
+    ("/app/s;id=1/a..", As("/app/s;id=1/a..", "/app/s;id=1/a.."), As("/app/s;id=1/a..", "/app/s;id=1/a..")),
+    // Empty segments.
+    ("/app//admin/x", Admin, As("/app//admin/x", "/app//admin/x")),
+    ("//app/admin/x", Admin, Admin),
+    ("//app/x", As("/app/x", "/app/x"), As("/app/x", "/app/x")),
+    ("/app/m///n", As("/app/m/n", "/app/m/n"), As("/app/m///n", "/app/m///n")),
+    // What no path holds.
+    ("/app/x%00", Refused, Refused),
+    ("/app/%zz", Refused, Refused),
+    ("/app/x%2", Refused, Refused),
+    // Bytes that nobody encoded.
+    ("/app/caf\u{e9}", As("/app/caf\u{e9}", "/app/caf%C3%A9"), As("/app/caf\u{e9}", "/app/caf%C3%A9")),
+    ("/app/a|b", As("/app/a|b", "/app/a%7Cb"), As("/app/a|b", "/app/a%7Cb")),
+];
+
+const PSGI: &str = "sub { my $e = shift; [200, [], [join ' -> ', @$e{qw(PATH_INFO REQUEST_URI)}]] }";
+const RACK: &str = "run ->(e) { [200, {}, [e['PATH_INFO'] + ' -> ' + e['REQUEST_URI']]] }";
+const WSGI: &str = "def app(environ, start_response):
+    start_response('200 OK', [])
+    return [environ['PATH_INFO'].encode('latin-1'), b' -> ', environ['REQUEST_URI'].encode('latin-1')]
+";
+const ASGI: &str = "async def app(scope, receive, send):
+    if scope['type'] == 'lifespan':
+        raise NotImplementedError
+    body = scope['path'].encode() + b' -> ' + scope['raw_path'] + b'?' + scope['query_string']
+    await send({'type': 'http.response.start', 'status': 200, 'headers': []})
+    await send({'type': 'http.response.body', 'body': body})
+";
+const NATIVE: &str = r#"
+#include <komainu_handler.h>
+#include <stdio.h>
+static int handle(komainu_request *request, void *process, void *thread) {
+    komainu_text path = komainu_part(request, KOMAINU_PATH), target = komainu_part(request, KOMAINU_TARGET);
+    char body[1024];
+    int len = snprintf(body, sizeof body, "%.*s -> %.*s", (int)path.len, path.text, (int)target.len, target.text);
+    (void)process, (void)thread;
+    return komainu_reply(request, 200, "text/plain", body, (size_t)len);
+}
+KOMAINU_HANDLER(.handle = handle)
+"#;
+
+/// A server that has a site for each kind of handler, by default and with everything kept (`KIND.keep`).
+fn everything(folder: Folder, origin: &Origin) -> Rig {
+    folder.write("app.psgi", PSGI).write("config.ru", RACK).write("w.py", WSGI).write("a.py", ASGI);
+    hosted::native(&folder, NATIVE);
+    let mut config = String::new();
+    for (name, target) in [
+        ("psgi", "psgi = \"app.psgi\""),
+        ("rack", "rack = \"config.ru\""),
+        ("wsgi", "wsgi = \"w:app\""),
+        ("asgi", "asgi = \"a:app\""),
+        ("native", "handler = \"n.so\""),
+    ] {
+        config += &format!("[apps.{name}]\n{target}\nworkers = 1\n");
+    }
+    let proxy = format!("proxy = \"{}\"", origin.url);
+    for (host, action) in [
+        ("files", "files = \"www\""),
+        ("psgi", "app = \"psgi\""),
+        ("rack", "app = \"rack\""),
+        ("wsgi", "app = \"wsgi\""),
+        ("asgi", "app = \"asgi\""),
+        ("native", "app = \"native\""),
+        ("upstream", &proxy),
+    ] {
+        for (keep, directives) in [("", ""), (".keep", "encoded_slashes = \"keep\"\nmerge_slashes = false\n")]
+        {
+            config += &format!(
+                "[[site]]\nhosts = \"{host}{keep}\"\n{directives}\
+                 [[site.route]]\npath = \"/app/admin/*\"\nrespond = {{ status = 403, body = \"admin\" }}\n\
+                 [[site.route]]\n{action}\n"
+            );
+        }
+    }
+    // The name by which clients ask for TLS.
+    config += "[[site]]\nhosts = \"localhost\"\n[[site.route]]\nrespond = 404\n";
+    start(folder, &config)
+}
+
+/// A folder in which each decoded path of the table is a file that holds its own name.
+fn www() -> Folder {
+    let folder = Folder::new();
+    for (_, default, keep) in TABLE {
+        for seen in [default, keep] {
+            if let As(path, _) = seen
+                && !path.contains("//")
+            {
+                folder.write(&format!("www{path}"), path);
+            }
+        }
+    }
+    folder.write("www/app/admin/x", "a secret");
+    folder
+}
+
+/// What a kind of handler answers where it sees this.
+fn shown(kind: &str, raw: &str, seen: Seen) -> (u16, String) {
+    let As(decoded, encoded) = seen else {
+        return if seen == Admin { (403, "admin".into()) } else { (400, String::new()) };
+    };
+    match kind {
+        // No file has a slash in its name, nor a name that is empty.
+        "files" if raw.contains("//") && decoded.contains("//") => (404, String::new()),
+        "files" if http::path::has_encoded_slash(raw.as_bytes()) => (400, String::new()),
+        "files" => (200, decoded.into()),
+        "rack" => (200, format!("{encoded} -> {encoded}?q")),
+        "upstream" => (200, format!("GET {encoded}?q HTTP/1.1")),
+        _ => (200, format!("{decoded} -> {encoded}?q")),
+    }
+}
+
+#[test]
+fn what_is_matched_is_what_handlers_see() {
+    let origin = Origin::start(|ask| ok(ask.line()));
+    let rig = everything(www(), &origin);
+    let mut wrong = Vec::new();
+    for (raw, default, keep) in TABLE {
+        for kind in ["files", "psgi", "rack", "wsgi", "asgi", "native", "upstream"] {
+            for (host, seen) in [(kind.to_owned(), *default), (format!("{kind}.keep"), *keep)] {
+                let ask = format!("GET {raw}?q HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
+                let answer = rig.send(&ask);
+                let (status, body) = shown(kind, raw, seen);
+                let is_right = answer.status() == status && (body.is_empty() || answer.text() == body);
+                if !is_right {
+                    wrong.push(format!(
+                        "{raw} to {host}: {} {:?} in place of {status} {body:?}",
+                        answer.status(),
+                        answer.text().lines().next_back().unwrap_or_default()
+                    ));
+                }
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{} are wrong:\n{}", wrong.len(), wrong.join("\n"));
+}
+
+#[test]
+fn the_check_explains_what_the_server_does() {
+    let origin = Origin::start(|ask| ok(ask.line()));
+    let rig = everything(www(), &origin);
+    for (raw, default, keep) in TABLE {
+        for (kind, host, seen) in [
+            ("psgi", "psgi", default),
+            ("psgi", "psgi.keep", keep),
+            ("files", "files", default),
+            ("files", "files.keep", keep),
+        ] {
+            let url = format!("http://{host}{raw}?q");
+            let done = server()
+                .args(["check", "--explain", &url, "-c"])
+                .arg(rig.folder.at("komainu.toml"))
+                .output()
+                .unwrap();
+            let reported = text(&done.stdout) + &text(&done.stderr);
+            let status = shown(kind, raw, *seen).0;
+            assert_eq!(reported.contains("400"), status == 400, "{url}: {reported}");
+            assert_eq!(reported.contains("matches: respond"), *seen == Admin, "{url}: {reported}");
+        }
+    }
+}
+
+#[test]
+fn a_route_may_keep_encoded_slashes_for_itself() {
+    let rig = Rig::config(
+        Folder::new(),
+        "[[route]]\npath = \"/keep/*\"\nencoded_slashes = \"keep\"\nrespond = \"kept\"\n\
+         [[route]]\npath = \"/exact/a%2Fb\"\nencoded_slashes = \"keep\"\nrespond = \"exact\"\n\
+         [[route]]\nrespond = \"rest\"\n",
+    );
+    rig.get("/keep/a%2fb").expect(200, "kept");
+    rig.get("/exact/a%2fb").expect(200, "exact");
+    rig.get("/exact/a/b").expect(200, "rest");
+    // The slash is none, and the other route refuses it.
+    rig.get("/keep%2fa").expect_status(400);
+}
+
+#[test]
+fn what_nobody_encoded_is_encoded_in_redirects_fields_and_logs() {
+    let folder = Folder::new();
+    folder.write("www/caf\u{e9}/index.html", "");
+    let rig = Rig::config(
+        folder,
+        "log = { access = \"json\", file = \"access.log\", level = \"debug\" }\n\
+         response_headers = { set = { X-At = \"$path\" } }\n\
+         [[route]]\npath = \"/old/*\"\nredirect = \"/new/$rest$query\"\n\
+         [[route]]\nfiles = \"www\"\n",
+    );
+    rig.get("/old/\u{e9}|<?q=\u{e9}")
+        .expect_status(302)
+        .expect_field("Location", "/new/%C3%A9%7C%3C?q=%C3%A9")
+        .expect_field("X-At", "/old/%C3%A9%7C%3C");
+    rig.get("/caf\u{e9}?q=\u{e9}").expect(301, "").expect_field("Location", "./caf%C3%A9/?q=%C3%A9");
+    rig.get("/caf\u{e9}\u{9b}/..%2f").expect_status(400);
+    rig.get("/old/%0d%0aX:y").expect_field("Location", "/new/%0d%0aX:y").expect_no_field("X");
+    let log = || std::fs::read_to_string(rig.folder.at("access.log")).unwrap_or_default();
+    eventually("three lines are logged", || log().lines().count() >= 4);
+    let (access, errors) = (log(), rig.reported());
+    assert!(access.contains("/caf%C3%A9?q=%C3%A9") && access.is_ascii(), "{access}");
+    assert!(errors.contains("/caf%C3%A9%C2%9B/..%2f") && errors.is_ascii(), "{errors}");
+}
+
+#[test]
+fn a_redirect_names_no_other_host_by_a_path_of_many_slashes() {
+    let rig = Rig::config(
+        Folder::new(),
+        "merge_slashes = false\n[[route]]\npath = \"/old/*\"\nredirect = \"/$rest\"\n\
+         [[route]]\nredirect = \"$path\"\n",
+    );
+    for (path, location) in [
+        ("/old//evil.test/x", "/evil.test/x"),
+        ("/old///evil.test//x", "/evil.test//x"),
+        ("//evil.test//x", "/evil.test//x"),
+        ("/x/..//evil.test", "/evil.test"),
+    ] {
+        rig.get(path).expect_status(302).expect_field("Location", location);
+    }
+    rig.get("/old/\\evil.test").expect_status(400);
+}
+
+#[test]
+fn empty_lines_before_requests_are_passed_over() {
+    let rig = Rig::config(Folder::new(), "[[route]]\nrespond = \"fine\"\n");
+    for lines in 0..=4 {
+        let empty = "\r\n".repeat(lines);
+        let ask = format!("{empty}GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
+        rig.send(&ask).expect(200, "fine");
+    }
+    rig.send(&"\r\n".repeat(5)).expect_status(400);
+}
+
+#[test]
+fn errors_of_respond_and_folders_without_index_have_error_pages() {
+    let folder = Folder::new();
+    folder.write("403.html", "<p>no").write("404.html", "<p>none").write("www/bare/a.txt", "a");
+    let rig = Rig::config(
+        folder,
+        "[[site]]\nhosts = [\"plain\", \"localhost\"]\n\
+         [[site.route]]\npath = \"/no\"\nrespond = 403\n\
+         [[site.route]]\nfiles = \"www\"\n\
+         [[site]]\nhosts = \"pages\"\nerror_pages = { 403 = \"403.html\", 404 = \"404.html\" }\n\
+         [[site.route]]\npath = \"/no\"\nrespond = 403\n\
+         [[site.route]]\npath = \"/own\"\nrespond = { status = 403, body = \"own\" }\n\
+         [[site.route]]\nfiles = \"www\"\n",
+    );
+    let ask = |host: &str, path: &str| {
+        rig.send(&format!("GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n"))
+    };
+    ask("pages", "/no").expect(403, "<p>no").expect_field("Content-Type", "text/html; charset=utf-8");
+    ask("pages", "/own").expect(403, "own").expect_field("Content-Type", "text/plain; charset=utf-8");
+    for (path, sentence) in [
+        ("/no", "access to this address is forbidden"),
+        ("/bare/", "this folder has no index page, and its files are not listed"),
+        ("/bare", "this folder has no index page, and its files are not listed"),
+        ("/bare/b", "there is no such file"),
+        ("/none/", "there is no such file"),
+    ] {
+        let answer = ask("plain", path);
+        assert!(answer.text().contains(sentence), "{path}: {}", answer.text());
+        if path != "/no" {
+            answer.expect_status(404);
+            ask("pages", path).expect(404, "<p>none");
+        }
+    }
+}

@@ -1,9 +1,0 @@
-//! The laws of this crate's fuzz targets over their seeds and mutations of them: the same in every run.
-
-#[path = "support/laws.rs"]
-mod laws;
-
-#[test]
-fn proxy_header() {
-    corpus::replay(&corpus::seeds("proxy_header"), 50_000, laws::proxy_header);
-}

@@ -1,0 +1,503 @@
+//! Groups of servers: balancing, ejection, limits and queues.
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::Duration;
+
+use crate::rig;
+use crate::rig::{Client, Options, Origin, Rig, nobody, server};
+use proxy::GroupShared;
+use proxy::options::{Balance, Ejection, HashKey, HealthCheck, Probe};
+
+/// An origin that says its name.
+fn named(name: &'static str) -> Origin {
+    Origin::start(move |mut caller, _| {
+        while caller.request().is_some() {
+            caller.send(&format!("HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\n{name}"));
+        }
+    })
+}
+
+fn group(origins: &[&Origin]) -> Options {
+    Options::to(origins.iter().map(|origin| origin.server()).collect())
+}
+
+fn names(rig: &Rig, count: usize) -> String {
+    (0..count).map(|_| rig.get("/").text()).collect()
+}
+
+#[test]
+fn turns_by_weight() {
+    let (a, b) = (named("a"), named("b"));
+    let mut options = group(&[&a, &b]);
+    options.group.servers[0].weight = 3;
+    assert_eq!(names(&Rig::with(options.clone()), 8), "aabaaaba");
+    options.group.servers[1].weight = 0;
+    assert_eq!(names(&Rig::with(options), 4), "aaaa");
+}
+
+#[test]
+fn backups_wait_until_nobody_else_is_left() {
+    let (a, b) = (named("a"), named("b"));
+    let mut options = group(&[&a, &b]);
+    options.group.servers[1].backup = true;
+    let rig = Rig::with(options);
+    assert_eq!(names(&rig, 3), "aaa");
+    rig.shared.drain(0, true, 1);
+    assert_eq!(names(&rig, 3), "bbb");
+    rig.shared.drain(1, true, 1);
+    let response = rig.get("/");
+    assert_eq!(response.refused(), (503, "no upstream is in service".into()));
+    assert_eq!(response.field("Retry-After"), Some("5"));
+    rig.shared.drain(0, false, 1);
+    assert_eq!(names(&rig, 3), "aaa");
+}
+
+#[test]
+fn a_server_that_fails_is_left_alone() {
+    let a = named("a");
+    let mut options = group(&[&a]);
+    options.group.servers.push(server(nobody()));
+    options.group.ejection = Some(Ejection { failures_max: 2, first_ms: 3_600_000, ms_max: 3_600_000 });
+    let rig = Rig::with(options);
+    assert_eq!(names(&rig, 20), "a".repeat(20));
+    assert!(matches!(rig.shared.standing(1, 0), proxy::health::ServerState::Ejected(_)));
+    // If all servers have failed, one still gets the request.
+    rig.shared.drain(0, true, 1);
+    assert_eq!(rig.get("/").refused().0, 502);
+}
+
+#[test]
+fn a_server_that_is_back_is_found_by_one_request() {
+    let well = Arc::new(AtomicBool::new(false));
+    let is_well = well.clone();
+    let b = Origin::start(move |mut caller, _| {
+        while caller.request().is_some() && is_well.load(Ordering::SeqCst) {
+            caller.send("HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\nb");
+        }
+    });
+    let a = named("a");
+    let mut options = group(&[&a, &b]);
+    options.group.ejection = Some(Ejection { failures_max: 1, first_ms: 1, ms_max: 1 });
+    let rig = Rig::with(options);
+    assert_eq!(names(&rig, 6), "aaaaaa", "its failures are retried elsewhere");
+    well.store(true, Ordering::SeqCst);
+    let mut seen = String::new();
+    for _ in 0..10_000 {
+        seen.push_str(&names(&rig, 1));
+        if seen.ends_with("baba") {
+            return;
+        }
+    }
+    panic!("b never came back: {seen}");
+}
+
+#[test]
+fn the_same_client_or_field_meets_the_same_server() {
+    let origins = [named("a"), named("b"), named("c"), named("d")];
+    let mut options = group(&origins.iter().collect::<Vec<_>>());
+    options.group.balance = Balance::Hash(HashKey::Client);
+    let all = names(&Rig::with(options.clone()), 10);
+    assert_eq!(all, all[..1].repeat(10));
+    options.group.balance = Balance::Hash(HashKey::Field("X-User".into()));
+    let rig = Rig::with(options);
+    let of = |user: usize| rig.ask(&format!("GET / HTTP/1.1\r\nHost: a\r\nX-User: {user}\r\n\r\n")).text();
+    let first: Vec<String> = (0..40).map(of).collect();
+    assert_eq!(first, (0..40).map(of).collect::<Vec<_>>());
+    assert!(["a", "b", "c", "d"].iter().all(|name| first.iter().any(|met| met == name)), "{first:?}");
+    rig.shared.drain(1, true, 1);
+    for (user, met) in first.iter().enumerate() {
+        assert!(met == "b" || of(user) == *met);
+    }
+}
+
+#[test]
+fn a_cookie_leads_back() {
+    let (a, b) = (named("a"), named("b"));
+    let mut options = group(&[&a, &b]);
+    options.group.balance = Balance::Sticky { cookie: "srv".into() };
+    let rig = Rig::with(options);
+    let first = rig.get("/");
+    let cookie = first.field("Set-Cookie").unwrap().to_owned();
+    assert!(cookie.starts_with("srv=") && cookie.ends_with("; Path=/; HttpOnly; SameSite=Lax"), "{cookie}");
+    let pair = cookie.split(';').next().unwrap();
+    let again = || rig.ask(&format!("GET / HTTP/1.1\r\nHost: a\r\nCookie: x=1; {pair}\r\n\r\n"));
+    for _ in 0..5 {
+        let response = again();
+        assert_eq!((response.text(), response.field("Set-Cookie")), (first.text(), None));
+    }
+    // The cookie's server stops: the client gets another server and a new cookie.
+    rig.shared.drain(if first.text() == "a" { 0 } else { 1 }, true, 1);
+    let moved = again();
+    assert!(moved.text() != first.text() && moved.field("Set-Cookie").is_some());
+}
+
+/// An origin that holds its responses until the test releases them.
+struct Held {
+    origin: Origin,
+    inside: Arc<AtomicUsize>,
+    open: Arc<(Mutex<usize>, Condvar)>,
+}
+
+impl Held {
+    fn new(name: &'static str) -> Held {
+        let inside = Arc::new(AtomicUsize::new(0));
+        let open: Arc<(Mutex<usize>, Condvar)> = Arc::default();
+        let (count, gate) = (inside.clone(), open.clone());
+        let origin = Origin::start(move |mut caller, _| {
+            while caller.request().is_some() {
+                count.fetch_add(1, Ordering::SeqCst);
+                let mut passes = gate.0.lock().unwrap();
+                while *passes == 0 {
+                    passes = gate.1.wait(passes).unwrap();
+                }
+                *passes -= 1;
+                drop(passes);
+                count.fetch_sub(1, Ordering::SeqCst);
+                caller.send(&format!("HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\n{name}"));
+            }
+        });
+        Held { origin, inside, open }
+    }
+
+    fn release(&self, count: usize) {
+        *self.open.0.lock().unwrap() += count;
+        self.open.1.notify_all();
+    }
+
+    fn wait_inside(&self, count: usize) {
+        while self.inside.load(Ordering::SeqCst) != count {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
+fn asking(rig: &Rig) -> Client {
+    let mut client = rig.client();
+    client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+    client
+}
+
+#[test]
+fn the_least_busy_is_asked() {
+    let held = Held::new("h");
+    let free = named("f");
+    for balance in [Balance::LeastRequests, Balance::TwoChoices] {
+        let mut options = group(&[&held.origin, &free]);
+        options.group.balance = balance.clone();
+        let rig = Rig::with(options);
+        // One request hangs on the first server sooner or later; from then on it is the busier one.
+        let mut stuck = Vec::new();
+        while held.inside.load(Ordering::SeqCst) == 0 {
+            let client = asking(&rig);
+            // No second one is on its way before it is known where the first one is.
+            client.stream.set_nonblocking(true).unwrap();
+            while held.inside.load(Ordering::SeqCst) == 0 && client.stream.peek(&mut [0]).is_err() {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            client.stream.set_nonblocking(false).unwrap();
+            stuck.push(client);
+        }
+        assert_eq!(names(&rig, 20), "f".repeat(20), "{balance:?}");
+        held.release(1);
+        held.wait_inside(0);
+        for mut client in stuck {
+            assert_eq!(client.response(http::Method::Get).unwrap().status, 200);
+        }
+    }
+}
+
+#[test]
+fn a_limit_queues_and_does_not_fail() {
+    let held = Held::new("h");
+    let mut options = group(&[&held.origin]);
+    options.group.servers[0].connections_max = 2;
+    options.group.queue_max = 30;
+    let rig = Rig::with(options);
+    let mut clients: Vec<Client> = (0..32).map(|_| asking(&rig)).collect();
+    held.wait_inside(2);
+    // The queue is full: wait until all thirty-two are known, then one more is refused.
+    let refused = loop {
+        let mut extra = asking(&rig);
+        extra.stream.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
+        match extra.response(http::Method::Get) {
+            Ok(response) => break response,
+            // This client is in the queue: it disconnects, which frees its place.
+            Err(_) => rig::reset(&extra.stream),
+        }
+    };
+    assert_eq!(refused.refused(), (503, "too many requests wait".into()));
+    assert_eq!(refused.field("Retry-After"), Some("1"));
+    assert_eq!((held.inside.load(Ordering::SeqCst), held.origin.connections()), (2, 2));
+    held.release(32);
+    for client in &mut clients {
+        assert_eq!(client.response(http::Method::Get).unwrap().text(), "h");
+    }
+    assert_eq!(held.origin.connections(), 2, "never more than the limit");
+}
+
+#[test]
+fn the_queue_is_timed() {
+    let held = Held::new("h");
+    let mut options = group(&[&held.origin]);
+    options.group.servers[0].connections_max = 1;
+    options.route.timeouts.queue_ms = 50;
+    let rig = Rig::with(options);
+    let mut first = asking(&rig);
+    held.wait_inside(1);
+    assert_eq!(rig.get("/").refused(), (503, "no upstream became free in time".into()));
+    held.release(1);
+    assert_eq!(first.response(http::Method::Get).unwrap().text(), "h");
+}
+
+#[test]
+fn checks_take_out_and_bring_back() {
+    let well = Arc::new(AtomicBool::new(true));
+    let is_well = well.clone();
+    let b = Origin::start(move |mut caller, _| {
+        while let Some(request) = caller.request() {
+            let checked = request.starts_with(b"GET /health HTTP/1.1\r\nHost: b.test\r\n");
+            let status = if checked && !is_well.load(Ordering::SeqCst) { "503 No" } else { "200 OK" };
+            caller.send(&format!("HTTP/1.1 {status}\r\nContent-Length: 1\r\n\r\nb"));
+        }
+    });
+    let a = named("a");
+    let mut options = group(&[&a, &b]);
+    let probe = Probe::Get { path: "/health".into(), host: Some("b.test".into()), first: 200, last: 299 };
+    options.group.check = Some(HealthCheck { probe, interval_ms: 5, timeout_ms: 5_000, rise: 2, fall: 2 });
+    let rig = Rig::with(options);
+    let until = |want: &str| {
+        for _ in 0..2_000 {
+            let mut asked: Vec<char> = names(&rig, 4).chars().collect();
+            asked.sort_unstable();
+            if asked.iter().collect::<String>() == want {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        panic!("{want} never came");
+    };
+    until("aabb");
+    well.store(false, Ordering::SeqCst);
+    until("aaaa");
+    well.store(true, Ordering::SeqCst);
+    until("aabb");
+}
+
+#[test]
+fn a_rolling_restart_loses_nothing() {
+    let (a, b) = (named("a"), named("b"));
+    let rig = Rig::with(group(&[&a, &b]));
+    let stop = Arc::new(AtomicBool::new(false));
+    let (address, done) = (rig.address, stop.clone());
+    let load = std::thread::spawn(move || {
+        let mut client = Client::to(address);
+        let mut count = 0u64;
+        while !done.load(Ordering::SeqCst) {
+            client.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\nhi");
+            assert_eq!(client.response(http::Method::Post).unwrap().status, 200);
+            count += 1;
+        }
+        count
+    });
+    for _ in 0..20 {
+        for server in [0, 1] {
+            rig.shared.drain(server, true, 1);
+            std::thread::sleep(Duration::from_millis(5));
+            rig.shared.drain(server, false, 1);
+        }
+    }
+    stop.store(true, Ordering::SeqCst);
+    assert!(load.join().unwrap() > 0);
+}
+
+#[test]
+fn a_response_that_never_ends_shows_that_its_server_is_back() {
+    let well = Arc::new(AtomicBool::new(false));
+    let is_well = well.clone();
+    let b = Origin::start(move |mut caller, _| {
+        while let Some(request) = caller.request() {
+            if !is_well.load(Ordering::SeqCst) {
+                return;
+            }
+            if request.starts_with(b"GET /events ") {
+                caller.send("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nb\r\n");
+                caller.rest();
+                return;
+            }
+            caller.send("HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\nb");
+        }
+    });
+    let a = named("a");
+    let mut options = group(&[&a, &b]);
+    options.group.ejection = Some(Ejection { failures_max: 1, first_ms: 1, ms_max: 1 });
+    let rig = Rig::with(options);
+    assert_eq!(names(&rig, 4), "aaaa");
+    well.store(true, Ordering::SeqCst);
+    // The request that finds b well again is a stream of events, which lasts as long as its client stays.
+    let mut streams = Vec::new();
+    while !b.seen().contains("GET /events") {
+        let mut stream = rig.client();
+        stream.send("GET /events HTTP/1.1\r\nHost: a\r\n\r\n");
+        stream.raw(12);
+        streams.push(stream);
+    }
+    let seen = names(&rig, 10);
+    streams.iter().for_each(|stream| rig::reset(&stream.stream));
+    assert!(seen.contains('b'), "b is back: {seen}");
+}
+
+#[test]
+fn backups_do_not_stand_in_for_those_that_are_busy() {
+    let (held, backup) = (Held::new("h"), named("b"));
+    let mut options = group(&[&held.origin, &backup]);
+    options.group.servers[0].connections_max = 1;
+    options.group.servers[1].backup = true;
+    options.route.timeouts.queue_ms = 100;
+    let rig = Rig::with(options);
+    let mut first = asking(&rig);
+    held.wait_inside(1);
+    assert_eq!(rig.get("/").refused(), (503, "no upstream became free in time".into()));
+    assert_eq!(backup.connections(), 0);
+    // A backup does replace a server that goes down while a request waits.
+    held.release(1);
+    assert_eq!(first.response(http::Method::Get).unwrap().text(), "h");
+    rig.shared.drain(0, true, 1);
+    assert_eq!(names(&rig, 2), "bb");
+}
+
+#[test]
+fn a_backup_that_was_ejected_is_not_tried_while_others_serve() {
+    let (a, backup) = (named("a"), Origin::start(|mut caller, _| drop(caller.request())));
+    let mut options = group(&[&a, &backup]);
+    options.group.servers[1].backup = true;
+    options.group.ejection = Some(Ejection { failures_max: 1, first_ms: 1, ms_max: 1 });
+    let rig = Rig::with(options);
+    rig.shared.drain(0, true, 1);
+    assert_eq!(rig.get("/").status, 502);
+    rig.shared.drain(0, false, 1);
+    let asked = backup.connections();
+    std::thread::sleep(Duration::from_millis(20));
+    assert_eq!(names(&rig, 5), "aaaaa");
+    assert_eq!(backup.connections(), asked);
+}
+
+#[test]
+fn the_limit_of_the_whole_request_holds_in_the_queue_too() {
+    let origin = Origin::start(|mut caller, _| {
+        caller.head();
+        caller.send("HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n");
+        caller.rest();
+    });
+    let mut options = group(&[&origin]);
+    options.group.servers[0].connections_max = 1;
+    options.route.timeouts.total_ms = 200;
+    options.route.timeouts.queue_ms = 3_600_000;
+    let rig = Rig::with(options);
+    // A tunnel has the only place, for as long as it likes.
+    let mut tunnel = rig.client();
+    tunnel.send("GET / HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n");
+    assert_eq!(tunnel.response(http::Method::Get).unwrap().status, 101);
+    assert_eq!(rig.get("/").refused(), (503, "no upstream became free in time".into()));
+}
+
+#[test]
+fn a_client_that_is_slow_is_not_its_servers_fault() {
+    let (a, b) = (named("a"), named("b"));
+    let mut options = group(&[&a, &b]);
+    options.group.ejection = Some(Ejection { failures_max: 1, first_ms: 3_600_000, ms_max: 3_600_000 });
+    options.route.timeouts.total_ms = 100;
+    let rig = Rig::with(options);
+    for _ in 0..4 {
+        let response = rig.ask("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\nh");
+        assert_eq!(response.status, 408, "{}", response.text());
+    }
+    for server in [0, 1] {
+        assert_eq!(rig.shared.standing(server, 0), proxy::health::ServerState::Up);
+    }
+}
+
+#[test]
+fn who_closes_in_the_queue_is_gone_and_no_server_is_asked() {
+    let held = Held::new("h");
+    let mut options = group(&[&held.origin]);
+    options.group.servers[0].connections_max = 1;
+    let rig = Rig::with(options);
+    let mut first = asking(&rig);
+    held.wait_inside(1);
+    for _ in 0..20 {
+        let mut gone = rig.client();
+        gone.send("GET /gone HTTP/1.1\r\nHost: a\r\n\r\n");
+        gone.stream.shutdown(std::net::Shutdown::Write).unwrap();
+        assert!(gone.response(http::Method::Get).is_err(), "nobody answers it");
+    }
+    held.release(1);
+    assert_eq!(first.response(http::Method::Get).unwrap().text(), "h");
+    held.release(1);
+    assert_eq!(rig.get("/").text(), "h");
+    assert!(!held.origin.seen().contains("/gone"));
+}
+
+#[test]
+fn who_goes_away_leaves_the_queue() {
+    let held = Held::new("h");
+    let mut options = group(&[&held.origin]);
+    options.group.servers[0].connections_max = 1;
+    options.group.queue_max = 1;
+    let rig = Rig::with(options);
+    let mut first = asking(&rig);
+    held.wait_inside(1);
+    // On a connection that is new, and on one that has been used.
+    for used in [false, true] {
+        let mut gone = rig.client();
+        if used {
+            gone.send("TRACE / HTTP/1.1\r\nHost: a\r\n\r\n");
+            assert_eq!(gone.response(http::Method::Trace).unwrap().status, 405);
+        }
+        gone.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+        // It is known that it waits once another one finds the queue full.
+        loop {
+            let mut other = asking(&rig);
+            other.stream.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
+            match other.response(http::Method::Get) {
+                Ok(refused) => break assert_eq!(refused.refused().1, "too many requests wait"),
+                Err(_) => rig::reset(&other.stream),
+            }
+        }
+        rig::reset(&gone.stream);
+        drop(gone);
+        // The place in the queue is free: another client waits there until it disconnects too.
+        let mut next = asking(&rig);
+        next.stream.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
+        assert!(next.response(http::Method::Get).is_err(), "it waits");
+        rig::reset(&next.stream);
+    }
+    held.release(1);
+    assert_eq!(first.response(http::Method::Get).unwrap().text(), "h");
+    held.release(1);
+    assert_eq!(rig.get("/").text(), "h");
+}
+
+#[test]
+fn a_group_that_is_changed_remembers_how_its_servers_stood() {
+    use proxy::health::ServerState;
+    let (well, dead) = (named("w"), nobody());
+    let mut options = group(&[&well]);
+    options.group.servers.push(server(dead));
+    let rig = Rig::with(options.clone());
+    let mut asked = 0;
+    while rig.shared.standing(1, u64::MAX - 1) == ServerState::Up {
+        assert_eq!(rig.get("/").text(), "w");
+        asked += 1;
+        assert!(asked < 100, "it is never ejected");
+    }
+    options.group.servers[0].weight = 5;
+    options.group.servers.reverse();
+    let changed = GroupShared::after(options.group.clone(), std::slice::from_ref(&rig.shared), &[]).unwrap();
+    assert!(matches!(changed.standing(0, 0), ServerState::Ejected(_)));
+    assert_eq!(changed.standing(1, 0), ServerState::Up);
+    // With ejection turned off, no server is ejected.
+    options.group.ejection = None;
+    let changed = GroupShared::after(options.group, &[changed], &[]).unwrap();
+    assert_eq!(changed.standing(0, 0), ServerState::Up);
+}

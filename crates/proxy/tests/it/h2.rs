@@ -1,0 +1,486 @@
+//! HTTP/2 to upstream servers: shared connections, limits, refusals, and servers that lie.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Barrier};
+use std::thread;
+
+use crate::h2rig;
+use crate::h2rig::{Came, H2Origin, Peer};
+use crate::rig;
+use crate::rig::{Client, Options, Origin, Rig};
+use http::{Fields, Method, Status};
+use http2::{ErrorCode, Options as H2};
+use proxy::options::{HealthCheck, Probe};
+
+fn rig(origin: &H2Origin) -> Rig {
+    Rig::with(Options::to(vec![origin.server()]))
+}
+
+fn ok(peer: &mut Peer, stream: u32, body: &[u8]) {
+    peer.answer(stream, Status::OK, b"", body, &Fields::new());
+}
+
+fn pattern(len: usize) -> Vec<u8> {
+    (0..len).map(|at| (at % 251) as u8).collect()
+}
+
+#[test]
+fn a_thousand_requests_share_one_connection() {
+    let origin = H2Origin::answering(|asked| (asked.path.clone().into_bytes(), Fields::new()));
+    let rig = rig(&origin);
+    // The first makes the connection, so that no other is made beside it.
+    assert_eq!(rig.get("/first").text(), "/first");
+    let address = rig.address;
+    let clients: Vec<_> = (0..10)
+        .map(|client| {
+            thread::spawn(move || {
+                let mut connection = Client::to(address);
+                for n in 0..100 {
+                    connection.send(&format!("GET /{client}/{n} HTTP/1.1\r\nHost: a\r\n\r\n"));
+                    let response = connection.response(Method::Get).unwrap();
+                    assert_eq!((response.status, response.text()), (200, format!("/{client}/{n}")));
+                }
+            })
+        })
+        .collect();
+    clients.into_iter().for_each(|client| client.join().unwrap());
+    assert_eq!(origin.connections(), 1);
+}
+
+#[test]
+fn heads_and_trailers_pass_both_ways_without_fields_of_a_connection() {
+    let origin = H2Origin::start(H2::default(), |peer, _| {
+        while let Some(asked) = peer.request() {
+            peer.note(format!("{asked:?}"));
+            peer.begin(asked.stream, Status::EARLY_HINTS, b"link: </a>\r\n", false);
+            let mut trailers = Fields::new();
+            trailers.try_push(b"grpc-status", b"0").unwrap();
+            peer.answer(asked.stream, Status::CREATED, b"x-one: 1\r\n", b"body", &trailers);
+        }
+    });
+    let rig = rig(&origin);
+    let response = rig.ask(
+        "POST /a%20b?q HTTP/1.1\r\nHost: site.test\r\nTE: trailers\r\nConnection: x-hop\r\nX-Hop: 1\r\nX-End: 2\r\n\
+         Upgrade: websocket\r\nTransfer-Encoding: chunked\r\nTrailer: x-sum\r\n\r\n3\r\nabc\r\n0\r\nX-Sum: 7\r\n\r\n",
+    );
+    assert_eq!((response.status, response.text().as_str()), (201, "body"));
+    assert_eq!(response.field("x-one"), Some("1"));
+    assert!(
+        response.interim[0].starts_with("HTTP/1.1 103") && response.interim[0].contains("</a>"),
+        "{response:?}"
+    );
+    assert_eq!(response.trailers.to_ascii_lowercase(), "grpc-status: 0\r\n");
+    let asked = &origin.noted()[0];
+    for part in
+        ["\"POST\"", "\"/a%20b?q\"", "\"site.test\"", "te: trailers", "x-end: 2", "x-sum: 7", "[97, 98, 99]"]
+    {
+        assert!(asked.to_ascii_lowercase().contains(&part.to_ascii_lowercase()), "{part}: {asked}");
+    }
+    for part in ["x-hop", "connection", "upgrade", "transfer-encoding"] {
+        assert!(!asked.to_ascii_lowercase().contains(part), "{part}: {asked}");
+    }
+    // A response without a body ends with its head; one to HEAD has a length and no content.
+    let bare = H2Origin::start(H2::default(), |peer, _| {
+        while let Some(asked) = peer.request() {
+            peer.begin(asked.stream, Status::OK, b"content-length: 5\r\n", asked.method == "HEAD");
+            if asked.method != "HEAD" {
+                peer.content(asked.stream, b"12345", true);
+            }
+            peer.machine.release(asked.stream);
+            peer.flush();
+        }
+    });
+    let rig = Rig::with(Options::to(vec![bare.server()]));
+    let head = rig.ask("HEAD / HTTP/1.1\r\nHost: a\r\n\r\n");
+    assert_eq!((head.status, head.field("content-length")), (200, Some("5")));
+    assert_eq!(rig.get("/").field("content-length"), Some("5"));
+    assert_eq!(bare.connections(), 1);
+}
+
+/// A server must not send content with 205 (RFC 9110 section 15.3.6), but unlike 204 its framing does not end with the head: what comes all
+/// the same is relayed, as over HTTP/1, and the connections continue.
+#[test]
+fn a_205_with_content_is_relayed_as_it_is() {
+    let origin = H2Origin::start(H2::default(), |peer, _| {
+        while let Some(asked) = peer.request() {
+            let body: &[u8] = if asked.path == "/content" { b"body" } else { b"" };
+            peer.answer(asked.stream, Status::RESET_CONTENT, b"", body, &Fields::new());
+        }
+    });
+    let rig = rig(&origin);
+    let mut connection = Client::to(rig.address);
+    for (path, body) in [("/content", "body"), ("/", ""), ("/content", "body")] {
+        connection.send(&format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n"));
+        let response = connection.response(Method::Get).unwrap();
+        assert_eq!((response.status, response.text().as_str()), (205, body));
+    }
+    assert_eq!(origin.connections(), 1);
+}
+
+#[test]
+fn bodies_of_ten_megabytes_pass_both_ways_and_many_at_a_time() {
+    let origin = H2Origin::answering(|asked| match asked.method.as_str() {
+        "GET" => (pattern(10_000_000), Fields::new()),
+        _ => (asked.body.clone(), Fields::new()),
+    });
+    let rig = rig(&origin);
+    assert!(rig.get("/").body == pattern(10_000_000));
+    let mut client = rig.client();
+    client.send("PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: 10000000\r\n\r\n");
+    client.send_bytes(&pattern(10_000_000));
+    assert!(client.response(Method::Put).unwrap().body == pattern(10_000_000));
+    assert_eq!(origin.connections(), 1);
+}
+
+#[test]
+fn a_server_gets_no_more_streams_than_it_allows() {
+    let together = Arc::new(Barrier::new(6));
+    let most = Arc::new(AtomicUsize::new(0));
+    let (theirs, seen) = (together.clone(), most.clone());
+    // Two streams a connection; all six requests must be under way before any is answered.
+    let origin = H2Origin::start(H2 { streams_max: 2, ..H2::default() }, move |peer, _| {
+        let mut open = Vec::new();
+        while let Some(asked) = peer.request() {
+            if asked.path == "/warm" {
+                ok(peer, asked.stream, b"");
+                continue;
+            }
+            open.push(asked.stream);
+            seen.fetch_max(open.len(), Ordering::SeqCst);
+            if open.len() == 2 {
+                let together = theirs.clone();
+                let both = thread::spawn(move || together.wait());
+                theirs.wait();
+                both.join().unwrap();
+                open.drain(..).for_each(|stream| ok(peer, stream, b"ok"));
+            }
+        }
+    });
+    let rig = rig(&origin);
+    let mut clients: Vec<_> = (0..6).map(|_| rig.client()).collect();
+    clients
+        .iter_mut()
+        .for_each(|client| client.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n"));
+    for client in &mut clients {
+        assert_eq!(client.response(Method::Post).unwrap().text(), "ok");
+    }
+    assert_eq!((origin.connections(), most.load(Ordering::SeqCst)), (3, 2));
+    assert!(!origin.noted().iter().any(|note| note.starts_with("broken")), "{:?}", origin.noted());
+}
+
+#[test]
+fn requests_that_a_leaving_server_has_not_processed_are_sent_again_unseen() {
+    // The first connection answers one request, and leaves when the second one comes; that one is a POST.
+    let origin = H2Origin::start(H2::default(), |peer, number| {
+        let mut first = None;
+        while let Some(asked) = peer.request() {
+            if number > 0 || first.is_none() {
+                first.get_or_insert(asked.stream);
+                ok(peer, asked.stream, &asked.body);
+                continue;
+            }
+            let last = first.unwrap().to_be_bytes();
+            let goaway = [&[0, 0, 8, 7, 0, 0, 0, 0, 0][..], &last, &[0; 4]].concat();
+            peer.send_raw(&goaway);
+            return peer.drain();
+        }
+    });
+    let rig = rig(&origin);
+    for n in 0..4 {
+        let post = format!("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n\r\nn={n}");
+        let response = rig.ask(&post);
+        assert_eq!((response.status, response.text()), (200, format!("n={n}")));
+    }
+    assert_eq!(origin.connections(), 2);
+}
+
+#[test]
+fn a_refused_stream_is_opened_again_a_few_times_whatever_the_method() {
+    let origin = H2Origin::start(H2::default(), |peer, _| {
+        let mut refused = 0;
+        while let Some(asked) = peer.request() {
+            if asked.path == "/never" || refused < 2 {
+                refused += 1;
+                peer.note("refused");
+                peer.machine.reset(asked.stream, ErrorCode::REFUSED_STREAM);
+                peer.machine.release(asked.stream);
+            } else {
+                ok(peer, asked.stream, &asked.body);
+            }
+            peer.flush();
+        }
+    });
+    let rig = rig(&origin);
+    let post =
+        |path: &str| rig.ask(&format!("POST {path} HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\nhi"));
+    assert_eq!(post("/").text(), "hi");
+    assert_eq!(post("/never").refused(), (502, "the upstream refuses the request's stream".into()));
+    assert_eq!(origin.noted().len(), 2 + 4, "the first and three more");
+    assert_eq!(post("/").text(), "hi");
+}
+
+#[test]
+fn a_reset_before_the_response_is_502_and_one_within_it_cuts_the_client() {
+    let origin = H2Origin::start(H2::default(), |peer, _| {
+        loop {
+            let asked = match peer.next() {
+                Came::Head(asked) | Came::Whole(asked) => asked,
+                Came::End => return,
+                _ => continue,
+            };
+            if asked.path == "/within" {
+                peer.begin(asked.stream, Status::OK, b"content-length: 100\r\n", false);
+                peer.machine.data(asked.stream, b"half", false, &mut peer.out);
+                peer.flush();
+            }
+            if asked.path == "/answered" {
+                // The response is whole, and the rest of the request is not wanted (RFC 9113 section 8.1).
+                peer.begin(asked.stream, Status::CONTENT_TOO_LARGE, b"", false);
+                peer.machine.data(asked.stream, b"too much", true, &mut peer.out);
+                peer.flush();
+                peer.machine.reset(asked.stream, ErrorCode::NO_ERROR);
+            } else {
+                peer.note(asked.path);
+                peer.machine.reset(asked.stream, ErrorCode::INTERNAL_ERROR);
+            }
+            peer.machine.release(asked.stream);
+            peer.flush();
+        }
+    });
+    let rig = rig(&origin);
+    assert_eq!(rig.ask("POST /post HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n").status, 502);
+    assert_eq!(rig.get("/get").status, 502);
+    // A POST is not sent again once its server may have begun to serve it.
+    assert_eq!(origin.noted(), ["/post", "/get", "/get", "/get"]);
+    let mut client = rig.client();
+    client.send("GET /within HTTP/1.1\r\nHost: a\r\n\r\n");
+    assert!(client.response(Method::Get).is_err());
+    let mut client = rig.client();
+    client.send("POST /answered HTTP/1.1\r\nHost: a\r\nContent-Length: 1000000\r\n\r\nonly this much");
+    let response = client.response(Method::Post).unwrap();
+    assert_eq!((response.status, response.text().as_str()), (413, "too much"));
+    assert_eq!(origin.connections(), 1);
+}
+
+#[test]
+fn a_client_that_leaves_resets_its_stream_and_no_other() {
+    let origin = H2Origin::start(H2::default(), |peer, _| {
+        loop {
+            match peer.next() {
+                Came::Whole(asked) if asked.path == "/slow" => peer.note("slow"),
+                Came::Whole(asked) => ok(peer, asked.stream, b"ok"),
+                Came::Reset(stream, code) => peer.note(format!("reset {stream} {code:?}")),
+                Came::End => return,
+                _ => {}
+            }
+        }
+    });
+    let rig = rig(&origin);
+    assert_eq!(rig.get("/").text(), "ok");
+    let mut client = rig.client();
+    client.send("GET /slow HTTP/1.1\r\nHost: a\r\n\r\n");
+    origin.wait_noted("slow");
+    rig::reset(&client.stream);
+    drop(client);
+    let reset = origin.wait_noted("reset");
+    assert!(reset.contains("ErrorCode(8)"), "CANCEL: {reset}");
+    assert_eq!(rig.get("/").text(), "ok");
+    assert_eq!(origin.connections(), 1);
+}
+
+#[test]
+fn clients_that_read_nothing_do_not_stop_the_others_on_the_connection() {
+    let origin = H2Origin::start(H2::default(), |peer, _| {
+        // Every large response is sent as far as its window goes, and no further.
+        while let Some(asked) = peer.request() {
+            if asked.path == "/large" {
+                peer.begin(asked.stream, Status::OK, b"content-length: 100000000\r\n", false);
+                let body = vec![b'x'; 65_536];
+                let sent = peer.machine.data(asked.stream, &body, false, &mut peer.out);
+                peer.note(format!("large {sent}"));
+                peer.flush();
+            } else {
+                ok(peer, asked.stream, b"ok");
+            }
+        }
+    });
+    let rig = rig(&origin);
+    let mut slow: Vec<_> = (0..20).map(|_| rig.client()).collect();
+    slow.iter_mut().for_each(|client| client.send("GET /large HTTP/1.1\r\nHost: a\r\n\r\n"));
+    origin.wait_count(20);
+    for _ in 0..20 {
+        assert_eq!(rig.get("/").text(), "ok");
+    }
+    assert!(origin.noted().iter().all(|note| note == "large 65536"), "{:?}", origin.noted());
+    assert_eq!(origin.connections(), 1);
+}
+
+#[test]
+fn a_server_that_opens_no_window_stops_its_request_alone() {
+    let origin = H2Origin::start(H2 { stream_window: 0, ..H2::default() }, |peer, _| {
+        while let Came::Head(_) | Came::Whole(_) | Came::Reset(..) | Came::Other = match peer.next() {
+            Came::Whole(asked) => {
+                ok(peer, asked.stream, b"ok");
+                Came::Other
+            }
+            came => came,
+        } {}
+    });
+    let mut options = Options::to(vec![origin.server()]);
+    options.route.timeouts.between_ms = 300;
+    let rig = Rig::with(options);
+    assert_eq!(rig.get("/").text(), "ok");
+    let post = format!("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 100000\r\n\r\n{}", "x".repeat(100_000));
+    assert_eq!(rig.ask(&post).status, 504);
+    assert_eq!(rig.get("/").text(), "ok");
+}
+
+#[test]
+fn floods_end_the_connection_and_cost_their_requests_a_502() {
+    let frame =
+        |kind: u8, payload: &[u8]| [&[0, 0, payload.len() as u8, kind, 0, 0, 0, 0, 0][..], payload].concat();
+    let floods = [
+        ("settings", frame(4, &[0, 3, 0, 0, 0, 100])),
+        ("ping", frame(6, b"12345678")),
+        ("window", [&[0, 0, 4, 8, 0, 0, 0, 0, 0][..], &[0, 0, 0, 1]].concat()),
+    ];
+    let kinds = floods.iter().map(|(name, _)| *name).collect::<Vec<_>>();
+    let origin = H2Origin::start(H2::default(), move |peer, _| {
+        while let Some(asked) = peer.request() {
+            let Some((_, frame)) = floods.iter().find(|(name, _)| asked.path == format!("/{name}")) else {
+                ok(peer, asked.stream, b"ok");
+                continue;
+            };
+            let flood = frame.repeat(1_000);
+            while peer.send_raw(&flood) {}
+            peer.note(format!("ended {}", asked.path));
+            return;
+        }
+    });
+    let rig = rig(&origin);
+    for kind in kinds {
+        let post = format!("POST /{kind} HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n");
+        assert_eq!(rig.ask(&post).status, 502, "{kind}");
+        origin.wait_noted(&format!("ended /{kind}"));
+        assert_eq!(rig.get("/").text(), "ok");
+    }
+}
+
+#[test]
+fn heads_beyond_the_limits_and_interim_ones_without_end_are_502() {
+    let origin = H2Origin::start(H2::default(), |peer, _| {
+        while let Some(asked) = peer.request() {
+            match asked.path.as_str() {
+                "/large" => {
+                    let line = format!("x-large: {}\r\n", "x".repeat(9_000)).repeat(8);
+                    peer.begin(asked.stream, Status::OK, line.as_bytes(), true);
+                }
+                "/many" => peer.begin(asked.stream, Status::OK, "a: b\r\n".repeat(5_000).as_bytes(), true),
+                "/interim" => {
+                    for _ in 0..1_000 {
+                        peer.begin(asked.stream, Status::EARLY_HINTS, b"link: </a>\r\n", false);
+                    }
+                }
+                _ => ok(peer, asked.stream, b"ok"),
+            }
+            peer.flush();
+            peer.machine.release(asked.stream);
+        }
+    });
+    let rig = rig(&origin);
+    for path in ["/large", "/many", "/interim"] {
+        let post = format!("POST {path} HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n");
+        let mut client = rig.client();
+        client.send(&post);
+        let response = client.response(Method::Post).unwrap();
+        assert_eq!(response.status, 502, "{path}");
+        assert_eq!(rig.get("/").text(), "ok", "{path}");
+    }
+}
+
+#[test]
+fn a_server_that_speaks_http_1_and_one_that_says_nothing_are_502_and_504() {
+    let old = Origin::start(|mut caller, _| {
+        caller.send("HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n");
+        caller.raw_until(b"never");
+    });
+    let rig = Rig::with(Options::to(vec![h2rig::server(old.address)]));
+    let refused = rig.ask("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n").refused();
+    assert_eq!(refused, (502, "the upstream speaks HTTP/1 and not HTTP/2".into()));
+    let silent = Origin::start(|mut caller, _| caller.raw_until(b"never"));
+    let mut options = Options::to(vec![h2rig::server(silent.address)]);
+    (options.route.timeouts.head_ms, options.route.timeouts.connect_ms) = (200, 200);
+    let rig = Rig::with(options);
+    let mut clients = [rig.client(), rig.client()];
+    clients
+        .iter_mut()
+        .for_each(|client| client.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n"));
+    // One has the connection, and the other waits for its settings.
+    assert!(clients.iter_mut().all(|client| client.response(Method::Post).unwrap().status == 504));
+    assert_eq!(Rig::with(Options::to(vec![h2rig::server(rig::nobody())])).get("/").status, 502);
+}
+
+#[test]
+fn a_connection_that_its_server_closed_while_it_was_idle_costs_no_request() {
+    let origin = H2Origin::start(H2::default(), |peer, _| {
+        let asked = peer.request().unwrap();
+        ok(peer, asked.stream, b"ok");
+    });
+    let rig = rig(&origin);
+    for _ in 0..20 {
+        assert_eq!(rig.get("/").text(), "ok");
+    }
+    // The second kind: the request has come when the connection breaks.
+    let late = H2Origin::start(H2::default(), |peer, _| {
+        let asked = peer.request().unwrap();
+        ok(peer, asked.stream, b"ok");
+        peer.request();
+    });
+    let rig = Rig::with(Options::to(vec![late.server()]));
+    for _ in 0..20 {
+        assert_eq!(rig.get("/").text(), "ok");
+    }
+    assert_eq!(late.connections(), 20);
+}
+
+#[test]
+fn an_idle_connection_is_closed_in_peace_and_one_that_has_served_enough_takes_no_more() {
+    let origin = H2Origin::start(H2::default(), |peer, _| {
+        while let Some(asked) = peer.request() {
+            ok(peer, asked.stream, b"ok");
+        }
+        peer.note("closed");
+    });
+    let mut options = Options::to(vec![origin.server()]);
+    options.group.keep_alive.idle_ms_max = 50;
+    let rig = Rig::with(options.clone());
+    assert_eq!(rig.get("/").text(), "ok");
+    origin.wait_noted("closed");
+    drop(rig);
+    options.group.keep_alive.requests_max = 2;
+    options.group.keep_alive.idle_ms_max = 60_000;
+    let (rig, before) = (Rig::with(options), origin.connections());
+    (0..6).for_each(|_| assert_eq!(rig.get("/").text(), "ok"));
+    assert_eq!(origin.connections() - before, 3);
+}
+
+#[test]
+fn checks_find_out_over_http_2_who_is_well() {
+    let origin = H2Origin::answering(|asked| (asked.path.clone().into_bytes(), Fields::new()));
+    let ill = H2Origin::start(H2::default(), |peer, _| {
+        while let Some(asked) = peer.request() {
+            let status = if asked.path == "/up" { Status::SERVICE_UNAVAILABLE } else { Status::OK };
+            peer.answer(asked.stream, status, b"", b"ill", &Fields::new());
+        }
+    });
+    let mut options = Options::to(vec![origin.server(), ill.server()]);
+    let probe = Probe::Get { path: "/up".into(), host: None, first: 200, last: 399 };
+    options.group.check = Some(HealthCheck { probe, interval_ms: 20, fall: 1, ..HealthCheck::default() });
+    let rig = Rig::with(options);
+    let began = std::time::Instant::now();
+    while rig.shared.standing(1, 0) != proxy::health::ServerState::Down {
+        assert!(began.elapsed().as_secs() < 20, "the checks find nothing");
+        thread::sleep(std::time::Duration::from_millis(5));
+    }
+    (0..10).for_each(|_| assert_eq!(rig.get("/x").text(), "/x"));
+}

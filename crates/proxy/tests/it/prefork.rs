@@ -1,0 +1,289 @@
+//! Servers that give a process to each connection, and proxies on several threads: a connection that idles belongs to all.
+
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Barrier, Condvar, Mutex, mpsc};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::rig;
+use crate::rig::{Caller, Options, Origin, Rig};
+use http::Method;
+use proxy::options::{HealthCheck, Probe, UpstreamServer};
+use proxy::{Group, GroupOptions, GroupShared, Proxy, RouteOptions};
+
+const GET: &str = "GET / HTTP/1.1\r\nHost: a\r\n\r\n";
+const OK: &str = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
+
+fn serve(mut caller: Caller, _: usize) {
+    while caller.request().is_some() {
+        caller.send(OK);
+    }
+}
+
+/// Runs concurrent clients, each with several requests on one connection. Fails if a request is never answered.
+fn load(rig: &Rig, clients: usize, requests: usize) {
+    thread::scope(|scope| {
+        for _ in 0..clients {
+            scope.spawn(|| {
+                let mut client = rig.client();
+                for _ in 0..requests {
+                    client.send(GET);
+                    assert_eq!(client.response(Method::Get).expect("an answer").text(), "ok");
+                }
+            });
+        }
+    });
+}
+
+#[test]
+fn as_many_clients_as_workers_never_wait_for_idle_connections() {
+    let origin = Origin::prefork(4, serve);
+    let rig = Rig::on(4, Options::to(vec![origin.server()]));
+    // Each round the clients come to other threads.
+    for _ in 0..25 {
+        load(&rig, 4, 10);
+    }
+    // None is opened while one idles; a slow machine may have one closed for another now and then.
+    assert!(origin.connections() < 25, "{}", origin.connections());
+}
+
+#[test]
+fn more_clients_than_workers_are_all_served() {
+    let origin = Origin::prefork(2, serve);
+    let rig = Rig::on(3, Options::to(vec![origin.server()]));
+    load(&rig, 8, 20);
+}
+
+#[test]
+fn threads_use_each_others_connections() {
+    let origin = Origin::answering(OK);
+    let rig = Rig::on(4, Options::to(vec![origin.server()]));
+    for _ in 0..60 {
+        // Not to be repeated, so that no connection may be found dead.
+        let post = "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\nhi";
+        assert_eq!((rig.get("/").text(), rig.ask(post).text()), ("ok".into(), "ok".into()));
+    }
+    assert_eq!(origin.connections(), 1);
+}
+
+#[test]
+fn connections_are_counted_over_all_threads() {
+    let together = Arc::new(Barrier::new(12));
+    let origin = Origin::start(move |mut caller, _| {
+        while caller.request().is_some() {
+            together.wait();
+            caller.send(OK);
+        }
+    });
+    let mut options = Options::to(vec![origin.server()]);
+    options.group.keep_alive.idle_max = 3;
+    let rig = Rig::on(4, options);
+    load(&rig, 12, 1);
+    assert_eq!(origin.connections(), 12);
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while origin.open() > 3 {
+        assert!(Instant::now() < deadline, "{} are open", origin.open());
+        thread::sleep(Duration::from_millis(10));
+    }
+}
+
+#[test]
+fn groups_that_ask_the_same_server_share_its_connections() {
+    struct Both(Proxy, Proxy);
+
+    impl net::Service for Both {
+        async fn serve(&self, x: &mut net::Exchange<'_>) -> Result<(), net::Fault> {
+            let proxy = if x.request().path() == b"/a" { &self.0 } else { &self.1 };
+            proxy.serve(x).await
+        }
+
+        fn log(&self, _: &net::RequestRecord<'_>) {}
+    }
+
+    let origin = Origin::prefork(1, serve);
+    let a = GroupShared::new(GroupOptions::to(vec![origin.server()])).unwrap();
+    let b =
+        GroupShared::after(GroupOptions::to(vec![origin.server()]), &[], std::slice::from_ref(&a)).unwrap();
+    let (both, route) = ((a.clone(), b), Arc::new(RouteOptions::default()));
+    let to = move |core: &net::Core, shared: &Arc<GroupShared>| Group::new(core, shared).proxy(&route, None);
+    let rig = Rig::serving(2, a, move |core, _| Both(to(core, &both.0), to(core, &both.1)));
+    for _ in 0..20 {
+        assert_eq!((rig.get("/a").text(), rig.get("/b").text()), ("ok".into(), "ok".into()));
+    }
+    assert_eq!(origin.connections(), 1);
+}
+
+#[test]
+fn a_check_does_not_find_a_server_ill_whose_workers_all_hold_idle_connections() {
+    let origin = Origin::prefork(1, |mut caller, _| {
+        while let Some(request) = caller.request() {
+            let checked = request.starts_with(b"GET /health ");
+            caller.send(if checked { "HTTP/1.1 200 Well\r\nContent-Length: 0\r\n\r\n" } else { OK });
+        }
+    });
+    let mut options = Options::to(vec![origin.server()]);
+    let probe = Probe::Get { path: "/health".into(), host: None, first: 200, last: 200 };
+    options.group.check =
+        Some(HealthCheck { probe, interval_ms: 20, timeout_ms: 5_000, fall: 1, ..HealthCheck::default() });
+    let rig = Rig::on(2, options);
+    let deadline = Instant::now() + Duration::from_secs(30);
+    // A request after each check keeps the only worker.
+    while origin.seen().matches("GET /health ").count() < 5 {
+        assert!(Instant::now() < deadline, "no checks come through");
+        assert_eq!(rig.get("/").text(), "ok");
+    }
+    assert_eq!(rig.shared.standing(0, 1), proxy::health::ServerState::Up);
+}
+
+#[test]
+fn a_server_that_accepts_one_connection_in_each_turn_keeps_its_connections() {
+    // One thread: in each turn it accepts one connection, and answers a request of each that it has.
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let server = rig::server(listener.local_addr().unwrap());
+    let accepted = Arc::new(AtomicUsize::new(0));
+    let count = accepted.clone();
+    thread::spawn(move || {
+        listener.set_nonblocking(true).unwrap();
+        let mut connections: Vec<TcpStream> = Vec::new();
+        loop {
+            if let Ok((stream, _)) = listener.accept() {
+                stream.set_nonblocking(true).unwrap();
+                count.fetch_add(1, Ordering::SeqCst);
+                connections.push(stream);
+            }
+            connections.retain_mut(|stream| match stream.read(&mut [0; 4096]) {
+                Ok(0) => false,
+                Ok(_) => {
+                    thread::sleep(Duration::from_micros(20));
+                    stream.write_all(OK.as_bytes()).is_ok()
+                }
+                Err(error) => error.kind() == std::io::ErrorKind::WouldBlock,
+            });
+        }
+    });
+    let rig = Rig::on(1, Options::to(vec![server]));
+    load(&rig, 1, 20);
+    load(&rig, 400, 20);
+    let accepted = accepted.load(Ordering::SeqCst);
+    assert!(accepted < 700, "{accepted}");
+}
+
+/// Three threads that each serve one connection until it ends, in the order in which the kernel hands them out. The
+/// body of each response is its number.
+fn three_workers() -> (UpstreamServer, Arc<AtomicUsize>) {
+    let listener = Arc::new(TcpListener::bind("127.0.0.1:0").unwrap());
+    let server = rig::server(listener.local_addr().unwrap());
+    let answers = Arc::new(AtomicUsize::new(0));
+    for _ in 0..3 {
+        let (listener, answers) = (listener.clone(), answers.clone());
+        thread::spawn(move || {
+            for stream in listener.incoming().flatten() {
+                let mut caller = Caller::new(stream, Arc::default());
+                while caller.request().is_some() {
+                    thread::sleep(Duration::from_millis(1));
+                    let number = answers.fetch_add(1, Ordering::SeqCst).to_string();
+                    caller.send(&format!(
+                        "HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{number}",
+                        number.len()
+                    ));
+                }
+            }
+        });
+    }
+    (server, answers)
+}
+
+#[test]
+fn no_client_is_overtaken_by_all_others_where_they_are_more_than_the_workers() {
+    let (server, answers) = three_workers();
+    let rig = Rig::on(1, Options::to(vec![server]));
+    // How many were answered while one request waited, at most.
+    let longest = AtomicUsize::new(0);
+    let clients = |requests: usize| {
+        thread::scope(|scope| {
+            for _ in 0..30 {
+                scope.spawn(|| {
+                    let mut client = rig.client();
+                    for _ in 0..requests {
+                        client.send(GET);
+                        let sent = answers.load(Ordering::SeqCst);
+                        let response = client.response(Method::Get).expect("an answer");
+                        let number: usize = response.text().parse().expect("a number");
+                        longest.fetch_max(number.saturating_sub(sent), Ordering::SeqCst);
+                    }
+                });
+            }
+        });
+    };
+    // At first the proxy does not know the number of workers.
+    clients(20);
+    longest.store(0, Ordering::SeqCst);
+    clients(100);
+    assert_eq!(answers.load(Ordering::SeqCst), 30 * (20 + 100));
+    assert!(longest.load(Ordering::SeqCst) <= 100, "one waited for {longest:?} others");
+}
+
+#[test]
+fn a_server_that_is_busy_and_takes_every_connection_keeps_its_connections() {
+    for stall_at in [usize::MAX, 11] {
+        busy(stall_at);
+    }
+}
+
+fn busy(stall_at: usize) {
+    // One thread answers everybody, a request each millisecond, in their order; once it stands still for a while.
+    let (ask, asked) = mpsc::channel::<mpsc::Sender<()>>();
+    thread::spawn(move || {
+        for (number, turn) in asked.into_iter().enumerate() {
+            thread::sleep(Duration::from_millis(if number == stall_at { 300 } else { 1 }));
+            let _ = turn.send(());
+        }
+    });
+    let origin = Origin::start(move |mut caller, _| {
+        let (turn, mine) = mpsc::channel();
+        while caller.request().is_some() {
+            ask.send(turn.clone()).unwrap();
+            mine.recv().unwrap();
+            caller.send(OK);
+        }
+    });
+    let rig = Rig::on(2, Options::to(vec![origin.server()]));
+    // The proxy learns how fast the server is, and then meets a hundred clients at once.
+    load(&rig, 1, 10);
+    load(&rig, 100, 8);
+    assert!(origin.connections() < 300, "{}", origin.connections());
+}
+
+#[test]
+fn connections_are_kept_though_some_requests_are_slow() {
+    let over = Arc::new((Mutex::new(false), Condvar::new()));
+    let theirs = over.clone();
+    let origin = Origin::start(move |mut caller, _| {
+        while let Some(request) = caller.request() {
+            if request.starts_with(b"GET /slow ") {
+                let (over, reported) = &*theirs;
+                drop(reported.wait_while(over.lock().unwrap(), |over| !*over).unwrap());
+            }
+            caller.send(OK);
+        }
+    });
+    let rig = Rig::on(2, Options::to(vec![origin.server()]));
+    assert_eq!(rig.get("/").text(), "ok");
+    let slow: Vec<_> = (0..4)
+        .map(|_| {
+            let mut client = rig.client();
+            client.send("GET /slow HTTP/1.1\r\nHost: a\r\n\r\n");
+            client
+        })
+        .collect();
+    load(&rig, 2, 2_000);
+    // Some connections are closed, because the proxy cannot know at first why the slow requests wait, but not all the time.
+    assert!(origin.connections() < 1_000, "{}", origin.connections());
+    *over.0.lock().unwrap() = true;
+    over.1.notify_all();
+    for mut client in slow {
+        assert_eq!(client.response(Method::Get).expect("an answer").text(), "ok");
+    }
+}

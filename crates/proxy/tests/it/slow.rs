@@ -1,0 +1,41 @@
+//! Clients that read slowly, but read: no timeout cuts them off.
+
+use std::sync::Arc;
+
+use crate::rig::{Origin, Rig};
+use crate::slow_client::read_slowly_then_all;
+use net::{Exchange, Fault, RequestRecord};
+use proxy::{GroupShared, Proxy};
+
+/// More than sockets take.
+const BODY_BYTES: usize = 20 << 20;
+const TIMEOUT_MS: u64 = 3_000;
+
+/// A proxy whose clients have little time.
+struct Hurried(Proxy);
+
+impl net::Service for Hurried {
+    async fn serve(&self, exchange: &mut Exchange<'_>) -> Result<(), Fault> {
+        exchange.set_timeouts(60_000, TIMEOUT_MS);
+        self.0.serve(exchange).await
+    }
+
+    fn log(&self, _: &RequestRecord<'_>) {}
+}
+
+#[test]
+fn a_client_that_reads_little_but_steadily_gets_a_whole_response() {
+    let origin = Origin::start(|mut caller, _| {
+        while caller.request().is_some() {
+            caller.send(&format!("HTTP/1.1 200 OK\r\nContent-Length: {BODY_BYTES}\r\n\r\n"));
+            caller.send_bytes(&vec![b'x'; BODY_BYTES]);
+        }
+    });
+    let shared = GroupShared::new(proxy::GroupOptions::to(vec![origin.server()])).unwrap();
+    let route = Arc::new(proxy::RouteOptions::default());
+    let hurried = move |core: &net::Core, shared: &Arc<GroupShared>| {
+        Hurried(proxy::Group::new(core, shared).proxy(&route, None))
+    };
+    let rig = Rig::serving(1, shared, hurried);
+    assert_eq!(read_slowly_then_all(rig.address, "/", TIMEOUT_MS), BODY_BYTES);
+}

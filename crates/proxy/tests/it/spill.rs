@@ -1,0 +1,98 @@
+//! Slow clients hold no upstream connection: what they do not take waits in temporary files.
+
+use std::sync::Arc;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use crate::rig::{Options, Origin, Rig};
+use http::Method;
+use net::{SpillQuota, SpillStore};
+
+/// More than sockets take.
+const BODY_BYTES: usize = 20 << 20;
+
+/// An upstream server that answers one request at a time.
+fn origin(framing: &'static str) -> Origin {
+    Origin::start(move |mut caller, _| {
+        let body: Vec<u8> = (0..BODY_BYTES).map(|at| (at % 251) as u8).collect();
+        while let Some(request) = caller.request() {
+            if !request.starts_with(b"GET /much") {
+                caller.send("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
+                continue;
+            }
+            caller.send(framing);
+            if framing.contains("chunked") {
+                for piece in body.chunks(1 << 20) {
+                    caller.send(&format!("{:x}\r\n", piece.len()));
+                    caller.send_bytes(piece);
+                    caller.send("\r\n");
+                }
+                caller.send("0\r\nX-Last: yes\r\n\r\n");
+            } else {
+                caller.send_bytes(&body);
+            }
+        }
+    })
+}
+
+fn spilling(origin: &Origin, bytes_max: u64) -> (Rig, Arc<SpillQuota>) {
+    let store = SpillStore::new(&std::env::temp_dir(), u64::MAX);
+    let quota = SpillQuota::new(&store, bytes_max).unwrap();
+    let mut server = origin.server();
+    server.connections_max = 1;
+    let mut options = Options::to(vec![server]);
+    options.route.timeouts.queue_ms = 20_000;
+    (Rig::spilling(options, Some(quota.clone())), quota)
+}
+
+fn until(what: &str, is_so: impl Fn() -> bool) {
+    let since = Instant::now();
+    while !is_so() {
+        assert!(since.elapsed() < Duration::from_secs(60), "never: {what}");
+        sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn slow_readers_hold_no_upstream_connection() {
+    for framing in [
+        "HTTP/1.1 200 OK\r\nContent-Length: 20971520\r\n\r\n",
+        "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n",
+    ] {
+        let origin = origin(framing);
+        let (rig, quota) = spilling(&origin, u64::MAX);
+        let mut readers: Vec<_> = (0..6)
+            .map(|_| {
+                let mut client = rig.client();
+                client.send("GET /much HTTP/1.1\r\nHost: site.test\r\n\r\n");
+                client
+            })
+            .collect();
+        // Behind all of them, on the one connection that there may be.
+        assert_eq!(rig.get("/").text(), "ok");
+        assert!(quota.used() > 6 << 20);
+        // Others have their turns while much is sent.
+        readers.truncate(3);
+        for mut reader in readers {
+            let response = reader.response(Method::Get).unwrap();
+            assert_eq!(response.body.len(), BODY_BYTES);
+            assert!(response.body.iter().enumerate().all(|(at, byte)| *byte == (at % 251) as u8));
+            assert_eq!(response.trailers.contains("X-Last"), framing.contains("chunked"));
+        }
+        until("all space is free", || quota.used() == 0);
+    }
+}
+
+#[test]
+fn beyond_its_quota_the_upstream_waits_for_its_client() {
+    let origin = origin("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n");
+    let (rig, quota) = spilling(&origin, 1 << 20);
+    let mut reader = rig.client();
+    reader.send("GET /much HTTP/1.1\r\nHost: site.test\r\n\r\n");
+    until("a full file", || quota.used() > 512 * 1024);
+    assert!(quota.used() <= 1 << 20);
+    let response = reader.response(Method::Get).unwrap();
+    assert!(response.body.iter().enumerate().all(|(at, byte)| *byte == (at % 251) as u8));
+    assert_eq!(response.body.len(), BODY_BYTES);
+    until("all space is free", || quota.used() == 0);
+}

@@ -1,0 +1,330 @@
+//! TLS to upstream servers, with a certificate authority made for the test.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use crate::rig;
+use crate::rig::{Options, Rig};
+use proxy::options::{GroupOptions, HealthCheck, Probe, Tls, UpstreamAddress, UpstreamServer};
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, ExtendedKeyUsagePurpose, IsCa, KeyPair};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::server::WebPkiClientVerifier;
+use rustls::{HandshakeKind, RootCertStore, ServerConfig, ServerConnection, StreamOwned};
+
+/// A certificate authority, and what it has signed.
+struct Authority {
+    issuer: CertifiedIssuer<'static, KeyPair>,
+}
+
+impl Authority {
+    fn new() -> Authority {
+        let mut params = CertificateParams::new(Vec::new()).unwrap();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        Authority { issuer: CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap() }
+    }
+
+    fn pem(&self) -> Vec<u8> {
+        self.issuer.pem().into_bytes()
+    }
+
+    /// Certificate and key for a name, as PEM.
+    fn sign(&self, name: &str, purpose: ExtendedKeyUsagePurpose) -> (Vec<u8>, Vec<u8>) {
+        let mut params = CertificateParams::new(vec![name.to_owned()]).unwrap();
+        params.extended_key_usages = vec![purpose];
+        let key = KeyPair::generate().unwrap();
+        let certificate = params.signed_by(&key, &self.issuer).unwrap();
+        (certificate.pem().into_bytes(), key.serialize_pem().into_bytes())
+    }
+}
+
+/// A TLS server that answers every request with the name it was asked for.
+struct Secure {
+    address: SocketAddr,
+    connections: Arc<AtomicUsize>,
+    resumed: Arc<AtomicUsize>,
+}
+
+impl Secure {
+    fn start(authority: &Authority, name: &str, asks_who: bool) -> Secure {
+        let (certificate, key) = authority.sign(name, ExtendedKeyUsagePurpose::ServerAuth);
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let builder = ServerConfig::builder_with_provider(provider.clone())
+            .with_safe_default_protocol_versions()
+            .unwrap();
+        let builder = if asks_who {
+            let mut roots = RootCertStore::empty();
+            roots.add(CertificateDer::from_pem_slice(&authority.pem()).unwrap()).unwrap();
+            let verifier =
+                WebPkiClientVerifier::builder_with_provider(roots.into(), provider).build().unwrap();
+            builder.with_client_cert_verifier(verifier)
+        } else {
+            builder.with_no_client_auth()
+        };
+        let chain = vec![CertificateDer::from_pem_slice(&certificate).unwrap()];
+        let key = PrivateKeyDer::from_pem_slice(&key).unwrap();
+        let config = Arc::new(builder.with_single_cert(chain, key).unwrap());
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let (connections, resumed): (Arc<AtomicUsize>, Arc<AtomicUsize>) = Default::default();
+        let (count, again) = (connections.clone(), resumed.clone());
+        std::thread::spawn(move || {
+            for stream in listener.incoming().flatten() {
+                let (config, count, again) = (config.clone(), count.clone(), again.clone());
+                std::thread::spawn(move || serve(config, stream, &count, &again));
+            }
+        });
+        Secure { address, connections, resumed }
+    }
+
+    fn options(&self, tls: Tls) -> Options {
+        let at = UpstreamAddress::Tcp { host: self.address.ip().to_string(), port: self.address.port() };
+        Options::to(vec![UpstreamServer { tls: Some(tls), ..UpstreamServer::at(at) }])
+    }
+}
+
+fn serve(config: Arc<ServerConfig>, stream: TcpStream, count: &AtomicUsize, resumed: &AtomicUsize) {
+    let mut stream = StreamOwned::new(ServerConnection::new(config).unwrap(), stream);
+    let mut request = Vec::new();
+    let (mut first, mut waits) = (true, true);
+    loop {
+        let mut piece = [0; 4096];
+        match stream.read(&mut piece) {
+            Ok(len) if len > 0 => request.extend_from_slice(&piece[..len]),
+            _ => return,
+        }
+        // One that takes its time: what is sent meanwhile fills every buffer on the way.
+        let late = request.starts_with(b"POST /late");
+        if late && std::mem::take(&mut waits) {
+            std::thread::sleep(std::time::Duration::from_millis(500));
+        }
+        if std::mem::take(&mut first) {
+            count.fetch_add(1, Ordering::SeqCst);
+            let again = stream.conn.handshake_kind() == Some(HandshakeKind::Resumed);
+            resumed.fetch_add(usize::from(again), Ordering::SeqCst);
+        }
+        // One that has heard enough, and does not listen any more.
+        if request.starts_with(b"POST /early") {
+            // Until everything on the way to it is full.
+            std::thread::sleep(std::time::Duration::from_millis(200));
+            let _ = stream.write_all(b"HTTP/1.1 413 Content Too Large\r\nContent-Length: 6\r\n\r\nenough");
+            return;
+        }
+        // Its body ends as its head does.
+        if request.ends_with(if late { b"x\r\n\r\n" } else { b"\r\n\r\n" }) {
+            let asked = stream.conn.server_name().unwrap_or("nobody").to_owned();
+            let closes = request.starts_with(b"GET /close");
+            let large = request.starts_with(b"GET /large");
+            let more = request.starts_with(b"GET /more");
+            request.clear();
+            let body = if large { "x".repeat(3_000_000) } else { asked };
+            let length = if closes { String::new() } else { format!("Content-Length: {}\r\n", body.len()) };
+            let mut response = format!("HTTP/1.1 200 OK\r\n{length}\r\n{body}");
+            if more {
+                // The response fills a record and a buffer exactly; bytes that no request asked for follow it.
+                let body = "x".repeat(16 * 1024 - "HTTP/1.1 200 OK\r\nContent-Length: 16341\r\n\r\n".len());
+                response = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{body}", body.len());
+                response.push_str("HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nevil");
+            }
+            if stream.write_all(response.as_bytes()).is_err() {
+                return;
+            }
+            if closes {
+                stream.conn.send_close_notify();
+                let _ = stream.flush();
+                return;
+            }
+        }
+    }
+}
+
+#[test]
+fn a_server_that_does_not_offer_http_2_is_not_asked_over_it() {
+    let authority = Authority::new();
+    let origin = Secure::start(&authority, "origin.test", false);
+    let tls = Tls { name: Some("origin.test".into()), roots_pem: Some(authority.pem()), ..Tls::default() };
+    let mut options = origin.options(tls);
+    options.group.servers[0].http2 = true;
+    let refused = Rig::with(options).get("/").refused();
+    assert_eq!(refused, (502, "the upstream does not offer HTTP/2 (ALPN)".into()));
+}
+
+#[test]
+fn a_trusted_server_is_asked_by_name_and_its_connection_kept() {
+    let authority = Authority::new();
+    let secure = Secure::start(&authority, "app.test", false);
+    let tls = Tls { name: Some("app.test".into()), roots_pem: Some(authority.pem()), ..Tls::default() };
+    let rig = Rig::with(secure.options(tls));
+    for _ in 0..20 {
+        assert_eq!(rig.get("/").text(), "app.test");
+    }
+    assert_eq!(secure.connections.load(Ordering::SeqCst), 1);
+    assert_eq!(rig.get("/large").body.len(), 3_000_000);
+    // A body that ends with the connection is complete only after a TLS `close_notify`.
+    assert_eq!(rig.get("/close").text(), "app.test");
+    assert_eq!(secure.connections.load(Ordering::SeqCst), 1);
+}
+
+#[test]
+fn a_connection_that_says_more_than_was_asked_is_not_used_again() {
+    let authority = Authority::new();
+    let secure = Secure::start(&authority, "app.test", false);
+    let tls = Tls { name: Some("app.test".into()), roots_pem: Some(authority.pem()), ..Tls::default() };
+    let rig = Rig::with(secure.options(tls));
+    for number in 1..=5 {
+        let body = rig.get("/more").body;
+        assert!(body.iter().all(|&byte| byte == b'x') && body.len() > 16_000, "{}", body.escape_ascii());
+        assert_eq!(secure.connections.load(Ordering::SeqCst), number);
+    }
+    assert_eq!(rig.get("/").text(), "app.test");
+}
+
+#[test]
+fn a_body_of_any_size_arrives_whole_at_a_server_that_takes_its_time() {
+    let authority = Authority::new();
+    let secure = Secure::start(&authority, "app.test", false);
+    let tls = Tls { name: Some("app.test".into()), roots_pem: Some(authority.pem()), ..Tls::default() };
+    let mut options = secure.options(tls);
+    options.route.timeouts.head_ms = 10_000;
+    options.group.ejection = None;
+    let rig = Rig::with(options);
+    // Whatever fits into the sockets on the way: one of these ends where they are full.
+    let clients: Vec<_> = (1..=120)
+        .map(|step| {
+            let mut client = rig.client();
+            std::thread::spawn(move || {
+                let mut body = vec![b'x'; step * 40_000];
+                body.extend_from_slice(b"\r\n\r\n");
+                let len = body.len();
+                client.send(&format!("POST /late HTTP/1.1\r\nHost: a\r\nContent-Length: {len}\r\n\r\n"));
+                client.send_bytes(&body);
+                (len, client.response(http::Method::Post).unwrap().status)
+            })
+        })
+        .collect();
+    let answers: Vec<_> = clients.into_iter().map(|client| client.join().unwrap()).collect();
+    let failed: Vec<_> = answers.iter().filter(|(_, status)| *status != 200).collect();
+    assert!(failed.is_empty(), "{failed:?}");
+}
+
+#[test]
+fn what_a_server_says_before_it_closes_upon_a_body_is_not_lost() {
+    let authority = Authority::new();
+    let secure = Secure::start(&authority, "app.test", false);
+    let tls = Tls { name: Some("app.test".into()), roots_pem: Some(authority.pem()), ..Tls::default() };
+    let rig = Rig::with(secure.options(tls));
+    for _ in 0..5 {
+        let mut client = rig.client();
+        client.send("POST /early HTTP/1.1\r\nHost: a\r\nContent-Length: 90000000\r\n\r\n");
+        let mut writer = client.stream.try_clone().unwrap();
+        std::thread::spawn(move || {
+            let body = vec![b'x'; 100_000];
+            while writer.write_all(&body).is_ok() {}
+        });
+        let response = client.response(http::Method::Post).unwrap();
+        assert_eq!((response.status, response.text().as_str()), (413, "enough"));
+    }
+}
+
+#[test]
+fn sessions_are_resumed() {
+    let authority = Authority::new();
+    let secure = Secure::start(&authority, "app.test", false);
+    let tls = Tls { name: Some("app.test".into()), roots_pem: Some(authority.pem()), ..Tls::default() };
+    let mut options = secure.options(tls);
+    options.group.keep_alive.idle_max = 0;
+    let rig = Rig::with(options);
+    for _ in 0..10 {
+        assert_eq!(rig.get("/").text(), "app.test");
+    }
+    assert_eq!(secure.connections.load(Ordering::SeqCst), 10);
+    assert_eq!(secure.resumed.load(Ordering::SeqCst), 9);
+}
+
+#[test]
+fn whoever_cannot_show_who_he_is_gets_no_request() {
+    let (authority, stranger) = (Authority::new(), Authority::new());
+    let secure = Secure::start(&authority, "app.test", false);
+    let trusting = |name: &str, roots: &Authority| Tls {
+        name: Some(name.into()),
+        roots_pem: Some(roots.pem()),
+        ..Tls::default()
+    };
+    for (tls, reason) in [
+        (trusting("app.test", &stranger), "the certificate's issuer is not trusted"),
+        (trusting("other.test", &authority), "the certificate is for another name"),
+        // The name is the address, and the system's authorities have not signed it.
+        (Tls::default(), "the certificate's issuer is not trusted"),
+    ] {
+        let rig = Rig::with(secure.options(tls));
+        assert_eq!(rig.get("/").refused(), (502, reason.into()));
+    }
+    assert_eq!(secure.connections.load(Ordering::SeqCst), 0);
+    let anybody = Tls { insecure: true, name: Some("x.test".into()), ..Tls::default() };
+    assert_eq!(Rig::with(secure.options(anybody)).get("/").text(), "x.test");
+}
+
+#[test]
+fn a_server_may_ask_who_we_are() {
+    let authority = Authority::new();
+    let secure = Secure::start(&authority, "app.test", true);
+    let mut tls = Tls { name: Some("app.test".into()), roots_pem: Some(authority.pem()), ..Tls::default() };
+    assert_eq!(Rig::with(secure.options(tls.clone())).get("/").status, 502);
+    tls.identity_pem = Some(authority.sign("proxy.test", ExtendedKeyUsagePurpose::ClientAuth));
+    assert_eq!(Rig::with(secure.options(tls)).get("/").text(), "app.test");
+}
+
+#[test]
+fn no_tls_where_tls_is_expected() {
+    let plain = rig::Origin::start(|mut caller, _| caller.send("HTTP/1.1 400 Bad Request\r\n\r\n"));
+    let tls = Tls { insecure: true, ..Tls::default() };
+    let rig = Rig::with(Options::to(vec![UpstreamServer { tls: Some(tls), ..plain.server() }]));
+    assert_eq!(rig.get("/").refused(), (502, "the server does not speak TLS".into()));
+}
+
+#[test]
+fn certificates_that_cannot_be_read_are_errors_at_once() {
+    let broken = |tls: Tls| {
+        let at = UpstreamAddress::Tcp { host: "127.0.0.1".into(), port: 1 };
+        proxy::GroupShared::new(GroupOptions::to(vec![UpstreamServer {
+            tls: Some(tls),
+            ..UpstreamServer::at(at)
+        }]))
+        .unwrap_err()
+    };
+    let error = broken(Tls { roots_pem: Some(b"nothing".to_vec()), ..Tls::default() });
+    assert_eq!(error, "https://127.0.0.1:1: there is no certificate in the PEM text");
+    let error = broken(Tls { name: Some("not a name".into()), ..Tls::default() });
+    assert!(error.contains("`not a name`"), "{error}");
+}
+
+#[test]
+fn checks_shake_hands_too() {
+    let (authority, stranger) = (Authority::new(), Authority::new());
+    let secure = Secure::start(&authority, "app.test", false);
+    let tls = Tls { name: Some("app.test".into()), roots_pem: Some(stranger.pem()), ..Tls::default() };
+    let mut options = secure.options(tls);
+    options.group.check =
+        Some(HealthCheck { probe: Probe::Connect, interval_ms: 1, fall: 1, ..HealthCheck::default() });
+    let rig = Rig::with(options);
+    for _ in 0..5_000 {
+        if rig.get("/").status == 503 {
+            return;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+    panic!("a server that is not who it says it is was never taken out");
+}
+
+#[test]
+fn a_connection_is_taken_over_with_its_session() {
+    let authority = Authority::new();
+    let origin = Secure::start(&authority, "127.0.0.1", false);
+    let rig = Rig::on(4, origin.options(Tls { roots_pem: Some(authority.pem()), ..Tls::default() }));
+    for _ in 0..40 {
+        assert_eq!(rig.get("/").status, 200);
+    }
+    assert_eq!(origin.connections.load(Ordering::SeqCst), 1);
+}

@@ -1,0 +1,174 @@
+//! Changes of protocol: tunnels, WebSocket among them.
+
+use crate::rig::{Client, Options, Origin, Rig};
+use http::Method;
+
+const ASK: &str = "GET /chat HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
+                   Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n";
+const SWITCH: &str = "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
+                      Sec-WebSocket-Accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=\r\n\r\n";
+
+/// Switches protocols and sends everything back, until the end.
+fn echo() -> Origin {
+    Origin::start(|mut caller, _| {
+        let head = caller.head().unwrap();
+        assert!(head.contains("\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"), "{head}");
+        caller.send(SWITCH);
+        while let Some(bytes) = caller.raw() {
+            caller.send_bytes(&bytes);
+        }
+    })
+}
+
+fn upgraded(rig: &Rig) -> Client {
+    let mut client = rig.client();
+    client.send(ASK);
+    let response = client.response(Method::Get).unwrap();
+    assert_eq!(
+        response.head.lines().collect::<Vec<_>>(),
+        [
+            "HTTP/1.1 101 Switching Protocols",
+            "Connection: Upgrade",
+            "Upgrade: websocket",
+            "Sec-WebSocket-Accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=",
+        ]
+    );
+    client
+}
+
+#[test]
+fn a_web_socket_echoes() {
+    let origin = echo();
+    let rig = Rig::to(&origin);
+    let mut client = upgraded(&rig);
+    // A masked text frame, as RFC 6455 section 5.7 shows it, and frames of other sizes.
+    let frame = b"\x81\x85\x37\xfa\x21\x3d\x7f\x9f\x4d\x51\x58";
+    for _ in 0..100 {
+        client.send_bytes(frame);
+        assert_eq!(client.raw(frame.len()), frame);
+    }
+    let large: Vec<u8> = (0..5_000_000u32).map(|n| (n % 251) as u8).collect();
+    let mut writer = client.stream.try_clone().unwrap();
+    let sent = large.clone();
+    let sender = std::thread::spawn(move || {
+        use std::io::Write;
+        writer.write_all(&sent).unwrap();
+    });
+    assert!(client.raw(large.len()) == large);
+    sender.join().unwrap();
+    // The client's end goes through, and the server's comes back.
+    client.shutdown_write();
+    assert_eq!(client.rest(), (Vec::new(), true));
+}
+
+#[test]
+fn bytes_that_come_early_are_not_lost() {
+    // The server's first frame comes with its 101, the client's with its request.
+    let origin = Origin::start(|mut caller, _| {
+        caller.head().unwrap();
+        caller.send(&format!("{SWITCH}welcome"));
+        caller.raw_until(b"hello");
+        caller.send("bye");
+    });
+    let rig = Rig::to(&origin);
+    let mut client = rig.client();
+    client.send(&format!("{ASK}hello"));
+    assert_eq!(client.response(Method::Get).unwrap().status, 101);
+    assert_eq!(client.rest(), (b"welcomebye".to_vec(), true));
+}
+
+#[test]
+fn each_side_may_end_first() {
+    let origin = Origin::start(|mut caller, _| {
+        caller.head().unwrap();
+        caller.send(SWITCH);
+        caller.stream.shutdown(std::net::Shutdown::Write).unwrap();
+        // It still listens: what the client says last arrives.
+        caller.raw_until(b"last words");
+    });
+    let rig = Rig::to(&origin);
+    let mut client = upgraded(&rig);
+    assert_eq!(client.rest(), (Vec::new(), true));
+    client.send("last words");
+    client.shutdown_write();
+    origin.wait_seen("last words");
+}
+
+#[test]
+fn what_the_client_says_last_arrives_however_slowly_it_is_read() {
+    const BYTES: usize = 50_000_000;
+    let (reported, read) = std::sync::mpsc::channel();
+    let reported = std::sync::Mutex::new(reported);
+    let origin = Origin::start(move |mut caller, _| {
+        caller.head().unwrap();
+        caller.send(SWITCH);
+        caller.stream.shutdown(std::net::Shutdown::Write).unwrap();
+        let mut len = 0;
+        while let Some(bytes) = caller.raw() {
+            // Slower than the client, so that the end of that is seen before all of it has gone through.
+            std::thread::sleep(std::time::Duration::from_millis(1));
+            len += bytes.len();
+        }
+        reported.lock().unwrap().send(len).unwrap();
+    });
+    let rig = Rig::to(&origin);
+    let mut client = upgraded(&rig);
+    assert_eq!(client.rest(), (Vec::new(), true));
+    client.send_bytes(&vec![b'x'; BYTES]);
+    client.shutdown_write();
+    assert_eq!(read.recv().unwrap(), BYTES);
+}
+
+#[test]
+fn a_silent_tunnel_ends() {
+    let origin = echo();
+    let mut options = Options::to(vec![origin.server()]);
+    options.route.timeouts.tunnel_ms = 100;
+    let rig = Rig::with(options);
+    let mut client = upgraded(&rig);
+    assert_eq!(client.rest().0, b"");
+}
+
+#[test]
+fn a_server_may_decline() {
+    let origin = Origin::answering("HTTP/1.1 426 Upgrade Required\r\nContent-Length: 2\r\n\r\nno");
+    let rig = Rig::to(&origin);
+    let mut client = rig.client();
+    for _ in 0..2 {
+        client.send(ASK);
+        let response = client.response(Method::Get).unwrap();
+        assert_eq!((response.status, response.text().as_str()), (426, "no"));
+    }
+    assert_eq!(origin.connections(), 1);
+}
+
+#[test]
+fn protocols_that_are_not_allowed_are_not_asked_for() {
+    let origin = Origin::mirror();
+    let rig = Rig::to(&origin);
+    let seen = rig.ask(&ASK.replace("websocket", "h2c"));
+    assert!(seen.status == 200 && !seen.text().contains("Upgrade"), "{}", seen.text());
+    let mut options = Options::to(vec![origin.server()]);
+    options.route.upgrades = vec!["h2c".into()];
+    let seen = Rig::with(options).ask(&ASK.replace("websocket", "h2c"));
+    assert!(seen.status == 200 && !seen.text().contains("Upgrade"), "{}", seen.text());
+}
+
+#[test]
+fn an_upstream_switches_to_what_was_asked_for_or_not_at_all() {
+    for (answer, wanted) in
+        [("websocket", 101), ("WebSocket", 101), ("websocket, h2c", 502), ("h2c", 502), ("", 502)]
+    {
+        let switch =
+            format!("HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: {answer}\r\n\r\n");
+        let origin = Origin::start(move |mut caller, _| {
+            caller.head();
+            caller.send(&switch);
+            caller.rest();
+        });
+        let rig = Rig::to(&origin);
+        let mut client = rig.client();
+        client.send(ASK);
+        assert_eq!(client.response(Method::Get).unwrap().status, wanted, "{answer:?}");
+    }
+}
