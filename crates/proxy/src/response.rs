@@ -76,18 +76,18 @@ impl ResponseRules {
             Some(_) => NameSet::FRAMING.or(REWRITTEN),
             None => NameSet::FRAMING,
         };
-        let passes =
-            |name: &[u8]| !is_named(named, name) && !(self.removes && is_edited(&self.options.edits, name));
+        let is_left_out =
+            |name: &[u8]| is_named(named, name) || (self.removes && is_edited(&self.options.edits, name));
         let passing = head.fields.iter().filter(|field| {
             let name = || field.name.of(bytes);
             !dropped.has(field.id)
                 && (field.id != Name::Other || !http::is_internal(name()))
-                && ((named.is_empty() && !self.removes) || passes(name()))
+                && ((named.is_empty() && !self.removes) || !is_left_out(name()))
         });
         lines.fields(bytes, passing);
         if let Some(fields) = &prepared.rewritten {
             for (name, value) in fields.iter() {
-                if passes(name) {
+                if !is_left_out(name) {
                     lines.line(name, value);
                 }
             }
