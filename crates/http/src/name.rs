@@ -23,6 +23,7 @@ names! {
     Age "Age";
     Allow "Allow";
     Authorization "Authorization";
+    AvailableDictionary "Available-Dictionary";
     CacheControl "Cache-Control";
     Connection "Connection";
     ContentEncoding "Content-Encoding";
@@ -68,6 +69,7 @@ names! {
     Trailer "Trailer";
     TransferEncoding "Transfer-Encoding";
     Upgrade "Upgrade";
+    UseAsDictionary "Use-As-Dictionary";
     UserAgent "User-Agent";
     Vary "Vary";
     Via "Via";
@@ -76,6 +78,9 @@ names! {
     XForwardedFor "X-Forwarded-For";
     XForwardedHost "X-Forwarded-Host";
     XForwardedProto "X-Forwarded-Proto";
+    XRequestId "X-Request-Id";
+    Traceparent "traceparent";
+    Tracestate "tracestate";
 }
 
 /// A perfect hash of a name's words, without case. The table is built, and checked for collisions, at compile time.
@@ -84,7 +89,7 @@ const fn place([first, second, third]: [u64; 3]) -> usize {
     const SPACES: u64 = 0x2020_2020_2020_2020;
     let (second, third) = ((second | SPACES).rotate_left(21), (third | SPACES).rotate_left(42));
     let sum = (first | SPACES).wrapping_add(second).wrapping_add(third);
-    (sum.wrapping_mul(0x8d64_b3ad_d957_7b6b) >> 56) as usize
+    (sum.wrapping_mul(0x6595_ada5_265a_dea9) >> 56) as usize
 }
 
 const SLOTS: usize = 256;
@@ -234,9 +239,9 @@ impl Name {
 
 /// A set of known names, [`Name::Other`] among them: one bit for each.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct NameSet(u64);
+pub struct NameSet(u128);
 
-const _: () = assert!(KNOWN.len() < 64, "a set of names has a bit for each");
+const _: () = assert!(KNOWN.len() < 128, "a set of names has a bit for each");
 
 impl NameSet {
     /// [`Name::is_hop_by_hop`].
@@ -276,12 +281,6 @@ impl NameSet {
     #[must_use]
     pub const fn or(self, other: NameSet) -> NameSet {
         NameSet(self.0 | other.0)
-    }
-
-    /// The names that are not in it.
-    #[must_use]
-    pub const fn others(self) -> NameSet {
-        NameSet(!self.0)
     }
 
     /// Whether the name is in it.

@@ -16,20 +16,29 @@ pub(crate) const SEC_WEBSOCKET_ACCEPT: &[u8] = b"sec-websocket-accept";
 /// What [`TemplateContext::scheme`] makes of `X-Forwarded-Proto`.
 const PROTO_HTTPS: &[u8] = b"X-Forwarded-Proto: https\r\n";
 const PROTO_HTTP: &[u8] = b"X-Forwarded-Proto: http\r\n";
-/// The known fields that are forwarded whatever request they are in: all but those that [`RequestRules::passes`] looks at.
-const ALWAYS_PASS: NameSet = NameSet::FRAMING
-    .or(NameSet::of(&[
-        Name::Other,
-        Name::SecWebsocketKey,
-        Name::SecWebsocketAccept,
-        Name::Expect,
-        Name::XForwardedFor,
-        Name::XForwardedProto,
-        Name::XForwardedHost,
-        Name::Forwarded,
-        Name::ProxyAuthorization,
-    ]))
-    .others();
+/// Fields that are forwarded whatever request they are in: [`RequestRules::passes`] has no case for them.
+const ALWAYS_PASS: NameSet = NameSet::of(&[
+    Name::Accept,
+    Name::AcceptEncoding,
+    Name::AcceptLanguage,
+    Name::Authorization,
+    Name::CacheControl,
+    Name::ContentEncoding,
+    Name::ContentLanguage,
+    Name::ContentType,
+    Name::Cookie,
+    Name::IfMatch,
+    Name::IfModifiedSince,
+    Name::IfNoneMatch,
+    Name::IfRange,
+    Name::IfUnmodifiedSince,
+    Name::Origin,
+    Name::Pragma,
+    Name::Range,
+    Name::Referer,
+    Name::UserAgent,
+    Name::Via,
+]);
 /// Field names that `Connection` may list, in addition to the usual tokens.
 const NAMED_MAX: usize = 32;
 
@@ -208,6 +217,13 @@ impl RequestRules {
             BodySize::None => {}
         }
         self.write_forwarded(lines, ask);
+        for (id, value) in ask.ids.fields() {
+            let name = id.text().as_bytes();
+            // What the route sets itself stands in its place.
+            if !is_edited(&self.options.edits, name) {
+                lines.line(name, &value);
+            }
+        }
         if !self.options.via.is_empty() {
             lines.begin(b"Via");
             lines.part(head.version.number().as_bytes());
@@ -271,6 +287,7 @@ impl RequestRules {
             Name::Trailer => ask.head.body == BodySize::Unknown,
             id if id.is_framing() => false,
             Name::Expect => ask.head.expects_continue,
+            Name::XRequestId | Name::Traceparent | Name::Tracestate => ask.ids.passes(field.id),
             Name::XForwardedFor | Name::XForwardedProto | Name::XForwardedHost => {
                 !self.options.forwarded.x_forwarded && vouched(Dialect::XForwarded)
             }
