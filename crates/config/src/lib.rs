@@ -44,6 +44,8 @@ mod cache_purge;
 
 mod cache_rule;
 
+mod log;
+
 mod cache;
 
 mod control;
@@ -84,6 +86,7 @@ pub use files::{FileMatch, Files, StripPrefix, Symlinks};
 pub use header::ResponseHeaders;
 pub use host::HostPattern;
 pub use listen::{Listen, Listener};
+pub use log::{AccessLog, Level, Log, LogCondition, LogField, Sink};
 pub use network::{ForwardedFields, TrustedProxies, TrustedSource};
 pub use pattern::{PathPattern, ValuePattern};
 pub use proxy::{
@@ -93,9 +96,7 @@ pub use proxy::{
 pub use reference::reference;
 pub use report::{Finding, Report, Severity, TextSpan};
 pub use schema::schema;
-pub use server::{
-    AccessLog, Config, EarlyHints, Level, Limits, Log, OpenFiles, Settings, Sink, TEXT_BYTES_MAX, Timeouts,
-};
+pub use server::{Config, EarlyHints, Limits, OpenFiles, Settings, TEXT_BYTES_MAX, Timeouts};
 pub use site::{
     Action, EncodedSlashes, ErrorPages, Redirect, Respond, Route, RouteLimits, RouteTimeouts, Site,
     StatusPattern,

@@ -10,6 +10,7 @@ use crate::group::Groups;
 use crate::header::ResponseHeaders;
 use crate::host::HostPattern;
 use crate::listen::{Listen, Listener};
+use crate::log::Log;
 use crate::near::nearest;
 use crate::network::{TrustedProxies, TrustedSource};
 use crate::node::{Data, Entry, Node};
@@ -17,8 +18,7 @@ use crate::proxy::Proxy;
 use crate::record::{brief, chapters, directives, table};
 use crate::report::Report;
 use crate::shape::{
-    Chapter, Count, Flag, List, Maybe, OneOrMore, PathShape, Shape, ShapeKind, Size, Text, Time, Unlimited,
-    Word,
+    Chapter, Count, Flag, List, Maybe, OneOrMore, PathShape, Shape, Size, Text, Time, Unlimited, Word,
 };
 use crate::site::{
     BODY, ENCODED_SLASHES, ERROR_PAGES, EncodedSlashes, ErrorPages, PATIENCE, Route, Site, error_page,
@@ -27,23 +27,11 @@ use crate::site::{
 use crate::tls::{CertificateSource, ServerTlsShape, SiteTls, Tls};
 use crate::tracing::{ID_SOURCE, IdSource, Tracing};
 use crate::units::{GIB, KIB, MIB, SPILL_MAX};
-use serde_json::json;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// The largest configuration file, in bytes.
 pub const TEXT_BYTES_MAX: usize = 8 << 20;
-
-/// The format of the access log.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum AccessLog {
-    /// None.
-    Off,
-    /// The format that Apache and nginx call combined.
-    Combined,
-    /// One JSON object a line.
-    Json,
-}
 
 /// Which clients get 103 (Early Hints).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,30 +40,6 @@ pub enum EarlyHints {
     Http2,
     /// All but those that speak HTTP/1.0.
     All,
-}
-
-/// Where log lines go.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Sink {
-    /// Standard output.
-    Stdout,
-    /// Standard error.
-    Stderr,
-    /// This file, opened for appending.
-    File(PathBuf),
-}
-
-/// Which messages the error log contains: this level and those above it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Level {
-    /// Failures.
-    Error,
-    /// Failures that may happen soon.
-    Warn,
-    /// What the server does: start, reload, stop.
-    Info,
-    /// Details that help to find a mistake.
-    Debug,
 }
 
 const MINUTE: Duration = Duration::from_secs(60);
@@ -234,31 +198,6 @@ directives! {
 }
 
 directives! {
-    /// Logs. On SIGUSR1 the server opens the files again, after logrotate has moved them; requests answered before the
-    /// signal are logged in the old files. The access log is written within a tenth of a second. If nobody reads a
-    /// FIFO, lines for it are dropped and counted on stderr; requests do not wait.
-    ///
-    /// ```toml
-    /// [log]
-    /// access = "json"
-    /// file = "/var/log/komainu/access.log"
-    /// ```
-    Log in "`[log]`" {
-        /// The access log: `"off"`, `"combined"` (the format of Apache and nginx), or `"json"` (one object a line).
-        "access" access: AccessLog = "off",
-            Word(&[("off", AccessLog::Off), ("combined", AccessLog::Combined), ("json", AccessLog::Json)]);
-        /// The destination of the access log.
-        "file" file: Sink = "stdout", LogDestination;
-        /// The destination of the error log.
-        "errors" errors: Sink = "stderr", LogDestination;
-        /// Which messages are logged: those of this level and of the levels before it, in the order `"error"`,
-        /// `"warn"`, `"info"`, `"debug"`.
-        "level" level: Level = "info",
-            Word(&[("error", Level::Error), ("warn", Level::Warn), ("info", Level::Info), ("debug", Level::Debug)]);
-    }
-}
-
-directives! {
     /// The cache of open files of each route with `files`; the threads share its limits evenly. Changes are noticed:
     /// after `recheck` a file is checked again, and so is the folder that `root` names, because a symbolic link to a
     /// release may be switched at any time. While a folder is missing, requests are answered 404.
@@ -277,25 +216,6 @@ directives! {
         "memory_per_file" memory_per_file_bytes_max: u64 = "32KiB", Size { min: 0, max: 16 * MIB };
         /// How long information about a file is used before the file is checked again.
         "recheck" recheck: Duration = "1s", Time { min: Duration::ZERO, max: MINUTE };
-    }
-}
-
-/// "stdout", "stderr", or a file.
-struct LogDestination;
-
-impl Shape for LogDestination {
-    type Out = Sink;
-
-    fn kind(&self) -> ShapeKind {
-        ShapeKind::new("\"stdout\", \"stderr\" or a file", json!({ "type": "string", "minLength": 1 }))
-    }
-
-    fn read(&self, node: &Node, check: &mut Checker) -> Option<Sink> {
-        match &node.data {
-            Data::Text(text) if text == "stdout" => Some(Sink::Stdout),
-            Data::Text(text) if text == "stderr" => Some(Sink::Stderr),
-            _ => PathShape("\"stdout\", \"stderr\" or a file").read(node, check).map(Sink::File),
-        }
     }
 }
 

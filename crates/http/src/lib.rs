@@ -48,4 +48,4 @@ pub use response::ResponseHead;
 pub use span::Span;
 pub use status::Status;
 pub use target::{Target, TargetForm};
-pub use template::{Template, TemplatePart, Variable};
+pub use template::{LogVariable, Template, TemplatePart, Variable};

@@ -50,8 +50,76 @@ pub enum Variable {
     Field(String),
     /// `$cookie_NAME`: the first cookie of that name.
     Cookie(String),
+    /// `$status` and others: what is known of a request once it is over, for logs.
+    Log(LogVariable),
     /// `$tls_version` and others: properties of the client's TLS connection; empty without TLS.
     Tls(TlsVariable),
+}
+
+/// What is known of a request once it is over, for logs alone. Durations are in milliseconds with three decimals unless they
+/// say otherwise.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LogVariable {
+    /// `$time`: when it was over, as RFC 3339 writes it.
+    Time,
+    /// `$time_local`: the same as the combined format writes it.
+    TimeLocal,
+    /// `$proxy_addr`: the trusted proxy that sent the request.
+    ProxyAddr,
+    /// `$target`: the request target as sent, bytes beyond ASCII percent-encoded.
+    Target,
+    /// `$version`: `HTTP/1.1` and others.
+    Version,
+    /// `$referer`: the field of that name.
+    Referer,
+    /// `$user_agent`: the field of that name.
+    UserAgent,
+    /// `$status`: of the response; 499 where the client left before it.
+    Status,
+    /// `$body_bytes`: content bytes of the response.
+    BodyBytes,
+    /// `$request_bytes`: content bytes of the request that were read.
+    RequestBytes,
+    /// `$duration_ms`: from the whole head of the request to the end of its response.
+    DurationMs,
+    /// `$request_time`: the same in seconds.
+    RequestTime,
+    /// `$first_byte_ms`: to the head of the response.
+    FirstByteMs,
+    /// `$queue_ms`: in the queue for an upstream server.
+    QueueMs,
+    /// `$connect_ms`: to make connections to upstream servers.
+    ConnectMs,
+    /// `$upstream_ms`: to the head of the upstream server's response.
+    UpstreamMs,
+    /// `$attempts`: how often upstream servers were asked.
+    Attempts,
+    /// `$cache`: what the cache has done.
+    Cache,
+    /// `$reason`: why this server has answered with an error by itself.
+    Reason,
+    /// `$fault`: why the request or its response ended early.
+    Fault,
+}
+
+impl LogVariable {
+    /// Whether its value is a number.
+    #[must_use]
+    pub fn is_number(self) -> bool {
+        matches!(
+            self,
+            LogVariable::Status
+                | LogVariable::BodyBytes
+                | LogVariable::RequestBytes
+                | LogVariable::DurationMs
+                | LogVariable::RequestTime
+                | LogVariable::FirstByteMs
+                | LogVariable::QueueMs
+                | LogVariable::ConnectMs
+                | LogVariable::UpstreamMs
+                | LogVariable::Attempts
+        )
+    }
 }
 
 /// A property of the client's TLS connection with this server.
@@ -84,7 +152,7 @@ pub trait TlsValues {
 }
 
 /// Variables by name. The last two are for every field and cookie.
-static NAMED: [(&str, Variable); 26] = [
+static NAMED: [(&str, Variable); 46] = [
     ("path", Variable::Path),
     ("rest", Variable::Rest),
     ("query", Variable::Query),
@@ -100,6 +168,26 @@ static NAMED: [(&str, Variable); 26] = [
     ("request_id", Variable::RequestId),
     ("trace_id", Variable::TraceId),
     ("span_id", Variable::SpanId),
+    ("time", Variable::Log(LogVariable::Time)),
+    ("time_local", Variable::Log(LogVariable::TimeLocal)),
+    ("proxy_addr", Variable::Log(LogVariable::ProxyAddr)),
+    ("target", Variable::Log(LogVariable::Target)),
+    ("version", Variable::Log(LogVariable::Version)),
+    ("referer", Variable::Log(LogVariable::Referer)),
+    ("user_agent", Variable::Log(LogVariable::UserAgent)),
+    ("status", Variable::Log(LogVariable::Status)),
+    ("body_bytes", Variable::Log(LogVariable::BodyBytes)),
+    ("request_bytes", Variable::Log(LogVariable::RequestBytes)),
+    ("duration_ms", Variable::Log(LogVariable::DurationMs)),
+    ("request_time", Variable::Log(LogVariable::RequestTime)),
+    ("first_byte_ms", Variable::Log(LogVariable::FirstByteMs)),
+    ("queue_ms", Variable::Log(LogVariable::QueueMs)),
+    ("connect_ms", Variable::Log(LogVariable::ConnectMs)),
+    ("upstream_ms", Variable::Log(LogVariable::UpstreamMs)),
+    ("attempts", Variable::Log(LogVariable::Attempts)),
+    ("cache", Variable::Log(LogVariable::Cache)),
+    ("reason", Variable::Log(LogVariable::Reason)),
+    ("fault", Variable::Log(LogVariable::Fault)),
     ("tls_version", Variable::Tls(TlsVariable::Version)),
     ("tls_cipher", Variable::Tls(TlsVariable::Cipher)),
     ("tls_server_name", Variable::Tls(TlsVariable::ServerName)),
@@ -136,13 +224,16 @@ impl Variable {
     pub fn kind(&self) -> &'static str {
         let is_same = |other: &Variable| match (other, self) {
             (Variable::Tls(other), Variable::Tls(this)) => other == this,
+            (Variable::Log(other), Variable::Log(this)) => other == this,
             _ => std::mem::discriminant(other) == std::mem::discriminant(self),
         };
         NAMED.iter().find(|(_, variable)| is_same(variable)).map(|(name, _)| *name).expect("each has a name")
     }
 
-    fn write(&self, out: &mut Vec<u8>, values: &Values<'_>) {
+    /// Appends its value for a request; nothing for what is known only once the request is over.
+    pub fn write(&self, out: &mut Vec<u8>, values: &Values<'_>) {
         match self {
+            Variable::Log(_) => {}
             Variable::Path => out.extend_from_slice(&values.path()),
             Variable::Rest => {
                 out.extend_from_slice(strip_prefix(&values.path(), values.prefix).unwrap_or_default());
