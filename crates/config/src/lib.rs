@@ -39,6 +39,7 @@ mod template;
 mod header;
 
 mod compress;
+mod dictionary;
 
 mod cache_purge;
 
@@ -82,6 +83,7 @@ pub use cache_rule::{CacheKey, CacheRule, IgnoredField, QueryKey, StatusMatch, S
 pub use check::InvalidValue;
 pub use compress::{Coding, Compress, CompressResponses, Effort};
 pub use control::Control;
+pub use dictionary::{DictionaryStore, UseAsDictionary};
 pub use files::{FileMatch, Files, StripPrefix, Symlinks};
 pub use header::ResponseHeaders;
 pub use host::HostPattern;

@@ -6,6 +6,7 @@ use crate::cache::{CachePolicy, CacheStore};
 use crate::check::{Checker, InvalidValue, shortened};
 use crate::compress::{self, CompressResponses};
 use crate::control::Control;
+use crate::dictionary::DictionaryStore;
 use crate::group::Groups;
 use crate::header::ResponseHeaders;
 use crate::host::HostPattern;
@@ -111,6 +112,8 @@ directives! {
         "open_files" open_files: OpenFiles = {}, table();
         /// The store of cached responses.
         "cache" cache: CacheStore = {}, table();
+        /// The store of dictionaries for compression.
+        "dictionaries" dictionaries: DictionaryStore = {}, table();
         /// The folder of temporary files: for responses that slow clients have not read yet, and request bodies that
         /// are not complete (see `spill`). The files are unlinked. Choose a folder on a disk rather than in memory.
         "temp_path" temp_path: Option<PathBuf> = absent("TMPDIR, or /var/tmp"), Maybe(PathShape("a folder"));

@@ -4,6 +4,7 @@ use crate::app::{self, Mounted};
 use crate::cache::{self, CachePolicy};
 use crate::check::{Checker, InvalidValue};
 use crate::compress::{self, CompressResponses};
+use crate::dictionary::{self, UseAsDictionary};
 use crate::files::{Files, StripPrefix};
 use crate::group::Proxied;
 use crate::header::{self, ResponseHeaders};
@@ -232,6 +233,8 @@ directives! {
         "compress" compress: Option<Option<CompressResponses>> = absent("as the site has it"), compress::responses();
         /// The cache of responses of the route's `proxy` or `app`, instead of the site's setting.
         "cache" cache: Option<Option<CachePolicy>> = absent("as the site has it"), cache::policy();
+        /// Responses that clients keep as dictionaries, so that later ones are sent as the difference from them.
+        "use_as_dictionary" dictionaries: Vec<UseAsDictionary> = false, dictionary::rules();
         /// Limits of the route's requests, instead of the site's.
         "limits" limits: RouteLimits = {}, table();
         /// Timeouts of the route's requests, instead of the site's.

@@ -5,10 +5,10 @@ use crate::shape::Shape;
 use crate::{
     Acme, AcmeDirectory, AcmeDns, App, AppLimits, AppSandbox, AppTimeouts, AppWebSockets, CacheDisk,
     CacheKey, CachePolicy, CachePurge, CacheRule, CacheStore, ClientTls, Compress, CompressResponses, Config,
-    Control, Eject, ExternalAccountBinding, Files, Forwarded, Health, KeepAlive, Limits, Listener, Log,
-    LogCondition, Mounted, OpenFiles, Proxy, ProxyHeaders, ProxyLimits, ProxyTimeouts, ProxyTls, Recycle,
-    Redirect, Respond, ResponseHeaders, Retry, Route, RouteLimits, RouteTimeouts, Site, SiteTls, Timeouts,
-    Tls, Tracing, TrustedProxies, Upstream, Workers,
+    Control, DictionaryStore, Eject, ExternalAccountBinding, Files, Forwarded, Health, KeepAlive, Limits,
+    Listener, Log, LogCondition, Mounted, OpenFiles, Proxy, ProxyHeaders, ProxyLimits, ProxyTimeouts,
+    ProxyTls, Recycle, Redirect, Respond, ResponseHeaders, Retry, Route, RouteLimits, RouteTimeouts, Site,
+    SiteTls, Timeouts, Tls, Tracing, TrustedProxies, Upstream, UseAsDictionary, Workers,
 };
 use crate::{check::Checker, node::Node};
 use std::path::Path;
@@ -47,6 +47,8 @@ fn written_out_defaults_change_nothing() {
         written_out::<CachePurge>(),
         written_out::<CacheRule>(),
         written_out::<CacheKey>(),
+        written_out::<DictionaryStore>(),
+        written_out::<UseAsDictionary>(),
         written_out::<ResponseHeaders>(),
         written_out::<Site>(),
         written_out::<Route>(),

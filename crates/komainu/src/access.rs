@@ -303,7 +303,7 @@ impl Access {
             Variable::Log(variable) => return self.log_value(out, *variable, record),
             // It is known of bytes too that were no request.
             Variable::RemoteAddr => {
-                let mut text = Text(out);
+                let mut text = LineText(out);
                 let _ = match record.client.address {
                     Peer::Tcp(address) => write!(text, "{}", address.ip().to_canonical()),
                     Peer::Unix => text.write_str("unix:"),
@@ -340,7 +340,7 @@ impl Access {
             }
             LogVariable::ProxyAddr => {
                 if record.client.vouched.is_some() {
-                    let _ = write!(Text(out), "{}", record.peer);
+                    let _ = write!(LineText(out), "{}", record.peer);
                 }
             }
             LogVariable::Target => {
@@ -375,7 +375,7 @@ impl Access {
             LogVariable::Reason => out.extend_from_slice(notes.refusal.unwrap_or_default().as_bytes()),
             LogVariable::Fault => {
                 if let Some(fault) = record.fault {
-                    let _ = write!(Text(out), "{fault}");
+                    let _ = write!(LineText(out), "{fault}");
                 }
             }
         }
@@ -398,9 +398,9 @@ impl Drop for Access {
 }
 
 /// Bytes that text is written to; that does not fail.
-struct Text<'o>(&'o mut Vec<u8>);
+struct LineText<'o>(&'o mut Vec<u8>);
 
-impl std::fmt::Write for Text<'_> {
+impl std::fmt::Write for LineText<'_> {
     fn write_str(&mut self, text: &str) -> std::fmt::Result {
         self.0.extend_from_slice(text.as_bytes());
         Ok(())
@@ -439,7 +439,7 @@ fn thousandths(out: &mut Vec<u8>, number: u64) {
 fn escaped(out: &mut Vec<u8>, bytes: &[u8]) {
     for &byte in bytes {
         match byte {
-            b'"' | b'\\' | 0..=0x1f | 0x7f.. => _ = write!(Text(out), "\\x{byte:02X}"),
+            b'"' | b'\\' | 0..=0x1f | 0x7f.. => _ = write!(LineText(out), "\\x{byte:02X}"),
             _ => out.push(byte),
         }
     }
@@ -454,7 +454,7 @@ fn json_escaped(out: &mut Vec<u8>, bytes: &[u8]) {
     for char in String::from_utf8_lossy(bytes).chars() {
         match char {
             '"' | '\\' => out.extend_from_slice(&[b'\\', char as u8]),
-            _ if char.is_control() => _ = write!(Text(out), "\\u{:04x}", u32::from(char)),
+            _ if char.is_control() => _ = write!(LineText(out), "\\u{:04x}", u32::from(char)),
             _ => out.extend_from_slice(char.encode_utf8(&mut [0; 4]).as_bytes()),
         }
     }

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cache::{Cache, Disk, DiskEvent, DiskOptions};
+use coding::Dictionaries;
 use coding::Effort;
 use config::matcher::Routes;
 use config::{Action, Config, EncodedSlashes};
@@ -21,6 +22,7 @@ use crate::cache_rules::{CacheRules, RoutePlace};
 use crate::cached::RouteCache;
 use crate::clients::TrustedProxies;
 use crate::config_files::{ConfigFiles, purge_token_files};
+use crate::dictionaries;
 use crate::engine::sources;
 use crate::hosting::{self, AppHandles, Hosting, Mounted};
 use crate::ids::IdRules;
@@ -58,6 +60,8 @@ pub(crate) struct ServerPlan {
     groups: GroupPlan,
     /// The cache of responses, if a route has one.
     pub(crate) cache: Option<Arc<Cache>>,
+    /// The dictionaries that clients may have, if a route makes some.
+    pub(crate) dictionaries: Option<Arc<Dictionaries>>,
     purge_tokens: HashMap<PathBuf, PurgeToken>,
 }
 
@@ -85,10 +89,13 @@ impl ServerPlan {
         };
         let cache_before = before.and_then(|plan| plan.cache.as_ref());
         let cache = response_cache(&config, cache_before, hosting)?;
+        let budget = hosting.map(Hosting::memory).cloned().unwrap_or_default();
+        let dictionaries_before = before.and_then(|plan| plan.dictionaries.as_ref());
+        let dictionaries = dictionaries::store(&config, dictionaries_before, &budget);
         let before = before.map(|plan| plan.groups.shared.as_slice()).unwrap_or_default();
         let groups = GroupPlan::new(&config, before, &spill, &files)?;
         let purge_tokens = purge_tokens(&config, &files)?;
-        let plan = ServerPlan { groups, tls, https_port, config, cache, purge_tokens };
+        let plan = ServerPlan { groups, tls, https_port, config, cache, dictionaries, purge_tokens };
         for (name, app) in &plan.config.apps {
             match hosting {
                 Some(hosting) => hosting.check(name, app)?,
@@ -237,6 +244,8 @@ fn route(
     let route = &config.sites[site].routes[index];
     let settings = config.settings(Some(site), Some(index));
     let mut strip = Vec::new();
+    let dictionary_transport =
+        || dictionaries::transport(config, plan.dictionaries.as_ref(), (site, index), effort);
     let not_found =
         || Handler::Respond { status: Status::NOT_FOUND, fields: Fields::new(), body: Vec::new() };
     let proxy = || {
@@ -264,6 +273,7 @@ fn route(
             let mut options = file_options(config, files, cores);
             // Files are compressed once and kept, instead of at each request.
             options.compression = options.compression.or(settings.compress.map(kept_compression));
+            options.dictionaries = dictionary_transport();
             options.root_report = core_context.map(|core_context| root_report(core_context.notices));
             let files = Files::new(options);
             Handler::Files(Box::new(files.map_err(|error| placed("files", "route", route.line, &error))?))

@@ -35,6 +35,7 @@ mod virtualenv;
 mod hosting;
 mod cache_commands;
 mod control;
+mod dictionaries;
 mod operate;
 mod watch;
 mod status;

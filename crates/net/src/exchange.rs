@@ -241,6 +241,15 @@ impl<'c> Exchange<'c> {
         self.state.filters.edits = edits;
     }
 
+    /// The fields of a response as the edits make them.
+    #[must_use]
+    pub fn edited<'f>(&self, fields: &'f Fields) -> Cow<'f, Fields> {
+        match &self.state.filters.edits {
+            Some(edits) => Cow::Owned(edits.apply(fields)),
+            None => Cow::Borrowed(fields),
+        }
+    }
+
     /// Which responses are compressed from now on. Those that have begun stay as they are.
     pub fn set_compression(&mut self, compression: Option<Rc<Compression>>) {
         self.state.filters.compression = compression;

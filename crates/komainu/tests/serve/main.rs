@@ -17,6 +17,7 @@ mod support {
 mod admission;
 mod clients;
 mod compress;
+mod dictionary;
 mod files;
 mod half_closed;
 mod http2;
