@@ -3,15 +3,15 @@
 use crate::cache_rule::{StatusMatch, StatusShape};
 use crate::check::{Checker, InvalidValue};
 use crate::header;
+use crate::log_destination::{LogDestination, Sink};
 use crate::near::nearest;
 use crate::node::{Data, Node};
 use crate::record::{directives, table};
-use crate::shape::{List, Maybe, OneOrMore, PathShape, Shape, ShapeKind, Text, Time, Word};
+use crate::shape::{List, Maybe, OneOrMore, Shape, ShapeKind, Text, Time, Word};
 use crate::template::template;
 use crate::tracing::SHARE;
 use http::{Template, Variable};
 use serde_json::json;
-use std::path::PathBuf;
 use std::time::Duration;
 
 /// The format of the access log.
@@ -29,17 +29,6 @@ pub enum AccessLog {
     Ecs,
     /// This text.
     Template(Template),
-}
-
-/// Where log lines go.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Sink {
-    /// Standard output.
-    Stdout,
-    /// Standard error.
-    Stderr,
-    /// This file, opened for appending.
-    File(PathBuf),
 }
 
 /// Which messages the error log contains: this level and those above it.
@@ -188,25 +177,6 @@ impl Shape for AccessFormat {
                 shape.read(node, check).map(AccessLog::Template)
             }
             _ => AccessFormat::WORDS.read(node, check).map(|format| format()),
-        }
-    }
-}
-
-/// "stdout", "stderr", or a file.
-struct LogDestination;
-
-impl Shape for LogDestination {
-    type Out = Sink;
-
-    fn kind(&self) -> ShapeKind {
-        ShapeKind::new("\"stdout\", \"stderr\" or a file", json!({ "type": "string", "minLength": 1 }))
-    }
-
-    fn read(&self, node: &Node, check: &mut Checker) -> Option<Sink> {
-        match &node.data {
-            Data::Text(text) if text == "stdout" => Some(Sink::Stdout),
-            Data::Text(text) if text == "stderr" => Some(Sink::Stderr),
-            _ => PathShape("\"stdout\", \"stderr\" or a file").read(node, check).map(Sink::File),
         }
     }
 }

@@ -10,7 +10,7 @@ use crate::dictionary::DictionaryStore;
 use crate::group::Groups;
 use crate::header::ResponseHeaders;
 use crate::host::HostPattern;
-use crate::listen::{Listen, Listener};
+use crate::listen::{EarlyHints, Listen, Listener};
 use crate::log::Log;
 use crate::near::nearest;
 use crate::network::{TrustedProxies, TrustedSource};
@@ -33,15 +33,6 @@ use std::time::Duration;
 
 /// The largest configuration file, in bytes.
 pub const TEXT_BYTES_MAX: usize = 8 << 20;
-
-/// Which clients get 103 (Early Hints).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum EarlyHints {
-    /// Those that speak HTTP/2.
-    Http2,
-    /// All but those that speak HTTP/1.0.
-    All,
-}
 
 const MINUTE: Duration = Duration::from_secs(60);
 const DAY: Duration = Duration::from_secs(86_400);
