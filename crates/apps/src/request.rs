@@ -81,6 +81,10 @@ pub(crate) fn encode(
     if let Some(upgrade_request) = socket {
         wire::put(into, Part::WEBSOCKET, &upgrade_request.protocols)?;
     }
+    let ids = request.ids();
+    for (id, value) in ids.fields() {
+        names.put(into, id, id.text().to_ascii_lowercase().as_bytes(), &value)?;
+    }
     for (id, name, value) in request.fields() {
         match id {
             // As variables these two look the same as others: `A_B` from `A-B`, and `HTTP_PROXY` from the
@@ -89,6 +93,7 @@ pub(crate) fn encode(
             // Where our files are is not for clients to say: `Rack::Sendfile` would believe them.
             Name::Other if http::is_internal(name) => {}
             Name::TransferEncoding | Name::ContentLength if length.is_some() => {}
+            Name::XRequestId | Name::Traceparent | Name::Tracestate if !ids.passes(id) => {}
             _ => names.put(into, id, name, value)?,
         }
     }

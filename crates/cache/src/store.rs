@@ -10,13 +10,14 @@ use http::Head;
 use quick_cache::sync::{Cache as Table, DefaultLifecycle};
 use quick_cache::{OptionsBuilder, Weighter};
 
+use crate::content_file::ContentFile;
 use crate::disk::{Disk, DiskLookup, FromDisk};
 use crate::fill::{Fill, FillReader};
-use crate::held::HeldBytes;
+use crate::held::{Account, HeldBytes};
 use crate::key::url;
 use crate::loads::{DiskLoad, Loads};
 use crate::not_stored::NotStored;
-use crate::object::Object;
+use crate::object::{Object, StoredBody};
 use crate::outcomes::{Outcome, Outcomes};
 use crate::purge::PurgeLog;
 use crate::search::SearchRules;
@@ -151,7 +152,9 @@ pub struct Cache {
     loads: Arc<Loads>,
     fills: Mutex<HashMap<Arc<[u8]>, Arc<Fill>>>,
     fill_count: Arc<AtomicUsize>,
-    account: Arc<dyn Fn(u64, u64) + Send + Sync>,
+    account: Account,
+    /// Where large contents are.
+    contents: Option<ContentFile>,
     outcomes: Outcomes,
     /// What became of requests.
     pub counters: CacheCounters,
@@ -184,7 +187,7 @@ impl Cache {
     /// # Panics
     /// Never: the options of its table are within their ranges.
     #[must_use]
-    pub fn new(limits: StoreLimits, account: Arc<dyn Fn(u64, u64) + Send + Sync>) -> Cache {
+    pub fn new(limits: StoreLimits, account: Account) -> Cache {
         let usual = (limits.bytes_max / OBJECT_BYTES_USUAL).max(SHARDS as u64 * 32);
         let options = OptionsBuilder::new()
             .estimated_items_capacity(usize::try_from(usual).unwrap_or(usize::MAX))
@@ -209,6 +212,7 @@ impl Cache {
             fill_count: Arc::default(),
             search_rules: SearchRules::new(account.clone()),
             account,
+            contents: ContentFile::new(),
             outcomes: Outcomes::new(),
             counters: CacheCounters::default(),
             uses: UseCounts::default(),
@@ -274,6 +278,28 @@ impl Cache {
     #[must_use]
     pub fn counted(&self, object: Object) -> Arc<Object> {
         object.counted(&self.account)
+    }
+
+    /// The same content in a file, from which it can be sent without a copy, where it is large. Blocks for as long as copying it
+    /// takes.
+    #[must_use]
+    pub fn filed(&self, body: StoredBody) -> StoredBody {
+        match &self.contents {
+            Some(contents) => body.filed_in(contents),
+            None => body,
+        }
+    }
+
+    /// The same for what was read from disk.
+    #[must_use]
+    pub fn filed_from_disk(&self, read: FromDisk) -> FromDisk {
+        let body = self.filed(read.object.body.clone());
+        FromDisk { object: read.object.with_body(body), ..read }
+    }
+
+    /// What was in a fill is stored elsewhere: until its readers have left, it counts beside that.
+    pub fn count_pieces(&self, fill: &Fill, body: &StoredBody) {
+        fill.hold(HeldBytes::new(&self.account, body.len()));
     }
 
     /// Stores what a fill has brought.
@@ -451,7 +477,6 @@ impl Cache {
 pub(crate) mod tests {
     use super::*;
     use crate::object::tests::object;
-    use crate::object::{Object, StoredBody};
     use http::{Fields, RequestHead, Status};
     use std::sync::atomic::AtomicI64;
 

@@ -32,6 +32,9 @@ pub(crate) const VARIABLES: &[&str] = &[
     "tls_client_serial",
     "tls_client_fingerprint",
     "client_port",
+    "request_id",
+    "trace_id",
+    "span_id",
     "http_NAME",
     "cookie_NAME",
 ];
@@ -54,6 +57,7 @@ directives! {
     ResponseHeaders in "`response_headers`", check headers_agree {
         /// Fields to set; they replace those of the same name. A value may contain `$path` (percent-encoded), `$query` (with its `?`; empty if there is none), `$args` (the query without `?`), `$uri` (`$path$query`),
         /// `$host` (in lower case, without port), `$scheme`, `$method`, `$remote_addr` (or `$client_ip`), `$client_port`,
+        /// `$request_id`, `$trace_id`, `$span_id`,
         /// `$http_NAME` (a field of the request, `_` for `-`; `$http_host` is the host with its port) and `$cookie_NAME`;
         /// `$$` is a dollar sign. A variable means the same in every directive.
         "set" set: Vec<(String, Template)> = {}, FIELDS;

@@ -6,10 +6,12 @@ use crate::cache::{CachePolicy, CacheStore};
 use crate::check::{Checker, InvalidValue, shortened};
 use crate::compress::{self, CompressResponses};
 use crate::control::Control;
+use crate::dictionary::DictionaryStore;
 use crate::group::Groups;
 use crate::header::ResponseHeaders;
 use crate::host::HostPattern;
-use crate::listen::{Listen, Listener};
+use crate::listen::{EarlyHints, Listen, Listener};
+use crate::log_destination::{LogDestination, Sink};
 use crate::near::nearest;
 use crate::network::{TrustedProxies, TrustedSource};
 use crate::node::{Data, Entry, Node};
@@ -17,16 +19,15 @@ use crate::proxy::Proxy;
 use crate::record::{brief, chapters, directives, table};
 use crate::report::Report;
 use crate::shape::{
-    Chapter, Count, Flag, List, Maybe, OneOrMore, PathShape, Shape, ShapeKind, Size, Text, Time, Unlimited,
-    Word,
+    Chapter, Count, Flag, List, Maybe, OneOrMore, PathShape, Shape, Size, Text, Time, Unlimited, Word,
 };
 use crate::site::{
     BODY, ENCODED_SLASHES, ERROR_PAGES, EncodedSlashes, ErrorPages, PATIENCE, Route, Site, error_page,
     unreachable_routes,
 };
 use crate::tls::{CertificateSource, ServerTlsShape, SiteTls, Tls};
+use crate::tracing::{ID_SOURCE, IdSource, Tracing};
 use crate::units::{GIB, KIB, MIB, SPILL_MAX};
-use serde_json::json;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -42,26 +43,6 @@ pub enum AccessLog {
     Combined,
     /// One JSON object a line.
     Json,
-}
-
-/// Which clients get 103 (Early Hints).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum EarlyHints {
-    /// Those that speak HTTP/2.
-    Http2,
-    /// All but those that speak HTTP/1.0.
-    All,
-}
-
-/// Where log lines go.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Sink {
-    /// Standard output.
-    Stdout,
-    /// Standard error.
-    Stderr,
-    /// This file, opened for appending.
-    File(PathBuf),
 }
 
 /// Which messages the error log contains: this level and those above it.
@@ -102,6 +83,13 @@ directives! {
         /// Proxies in front of this server. The server takes the client's address and scheme from the fields that they
         /// send.
         "trusted_proxies" trusted_proxies: TrustedProxies = {}, brief::<TrustedProxies>("from");
+        /// Whether requests have an id, which upstream servers and applications get as `X-Request-Id`, and which is `$request_id` in templates
+        /// and in the access log: `"trusted"` uses the one that a trusted proxy sends and makes a new one for all others, `"new"`
+        /// makes one for every request, `"any"` uses everybody's. Only ids of at most 128 letters, digits and `-_.~:+/=@` are used. With `"off"` there is
+        /// none, and the field passes as any other.
+        "request_ids" request_ids: IdSource = "trusted", ID_SOURCE;
+        /// Traces.
+        "tracing" tracing: Tracing = {}, table();
         /// Threads that serve requests; 0 for one per core that the server may use.
         "threads" threads: u32 = 0, Count { min: 0, max: 1024 };
         /// Whether a lone LF ends a line of a request head, as RFC 9112 section 2.2 allows. If not, such a request is
@@ -139,6 +127,8 @@ directives! {
         "open_files" open_files: OpenFiles = {}, table();
         /// The store of cached responses.
         "cache" cache: CacheStore = {}, table();
+        /// The store of dictionaries for compression.
+        "dictionaries" dictionaries: DictionaryStore = {}, table();
         /// The folder of temporary files: for responses that slow clients have not read yet, and request bodies that
         /// are not complete (see `spill`). The files are unlinked. Choose a folder on a disk rather than in memory.
         "temp_path" temp_path: Option<PathBuf> = absent("TMPDIR, or /var/tmp"), Maybe(PathShape("a folder"));
@@ -269,25 +259,6 @@ directives! {
         "memory_per_file" memory_per_file_bytes_max: u64 = "32KiB", Size { min: 0, max: 16 * MIB };
         /// How long information about a file is used before the file is checked again.
         "recheck" recheck: Duration = "1s", Time { min: Duration::ZERO, max: MINUTE };
-    }
-}
-
-/// "stdout", "stderr", or a file.
-struct LogDestination;
-
-impl Shape for LogDestination {
-    type Out = Sink;
-
-    fn kind(&self) -> ShapeKind {
-        ShapeKind::new("\"stdout\", \"stderr\" or a file", json!({ "type": "string", "minLength": 1 }))
-    }
-
-    fn read(&self, node: &Node, check: &mut Checker) -> Option<Sink> {
-        match &node.data {
-            Data::Text(text) if text == "stdout" => Some(Sink::Stdout),
-            Data::Text(text) if text == "stderr" => Some(Sink::Stderr),
-            _ => PathShape("\"stdout\", \"stderr\" or a file").read(node, check).map(Sink::File),
-        }
     }
 }
 

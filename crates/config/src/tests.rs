@@ -5,10 +5,10 @@ use crate::shape::Shape;
 use crate::{
     Acme, AcmeDirectory, AcmeDns, App, AppLimits, AppSandbox, AppTimeouts, AppWebSockets, CacheDisk,
     CacheKey, CachePolicy, CachePurge, CacheRule, CacheStore, ClientTls, Compress, CompressResponses, Config,
-    Control, Eject, ExternalAccountBinding, Files, Forwarded, Health, KeepAlive, Limits, Listener, Log,
-    Mounted, OpenFiles, Proxy, ProxyHeaders, ProxyLimits, ProxyTimeouts, ProxyTls, Recycle, Redirect,
-    Respond, ResponseHeaders, Retry, Route, RouteLimits, RouteTimeouts, Site, SiteTls, Timeouts, Tls,
-    TrustedProxies, Upstream, Workers,
+    Control, DictionaryStore, Eject, ExternalAccountBinding, Files, Forwarded, Health, KeepAlive, Limits,
+    Listener, Log, Mounted, OpenFiles, Proxy, ProxyHeaders, ProxyLimits, ProxyTimeouts, ProxyTls, RateLimit,
+    Recycle, Redirect, Respond, ResponseHeaders, Retry, Route, RouteLimits, RouteTimeouts, Site, SiteTls,
+    Timeouts, Tls, Tracing, TrustedProxies, Upstream, UseAsDictionary, Workers,
 };
 use crate::{check::Checker, node::Node};
 use std::path::Path;
@@ -46,9 +46,12 @@ fn written_out_defaults_change_nothing() {
         written_out::<CachePurge>(),
         written_out::<CacheRule>(),
         written_out::<CacheKey>(),
+        written_out::<DictionaryStore>(),
+        written_out::<UseAsDictionary>(),
         written_out::<ResponseHeaders>(),
         written_out::<Site>(),
         written_out::<Route>(),
+        written_out::<RateLimit>(),
         written_out::<RouteLimits>(),
         written_out::<RouteTimeouts>(),
         written_out::<Files>(),
@@ -74,6 +77,7 @@ fn written_out_defaults_change_nothing() {
         written_out::<Workers>(),
         written_out::<Mounted>(),
         written_out::<Control>(),
+        written_out::<Tracing>(),
         written_out::<Acme>(),
         written_out::<AcmeDirectory>(),
         written_out::<AcmeDns>(),

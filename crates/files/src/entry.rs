@@ -2,9 +2,12 @@
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
+use std::sync::Arc;
 
+use coding::{DictionaryCoding, DictionaryHash};
 use http::condition::{Validators, date_text};
 use http::{Coding, Fields, Name};
+use net::dictionary;
 
 use crate::media;
 use crate::open::Stamp;
@@ -36,6 +39,20 @@ pub struct FileEntry {
     /// Whether the codings come from live compression, not from siblings.
     live: bool,
     made: RefCell<Vec<(Coding, CompressedState)>>,
+    /// The hash of the file itself, where it was needed.
+    pub(crate) hash: Cell<HashState>,
+}
+
+/// The SHA-256 of a file.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) enum HashState {
+    /// Not asked for yet.
+    #[default]
+    Unknown,
+    /// It is being made.
+    Running,
+    /// It is this.
+    Known(DictionaryHash),
 }
 
 /// One representation.
@@ -89,7 +106,13 @@ impl FileEntry {
             options,
             content_type: media::content_type(media, options.charset.as_deref()).into_owned(),
             cache_control: cache_control(options, &loaded.path, media),
-            vary: !codings.is_empty(),
+            vary: match &options.dictionaries {
+                Some(of) if http::media::is_any_of(media, &of.media) => {
+                    "Accept-Encoding, Available-Dictionary"
+                }
+                _ if codings.is_empty() => "",
+                _ => "Accept-Encoding",
+            },
             now_s,
         };
         let mut variants = vec![Rc::new(maker.variant(plain, Coding::Identity))];
@@ -108,6 +131,7 @@ impl FileEntry {
             settled,
             live,
             made: RefCell::default(),
+            hash: Cell::default(),
         }
     }
 
@@ -178,6 +202,32 @@ impl FileEntry {
         }
     }
 
+    /// The tag of the variants that are compressed with a dictionary: whatever the dictionary, the file is the same.
+    #[must_use]
+    pub fn dictionary_etag(&self) -> Vec<u8> {
+        etag(&self.stamps[0], Coding::Identity, true).into_bytes()
+    }
+
+    /// The variant that is compressed with a dictionary: it has no ranges and a weak tag.
+    #[must_use]
+    pub fn compressed_with(&self, coding: DictionaryCoding, bytes: Arc<[u8]>) -> Variant {
+        let plain = self.plain();
+        let (mut fields, mut fields_not_modified) = (plain.fields.clone(), plain.fields_not_modified.clone());
+        dictionary::say_compressed_with(&mut fields, coding);
+        dictionary::weaken_tag(&mut fields_not_modified);
+        Variant {
+            length: bytes.len() as u64,
+            content_type: plain.content_type.clone(),
+            etag: self.dictionary_etag(),
+            modified_s: plain.modified_s,
+            content: Content::Memory(bytes),
+            fields,
+            fields_not_modified,
+            ranges: false,
+            warm_until_ms: Cell::new(0),
+        }
+    }
+
     /// Whether `other`, opened later, is the same file in the same state.
     #[must_use]
     pub fn is_same_as(&self, other: &FileEntry) -> bool {
@@ -219,7 +269,8 @@ struct Maker<'o> {
     options: &'o Options,
     content_type: String,
     cache_control: Option<&'o str>,
-    vary: bool,
+    /// The value of `Vary`; empty for none.
+    vary: &'static str,
     now_s: u64,
 }
 
@@ -240,8 +291,8 @@ impl Maker<'_> {
         if let Some(value) = self.cache_control {
             fields_not_modified.push(Name::CacheControl, value.as_bytes());
         }
-        if self.vary {
-            fields_not_modified.push(Name::Vary, b"Accept-Encoding");
+        if !self.vary.is_empty() {
+            fields_not_modified.push(Name::Vary, self.vary.as_bytes());
         }
         fields_not_modified.extend(&self.options.fields);
         let mut fields = Fields::new();
@@ -302,8 +353,6 @@ fn with_identity(codings: impl Iterator<Item = Coding>) -> Vec<Coding> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use super::*;
 
     #[test]

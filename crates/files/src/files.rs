@@ -1,5 +1,6 @@
 //! The handler: serves a request from the file system.
 
+use std::borrow::Cow;
 use std::cell::Cell;
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
@@ -11,6 +12,7 @@ use http::{Coding, Fields, Length, Method, Name, Status, range};
 use net::{Core, Exchange, Fault};
 
 use crate::asked::{RequestFields, SendPlan};
+use crate::dictionary::{self, DictionaryAnswer};
 use crate::entry::{FileEntry, Variant};
 use crate::finder::{Answer, Finder};
 use crate::folder;
@@ -106,10 +108,19 @@ impl Files {
     }
 
     async fn send_file(&self, x: &mut Exchange<'_>, entry: &Rc<FileEntry>) -> Result<(), Fault> {
+        let dictionary = match &self.finder.options().dictionaries {
+            // Boxed, as it is seldom.
+            Some(transport) => Box::pin(dictionary::answer(transport, x, entry)).await,
+            None => DictionaryAnswer::default(),
+        };
         let chosen = {
             let request = x.request();
             let asked = RequestFields::of(request.fields().map(|(name, _, value)| (name, value)));
-            self.choose(entry, &asked, x.core()).await.map(|variant| {
+            let chosen = match dictionary.variant {
+                Some(variant) => Some(variant),
+                None => self.choose(entry, &asked, x.core()).await,
+            };
+            chosen.map(|variant| {
                 let ranges_max = if variant.ranges { self.finder.options().ranges_max } else { 0 };
                 let plan = asked.plan(request.method(), &variant.validators(), variant.length, ranges_max);
                 (variant, plan)
@@ -120,7 +131,11 @@ impl Files {
         };
         match plan {
             SendPlan::Whole => {
-                x.begin(Status::OK, &variant.fields, Length::Known(variant.length));
+                let mut fields = Cow::Borrowed(&variant.fields);
+                if let Some(value) = &dictionary.value {
+                    fields.to_mut().push(Name::UseAsDictionary, value);
+                }
+                x.begin(Status::OK, &fields, Length::Known(variant.length));
                 if x.content_wanted() {
                     send(x, &variant, 0..variant.length).await?;
                 }

@@ -356,14 +356,20 @@ fn compress_file(
     coding: Coding,
     effort: Effort,
 ) -> io::Result<Option<Vec<u8>>> {
+    match content_of(content, stamp)? {
+        Some(bytes) => coding::compress(coding, effort, &bytes).map(Some),
+        None => Ok(None),
+    }
+}
+
+/// All bytes of a file; `None` where it is no longer the file of that stamp. Blocks.
+pub(crate) fn content_of(content: &Content, stamp: &Stamp) -> io::Result<Option<Arc<[u8]>>> {
     match content {
-        Content::Memory(bytes) => coding::compress(coding, effort, bytes).map(Some),
+        Content::Memory(bytes) => Ok(Some(bytes.clone())),
         Content::File(file) => {
             let Ok(bytes) = open::read(file, stamp.size, Patience::Blocking) else { return Ok(None) };
-            if Stamp::of(file)? != *stamp || bytes.len() as u64 != stamp.size {
-                return Ok(None);
-            }
-            coding::compress(coding, effort, &bytes).map(Some)
+            let is_same = Stamp::of(file)? == *stamp && bytes.len() as u64 == stamp.size;
+            Ok(is_same.then(|| bytes.into()))
         }
     }
 }

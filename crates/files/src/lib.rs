@@ -21,6 +21,7 @@ pub mod send;
 pub mod folder;
 pub mod listing;
 pub mod finder;
+mod dictionary;
 pub mod files;
 
 pub use files::{FileOutcome, Files};

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use coding::Effort;
 use http::{Coding, Fields, Template};
+use net::DictionaryTransport;
 
 /// How files are found and served. Made once, and cloned for each core.
 #[derive(Clone, Debug)]
@@ -44,6 +45,8 @@ pub struct Options {
     pub fields: Fields,
     /// Bounds of the cache.
     pub cache: CacheLimits,
+    /// Compression with dictionaries that clients have. Default none.
+    pub dictionaries: Option<DictionaryTransport>,
     /// Called if a root's path begins to name another folder, or none. Default none.
     pub root_report: Option<RootReport>,
 }
@@ -149,6 +152,7 @@ impl Default for Options {
             ranges_max: 16,
             fields: Fields::new(),
             cache: CacheLimits::default(),
+            dictionaries: None,
             root_report: None,
         }
     }

@@ -23,6 +23,7 @@ names! {
     Age "Age";
     Allow "Allow";
     Authorization "Authorization";
+    AvailableDictionary "Available-Dictionary";
     CacheControl "Cache-Control";
     Connection "Connection";
     ContentEncoding "Content-Encoding";
@@ -68,6 +69,7 @@ names! {
     Trailer "Trailer";
     TransferEncoding "Transfer-Encoding";
     Upgrade "Upgrade";
+    UseAsDictionary "Use-As-Dictionary";
     UserAgent "User-Agent";
     Vary "Vary";
     Via "Via";
@@ -76,6 +78,9 @@ names! {
     XForwardedFor "X-Forwarded-For";
     XForwardedHost "X-Forwarded-Host";
     XForwardedProto "X-Forwarded-Proto";
+    XRequestId "X-Request-Id";
+    Traceparent "traceparent";
+    Tracestate "tracestate";
 }
 
 /// A perfect hash of length and three letters, without case. The table is built, and checked for collisions, at compile
@@ -83,7 +88,7 @@ names! {
 const fn place(name: &[u8]) -> usize {
     let middle = (name[name.len() / 2] | 0x20) as usize;
     let (first, last) = ((name[0] | 0x20) as usize, (name[name.len() - 1] | 0x20) as usize);
-    (name.len() * 5 + first * 25 + middle * 31 + last * 2) % SLOTS
+    (name.len() * 2 + first * 5 + middle * 126 + last * 35) % SLOTS
 }
 
 const SLOTS: usize = 256;

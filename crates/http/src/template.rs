@@ -7,6 +7,7 @@ use std::ops::Range;
 
 use crate::encode::decimal;
 use crate::head::Head;
+use crate::ids::RequestIds;
 use crate::line::Field;
 use crate::name::Name;
 use crate::path::{EmptySegments, encode_beyond_ascii, encoded_path, strip_prefix};
@@ -38,6 +39,12 @@ pub enum Variable {
     ClientPort,
     /// `$upstream`: `host:port` of the upstream server that gets the request.
     Upstream,
+    /// `$request_id`: the id of the request (`request_ids`); empty if it has none.
+    RequestId,
+    /// `$trace_id`: the id of the trace that the request is part of, 32 hexadecimal digits (`[tracing]`); empty if there is none.
+    TraceId,
+    /// `$span_id`: this server's span in it, 16 hexadecimal digits.
+    SpanId,
     /// `$http_NAME`: the first request field of that name; `_` stands for `-`. `$http_host` is the host with its
     /// port, as sent, also where it stands in the request target.
     Field(String),
@@ -77,7 +84,7 @@ pub trait TlsValues {
 }
 
 /// Variables by name. The last two are for every field and cookie.
-static NAMED: [(&str, Variable); 23] = [
+static NAMED: [(&str, Variable); 26] = [
     ("path", Variable::Path),
     ("rest", Variable::Rest),
     ("query", Variable::Query),
@@ -90,6 +97,9 @@ static NAMED: [(&str, Variable); 23] = [
     ("client_ip", Variable::RemoteAddr),
     ("client_port", Variable::ClientPort),
     ("upstream", Variable::Upstream),
+    ("request_id", Variable::RequestId),
+    ("trace_id", Variable::TraceId),
+    ("span_id", Variable::SpanId),
     ("tls_version", Variable::Tls(TlsVariable::Version)),
     ("tls_cipher", Variable::Tls(TlsVariable::Cipher)),
     ("tls_server_name", Variable::Tls(TlsVariable::ServerName)),
@@ -158,6 +168,9 @@ impl Variable {
                 decimal(out, values.client.map_or(0, |address| address.port()).into());
             }
             Variable::Upstream => out.extend_from_slice(values.upstream.as_bytes()),
+            Variable::RequestId => values.ids.write_request_id(values.head, values.bytes, out),
+            Variable::TraceId => values.ids.trace.iter().for_each(|trace| trace.write_trace(out)),
+            Variable::SpanId => values.ids.trace.iter().for_each(|trace| trace.write_span(out)),
             Variable::Field(name) => out.extend_from_slice(values.field(name)),
             Variable::Cookie(name) => out.extend_from_slice(values.cookie(name).unwrap_or_default()),
             Variable::Tls(variable) => {
@@ -184,6 +197,8 @@ pub struct Values<'x> {
     pub is_secure: bool,
     /// Its TLS connection with this server.
     pub tls: Option<&'x dyn TlsValues>,
+    /// The ids of the request.
+    pub ids: RequestIds,
     /// The part of the route's path before the final `*`, decoded: for `$rest`.
     pub prefix: &'x [u8],
     /// `host:port` of the chosen upstream server.
@@ -412,6 +427,7 @@ mod tests {
             client: Some("[::ffff:192.0.2.7]:5555".parse().unwrap()),
             is_secure: true,
             tls: None,
+            ids: RequestIds::default(),
             prefix: b"/a/",
             upstream: "127.0.0.1:3000",
         };

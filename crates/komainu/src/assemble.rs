@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cache::{Cache, Disk, DiskEvent, DiskOptions};
+use coding::Dictionaries;
 use coding::Effort;
 use config::matcher::Routes;
 use config::{Action, Config, EncodedSlashes};
@@ -21,12 +22,15 @@ use crate::cache_rules::{CacheRules, RoutePlace};
 use crate::cached::RouteCache;
 use crate::clients::TrustedProxies;
 use crate::config_files::{ConfigFiles, purge_token_files};
+use crate::dictionaries;
 use crate::engine::sources;
 use crate::hosting::{self, AppHandles, Hosting, Mounted};
+use crate::ids::IdRules;
 use crate::metrics::{CoreMetrics, RouteLabels};
 use crate::notice::ErrorLog;
 use crate::pages::SitePages;
 use crate::purge_method::{PurgeAccess, PurgeToken};
+use crate::rate::LimitPlan;
 use crate::router::{ClientAccess, Handler, Route, RouteEdits, RouteTable, SiteHttps, Strip, TemplateEdits};
 use crate::tls::TlsPlan;
 use crate::upstreams::GroupPlan;
@@ -57,7 +61,10 @@ pub(crate) struct ServerPlan {
     groups: GroupPlan,
     /// The cache of responses, if a route has one.
     pub(crate) cache: Option<Arc<Cache>>,
+    /// The dictionaries that clients may have, if a route makes some.
+    pub(crate) dictionaries: Option<Arc<Dictionaries>>,
     purge_tokens: HashMap<PathBuf, PurgeToken>,
+    pub(crate) limits: LimitPlan,
 }
 
 impl ServerPlan {
@@ -84,10 +91,14 @@ impl ServerPlan {
         };
         let cache_before = before.and_then(|plan| plan.cache.as_ref());
         let cache = response_cache(&config, cache_before, hosting)?;
+        let budget = hosting.map(Hosting::memory).cloned().unwrap_or_default();
+        let dictionaries_before = before.and_then(|plan| plan.dictionaries.as_ref());
+        let dictionaries = dictionaries::store(&config, dictionaries_before, &budget);
+        let limits = LimitPlan::new(&config, before.map(|plan| &plan.limits), &budget);
         let before = before.map(|plan| plan.groups.shared.as_slice()).unwrap_or_default();
         let groups = GroupPlan::new(&config, before, &spill, &files)?;
         let purge_tokens = purge_tokens(&config, &files)?;
-        let plan = ServerPlan { groups, tls, https_port, config, cache, purge_tokens };
+        let plan = ServerPlan { groups, tls, https_port, config, cache, dictionaries, purge_tokens, limits };
         for (name, app) in &plan.config.apps {
             match hosting {
                 Some(hosting) => hosting.check(name, app)?,
@@ -194,6 +205,7 @@ pub(crate) fn table(
         edits,
         https,
         introducers,
+        ids: IdRules::new(config),
     })
 }
 
@@ -235,6 +247,8 @@ fn route(
     let route = &config.sites[site].routes[index];
     let settings = config.settings(Some(site), Some(index));
     let mut strip = Vec::new();
+    let dictionary_transport =
+        || dictionaries::transport(config, plan.dictionaries.as_ref(), (site, index), effort);
     let not_found =
         || Handler::Respond { status: Status::NOT_FOUND, fields: Fields::new(), body: Vec::new() };
     let proxy = || {
@@ -262,6 +276,7 @@ fn route(
             let mut options = file_options(config, files, cores);
             // Files are compressed once and kept, instead of at each request.
             options.compression = options.compression.or(settings.compress.map(kept_compression));
+            options.dictionaries = dictionary_transport();
             options.root_report = core_context.map(|core_context| root_report(core_context.notices));
             let files = Files::new(options);
             Handler::Files(Box::new(files.map_err(|error| placed("files", "route", route.line, &error))?))
@@ -286,7 +301,8 @@ fn route(
         write_ms: ms(settings.write_timeout),
         edits: secure_edits(&settings.response_headers, &config.sites[site]),
         client_access: client_access(&config.sites[site], route),
-        label: core_context.map_or(0, |of| of.metrics.label(&labels(&config.sites[site], route))),
+        rates: plan.limits.of(site, index, core_context.map(|of| of.notices)).map(Rc::new),
+        label: core_context.map_or(0, |of| of.metrics.label(&RouteLabels::of(&config.sites[site], route))),
         cache: route_cache(plan, (site, index), core_context),
         compression: settings.compress.map(|compress| Rc::new(compression(compress))),
     })
@@ -335,23 +351,6 @@ fn client_access(site: &config::Site, route: &config::Route) -> ClientAccess {
     ClientAccess {
         allow: allow.map(|allowed| sources(allowed)).collect(),
         deny: deny.map(|denied| sources(denied)).collect(),
-    }
-}
-
-/// What the requests of a route are counted under.
-fn labels(site: &config::Site, route: &config::Route) -> RouteLabels {
-    let handler = match &route.action {
-        Action::Files(_) => "files".to_owned(),
-        Action::Proxy(_) => "proxy".to_owned(),
-        Action::App(mounted) => format!("app {}", mounted.name),
-        Action::Redirect(_) => "redirect".to_owned(),
-        Action::Respond(_) | Action::NotFound => "respond".to_owned(),
-    };
-    let paths: Vec<String> = route.path.iter().map(ToString::to_string).collect();
-    RouteLabels {
-        site: site.hosts.first().map_or_else(|| "*".to_owned(), ToString::to_string),
-        route: if paths.is_empty() { "*".to_owned() } else { paths.join(" ") },
-        handler,
     }
 }
 

@@ -8,24 +8,23 @@ use std::future::poll_fn;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::task::Poll;
 
 use cache::{
-    BrokenOff, Cache, CacheEntry, DiskLoad, FillHead, FillReader, FillResponse, FillStart, ForwardReason,
-    Object, RequestFacts, SearchRule, Selected, Validated, answer, key, status, tags, vary,
+    Cache, CacheEntry, DiskLoad, FillHead, FillResponse, FillStart, ForwardReason, NotStored, Object,
+    RequestFacts, SearchRule, Selected, Validated, answer, key, status, tags, vary,
 };
-use http::{BodySize, Fields, Length, Method, Name, Status};
-use net::{CacheOutcome, Core, DefaultFields, Exchange, Fault, HeadTap, Request};
+use http::{BodySize, Fields, Method, Name, Status};
+use net::{CacheOutcome, Core, Exchange, Fault, HeadTap, Request};
 
 use crate::cache_request::{asked, is_unkeyed};
+use crate::cache_responses::{send_response, send_stored};
 use crate::cache_rules::{CacheRules, MatchedRules};
 use crate::filling::FillSink;
 use crate::purge_method::PurgeAccess;
+use crate::rate::{self, Counted, RateRules};
 
-const PARTIAL_CONTENT: Status = Status::of(206).expect("three digits");
-const PRECONDITION_FAILED: Status = Status::of(412).expect("three digits");
-const UNSATISFIABLE: Status = Status::of(416).expect("three digits");
-
+/// Bytes of a response that is not stored which are read for nothing ahead of the part that a client wants.
+const SKIPPED_BYTES_MAX: u64 = 256 * 1024;
 /// Groups that one response may invalidate; further ones are left out (RFC 9875 asks for 32).
 const GROUPS_MAX: usize = 128;
 
@@ -72,7 +71,8 @@ enum Lookup {
 }
 
 impl RouteCache {
-    /// Serves a request from the cache, or by `origin`, which is only made where it is needed.
+    /// Serves a request from the cache, or by `origin`, which is only made where it is needed. What the cache does not answer is
+    /// counted by `rates`.
     ///
     /// # Errors
     /// The client is gone, or a response under way cannot be completed: pass it up.
@@ -80,6 +80,7 @@ impl RouteCache {
         &self,
         x: &mut Exchange<'_>,
         origin: impl FnOnce() -> O,
+        rates: Option<&RateRules>,
     ) -> Result<(), Fault> {
         let matched = self.rules.matched(&x.request());
         if let Some(access) = self.purge.as_ref().filter(|_| PurgeAccess::is_purge(&x.request())) {
@@ -88,6 +89,7 @@ impl RouteCache {
         }
         let mut lookup = match self.look_up(&x.request(), matched, x.core().unix_s(), None) {
             Ok(lookup) => lookup,
+            Err(_) if !rate::admit(rates, x, Counted::Misses).await? => return Ok(()),
             Err(why) => return self.pass(x, origin(), matched, why).await,
         };
         if let Lookup::Miss(miss) = &lookup
@@ -106,7 +108,7 @@ impl RouteCache {
                 x.notes().cache = Some(CacheOutcome::Hit);
                 object.count_hit();
                 let ttl_s = object.freshness().ttl_s(x.core().unix_s());
-                self.send_stored(x, &object, &status::hit(ttl_s)).await
+                send_stored(x, &object, &status::hit(ttl_s)).await
             }
             Lookup::Stale(object, miss) => {
                 self.revalidate(x, &miss, origin());
@@ -114,8 +116,9 @@ impl RouteCache {
                 x.notes().cache = Some(CacheOutcome::Stale);
                 object.count_hit();
                 let ttl_s = object.freshness().ttl_s(x.core().unix_s());
-                self.send_stored(x, &object, &status::hit(ttl_s)).await
+                send_stored(x, &object, &status::hit(ttl_s)).await
             }
+            Lookup::Miss(_) if !rate::admit(rates, x, Counted::Misses).await? => Ok(()),
             // Boxed, as it is seldom, and large.
             Lookup::Miss(miss) => Box::pin(self.ask(x, miss, origin())).await,
         }
@@ -127,7 +130,9 @@ impl RouteCache {
             DiskLoad::Read(on_disk, _guard) => {
                 let request = x.detach();
                 let (head, bytes) = (request.head().0.clone(), request.head().1.to_vec());
-                let read = x.core().offload(move || on_disk.read((&head, &bytes))).await?;
+                let cache = self.cache.clone();
+                let read = move || on_disk.read((&head, &bytes)).map(|read| cache.filed_from_disk(read));
+                let read = x.core().offload(read).await?;
                 let keeps = x.core().memory().pressure() < net::Pressure::High;
                 self.cache.admit(key, read, keeps)
             }
@@ -190,7 +195,7 @@ impl RouteCache {
         let has = |name| request.field(name).is_some();
         let is_refused = match refusal {
             // Asking for all of it again and again would cost more than the part.
-            Some(cache::NotStored::TooLarge) => true,
+            Some(NotStored::TooLarge) => true,
             // Those without a cookie may get what can be stored.
             Some(_) => has(Name::Cookie) || has(Name::Authorization),
             None => false,
@@ -290,6 +295,14 @@ impl RouteCache {
                 x.flush().await?;
             }
             let head = poll_fn(|cx| reader.poll_head(cx)).await;
+            if leads
+                && let FillHead::Response(response) = &head
+                && is_far_in(&x.request(), response)
+            {
+                // The whole is not wanted: the origin is asked for the part.
+                drop((reader, head));
+                return self.pass_shared(x, &origin, miss.why).await;
+            }
             let is_for_it = match &head {
                 _ if leads => true,
                 FillHead::Response(response) => match &response.outcome {
@@ -319,7 +332,7 @@ impl RouteCache {
                     x.notes().cache = Some(CacheOutcome::Validated);
                     object.count_hit();
                     let ttl_s = object.freshness().ttl_s(x.core().unix_s());
-                    self.send_stored(x, &object, &status::validated(status, ttl_s, detail)).await
+                    send_stored(x, &object, &status::validated(status, ttl_s, detail)).await
                 }
                 FillHead::Alone | FillHead::Failed => Err(Fault::Broken("the handler gave no response")),
             };
@@ -387,165 +400,22 @@ impl RouteCache {
         core.spawn(async move {
             let served =
                 request.serve(sink.clone(), async |x: &mut Exchange<'_>| origin.serve(x).await).await;
+            if served.is_ok() {
+                sink.file_content().await;
+            }
             sink.conclude(served.is_ok());
         });
     }
-
-    /// Sends what is stored.
-    async fn send_stored(
-        &self,
-        x: &mut Exchange<'_>,
-        object: &Object,
-        cache_status: &str,
-    ) -> Result<(), Fault> {
-        let age_s = object.freshness().age_s(x.core().unix_s());
-        let fields = object.shown_fields();
-        let selected = answer::select(x.request().head(), object.status, fields, Some(object.body.len()));
-        let sent = HeadToSend { status: object.status, fields, age_s: Some(age_s), cache_status };
-        let range = match sent.begin(x, &selected, Length::Known(object.body.len())).await? {
-            Some(range) => range,
-            None => return Ok(()),
-        };
-        if x.content_wanted() {
-            for slice in object.body.slices(range) {
-                x.write(slice).await?;
-            }
-        }
-        Ok(())
-    }
 }
 
-/// The head of a response, and what this server adds to it.
-struct HeadToSend<'h> {
-    status: Status,
-    fields: &'h Fields,
-    age_s: Option<u64>,
-    cache_status: &'h str,
-}
-
-impl HeadToSend<'_> {
-    /// Begins the response that the client gets. Returns which bytes of the content follow; `None` for none.
-    async fn begin(
-        &self,
-        x: &mut Exchange<'_>,
-        selected: &Selected,
-        length: Length,
-    ) -> Result<Option<std::ops::Range<u64>>, Fault> {
-        // It was compressed before it was stored, where that is asked for.
-        x.set_compression(None);
-        match selected {
-            Selected::Whole => {
-                self.begin_as(x, self.status, self.fields, length, None);
-                Ok(Some(0..u64::MAX))
-            }
-            Selected::Part(part, of) => {
-                let range = http::range::content_range(part, *of);
-                let length = Length::Known(part.end - part.start);
-                self.begin_as(x, PARTIAL_CONTENT, self.fields, length, Some(&range));
-                Ok(Some(part.clone()))
-            }
-            Selected::NotModified => {
-                let fields = answer::not_modified_fields(self.fields);
-                self.begin_as(x, Status::NOT_MODIFIED, &fields, Length::Known(0), None);
-                Ok(None)
-            }
-            Selected::Failed => {
-                x.refuse(PRECONDITION_FAILED, "the resource has changed").await?;
-                Ok(None)
-            }
-            Selected::Unsatisfiable(of) => {
-                let mut more = Fields::new();
-                more.push(Name::ContentRange, http::range::unsatisfied_range(*of).as_bytes());
-                x.refuse_with(UNSATISFIABLE, "the range is beyond the end", &more).await?;
-                Ok(None)
-            }
-        }
-    }
-
-    fn begin_as(
-        &self,
-        x: &mut Exchange<'_>,
-        status: Status,
-        fields: &Fields,
-        length: Length,
-        range: Option<&str>,
-    ) {
-        let own = DefaultFields {
-            server: fields.first(b"server").is_some(),
-            date: fields.first(b"date").is_some(),
-        };
-        x.begin_lines(status, length, own, |lines| {
-            lines.whole(fields.wire());
-            if let Some(age_s) = self.age_s {
-                lines.begin(b"Age");
-                lines.number(age_s);
-                lines.end();
-            }
-            if let Some(range) = range {
-                lines.line(b"Content-Range", range.as_bytes());
-            }
-            lines.line(b"Cache-Status", self.cache_status.as_bytes());
-        });
-    }
-}
-
-/// Sends a response while it arrives.
-async fn send_response(
-    x: &mut Exchange<'_>,
-    response: &FillResponse,
-    reader: FillReader,
-    why: ForwardReason,
-) -> Result<(), Fault> {
-    let now_s = x.core().unix_s();
-    let outcome = match &response.outcome {
-        Ok((_, freshness)) => Ok(freshness.ttl_s(now_s)),
-        Err(why) => Err(*why),
-    };
-    let cache_status = status::forwarded(why, !reader.leads(), Some(outcome));
-    let selected = answer::select(x.request().head(), response.status, &response.fields, response.length);
-    let length = response.length.map_or(Length::Unknown, Length::Known);
-    let sent = HeadToSend {
-        status: response.status,
-        fields: &response.fields,
-        age_s: None,
-        cache_status: &cache_status,
-    };
-    let Some(range) = sent.begin(x, &selected, length).await? else { return Ok(()) };
-    if !x.content_wanted() {
-        return Ok(());
-    }
-    let mut at = 0u64;
-    loop {
-        let Some(piece) = next_piece(x, &reader).await? else {
-            return match selected {
-                Selected::Whole => x.end(&reader.trailers()),
-                _ => Ok(()),
-            };
-        };
-        let end = at + piece.len() as u64;
-        let (from, to) = (range.start.max(at), range.end.min(end));
-        if from < to {
-            x.write(&piece[(from - at) as usize..(to - at) as usize]).await?;
-        }
-        at = end;
-        if at >= range.end {
-            return Ok(());
-        }
-    }
-}
-
-/// The next piece; what was written before goes out ahead of a wait.
-async fn next_piece(x: &mut Exchange<'_>, reader: &FillReader) -> Result<Option<Arc<[u8]>>, Fault> {
-    const BROKEN: fn(BrokenOff) -> Fault = |_| Fault::Broken("the response of the origin broke off");
-    let now = poll_fn(|cx| match reader.poll_piece(cx) {
-        Poll::Ready(piece) => Poll::Ready(Some(piece)),
-        Poll::Pending => Poll::Ready(None),
-    });
-    if let Some(piece) = now.await {
-        return piece.map_err(BROKEN);
-    }
-    x.flush().await?;
-    poll_fn(|cx| reader.poll_piece(cx)).await.map_err(BROKEN)
+/// Whether a request asks for a part far in a response that is too large to be stored: all that comes before would be read for
+/// nothing.
+fn is_far_in(request: &Request<'_>, response: &FillResponse) -> bool {
+    matches!(response.outcome, Err(NotStored::TooLarge))
+        && matches!(
+            answer::select(request.head(), response.status, &response.fields, response.length),
+            Selected::Part(part, _) if part.start >= SKIPPED_BYTES_MAX
+        )
 }
 
 fn count(counter: &AtomicU64) {

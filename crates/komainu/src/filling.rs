@@ -7,9 +7,9 @@ use std::sync::Arc;
 use std::task::Waker;
 
 use cache::{
-    Cache, Fill, FillResponse, Freshness, InterimResponse, NotStored, Object, Outcome, Policy, RequestFacts,
-    RequestVariant, ResponseTimes, SearchRule, Tags, Validated, answer, assess, stored_fields, tags,
-    vary::VaryFault,
+    Cache, FILED_BYTES_MIN, Fill, FillResponse, Freshness, InterimResponse, NotStored, Object, Outcome,
+    Policy, RequestFacts, RequestVariant, ResponseTimes, SearchRule, StoredBody, Tags, Validated, answer,
+    assess, stored_fields, tags, vary::VaryFault,
 };
 use http::{Fields, Head, Length, Status};
 use net::{Core, DetachedRequest, Pressure, ResponseSink};
@@ -33,6 +33,8 @@ pub(crate) struct FillSink {
     asked_s: u64,
     /// What is stored at the end.
     pending: RefCell<Option<(Status, Fields, RequestVariant, Freshness)>>,
+    /// Its content, where it is large.
+    filed: RefCell<Option<StoredBody>>,
     /// A stored response is the answer: nothing more of this one is wanted.
     is_answered: Cell<bool>,
     is_concluded: Cell<bool>,
@@ -62,8 +64,20 @@ impl FillSink {
             facts,
             stale,
             pending: RefCell::default(),
+            filed: RefCell::default(),
             is_answered: Cell::new(false),
             is_concluded: Cell::new(false),
+        }
+    }
+
+    /// The content is complete: a large one that is to be stored is copied by another thread to where it is sent from.
+    pub(crate) async fn file_content(&self) {
+        let is_pending = self.pending.borrow().is_some();
+        let body = self.fill.body().filter(|body| is_pending && body.len() >= FILED_BYTES_MIN);
+        if let Some(body) = body {
+            let cache = self.cache.clone();
+            let filed = self.core.offload(move || cache.filed(body)).await;
+            *self.filed.borrow_mut() = Some(filed);
         }
     }
 
@@ -74,7 +88,11 @@ impl FillSink {
         }
         match (self.pending.take(), is_whole) {
             (Some((status, fields, variant, freshness)), true) => {
-                if let Some(body) = self.fill.body() {
+                let filed = self.filed.take();
+                if let Some(body) = &filed {
+                    self.cache.count_pieces(&self.fill, body);
+                }
+                if let Some(body) = filed.or_else(|| self.fill.body()) {
                     let object = Object::new(status, fields, body, variant, freshness);
                     // What was purged meanwhile still answers those who waited.
                     let object = self.cache.counted(object);

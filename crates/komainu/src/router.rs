@@ -21,9 +21,11 @@ use crate::access::Access;
 use crate::cached::{CachedHandler, RouteCache};
 use crate::clients::TrustedProxies;
 use crate::hosting::Mounted;
+use crate::ids::{IdMaker, IdRules};
 use crate::metrics::CoreMetrics;
 use crate::notice::ErrorLog;
 use crate::pages::SitePages;
+use crate::rate::{self, Counted, RateRules};
 
 /// The kinds of handlers.
 pub(crate) enum Handler {
@@ -53,6 +55,8 @@ pub(crate) struct Route {
     pub(crate) cache: Option<RouteCache>,
     /// The clients that it answers.
     pub(crate) client_access: ClientAccess,
+    /// How often they may ask.
+    pub(crate) rates: Option<Rc<RateRules>>,
     /// What its requests are counted under.
     pub(crate) label: usize,
     /// Compression of its responses.
@@ -201,6 +205,7 @@ pub(crate) struct RouteTable {
     pub(crate) https: Vec<SiteHttps>,
     /// The proxies that may send forwarding fields.
     pub(crate) introducers: Option<TrustedProxies>,
+    pub(crate) ids: IdRules,
 }
 
 /// One core's router.
@@ -212,6 +217,7 @@ pub(crate) struct Router {
     /// What a certificate authority asks for.
     challenges: HttpChallenges,
     metrics: Rc<CoreMetrics>,
+    id_maker: IdMaker,
 }
 
 impl Router {
@@ -224,7 +230,8 @@ impl Router {
         challenges: HttpChallenges,
         metrics: Rc<CoreMetrics>,
     ) -> Router {
-        Router { table: RefCell::new(table), renew, access, notices, challenges, metrics }
+        let id_maker = IdMaker::new();
+        Router { table: RefCell::new(table), renew, access, notices, challenges, metrics, id_maker }
     }
 
     /// Passes the collected lines of the access log to its thread.
@@ -259,6 +266,7 @@ impl Router {
         exchange.set_pages(table.pages[level].clone());
         exchange.set_empty_segments(table.empty_segments[level]);
         let introduced = table.introducers.as_ref().map_or(Ok(()), |one| one.introduce(exchange));
+        exchange.set_ids(table.ids.ids(&exchange.request(), &self.id_maker));
         let (path, outcome) = match Path::of(&exchange.request()) {
             Ok(path) => (path, introduced),
             Err(reject) => (Path::default(), Err(reject.into())),
@@ -373,6 +381,10 @@ async fn serve_route(route: &Rc<Route>, exchange: &mut Exchange<'_>, path: &Path
     if !route.client_access.admits(exchange.request().client().address) {
         return exchange.refuse(Status::FORBIDDEN, "access to this address is forbidden").await;
     }
+    let counted = if route.cache.is_some() { Counted::Requests } else { Counted::All };
+    if !rate::admit(route.rates.as_deref(), exchange, counted).await? {
+        return Ok(());
+    }
     exchange.set_compression(route.compression.clone());
     let (handler, otherwise) = route.handlers(path, exchange.request().method())?;
     exchange.limit_body(route.body_bytes_max)?;
@@ -399,7 +411,7 @@ async fn serve_cached(
     };
     let is_fallback = !std::ptr::eq(handler, &raw const route.handler);
     let origin = || RouteHandler { route: route.clone(), is_fallback, path: path.decoded.clone() };
-    cache.serve(exchange, origin).await
+    cache.serve(exchange, origin, rate::of_misses(route.rates.as_ref())).await
 }
 
 /// The handler that a cache is in front of.
@@ -488,6 +500,7 @@ fn values<'x>(exchange: &'x Exchange<'_>, prefix: &'x [u8]) -> Values<'x> {
         client: address,
         is_secure: client.secure,
         tls,
+        ids: request.ids(),
         prefix,
         upstream: "",
     }

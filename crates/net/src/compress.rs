@@ -109,16 +109,7 @@ impl Compression {
             let values = fields.iter().filter(|(other, _)| other.eq_ignore_ascii_case(name));
             values.flat_map(|(_, value)| scan::list(value)).any(|one| one.eq_ignore_ascii_case(directive))
         };
-        // Coded already, a part, or digests of the bytes as they are.
-        let fixed: [&[u8]; 6] = [
-            b"Content-Encoding",
-            b"Content-Range",
-            b"Content-MD5",
-            b"Digest",
-            b"Content-Digest",
-            b"Repr-Digest",
-        ];
-        if fixed.iter().any(|name| fields.first(name).is_some()) || says(b"Cache-Control", b"no-transform") {
+        if has_fixed_bytes(fields) || says(b"Cache-Control", b"no-transform") {
             return false;
         }
         let is_secret =
@@ -127,10 +118,22 @@ impl Compression {
     }
 }
 
+/// Whether a response is coded already, is a part, or has digests of its bytes as they are.
+pub(crate) fn has_fixed_bytes(fields: &Fields) -> bool {
+    let fixed: [&[u8]; 6] =
+        [b"Content-Encoding", b"Content-Range", b"Content-MD5", b"Digest", b"Content-Digest", b"Repr-Digest"];
+    fixed.iter().any(|name| fields.first(name).is_some())
+}
+
 /// Makes the fields say that the content is coded.
 pub(crate) fn say_coded(fields: &mut Fields, coding: Coding) {
     fields.push(Name::ContentEncoding, coding.text().as_bytes());
     fields.remove(b"Accept-Ranges");
+    weaken_tag(fields);
+}
+
+/// Makes the tag of the fields a weak one: the coded bytes may be others another time.
+pub fn weaken_tag(fields: &mut Fields) {
     let strong = fields.first(b"ETag").filter(|tag| !tag.starts_with(b"W/")).map(|tag| [b"W/", tag].concat());
     if let Some(weak) = strong {
         fields.remove(b"ETag");

@@ -11,7 +11,7 @@ use std::rc::Rc;
 use std::task::Waker;
 
 use http::encode::{Lines, Outgoing};
-use http::{BodySize, EmptySegments, Fields, Head, Length, Name, Span, Status, Version};
+use http::{BodySize, EmptySegments, Fields, Head, Length, Name, RequestIds, Span, Status, Version};
 
 use crate::address::{Client, Peer};
 use crate::core::Core;
@@ -61,6 +61,7 @@ pub struct DetachedRequest {
     pub(crate) client: Client,
     pub(crate) tls: Option<Rc<TlsSession>>,
     pub(crate) empty_segments: EmptySegments,
+    pub(crate) ids: RequestIds,
     pub(crate) pages: Option<Rc<dyn ErrorPages>>,
     pub(crate) local: Option<SocketAddr>,
     pub(crate) body_ms: u64,

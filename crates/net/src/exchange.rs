@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use http::encode::Lines;
 use http::path::{self, EmptySegments};
-use http::{BodySize, Dialect, Fields, Head, Length, Method, Name, Reject, Status, Version};
+use http::{BodySize, Dialect, Fields, Head, Length, Method, Name, Reject, RequestIds, Status, Version};
 
 use crate::address::{Client, Peer};
 use crate::compress::{COMPRESSED_BYTES, COMPRESSED_WEIGHT, Compression, CompressionInput};
@@ -166,6 +166,12 @@ impl<'x> Request<'x> {
         (self.head, self.bytes)
     }
 
+    /// Its ids: none but those that [`Exchange::set_ids`] has set.
+    #[must_use]
+    pub fn ids(&self) -> RequestIds {
+        self.state.ids
+    }
+
     /// How much body the request has.
     #[must_use]
     pub fn body(&self) -> BodySize {
@@ -220,14 +226,34 @@ impl<'c> Exchange<'c> {
         self.state.client = Client { address, secure, vouched: Some(vouched) };
     }
 
+    /// Sets the request's ids, which upstream servers and applications get.
+    pub fn set_ids(&mut self, ids: RequestIds) {
+        self.state.ids = ids;
+    }
+
     /// Says what becomes of empty segments in the path. They are merged without it.
     pub fn set_empty_segments(&mut self, empty_segments: EmptySegments) {
         self.state.empty_segments = empty_segments;
     }
 
+    /// Adds fields to whatever is answered from now on, beside what the edits do.
+    pub fn add_fields(&mut self, fields: &Fields) {
+        let edits = self.state.filters.edits.get_or_insert_default();
+        Rc::make_mut(edits).add.extend(fields);
+    }
+
     /// Edits to make to the fields of whatever is answered from now on.
     pub fn set_edits(&mut self, edits: Option<Rc<FieldEdits>>) {
         self.state.filters.edits = edits;
+    }
+
+    /// The fields of a response as the edits make them.
+    #[must_use]
+    pub fn edited<'f>(&self, fields: &'f Fields) -> Cow<'f, Fields> {
+        match &self.state.filters.edits {
+            Some(edits) => Cow::Owned(edits.apply(fields)),
+            None => Cow::Borrowed(fields),
+        }
     }
 
     /// Which responses are compressed from now on. Those that have begun stay as they are.
@@ -251,6 +277,7 @@ impl<'c> Exchange<'c> {
             client: self.state.client,
             tls: self.state.tls.clone(),
             empty_segments: self.state.empty_segments,
+            ids: self.state.ids,
             pages: self.state.pages.clone(),
             local: self.lane.local_address(),
             body_ms: self.lane.body_ms(),
@@ -391,6 +418,27 @@ impl<'c> Exchange<'c> {
             self.state.reply = ReplyState::Body(after);
         }
         Ok(())
+    }
+
+    /// The same for bytes that others share, and that stay where they are: a large piece is not copied before it is sent.
+    ///
+    /// # Errors
+    /// As [`Exchange::write`].
+    pub async fn write_shared(&mut self, bytes: &[u8]) -> Result<(), Fault> {
+        if self.state.filters.compressing.is_some() {
+            return self.write(bytes).await;
+        }
+        if let Some(after) = self.state.take(bytes.len() as u64)? {
+            self.lane.send_from(bytes).await?;
+            self.state.reply = ReplyState::Body(after);
+        }
+        Ok(())
+    }
+
+    /// Whether [`Exchange::write_file`] sends a file in memory without reading it first by other threads: over HTTP/1.
+    #[must_use]
+    pub fn sends_files(&self) -> bool {
+        self.lane.sends_files() && self.state.filters.compressing.is_none()
     }
 
     /// Sends out what was written so far, for a handler that will wait before it writes more.

@@ -135,6 +135,7 @@ impl DetachedRequest {
         state.tls.clone_from(&self.tls);
         state.pages.clone_from(&self.pages);
         state.empty_segments = self.empty_segments;
+        state.ids = self.ids;
         let mut lane = DetachedLane::new(self, sink.clone());
         let source = lane.source_rc();
         let served = {

@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use http::{BodySize, EmptySegments, Status};
+use http::{BodySize, EmptySegments, RequestIds, Status};
 
 use crate::address::{Client, Peer};
 use crate::fault::Fault;
@@ -33,6 +33,7 @@ pub(crate) struct RequestState {
     pub(crate) tls: Option<Rc<TlsSession>>,
     /// What becomes of empty segments in its path.
     pub(crate) empty_segments: EmptySegments,
+    pub(crate) ids: RequestIds,
     /// When its head was whole.
     pub(crate) started_us: u64,
     /// When its response began; 0 before that.
@@ -61,6 +62,7 @@ impl RequestState {
             client,
             tls: None,
             empty_segments: EmptySegments::Merge,
+            ids: RequestIds::default(),
             started_us,
             begun_us: 0,
             label: 0,

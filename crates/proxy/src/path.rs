@@ -91,6 +91,7 @@ mod tests {
             client: net::Client::direct(Peer::Unix, false),
             tls: None,
             empty_segments,
+            ids: http::RequestIds::default(),
             upstream: "",
         };
         let map = map.map(|(from, to)| PathMap::new(from, to));

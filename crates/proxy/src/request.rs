@@ -185,6 +185,13 @@ impl RequestRules {
             BodySize::None => {}
         }
         self.write_forwarded(lines, ask);
+        for (id, value) in ask.ids.fields() {
+            let name = id.text().as_bytes();
+            // What the route sets itself stands in its place.
+            if !is_edited(&self.options.edits, name) {
+                lines.line(name, &value);
+            }
+        }
         if !self.options.via.is_empty() {
             lines.begin(b"Via");
             lines.part(head.version.number().as_bytes());
@@ -248,6 +255,7 @@ impl RequestRules {
             Name::Trailer => ask.head.body == BodySize::Unknown,
             id if id.is_framing() => false,
             Name::Expect => ask.head.expects_continue,
+            Name::XRequestId | Name::Traceparent | Name::Tracestate => ask.ids.passes(field.id),
             Name::XForwardedFor | Name::XForwardedProto | Name::XForwardedHost => {
                 !self.options.forwarded.x_forwarded && vouched(Dialect::XForwarded)
             }

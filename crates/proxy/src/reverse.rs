@@ -167,6 +167,7 @@ mod tests {
             client: net::Client::direct(Peer::Unix, true),
             tls: None,
             empty_segments: http::EmptySegments::Merge,
+            ids: http::RequestIds::default(),
             upstream: "",
         };
         let server = UpstreamServer::at(UpstreamAddress::Tcp { host: "app.internal".into(), port: 3000 });

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 
 use http::path::{EmptySegments, encoded_path};
 use http::template::{TlsValues, Values};
-use http::{Head, Reject};
+use http::{Head, Reject, RequestIds};
 use net::{Client, Peer, Request, TlsSession};
 
 /// One request, as the rules for heads see it.
@@ -23,6 +23,8 @@ pub struct TemplateContext<'x> {
     pub tls: Option<&'x TlsSession>,
     /// What becomes of empty segments in its path.
     pub empty_segments: EmptySegments,
+    /// Its ids.
+    pub ids: RequestIds,
     /// `host:port` of the chosen upstream.
     pub upstream: &'x str,
 }
@@ -40,6 +42,7 @@ impl<'x> TemplateContext<'x> {
             client: request.client(),
             tls: request.tls(),
             empty_segments,
+            ids: request.ids(),
             upstream,
         }
     }
@@ -86,6 +89,7 @@ impl<'x> TemplateContext<'x> {
             client: self.client_address(),
             is_secure: self.client.secure,
             tls: self.tls.map(|session| session as &dyn TlsValues),
+            ids: self.ids,
             prefix: b"",
             upstream: self.upstream,
         }

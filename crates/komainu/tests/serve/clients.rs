@@ -188,3 +188,79 @@ fn one_proxy_reports_the_next() {
         assert_eq!(origin.last().field("X-Who"), ["192.0.2.9 1234 http"]);
     }
 }
+
+const PARENT: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+
+#[test]
+fn each_request_has_an_id_that_upstream_servers_get_too() {
+    let origin = Origin::start(|_| ok("x"));
+    let text = format!(
+        "listen = \"127.0.0.1:0\"\nthreads = 1\nresponse_headers = {{ set = {{ X-Request-Id = \"$request_id\" }} }}\n\
+         [[route]]\npath = \"/own\"\nproxy = {{ to = \"{0}\", request_headers = {{ set = {{ X-Request-Id = \"mine-$request_id\" }} }} }}\n\
+         [[route]]\nproxy = \"{0}\"\n",
+        origin.url
+    );
+    let rig = start(Folder::new(), &text);
+    let mut ids = Vec::new();
+    // Nobody is trusted: what the client sends is replaced.
+    for sent in ["", "X-Request-Id: theirs\r\n", "X-Request-Id: a\r\nX-Request-Id: b\r\n"] {
+        let answer = rig.ask("/", &format!("{sent}traceparent: {PARENT}\r\ntracestate: a=1\r\n"));
+        let id = answer.expect(200, "x").field("X-Request-Id").unwrap().to_owned();
+        assert!(id.len() == 32 && id.bytes().all(|byte| byte.is_ascii_hexdigit()), "{id}");
+        let ask = origin.last();
+        assert_eq!(ask.field("X-Request-Id"), [&id]);
+        // Without `[tracing]` these are fields as any others.
+        assert_eq!((ask.field("traceparent"), ask.field("tracestate")), (vec![PARENT], vec!["a=1"]));
+        ids.push(id);
+    }
+    ids.sort_unstable();
+    ids.dedup();
+    assert_eq!(ids.len(), 3);
+    let own = rig.get("/own");
+    assert_eq!(origin.last().field("X-Request-Id"), [format!("mine-{}", own.field("X-Request-Id").unwrap())]);
+}
+
+#[test]
+fn ids_and_traces_of_trusted_proxies_are_continued() {
+    let origin = Origin::start(|_| ok("x"));
+    let with = |more: &str| {
+        let text = format!(
+            "listen = \"127.0.0.1:0\"\nthreads = 1\n{more}\n[[route]]\nproxy = \"{}\"\n\
+             response_headers = {{ set = {{ X-Trace = \"$trace_id\", X-Id = \"$request_id\" }} }}\n",
+            origin.url
+        );
+        start(Folder::new(), &text)
+    };
+    let rig = with("trusted_proxies = [\"127.0.0.1\"]\ntracing = { enabled = true }");
+    let answer = rig.ask("/", &format!("X-Request-Id: a-1\r\ntraceparent: {PARENT}\r\ntracestate: a=1\r\n"));
+    answer.expect_field("X-Id", "a-1").expect_field("X-Trace", "0af7651916cd43dd8448eb211c80319c");
+    let ask = origin.last();
+    assert_eq!((ask.field("X-Request-Id"), ask.field("tracestate")), (vec!["a-1"], vec!["a=1"]));
+    let parent = ask.field("traceparent")[0].to_owned();
+    assert!(
+        parent.starts_with("00-0af7651916cd43dd8448eb211c80319c-") && parent.ends_with("-01"),
+        "{parent}"
+    );
+    assert_ne!(parent, PARENT);
+    // What is not valid is replaced, and the state of an invalid trace is not passed on.
+    for (id, sent, state) in
+        [("a b", "00-0-0-01", "a=1"), ("\"x\"", &PARENT.to_uppercase(), "a=1"), (&"a".repeat(129), "", "a=1")]
+    {
+        let fields = format!("X-Request-Id: {id}\r\ntraceparent: {sent}\r\ntracestate: {state}\r\n");
+        rig.ask("/", &fields).expect(200, "x");
+        let ask = origin.last();
+        let (made, trace) = (ask.field("X-Request-Id"), ask.field("traceparent"));
+        assert!(made.len() == 1 && made[0].len() == 32, "{made:?}");
+        assert!(trace.len() == 1 && trace[0].len() == 55 && trace[0].ends_with("-00"), "{trace:?}");
+        assert!(ask.field("tracestate").is_empty());
+    }
+    rig.ask("/", &format!("traceparent: {PARENT}\r\ntracestate: not valid\r\n"));
+    assert!(origin.last().field("tracestate").is_empty());
+    // New traces alone, all of them recorded, and no ids.
+    let rig = with("request_ids = \"off\"\n[tracing]\nenabled = true\nfrom = \"new\"\nsample = \"100%\"");
+    rig.ask("/", &format!("X-Request-Id: any thing\r\ntraceparent: {PARENT}\r\n")).expect(200, "x");
+    let ask = origin.last();
+    assert_eq!(ask.field("X-Request-Id"), ["any thing"]);
+    let trace = ask.field("traceparent")[0].to_owned();
+    assert!(trace.ends_with("-01") && !trace.contains("0af76519"), "{trace}");
+}

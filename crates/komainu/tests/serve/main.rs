@@ -17,10 +17,12 @@ mod support {
 mod admission;
 mod clients;
 mod compress;
+mod dictionary;
 mod files;
 mod half_closed;
 mod http2;
 mod http2_peers;
+mod limit;
 mod limits;
 mod paths;
 mod vectors;

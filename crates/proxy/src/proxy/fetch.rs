@@ -1,7 +1,9 @@
 //! Requests that this server sends for itself, by the rules of a route: no client waits for the response.
 
 use http::framing::Length;
-use http::{BodySize, EmptySegments, Fields, Head, Method, Name, Reject, RequestHead, Span, Status};
+use http::{
+    BodySize, EmptySegments, Fields, Head, Method, Name, Reject, RequestHead, RequestIds, Span, Status,
+};
 use net::preface::Endpoints;
 use net::{Client, Peer, Request};
 use std::task::Context;
@@ -25,6 +27,7 @@ pub struct FetchRequest {
     peer: Peer,
     client: Client,
     empty_segments: EmptySegments,
+    ids: RequestIds,
     body: Vec<u8>,
 }
 
@@ -88,7 +91,7 @@ impl FetchRequest {
         }
         let no_one = Peer::Unix;
         let client = Client::direct(no_one, false);
-        Ok(FetchRequest::build(&head, bytes, no_one, client, EmptySegments::default(), body))
+        Ok(FetchRequest::build(&head, bytes, no_one, client, Default::default(), body))
     }
 
     /// The request of a client, with this body in place of its own. What is known of the client's TLS connection is not kept:
@@ -99,7 +102,8 @@ impl FetchRequest {
         let spans = head.fields.iter().flat_map(|field| [field.name, field.value]);
         let end = spans.chain([head.method_name, head.target.whole, head.authority]).map(Span::end).max();
         let bytes = bytes[..end.unwrap_or(0)].to_vec();
-        FetchRequest::build(head, bytes, request.peer(), request.client(), request.empty_segments(), body)
+        let more = (request.empty_segments(), request.ids());
+        FetchRequest::build(head, bytes, request.peer(), request.client(), more, body)
     }
 
     fn build(
@@ -107,7 +111,7 @@ impl FetchRequest {
         bytes: Vec<u8>,
         peer: Peer,
         client: Client,
-        empty_segments: EmptySegments,
+        (empty_segments, ids): (EmptySegments, RequestIds),
         body: Vec<u8>,
     ) -> FetchRequest {
         let mut head = head.clone();
@@ -116,7 +120,7 @@ impl FetchRequest {
         // Nobody could use a connection that has switched protocols.
         head.fields.retain(|field| field.id != Name::Upgrade);
         head.protocol = Span::EMPTY;
-        FetchRequest { head, bytes, peer, client, empty_segments, body }
+        FetchRequest { head, bytes, peer, client, empty_segments, ids, body }
     }
 }
 
@@ -129,6 +133,7 @@ impl Requester for FetchRequest {
             client: self.client,
             tls: None,
             empty_segments: self.empty_segments,
+            ids: self.ids,
             upstream,
         }
     }

@@ -29,6 +29,7 @@ fn forwarded_for(options: &RouteOptions, request: &str, client: Client) -> (Stri
         client,
         tls: None,
         empty_segments: http::EmptySegments::Merge,
+        ids: http::RequestIds::default(),
         upstream: "app:3000",
     };
     let mut out = Vec::new();
@@ -189,6 +190,7 @@ fn too_many_named_fields_are_an_attack() {
         client,
         tls: None,
         empty_segments: http::EmptySegments::Merge,
+        ids: http::RequestIds::default(),
         upstream: "",
     };
     assert!(

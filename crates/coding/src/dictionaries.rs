@@ -1,0 +1,495 @@
+//! The dictionaries that clients may have, and what was compressed with them: each result is made once, for all threads.
+//!
+//! ```text
+//! a response that clients keep ──▶ remember ──▶ HashedContent by its SHA-256, for an origin
+//! Available-Dictionary         ──▶ find     ──▶ the dictionary, where it is known for that origin
+//! dictionary and content       ──▶ delta    ──▶ what was made before, or a job that makes it
+//! ```
+//!
+//! An unknown hash is one look-up and leaves nothing behind.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::dictionary::{self, DictionaryCoding, DictionaryHash, compress_with};
+use crate::effort::Effort;
+
+/// What an entry counts beside its bytes.
+const ENTRY_BYTES: u64 = 256;
+/// Entries of either kind.
+const ENTRIES_MAX: usize = 4096;
+/// URLs for which one content is remembered: a further one takes the place of the first.
+const PLACES_MAX: usize = 16;
+/// Results under way at one time, in all threads; requests beyond them get another coding.
+const JOBS_MAX: usize = 2;
+/// Memory that an encoder takes beside dictionary and content, at most: some multiple of both, and its tables.
+const WORK_FACTOR: u64 = 6;
+const WORK_BYTES: u64 = 8 << 20;
+
+/// What is kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DictionaryLimits {
+    /// Bytes of dictionaries and results together. Default 64 MiB.
+    pub bytes_max: u64,
+    /// Versions of one URL. Default 4.
+    pub versions_max: usize,
+}
+
+impl Default for DictionaryLimits {
+    fn default() -> DictionaryLimits {
+        DictionaryLimits { bytes_max: 64 << 20, versions_max: 4 }
+    }
+}
+
+/// A content and its SHA-256. Clones share it.
+#[derive(Clone, Debug)]
+pub struct HashedContent {
+    /// Its SHA-256.
+    pub hash: DictionaryHash,
+    pieces: Arc<[Arc<[u8]>]>,
+}
+
+impl HashedContent {
+    /// Hashes a content. Takes time: some milliseconds for 8 MiB.
+    #[must_use]
+    pub fn new(pieces: Arc<[Arc<[u8]>]>) -> HashedContent {
+        let hash = dictionary::hash(pieces.iter().map(|piece| &piece[..]));
+        HashedContent { hash, pieces }
+    }
+
+    /// Its length in bytes.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.pieces.iter().map(|piece| piece.len()).sum()
+    }
+
+    /// Whether there is none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// All of it in one piece.
+    #[must_use]
+    pub fn bytes(&self) -> Vec<u8> {
+        self.pieces.concat()
+    }
+}
+
+/// Where a dictionary is from: clients use it for requests to the same origin.
+#[derive(Clone, Copy, Debug)]
+pub struct DictionaryPlace<'p> {
+    /// The origin: what no dictionary leaves.
+    pub origin: &'p [u8],
+    /// Its path there: of one path some versions are kept.
+    pub path: &'p [u8],
+}
+
+/// What makes a result: the same dictionary, content and coding make the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct DeltaKey {
+    dictionary: DictionaryHash,
+    content: DictionaryHash,
+    coding: DictionaryCoding,
+}
+
+/// A content compressed with a dictionary.
+#[derive(Debug)]
+pub enum Delta {
+    /// It was made before.
+    Ready(Arc<[u8]>),
+    /// There is none that is smaller, or too much is under way.
+    None,
+    /// It is to be made, where blocking is allowed.
+    Begun(DeltaJob),
+}
+
+/// The dictionaries of a server.
+pub struct Dictionaries {
+    limits: DictionaryLimits,
+    account: Box<dyn Fn(u64, u64) + Send + Sync>,
+    state: Mutex<DictionaryState>,
+}
+
+#[derive(Default)]
+struct DictionaryState {
+    known: HashMap<DictionaryHash, KnownDictionary>,
+    deltas: HashMap<DeltaKey, DeltaEntry>,
+    bytes: u64,
+    jobs: usize,
+    /// Counts uses: what has the lowest number was used least recently.
+    clock: u64,
+}
+
+/// A [`DictionaryPlace`] that is kept.
+struct KeptPlace {
+    origin: Box<[u8]>,
+    path: Box<[u8]>,
+}
+
+impl KeptPlace {
+    fn new(place: DictionaryPlace<'_>) -> KeptPlace {
+        KeptPlace { origin: place.origin.into(), path: place.path.into() }
+    }
+}
+
+struct KnownDictionary {
+    content: HashedContent,
+    places: Vec<KeptPlace>,
+    /// Until when clients may use it, in seconds since 1970.
+    until_s: u64,
+    used: u64,
+}
+
+struct DeltaEntry {
+    /// `None` for what is made now, or made nothing smaller.
+    made: Option<Arc<[u8]>>,
+    is_running: bool,
+    used: u64,
+}
+
+impl Dictionaries {
+    /// None yet. `account` is called with the bytes held before and after each change.
+    #[must_use]
+    pub fn new(limits: DictionaryLimits, account: Box<dyn Fn(u64, u64) + Send + Sync>) -> Dictionaries {
+        Dictionaries { limits, account, state: Mutex::default() }
+    }
+
+    /// What it may hold.
+    #[must_use]
+    pub fn limits(&self) -> DictionaryLimits {
+        self.limits
+    }
+
+    /// Bytes held.
+    #[must_use]
+    pub fn held_bytes(&self) -> u64 {
+        self.state().bytes
+    }
+
+    /// A response said that its client may keep its content as a dictionary, until that second since 1970. False where the content
+    /// is not known: see [`Dictionaries::remember`].
+    pub fn touch(&self, place: DictionaryPlace<'_>, hash: &DictionaryHash, until_s: u64) -> bool {
+        let mut state = self.state();
+        state.clock += 1;
+        let used = state.clock;
+        let Some(known) = state.known.get_mut(hash) else { return false };
+        known.used = used;
+        known.until_s = known.until_s.max(until_s);
+        if !known.is_of(place) {
+            known.places.truncate(PLACES_MAX - 1);
+            known.places.insert(0, KeptPlace::new(place));
+        }
+        true
+    }
+
+    /// The same, with the content. What is too long is not kept.
+    pub fn remember(&self, place: DictionaryPlace<'_>, content: &HashedContent, until_s: u64) {
+        if self.touch(place, &content.hash, until_s)
+            || content.len() > dictionary::DICTIONARY_BYTES_MAX
+            || self.limits.versions_max == 0
+        {
+            return;
+        }
+        let mut state = self.state();
+        let used = state.clock;
+        // Another thread may have been faster.
+        self.remove_known(&mut state, &content.hash);
+        let places = vec![KeptPlace::new(place)];
+        let known = KnownDictionary { content: content.clone(), places, until_s, used };
+        self.add(&mut state, known.bytes());
+        state.known.insert(content.hash, known);
+        self.drop_old_versions(&mut state, place);
+        self.make_room(&mut state);
+    }
+
+    /// The dictionary of that hash, where it is known for this origin at that second since 1970.
+    #[must_use]
+    pub fn find(&self, origin: &[u8], hash: &DictionaryHash, now_s: u64) -> Option<HashedContent> {
+        let mut state = self.state();
+        state.clock += 1;
+        let used = state.clock;
+        let known = state.known.get_mut(hash)?;
+        if now_s >= known.until_s || known.places.iter().all(|of| *of.origin != *origin) {
+            return None;
+        }
+        known.used = used;
+        Some(known.content.clone())
+    }
+
+    /// The content of that hash and length, compressed with a dictionary that [`Dictionaries::find`] has returned.
+    pub fn delta(
+        self: &Arc<Self>,
+        dictionary: &HashedContent,
+        (content, length): (&DictionaryHash, u64),
+        coding: DictionaryCoding,
+    ) -> Delta {
+        let key = DeltaKey { dictionary: dictionary.hash, content: *content, coding };
+        let mut state = self.state();
+        state.clock += 1;
+        let used = state.clock;
+        if let Some(entry) = state.deltas.get_mut(&key) {
+            entry.used = used;
+            return entry.made.clone().map_or(Delta::None, Delta::Ready);
+        }
+        if state.jobs >= JOBS_MAX || length > dictionary::DICTIONARY_BYTES_MAX as u64 {
+            return Delta::None;
+        }
+        state.jobs += 1;
+        self.add(&mut state, ENTRY_BYTES);
+        state.deltas.insert(key, DeltaEntry { made: None, is_running: true, used });
+        self.make_room(&mut state);
+        let work_bytes = WORK_BYTES + (dictionary.len() as u64 + length) * WORK_FACTOR;
+        (self.account)(0, work_bytes);
+        let dictionary = dictionary.clone();
+        Delta::Begun(DeltaJob { of: self.clone(), key, dictionary, work_bytes, result: None })
+    }
+
+    fn drop_old_versions(&self, state: &mut DictionaryState, place: DictionaryPlace<'_>) {
+        let mut versions: Vec<(u64, DictionaryHash)> = state
+            .known
+            .iter()
+            .filter(|(_, known)| known.is_of(place))
+            .map(|(hash, known)| (known.used, *hash))
+            .collect();
+        versions.sort_unstable();
+        let surplus = versions.len().saturating_sub(self.limits.versions_max);
+        versions.iter().take(surplus).for_each(|(_, hash)| self.remove_known(state, hash));
+    }
+
+    /// Removes what was used least recently, and with a dictionary what was made with it.
+    fn make_room(&self, state: &mut DictionaryState) {
+        while state.bytes > self.limits.bytes_max
+            || state.known.len() > ENTRIES_MAX
+            || state.deltas.len() > ENTRIES_MAX
+        {
+            let known = state.known.iter().map(|(hash, known)| (known.used, *hash)).min();
+            let deltas = state.deltas.iter().filter(|(_, entry)| !entry.is_running);
+            let delta = deltas.map(|(key, entry)| (entry.used, *key)).min_by_key(|(used, _)| *used);
+            match (known, delta) {
+                (Some((known, _)), Some((delta, key))) if delta < known => self.remove_delta(state, &key),
+                (None, Some((_, key))) => self.remove_delta(state, &key),
+                (Some((_, hash)), _) => self.remove_known(state, &hash),
+                (None, None) => return,
+            }
+        }
+    }
+
+    fn remove_known(&self, state: &mut DictionaryState, hash: &DictionaryHash) {
+        if let Some(known) = state.known.remove(hash) {
+            self.subtract(state, known.bytes());
+        }
+        let of = state.deltas.iter().filter(|(key, entry)| key.dictionary == *hash && !entry.is_running);
+        let keys: Vec<DeltaKey> = of.map(|(key, _)| *key).collect();
+        keys.iter().for_each(|key| self.remove_delta(state, key));
+    }
+
+    fn remove_delta(&self, state: &mut DictionaryState, key: &DeltaKey) {
+        if let Some(entry) = state.deltas.remove(key) {
+            self.subtract(state, entry.bytes());
+        }
+    }
+
+    fn add(&self, state: &mut DictionaryState, bytes: u64) {
+        state.bytes += bytes;
+        (self.account)(0, bytes);
+    }
+
+    fn subtract(&self, state: &mut DictionaryState, bytes: u64) {
+        state.bytes -= bytes;
+        (self.account)(bytes, 0);
+    }
+
+    fn state(&self) -> MutexGuard<'_, DictionaryState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Dictionaries {
+    fn drop(&mut self) {
+        let held = self.state().bytes;
+        (self.account)(held, 0);
+    }
+}
+
+impl fmt::Debug for Dictionaries {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Dictionaries").field("limits", &self.limits).finish_non_exhaustive()
+    }
+}
+
+impl KnownDictionary {
+    fn bytes(&self) -> u64 {
+        ENTRY_BYTES + self.content.len() as u64
+    }
+
+    fn is_of(&self, place: DictionaryPlace<'_>) -> bool {
+        self.places.iter().any(|of| *of.origin == *place.origin && *of.path == *place.path)
+    }
+}
+
+impl DeltaEntry {
+    fn bytes(&self) -> u64 {
+        ENTRY_BYTES + self.made.as_ref().map_or(0, |made| made.len() as u64)
+    }
+}
+
+/// A result that is being made. Dropped without one, another request makes it.
+pub struct DeltaJob {
+    of: Arc<Dictionaries>,
+    key: DeltaKey,
+    dictionary: HashedContent,
+    work_bytes: u64,
+    /// Some once it has run; the inner is `None` where it made nothing smaller.
+    result: Option<Option<Arc<[u8]>>>,
+}
+
+impl DeltaJob {
+    /// Makes it of the content, and keeps it for other requests. Takes time: call it where blocking is allowed. `None` where it
+    /// is not smaller, or the content is not the one of the hash.
+    #[must_use]
+    pub fn run(mut self, effort: Effort, content: &[u8]) -> Option<Arc<[u8]>> {
+        if dictionary::hash([content].into_iter()) != self.key.content {
+            return None;
+        }
+        let dictionary = self.dictionary.bytes();
+        let made = compress_with(self.key.coding, effort, (&self.key.dictionary, &dictionary), content);
+        // Out of memory: perhaps another time.
+        let made = made.ok()?.filter(|made| made.len() < content.len()).map(Arc::from);
+        self.result = Some(made.clone());
+        made
+    }
+}
+
+impl Drop for DeltaJob {
+    fn drop(&mut self) {
+        (self.of.account)(self.work_bytes, 0);
+        let mut state = self.of.state();
+        state.jobs -= 1;
+        self.of.remove_delta(&mut state, &self.key);
+        // What its dictionary was removed for meanwhile is not kept.
+        if let Some(made) = self.result.take().filter(|_| state.known.contains_key(&self.key.dictionary)) {
+            let entry = DeltaEntry { made, is_running: false, used: state.clock };
+            self.of.add(&mut state, entry.bytes());
+            state.deltas.insert(self.key, entry);
+            self.of.make_room(&mut state);
+        }
+    }
+}
+
+impl fmt::Debug for DeltaJob {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DeltaJob").field("coding", &self.key.coding).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicI64, Ordering};
+
+    use super::*;
+    use crate::dictionary::tests::{decompress, versions};
+
+    fn content(bytes: &[u8]) -> HashedContent {
+        HashedContent::new([Arc::from(bytes)].into())
+    }
+
+    fn of(content: &HashedContent) -> (&DictionaryHash, u64) {
+        (&content.hash, content.len() as u64)
+    }
+
+    fn dictionaries(limits: DictionaryLimits) -> (Arc<Dictionaries>, Arc<AtomicI64>) {
+        let held: Arc<AtomicI64> = Arc::default();
+        let account = held.clone();
+        let count = move |before: u64, after: u64| {
+            account.fetch_add(after as i64 - before as i64, Ordering::Relaxed);
+        };
+        (Arc::new(Dictionaries::new(limits, Box::new(count))), held)
+    }
+
+    const PLACE: DictionaryPlace<'_> = DictionaryPlace { origin: b"https://a", path: b"/app.js" };
+
+    #[test]
+    fn a_result_is_made_once_for_an_origin_that_has_the_dictionary() {
+        let (all, held) = dictionaries(DictionaryLimits::default());
+        let (old, new) = versions(200);
+        let (old, new) = (content(&old), content(&new));
+        all.remember(PLACE, &old, 100);
+        assert!(all.find(b"https://b", &old.hash, 50).is_none(), "another origin");
+        assert!(all.find(PLACE.origin, &new.hash, 50).is_none());
+        assert!(all.find(PLACE.origin, &old.hash, 100).is_none(), "clients do not use it any more");
+        let found = all.find(PLACE.origin, &old.hash, 99).unwrap();
+        let Delta::Begun(job) = all.delta(&found, of(&new), DictionaryCoding::Brotli) else { panic!() };
+        assert!(matches!(all.delta(&found, of(&new), DictionaryCoding::Brotli), Delta::None), "under way");
+        let made = job.run(Effort::Fast, &new.bytes()).unwrap();
+        assert_eq!(decompress(DictionaryCoding::Brotli, &old.bytes(), &made), new.bytes());
+        let Delta::Ready(again) = all.delta(&found, of(&new), DictionaryCoding::Brotli) else { panic!() };
+        assert!(Arc::ptr_eq(&again, &made));
+        assert_eq!(held.load(Ordering::Relaxed) as u64, all.held_bytes());
+        drop(all);
+        assert_eq!(held.load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn jobs_are_few_and_one_that_is_dropped_is_made_again() {
+        let (all, held) = dictionaries(DictionaryLimits::default());
+        let contents: Vec<_> = (0..4u8).map(|n| content(&[n; 100])).collect();
+        all.remember(PLACE, &contents[0], 100);
+        let begin = |n: usize| all.delta(&contents[0], of(&contents[n]), DictionaryCoding::Zstd);
+        let jobs = [begin(1), begin(2)];
+        assert!(jobs.iter().all(|job| matches!(job, Delta::Begun(_))));
+        assert!(matches!(begin(3), Delta::None));
+        drop(jobs);
+        let Delta::Begun(job) = begin(1) else { panic!() };
+        assert!(job.run(Effort::Fast, b"another content").is_none());
+        assert!(matches!(begin(1), Delta::Begun(_)));
+        assert_eq!(held.load(Ordering::Relaxed) as u64, all.held_bytes());
+    }
+
+    #[test]
+    fn what_nothing_makes_smaller_is_remembered_as_that() {
+        let (all, _) = dictionaries(DictionaryLimits::default());
+        let (old, new) = (content(b"abc"), content(b"xyz"));
+        all.remember(PLACE, &old, 100);
+        let Delta::Begun(job) = all.delta(&old, of(&new), DictionaryCoding::Brotli) else { panic!() };
+        assert!(job.run(Effort::Fast, &new.bytes()).is_none());
+        assert!(matches!(all.delta(&old, of(&new), DictionaryCoding::Brotli), Delta::None));
+        assert_eq!(all.state().jobs, 0);
+    }
+
+    #[test]
+    fn so_many_versions_of_a_url_are_kept_and_so_many_bytes() {
+        let limits = DictionaryLimits { bytes_max: 10_000, versions_max: 2 };
+        let (all, held) = dictionaries(limits);
+        let kept = |n: u64| all.find(PLACE.origin, &content(&n.to_le_bytes()).hash, 0).is_some();
+        for n in 0..3u64 {
+            all.remember(PLACE, &content(&n.to_le_bytes()), 100);
+        }
+        assert_eq!((kept(0), kept(1), kept(2)), (false, true, true));
+        for n in 0..1000u64 {
+            let path = n.to_le_bytes();
+            let place = DictionaryPlace { path: &path, ..PLACE };
+            all.remember(place, &content(&[n as u8; 500]), 100);
+            all.remember(place, &content(format!("{n}").as_bytes()), 100);
+            assert!(all.held_bytes() <= limits.bytes_max);
+            assert_eq!(held.load(Ordering::Relaxed) as u64, all.held_bytes());
+        }
+        assert!(all.find(PLACE.origin, &content(b"0").hash, 0).is_none());
+        assert!(all.find(PLACE.origin, &content(b"999").hash, 0).is_some());
+        let state = all.state();
+        assert!(state.known.values().all(|known| known.places.len() <= PLACES_MAX));
+    }
+
+    #[test]
+    fn hashes_that_nobody_has_leave_nothing_behind() {
+        let (all, _) = dictionaries(DictionaryLimits::default());
+        for n in 0..10_000u64 {
+            let mut hash = [0; 32];
+            hash[..8].copy_from_slice(&n.to_le_bytes());
+            assert!(all.find(PLACE.origin, &hash, 0).is_none());
+        }
+        let state = all.state();
+        assert_eq!((state.bytes, state.known.len(), state.deltas.len()), (0, 0, 0));
+    }
+}

@@ -1,0 +1,113 @@
+//! Responses as dictionaries for the compression of later ones (RFC 9842).
+
+use crate::check::InvalidValue;
+use crate::pattern::PathPattern;
+use crate::record::{directives, table};
+use crate::shape::{Count, Flag, Maybe, OneOrMore, Shape, Size, Text, Toggle};
+use crate::units::{GIB, MIB};
+
+/// Characters of a pattern or an identifier.
+const TEXT_MAX: usize = 1024;
+
+const PATHS: OneOrMore<Text<PathPattern>> =
+    OneOrMore(Text { what: "a path such as \"/a\", \"/a/*\" or \"*.php\"", parse: PathPattern::parse });
+const PATTERN: Maybe<Text<String>> =
+    Maybe(Text { what: "a URL pattern such as \"/assets/app.*.js\"", parse: url_pattern });
+const DESTINATIONS: OneOrMore<Text<String>> =
+    OneOrMore(Text { what: "a destination such as \"script\" or \"document\"", parse: destination });
+const ID: Maybe<Text<String>> = Maybe(Text { what: "a text of visible ASCII characters", parse: id });
+
+/// `use_as_dictionary` of a route.
+pub(crate) fn rules() -> impl Shape<Out = Vec<UseAsDictionary>> {
+    Toggle {
+        on: Some(|| vec![UseAsDictionary::default()]),
+        off: Vec::new,
+        shape: OneOrMore(table::<UseAsDictionary>()),
+    }
+}
+
+directives! {
+    /// Which responses of a route clients keep as dictionaries (RFC 9842), and for which requests: what they ask for next is sent as
+    /// the difference from what they have. `true` is `{}`: each response, for the next version at its own path.
+    ///
+    /// ```toml
+    /// [[route]]
+    /// path = "/assets/*"
+    /// files = { root = "public", cache_control = "max-age=604800" }
+    /// compress = true
+    ///
+    /// [[route.use_as_dictionary]]
+    /// path = "/assets/app.*.js"
+    /// match = "/assets/app.*.js"
+    /// ```
+    ///
+    /// It is for `files`. Responses need `Cache-Control: max-age`, which says for how long
+    /// a client may use them so; those that are `private` or have `Set-Cookie` are none. Over HTTPS only. The first rule whose
+    /// `path` matches counts. What has a dictionary is compressed with it in all routes of the site that have `compress` or
+    /// `use_as_dictionary`.
+    UseAsDictionary in "`[[route.use_as_dictionary]]`" {
+        /// Paths of the responses, as in `path` of a route.
+        "path" path: Vec<PathPattern> = absent("every path of the route"), PATHS;
+        /// The requests that clients use the dictionary for: a URL pattern of the same origin, in which `*` stands for any run of
+        /// characters. Regular expressions are not allowed in it.
+        "match" pattern: Option<String> = absent("the path of the response"), PATTERN;
+        /// Destinations of these requests, as the fetch standard names them: `"script"`, `"style"`, `"document"`.
+        "match_dest" destinations: Vec<String> = absent("all"), DESTINATIONS;
+        /// A name for the dictionary, which clients send back in `Dictionary-ID`.
+        "id" id: Option<String> = absent("none"), ID;
+    }
+}
+
+directives! {
+    /// What is kept of dictionaries, in memory, for all routes with `use_as_dictionary`. It counts against `limits.memory`, of which
+    /// it takes at most an eighth. A change forgets them: clients then get other codings, until they have new dictionaries.
+    DictionaryStore in "`[dictionaries]`" {
+        /// Bytes of dictionaries and of what was compressed with them. Those that were used least recently leave first.
+        "memory" memory_bytes_max: u64 = "64MiB", Size { min: MIB, max: 64 * GIB };
+        /// Versions of one URL that are kept.
+        "versions" versions_max: u32 = 4, Count { min: 1, max: 1000 };
+        /// Whether it is done without TLS too. For tests alone: proxies on the way may not know the codings.
+        "without_tls" without_tls: bool = false, Flag;
+    }
+}
+
+fn url_pattern(text: &str) -> Result<String, InvalidValue> {
+    visible(text)?;
+    if !text.starts_with('/') {
+        return Err(InvalidValue::new(
+            "a pattern begins with a slash",
+            "it is for the origin of the response",
+        ));
+    }
+    let is_escaped = |at: usize| text[..at].bytes().rev().take_while(|&byte| byte == b'\\').count() % 2 == 1;
+    if let Some((at, _)) = text.match_indices('(').find(|(at, _)| !is_escaped(*at)) {
+        return Err(InvalidValue::new(
+            "a pattern has no regular expression",
+            "`*` stands for any run of characters",
+        )
+        .within(at..at + 1));
+    }
+    Ok(text.to_owned())
+}
+
+fn destination(text: &str) -> Result<String, InvalidValue> {
+    match text.is_empty() || !text.bytes().all(|byte| byte.is_ascii_lowercase()) {
+        true => Err(InvalidValue::new("a destination is a word such as `script`", "")),
+        false => Ok(text.to_owned()),
+    }
+}
+
+fn id(text: &str) -> Result<String, InvalidValue> {
+    visible(text)?;
+    Ok(text.to_owned())
+}
+
+fn visible(text: &str) -> Result<(), InvalidValue> {
+    if text.is_empty() || text.len() > TEXT_MAX {
+        return Err(InvalidValue::new("it has 1 to 1024 characters", ""));
+    }
+    match text.bytes().all(|byte| matches!(byte, 0x20..=0x7e)) {
+        true => Ok(()),
+        false => Err(InvalidValue::new("it has visible ASCII characters only", "percent-encode others")),
+    }
+}

@@ -1,0 +1,83 @@
+//! Ids of requests, and traces.
+
+use crate::check::InvalidValue;
+use crate::record::directives;
+use crate::shape::{Flag, Text, Word};
+
+/// Whose ids are used in place of new ones.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum IdSource {
+    /// Requests have no ids, and the field passes as any other.
+    Off,
+    /// Nobody's.
+    New,
+    /// Those of `trusted_proxies`.
+    Trusted,
+    /// Everybody's.
+    Any,
+}
+
+/// Shares of requests are counted in millionths.
+pub const SHARE_ALL: u32 = 1_000_000;
+
+pub(crate) const ID_SOURCE: Word<IdSource> = Word(&[
+    ("off", IdSource::Off),
+    ("new", IdSource::New),
+    ("trusted", IdSource::Trusted),
+    ("any", IdSource::Any),
+]);
+const TRACE_SOURCE: Word<IdSource> =
+    Word(&[("new", IdSource::New), ("trusted", IdSource::Trusted), ("any", IdSource::Any)]);
+pub(crate) const SHARE: Text<u32> = Text { what: "a share such as \"10%\" or \"0.1%\"", parse: share };
+
+directives! {
+    /// Traces by W3C Trace Context: `traceparent` and `tracestate` are read, checked and passed on to upstream servers and
+    /// applications, with this server's span as the parent. Without it both fields pass as any others.
+    ///
+    /// ```toml
+    /// [tracing]
+    /// enabled = true
+    /// sample = "1%"
+    /// ```
+    ///
+    /// `$trace_id` and `$span_id` are variables of templates and of the access log. A `traceparent` that is not valid, and one of
+    /// a sender that `from` does not name, is replaced by a new one, and its `tracestate` is removed.
+    Tracing in "`[tracing]`" {
+        /// Whether this server takes part in traces.
+        "enabled" enabled: bool = false, Flag;
+        /// Whose traces are continued: `"trusted"` for those that come from `trusted_proxies`, `"any"` for everybody's, `"new"` for
+        /// nobody's. A trace that is continued is recorded if its sender records it: who may send it decides how much is recorded.
+        "from" from: IdSource = "trusted", TRACE_SOURCE;
+        /// The share of traces that begin here and are recorded: `"0%"` to `"100%"`.
+        "sample" sample: u32 = "0%", SHARE;
+    }
+}
+
+/// Reads a share, in millionths.
+fn share(text: &str) -> Result<u32, InvalidValue> {
+    let invalid = || InvalidValue::new("this is not a share", "write a number from 0 to 100 and `%`");
+    let number = text.strip_suffix('%').ok_or_else(invalid)?.trim_end();
+    let is_plain = number.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
+    let percent: f64 = number.parse().ok().filter(|_| is_plain).ok_or_else(invalid)?;
+    match percent {
+        0.0..=100.0 => Ok((percent * f64::from(SHARE_ALL / 100)).round() as u32),
+        _ => Err(invalid()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shares() {
+        for (text, want) in
+            [("0%", Some(0)), ("100%", Some(SHARE_ALL)), ("0.1%", Some(1_000)), ("12.5 %", Some(125_000))]
+        {
+            assert_eq!(share(text).ok(), want, "{text}");
+        }
+        for text in ["", "%", "101%", "-1%", "1", "1e1%", "NaN%", "inf%", "1%%"] {
+            assert!(share(text).is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,134 @@
+//! Files that clients keep as dictionaries, and files compressed with those that clients have.
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+use coding::{DICTIONARY_BYTES_MAX, DictionaryHash, HashedContent};
+use http::Status;
+use http::condition::Validators;
+use net::{DeltaStart, DictionaryChoice, DictionaryTransport, Exchange, Pressure};
+
+use crate::asked::{RequestFields, SendPlan};
+use crate::entry::{FileEntry, HashState, Variant};
+use crate::finder::content_of;
+
+/// What dictionaries change in the response to one request.
+#[derive(Default)]
+pub(crate) struct DictionaryAnswer {
+    /// The value of `Use-As-Dictionary`.
+    pub(crate) value: Option<Vec<u8>>,
+    /// The file compressed with the client's dictionary.
+    pub(crate) variant: Option<Rc<Variant>>,
+}
+
+/// What dictionaries change in the response with this file.
+pub(crate) async fn answer(
+    transport: &DictionaryTransport,
+    x: &Exchange<'_>,
+    entry: &Rc<FileEntry>,
+) -> DictionaryAnswer {
+    let (plain, now_s) = (entry.plain(), x.core().unix_s());
+    let (used, choice) = {
+        let (request, fields) = (x.request(), x.edited(&plain.fields));
+        let may_compress = transport.may_compress(&request, Status::OK, &fields);
+        let choice = may_compress.then(|| transport.choose(&request, &fields, now_s)).flatten();
+        (transport.use_of(&request, Status::OK, &fields), choice)
+    };
+    if plain.length > DICTIONARY_BYTES_MAX as u64 || used.is_none() && choice.is_none() {
+        return DictionaryAnswer::default();
+    }
+    let until_s = used.as_ref().map(|used| now_s + used.lifetime_s);
+    let value = used.map(|used| used.value);
+    let Some(hash) = hash(transport, x, entry, until_s).await else {
+        return DictionaryAnswer { value, variant: None };
+    };
+    let variant = match choice {
+        Some(choice) => compressed(transport, x, entry, (&hash, &choice)).await,
+        None => None,
+    };
+    DictionaryAnswer { value, variant }
+}
+
+/// The hash of the file; with `until_s` it is remembered as a dictionary. `None` where it is being made, or the file has changed.
+async fn hash(
+    transport: &DictionaryTransport,
+    x: &Exchange<'_>,
+    entry: &Rc<FileEntry>,
+    until_s: Option<u64>,
+) -> Option<DictionaryHash> {
+    match entry.hash.get() {
+        HashState::Running => None,
+        HashState::Known(hash) => {
+            if let Some(until_s) = until_s {
+                // What was forgotten is remembered when the file is opened again.
+                let _ = transport.touch(&x.request(), &hash, until_s);
+            }
+            Some(hash)
+        }
+        HashState::Unknown => {
+            let running = HashingFile::begin(entry);
+            let (content, stamp) = (entry.plain().content.clone(), entry.stamp());
+            let read =
+                move || content_of(&content, &stamp).ok()?.map(|bytes| HashedContent::new([bytes].into()));
+            let content = x.core().offload(read).await?;
+            running.end(content.hash);
+            if let Some(until_s) = until_s.filter(|_| x.core().memory().pressure() < Pressure::High) {
+                transport.remember(&x.request(), &content, until_s);
+            }
+            Some(content.hash)
+        }
+    }
+}
+
+/// The file compressed with the client's dictionary; `None` where another coding is as good.
+async fn compressed(
+    transport: &DictionaryTransport,
+    x: &Exchange<'_>,
+    entry: &Rc<FileEntry>,
+    (hash, choice): (&DictionaryHash, &DictionaryChoice),
+) -> Option<Rc<Variant>> {
+    let variant = |bytes: Arc<[u8]>| Some(Rc::new(entry.compressed_with(choice.coding, bytes)));
+    if has_it(x, entry) {
+        return variant(Arc::default());
+    }
+    match transport.start(choice, (hash, entry.plain().length))? {
+        DeltaStart::Ready(bytes) => variant(bytes),
+        DeltaStart::Make(..) if x.core().memory().pressure() >= Pressure::High => None,
+        DeltaStart::Make(job, effort) => {
+            let (content, stamp) = (entry.plain().content.clone(), entry.stamp());
+            // It is kept for others even if this client disconnects.
+            let make = move || job.run(effort, &content_of(&content, &stamp).ok()??);
+            variant(x.core().offload(make).await?)
+        }
+    }
+}
+
+/// Whether the client has this file, compressed or not: no content is sent.
+fn has_it(x: &Exchange<'_>, entry: &FileEntry) -> bool {
+    let (request, tag) = (x.request(), entry.dictionary_etag());
+    let asked = RequestFields::of(request.fields().map(|(name, _, value)| (name, value)));
+    let validators = Validators { etag: Some(&tag), ..entry.plain().validators() };
+    asked.plan(request.method(), &validators, entry.plain().length, 0) == SendPlan::NotModified
+}
+
+/// The hash of a file is being made; if this is dropped before its end, the next request begins again.
+struct HashingFile<'e>(&'e FileEntry);
+
+impl HashingFile<'_> {
+    fn begin(entry: &FileEntry) -> HashingFile<'_> {
+        entry.hash.set(HashState::Running);
+        HashingFile(entry)
+    }
+
+    fn end(self, hash: DictionaryHash) {
+        self.0.hash.set(HashState::Known(hash));
+    }
+}
+
+impl Drop for HashingFile<'_> {
+    fn drop(&mut self) {
+        if matches!(self.0.hash.get(), HashState::Running) {
+            self.0.hash.set(HashState::Unknown);
+        }
+    }
+}

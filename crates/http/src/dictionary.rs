@@ -1,0 +1,191 @@
+//! The fields of Compression Dictionary Transport (RFC 9842): which dictionary a client has, and which response is one.
+
+use crate::fields::Fields;
+use crate::scan;
+
+/// Bytes of the longest pattern and of the longest identifier (RFC 9842 section 2.1.3 for the latter).
+pub const TEXT_BYTES_MAX: usize = 1024;
+
+/// The SHA-256 that `Available-Dictionary` names, a byte sequence (RFC 9651 section 3.3.5); parameters are ignored.
+#[must_use]
+pub fn available_hash(value: &[u8]) -> Option<[u8; 32]> {
+    let value = scan::trim(value).strip_prefix(b":")?;
+    let end = value.iter().position(|&byte| byte == b':')?;
+    let (text, rest) = (&value[..end], &value[end + 1..]);
+    if !rest.is_empty() && !rest.starts_with(b";") {
+        return None;
+    }
+    // 32 bytes are 43 digits; the padding may be missing.
+    let digits = text.strip_suffix(b"=").unwrap_or(text);
+    if digits.len() != 43 {
+        return None;
+    }
+    let mut hash = [0; 32];
+    let (mut bits, mut held, mut at) = (0u32, 0, 0);
+    for &digit in digits {
+        let digit = match digit {
+            b'A'..=b'Z' => digit - b'A',
+            b'a'..=b'z' => digit - b'a' + 26,
+            b'0'..=b'9' => digit - b'0' + 52,
+            b'+' => 62,
+            b'/' => 63,
+            _ => return None,
+        };
+        (bits, held) = (bits << 6 | u32::from(digit), held + 6);
+        if held >= 8 {
+            held -= 8;
+            hash[at] = (bits >> held) as u8;
+            at += 1;
+        }
+        bits &= 0xff;
+    }
+    Some(hash)
+}
+
+/// The value of `Use-As-Dictionary` (RFC 9842 section 2.1). `pattern` is a URL pattern below the origin of the response, and
+/// `destinations` are of the fetch standard; none for all. `None` where a text has bytes that no string may have.
+#[must_use]
+pub fn use_as_dictionary(pattern: &[u8], destinations: &[String], id: Option<&str>) -> Option<Vec<u8>> {
+    let mut value = b"match=".to_vec();
+    push_string(&mut value, pattern)?;
+    if !destinations.is_empty() {
+        value.extend_from_slice(b", match-dest=(");
+        for (index, destination) in destinations.iter().enumerate() {
+            if index > 0 {
+                value.push(b' ');
+            }
+            push_string(&mut value, destination.as_bytes())?;
+        }
+        value.push(b')');
+    }
+    if let Some(id) = id {
+        value.extend_from_slice(b", id=");
+        push_string(&mut value, id.as_bytes())?;
+    }
+    value.extend_from_slice(b", type=raw");
+    Some(value)
+}
+
+/// A string (RFC 9651 section 3.3.3).
+fn push_string(out: &mut Vec<u8>, text: &[u8]) -> Option<()> {
+    if text.len() > TEXT_BYTES_MAX || !text.iter().all(|byte| matches!(byte, 0x20..=0x7e)) {
+        return None;
+    }
+    out.push(b'"');
+    for &byte in text {
+        if matches!(byte, b'"' | b'\\') {
+            out.push(b'\\');
+        }
+        out.push(byte);
+    }
+    out.push(b'"');
+    Some(())
+}
+
+/// The URL pattern that matches an encoded path alone.
+#[must_use]
+pub fn pattern_of(path: &[u8]) -> Vec<u8> {
+    let mut pattern = Vec::with_capacity(path.len());
+    for &byte in path {
+        if matches!(byte, b'\\' | b':' | b'*' | b'?' | b'+' | b'(' | b')' | b'{' | b'}') {
+            pattern.push(b'\\');
+        }
+        pattern.push(byte);
+    }
+    pattern
+}
+
+/// What of a request's context decides whether its response may be compressed with a dictionary.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct FetchContext<'r> {
+    /// `Sec-Fetch-Site`.
+    pub site: Option<&'r [u8]>,
+    /// `Sec-Fetch-Mode`.
+    pub mode: Option<&'r [u8]>,
+    /// `Origin`.
+    pub origin: Option<&'r [u8]>,
+}
+
+impl FetchContext<'_> {
+    /// Whether whoever made the client send the request may read the response with these fields (RFC 9842 section 9.3.3): the
+    /// length of others must not depend on a dictionary.
+    #[must_use]
+    pub fn may_read(&self, fields: &Fields) -> bool {
+        let (Some(site), Some(mode)) = (self.site, self.mode) else { return true };
+        if site == b"same-origin" || matches!(mode, b"navigate" | b"same-origin") {
+            return true;
+        }
+        let allowed = fields.first(b"access-control-allow-origin");
+        mode == b"cors"
+            && self.origin.is_some()
+            && allowed.is_some_and(|allowed| allowed == b"*" || Some(allowed) == self.origin)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_hash_is_a_byte_sequence_of_32_bytes() {
+        let value = b":pZGm1Av0IEBKARczz7exkNYsZb8LzaMrV7J32a2fFG4=:";
+        let hash = available_hash(value).unwrap();
+        assert_eq!((hash[..4].to_vec(), hash[31]), (vec![0xa5, 0x91, 0xa6, 0xd4], 0x6e));
+        assert_eq!(available_hash(b" :pZGm1Av0IEBKARczz7exkNYsZb8LzaMrV7J32a2fFG4:;a=1 "), Some(hash));
+        for wrong in [
+            &b""[..],
+            b":",
+            b"::",
+            b"pZGm1Av0IEBKARczz7exkNYsZb8LzaMrV7J32a2fFG4=",
+            b":pZGm1Av0IEBKARczz7exkNYsZb8LzaMrV7J32a2fFG4=",
+            b":pZGm1Av0IEBKARczz7exkNYsZb8LzaMrV7J32a2fFG4=:x",
+            b":pZGm1Av0IEBKARczz7exkNYsZb8LzaMrV7J32a2fFG=:",
+            b":pZGm1Av0IEBKARczz7exkNYsZb8LzaMrV7J32a2fFG4=:, :pZGm1Av0IEBKARczz7exkNYsZb8LzaMrV7J32a2fFG4=:",
+            b":pZGm1Av0IEBKARczz7exkNYsZb8LzaMrV7J32a2f-G4=:",
+        ] {
+            assert_eq!(available_hash(wrong), None, "{}", wrong.escape_ascii());
+        }
+    }
+
+    #[test]
+    fn a_response_says_for_what_it_is_a_dictionary() {
+        let text = |pattern: &str, to: &[&str], id| {
+            let to: Vec<String> = to.iter().map(|one| (*one).into()).collect();
+            use_as_dictionary(pattern.as_bytes(), &to, id).map(|value| String::from_utf8(value).unwrap())
+        };
+        assert_eq!(text("/app/*/main.js", &[], None).unwrap(), r#"match="/app/*/main.js", type=raw"#);
+        assert_eq!(
+            text("/a\\:b", &["script", "style"], Some("x\"y")).unwrap(),
+            r#"match="/a\\:b", match-dest=("script" "style"), id="x\"y", type=raw"#
+        );
+        assert_eq!(text("/ä", &[], None), None);
+        assert_eq!(text(&"/".repeat(TEXT_BYTES_MAX + 1), &[], None), None);
+        assert_eq!(pattern_of(b"/a*(1).js?"), b"/a\\*\\(1\\).js\\?");
+    }
+
+    #[test]
+    fn what_other_sites_cannot_read_is_not_compressed_with_a_dictionary() {
+        let allows = |origin: Option<&str>| {
+            let mut fields = Fields::new();
+            if let Some(origin) = origin {
+                fields.try_push(b"Access-Control-Allow-Origin", origin.as_bytes()).unwrap();
+            }
+            fields
+        };
+        let context = |site, mode, origin| FetchContext { site, mode, origin };
+        let (a, b) = (Some(&b"https://a"[..]), Some("https://a"));
+        for (context, allowed, may) in [
+            (FetchContext::default(), None, true),
+            (context(Some(&b"same-origin"[..]), Some(&b"no-cors"[..]), None), None, true),
+            (context(Some(b"cross-site"), Some(b"navigate"), None), None, true),
+            (context(Some(b"cross-site"), Some(b"no-cors"), None), Some("*"), false),
+            (context(Some(b"cross-site"), Some(b"cors"), a), None, false),
+            (context(Some(b"cross-site"), Some(b"cors"), None), Some("*"), false),
+            (context(Some(b"cross-site"), Some(b"cors"), a), Some("*"), true),
+            (context(Some(b"same-site"), Some(b"cors"), a), b, true),
+            (context(Some(b"same-site"), Some(b"cors"), a), Some("https://b"), false),
+        ] {
+            assert_eq!(context.may_read(&allows(allowed)), may, "{context:?} {allowed:?}");
+        }
+    }
+}

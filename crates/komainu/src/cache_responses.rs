@@ -1,0 +1,184 @@
+//! Responses of the cache on their way to a client: what is stored, and what arrives meanwhile.
+
+use std::future::poll_fn;
+use std::ops::Range;
+use std::sync::Arc;
+use std::task::Poll;
+
+use cache::{
+    BrokenOff, FillReader, FillResponse, ForwardReason, Object, Selected, StoredBody, answer, status,
+};
+use http::{Fields, Length, Name, Status};
+use net::{DefaultFields, Exchange, Fault};
+
+const UNSATISFIABLE: Status = Status::of(416).expect("three digits");
+const PRECONDITION_FAILED: Status = Status::of(412).expect("three digits");
+const PARTIAL_CONTENT: Status = Status::of(206).expect("three digits");
+/// Sends what is stored.
+pub(crate) async fn send_stored(
+    x: &mut Exchange<'_>,
+    object: &Object,
+    cache_status: &str,
+) -> Result<(), Fault> {
+    let age_s = object.freshness().age_s(x.core().unix_s());
+    let fields = object.shown_fields();
+    let selected = answer::select(x.request().head(), object.status, fields, Some(object.body.len()));
+    let sent = HeadToSend { status: object.status, fields, age_s: Some(age_s), cache_status };
+    let range = match sent.begin(x, &selected, Length::Known(object.body.len())).await? {
+        Some(range) => range,
+        None => return Ok(()),
+    };
+    if x.content_wanted() { send_body(x, &object.body, range).await } else { Ok(()) }
+}
+
+/// Sends a range of what is stored: from a file in memory as any other file, or from where its pieces are.
+async fn send_body(x: &mut Exchange<'_>, body: &StoredBody, range: Range<u64>) -> Result<(), Fault> {
+    match body.place(range.clone()) {
+        Some((file, place)) if x.sends_files() => x.write_file(file, place).await,
+        Some(_) => {
+            for piece in body.read(range) {
+                x.write(&piece.map_err(Fault::Io)?).await?;
+            }
+            Ok(())
+        }
+        None => {
+            for slice in body.slices(range) {
+                x.write_shared(slice).await?;
+            }
+            Ok(())
+        }
+    }
+}
+
+/// The head of a response, and what this server adds to it.
+struct HeadToSend<'h> {
+    status: Status,
+    fields: &'h Fields,
+    age_s: Option<u64>,
+    cache_status: &'h str,
+}
+
+impl HeadToSend<'_> {
+    /// Begins the response that the client gets. Returns which bytes of the content follow; `None` for none.
+    async fn begin(
+        &self,
+        x: &mut Exchange<'_>,
+        selected: &Selected,
+        length: Length,
+    ) -> Result<Option<Range<u64>>, Fault> {
+        // It was compressed before it was stored, where that is asked for.
+        x.set_compression(None);
+        match selected {
+            Selected::Whole => {
+                self.begin_as(x, self.status, self.fields, length, None);
+                Ok(Some(0..u64::MAX))
+            }
+            Selected::Part(part, of) => {
+                let range = http::range::content_range(part, *of);
+                let length = Length::Known(part.end - part.start);
+                self.begin_as(x, PARTIAL_CONTENT, self.fields, length, Some(&range));
+                Ok(Some(part.clone()))
+            }
+            Selected::NotModified => {
+                let fields = answer::not_modified_fields(self.fields);
+                self.begin_as(x, Status::NOT_MODIFIED, &fields, Length::Known(0), None);
+                Ok(None)
+            }
+            Selected::Failed => {
+                x.refuse(PRECONDITION_FAILED, "the resource has changed").await?;
+                Ok(None)
+            }
+            Selected::Unsatisfiable(of) => {
+                let mut more = Fields::new();
+                more.push(Name::ContentRange, http::range::unsatisfied_range(*of).as_bytes());
+                x.refuse_with(UNSATISFIABLE, "the range is beyond the end", &more).await?;
+                Ok(None)
+            }
+        }
+    }
+
+    fn begin_as(
+        &self,
+        x: &mut Exchange<'_>,
+        status: Status,
+        fields: &Fields,
+        length: Length,
+        range: Option<&str>,
+    ) {
+        let own = DefaultFields {
+            server: fields.first(b"server").is_some(),
+            date: fields.first(b"date").is_some(),
+        };
+        x.begin_lines(status, length, own, |lines| {
+            lines.whole(fields.wire());
+            if let Some(age_s) = self.age_s {
+                lines.begin(b"Age");
+                lines.number(age_s);
+                lines.end();
+            }
+            if let Some(range) = range {
+                lines.line(b"Content-Range", range.as_bytes());
+            }
+            lines.line(b"Cache-Status", self.cache_status.as_bytes());
+        });
+    }
+}
+
+/// Sends a response while it arrives.
+pub(crate) async fn send_response(
+    x: &mut Exchange<'_>,
+    response: &FillResponse,
+    reader: FillReader,
+    why: ForwardReason,
+) -> Result<(), Fault> {
+    let now_s = x.core().unix_s();
+    let outcome = match &response.outcome {
+        Ok((_, freshness)) => Ok(freshness.ttl_s(now_s)),
+        Err(why) => Err(*why),
+    };
+    let cache_status = status::forwarded(why, !reader.leads(), Some(outcome));
+    let selected = answer::select(x.request().head(), response.status, &response.fields, response.length);
+    let length = response.length.map_or(Length::Unknown, Length::Known);
+    let sent = HeadToSend {
+        status: response.status,
+        fields: &response.fields,
+        age_s: None,
+        cache_status: &cache_status,
+    };
+    let Some(range) = sent.begin(x, &selected, length).await? else { return Ok(()) };
+    if !x.content_wanted() {
+        return Ok(());
+    }
+    let mut at = 0u64;
+    loop {
+        let Some(piece) = next_piece(x, &reader).await? else {
+            return match selected {
+                Selected::Whole => x.end(&reader.trailers()),
+                _ => Ok(()),
+            };
+        };
+        let end = at + piece.len() as u64;
+        let (from, to) = (range.start.max(at), range.end.min(end));
+        if from < to {
+            x.write(&piece[(from - at) as usize..(to - at) as usize]).await?;
+        }
+        at = end;
+        if at >= range.end {
+            return Ok(());
+        }
+    }
+}
+
+/// The next piece; what was written before goes out ahead of a wait.
+async fn next_piece(x: &mut Exchange<'_>, reader: &FillReader) -> Result<Option<Arc<[u8]>>, Fault> {
+    const BROKEN: fn(BrokenOff) -> Fault = |_| Fault::Broken("the response of the origin broke off");
+    let now = poll_fn(|cx| match reader.poll_piece(cx) {
+        Poll::Ready(piece) => Poll::Ready(Some(piece)),
+        Poll::Pending => Poll::Ready(None),
+    });
+    if let Some(piece) = now.await {
+        return piece.map_err(BROKEN);
+    }
+    x.flush().await?;
+    poll_fn(|cx| reader.poll_piece(cx)).await.map_err(BROKEN)
+}

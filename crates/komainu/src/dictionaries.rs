@@ -1,0 +1,63 @@
+//! Dictionaries for compression (RFC 9842), as the configuration has them.
+
+use std::sync::Arc;
+
+use coding::{Dictionaries, DictionaryLimits, Effort};
+use net::{DictionaryRule, DictionaryTransport, MemoryBudget};
+
+/// The part of `limits.memory` that dictionaries take at most.
+const DICTIONARY_SHARE: u64 = 8;
+
+/// What is known of dictionaries, where a route makes some; what was known before stays where its limits do.
+pub(crate) fn store(
+    config: &config::Config,
+    before: Option<&Arc<Dictionaries>>,
+    memory: &MemoryBudget,
+) -> Option<Arc<Dictionaries>> {
+    let mut routes = config.sites.iter().flat_map(|site| &site.routes);
+    routes.find(|route| !route.dictionaries.is_empty())?;
+    let limits = DictionaryLimits {
+        bytes_max: config.dictionaries.memory_bytes_max.min(memory.bytes_max() / DICTIONARY_SHARE),
+        versions_max: config.dictionaries.versions_max as usize,
+    };
+    if let Some(before) = before.filter(|before| before.limits() == limits) {
+        return Some(before.clone());
+    }
+    let memory = memory.clone();
+    Some(Arc::new(Dictionaries::new(limits, Box::new(move |before, after| memory.change(before, after)))))
+}
+
+/// The use of dictionaries in a route; `None` where neither it makes some nor what it sends is compressed with those of its site.
+pub(crate) fn transport(
+    config: &config::Config,
+    known: Option<&Arc<Dictionaries>>,
+    (site, index): (usize, usize),
+    effort: impl Fn(config::Effort) -> Effort,
+) -> Option<DictionaryTransport> {
+    let routes = &config.sites[site].routes;
+    let compress = config.settings(Some(site), Some(index)).compress;
+    let own = &routes[index].dictionaries;
+    let has_some = routes.iter().any(|route| !route.dictionaries.is_empty());
+    if !has_some || own.is_empty() && compress.is_none() {
+        return None;
+    }
+    let usual = config::CompressResponses::default();
+    let compress = compress.unwrap_or(&usual);
+    Some(DictionaryTransport {
+        known: known?.clone(),
+        rules: own.iter().map(rule).collect(),
+        effort: effort(compress.effort),
+        media: compress.types.clone(),
+        insecure: config.dictionaries.without_tls,
+    })
+}
+
+fn rule(rule: &config::UseAsDictionary) -> DictionaryRule {
+    let paths = rule.path.clone();
+    DictionaryRule {
+        applies: Arc::new(move |path| paths.is_empty() || paths.iter().any(|one| one.matches(path))),
+        pattern: rule.pattern.clone(),
+        destinations: rule.destinations.clone(),
+        id: rule.id.clone(),
+    }
+}

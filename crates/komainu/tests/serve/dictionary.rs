@@ -1,0 +1,160 @@
+//! Compression with dictionaries that clients have (RFC 9842).
+
+use std::io::Read;
+
+use crate::rig::{Answer, Folder, Rig};
+
+const SETTINGS: &str = "threads = 1\n[dictionaries]\nwithout_tls = true\n[open_files]\nrecheck = \"0s\"\n";
+
+/// A script as a build makes it, and its next version.
+fn versions() -> (String, String) {
+    let mut rng = fastrand::Rng::with_seed(9842);
+    let line = |at: usize, rng: &mut fastrand::Rng| {
+        format!("export function f{at}(x) {{ return x * {:x}; }}\n", rng.u64(..))
+    };
+    let mut lines: Vec<String> = (0..900).map(|at| line(at, &mut rng)).collect();
+    let old = lines.concat();
+    lines.remove(500);
+    lines.insert(100, "export const added = true;\n".into());
+    (old, lines.concat())
+}
+
+fn hash(text: &str) -> [u8; 32] {
+    coding::HashedContent::new([text.as_bytes().into()].into()).hash
+}
+
+/// `Available-Dictionary` for this content, and codings.
+fn has(text: &str, codings: &str) -> String {
+    const DIGITS: &[u8] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let mut value = String::new();
+    for three in hash(text).chunks(3) {
+        let bits =
+            three.iter().fold(0u32, |bits, byte| bits << 8 | u32::from(*byte)) << (8 * (3 - three.len()));
+        value.extend((0..=three.len()).map(|at| char::from(DIGITS[(bits >> (18 - 6 * at)) as usize & 63])));
+    }
+    format!("Available-Dictionary: :{value}=:\r\nAccept-Encoding: {codings}\r\n")
+}
+
+/// What a client that has the dictionary makes of an answer.
+fn decoded(answer: &Answer, dictionary: &str) -> String {
+    let (mut text, hash) = (String::new(), hash(dictionary));
+    match answer.field("Content-Encoding") {
+        Some("dcb") => {
+            let content = answer.body.strip_prefix(b"\xff\x44\x43\x42").unwrap().strip_prefix(&hash).unwrap();
+            let mut decoder = brotli::Decompressor::new(content, 4096);
+            assert!(decoder.attach_dictionary(dictionary.as_bytes().to_vec().into()));
+            decoder.read_to_string(&mut text).unwrap();
+        }
+        Some("dcz") => {
+            assert_eq!(answer.body[..8], *b"\x5e\x2a\x4d\x18\x20\0\0\0");
+            assert_eq!(answer.body[8..40], hash);
+            let dictionary = dictionary.as_bytes();
+            let mut decoder = zstd::stream::Decoder::with_dictionary(&answer.body[..], dictionary).unwrap();
+            decoder.read_to_string(&mut text).unwrap();
+        }
+        other => panic!("{other:?}"),
+    }
+    text
+}
+
+/// A folder with `app.js`, and a server that serves it with this in its route.
+fn files(script: &str, route: &str) -> Rig {
+    let folder = Folder::new();
+    folder.write("public/app.js", script);
+    let text = format!(
+        "{SETTINGS}\n[[route]]\npath = \"/*\"\n\
+         files = {{ root = \"public\", cache_control = \"max-age=3600\" }}\n{route}"
+    );
+    Rig::config(folder, &text)
+}
+
+#[test]
+fn the_next_version_of_a_file_is_sent_as_the_difference() {
+    let (old, new) = versions();
+    let rig = files(&old, "compress = true\nuse_as_dictionary = true\n");
+    let first = rig.ask("/app.js", "Accept-Encoding: gzip, br, dcb, dcz\r\n");
+    first.expect_status(200).expect_field("Content-Encoding", "br");
+    first.expect_field("Use-As-Dictionary", "match=\"/app.js\", type=raw");
+    first.expect_field("Vary", "Accept-Encoding, Available-Dictionary");
+    // The new file takes its place as deployments do it.
+    rig.folder.write("public/next.js", &new);
+    std::fs::rename(rig.folder.at("public/next.js"), rig.folder.at("public/app.js")).unwrap();
+    for (codings, coding) in
+        [("gzip, br, dcb", "dcb"), ("gzip, br, zstd, dcz", "dcz"), ("dcb;q=0.5, dcz", "dcz")]
+    {
+        let delta = rig.ask("/app.js", &has(&old, codings));
+        delta.expect_status(200).expect_field("Content-Encoding", coding);
+        delta.expect_field("Vary", "Accept-Encoding, Available-Dictionary");
+        assert_eq!(decoded(&delta, &old), new);
+        assert!(delta.body.len() < 400, "{codings}: {} of {}", delta.body.len(), new.len());
+        delta
+            .expect_field("Use-As-Dictionary", "match=\"/app.js\", type=raw")
+            .expect_no_field("Accept-Ranges");
+        let tag = delta.field("ETag").unwrap();
+        assert!(tag.starts_with("W/"), "{tag}");
+        let known = format!("{}If-None-Match: {tag}\r\n", has(&new, codings));
+        rig.ask("/app.js", &known).expect_status(304);
+        let head = format!(
+            "HEAD /app.js HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n{}\r\n",
+            has(&old, codings)
+        );
+        rig.send(&head).expect(200, "").expect_field("Content-Encoding", coding);
+    }
+    let ordinary = |what: &str, fields: &str, status, coding| {
+        let found = rig.ask("/app.js", fields);
+        assert_eq!(
+            (found.status(), found.field("Content-Encoding")),
+            (status, coding),
+            "{what}: {}",
+            found.head
+        );
+    };
+    let br = Some("br");
+    ordinary("a content that nobody was sent", &has("x", "br, dcb"), 200, br);
+    ordinary("no coding for it", &has(&old, "br"), 200, br);
+    ordinary("another coding is preferred", &has(&old, "br, dcb;q=0.9"), 200, br);
+    ordinary("it is refused", &has(&old, "br;q=0.5, dcb;q=0"), 200, br);
+    ordinary("a part", &format!("{}Range: bytes=0-9\r\n", has(&old, "br, dcb")), 206, None);
+    let other_site = "Sec-Fetch-Site: cross-site\r\nSec-Fetch-Mode: no-cors\r\n";
+    ordinary("it must not be read", &format!("{}{other_site}", has(&old, "br, dcb")), 200, br);
+    let request =
+        format!("GET /app.js HTTP/1.1\r\nHost: other\r\nConnection: close\r\n{}\r\n", has(&old, "br, dcb"));
+    rig.send(&request).expect_field("Content-Encoding", "br");
+}
+
+#[test]
+fn rules_say_what_is_a_dictionary_and_for_what() {
+    let (old, new) = versions();
+    let rules = "[[route.use_as_dictionary]]\npath = \"/v*.js\"\nmatch = \"/v*.js\"\n\
+                 match_dest = [\"script\", \"style\"]\nid = \"app\"\n";
+    let rig = files(&old, rules);
+    rig.folder.write("public/v1.js", &old).write("public/v2.js", &new).write("public/v.png", &old);
+    let first = rig.ask("/v1.js", "");
+    first.expect_field(
+        "Use-As-Dictionary",
+        "match=\"/v*.js\", match-dest=(\"script\" \"style\"), id=\"app\", type=raw",
+    );
+    rig.ask("/app.js", "")
+        .expect_no_field("Use-As-Dictionary")
+        .expect_field("Vary", "Accept-Encoding, Available-Dictionary");
+    let delta = rig.ask("/v2.js", &has(&old, "dcb"));
+    delta.expect_field("Content-Encoding", "dcb");
+    assert_eq!(decoded(&delta, &old), new);
+    rig.ask("/v.png", &has(&old, "dcb")).expect_no_field("Content-Encoding").expect_no_field("Vary");
+}
+
+#[test]
+fn without_tls_there_are_no_dictionaries() {
+    let (old, _) = versions();
+    let folder = Folder::new();
+    folder.write("public/app.js", &old);
+    let text = "threads = 1\n[[route]]\nfiles = { root = \"public\", cache_control = \"max-age=60\" }\nuse_as_dictionary = true\n";
+    let rig = Rig::config(folder, text);
+    if crate::rig::through_tls() {
+        rig.ask("/app.js", "").expect_field("Use-As-Dictionary", "match=\"/app.js\", type=raw");
+        rig.ask("/app.js", &has(&old, "dcb")).expect_field("Content-Encoding", "dcb");
+    } else {
+        rig.ask("/app.js", "").expect_no_field("Use-As-Dictionary");
+        rig.ask("/app.js", &has(&old, "dcb")).expect_no_field("Content-Encoding");
+    }
+}
