@@ -9,7 +9,7 @@ use config::matcher::{self, Routes};
 use control::HttpChallenges;
 use files::{FileOutcome, Files};
 use http::path::{encode_beyond_ascii, has_encoded_slash};
-use http::template::{TlsValues, Values};
+use http::template::Values;
 use http::{EmptySegments, Fields, Method, Name, Reject, Status, Template, Variable};
 use net::{
     Compression, ErrorPages, Exchange, Fault, FieldEdits, HandshakeFailure, Peer, Request, RequestRecord,
@@ -17,7 +17,7 @@ use net::{
 };
 use proxy::Proxy;
 
-use crate::access::Access;
+use crate::access::{self, Access};
 use crate::cached::{CachedHandler, RouteCache};
 use crate::clients::TrustedProxies;
 use crate::hosting::Mounted;
@@ -500,25 +500,7 @@ fn why(status: Status) -> &'static str {
 }
 
 fn values<'x>(exchange: &'x Exchange<'_>, prefix: &'x [u8]) -> Values<'x> {
-    let request = exchange.request();
-    let ((head, bytes), client) = (request.head(), request.client());
-    let address = match client.address {
-        Peer::Tcp(address) => Some(address),
-        Peer::Unix => None,
-    };
-    let empty_segments = request.empty_segments();
-    let tls = request.tls().map(|session| session as &dyn TlsValues);
-    Values {
-        head,
-        bytes,
-        empty_segments,
-        client: address,
-        is_secure: client.secure,
-        tls,
-        ids: request.ids(),
-        prefix,
-        upstream: "",
-    }
+    Values { prefix, ..access::values(&exchange.request()) }
 }
 
 /// One core's router, behind the pointer that its log flusher shares.
