@@ -223,8 +223,8 @@ fn a_file_that_is_included_comes_and_goes_with_a_reload() {
         };
         // A pattern may match nothing.
         reload_in_order(&rig, &config(""));
-        rig.folder.write("sites/b.toml", &site("b"));
-        rig.folder.write("sites/a.toml", &site("a"));
+        rig.folder.write("sites/b.toml", site("b"));
+        rig.folder.write("sites/a.toml", site("a"));
         reload_in_order(&rig, &config(""));
         assert_eq!((seen("a.test"), seen("b.test")), ("a hello".into(), "b hello".into()));
         // A fault names its file, and changes nothing.
