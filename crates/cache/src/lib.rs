@@ -20,6 +20,7 @@ pub mod freshness;
 pub mod key;
 pub mod outcomes;
 pub mod search;
+mod coded;
 pub mod object;
 pub mod answer;
 pub mod status;
@@ -35,6 +36,7 @@ pub mod store;
 pub mod purging;
 
 pub use answer::{Selected, select};
+pub use coded::{CodedLookup, CodingJob};
 pub use disk::{Disk, DiskLookup, DiskOptions, DiskStats, FromDisk};
 pub use disk_thread::{DiskEvent, DiskReport};
 pub use fill::{BrokenOff, Fill, FillHead, FillReader, FillResponse, InterimResponse, Validated};

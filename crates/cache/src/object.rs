@@ -5,6 +5,7 @@ use std::sync::{Arc, OnceLock};
 
 use http::{Fields, Name, Status};
 
+use crate::coded::CodedForms;
 use crate::directives::ResponseDirectives;
 use crate::freshness::Freshness;
 use crate::held::{Account, HeldBytes};
@@ -43,6 +44,7 @@ pub struct Object {
 pub struct StoredBody {
     pieces: Arc<[Arc<[u8]>]>,
     len: u64,
+    pub(crate) forms: Arc<CodedForms>,
 }
 
 impl StoredBody {
@@ -50,7 +52,7 @@ impl StoredBody {
     #[must_use]
     pub fn new(pieces: Vec<Arc<[u8]>>) -> StoredBody {
         let len = pieces.iter().map(|piece| piece.len() as u64).sum();
-        StoredBody { pieces: pieces.into(), len }
+        StoredBody { pieces: pieces.into(), len, forms: Arc::default() }
     }
 
     /// Its length in bytes.
@@ -63,6 +65,24 @@ impl StoredBody {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len == 0
+    }
+
+    /// Its pieces.
+    #[must_use]
+    pub fn pieces(&self) -> &Arc<[Arc<[u8]>]> {
+        &self.pieces
+    }
+
+    /// Its SHA-256, once [`StoredBody::set_hash`] was called.
+    #[must_use]
+    pub fn hash(&self) -> Option<[u8; 32]> {
+        self.forms.hash.get().copied()
+    }
+
+    /// Remembers its SHA-256.
+    pub fn set_hash(&self, hash: [u8; 32]) {
+        // Others have set the same.
+        let _ = self.forms.hash.set(hash);
     }
 
     /// The bytes of a range, piece by piece. A range beyond the end is cut.
@@ -127,7 +147,7 @@ impl Object {
 
     /// The same, and its bytes count as held for as long as it lives.
     pub(crate) fn counted(mut self, account: &Account) -> Arc<Object> {
-        self.held = Some(HeldBytes::new(account, self.weight_bytes()));
+        self.held = Some(HeldBytes::new(account, self.own_bytes()));
         Arc::new(self)
     }
 
@@ -168,9 +188,14 @@ impl Object {
         self.expired_s.load(Ordering::Acquire) != u64::MAX
     }
 
-    /// Bytes of memory that it counts as.
+    /// Bytes of memory that it counts as, with its content in other codings.
     #[must_use]
     pub fn weight_bytes(&self) -> u64 {
+        self.own_bytes() + self.body.forms.held_bytes()
+    }
+
+    /// The same, without other codings, which count themselves.
+    fn own_bytes(&self) -> u64 {
         let shown = self.shown.as_ref().map_or(0, |shown| shown.wire().len());
         let fields = self.fields.wire().len() + shown + self.tags.weight_bytes();
         (OBJECT_BYTES + fields + self.variant.weight_bytes()) as u64 + self.body.len

@@ -324,7 +324,14 @@ fn route_cache(
         notices: core_context.map(|core_context| core_context.notices.clone()),
     };
     let purge = policy.purge.as_ref().map(access).map(Rc::new);
-    Some(RouteCache { cache: plan.cache.clone()?, rules: Rc::new(CacheRules::new(policy, place)), purge })
+    let dictionaries = dictionaries::transport(config, plan.dictionaries.as_ref(), (site, index), effort);
+    Some(RouteCache {
+        cache: plan.cache.clone()?,
+        rules: Rc::new(CacheRules::new(policy, place)),
+        compresses: config.settings(Some(site), Some(index)).compress.is_some(),
+        dictionaries: dictionaries.map(Rc::new),
+        purge,
+    })
 }
 
 /// The tokens in files, of those who may purge.

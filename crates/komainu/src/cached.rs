@@ -8,23 +8,20 @@ use std::future::poll_fn;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::task::Poll;
 
 use cache::{
-    BrokenOff, Cache, CacheEntry, DiskLoad, FillHead, FillReader, FillResponse, FillStart, ForwardReason,
-    Object, RequestFacts, SearchRule, Selected, Validated, answer, key, status, tags, vary,
+    Cache, CacheEntry, DiskLoad, FillHead, FillReader, FillResponse, FillStart, ForwardReason, Object,
+    RequestFacts, SearchRule, Validated, answer, key, status, tags, vary,
 };
 use http::{BodySize, Fields, Length, Method, Name, Status};
-use net::{CacheOutcome, Core, DefaultFields, Exchange, Fault, HeadTap, Request};
+use net::{CacheOutcome, Core, DictionaryTransport, Exchange, Fault, HeadTap, Request};
 
 use crate::cache_request::{asked, is_unkeyed};
 use crate::cache_rules::{CacheRules, MatchedRules};
+use crate::cached_send::{HeadToSend, send_response};
+use crate::coded::{CodedResponse, coded};
 use crate::filling::FillSink;
 use crate::purge_method::PurgeAccess;
-
-const PARTIAL_CONTENT: Status = Status::of(206).expect("three digits");
-const PRECONDITION_FAILED: Status = Status::of(412).expect("three digits");
-const UNSATISFIABLE: Status = Status::of(416).expect("three digits");
 
 /// Groups that one response may invalidate; further ones are left out (RFC 9875 asks for 32).
 const GROUPS_MAX: usize = 128;
@@ -40,6 +37,10 @@ pub(crate) trait CachedHandler: 'static {
 pub(crate) struct RouteCache {
     pub(crate) cache: Arc<Cache>,
     pub(crate) rules: Rc<CacheRules>,
+    /// Whether this server compresses the route's responses: what is stored is not compressed, and its codings are kept beside it.
+    pub(crate) compresses: bool,
+    /// Dictionaries that clients have, where the route uses some.
+    pub(crate) dictionaries: Option<Rc<DictionaryTransport>>,
     /// Who may purge by HTTP; nobody unless given.
     pub(crate) purge: Option<Rc<PurgeAccess>>,
 }
@@ -106,7 +107,7 @@ impl RouteCache {
                 x.notes().cache = Some(CacheOutcome::Hit);
                 object.count_hit();
                 let ttl_s = object.freshness().ttl_s(x.core().unix_s());
-                self.send_stored(x, &object, &status::hit(ttl_s)).await
+                self.send_stored(x, &object, &status::hit(ttl_s), matched).await
             }
             Lookup::Stale(object, miss) => {
                 self.revalidate(x, &miss, origin());
@@ -114,7 +115,7 @@ impl RouteCache {
                 x.notes().cache = Some(CacheOutcome::Stale);
                 object.count_hit();
                 let ttl_s = object.freshness().ttl_s(x.core().unix_s());
-                self.send_stored(x, &object, &status::hit(ttl_s)).await
+                self.send_stored(x, &object, &status::hit(ttl_s), matched).await
             }
             // Boxed, as it is seldom, and large.
             Lookup::Miss(miss) => Box::pin(self.ask(x, miss, origin())).await,
@@ -308,7 +309,7 @@ impl RouteCache {
                 x.notes().cache = Some(CacheOutcome::Collapsed);
             }
             return match head {
-                FillHead::Response(response) => send_response(x, &response, reader, miss.why).await,
+                FillHead::Response(response) => self.send_response(x, &response, reader, miss.why).await,
                 FillHead::Stored(object, how) => {
                     let (status, detail) = match how {
                         Validated::NotModified => (Some(304), ""),
@@ -319,7 +320,8 @@ impl RouteCache {
                     x.notes().cache = Some(CacheOutcome::Validated);
                     object.count_hit();
                     let ttl_s = object.freshness().ttl_s(x.core().unix_s());
-                    self.send_stored(x, &object, &status::validated(status, ttl_s, detail)).await
+                    let cache_status = status::validated(status, ttl_s, detail);
+                    self.send_stored(x, &object, &cache_status, miss.matched).await
                 }
                 FillHead::Alone | FillHead::Failed => Err(Fault::Broken("the handler gave no response")),
             };
@@ -349,7 +351,10 @@ impl RouteCache {
 
     /// What requests have in common that may wait for one response, beside the URL.
     fn common(&self, request: &Request<'_>, matched: MatchedRules) -> Vec<u8> {
-        let mut common = vary::accepted_codings(request.head());
+        let mut common = match self.compresses {
+            true => Vec::new(),
+            false => vary::accepted_codings(request.head()),
+        };
         if let Some(key) = self.rules.key(matched) {
             key.fields.write(&mut common, request.head());
         }
@@ -378,12 +383,16 @@ impl RouteCache {
         facts: &RequestFacts,
         origin: Rc<O>,
     ) {
-        let mut request = asked(x, miss.stale.as_deref());
+        let mut request = asked(x, miss.stale.as_deref(), !self.compresses);
         self.rules.prepare(miss.matched, &mut request);
         let core = request.core().clone();
         let (rules, stale) = ((miss.matched, miss.search.clone()), miss.stale.clone());
         let sink = FillSink::new((&self.cache, &self.rules), rules, &request, fill, *facts, stale);
-        let sink = Rc::new(sink);
+        let source = self
+            .dictionaries
+            .as_ref()
+            .and_then(|transport| Some((transport.clone(), transport.source(&x.request())?)));
+        let sink = Rc::new(sink.with_codings(self.compresses, source));
         core.spawn(async move {
             let served =
                 request.serve(sink.clone(), async |x: &mut Exchange<'_>| origin.serve(x).await).await;
@@ -395,157 +404,56 @@ impl RouteCache {
     async fn send_stored(
         &self,
         x: &mut Exchange<'_>,
-        object: &Object,
+        object: &Arc<Object>,
         cache_status: &str,
+        matched: MatchedRules,
     ) -> Result<(), Fault> {
         let age_s = object.freshness().age_s(x.core().unix_s());
-        let fields = object.shown_fields();
-        let selected = answer::select(x.request().head(), object.status, fields, Some(object.body.len()));
-        let sent = HeadToSend { status: object.status, fields, age_s: Some(age_s), cache_status };
-        let range = match sent.begin(x, &selected, Length::Known(object.body.len())).await? {
+        let coded = match self.compresses || self.dictionaries.is_some() {
+            true => {
+                let key = || self.keys(&x.request(), matched).pop();
+                let transport = self.dictionaries.as_deref();
+                Box::pin(coded(&self.cache, transport, x, object, key)).await
+            }
+            false => CodedResponse::default(),
+        };
+        let fields = coded.fields.as_ref().unwrap_or(object.shown_fields());
+        let length = coded.body.as_ref().map_or(object.body.len(), |body| body.len() as u64);
+        let selected = answer::select(x.request().head(), object.status, fields, Some(length));
+        let dictionary = coded.dictionary.as_deref();
+        let sent = HeadToSend { status: object.status, fields, age_s: Some(age_s), cache_status, dictionary };
+        let range = match sent.begin(x, &selected, Length::Known(length)).await? {
             Some(range) => range,
             None => return Ok(()),
         };
-        if x.content_wanted() {
-            for slice in object.body.slices(range) {
-                x.write(slice).await?;
-            }
+        if !x.content_wanted() {
+            return Ok(());
+        }
+        if let Some(body) = &coded.body {
+            return x.write(body).await;
+        }
+        for slice in object.body.slices(range) {
+            x.write(slice).await?;
         }
         Ok(())
     }
-}
 
-/// The head of a response, and what this server adds to it.
-struct HeadToSend<'h> {
-    status: Status,
-    fields: &'h Fields,
-    age_s: Option<u64>,
-    cache_status: &'h str,
-}
-
-impl HeadToSend<'_> {
-    /// Begins the response that the client gets. Returns which bytes of the content follow; `None` for none.
-    async fn begin(
+    /// Sends a response while it arrives.
+    async fn send_response(
         &self,
         x: &mut Exchange<'_>,
-        selected: &Selected,
-        length: Length,
-    ) -> Result<Option<std::ops::Range<u64>>, Fault> {
-        // It was compressed before it was stored, where that is asked for.
-        x.set_compression(None);
-        match selected {
-            Selected::Whole => {
-                self.begin_as(x, self.status, self.fields, length, None);
-                Ok(Some(0..u64::MAX))
-            }
-            Selected::Part(part, of) => {
-                let range = http::range::content_range(part, *of);
-                let length = Length::Known(part.end - part.start);
-                self.begin_as(x, PARTIAL_CONTENT, self.fields, length, Some(&range));
-                Ok(Some(part.clone()))
-            }
-            Selected::NotModified => {
-                let fields = answer::not_modified_fields(self.fields);
-                self.begin_as(x, Status::NOT_MODIFIED, &fields, Length::Known(0), None);
-                Ok(None)
-            }
-            Selected::Failed => {
-                x.refuse(PRECONDITION_FAILED, "the resource has changed").await?;
-                Ok(None)
-            }
-            Selected::Unsatisfiable(of) => {
-                let mut more = Fields::new();
-                more.push(Name::ContentRange, http::range::unsatisfied_range(*of).as_bytes());
-                x.refuse_with(UNSATISFIABLE, "the range is beyond the end", &more).await?;
-                Ok(None)
-            }
-        }
+        response: &FillResponse,
+        reader: FillReader,
+        why: ForwardReason,
+    ) -> Result<(), Fault> {
+        let dictionary =
+            self.dictionaries.as_ref().filter(|_| response.outcome.is_ok()).and_then(|transport| {
+                let fields = x.edited(&response.fields);
+                transport.use_of(&x.request(), response.status, &fields)
+            });
+        let value = dictionary.map(|used| used.value);
+        send_response(x, response, reader, why, value.as_deref()).await
     }
-
-    fn begin_as(
-        &self,
-        x: &mut Exchange<'_>,
-        status: Status,
-        fields: &Fields,
-        length: Length,
-        range: Option<&str>,
-    ) {
-        let own = DefaultFields {
-            server: fields.first(b"server").is_some(),
-            date: fields.first(b"date").is_some(),
-        };
-        x.begin_lines(status, length, own, |lines| {
-            lines.whole(fields.wire());
-            if let Some(age_s) = self.age_s {
-                lines.begin(b"Age");
-                lines.number(age_s);
-                lines.end();
-            }
-            if let Some(range) = range {
-                lines.line(b"Content-Range", range.as_bytes());
-            }
-            lines.line(b"Cache-Status", self.cache_status.as_bytes());
-        });
-    }
-}
-
-/// Sends a response while it arrives.
-async fn send_response(
-    x: &mut Exchange<'_>,
-    response: &FillResponse,
-    reader: FillReader,
-    why: ForwardReason,
-) -> Result<(), Fault> {
-    let now_s = x.core().unix_s();
-    let outcome = match &response.outcome {
-        Ok((_, freshness)) => Ok(freshness.ttl_s(now_s)),
-        Err(why) => Err(*why),
-    };
-    let cache_status = status::forwarded(why, !reader.leads(), Some(outcome));
-    let selected = answer::select(x.request().head(), response.status, &response.fields, response.length);
-    let length = response.length.map_or(Length::Unknown, Length::Known);
-    let sent = HeadToSend {
-        status: response.status,
-        fields: &response.fields,
-        age_s: None,
-        cache_status: &cache_status,
-    };
-    let Some(range) = sent.begin(x, &selected, length).await? else { return Ok(()) };
-    if !x.content_wanted() {
-        return Ok(());
-    }
-    let mut at = 0u64;
-    loop {
-        let Some(piece) = next_piece(x, &reader).await? else {
-            return match selected {
-                Selected::Whole => x.end(&reader.trailers()),
-                _ => Ok(()),
-            };
-        };
-        let end = at + piece.len() as u64;
-        let (from, to) = (range.start.max(at), range.end.min(end));
-        if from < to {
-            x.write(&piece[(from - at) as usize..(to - at) as usize]).await?;
-        }
-        at = end;
-        if at >= range.end {
-            return Ok(());
-        }
-    }
-}
-
-/// The next piece; what was written before goes out ahead of a wait.
-async fn next_piece(x: &mut Exchange<'_>, reader: &FillReader) -> Result<Option<Arc<[u8]>>, Fault> {
-    const BROKEN: fn(BrokenOff) -> Fault = |_| Fault::Broken("the response of the origin broke off");
-    let now = poll_fn(|cx| match reader.poll_piece(cx) {
-        Poll::Ready(piece) => Poll::Ready(Some(piece)),
-        Poll::Pending => Poll::Ready(None),
-    });
-    if let Some(piece) = now.await {
-        return piece.map_err(BROKEN);
-    }
-    x.flush().await?;
-    poll_fn(|cx| reader.poll_piece(cx)).await.map_err(BROKEN)
 }
 
 fn count(counter: &AtomicU64) {

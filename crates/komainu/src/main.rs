@@ -44,6 +44,8 @@ mod cache_request;
 mod cache_rules;
 mod filling;
 mod purge_method;
+mod coded;
+mod cached_send;
 mod cached;
 mod router;
 mod assemble;

@@ -416,8 +416,6 @@ struct RouteHandler {
 
 impl CachedHandler for RouteHandler {
     async fn serve(&self, x: &mut Exchange<'_>) -> Result<(), Fault> {
-        // Set again for a request without its client.
-        x.set_compression(self.route.compression.clone());
         let handler = match &self.route.otherwise {
             Some(otherwise) if self.is_fallback => otherwise,
             _ => &self.route.handler,
