@@ -8,6 +8,7 @@ use std::task::{Context, Poll, Waker};
 use http::{Fields, Status};
 
 use crate::freshness::Freshness;
+use crate::held::HeldBytes;
 use crate::not_stored::NotStored;
 use crate::object::{Object, StoredBody};
 use crate::vary::RequestVariant;
@@ -94,6 +95,8 @@ struct FillState {
     writer: Option<Waker>,
     /// What the pieces belong to, which counts them.
     object: Option<Arc<Object>>,
+    /// What they count as where they are nobody else's.
+    held: Option<HeldBytes>,
 }
 
 #[derive(Debug)]
@@ -323,6 +326,11 @@ impl Fill {
     /// Its pieces are those of this object, whose bytes count as long as somebody reads them here.
     pub fn belongs_to(&self, object: Arc<Object>) {
         self.state().object = Some(object);
+    }
+
+    /// Its pieces are nobody else's: they count for as long as somebody reads them.
+    pub(crate) fn hold(&self, held: HeldBytes) {
+        self.state().held = Some(held);
     }
 
     /// It is not to be stored any more: no more is kept than its readers need.

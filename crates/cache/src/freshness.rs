@@ -179,6 +179,9 @@ fn lifetime(
     (guess_s.min(policy.heuristic_s_max), false)
 }
 
+/// What [`decided_by`] says where it was not the response.
+pub const DECIDED_BY_CONFIGURATION: &str = "the configuration of the route";
+
 /// What decided how long a stored response is fresh, for people.
 #[must_use]
 pub fn decided_by(status: Status, fields: &Fields, freshness: &Freshness) -> String {
@@ -188,7 +191,7 @@ pub fn decided_by(status: Status, fields: &Fields, freshness: &Freshness) -> Str
     let field = if directives.is_targeted { "CDN-Cache-Control" } else { "Cache-Control" };
     match (directives.no_cache, directives.s_maxage_s, directives.max_age_s) {
         _ if (directives.no_cache, stated_s) != (freshness.no_cache, freshness.lifetime_s) => {
-            "the configuration of the route".to_owned()
+            DECIDED_BY_CONFIGURATION.to_owned()
         }
         (true, ..) => format!("{field}: no-cache"),
         (_, Some(seconds), _) => format!("{field}: s-maxage={seconds}"),

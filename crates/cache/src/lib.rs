@@ -8,6 +8,7 @@
 //! Modules, from low to high; a module uses only those above it.
 
 mod held;
+mod content_file;
 mod targeted;
 pub mod directives;
 pub mod vary;
@@ -37,10 +38,11 @@ pub mod purging;
 
 pub use answer::{Selected, select};
 pub use coded::{CodedLookup, CodingJob};
+pub use content_file::FILED_BYTES_MIN;
 pub use disk::{Disk, DiskLookup, DiskOptions, DiskStats, FromDisk};
 pub use disk_thread::{DiskEvent, DiskReport};
 pub use fill::{BrokenOff, Fill, FillHead, FillReader, FillResponse, InterimResponse, Validated};
-pub use freshness::{Freshness, RequestFacts, ResponseTimes, assess, decided_by};
+pub use freshness::{DECIDED_BY_CONFIGURATION, Freshness, RequestFacts, ResponseTimes, assess, decided_by};
 pub use loads::{DiskLoad, LoadGuard, LoadWaiter};
 pub use not_stored::NotStored;
 pub use object::{Object, StoredBody, stored_fields};

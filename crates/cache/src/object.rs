@@ -1,11 +1,15 @@
 //! A stored response.
 
+use std::borrow::Cow;
+use std::fs::File;
+use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use http::{Fields, Name, Status};
 
 use crate::coded::CodedForms;
+use crate::content_file::{ContentFile, FILED_BYTES_MIN, FiledContent};
 use crate::directives::ResponseDirectives;
 use crate::freshness::Freshness;
 use crate::held::{Account, HeldBytes};
@@ -39,10 +43,12 @@ pub struct Object {
     held: Option<HeldBytes>,
 }
 
-/// Content in pieces. Clones share it.
+/// Content in pieces, or in a file in memory. Clones share it.
 #[derive(Clone, Debug, Default)]
 pub struct StoredBody {
     pieces: Arc<[Arc<[u8]>]>,
+    /// In place of `pieces`.
+    filed: Option<Arc<FiledContent>>,
     len: u64,
     pub(crate) forms: Arc<CodedForms>,
 }
@@ -52,7 +58,29 @@ impl StoredBody {
     #[must_use]
     pub fn new(pieces: Vec<Arc<[u8]>>) -> StoredBody {
         let len = pieces.iter().map(|piece| piece.len() as u64).sum();
-        StoredBody { pieces: pieces.into(), len, forms: Arc::default() }
+        StoredBody { pieces: pieces.into(), filed: None, len, forms: Arc::default() }
+    }
+
+    /// The same content in the file, where it is large and the file takes it. This copies it.
+    pub(crate) fn filed_in(self, file: &ContentFile) -> StoredBody {
+        if self.len < FILED_BYTES_MIN || self.filed.is_some() {
+            return self;
+        }
+        match file.add(self.len, self.slices(0..self.len)) {
+            Ok(filed) => StoredBody { pieces: Arc::default(), filed: Some(Arc::new(filed)), ..self },
+            Err(_) => self,
+        }
+    }
+
+    /// Where a range of it is in a file; `None` where it is in pieces. A range beyond the end is cut.
+    #[must_use]
+    pub fn place(&self, range: std::ops::Range<u64>) -> Option<(&Arc<File>, std::ops::Range<u64>)> {
+        self.filed.as_ref().map(|filed| filed.place(range))
+    }
+
+    /// Bytes of memory that it takes.
+    fn weight_bytes(&self) -> u64 {
+        self.filed.as_ref().map_or(self.len, |filed| filed.weight_bytes())
     }
 
     /// Its length in bytes.
@@ -67,10 +95,15 @@ impl StoredBody {
         self.len == 0
     }
 
-    /// Its pieces.
-    #[must_use]
-    pub fn pieces(&self) -> &Arc<[Arc<[u8]>]> {
-        &self.pieces
+    /// All of its pieces, read where they are in a file. Blocks then.
+    ///
+    /// # Errors
+    /// Those of the file.
+    pub fn to_pieces(&self) -> io::Result<Arc<[Arc<[u8]>]>> {
+        if self.filed.is_none() {
+            return Ok(self.pieces.clone());
+        }
+        self.read(0..self.len).map(|piece| piece.map(|piece| Arc::from(&piece[..]))).collect()
     }
 
     /// Its SHA-256, once [`StoredBody::set_hash`] was called.
@@ -85,7 +118,19 @@ impl StoredBody {
         let _ = self.forms.hash.set(hash);
     }
 
-    /// The bytes of a range, piece by piece. A range beyond the end is cut.
+    /// The bytes of a range, piece by piece, read where they are in a file. A range beyond the end is cut.
+    ///
+    /// # Errors
+    /// Those of the file.
+    pub fn read(&self, range: std::ops::Range<u64>) -> impl Iterator<Item = io::Result<Cow<'_, [u8]>>> {
+        let filed = self.filed.iter().flat_map({
+            let range = range.clone();
+            move |filed| filed.read(range.clone()).map(|piece| piece.map(Cow::Owned))
+        });
+        self.slices(range).map(|slice| Ok(Cow::Borrowed(slice))).chain(filed)
+    }
+
+    /// The same for content in pieces; nothing where it is in a file. A range beyond the end is cut.
     pub fn slices(&self, range: std::ops::Range<u64>) -> impl Iterator<Item = &[u8]> {
         let mut at = 0u64;
         self.pieces.iter().filter_map(move |piece| {
@@ -198,7 +243,7 @@ impl Object {
     fn own_bytes(&self) -> u64 {
         let shown = self.shown.as_ref().map_or(0, |shown| shown.wire().len());
         let fields = self.fields.wire().len() + shown + self.tags.weight_bytes();
-        (OBJECT_BYTES + fields + self.variant.weight_bytes()) as u64 + self.body.len
+        (OBJECT_BYTES + fields + self.variant.weight_bytes()) as u64 + self.body.weight_bytes()
     }
 
     /// Whether it has a way to ask the origin if it is still valid.

@@ -11,13 +11,14 @@ use quick_cache::sync::{Cache as Table, DefaultLifecycle};
 use quick_cache::{OptionsBuilder, Weighter};
 
 use crate::coded::{CodedLookup, CodingJob};
+use crate::content_file::ContentFile;
 use crate::disk::{Disk, DiskLookup, FromDisk};
 use crate::fill::{Fill, FillReader};
-use crate::held::HeldBytes;
+use crate::held::{Account, HeldBytes};
 use crate::key::url;
 use crate::loads::{DiskLoad, Loads};
 use crate::not_stored::NotStored;
-use crate::object::Object;
+use crate::object::{Object, StoredBody};
 use crate::outcomes::{Outcome, Outcomes};
 use crate::purge::PurgeLog;
 use crate::search::SearchRules;
@@ -155,7 +156,9 @@ pub struct Cache {
     fills: Mutex<HashMap<Arc<[u8]>, Arc<Fill>>>,
     fill_count: Arc<AtomicUsize>,
     coding_jobs: Arc<AtomicUsize>,
-    account: Arc<dyn Fn(u64, u64) + Send + Sync>,
+    account: Account,
+    /// Where large contents are.
+    contents: Option<ContentFile>,
     outcomes: Outcomes,
     /// What became of requests.
     pub counters: CacheCounters,
@@ -188,7 +191,7 @@ impl Cache {
     /// # Panics
     /// Never: the options of its table are within their ranges.
     #[must_use]
-    pub fn new(limits: StoreLimits, account: Arc<dyn Fn(u64, u64) + Send + Sync>) -> Cache {
+    pub fn new(limits: StoreLimits, account: Account) -> Cache {
         let usual = (limits.bytes_max / OBJECT_BYTES_USUAL).max(SHARDS as u64 * 32);
         let options = OptionsBuilder::new()
             .estimated_items_capacity(usize::try_from(usual).unwrap_or(usize::MAX))
@@ -214,6 +217,7 @@ impl Cache {
             coding_jobs: Arc::default(),
             search_rules: SearchRules::new(account.clone()),
             account,
+            contents: ContentFile::new(),
             outcomes: Outcomes::new(),
             counters: CacheCounters::default(),
             uses: UseCounts::default(),
@@ -279,6 +283,28 @@ impl Cache {
     #[must_use]
     pub fn counted(&self, object: Object) -> Arc<Object> {
         object.counted(&self.account)
+    }
+
+    /// The same content in a file, from which it can be sent without a copy, where it is large. Blocks for as long as copying it
+    /// takes.
+    #[must_use]
+    pub fn filed(&self, body: StoredBody) -> StoredBody {
+        match &self.contents {
+            Some(contents) => body.filed_in(contents),
+            None => body,
+        }
+    }
+
+    /// The same for what was read from disk.
+    #[must_use]
+    pub fn filed_from_disk(&self, read: FromDisk) -> FromDisk {
+        let body = self.filed(read.object.body.clone());
+        FromDisk { object: read.object.with_body(body), ..read }
+    }
+
+    /// What was in a fill is stored elsewhere: until its readers have left, it counts beside that.
+    pub fn count_pieces(&self, fill: &Fill, body: &StoredBody) {
+        fill.hold(HeldBytes::new(&self.account, body.len()));
     }
 
     /// Stores what a fill has brought.
@@ -476,7 +502,6 @@ impl Cache {
 pub(crate) mod tests {
     use super::*;
     use crate::object::tests::object;
-    use crate::object::{Object, StoredBody};
     use http::{Fields, RequestHead, Status};
     use std::sync::atomic::AtomicI64;
 

@@ -178,6 +178,10 @@ directives! {
         /// made for one then, unless `key` has that field.
         "with_authorization" with_authorization: Option<bool> = absent("false"), Maybe(Flag);
     }
+    held {
+        /// The line of the configuration where it begins.
+        line: u32;
+    }
 }
 
 directives! {
@@ -299,6 +303,7 @@ impl CacheRule {
 
 fn rule_agrees(rule: &mut CacheRule, node: &Node, check: &mut Checker) {
     let Data::Table(entries) = &node.data else { return };
+    rule.line = check.line(&node.at);
     if let Some(condition) = ["type", "status"].iter().find_map(|name| node.entry(name)) {
         for entry in CacheRule::OF_REQUESTS.iter().filter_map(|name| node.entry(name)) {
             let title = format!("`{}` beside `{}` in `{}`", entry.key, condition.key, check.here());

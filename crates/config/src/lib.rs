@@ -41,6 +41,8 @@ mod header;
 mod compress;
 mod dictionary;
 
+mod rate;
+
 mod cache_purge;
 
 mod cache_rule;
@@ -63,6 +65,7 @@ mod acme;
 
 mod site;
 
+mod log_destination;
 mod server;
 
 mod reference;
@@ -85,19 +88,19 @@ pub use dictionary::{DictionaryStore, UseAsDictionary};
 pub use files::{FileMatch, Files, StripPrefix, Symlinks};
 pub use header::ResponseHeaders;
 pub use host::HostPattern;
-pub use listen::{Listen, Listener};
+pub use listen::{EarlyHints, Listen, Listener};
+pub use log_destination::Sink;
 pub use network::{ForwardedFields, TrustedProxies, TrustedSource};
 pub use pattern::{PathPattern, ValuePattern};
 pub use proxy::{
     Eject, Forwarded, Health, KeepAlive, Proxy, ProxyHeaders, ProxyLimits, ProxyTimeouts, ProxyTls, Retry,
     Upstream,
 };
+pub use rate::{Rate, RateKey, RateLimit};
 pub use reference::reference;
 pub use report::{Finding, Report, Severity, TextSpan};
 pub use schema::schema;
-pub use server::{
-    AccessLog, Config, EarlyHints, Level, Limits, Log, OpenFiles, Settings, Sink, TEXT_BYTES_MAX, Timeouts,
-};
+pub use server::{AccessLog, Config, Level, Limits, Log, OpenFiles, Settings, TEXT_BYTES_MAX, Timeouts};
 pub use site::{
     Action, EncodedSlashes, ErrorPages, Redirect, Respond, Route, RouteLimits, RouteTimeouts, Site,
     StatusPattern,

@@ -11,6 +11,15 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 use std::str::FromStr;
 
+/// Which clients get 103 (Early Hints).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EarlyHints {
+    /// Those that speak HTTP/2.
+    Http2,
+    /// All but those that speak HTTP/1.0.
+    All,
+}
+
 /// The longest path of a Unix socket, in bytes: what `sun_path` holds besides its NUL.
 const UNIX_PATH_BYTES_MAX: usize = 107;
 

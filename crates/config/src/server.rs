@@ -10,7 +10,8 @@ use crate::dictionary::DictionaryStore;
 use crate::group::Groups;
 use crate::header::ResponseHeaders;
 use crate::host::HostPattern;
-use crate::listen::{Listen, Listener};
+use crate::listen::{EarlyHints, Listen, Listener};
+use crate::log_destination::{LogDestination, Sink};
 use crate::near::nearest;
 use crate::network::{TrustedProxies, TrustedSource};
 use crate::node::{Data, Entry, Node};
@@ -18,8 +19,7 @@ use crate::proxy::Proxy;
 use crate::record::{brief, chapters, directives, table};
 use crate::report::Report;
 use crate::shape::{
-    Chapter, Count, Flag, List, Maybe, OneOrMore, PathShape, Shape, ShapeKind, Size, Text, Time, Unlimited,
-    Word,
+    Chapter, Count, Flag, List, Maybe, OneOrMore, PathShape, Shape, Size, Text, Time, Unlimited, Word,
 };
 use crate::site::{
     BODY, ENCODED_SLASHES, ERROR_PAGES, EncodedSlashes, ErrorPages, PATIENCE, Route, Site, error_page,
@@ -28,7 +28,6 @@ use crate::site::{
 use crate::tls::{CertificateSource, ServerTlsShape, SiteTls, Tls};
 use crate::tracing::{ID_SOURCE, IdSource, Tracing};
 use crate::units::{GIB, KIB, MIB, SPILL_MAX};
-use serde_json::json;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -44,26 +43,6 @@ pub enum AccessLog {
     Combined,
     /// One JSON object a line.
     Json,
-}
-
-/// Which clients get 103 (Early Hints).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum EarlyHints {
-    /// Those that speak HTTP/2.
-    Http2,
-    /// All but those that speak HTTP/1.0.
-    All,
-}
-
-/// Where log lines go.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Sink {
-    /// Standard output.
-    Stdout,
-    /// Standard error.
-    Stderr,
-    /// This file, opened for appending.
-    File(PathBuf),
 }
 
 /// Which messages the error log contains: this level and those above it.
@@ -280,25 +259,6 @@ directives! {
         "memory_per_file" memory_per_file_bytes_max: u64 = "32KiB", Size { min: 0, max: 16 * MIB };
         /// How long information about a file is used before the file is checked again.
         "recheck" recheck: Duration = "1s", Time { min: Duration::ZERO, max: MINUTE };
-    }
-}
-
-/// "stdout", "stderr", or a file.
-struct LogDestination;
-
-impl Shape for LogDestination {
-    type Out = Sink;
-
-    fn kind(&self) -> ShapeKind {
-        ShapeKind::new("\"stdout\", \"stderr\" or a file", json!({ "type": "string", "minLength": 1 }))
-    }
-
-    fn read(&self, node: &Node, check: &mut Checker) -> Option<Sink> {
-        match &node.data {
-            Data::Text(text) if text == "stdout" => Some(Sink::Stdout),
-            Data::Text(text) if text == "stderr" => Some(Sink::Stderr),
-            _ => PathShape("\"stdout\", \"stderr\" or a file").read(node, check).map(Sink::File),
-        }
     }
 }
 

@@ -109,6 +109,10 @@ fn explained(answer: &Value) -> String {
     let all = answer["responses"].as_array().map_or(&[][..], Vec::as_slice);
     let answers = |one: &&Value| one["answers"].as_bool() == Some(true);
     match all.iter().find(answers) {
+        _ if answer["passes"].is_string() => {
+            let why = answer["passes"].as_str().unwrap_or_default();
+            lines.push(format!("  the request passes the cache: {why}"));
+        }
         Some(one) if one["ttl_s"].as_i64() > Some(0) && one["is_validated_always"] != true => {
             lines.push("  the request is a hit".to_owned());
         }

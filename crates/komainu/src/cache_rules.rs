@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use cache::{KeyFields, Policy, RulePolicy, query, vary};
 use config::{CachePolicy, CacheRule, IgnoredField, QueryKey, StripCookies};
-use http::{Fields, Name, Status};
+use http::{Fields, Head, Name, Status};
 use net::{DetachedRequest, Request};
 
 use crate::cache_request;
@@ -87,14 +87,70 @@ impl CacheRules {
         if self.rules.is_empty() {
             return MatchedRules::default();
         }
-        let path = request.normal_path().unwrap_or_default();
+        self.matched_by(request.head(), &request.normal_path().unwrap_or_default())
+    }
+
+    /// The same of a request's head and its normal path.
+    pub(crate) fn matched_by(&self, request: (&Head, &[u8]), path: &[u8]) -> MatchedRules {
         let mut matched = MatchedRules::default();
         for (index, rule) in self.rules.iter().enumerate() {
-            if rule.of.is_of(request, &path) {
+            if rule.of.is_of(request, path) {
                 matched.0 |= 1 << index;
             }
         }
         matched
+    }
+
+    /// The queries that the keys of requests for a path and a query may have, whatever their fields are.
+    pub(crate) fn key_queries(&self, path: &[u8], query: Option<&[u8]>) -> Vec<Option<Vec<u8>>> {
+        let encoded = || query.map(http::path::encode_beyond_ascii);
+        let mut queries = Vec::new();
+        for rule in self.rules.iter().filter(|rule| rule.of.is_of_url(path, query.unwrap_or_default())) {
+            let Some(key) = &rule.key else { continue };
+            queries.push(key.query(encoded()).map(Cow::into_owned));
+            if rule.of.header.is_empty() && rule.of.cookie.is_empty() {
+                return queries;
+            }
+        }
+        queries.push(encoded().map(Cow::into_owned));
+        queries
+    }
+
+    /// The line of the rule by which a request passes the cache, if there is one.
+    pub(crate) fn line_of_bypass(&self, matched: MatchedRules) -> Option<u32> {
+        let rule = self.of(matched).find(|rule| rule.of.bypass.is_some())?;
+        (rule.of.bypass == Some(true)).then_some(rule.of.line)
+    }
+
+    /// The lines of the rules by which some responses to a request are not stored.
+    pub(crate) fn lines_of_refusals(&self, matched: MatchedRules) -> Vec<u32> {
+        self.of(matched).filter(|rule| rule.of.stores == Some(false)).map(|rule| rule.of.line).collect()
+    }
+
+    /// The directive that gives such a response its lifetime, and the line of its rule.
+    pub(crate) fn line_of_lifetime(
+        &self,
+        matched: MatchedRules,
+        status: Status,
+        fields: &Fields,
+    ) -> Option<(&'static str, u32)> {
+        let rules = self.applying(matched, status, fields);
+        let is_meant = |rule: &&&CacheRule| status.code() < 400 || !rule.status.is_empty();
+        let line = |of: fn(&CacheRule) -> Option<std::time::Duration>| {
+            rules.iter().filter(is_meant).find(|rule| of(rule).is_some()).map(|rule| rule.line)
+        };
+        let ttl = line(|rule| rule.ttl).map(|line| ("ttl", line));
+        ttl.or_else(|| line(|rule| rule.default_ttl).map(|line| ("default_ttl", line)))
+    }
+
+    /// The rules that apply to a response.
+    fn applying(&self, matched: MatchedRules, status: Status, fields: &Fields) -> Vec<&CacheRule> {
+        let media = fields.first(b"content-type").map(http::media::without_parameters).unwrap_or_default();
+        let is_of = |rule: &&Rule| {
+            let status = rule.of.status.is_empty() || rule.of.status.iter().any(|one| one.is(status.code()));
+            status && (rule.of.types.is_empty() || http::media::is_any_of(&media, &rule.of.types))
+        };
+        self.of(matched).filter(is_of).map(|rule| &rule.of).collect()
     }
 
     fn of(&self, matched: MatchedRules) -> impl Iterator<Item = &Rule> {
@@ -218,12 +274,7 @@ impl CacheRules {
         if matched.0 == 0 {
             return policy;
         }
-        let media = fields.first(b"content-type").map(http::media::without_parameters).unwrap_or_default();
-        let is_of = |rule: &&Rule| {
-            let status = rule.of.status.is_empty() || rule.of.status.iter().any(|one| one.is(status.code()));
-            status && (rule.of.types.is_empty() || http::media::is_any_of(&media, &rule.of.types))
-        };
-        let rules: Vec<&CacheRule> = self.of(matched).filter(is_of).map(|rule| &rule.of).collect();
+        let rules = self.applying(matched, status, fields);
         // A page is not kept as an error by a rule that speaks of no errors.
         let is_meant = |rule: &&&CacheRule| status.code() < 400 || !rule.status.is_empty();
         let seconds = |of: fn(&CacheRule) -> Option<std::time::Duration>| {
@@ -298,26 +349,32 @@ impl QueryRule {
 
 /// What a configured rule asks of a request.
 trait RequestConditions {
-    fn is_of(&self, request: &Request<'_>, path: &[u8]) -> bool;
+    /// Of its URL alone.
+    fn is_of_url(&self, path: &[u8], query: &[u8]) -> bool;
+    fn is_of(&self, request: (&Head, &[u8]), path: &[u8]) -> bool;
 }
 
 impl RequestConditions for CacheRule {
-    fn is_of(&self, request: &Request<'_>, path: &[u8]) -> bool {
-        if !self.path.is_empty() && !self.path.iter().any(|pattern| pattern.matches(path)) {
-            return false;
-        }
-        let has_field = |(name, pattern): &(String, config::ValuePattern)| {
-            let mut same =
-                request.fields().filter(|(_, other, _)| other.eq_ignore_ascii_case(name.as_bytes()));
-            same.any(|(_, _, value)| pattern.matches(value.iter().copied()))
-        };
-        let query = request.query().unwrap_or_default();
+    fn is_of_url(&self, path: &[u8], query: &[u8]) -> bool {
         let has_parameter = |(name, pattern): &(String, config::ValuePattern)| {
             config::matcher::has_parameter(query, name, pattern)
         };
+        (self.path.is_empty() || self.path.iter().any(|pattern| pattern.matches(path)))
+            && self.query.iter().all(has_parameter)
+    }
+
+    fn is_of(&self, (head, bytes): (&Head, &[u8]), path: &[u8]) -> bool {
+        let query = head.target.query.map(|query| query.of(bytes)).unwrap_or_default();
+        if !self.is_of_url(path, query) {
+            return false;
+        }
+        let has_field = |(name, pattern): &(String, config::ValuePattern)| {
+            let is_it = |field: &&http::Field| field.name.of(bytes).eq_ignore_ascii_case(name.as_bytes());
+            let mut same = head.fields.iter().filter(is_it);
+            same.any(|field| pattern.matches(field.value.of(bytes).iter().copied()))
+        };
         let is_named = |name: &[u8]| self.cookie.iter().any(|pattern| pattern.matches(name.iter().copied()));
         self.header.iter().all(has_field)
-            && self.query.iter().all(has_parameter)
-            && (self.cookie.is_empty() || vary::cookies(request.head()).any(|(name, _)| is_named(name)))
+            && (self.cookie.is_empty() || vary::cookies((head, bytes)).any(|(name, _)| is_named(name)))
     }
 }

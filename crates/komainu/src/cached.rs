@@ -10,19 +10,22 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use cache::{
-    Cache, CacheEntry, DiskLoad, FillHead, FillReader, FillResponse, FillStart, ForwardReason, Object,
-    RequestFacts, SearchRule, Validated, answer, key, status, tags, vary,
+    Cache, CacheEntry, DiskLoad, FillHead, FillReader, FillResponse, FillStart, ForwardReason, NotStored,
+    Object, RequestFacts, SearchRule, Selected, Validated, answer, key, status, tags, vary,
 };
-use http::{BodySize, Fields, Length, Method, Name, Status};
+use http::{BodySize, Fields, Method, Name, Status};
 use net::{CacheOutcome, Core, DictionaryTransport, Exchange, Fault, HeadTap, Request};
 
 use crate::cache_request::{asked, is_unkeyed};
+use crate::cache_responses::{send_response, send_stored};
 use crate::cache_rules::{CacheRules, MatchedRules};
-use crate::cached_send::{HeadToSend, send_response};
 use crate::coded::{CodedResponse, coded};
 use crate::filling::FillSink;
 use crate::purge_method::PurgeAccess;
+use crate::rate::{self, Counted, RateRules};
 
+/// Bytes of a response that is not stored which are read for nothing ahead of the part that a client wants.
+const SKIPPED_BYTES_MAX: u64 = 256 * 1024;
 /// Groups that one response may invalidate; further ones are left out (RFC 9875 asks for 32).
 const GROUPS_MAX: usize = 128;
 
@@ -73,7 +76,8 @@ enum Lookup {
 }
 
 impl RouteCache {
-    /// Serves a request from the cache, or by `origin`, which is only made where it is needed.
+    /// Serves a request from the cache, or by `origin`, which is only made where it is needed. What the cache does not answer is
+    /// counted by `rates`.
     ///
     /// # Errors
     /// The client is gone, or a response under way cannot be completed: pass it up.
@@ -81,6 +85,7 @@ impl RouteCache {
         &self,
         x: &mut Exchange<'_>,
         origin: impl FnOnce() -> O,
+        rates: Option<&RateRules>,
     ) -> Result<(), Fault> {
         let matched = self.rules.matched(&x.request());
         if let Some(access) = self.purge.as_ref().filter(|_| PurgeAccess::is_purge(&x.request())) {
@@ -89,6 +94,7 @@ impl RouteCache {
         }
         let mut lookup = match self.look_up(&x.request(), matched, x.core().unix_s(), None) {
             Ok(lookup) => lookup,
+            Err(_) if !rate::admit(rates, x, Counted::Misses).await? => return Ok(()),
             Err(why) => return self.pass(x, origin(), matched, why).await,
         };
         if let Lookup::Miss(miss) = &lookup
@@ -117,6 +123,7 @@ impl RouteCache {
                 let ttl_s = object.freshness().ttl_s(x.core().unix_s());
                 self.send_stored(x, &object, &status::hit(ttl_s), matched).await
             }
+            Lookup::Miss(_) if !rate::admit(rates, x, Counted::Misses).await? => Ok(()),
             // Boxed, as it is seldom, and large.
             Lookup::Miss(miss) => Box::pin(self.ask(x, miss, origin())).await,
         }
@@ -128,7 +135,9 @@ impl RouteCache {
             DiskLoad::Read(on_disk, _guard) => {
                 let request = x.detach();
                 let (head, bytes) = (request.head().0.clone(), request.head().1.to_vec());
-                let read = x.core().offload(move || on_disk.read((&head, &bytes))).await?;
+                let cache = self.cache.clone();
+                let read = move || on_disk.read((&head, &bytes)).map(|read| cache.filed_from_disk(read));
+                let read = x.core().offload(read).await?;
                 let keeps = x.core().memory().pressure() < net::Pressure::High;
                 self.cache.admit(key, read, keeps)
             }
@@ -191,7 +200,7 @@ impl RouteCache {
         let has = |name| request.field(name).is_some();
         let is_refused = match refusal {
             // Asking for all of it again and again would cost more than the part.
-            Some(cache::NotStored::TooLarge) => true,
+            Some(NotStored::TooLarge) => true,
             // Those without a cookie may get what can be stored.
             Some(_) => has(Name::Cookie) || has(Name::Authorization),
             None => false,
@@ -291,6 +300,14 @@ impl RouteCache {
                 x.flush().await?;
             }
             let head = poll_fn(|cx| reader.poll_head(cx)).await;
+            if leads
+                && let FillHead::Response(response) = &head
+                && is_far_in(&x.request(), response)
+            {
+                // The whole is not wanted: the origin is asked for the part.
+                drop((reader, head));
+                return self.pass_shared(x, &origin, miss.why).await;
+            }
             let is_for_it = match &head {
                 _ if leads => true,
                 FillHead::Response(response) => match &response.outcome {
@@ -396,6 +413,9 @@ impl RouteCache {
         core.spawn(async move {
             let served =
                 request.serve(sink.clone(), async |x: &mut Exchange<'_>| origin.serve(x).await).await;
+            if served.is_ok() {
+                sink.file_content().await;
+            }
             sink.conclude(served.is_ok());
         });
     }
@@ -408,7 +428,6 @@ impl RouteCache {
         cache_status: &str,
         matched: MatchedRules,
     ) -> Result<(), Fault> {
-        let age_s = object.freshness().age_s(x.core().unix_s());
         let coded = match self.compresses || self.dictionaries.is_some() {
             true => {
                 let key = || self.keys(&x.request(), matched).pop();
@@ -417,25 +436,7 @@ impl RouteCache {
             }
             false => CodedResponse::default(),
         };
-        let fields = coded.fields.as_ref().unwrap_or(object.shown_fields());
-        let length = coded.body.as_ref().map_or(object.body.len(), |body| body.len() as u64);
-        let selected = answer::select(x.request().head(), object.status, fields, Some(length));
-        let dictionary = coded.dictionary.as_deref();
-        let sent = HeadToSend { status: object.status, fields, age_s: Some(age_s), cache_status, dictionary };
-        let range = match sent.begin(x, &selected, Length::Known(length)).await? {
-            Some(range) => range,
-            None => return Ok(()),
-        };
-        if !x.content_wanted() {
-            return Ok(());
-        }
-        if let Some(body) = &coded.body {
-            return x.write(body).await;
-        }
-        for slice in object.body.slices(range) {
-            x.write(slice).await?;
-        }
-        Ok(())
+        send_stored(x, object, cache_status, &coded).await
     }
 
     /// Sends a response while it arrives.
@@ -454,6 +455,16 @@ impl RouteCache {
         let value = dictionary.map(|used| used.value);
         send_response(x, response, reader, why, value.as_deref()).await
     }
+}
+
+/// Whether a request asks for a part far in a response that is too large to be stored: all that comes before would be read for
+/// nothing.
+fn is_far_in(request: &Request<'_>, response: &FillResponse) -> bool {
+    matches!(response.outcome, Err(NotStored::TooLarge))
+        && matches!(
+            answer::select(request.head(), response.status, &response.fields, response.length),
+            Selected::Part(part, _) if part.start >= SKIPPED_BYTES_MAX
+        )
 }
 
 fn count(counter: &AtomicU64) {

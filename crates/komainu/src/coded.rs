@@ -33,7 +33,7 @@ pub(crate) async fn coded(
     let mut response = CodedResponse::default();
     let mut shown = object.shown_fields().clone();
     if let Some(transport) = transport {
-        let delta = Delta { transport, x, object };
+        let delta = StoredDelta { transport, x, object };
         if transport.may_compress(&x.request(), object.status, &x.edited(&shown)) {
             dictionary::vary_by_dictionary(&mut shown);
         }
@@ -73,7 +73,7 @@ async fn compressed(
             let (cache, body, key) = (cache.clone(), object.body.clone(), key()?);
             // It is kept for others even if this client disconnects.
             let make = move || {
-                let content = body.pieces().concat();
+                let content = body.to_pieces().ok()?.concat();
                 let made = coding::compress(coding, effort, &content).ok()?;
                 let made = (made.len() < content.len()).then(|| Arc::from(made));
                 cache.add_coded(&key, &job, made.clone());
@@ -93,13 +93,13 @@ fn is_sent(x: &Exchange<'_>, status: Status, fields: &Fields) -> bool {
 }
 
 /// A stored response, and the dictionaries of its route.
-struct Delta<'d, 'x> {
+struct StoredDelta<'d, 'x> {
     transport: &'d DictionaryTransport,
     x: &'d Exchange<'x>,
     object: &'d Arc<Object>,
 }
 
-impl Delta<'_, '_> {
+impl StoredDelta<'_, '_> {
     /// The value of `Use-As-Dictionary`, where clients keep the response: the content is remembered then.
     async fn keep(&self, shown: &Fields) -> Option<Vec<u8>> {
         let fields = self.x.edited(shown);
@@ -139,7 +139,7 @@ impl Delta<'_, '_> {
             DeltaStart::Make(..) if self.x.core().memory().pressure() >= Pressure::High => return None,
             DeltaStart::Make(job, effort) => {
                 let body = self.object.body.clone();
-                self.x.core().offload(move || job.run(effort, &body.pieces().concat())).await?
+                self.x.core().offload(move || job.run(effort, &body.to_pieces().ok()?.concat())).await?
             }
         };
         Some((fields, body))
@@ -151,10 +151,10 @@ impl Delta<'_, '_> {
         }
         let body = self.object.body.clone();
         let hashed = move || {
-            let content = HashedContent::new(body.pieces().clone());
+            let content = HashedContent::new(body.to_pieces().ok()?);
             body.set_hash(content.hash);
-            content
+            Some(content)
         };
-        Some(self.x.core().offload(hashed).await)
+        self.x.core().offload(hashed).await
     }
 }

@@ -20,11 +20,10 @@ use serde_json::{Value, json};
 
 use ::control::CertificateStatus;
 use apps::{Launcher, ProcessInfo, Usage};
-use cache::Cache;
 use proxy::GroupShared;
 
-use crate::cache_commands;
 use crate::certificates::RunningCertificates;
+use crate::exposition::LimitMetrics;
 use crate::hosting::{Hosting, Loading};
 use crate::link::SupervisorLink;
 use crate::notice::ErrorLog;
@@ -123,8 +122,10 @@ pub(crate) struct ServerInfo {
     pub(crate) supervisor: Option<(u32, SupervisorLink)>,
     /// The certificates that it obtains by itself, where it does.
     pub(crate) certificates: Arc<OnceLock<RunningCertificates>>,
-    /// The cache of responses, if a route has one.
-    pub(crate) cache: Box<dyn Fn() -> Option<Arc<Cache>> + Send + Sync>,
+    /// Does what a line says after `cache `: the document for who sent it.
+    pub(crate) cache: Box<dyn Fn(&str) -> Value + Send + Sync>,
+    /// What the limits on how often clients ask have done.
+    pub(crate) limits: Box<dyn Fn() -> Vec<LimitMetrics> + Send + Sync>,
     /// The groups of upstream servers.
     pub(crate) upstreams: Box<dyn Fn() -> Vec<Arc<GroupShared>> + Send + Sync>,
     /// Those in files.
@@ -289,7 +290,7 @@ fn obey(line: &str, info: &ServerInfo) -> Value {
             Some(loading) => reloaded(Ok(format!("application {app}: the new code is in force")), &[loading]),
             None => json!({ "error": format!("there is no application {app}") }),
         },
-        ("cache", command) => cache_commands::obey(command, (info.cache)().as_ref()),
+        ("cache", command) => (info.cache)(command),
         ("certificates", "") => json!({ "certificates": all_certificates(info) }),
         ("renew", name) => match info.certificates.get().map(|certificates| certificates.renew(name)) {
             Some(Ok(())) => json!({ "done": format!("{name}: the certificate is being renewed") }),

@@ -7,9 +7,9 @@ use std::sync::Arc;
 use std::task::Waker;
 
 use cache::{
-    Cache, Fill, FillResponse, Freshness, InterimResponse, NotStored, Object, Outcome, Policy, RequestFacts,
-    RequestVariant, ResponseTimes, SearchRule, Tags, Validated, answer, assess, stored_fields, tags,
-    vary::VaryFault,
+    Cache, FILED_BYTES_MIN, Fill, FillResponse, Freshness, InterimResponse, NotStored, Object, Outcome,
+    Policy, RequestFacts, RequestVariant, ResponseTimes, SearchRule, StoredBody, Tags, Validated, answer,
+    assess, stored_fields, tags, vary::VaryFault,
 };
 use coding::HashedContent;
 use http::{Fields, Head, Length, Status};
@@ -38,6 +38,8 @@ pub(crate) struct FillSink {
     asked_s: u64,
     /// What is stored at the end.
     pending: RefCell<Option<(Status, Fields, RequestVariant, Freshness)>>,
+    /// Its content, where it is large.
+    filed: RefCell<Option<StoredBody>>,
     /// A stored response is the answer: nothing more of this one is wanted.
     is_answered: Cell<bool>,
     is_concluded: Cell<bool>,
@@ -69,6 +71,7 @@ impl FillSink {
             is_for_all_codings: false,
             dictionary: None,
             pending: RefCell::default(),
+            filed: RefCell::default(),
             is_answered: Cell::new(false),
             is_concluded: Cell::new(false),
         }
@@ -86,6 +89,17 @@ impl FillSink {
         self
     }
 
+    /// The content is complete: a large one that is to be stored is copied by another thread to where it is sent from.
+    pub(crate) async fn file_content(&self) {
+        let is_pending = self.pending.borrow().is_some();
+        let body = self.fill.body().filter(|body| is_pending && body.len() >= FILED_BYTES_MIN);
+        if let Some(body) = body {
+            let cache = self.cache.clone();
+            let filed = self.core.offload(move || cache.filed(body)).await;
+            *self.filed.borrow_mut() = Some(filed);
+        }
+    }
+
     /// The response is complete, or will never be.
     pub(crate) fn conclude(&self, is_whole: bool) {
         if self.is_concluded.replace(true) {
@@ -93,7 +107,11 @@ impl FillSink {
         }
         match (self.pending.take(), is_whole) {
             (Some((status, fields, variant, freshness)), true) => {
-                if let Some(body) = self.fill.body() {
+                let filed = self.filed.take();
+                if let Some(body) = &filed {
+                    self.cache.count_pieces(&self.fill, body);
+                }
+                if let Some(body) = filed.or_else(|| self.fill.body()) {
                     let object = Object::new(status, fields, body, variant, freshness);
                     // What was purged meanwhile still answers those who waited.
                     let object = self.cache.counted(object);
@@ -127,10 +145,14 @@ impl FillSink {
         let Some((transport, source)) = self.dictionary.clone().filter(|_| is_kept) else { return };
         let (body, fields, core) = (object.body.clone(), object.shown_fields().clone(), self.core.clone());
         self.core.spawn(async move {
-            let pieces = body.pieces().clone();
-            let content = core.offload(move || HashedContent::new(pieces)).await;
-            body.set_hash(content.hash);
-            transport.remember_from(&source, &fields, &content, core.unix_s());
+            let hashed = move || {
+                let content = HashedContent::new(body.to_pieces().ok()?);
+                body.set_hash(content.hash);
+                Some(content)
+            };
+            if let Some(content) = core.offload(hashed).await {
+                transport.remember_from(&source, &fields, &content, core.unix_s());
+            }
         });
     }
 

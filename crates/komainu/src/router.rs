@@ -25,6 +25,7 @@ use crate::ids::{IdMaker, IdRules};
 use crate::metrics::CoreMetrics;
 use crate::notice::ErrorLog;
 use crate::pages::SitePages;
+use crate::rate::{self, Counted, RateRules};
 
 /// The kinds of handlers.
 pub(crate) enum Handler {
@@ -54,6 +55,8 @@ pub(crate) struct Route {
     pub(crate) cache: Option<RouteCache>,
     /// The clients that it answers.
     pub(crate) client_access: ClientAccess,
+    /// How often they may ask.
+    pub(crate) rates: Option<Rc<RateRules>>,
     /// What its requests are counted under.
     pub(crate) label: usize,
     /// Compression of its responses.
@@ -378,6 +381,10 @@ async fn serve_route(route: &Rc<Route>, exchange: &mut Exchange<'_>, path: &Path
     if !route.client_access.admits(exchange.request().client().address) {
         return exchange.refuse(Status::FORBIDDEN, "access to this address is forbidden").await;
     }
+    let counted = if route.cache.is_some() { Counted::Requests } else { Counted::All };
+    if !rate::admit(route.rates.as_deref(), exchange, counted).await? {
+        return Ok(());
+    }
     exchange.set_compression(route.compression.clone());
     let (handler, otherwise) = route.handlers(path, exchange.request().method())?;
     exchange.limit_body(route.body_bytes_max)?;
@@ -404,7 +411,7 @@ async fn serve_cached(
     };
     let is_fallback = !std::ptr::eq(handler, &raw const route.handler);
     let origin = || RouteHandler { route: route.clone(), is_fallback, path: path.decoded.clone() };
-    cache.serve(exchange, origin).await
+    cache.serve(exchange, origin, rate::of_misses(route.rates.as_ref())).await
 }
 
 /// The handler that a cache is in front of.

@@ -17,6 +17,7 @@ use signal_hook::iterator::Signals;
 
 use crate::access::{Access, FLUSH_MS};
 use crate::assemble::{self, CoreContext, ServerPlan};
+use crate::cache_commands;
 use crate::certificates::{AutomaticCertificates, is_system};
 use crate::control::{self, ControlClients, ServerInfo, Socket};
 use crate::engine::{self, Descriptors};
@@ -289,10 +290,14 @@ fn server_info(
     let theirs = current.clone();
     let file_certificates =
         move || theirs.plan().tls.as_ref().map(|tls| tls.files().to_vec()).unwrap_or_default();
-    let (theirs, groups) = (current.clone(), current.clone());
+    let (theirs, groups, of_limits) = (current.clone(), current.clone(), current.clone());
     Arc::new(ServerInfo {
         upstreams: Box::new(move || groups.plan().upstreams().to_vec()),
-        cache: Box::new(move || theirs.plan().cache.clone()),
+        cache: Box::new(move |line| {
+            let plan = theirs.plan();
+            cache_commands::obey(line, plan.cache.as_ref(), &plan.config)
+        }),
+        limits: Box::new(move || of_limits.plan().limits.metrics()),
         hosting: current.hosting.clone(),
         file_certificates: Box::new(file_certificates),
         certificates: current.certificates.running.clone(),

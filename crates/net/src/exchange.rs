@@ -239,6 +239,12 @@ impl<'c> Exchange<'c> {
         self.state.empty_segments = empty_segments;
     }
 
+    /// Adds fields to whatever is answered from now on, beside what the edits do.
+    pub fn add_fields(&mut self, fields: &Fields) {
+        let edits = self.state.filters.edits.get_or_insert_default();
+        Rc::make_mut(edits).add.extend(fields);
+    }
+
     /// Edits to make to the fields of whatever is answered from now on.
     pub fn set_edits(&mut self, edits: Option<Rc<FieldEdits>>) {
         self.state.filters.edits = edits;
@@ -426,6 +432,27 @@ impl<'c> Exchange<'c> {
             self.state.reply = ReplyState::Body(after);
         }
         Ok(())
+    }
+
+    /// The same for bytes that others share, and that stay where they are: a large piece is not copied before it is sent.
+    ///
+    /// # Errors
+    /// As [`Exchange::write`].
+    pub async fn write_shared(&mut self, bytes: &[u8]) -> Result<(), Fault> {
+        if self.state.filters.compressing.is_some() {
+            return self.write(bytes).await;
+        }
+        if let Some(after) = self.state.take(bytes.len() as u64)? {
+            self.lane.send_from(bytes).await?;
+            self.state.reply = ReplyState::Body(after);
+        }
+        Ok(())
+    }
+
+    /// Whether [`Exchange::write_file`] sends a file in memory without reading it first by other threads: over HTTP/1.
+    #[must_use]
+    pub fn sends_files(&self) -> bool {
+        self.lane.sends_files() && self.state.filters.compressing.is_none()
     }
 
     /// Sends out what was written so far, for a handler that will wait before it writes more.

@@ -8,6 +8,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use http::encode::Lines;
+use http::framing::Framing;
 use http::{BodySize, Fields, Head, Length, Reject, Status};
 
 use crate::conn::Conn;
@@ -303,7 +304,20 @@ impl Lane<'_> {
         }
     }
 
-    /// The same, without waiting: what the client does not take now is kept in memory.
+    /// The same for bytes that stay where they are.
+    pub(crate) async fn send_from(&mut self, bytes: &[u8]) -> Result<(), Fault> {
+        match self {
+            Lane::H1(conn) if conn.framing != Framing::Chunked => conn.push_from(bytes).await,
+            _ => self.send(bytes).await,
+        }
+    }
+
+    /// Whether a file is sent without other threads that would read it.
+    pub(crate) fn sends_files(&self) -> bool {
+        matches!(self, Lane::H1(_))
+    }
+
+    /// The same as `send`, without waiting: what the client does not take now is kept in memory.
     pub(crate) fn offer(&mut self, bytes: &[u8]) -> Result<(), Fault> {
         match self {
             Lane::H1(conn) => conn.offer_body(bytes),

@@ -4,6 +4,7 @@ use std::os::fd::BorrowedFd;
 
 use crate::conn::Conn;
 use crate::fault::Fault;
+use crate::pump::COPIED_BYTES_MAX;
 
 /// One sendfile call.
 const SENDFILE_BYTES_MAX: u64 = 1024 * 1024;
@@ -20,6 +21,14 @@ impl Conn {
             return Ok(());
         }
         self.write_out(bytes, false).await
+    }
+
+    /// The same for bytes that stay where they are: a large piece is written from there, without being copied first.
+    pub(crate) async fn push_from(&mut self, bytes: &[u8]) -> Result<(), Fault> {
+        match bytes.len() >= COPIED_BYTES_MAX {
+            true => self.write_out(bytes, false).await,
+            false => self.push(bytes).await,
+        }
     }
 
     /// Writes everything collected so far.

@@ -12,7 +12,7 @@ const HEAD_BYTES_FIRST: usize = 2 * 1024;
 /// What it grows to where a head fills that: a whole head by default.
 pub(crate) const HEAD_BYTES: usize = 16 * 1024;
 /// A piece at least this large is written from where it stands instead of being copied first.
-const COPIED_BYTES_MAX: usize = 16 * 1024;
+pub(crate) const COPIED_BYTES_MAX: usize = 16 * 1024;
 /// Spare room in a buffer that is not worth releasing.
 const SPARE_BYTES: usize = 1024;
 

@@ -15,6 +15,8 @@ use crate::store::{Cache, FillStart, StoreLimits};
 
 const MIB: u64 = 1 << 20;
 
+mod killed;
+
 /// A folder that is removed with its test.
 struct Folder(PathBuf);
 

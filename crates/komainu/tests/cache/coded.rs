@@ -10,7 +10,7 @@ use crate::rig::{Answer, Folder, Rig};
 
 const FIELDS: &str = "Content-Type: text/javascript\r\nCache-Control: max-age=3600\r\nETag: \"tag\"\r\n";
 
-/// An origin that sends the first version until it is told to send the second, and a cache in front of it.
+/// An origin that sends the first version until the flag is set, then the second, and a cache in front of it.
 fn cached(fields: &'static str, route: &str) -> (Origin, Rig, Arc<AtomicBool>) {
     let next = Arc::new(AtomicBool::new(false));
     let (is_next, (old, new)) = (next.clone(), versions());

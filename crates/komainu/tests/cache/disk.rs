@@ -1,12 +1,13 @@
 //! The cache on disk: what a restart, however it comes, leaves of it.
 
 use std::fs;
+use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::origin::{Origin, answer};
 use crate::rig;
-use crate::rig::{Answer, Folder, Rig, eventually, kinds, komainu, listen};
+use crate::rig::{Answer, Folder, Rig, as_we_are, curl, eventually, kinds, komainu, listen};
 
 /// An origin that counts in its responses.
 fn counting() -> Origin {
@@ -122,4 +123,94 @@ fn without_its_folder_the_cache_is_in_memory() {
     assert!(hit.text() == body && is_hit(&hit));
     let reports = rig.reported().matches("cached in memory alone").count();
     assert_eq!(reports, 1, "{}", rig.reported());
+}
+
+/// Of that many bytes, which no other number has.
+fn large(number: usize) -> String {
+    (0..3_000_000).map(|at| char::from(b'a' + ((at / 7 + at / 4099 + number * 5) % 26) as u8)).collect()
+}
+
+#[test]
+fn large_responses_arrive_as_they_were_whatever_becomes_of_them() {
+    const HEAD: &str = "HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n";
+    let count = AtomicUsize::new(0);
+    let origin = Origin::start(move |ask| {
+        let number = if ask.line().starts_with("GET") { count.fetch_add(1, Ordering::SeqCst) } else { 0 };
+        answer("200 OK", "Cache-Control: max-age=3600\r\n", &large(number))
+    });
+    let rig = start(configured(&origin, as_we_are(), "1GiB"));
+    assert!(rig.get("/a").text() == large(0));
+    eventually("it is on disk", || files(&rig.folder.at("cache")).len() == 1);
+    let is = |rig: &Rig, number: usize| {
+        let whole = rig.get("/a");
+        assert!(is_hit(&whole) && whole.text() == large(number));
+        let part = rig.ask("/a", "Range: bytes=70000-2500000\r\n");
+        assert!(part.status() == 206 && part.text() == large(number)[70_000..=2_500_000]);
+    };
+    is(&rig, 0);
+    // One is read slowly, while it is removed and others come in its place.
+    let mut slow = rig.connect();
+    slow.write_all(format!("GET /a {HEAD}\r\n").as_bytes()).unwrap();
+    let mut first = [0; 1000];
+    slow.read_exact(&mut first).unwrap();
+    for number in 1..4 {
+        rig.send(&format!("POST /a {HEAD}Content-Length: 0\r\n\r\n")).expect_status(200);
+        assert!(rig.get("/a").text() == large(number));
+        eventually("it is stored", || is_hit(&rig.get("/a")));
+        is(&rig, number);
+    }
+    let mut rest = Vec::new();
+    slow.read_to_end(&mut rest).unwrap();
+    let all = [&first[..], &rest].concat();
+    let at = all.windows(4).position(|four| four == b"\r\n\r\n").unwrap() + 4;
+    assert!(all[at..] == *large(0).as_bytes());
+    eventually("the last one is on disk", || files(&rig.folder.at("cache")).len() == 1);
+    // From disk, and from memory after that.
+    let rig = kill_and_start(rig);
+    is(&rig, 3);
+    is(&rig, 3);
+}
+
+#[test]
+fn large_responses_arrive_over_http_2() {
+    let origin = Origin::start(|_| answer("200 OK", "Cache-Control: max-age=3600\r\n", &large(1)));
+    let mut command = komainu();
+    command.args(["run", "--h2c", "--listen", "127.0.0.1:0", "--cache", &origin.url]);
+    let rig = Rig::start(command, Folder::new());
+    for _ in 0..3 {
+        let got = curl(&["--http2-prior-knowledge", &rig.url("/a")]).stdout;
+        assert!(got == large(1).as_bytes());
+    }
+    let part = curl(&["--http2-prior-knowledge", "-r", "1000000-1999999", &rig.url("/a")]).stdout;
+    assert!(part == large(1).as_bytes()[1_000_000..2_000_000]);
+    assert_eq!(origin.asks().len(), 1);
+}
+
+#[test]
+fn a_part_far_in_what_is_too_large_is_asked_for_alone() {
+    const BYTES: usize = 6_000_000;
+    let origin = Origin::start(|ask| {
+        let fields = "Cache-Control: max-age=3600\r\nETag: \"a\"\r\n";
+        match ask.field("Range").first() {
+            None => answer("200 OK", fields, &"x".repeat(BYTES)),
+            Some(range) => {
+                let (from, to) = range.strip_prefix("bytes=").unwrap().split_once('-').unwrap();
+                let (from, to): (usize, usize) = (from.parse().unwrap(), to.parse().unwrap());
+                let fields = format!("{fields}Content-Range: bytes {from}-{to}/{BYTES}\r\n");
+                answer("206 Partial Content", &fields, &"y".repeat(to + 1 - from))
+            }
+        }
+    });
+    let rig = start(configured(&origin, as_we_are(), "10MiB"));
+    let part = |range: &str| rig.ask("/a", &format!("Range: bytes={range}\r\n"));
+    // What is near is cut out of the whole, which the first one asks for to be stored.
+    part("5000000-5000009")
+        .expect(206, "yyyyyyyyyy")
+        .expect_field("Content-Range", "bytes 5000000-5000009/6000000");
+    let ranges = || -> Vec<bool> { origin.asks().iter().map(|ask| !ask.field("Range").is_empty()).collect() };
+    assert_eq!(ranges(), [false, true]);
+    // From now on it is known that the whole is not stored.
+    part("10-19").expect(206, "yyyyyyyyyy");
+    assert_eq!(ranges(), [false, true, true]);
+    assert!(files(&rig.folder.at("cache")).is_empty());
 }

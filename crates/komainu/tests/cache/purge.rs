@@ -305,3 +305,52 @@ fn an_unsafe_request_invalidates_the_group_that_its_response_names() {
     client.read_to_string(&mut rest).unwrap();
     assert!(rest.contains("hit"), "{rest}");
 }
+
+#[test]
+fn the_command_knows_what_rules_make_of_a_url() {
+    let origin = origin();
+    let rules = "{ path = \"/short/*\", key = { query = [\"page\"] } }, { key = { ignore_query = [\"utm_*\"], sort_query = true } }";
+    let rig =
+        Rig::controlled(&format!("[[route]]\nproxy = \"{}\"\ncache = {{ rule = [{rules}] }}\n", origin.url));
+    for (asked, named, other) in [
+        ("/short/a?page=1&x=2", "/short/a?x=3&page=1", "/short/a?page=2"),
+        ("/b?utm_source=x&c=1&a=2", "/b?a=2&c=1&utm_medium=y", "/b?c=1"),
+        ("/c//d/../e", "/c/e?utm_id", "/c/f"),
+        ("/x/../d?g=%C3%A4", "/d?g=%C3%A4", "/d"),
+    ] {
+        for path in [asked, other] {
+            rig.get(path).expect_status(200);
+            assert!(is_hit(&rig.get(path)), "{path}");
+        }
+        says(&rig, &["why", &url(&rig, named)], &["the request is a hit"]);
+        says(&rig, &["purge", &url(&rig, named)], &["purged: 1 response ("]);
+        assert!(!is_hit(&rig.get(asked)) && is_hit(&rig.get(other)), "{asked}");
+    }
+}
+
+#[test]
+fn why_names_the_rule_that_decides() {
+    let origin = origin();
+    let rig = Rig::controlled(&format!(
+        "[[route]]\npath = \"/plain\"\nproxy = \"{0}\"\n[[route]]\nproxy = \"{0}\"\n\
+         [[route.cache.rule]]\ncookie = \"session\"\nbypass = true\n\
+         [[route.cache.rule]]\npath = \"/assets/*\"\nttl = \"2h\"\n\
+         [[route.cache.rule]]\npath = \"/never/*\"\nstore = false\n",
+        origin.url
+    ));
+    let text = std::fs::read_to_string(rig.folder.at("komainu.toml")).unwrap();
+    let rules: Vec<usize> =
+        (1..).zip(text.lines()).filter(|(_, text)| text.contains("rule")).map(|of| of.0).collect();
+    for path in ["/assets/a", "/never/a", "/other", "/plain"] {
+        rig.get(path).expect_status(200);
+    }
+    let says = |arguments: &[&str], wanted: &str| {
+        says(&rig, &[&["why", &url(&rig, arguments[0])], &arguments[1..]].concat(), &[wanted]);
+    };
+    says(&["/assets/a"], &format!("(`ttl` in line {} of the configuration)", rules[1]));
+    says(&["/other"], "(Cache-Control: max-age=3600)");
+    says(&["/never/a"], &format!("(`store = false` in line {} of the configuration)", rules[2]));
+    let passes = format!("passes the cache: `bypass = true` in line {} of the configuration", rules[0]);
+    says(&["/other", "-H", "Cookie: session=1"], &passes);
+    says(&["/plain"], "passes the cache: the route that answers it has no `cache`");
+}

@@ -1,35 +1,81 @@
-//! How a response of the cache is sent: what is stored, or is on its way.
+//! Responses of the cache on their way to a client: what is stored, and what arrives meanwhile.
 
 use std::future::poll_fn;
+use std::ops::Range;
 use std::sync::Arc;
 use std::task::Poll;
 
-use cache::{BrokenOff, FillReader, FillResponse, ForwardReason, Selected, answer, status};
+use cache::{
+    BrokenOff, FillReader, FillResponse, ForwardReason, Object, Selected, StoredBody, answer, status,
+};
 use http::{Fields, Length, Name, Status};
 use net::{DefaultFields, Exchange, Fault};
 
-const PARTIAL_CONTENT: Status = Status::of(206).expect("three digits");
-const PRECONDITION_FAILED: Status = Status::of(412).expect("three digits");
+use crate::coded::CodedResponse;
+
 const UNSATISFIABLE: Status = Status::of(416).expect("three digits");
+const PRECONDITION_FAILED: Status = Status::of(412).expect("three digits");
+const PARTIAL_CONTENT: Status = Status::of(206).expect("three digits");
+/// Sends what is stored.
+pub(crate) async fn send_stored(
+    x: &mut Exchange<'_>,
+    object: &Object,
+    cache_status: &str,
+    coded: &CodedResponse,
+) -> Result<(), Fault> {
+    let age_s = object.freshness().age_s(x.core().unix_s());
+    let fields = coded.fields.as_ref().unwrap_or(object.shown_fields());
+    let length = coded.body.as_ref().map_or(object.body.len(), |body| body.len() as u64);
+    let selected = answer::select(x.request().head(), object.status, fields, Some(length));
+    let dictionary = coded.dictionary.as_deref();
+    let sent = HeadToSend { status: object.status, fields, age_s: Some(age_s), cache_status, dictionary };
+    let range = match sent.begin(x, &selected, Length::Known(length)).await? {
+        Some(range) => range,
+        None => return Ok(()),
+    };
+    if let Some(body) = coded.body.as_ref().filter(|_| x.content_wanted()) {
+        return x.write(body).await;
+    }
+    if x.content_wanted() { send_body(x, &object.body, range).await } else { Ok(()) }
+}
+
+/// Sends a range of what is stored: from a file in memory as any other file, or from where its pieces are.
+async fn send_body(x: &mut Exchange<'_>, body: &StoredBody, range: Range<u64>) -> Result<(), Fault> {
+    match body.place(range.clone()) {
+        Some((file, place)) if x.sends_files() => x.write_file(file, place).await,
+        Some(_) => {
+            for piece in body.read(range) {
+                x.write(&piece.map_err(Fault::Io)?).await?;
+            }
+            Ok(())
+        }
+        None => {
+            for slice in body.slices(range) {
+                x.write_shared(slice).await?;
+            }
+            Ok(())
+        }
+    }
+}
 
 /// The head of a response, and what this server adds to it.
-pub(crate) struct HeadToSend<'h> {
-    pub(crate) status: Status,
-    pub(crate) fields: &'h Fields,
-    pub(crate) age_s: Option<u64>,
-    pub(crate) cache_status: &'h str,
+struct HeadToSend<'h> {
+    status: Status,
+    fields: &'h Fields,
+    age_s: Option<u64>,
+    cache_status: &'h str,
     /// The value of `Use-As-Dictionary`.
-    pub(crate) dictionary: Option<&'h [u8]>,
+    dictionary: Option<&'h [u8]>,
 }
 
 impl HeadToSend<'_> {
     /// Begins the response that the client gets. Returns which bytes of the content follow; `None` for none.
-    pub(crate) async fn begin(
+    async fn begin(
         &self,
         x: &mut Exchange<'_>,
         selected: &Selected,
         length: Length,
-    ) -> Result<Option<std::ops::Range<u64>>, Fault> {
+    ) -> Result<Option<Range<u64>>, Fault> {
         match selected {
             Selected::Whole => {
                 self.begin_as(x, self.status, self.fields, length, None);

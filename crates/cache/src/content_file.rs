@@ -1,0 +1,145 @@
+//! Large contents in a file in memory (memfd): `sendfile` sends them from there without copying them, as it does files.
+//!
+//! No place in the file is used twice. A content that is removed leaves a hole, and the kernel keeps those of its pages that are
+//! still on their way to clients; what would be written in its place could reach them instead.
+
+use std::fmt;
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use rustix::fs::{FallocateFlags, MemfdFlags, fallocate, memfd_create};
+use rustix::process::{Resource, getrlimit};
+
+/// The smallest content that is worth a place in the file, in bytes: smaller ones are copied for less than two more system calls.
+pub const FILED_BYTES_MIN: u64 = 128 * 1024;
+/// Memory of a file is taken in pages of so many bytes.
+const PAGE_BYTES: u64 = 4096;
+/// Contents begin at multiples of this: no huge page of the kernel has parts of two of them.
+const PLACE_BYTES: u64 = 2 << 20;
+/// Bytes that are read at once.
+const READ_BYTES: u64 = 64 * 1024;
+/// Where the kernel says whether files in memory have huge pages.
+const HUGE_PAGES: &str = "/sys/kernel/mm/transparent_hugepage/shmem_enabled";
+
+/// The file.
+#[derive(Debug)]
+pub(crate) struct ContentFile {
+    file: Arc<File>,
+    /// Behind the last place.
+    end: AtomicU64,
+}
+
+impl ContentFile {
+    /// An empty one; `None` where the system has none that would do.
+    pub(crate) fn new() -> Option<ContentFile> {
+        // With huge pages a content would take more memory than it counts as.
+        let huge_pages = fs::read_to_string(HUGE_PAGES).unwrap_or_default();
+        if ["[always]", "[within_size]", "[force]"].iter().any(|setting| huge_pages.contains(setting)) {
+            return None;
+        }
+        // Places far behind the end would be beyond the limit, and the process would be killed.
+        if getrlimit(Resource::Fsize).current.is_some() {
+            return None;
+        }
+        let file = memfd_create("komainu-cache", MemfdFlags::CLOEXEC).ok()?;
+        Some(ContentFile { file: Arc::new(file.into()), end: AtomicU64::new(0) })
+    }
+
+    /// A content of `len` bytes, copied into a place of its own.
+    ///
+    /// # Errors
+    /// There is no memory.
+    pub(crate) fn add<'p>(
+        &self,
+        len: u64,
+        pieces: impl Iterator<Item = &'p [u8]>,
+    ) -> io::Result<FiledContent> {
+        let at = self.end.fetch_add(len.next_multiple_of(PLACE_BYTES), Ordering::Relaxed);
+        // It leaves a hole where it is not complete.
+        let content = FiledContent { file: self.file.clone(), at, len };
+        let mut to = at;
+        for piece in pieces {
+            self.file.write_all_at(piece, to)?;
+            to += piece.len() as u64;
+        }
+        if to - at == len { Ok(content) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
+    }
+}
+
+/// A content in the file, until it is dropped.
+pub(crate) struct FiledContent {
+    file: Arc<File>,
+    at: u64,
+    len: u64,
+}
+
+impl FiledContent {
+    /// Bytes of memory that it takes.
+    pub(crate) fn weight_bytes(&self) -> u64 {
+        self.len.next_multiple_of(PAGE_BYTES)
+    }
+
+    /// The file, and where in it the bytes of a range are. A range beyond the end is cut.
+    pub(crate) fn place(&self, range: std::ops::Range<u64>) -> (&Arc<File>, std::ops::Range<u64>) {
+        let (from, to) = (range.start.min(self.len), range.end.min(self.len));
+        (&self.file, self.at + from..self.at + to)
+    }
+
+    /// The bytes of a range, piece by piece.
+    pub(crate) fn read(&self, range: std::ops::Range<u64>) -> impl Iterator<Item = io::Result<Vec<u8>>> + '_ {
+        let (file, mut place) = self.place(range);
+        std::iter::from_fn(move || {
+            let len = (place.end - place.start.min(place.end)).min(READ_BYTES);
+            if len == 0 {
+                return None;
+            }
+            let mut bytes = vec![0; len as usize];
+            let read = file.read_exact_at(&mut bytes, place.start);
+            place.start += len;
+            Some(read.map(|()| bytes))
+        })
+    }
+}
+
+impl fmt::Debug for FiledContent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} bytes at {}", self.len, self.at)
+    }
+}
+
+impl Drop for FiledContent {
+    fn drop(&mut self) {
+        let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        // Fails only where the system cannot make holes, which a file in memory can have.
+        let _ = fallocate(&*self.file, hole, self.at, self.len.next_multiple_of(PLACE_BYTES));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::MetadataExt;
+
+    #[test]
+    fn contents_are_read_in_ranges_and_give_their_memory_back() {
+        let file = ContentFile::new().unwrap();
+        let bytes: Vec<u8> = (0..300_001u32).map(|at| (at % 251) as u8).collect();
+        let all: Vec<FiledContent> =
+            (0..4).map(|_| file.add(bytes.len() as u64, bytes.chunks(65_536)).unwrap()).collect();
+        let held = || file.file.metadata().unwrap().blocks() * 512;
+        assert_eq!(held(), 4 * all[0].weight_bytes());
+        let read = |range| all[1].read(range).flat_map(|piece| piece.unwrap()).collect::<Vec<u8>>();
+        assert!(read(0..u64::MAX) == bytes && read(100_000..200_001) == bytes[100_000..200_001]);
+        assert!(read(300_000..u64::MAX) == bytes[300_000..] && read(400_000..500_000).is_empty());
+        assert!(file.add(10, [&b"short"[..]].into_iter()).is_err());
+        let mut all = all;
+        all.remove(1);
+        assert_eq!(held(), 3 * all[0].weight_bytes(), "one has left, and one that was not complete");
+        assert_eq!(all[1].read(0..9).next().unwrap().unwrap(), bytes[..9]);
+        drop(all);
+        assert_eq!(held(), 0);
+    }
+}

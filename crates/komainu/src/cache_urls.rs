@@ -1,0 +1,121 @@
+//! The rules of the cache for a URL that a person names: the forms in which it may be a key, and which rule decides.
+
+use cache::{Cache, key};
+use config::matcher::{RouteRequest, Routes};
+use config::{CachePolicy, Config};
+use http::path::{self, EmptySegments};
+use http::{Limits, RequestHead};
+
+use crate::cache_rules::{CacheRules, MatchedRules, RoutePlace};
+
+/// A GET of a URL, as the server would get it.
+pub(crate) struct NamedRequest {
+    pub(crate) head: RequestHead,
+    pub(crate) bytes: Vec<u8>,
+}
+
+impl NamedRequest {
+    /// That of a URL in the form of keys, with these fields.
+    ///
+    /// # Errors
+    /// What is no URL of a request, or no field.
+    pub(crate) fn new<'f>(url: &[u8], fields: impl Iterator<Item = &'f str>) -> Result<NamedRequest, String> {
+        let host = key::host(url);
+        let target = &key::without_scheme(url)[2 + host.len()..];
+        let mut bytes = [b"GET ", target, b" HTTP/1.1\r\nHost: ", host, b"\r\n"].concat();
+        for field in fields {
+            if field.contains(['\r', '\n']) || !field.contains(':') {
+                return Err(format!("{field:?} is no header field: write \"Name: value\""));
+            }
+            bytes.extend_from_slice(format!("{field}\r\n").as_bytes());
+        }
+        bytes.extend_from_slice(b"\r\n");
+        let mut head = RequestHead::default();
+        match head.parse(&bytes, &Limits::default()) {
+            Ok(true) => Ok(NamedRequest { head, bytes }),
+            _ => Err("these are no URL and header fields of a request".to_owned()),
+        }
+    }
+
+    fn host(&self) -> &[u8] {
+        self.head.authority.of(&self.bytes)
+    }
+
+    fn query(&self) -> Option<&[u8]> {
+        self.head.target.query.map(|query| query.of(&self.bytes))
+    }
+
+    fn path(&self) -> &[u8] {
+        self.head.target.path(&self.bytes)
+    }
+
+    fn field(&self, name: &str) -> Option<&[u8]> {
+        let mut fields = self.head.fields.iter();
+        let is_it = |found: &[u8]| found.eq_ignore_ascii_case(name.as_bytes());
+        fields.find(|field| is_it(field.name.of(&self.bytes))).map(|field| field.value.of(&self.bytes))
+    }
+}
+
+/// What a route that has a cache decides for a request.
+pub(crate) struct NamedRules {
+    pub(crate) rules: CacheRules,
+    pub(crate) matched: MatchedRules,
+}
+
+fn rules_of(policy: &CachePolicy) -> CacheRules {
+    CacheRules::new(policy, RoutePlace::default())
+}
+
+fn empty_segments(merge_slashes: bool) -> EmptySegments {
+    if merge_slashes { EmptySegments::Merge } else { EmptySegments::Keep }
+}
+
+/// The rules for a request; an inner `None` where the route that answers it has no cache, an outer where there is no route.
+pub(crate) fn rules_for(config: &Config, request: &NamedRequest) -> Option<Option<NamedRules>> {
+    let routes = Routes::compile(&config.sites);
+    let site = routes.site(request.host())?;
+    let empty = empty_segments(config.settings(Some(site), None).merge_slashes);
+    let path = path::normal_path(request.path(), empty).ok()?;
+    let query = request.query().unwrap_or_default();
+    let wanted = RouteRequest { host: request.host(), method: b"GET", path: &path, query };
+    let route = routes.find_in(site, &wanted, |name| request.field(name))?;
+    Some(config.settings(Some(site), Some(route)).cache.map(|policy| {
+        let rules = rules_of(policy);
+        let matched = rules.matched_by((&request.head, &request.bytes), &path);
+        NamedRules { rules, matched }
+    }))
+}
+
+/// The forms of a URL in keys, as the routes that may answer it write them; it begins with `//` or with a scheme, and so do they.
+pub(crate) fn key_urls(config: &Config, cache: &Cache, url: &[u8]) -> Vec<Vec<u8>> {
+    let mut urls = vec![url.to_vec()];
+    let Ok(request) = NamedRequest::new(url, std::iter::empty()) else { return urls };
+    let origin = &url[..url.len() - key::without_scheme(url).len() + 2 + key::host(url).len()];
+    let site = Routes::compile(&config.sites).site(request.host());
+    let routes = site.map_or(&[][..], |site| &config.sites[site].routes[..]);
+    for (index, route) in routes.iter().enumerate() {
+        let settings = config.settings(site, Some(index));
+        let empty = empty_segments(settings.merge_slashes);
+        let paths = (path::normal_path(request.path(), empty), path::encoded_path(request.path(), empty));
+        let (Some(policy), (Ok(path), Ok(encoded))) = (settings.cache, paths) else { continue };
+        if !route.path.is_empty() && !route.path.iter().any(|pattern| pattern.matches(&path)) {
+            continue;
+        }
+        for query in rules_of(policy).key_queries(&path, request.query()) {
+            let query = query.map(|query| [b"?", &query[..]].concat()).unwrap_or_default();
+            urls.push([origin, &encoded, &query].concat());
+        }
+    }
+    for at in 0..urls.len() {
+        for scheme in [&b""[..], b"http:", b"https:"] {
+            let mut stated = [scheme, &urls[at]].concat();
+            if let Some(search) = cache.search_rules.find(&stated) {
+                key::rewrite_query(&mut stated, |query| search.normal(query));
+                urls.push(stated);
+            }
+        }
+    }
+    urls.sort_unstable();
+    urls.dedup();
+    urls
+}
