@@ -18,7 +18,7 @@ pub fn versions() -> (String, String) {
     (old, lines.concat())
 }
 
-pub fn hash(text: &str) -> [u8; 32] {
+fn hash(text: &str) -> [u8; 32] {
     coding::HashedContent::new([text.as_bytes().into()].into()).hash
 }
 
