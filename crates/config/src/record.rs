@@ -174,7 +174,7 @@ pub(crate) fn preset<S: Shape>(shape: &S, toml: &str) -> S::Out {
 }
 
 /// Directives of other servers, and what replaces them here.
-const FOREIGN: [(&str, &str); 40] = [
+const FOREIGN: [(&str, &str); 45] = [
     ("access_log", "`access` in `[log]`"),
     ("add_header", "`response_headers = { add = { ... } }`"),
     ("alias", "`files = { root = \"...\", strip_prefix = true }`"),
@@ -187,6 +187,9 @@ const FOREIGN: [(&str, &str); 40] = [
     ("file_server", "`files`"),
     ("gzip", "`compress = true`, at the top of the file, in a site or in a route"),
     ("keepalive_timeout", "`idle` in `[timeouts]`"),
+    ("limit_req", "`limit = { rate = \"10/s\", burst = 5 }` in a site or route"),
+    ("limit_req_status", "`status` in `limit = { ... }`"),
+    ("limit_req_zone", "`rate` and `key` in `limit = { ... }` of a site or route"),
     ("location", "a `[[site.route]]` with `path`"),
     ("port", "`listen = \":PORT\"`"),
     ("proxy_cache", "`cache`"),
@@ -202,7 +205,9 @@ const FOREIGN: [(&str, &str); 40] = [
     ("proxy_set_header", "`request_headers` in `proxy = { ... }`"),
     ("proxypass", "`proxy`"),
     ("proxypassreverse", "`rewrite` in `proxy = { ... }`, which is on by default"),
+    ("rate_limit", "`limit = { rate = \"10/s\" }` in a site or route"),
     ("real_ip_header", "`fields` in `trusted_proxies = { ... }`"),
+    ("ratelimit", "`limit = { rate = \"10/s\" }` in a site or route"),
     ("redir", "`redirect`"),
     ("reverse_proxy", "`proxy`"),
     ("return", "`redirect` or `respond`"),

@@ -13,6 +13,7 @@ use crate::network::{SOURCE, TrustedSource};
 use crate::node::{Entry, Node};
 use crate::pattern::{Condition, PathPattern, ValuePattern};
 use crate::proxy::Proxy;
+use crate::rate::{self, RateLimit};
 use crate::record::{brief, directives, table};
 use crate::shape::{
     Count, Flag, List, Map, Maybe, Numbers, OneOrMore, PathShape, Size, Text, Time, Toggle, Unlimited, Word,
@@ -130,6 +131,8 @@ directives! {
         "allow" allow: Option<Vec<TrustedSource>> = absent("every client"), Maybe(OneOrMore(SOURCE));
         /// Clients that get 403, even where `allow` has them.
         "deny" deny: Vec<TrustedSource> = absent("none"), OneOrMore(SOURCE);
+        /// How often clients may ask the site's routes, all together. See `limit` below; a route's own limits come after it.
+        "limit" limit: Vec<RateLimit> = absent("as often as they like"), rate::limits();
         /// Files to send with errors, by status or by class; a status takes precedence over its class. They are used in
         /// addition to the server's.
         "error_pages" error_pages: ErrorPages = {}, ERROR_PAGES;
@@ -223,6 +226,9 @@ directives! {
         "allow" allow: Option<Vec<TrustedSource>> = absent("every client"), Maybe(OneOrMore(SOURCE));
         /// Clients that get 403, even where `allow` has them.
         "deny" deny: Vec<TrustedSource> = absent("none"), OneOrMore(SOURCE);
+        /// How often a client may ask, or whatever else requests are counted by: a rate such as `"10/s"`, or a table, or a list
+        /// of them. Others get 429 with `Retry-After`.
+        "limit" limit: Vec<RateLimit> = absent("as often as they like"), rate::limits();
         /// Changes to the header fields of the route's responses.
         "response_headers" response_headers: ResponseHeaders = {}, table();
         /// Encoded slashes in the paths of the route's requests: `"refuse"` or `"keep"`, as at the top of the file.
@@ -352,6 +358,7 @@ fn site_agrees(site: &mut Site, node: &Node, check: &mut Checker) {
         let title = "a site without routes".to_owned();
         check.warning(&node.at, title, "answers 404 to everything").help("add a `[[site.route]]`");
     }
+    rate::limits_agree(&site.limit, node, check);
     unreachable_routes(&site.routes, node.items("route"), check);
 }
 
@@ -417,6 +424,7 @@ fn route_agrees(route: &mut Route, node: &Node, check: &mut Checker) {
             }
         }
     }
+    rate::limits_agree(&route.limit, node, check);
     prefix_agrees(route, node, check);
 }
 

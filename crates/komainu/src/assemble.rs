@@ -30,6 +30,7 @@ use crate::metrics::{CoreMetrics, RouteLabels};
 use crate::notice::ErrorLog;
 use crate::pages::SitePages;
 use crate::purge_method::{PurgeAccess, PurgeToken};
+use crate::rate::LimitPlan;
 use crate::router::{ClientAccess, Handler, Route, RouteEdits, RouteTable, SiteHttps, Strip, TemplateEdits};
 use crate::tls::TlsPlan;
 use crate::upstreams::GroupPlan;
@@ -63,6 +64,7 @@ pub(crate) struct ServerPlan {
     /// The dictionaries that clients may have, if a route makes some.
     pub(crate) dictionaries: Option<Arc<Dictionaries>>,
     purge_tokens: HashMap<PathBuf, PurgeToken>,
+    pub(crate) limits: LimitPlan,
 }
 
 impl ServerPlan {
@@ -92,10 +94,11 @@ impl ServerPlan {
         let budget = hosting.map(Hosting::memory).cloned().unwrap_or_default();
         let dictionaries_before = before.and_then(|plan| plan.dictionaries.as_ref());
         let dictionaries = dictionaries::store(&config, dictionaries_before, &budget);
+        let limits = LimitPlan::new(&config, before.map(|plan| &plan.limits), &budget);
         let before = before.map(|plan| plan.groups.shared.as_slice()).unwrap_or_default();
         let groups = GroupPlan::new(&config, before, &spill, &files)?;
         let purge_tokens = purge_tokens(&config, &files)?;
-        let plan = ServerPlan { groups, tls, https_port, config, cache, dictionaries, purge_tokens };
+        let plan = ServerPlan { groups, tls, https_port, config, cache, dictionaries, purge_tokens, limits };
         for (name, app) in &plan.config.apps {
             match hosting {
                 Some(hosting) => hosting.check(name, app)?,
@@ -298,7 +301,8 @@ fn route(
         write_ms: ms(settings.write_timeout),
         edits: secure_edits(&settings.response_headers, &config.sites[site]),
         client_access: client_access(&config.sites[site], route),
-        label: core_context.map_or(0, |of| of.metrics.label(&labels(&config.sites[site], route))),
+        rates: plan.limits.of(site, index, core_context.map(|of| of.notices)).map(Rc::new),
+        label: core_context.map_or(0, |of| of.metrics.label(&RouteLabels::of(&config.sites[site], route))),
         cache: route_cache(plan, (site, index), core_context),
         compression: settings.compress.map(|compress| Rc::new(compression(compress))),
     })
@@ -347,23 +351,6 @@ fn client_access(site: &config::Site, route: &config::Route) -> ClientAccess {
     ClientAccess {
         allow: allow.map(|allowed| sources(allowed)).collect(),
         deny: deny.map(|denied| sources(denied)).collect(),
-    }
-}
-
-/// What the requests of a route are counted under.
-fn labels(site: &config::Site, route: &config::Route) -> RouteLabels {
-    let handler = match &route.action {
-        Action::Files(_) => "files".to_owned(),
-        Action::Proxy(_) => "proxy".to_owned(),
-        Action::App(mounted) => format!("app {}", mounted.name),
-        Action::Redirect(_) => "redirect".to_owned(),
-        Action::Respond(_) | Action::NotFound => "respond".to_owned(),
-    };
-    let paths: Vec<String> = route.path.iter().map(ToString::to_string).collect();
-    RouteLabels {
-        site: site.hosts.first().map_or_else(|| "*".to_owned(), ToString::to_string),
-        route: if paths.is_empty() { "*".to_owned() } else { paths.join(" ") },
-        handler,
     }
 }
 

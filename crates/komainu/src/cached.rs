@@ -21,6 +21,7 @@ use crate::cache_responses::{send_response, send_stored};
 use crate::cache_rules::{CacheRules, MatchedRules};
 use crate::filling::FillSink;
 use crate::purge_method::PurgeAccess;
+use crate::rate::{self, Counted, RateRules};
 
 /// Bytes of a response that is not stored which are read for nothing ahead of the part that a client wants.
 const SKIPPED_BYTES_MAX: u64 = 256 * 1024;
@@ -70,7 +71,8 @@ enum Lookup {
 }
 
 impl RouteCache {
-    /// Serves a request from the cache, or by `origin`, which is only made where it is needed.
+    /// Serves a request from the cache, or by `origin`, which is only made where it is needed. What the cache does not answer is
+    /// counted by `rates`.
     ///
     /// # Errors
     /// The client is gone, or a response under way cannot be completed: pass it up.
@@ -78,6 +80,7 @@ impl RouteCache {
         &self,
         x: &mut Exchange<'_>,
         origin: impl FnOnce() -> O,
+        rates: Option<&RateRules>,
     ) -> Result<(), Fault> {
         let matched = self.rules.matched(&x.request());
         if let Some(access) = self.purge.as_ref().filter(|_| PurgeAccess::is_purge(&x.request())) {
@@ -86,6 +89,7 @@ impl RouteCache {
         }
         let mut lookup = match self.look_up(&x.request(), matched, x.core().unix_s(), None) {
             Ok(lookup) => lookup,
+            Err(_) if !rate::admit(rates, x, Counted::Misses).await? => return Ok(()),
             Err(why) => return self.pass(x, origin(), matched, why).await,
         };
         if let Lookup::Miss(miss) = &lookup
@@ -114,6 +118,7 @@ impl RouteCache {
                 let ttl_s = object.freshness().ttl_s(x.core().unix_s());
                 send_stored(x, &object, &status::hit(ttl_s)).await
             }
+            Lookup::Miss(_) if !rate::admit(rates, x, Counted::Misses).await? => Ok(()),
             // Boxed, as it is seldom, and large.
             Lookup::Miss(miss) => Box::pin(self.ask(x, miss, origin())).await,
         }

@@ -23,6 +23,7 @@ use apps::{Launcher, ProcessInfo, Usage};
 use proxy::GroupShared;
 
 use crate::certificates::RunningCertificates;
+use crate::exposition::LimitMetrics;
 use crate::hosting::{Hosting, Loading};
 use crate::link::SupervisorLink;
 use crate::notice::ErrorLog;
@@ -123,6 +124,8 @@ pub(crate) struct ServerInfo {
     pub(crate) certificates: Arc<OnceLock<RunningCertificates>>,
     /// Does what a line says after `cache `: the document for who sent it.
     pub(crate) cache: Box<dyn Fn(&str) -> Value + Send + Sync>,
+    /// What the limits on how often clients ask have done.
+    pub(crate) limits: Box<dyn Fn() -> Vec<LimitMetrics> + Send + Sync>,
     /// The groups of upstream servers.
     pub(crate) upstreams: Box<dyn Fn() -> Vec<Arc<GroupShared>> + Send + Sync>,
     /// Those in files.

@@ -29,6 +29,20 @@ pub(crate) struct WorkerMetrics {
     pub(crate) cpu_ms: u64,
 }
 
+/// A limit on how often clients ask.
+#[derive(Debug)]
+pub(crate) struct LimitMetrics {
+    pub(crate) site: String,
+    /// Empty for a limit of a site.
+    pub(crate) route: String,
+    pub(crate) limit: String,
+    pub(crate) is_dry: bool,
+    pub(crate) refused: u64,
+    pub(crate) delayed: u64,
+    pub(crate) forgotten: u64,
+    pub(crate) bytes: u64,
+}
+
 /// What is read from elsewhere at the time of a scrape.
 #[derive(Debug)]
 pub(crate) struct Gauges {
@@ -43,6 +57,7 @@ pub(crate) struct Gauges {
     /// By application: workers that have ended in each way.
     pub(crate) exits: Vec<(String, [u64; WorkerExit::ALL.len()])>,
     pub(crate) upstreams: Vec<Arc<GroupShared>>,
+    pub(crate) limits: Vec<LimitMetrics>,
     /// Name and expiry, in seconds since 1970.
     pub(crate) certificates: Vec<(String, i64)>,
 }
@@ -140,6 +155,7 @@ impl Collector for Scrape {
             .chain(server(&self.gauges))
             .chain(upstreams(&self.gauges.upstreams))
             .chain(applications(&self.gauges))
+            .chain(limits(&self.gauges))
             .chain(certificates(&self.gauges));
         for ((name, help, kind), rows) in families {
             let mut metric = encoder.encode_descriptor(name, help, None, kind)?;
@@ -398,4 +414,40 @@ fn certificates(gauges: &Gauges) -> Vec<(Family, Vec<MetricRow>)> {
         "komainu_certificate_expiry_timestamp_seconds",
         "When a certificate expires, in seconds since 1970.",
     )]
+}
+
+/// Limits on how often clients ask. Those of one name at routes of one label count together.
+fn limits(gauges: &Gauges) -> Vec<(Family, Vec<MetricRow>)> {
+    let mut sums: BTreeMap<(&str, &str, &str, bool), [u64; 4]> = BTreeMap::new();
+    for limit in &gauges.limits {
+        let sum = sums.entry((&limit.site, &limit.route, &limit.limit, limit.is_dry)).or_default();
+        let counts = [limit.refused, limit.delayed, limit.forgotten, limit.bytes];
+        sum.iter_mut().zip(counts).for_each(|(sum, count)| *sum += count);
+    }
+    let (mut refused, mut delayed, mut forgotten, mut bytes) =
+        (Rows::default(), Rows::default(), Rows::default(), Rows::default());
+    for ((site, route, limit, is_dry), sums) in sums {
+        let labels = vec![
+            ("site", site.to_owned()),
+            ("route", route.to_owned()),
+            ("limit", limit.to_owned()),
+            ("dry_run", is_dry.to_string()),
+        ];
+        refused.count(labels.clone(), sums[0]);
+        delayed.count(labels.clone(), sums[1]);
+        forgotten.count(labels.clone(), sums[2]);
+        bytes.gauge(labels, sums[3] as f64);
+    }
+    vec![
+        refused.counters(
+            "komainu_limit_refused",
+            "Requests refused by a limit, or that a dry run would refuse.",
+        ),
+        delayed.counters("komainu_limit_delayed", "Requests delayed by a limit."),
+        forgotten.counters(
+            "komainu_limit_forgotten_keys",
+            "Keys that a limit has forgotten early, for want of room.",
+        ),
+        bytes.gauges("komainu_limit_table_bytes", "Memory of a limit's keys."),
+    ]
 }

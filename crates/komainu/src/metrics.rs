@@ -4,6 +4,7 @@
 use std::cell::RefCell;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use config::Action;
 use net::{CacheOutcome, Counter, DurationHistogram, RequestRecord};
 
 /// Statuses are counted each: 100 to 599.
@@ -19,6 +20,32 @@ pub(crate) struct RouteLabels {
     pub(crate) route: String,
     /// `files`, `proxy`, `redirect`, `respond`, or `app` with its name.
     pub(crate) handler: String,
+}
+
+impl RouteLabels {
+    /// What the requests of a route are counted under.
+    pub(crate) fn of(site: &config::Site, route: &config::Route) -> RouteLabels {
+        let handler = match &route.action {
+            Action::Files(_) => "files".to_owned(),
+            Action::Proxy(_) => "proxy".to_owned(),
+            Action::App(mounted) => format!("app {}", mounted.name),
+            Action::Redirect(_) => "redirect".to_owned(),
+            Action::Respond(_) | Action::NotFound => "respond".to_owned(),
+        };
+        let paths: Vec<String> = route.path.iter().map(ToString::to_string).collect();
+        let route = if paths.is_empty() { "*".to_owned() } else { paths.join(" ") };
+        RouteLabels { site: RouteLabels::of_site(site), route, handler }
+    }
+
+    /// The label of a site.
+    pub(crate) fn of_site(site: &config::Site) -> String {
+        site.hosts.first().map_or_else(|| "*".to_owned(), ToString::to_string)
+    }
+
+    /// Its route, for people.
+    pub(crate) fn route_name(&self) -> &str {
+        if self.route.is_empty() { "any" } else { &self.route }
+    }
 }
 
 /// What one core has counted under one label.

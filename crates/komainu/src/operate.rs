@@ -220,6 +220,7 @@ impl Operated {
             budget_bytes: info.memory.bytes_max(),
             refused: info.memory.refused(),
             workers: workers.collect(),
+            limits: (info.limits)(),
             exits: info.hosting.exits(),
             upstreams: (info.upstreams)(),
             certificates: certificates.iter().filter_map(expiry).collect(),

@@ -290,13 +290,14 @@ fn server_info(
     let theirs = current.clone();
     let file_certificates =
         move || theirs.plan().tls.as_ref().map(|tls| tls.files().to_vec()).unwrap_or_default();
-    let (theirs, groups) = (current.clone(), current.clone());
+    let (theirs, groups, of_limits) = (current.clone(), current.clone(), current.clone());
     Arc::new(ServerInfo {
         upstreams: Box::new(move || groups.plan().upstreams().to_vec()),
         cache: Box::new(move |line| {
             let plan = theirs.plan();
             cache_commands::obey(line, plan.cache.as_ref(), &plan.config)
         }),
+        limits: Box::new(move || of_limits.plan().limits.metrics()),
         hosting: current.hosting.clone(),
         file_certificates: Box::new(file_certificates),
         certificates: current.certificates.running.clone(),
@@ -354,7 +355,7 @@ fn router(core: &net::Core, index: usize, current: &Arc<Current>, logs: &Logs) -
     let core_context =
         CoreContext { core, handles: &handles, notices: &logs.notices, groups: &groups, metrics: &metrics };
     let table = Rc::new(assemble::table(&plan, Some(core_context), current.cores)?);
-    let access = logs.access.clone().map(|sink| Access::new(plan.config.log.access, sink));
+    let access = logs.access.clone().map(|sink| Access::new(&plan.config.log, sink));
     let router = Rc::new(Router::new(
         table,
         renewer(core.clone(), handles, groups, current.clone(), (logs.notices.clone(), metrics.clone())),

@@ -140,7 +140,8 @@ impl<'x> Request<'x> {
     /// The time that the client gives a gRPC call, in milliseconds; `None` where it says nothing, and for other requests.
     #[must_use]
     pub fn grpc_timeout_ms(&self) -> Option<u64> {
-        if !self.is_grpc_call() {
+        // Its name has no number of its own.
+        if !self.head.fields.has(Name::Other) || !self.is_grpc_call() {
             return None;
         }
         let mut fields = self.fields().filter(|(id, _, _)| *id == Name::Other);
@@ -234,6 +235,12 @@ impl<'c> Exchange<'c> {
     /// Says what becomes of empty segments in the path. They are merged without it.
     pub fn set_empty_segments(&mut self, empty_segments: EmptySegments) {
         self.state.empty_segments = empty_segments;
+    }
+
+    /// Adds fields to whatever is answered from now on, beside what the edits do.
+    pub fn add_fields(&mut self, fields: &Fields) {
+        let edits = self.state.filters.edits.get_or_insert_default();
+        Rc::make_mut(edits).add.extend(fields);
     }
 
     /// Edits to make to the fields of whatever is answered from now on.

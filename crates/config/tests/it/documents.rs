@@ -23,6 +23,23 @@ fn examples_of_the_reference_parse() {
 }
 
 #[test]
+fn examples_of_the_page_on_limits_parse() {
+    let text = std::fs::read_to_string(place("../../docs/limits.md")).unwrap();
+    let blocks = text.split("```toml\n").skip(1).map(|rest| rest.split("```").next().unwrap().to_owned());
+    // The cells of its tables that are whole directives.
+    let cells = text.lines().filter(|line| line.starts_with('|')).flat_map(|line| line.split('`'));
+    let cells = cells.filter(|cell| cell.starts_with("limit = "));
+    let cells = cells.map(|cell| format!("[[route]]\nrespond = 204\n{cell}\n"));
+    let examples: Vec<String> = blocks.chain(cells).collect();
+    assert!(examples.len() >= 8);
+    for example in examples {
+        if let Err(report) = Config::parse(&example, "example", Path::new("")) {
+            panic!("{report}\n{example}");
+        }
+    }
+}
+
+#[test]
 fn every_directive_is_in_the_reference_and_in_the_schema() {
     let (text, schema) = (reference(), schema());
     let tables = schema["$defs"].as_object().unwrap().values().chain([&schema]);

@@ -22,6 +22,7 @@ mod files;
 mod half_closed;
 mod http2;
 mod http2_peers;
+mod limit;
 mod limits;
 mod paths;
 mod vectors;

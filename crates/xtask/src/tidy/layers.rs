@@ -17,7 +17,19 @@ struct Layer {
 }
 
 const ALL: &[&str] = &[
-    "http", "http2", "coding", "config", "ring", "net", "files", "proxy", "cache", "apps", "bench", "control",
+    "http",
+    "http2",
+    "coding",
+    "config",
+    "ring",
+    "net",
+    "files",
+    "proxy",
+    "cache",
+    "apps",
+    "admission",
+    "bench",
+    "control",
 ];
 const PURE: &[&str] = &[
     "std::fs",
@@ -62,6 +74,7 @@ const LAYERS: &[Layer] = &[
     Layer { folder: "files", may_use: &["http", "coding", "net"], never: NO_SOCKETS },
     Layer { folder: "proxy", may_use: &["http", "net"], never: &["tokio"] },
     Layer { folder: "cache", may_use: &["http", "net"], never: NO_SOCKETS },
+    Layer { folder: "admission", may_use: &["http"], never: PURE },
     Layer { folder: "apps", may_use: &["http", "net", "ring"], never: &["tokio"] },
     Layer { folder: "bench", may_use: &["http", "http2", "net"], never: &["tokio"] },
     // It never touches a request's path.

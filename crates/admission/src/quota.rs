@@ -1,0 +1,193 @@
+//! A rate and a burst, as the generic cell rate algorithm has it: a token bucket whose whole state is one time.
+
+use std::time::Duration;
+
+/// How often a key may ask: one request each `interval_ns`, and `burst` more at once.
+///
+/// The state of a key is the time at which its bucket is full again. A key that has not asked yet has 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Quota {
+    interval_ns: u64,
+    burst: u32,
+}
+
+/// What becomes of one request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Decision {
+    /// It is admitted once `wait_ns` nanoseconds have passed; 0 for now.
+    Admit {
+        /// The key's state after it.
+        full_at_ns: u64,
+        /// How long it has to wait.
+        wait_ns: u64,
+    },
+    /// It comes too early by this time. The key's state stays.
+    Refuse {
+        /// When the same request would be admitted, from now.
+        retry_ns: u64,
+    },
+}
+
+impl Quota {
+    /// `count` requests (at least 1) in each `period`, and `burst` more at once.
+    #[must_use]
+    pub fn new(count: u32, period: Duration, burst: u32) -> Quota {
+        let period_ns = u64::try_from(period.as_nanos()).unwrap_or(u64::MAX);
+        Quota { interval_ns: (period_ns / u64::from(count.max(1))).max(1), burst }
+    }
+
+    /// How many requests a key may send at once that has been silent.
+    #[must_use]
+    pub fn size(&self) -> u64 {
+        u64::from(self.burst) + 1
+    }
+
+    /// The time in which an empty bucket becomes full, in nanoseconds.
+    #[must_use]
+    pub fn window_ns(&self) -> u64 {
+        self.interval_ns.saturating_mul(self.size())
+    }
+
+    /// Decides about one request of a key. It waits at most `wait_ns_max`.
+    #[must_use]
+    pub fn decide(&self, full_at_ns: u64, now_ns: u64, wait_ns_max: u64) -> Decision {
+        let base_ns = full_at_ns.max(now_ns);
+        let tolerance_ns = self.interval_ns.saturating_mul(u64::from(self.burst));
+        let wait_ns = base_ns.saturating_sub(tolerance_ns).saturating_sub(now_ns);
+        match wait_ns <= wait_ns_max {
+            true => Decision::Admit { full_at_ns: base_ns.saturating_add(self.interval_ns), wait_ns },
+            false => Decision::Refuse { retry_ns: wait_ns },
+        }
+    }
+
+    /// The state before a request that was admitted and is not served after all.
+    #[must_use]
+    pub fn refund(&self, full_at_ns: u64) -> u64 {
+        full_at_ns.saturating_sub(self.interval_ns)
+    }
+
+    /// How many requests more are admitted at once.
+    #[must_use]
+    pub fn left(&self, full_at_ns: u64, now_ns: u64) -> u64 {
+        self.window_ns().saturating_sub(full_at_ns.saturating_sub(now_ns)) / self.interval_ns
+    }
+
+    /// In how many nanoseconds there is room for one request more than now.
+    #[must_use]
+    pub fn next_ns(&self, full_at_ns: u64, now_ns: u64) -> u64 {
+        let owed_ns = full_at_ns.saturating_sub(now_ns);
+        // Above its size, a key has requests that wait.
+        match owed_ns.checked_sub(self.window_ns()) {
+            Some(over_ns) => over_ns.saturating_add(self.interval_ns),
+            None if owed_ns == 0 => 0,
+            None => (owed_ns - 1) % self.interval_ns + 1,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND_NS: u64 = 1_000_000_000;
+
+    /// How many of these requests, by time in milliseconds, are admitted at once.
+    fn admitted(quota: Quota, times_ms: impl Iterator<Item = u64>) -> Vec<bool> {
+        let mut full_at_ns = 0;
+        let one = |time_ms: u64| match quota.decide(full_at_ns, time_ms * 1_000_000, 0) {
+            Decision::Admit { full_at_ns: after_ns, .. } => {
+                full_at_ns = after_ns;
+                true
+            }
+            Decision::Refuse { .. } => false,
+        };
+        times_ms.map(one).collect()
+    }
+
+    #[test]
+    fn a_burst_passes_and_then_one_each_interval() {
+        let quota = Quota::new(10, Duration::from_secs(1), 5);
+        let start_ms = 5_000;
+        let at_once = admitted(quota, std::iter::repeat_n(start_ms, 20));
+        assert_eq!(at_once.iter().filter(|admitted| **admitted).count(), 6);
+        assert!(at_once[..6].iter().all(|admitted| *admitted));
+        // After the burst, a request each 100 ms, and none earlier.
+        let times_ms =
+            std::iter::repeat_n(start_ms, 6).chain([start_ms + 99, start_ms + 100, start_ms + 101]);
+        assert_eq!(admitted(quota, times_ms)[6..], [false, true, false]);
+        // A minute of requests each millisecond: the burst, and ten each second.
+        let count = admitted(quota, start_ms..start_ms + 60_000).iter().filter(|admitted| **admitted).count();
+        assert_eq!(count, 6 + 599);
+        // Silence fills the bucket, and never beyond its size.
+        let times_ms = std::iter::repeat_n(0, 6).chain(std::iter::repeat_n(3_600_000, 20));
+        assert_eq!(admitted(quota, times_ms).iter().filter(|admitted| **admitted).count(), 12);
+    }
+
+    #[test]
+    fn without_a_burst_requests_keep_their_distance() {
+        let quota = Quota::new(60, Duration::from_secs(60), 0);
+        assert_eq!(
+            admitted(quota, [0, 1, 999, 1_000, 1_500, 2_000].into_iter()),
+            [true, false, false, true, false, true]
+        );
+    }
+
+    #[test]
+    fn requests_wait_for_their_turn_in_order_up_to_the_longest_wait() {
+        let quota = Quota::new(10, Duration::from_secs(1), 1);
+        let (mut full_at_ns, mut waits_ms) = (0, Vec::new());
+        loop {
+            match quota.decide(full_at_ns, SECOND_NS, SECOND_NS / 4) {
+                Decision::Admit { full_at_ns: after_ns, wait_ns } => {
+                    full_at_ns = after_ns;
+                    waits_ms.push(wait_ns / 1_000_000);
+                }
+                Decision::Refuse { retry_ns } => {
+                    assert_eq!(retry_ns / 1_000_000, 300);
+                    break;
+                }
+            }
+        }
+        assert_eq!(waits_ms, [0, 0, 100, 200]);
+        assert_eq!(
+            (quota.left(full_at_ns, SECOND_NS), quota.next_ns(full_at_ns, SECOND_NS) / 1_000_000),
+            (0, 300)
+        );
+    }
+
+    #[test]
+    fn what_is_left_and_when_there_is_more() {
+        let quota = Quota::new(10, Duration::from_secs(1), 9);
+        assert_eq!((quota.size(), quota.window_ns()), (10, SECOND_NS));
+        let (mut full_at_ns, now_ns) = (0, 7 * SECOND_NS);
+        assert_eq!((quota.left(0, now_ns), quota.next_ns(0, now_ns)), (10, 0));
+        for left in (0..10).rev() {
+            let Decision::Admit { full_at_ns: after_ns, wait_ns: 0 } = quota.decide(full_at_ns, now_ns, 0)
+            else {
+                panic!("refused with {left} left");
+            };
+            full_at_ns = after_ns;
+            assert_eq!(quota.left(full_at_ns, now_ns), left);
+            assert_eq!(quota.next_ns(full_at_ns, now_ns), SECOND_NS / 10);
+        }
+        assert_eq!(quota.decide(full_at_ns, now_ns, 0), Decision::Refuse { retry_ns: SECOND_NS / 10 });
+        assert_eq!(quota.next_ns(full_at_ns, now_ns + SECOND_NS / 25), SECOND_NS / 10 - SECOND_NS / 25);
+        assert_eq!(quota.left(quota.refund(full_at_ns), now_ns), 1);
+    }
+
+    #[test]
+    fn extreme_numbers_neither_overflow_nor_divide_by_zero() {
+        for quota in [
+            Quota::new(0, Duration::ZERO, 0),
+            Quota::new(u32::MAX, Duration::from_nanos(1), u32::MAX),
+            Quota::new(1, Duration::MAX, u32::MAX),
+        ] {
+            for (full_at_ns, now_ns) in [(0, 0), (u64::MAX, 0), (0, u64::MAX), (u64::MAX, u64::MAX)] {
+                let _ = quota.decide(full_at_ns, now_ns, u64::MAX);
+                let _ = quota.decide(full_at_ns, now_ns, 0);
+                let _ = (quota.left(full_at_ns, now_ns), quota.next_ns(full_at_ns, now_ns));
+                let _ = (quota.refund(full_at_ns), quota.size());
+            }
+        }
+    }
+}

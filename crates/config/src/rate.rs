@@ -1,0 +1,323 @@
+//! Limits on how often clients ask.
+
+use crate::check::{Checker, InvalidValue};
+use crate::header;
+use crate::network::{SOURCE, TrustedSource};
+use crate::node::Node;
+use crate::record::{brief, directives};
+use crate::shape::{Count, Flag, Maybe, OneOrMore, Shape, Text, Time};
+use crate::units;
+use std::fmt;
+use std::time::Duration;
+
+/// Limits of one site or route.
+const LIMITS_MAX: usize = 16;
+/// Parts of one key.
+const PARTS_MAX: usize = 8;
+const COUNT_MAX: u32 = 1_000_000;
+const DAY: Duration = Duration::from_secs(86_400);
+/// The longest time in which a burst may become free again.
+const WINDOW_MAX: Duration = Duration::from_secs(366 * 86_400);
+
+/// Requests in a time, such as `10/s`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Rate {
+    /// Requests.
+    pub count: u32,
+    /// In this time.
+    pub period: Duration,
+}
+
+impl fmt::Display for Rate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let period = units::duration_text(self.period);
+        let digits = period.bytes().take_while(u8::is_ascii_digit).count();
+        let period = if &period[..digits] == "1" { &period[1..] } else { &period };
+        write!(f, "{}/{period}", self.count)
+    }
+}
+
+/// A part of what requests are counted by.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum RateKey {
+    /// The client's address, or its network.
+    Client,
+    /// A header field.
+    Header(String),
+    /// A cookie.
+    Cookie(String),
+    /// A parameter of the query.
+    Query(String),
+    /// The path.
+    Path,
+    /// The host that the request is for.
+    Host,
+    /// Nothing: all requests together.
+    All,
+}
+
+impl fmt::Display for RateKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            RateKey::Client => f.write_str("client"),
+            RateKey::Header(name) => write!(f, "header:{name}"),
+            RateKey::Cookie(name) => write!(f, "cookie:{name}"),
+            RateKey::Query(name) => write!(f, "query:{name}"),
+            RateKey::Path => f.write_str("path"),
+            RateKey::Host => f.write_str("host"),
+            RateKey::All => f.write_str("all"),
+        }
+    }
+}
+
+const KEY: OneOrMore<Text<RateKey>> = OneOrMore(Text {
+    what: "\"client\", \"header:NAME\", \"cookie:NAME\", \"query:NAME\", \"path\", \"host\" or \"all\"",
+    parse: key,
+});
+
+/// `limit` of a site or a route.
+pub(crate) fn limits() -> impl Shape<Out = Vec<RateLimit>> {
+    OneOrMore(brief::<RateLimit>("rate"))
+}
+
+directives! {
+    /// A limit on how often a client may ask, or whatever else requests are counted by. A rate alone stands for `rate`; a list is
+    /// several limits, all of which a request has to meet.
+    ///
+    /// ```toml
+    /// [[route]]
+    /// path  = "/login"
+    /// proxy = "http://127.0.0.1:3000"
+    /// limit = { rate = "5/m", burst = 2 }
+    ///
+    /// [[route]]
+    /// path  = "/api/*"
+    /// proxy = "http://127.0.0.1:3000"
+    /// limit = [
+    ///     { rate = "100/s", key = "client" },
+    ///     { rate = "10000/h", key = "header:X-Api-Key", headers = true },
+    /// ]
+    /// ```
+    ///
+    /// Requests are counted on all threads together, exactly (a token bucket, as GCRA): `burst` of them, and one more, pass at once;
+    /// after that one each time that `rate` gives. What is refused is not counted. A site's limits are shared by its routes and
+    /// come before theirs. A reload that leaves a limit as it is keeps its counts; a restart does not.
+    RateLimit in "`limit` of a site or route", check rate_agrees {
+        /// Requests in a time: `"10/s"`, `"300/5m"`, `"1000/h"`; 1 to 1,000,000 in 1 ms to 1 day.
+        "rate" rate: Rate = required(""), Text { what: "a rate such as \"10/s\" or \"300/5m\"", parse: rate };
+        /// Requests beyond the rate that pass at once after a silence.
+        "burst" burst: Option<u32> = absent("the number of `rate` less one, so that so many pass at once"),
+            Maybe(Count { min: 0, max: COUNT_MAX });
+        /// What requests are counted by: `"client"` (its address, or its network: see `ipv6_prefix`), `"header:NAME"`,
+        /// `"cookie:NAME"`, `"query:NAME"`, `"path"`, `"host"`, or `"all"` for one count of all requests. Of a list, all parts
+        /// together. A request without that field, cookie or parameter is counted by its client. A client can make up values of
+        /// fields, cookies and parameters, each of which has a count of its own: add a limit by `"client"`, unless something else
+        /// checks them.
+        "key" key: Vec<RateKey> = "client", KEY;
+        /// Bits of an IPv4 address that are one client.
+        "ipv4_prefix" ipv4_prefix: u8 = 32, Count { min: 8, max: 32 };
+        /// Bits of an IPv6 address that are one client: networks of this size are given to one customer.
+        "ipv6_prefix" ipv6_prefix: u8 = 64, Count { min: 16, max: 128 };
+        /// How long a request beyond `burst` waits until it is its turn, at most. `"0s"` refuses it at once.
+        "delay" delay: Duration = "0s", Time { min: Duration::ZERO, max: Duration::from_secs(60) };
+        /// Requests that wait at the same time; more are refused.
+        "delayed" delayed_max: u32 = 1000, Count { min: 1, max: 100_000 };
+        /// The status of refused requests, whose page `error_pages` may have.
+        "status" status: u16 = 429, Count { min: 400, max: 599 };
+        /// Whether responses that pass have `RateLimit` and `RateLimit-Policy` too. Those that are refused always have them, and
+        /// `Retry-After`.
+        "headers" headers: bool = false, Flag;
+        /// Whether requests are only counted and logged that would be refused, and nothing is refused or delayed.
+        "dry_run" dry_run: bool = false, Flag;
+        /// Whether only requests count that the cache does not answer. Without a cache that is all of them.
+        "misses_only" misses_only: bool = false, Flag;
+        /// Clients that are not limited, by address: networks, addresses and `"unix"`.
+        "except" except: Vec<TrustedSource> = absent("none"), OneOrMore(SOURCE);
+        /// Keys that are remembered, with 34 to 69 bytes each. Where more ask at the same time, those are forgotten that have
+        /// asked least.
+        "keys" keys_max: u32 = 100_000, Count { min: 1000, max: 10_000_000 };
+        /// The limit's name in `RateLimit`, in metrics and in the log.
+        "name" name: Option<String> = absent("its `key`"), Maybe(Text { what: "a name", parse: name });
+    }
+}
+
+impl RateLimit {
+    /// Requests beyond the rate that pass at once.
+    #[must_use]
+    pub fn burst(&self) -> u32 {
+        self.burst.unwrap_or(self.rate.count.saturating_sub(1))
+    }
+
+    /// Its name in responses, metrics and the log.
+    #[must_use]
+    pub fn name(&self) -> String {
+        let of_key = || self.key.iter().map(ToString::to_string).collect::<Vec<_>>().join("+");
+        self.name.clone().unwrap_or_else(of_key)
+    }
+}
+
+fn rate_agrees(limit: &mut RateLimit, node: &Node, check: &mut Checker) {
+    let place = |name: &str| node.entry(name).map_or(node.at.clone(), |entry| entry.value.at.clone());
+    let interval = limit.rate.period / limit.rate.count.max(1);
+    if interval.saturating_mul(limit.burst().saturating_add(1)) > WINDOW_MAX {
+        let title = format!("`burst` of {} at {} in `{}`", limit.burst(), limit.rate, check.here());
+        let finding = check.error(&place("burst"), title, "it is free again only after a year");
+        finding.help("write a smaller `burst`, or a higher `rate`");
+    }
+    if limit.key.len() > PARTS_MAX {
+        let title = format!("more than {PARTS_MAX} parts in `key` of `{}`", check.here());
+        check.error(&place("key"), title, "one too many").help("name what clients differ in");
+    }
+    if limit.key.len() > 1 && limit.key.contains(&RateKey::All) {
+        let title = format!("`\"all\"` beside others in `key` of `{}`", check.here());
+        check.error(&place("key"), title, "it adds nothing").help("remove it, or the others");
+    }
+    if let Some(entry) = node.entry("delayed").filter(|_| limit.delay.is_zero()) {
+        let title = format!("`delayed` without `delay` in `{}`", check.here());
+        check.error(&entry.key_at, title, "no request waits").help("write `delay = \"1s\"`");
+    }
+}
+
+/// At most so many limits, and no two of one name.
+pub(crate) fn limits_agree(limits: &[RateLimit], node: &Node, check: &mut Checker) {
+    let Some(entry) = node.entry("limit") else { return };
+    let items = match node.items("limit") {
+        [] => std::slice::from_ref(&entry.value),
+        items => items,
+    };
+    if let Some(item) = items.get(LIMITS_MAX) {
+        check.error(&item.at, format!("more than {LIMITS_MAX} limits"), "one too many");
+    }
+    let known = limits.iter().zip(items).take(LIMITS_MAX);
+    for (index, (limit, item)) in known.enumerate() {
+        let name = limit.name();
+        let Some(first) = limits[..index].iter().position(|other| other.name() == name) else { continue };
+        let title = format!("two limits with the name \"{name}\"");
+        let finding = check.error(&item.at, title, "clients and metrics could not tell them apart");
+        finding.related(items[first].at.clone(), "the first one").help("give one a `name`");
+    }
+}
+
+fn rate(text: &str) -> Result<Rate, InvalidValue> {
+    const HOW: &str = "write requests and a time, such as \"10/s\", \"300/5m\" or \"1000/h\"";
+    let Some((count, period)) = text.split_once('/') else {
+        return Err(InvalidValue::new("this is not a rate", HOW));
+    };
+    let is_number = !count.is_empty() && count.bytes().all(|byte| byte.is_ascii_digit());
+    if !is_number {
+        return Err(InvalidValue::new("this is not a number of requests", HOW).within(0..count.len()));
+    }
+    let count = count.parse().ok().filter(|count| (1..=COUNT_MAX).contains(count)).ok_or_else(|| {
+        let fault = InvalidValue::new("too many or too few requests", "write a number from 1 to 1000000");
+        fault.within(0..count.len())
+    })?;
+    let at = text.len() - period.len()..text.len();
+    let wrong = |fault: InvalidValue| fault.within(at.clone());
+    let with_number = if period.starts_with(|first: char| first.is_ascii_digit()) {
+        period.to_owned()
+    } else {
+        // nginx's `r/s` and `r/m` have the unit alone too.
+        format!("1{period}")
+    };
+    let period = units::duration(&with_number).map_err(|_| {
+        wrong(InvalidValue::new(
+            "this is not a time",
+            "write s, m, h, d or ms, such as \"10/s\" or \"300/5m\"",
+        ))
+    })?;
+    match (Duration::from_millis(1)..=DAY).contains(&period) {
+        true => Ok(Rate { count, period }),
+        false => {
+            Err(wrong(InvalidValue::new("too short or too long", "write a time from \"1ms\" to \"1d\"")))
+        }
+    }
+}
+
+fn key(text: &str) -> Result<RateKey, InvalidValue> {
+    let named = |name: &str, at: usize, what: &str| match !name.is_empty()
+        && name.chars().all(header::is_token)
+    {
+        true => Ok(name.to_owned()),
+        false => Err(InvalidValue::new(format!("this is not the name of {what}"), "").within(at..text.len())),
+    };
+    match text.split_once(':') {
+        Some(("header", name)) => {
+            named(name, 7, "a header field").map(|name| RateKey::Header(name.to_ascii_lowercase()))
+        }
+        Some(("cookie", name)) => named(name, 7, "a cookie").map(RateKey::Cookie),
+        Some(("query", name)) => named(name, 6, "a parameter").map(RateKey::Query),
+        _ => match text {
+            "client" => Ok(RateKey::Client),
+            "path" => Ok(RateKey::Path),
+            "host" => Ok(RateKey::Host),
+            "all" => Ok(RateKey::All),
+            _ => Err(InvalidValue::new(
+                "this is nothing to count requests by",
+                "write \"client\", \"header:NAME\", \"cookie:NAME\", \"query:NAME\", \"path\", \"host\" or \"all\"",
+            )),
+        },
+    }
+}
+
+fn name(text: &str) -> Result<String, InvalidValue> {
+    match (1..=64).contains(&text.len()) && text.bytes().all(|byte| byte == b' ' || byte.is_ascii_graphic()) {
+        true => Ok(text.to_owned()),
+        false => {
+            Err(InvalidValue::new("this is not a name", "write 1 to 64 letters, digits and signs of ASCII"))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rates_read_and_print() {
+        for (text, count, ms, printed) in [
+            ("10/s", 10, 1_000, "10/s"),
+            ("5/m", 5, 60_000, "5/m"),
+            ("1000/h", 1_000, 3_600_000, "1000/h"),
+            ("1/d", 1, 86_400_000, "1/d"),
+            ("300/5m", 300, 300_000, "300/5m"),
+            ("20/10s", 20, 10_000, "20/10s"),
+            ("1000000/1ms", 1_000_000, 1, "1000000/ms"),
+            ("7/1m30s", 7, 90_000, "7/90s"),
+        ] {
+            let rate = rate(text).unwrap();
+            assert_eq!((rate.count, rate.period), (count, Duration::from_millis(ms)), "{text}");
+            assert_eq!(rate.to_string(), printed);
+        }
+        for wrong in [
+            "",
+            "10",
+            "/",
+            "10/",
+            "/s",
+            "0/s",
+            "1000001/s",
+            "-1/s",
+            "+1/s",
+            "1.5/s",
+            "10/x",
+            "10/2d",
+            "10/0s",
+            "10/s/s",
+            "10r/s",
+            "99999999999/s",
+        ] {
+            assert!(rate(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn keys_read_and_print() {
+        for text in ["client", "header:x-api-key", "cookie:Sid", "query:k", "path", "host", "all"] {
+            assert_eq!(key(text).unwrap().to_string(), text);
+        }
+        assert_eq!(key("header:X-Api-Key").unwrap(), RateKey::Header("x-api-key".to_owned()));
+        for wrong in ["", "header", "header:", "header:a b", "cookie:", "ip", "Client", "client:"] {
+            assert!(key(wrong).is_err(), "{wrong}");
+        }
+    }
+}

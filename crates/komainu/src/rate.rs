@@ -1,0 +1,440 @@
+//! Limits on how often clients ask: what a request is counted by, and what becomes of one that comes too early. `admission` decides.
+
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::task::Poll;
+
+use admission::{
+    DelayPlace, KeyHasher, LimitState, LimitVerdict, Limiter, LimiterOptions, Quota, policy_item, state_item,
+};
+use config::{Config, Level, RateKey, RateLimit};
+use http::{Fields, Name, Status};
+use net::{Exchange, Fault, Interest, MemoryBudget, Peer, Request, Sources};
+
+use crate::engine::sources;
+use crate::exposition::LimitMetrics;
+use crate::metrics::RouteLabels;
+use crate::notice::ErrorLog;
+
+/// What a request that waits for its turn is charged, in bytes, beside its connection.
+const DELAYED_BYTES: usize = 4096;
+const REASON: &str = "too many requests: try again later";
+
+/// A limit of a site or route, which all cores share.
+#[derive(Debug)]
+pub(crate) struct SharedLimit {
+    of: RateLimit,
+    /// Where it is: the handler is empty, and for a site's limit the route too.
+    place: RouteLabels,
+    limiter: Arc<Limiter>,
+    name: String,
+    /// Its member of `RateLimit-Policy`.
+    policy: String,
+}
+
+/// The limits of a configuration, by site: its own, and those of its routes.
+#[derive(Debug, Default)]
+pub(crate) struct LimitPlan(Vec<SiteLimits>);
+
+#[derive(Debug, Default)]
+struct SiteLimits {
+    own: Vec<Arc<SharedLimit>>,
+    routes: Vec<Vec<Arc<SharedLimit>>>,
+}
+
+impl LimitPlan {
+    /// Makes them. A limit that is as it was `before` is the same one, with its counts.
+    pub(crate) fn new(config: &Config, before: Option<&LimitPlan>, memory: &MemoryBudget) -> LimitPlan {
+        let mut before: Vec<Arc<SharedLimit>> =
+            before.map(|plan| plan.all().cloned().collect()).unwrap_or_default();
+        let mut shared = |of: &RateLimit, place: RouteLabels| {
+            let is_same = |other: &Arc<SharedLimit>| other.of == *of && other.place == place;
+            match before.iter().position(is_same) {
+                Some(at) => before.swap_remove(at),
+                None => Arc::new(SharedLimit::new(of, place, memory)),
+            }
+        };
+        let mut sites = Vec::new();
+        for site in &config.sites {
+            let of_site = RouteLabels { site: RouteLabels::of_site(site), ..RouteLabels::default() };
+            let own = site.limit.iter().map(|limit| shared(limit, of_site.clone())).collect();
+            let mut routes = Vec::new();
+            for route in &site.routes {
+                let place = RouteLabels { handler: String::new(), ..RouteLabels::of(site, route) };
+                routes.push(route.limit.iter().map(|limit| shared(limit, place.clone())).collect());
+            }
+            sites.push(SiteLimits { own, routes });
+        }
+        LimitPlan(sites)
+    }
+
+    fn all(&self) -> impl Iterator<Item = &Arc<SharedLimit>> {
+        self.0.iter().flat_map(|site| site.own.iter().chain(site.routes.iter().flatten()))
+    }
+
+    /// What they have done, for operators.
+    pub(crate) fn metrics(&self) -> Vec<LimitMetrics> {
+        let metrics = |limit: &Arc<SharedLimit>| {
+            let counters = &limit.limiter.counters;
+            LimitMetrics {
+                site: limit.place.site.clone(),
+                route: limit.place.route.clone(),
+                limit: limit.name.clone(),
+                is_dry: limit.of.dry_run,
+                refused: counters.refused.load(Ordering::Relaxed),
+                delayed: counters.delayed.load(Ordering::Relaxed),
+                forgotten: counters.forgotten.load(Ordering::Relaxed),
+                bytes: limit.limiter.bytes() as u64,
+            }
+        };
+        self.all().map(metrics).collect()
+    }
+
+    /// One core's part of the limits of a route, its site's first; `None` where there are none.
+    pub(crate) fn of(&self, site: usize, route: usize, notices: Option<&ErrorLog>) -> Option<RateRules> {
+        let site = self.0.get(site)?;
+        let all: Vec<&Arc<SharedLimit>> = site.own.iter().chain(site.routes.get(route)?).collect();
+        if all.is_empty() {
+            return None;
+        }
+        let policies: Vec<&str> =
+            all.iter().filter(|limit| !limit.of.dry_run).map(|limit| &*limit.policy).collect();
+        let rule = |shared: &Arc<SharedLimit>| RateRule {
+            shared: shared.clone(),
+            except: sources(&shared.of.except),
+        };
+        Some(RateRules {
+            policies: policies.join(", "),
+            has_misses: all.iter().any(|limit| limit.of.misses_only),
+            rules: all.into_iter().map(rule).collect(),
+            notices: notices.cloned(),
+        })
+    }
+}
+
+impl SharedLimit {
+    fn new(of: &RateLimit, place: RouteLabels, memory: &MemoryBudget) -> SharedLimit {
+        let quota = Quota::new(of.rate.count, of.rate.period, of.burst());
+        let options = LimiterOptions {
+            quota,
+            delay_max: of.delay,
+            delayed_max: of.delayed_max,
+            keys_max: of.keys_max as usize,
+        };
+        let memory = memory.clone();
+        let limiter = Limiter::new(options, Arc::new(move |before, after| memory.change(before, after)));
+        let name = of.name();
+        let policy = policy_item(&name, &quota);
+        SharedLimit { of: of.clone(), place, limiter: Arc::new(limiter), name, policy }
+    }
+}
+
+/// The limits of one route on one core.
+pub(crate) struct RateRules {
+    rules: Vec<RateRule>,
+    /// The value of `RateLimit-Policy`.
+    policies: String,
+    /// Whether a limit counts only what the cache does not answer.
+    pub(crate) has_misses: bool,
+    notices: Option<ErrorLog>,
+}
+
+struct RateRule {
+    shared: Arc<SharedLimit>,
+    except: Sources,
+}
+
+/// Which limits are asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Counted {
+    /// All.
+    All,
+    /// Those that count every request.
+    Requests,
+    /// Those that count only what the cache does not answer.
+    Misses,
+}
+
+/// What the limits say of a request.
+#[derive(Default)]
+pub(crate) struct Checked {
+    /// The limit that refuses it, and in how many nanoseconds it would not.
+    refused: Option<(usize, u64)>,
+    wait_ns: u64,
+    places: Vec<DelayPlace>,
+    /// Members of `RateLimit` for a response that passes.
+    states: Vec<String>,
+}
+
+impl Checked {
+    /// Whether there is nothing to do.
+    pub(crate) fn is_plain(&self) -> bool {
+        self.refused.is_none() && self.places.is_empty() && self.states.is_empty()
+    }
+}
+
+impl RateRules {
+    /// Counts a request. It allocates nothing, unless it is to be delayed, or fields are to be sent.
+    pub(crate) fn check(&self, x: &Exchange<'_>, counted: Counted) -> Checked {
+        let (request, now_ns) = (x.request(), x.core().now_us().saturating_mul(1_000));
+        let client = request.client().address;
+        let is_asked = |rule: &RateRule| {
+            let is_of_kind = match counted {
+                Counted::All => true,
+                Counted::Requests => !rule.shared.of.misses_only,
+                Counted::Misses => rule.shared.of.misses_only,
+            };
+            is_of_kind && !rule.except.contains(client)
+        };
+        let mut checked = Checked::default();
+        for (index, rule) in self.rules.iter().enumerate().filter(|(_, rule)| is_asked(rule)) {
+            let shared = &rule.shared;
+            match shared.limiter.admit(rule.key(&request), now_ns) {
+                LimitVerdict::Pass { full_at_ns } if shared.of.headers && !shared.of.dry_run => {
+                    let (left, next_ns) = shared.limiter.left(full_at_ns, now_ns);
+                    checked.states.push(state_item(&shared.name, LimitState { left, next_ns }));
+                }
+                LimitVerdict::Pass { .. } => {}
+                LimitVerdict::Delay { .. } | LimitVerdict::Refuse { .. } if shared.of.dry_run => {
+                    self.report(shared, client, "would be refused or delayed (dry run)");
+                }
+                LimitVerdict::Delay { wait_ns, place } => {
+                    checked.wait_ns = checked.wait_ns.max(wait_ns);
+                    checked.places.push(place);
+                }
+                LimitVerdict::Refuse { retry_ns } => {
+                    self.report(shared, client, "refused");
+                    let earlier =
+                        self.rules[..index].iter().filter(|rule| is_asked(rule) && !rule.shared.of.dry_run);
+                    earlier.for_each(|rule| rule.shared.limiter.refund(rule.key(&request), now_ns));
+                    return Checked { refused: Some((index, retry_ns)), ..Checked::default() };
+                }
+            }
+        }
+        checked
+    }
+
+    /// Does what is decided: waits, or answers. Returns whether the request may be served.
+    ///
+    /// # Errors
+    /// The client is gone.
+    pub(crate) async fn apply(&self, x: &mut Exchange<'_>, checked: Checked) -> Result<bool, Fault> {
+        if let Some((index, retry_ns)) = checked.refused {
+            self.refuse(x, &self.rules[index].shared, retry_ns).await?;
+            return Ok(false);
+        }
+        if !checked.places.is_empty() {
+            x.hold(DELAYED_BYTES);
+            let has_left = {
+                let mut turn = pin!(x.core().sleep(checked.wait_ns.div_ceil(1_000_000)));
+                poll_fn(|cx| match x.poll_client(Interest::END, cx) {
+                    true => Poll::Ready(true),
+                    false => turn.as_mut().poll(cx).map(|()| false),
+                })
+                .await
+            };
+            x.hold(0);
+            if has_left {
+                return Err(Fault::Gone);
+            }
+        }
+        if !checked.states.is_empty() {
+            let mut fields = Fields::new();
+            self.add_fields(&mut fields, &checked.states.join(", "));
+            x.add_fields(&fields);
+        }
+        Ok(true)
+    }
+
+    async fn refuse(&self, x: &mut Exchange<'_>, shared: &SharedLimit, retry_ns: u64) -> Result<(), Fault> {
+        let mut fields = Fields::new();
+        let retry_s = retry_ns.div_ceil(1_000_000_000).max(1);
+        fields.push(Name::RetryAfter, retry_s.to_string().as_bytes());
+        self.add_fields(
+            &mut fields,
+            &state_item(&shared.name, LimitState { left: 0, next_ns: retry_ns.max(1) }),
+        );
+        fields.push(Name::CacheControl, b"no-store");
+        let status = Status::of(shared.of.status).expect("the configuration holds statuses of three digits");
+        x.refuse_with(status, REASON, &fields).await
+    }
+
+    fn add_fields(&self, fields: &mut Fields, states: &str) {
+        for (name, value) in [("RateLimit-Policy", &*self.policies), ("RateLimit", states)] {
+            fields.try_push(name.as_bytes(), value.as_bytes()).expect("names of limits are printable ASCII");
+        }
+    }
+
+    /// One line a second for each limit, however many clients are over it.
+    fn report(&self, shared: &SharedLimit, client: Peer, what: &str) {
+        let Some(notices) = &self.notices else { return };
+        let SharedLimit { of, place, name, .. } = shared;
+        let kind = format!(
+            "limit \"{name}\" of {} (site {}, route {}): {what}",
+            of.rate,
+            place.site,
+            place.route_name()
+        );
+        notices.once_a_second(Level::Warn, kind.clone(), || format!("{client}: {kind}"));
+    }
+}
+
+impl RateRule {
+    /// What a request is counted by.
+    fn key(&self, request: &Request<'_>) -> u64 {
+        let of = &self.shared.of;
+        let mut hasher = self.shared.limiter.hasher();
+        for part in &of.key {
+            let value = match part {
+                RateKey::Client => None,
+                RateKey::Header(name) => {
+                    let mut fields = request.fields();
+                    fields
+                        .find(|(_, other, _)| other.eq_ignore_ascii_case(name.as_bytes()))
+                        .map(|(.., value)| value)
+                }
+                RateKey::Cookie(name) => {
+                    let mut cookies = cache::vary::cookies(request.head());
+                    cookies.find(|(other, _)| *other == name.as_bytes()).map(|(_, value)| value)
+                }
+                RateKey::Query(name) => parameter(request.query().unwrap_or_default(), name.as_bytes()),
+                RateKey::Path => {
+                    hasher.add(&request.normal_path().unwrap_or_default());
+                    continue;
+                }
+                RateKey::Host => {
+                    let authority = request.authority();
+                    let host = http::target::split_port(authority).map_or(authority, |(host, _)| host);
+                    hasher.add(&host.to_ascii_lowercase());
+                    continue;
+                }
+                RateKey::All => continue,
+            };
+            match value {
+                Some(value) => {
+                    hasher.add(b"=");
+                    hasher.add(value);
+                }
+                None => add_client(&mut hasher, request.client().address, of),
+            }
+        }
+        hasher.key()
+    }
+}
+
+/// Adds a client by its address, or by the network that is one client's.
+fn add_client(hasher: &mut KeyHasher, client: Peer, of: &RateLimit) {
+    let address = match client {
+        Peer::Unix => return hasher.add(b"unix"),
+        Peer::Tcp(address) => address.ip().to_canonical(),
+    };
+    match address {
+        std::net::IpAddr::V4(address) => {
+            let mask = u32::MAX.checked_shl(32 - u32::from(of.ipv4_prefix)).unwrap_or(0);
+            hasher.add(&(address.to_bits() & mask).to_be_bytes());
+        }
+        std::net::IpAddr::V6(address) => {
+            let mask = u128::MAX.checked_shl(128 - u32::from(of.ipv6_prefix)).unwrap_or(0);
+            hasher.add(&(address.to_bits() & mask).to_be_bytes());
+        }
+    }
+}
+
+/// The first value of a parameter, as it was sent.
+fn parameter<'q>(query: &'q [u8], name: &[u8]) -> Option<&'q [u8]> {
+    query.split(|&byte| byte == b'&').find_map(|pair| pair.strip_prefix(name)?.strip_prefix(b"="))
+}
+
+/// Asks the limits of a route. Returns whether the request may be served.
+///
+/// # Errors
+/// The client is gone.
+pub(crate) async fn admit(
+    rates: Option<&RateRules>,
+    x: &mut Exchange<'_>,
+    counted: Counted,
+) -> Result<bool, Fault> {
+    let Some(rates) = rates else { return Ok(true) };
+    let checked = rates.check(x, counted);
+    if checked.is_plain() {
+        return Ok(true);
+    }
+    // Boxed, as it is seldom.
+    Box::pin(rates.apply(x, checked)).await
+}
+
+/// The rules of a route that only what its cache does not answer is counted by.
+pub(crate) fn of_misses(rates: Option<&Rc<RateRules>>) -> Option<&RateRules> {
+    rates.map(|rates| &**rates).filter(|rates| rates.has_misses)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+    use std::net::{IpAddr, SocketAddr};
+
+    fn keys(of: &RateLimit, clients: &[&str]) -> usize {
+        let memory = MemoryBudget::default();
+        let shared = SharedLimit::new(of, RouteLabels::default(), &memory);
+        let key = |client: &&str| {
+            let mut hasher = shared.limiter.hasher();
+            let peer = match client.parse::<IpAddr>() {
+                Ok(address) => Peer::Tcp(SocketAddr::new(address, 7)),
+                Err(_) => Peer::Unix,
+            };
+            add_client(&mut hasher, peer, of);
+            hasher.key()
+        };
+        clients.iter().map(key).collect::<HashSet<u64>>().len()
+    }
+
+    #[test]
+    fn clients_are_addresses_or_networks() {
+        let limit = RateLimit { ipv4_prefix: 32, ipv6_prefix: 64, ..RateLimit::default() };
+        assert_eq!(keys(&limit, &["192.0.2.1", "192.0.2.2", "::ffff:192.0.2.1", "unix"]), 3);
+        assert_eq!(keys(&limit, &["2001:db8::1", "2001:db8::ffff:ffff:ffff:ffff", "2001:db8:0:1::1"]), 2);
+        let wide = RateLimit { ipv4_prefix: 24, ipv6_prefix: 48, ..RateLimit::default() };
+        assert_eq!(keys(&wide, &["192.0.2.1", "192.0.2.200", "192.0.3.1"]), 2);
+        assert_eq!(keys(&wide, &["2001:db8::1", "2001:db8:0:ffff::1", "2001:db8:1::1"]), 2);
+        let one = RateLimit { ipv6_prefix: 128, ..RateLimit::default() };
+        assert_eq!(keys(&one, &["2001:db8::1", "2001:db8::2"]), 2);
+    }
+
+    #[test]
+    fn parameters_are_those_of_that_name() {
+        for (query, value) in
+            [("k=1", Some("1")), ("a=b&k=2&k=3", Some("2")), ("key=1&k", None), ("", None), ("k=", Some(""))]
+        {
+            assert_eq!(parameter(query.as_bytes(), b"k"), value.map(str::as_bytes), "{query}");
+        }
+    }
+
+    #[test]
+    fn a_limit_that_stays_keeps_its_counts() {
+        let config = |rate: &str, path: &str| {
+            let text = format!(
+                "[[site]]\nhosts = [\"a.test\"]\nlimit = \"1/h\"\n[[site.route]]\npath = \"{path}\"\nlimit = \"{rate}\"\nrespond = \"x\"\n"
+            );
+            Config::parse(&text, "k.toml", std::path::Path::new("")).unwrap().0
+        };
+        let memory = MemoryBudget::new(1 << 30);
+        let first = LimitPlan::new(&config("5/s", "/a"), None, &memory);
+        let held = memory.held_bytes();
+        assert!(held > 0);
+        let same = |plan: &LimitPlan, other: &LimitPlan| -> Vec<bool> {
+            plan.all().zip(other.all()).map(|(one, other)| Arc::ptr_eq(one, other)).collect()
+        };
+        for (rate, path, kept) in
+            [("5/s", "/a", [true, true]), ("6/s", "/a", [true, false]), ("5/s", "/b", [true, false])]
+        {
+            assert_eq!(same(&first, &LimitPlan::new(&config(rate, path), Some(&first), &memory)), kept);
+        }
+        assert_eq!(memory.held_bytes(), held);
+        drop(first);
+        assert_eq!(memory.held_bytes(), 0);
+    }
+}

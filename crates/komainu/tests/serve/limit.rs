@@ -1,0 +1,340 @@
+//! `limit`: how often clients may ask.
+
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use crate::rig::{Answer, Folder, PATIENCE, Rig, eventually, read_answer};
+
+/// Rates so low that a test of any length sees no request more than the burst.
+const CONFIG: &str = "threads = 2\ntrusted_proxies = [\"127.0.0.1\"]\n\
+    error_pages = { 429 = \"busy.txt\" }\n\
+    [control]\nlisten = \"unix:control.sock\"\n\
+    [[site]]\nhosts = [\"site.test\"]\nlimit = { rate = \"4/h\", name = \"whole\" }\n\
+    [[site.route]]\npath = \"/two\"\nlimit = [{ rate = \"2/h\" }, { rate = \"1/h\", key = \"header:x-key\", name = \"key\" }]\nrespond = \"two\"\n\
+    [[site.route]]\nrespond = \"rest\"\n\
+    [[route]]\npath = \"/burst\"\nlimit = { rate = \"10/h\", burst = 5 }\nrespond = \"ok\"\n\
+    [[route]]\npath = \"/plain\"\nlimit = \"3/h\"\nrespond = \"ok\"\n\
+    [[route]]\npath = \"/headers\"\nresponse_headers = { set = { X-Own = \"1\" } }\n\
+    limit = { rate = \"3/h\", headers = true }\nrespond = \"ok\"\n\
+    [[route]]\npath = \"/status\"\nlimit = { rate = \"1/h\", status = 503 }\nrespond = \"ok\"\n\
+    [[route]]\npath = \"/dry\"\nlimit = { rate = \"1/h\", dry_run = true, name = \"trial\" }\nrespond = \"ok\"\n\
+    [[route]]\npath = \"/except\"\nlimit = { rate = \"1/h\", except = \"10.0.0.0/8\" }\nrespond = \"ok\"\n\
+    [[route]]\npath = \"/keys\"\nlimit = { rate = \"1/h\", key = [\"query:k\", \"cookie:sid\"] }\nrespond = \"ok\"\n\
+    [[route]]\npath = \"/paths/*\"\nlimit = { rate = \"1/h\", key = \"path\" }\nrespond = \"ok\"\n\
+    [[route]]\npath = \"/all\"\nlimit = { rate = \"2/h\", key = \"all\" }\nrespond = \"ok\"\n\
+    [[route]]\npath = \"/million\"\nlimit = { rate = \"1/h\", keys = 1000, name = \"crowd\" }\nrespond = { status = 204 }\n";
+
+fn start() -> Rig {
+    let folder = Folder::new();
+    folder.write("busy.txt", "busy");
+    Rig::config(folder, CONFIG)
+}
+
+fn ask_as(rig: &Rig, client: &str, host: &str, path: &str, fields: &str) -> Answer {
+    rig.send(&format!(
+        "GET {path} HTTP/1.1\r\nHost: {host}\r\nX-Forwarded-For: {client}\r\n{fields}Connection: close\r\n\r\n"
+    ))
+}
+
+fn statuses(rig: &Rig, client: &str, path: &str, count: usize) -> Vec<u16> {
+    (0..count).map(|_| ask_as(rig, client, "x.test", path, "").status()).collect()
+}
+
+fn metrics(rig: &Rig) -> String {
+    let mut stream = UnixStream::connect(rig.folder.at("control.sock")).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").unwrap();
+    let mut bytes = Vec::new();
+    stream.read_to_end(&mut bytes).unwrap();
+    Answer::parse(bytes).expect_status(200).text()
+}
+
+fn value(text: &str, name: &str, limit: &str) -> u64 {
+    let limit = format!("limit=\"{limit}\"");
+    let line = text.lines().find(|line| line.starts_with(&format!("{name}{{")) && line.contains(&limit));
+    let value = line.and_then(|line| line.rsplit(' ').next()?.parse::<f64>().ok());
+    value.unwrap_or_else(|| panic!("no {name} of {limit} in {text}")) as u64
+}
+
+/// All cases share one server; each has a path, and so a limit, of its own.
+#[test]
+fn clients_are_limited_by_what_the_configuration_names() {
+    let rig = start();
+    a_burst_passes_and_the_rest_is_refused(&rig);
+    networks_are_clients(&rig);
+    fields_state_what_is_left(&rig);
+    sites_and_routes_limit_together(&rig);
+    requests_are_counted_by_parts_of_them(&rig);
+    a_dry_run_refuses_nothing(&rig);
+    a_crowd_is_bounded(&rig);
+    one_client_asks_without_end(&rig);
+}
+
+fn a_burst_passes_and_the_rest_is_refused(rig: &Rig) {
+    assert_eq!(statuses(rig, "192.0.2.1", "/burst", 8), [200, 200, 200, 200, 200, 200, 429, 429]);
+    let refused = ask_as(rig, "192.0.2.1", "x.test", "/burst", "");
+    refused.expect(429, "busy").expect_field("ratelimit-policy", "\"client\";q=6;w=2160");
+    refused.expect_field("cache-control", "no-store");
+    // One more each six minutes.
+    let retry_s: u64 = refused.field("retry-after").unwrap().parse().unwrap();
+    assert!((300..=360).contains(&retry_s), "{retry_s}");
+    refused.expect_field("ratelimit", &format!("\"client\";r=0;t={retry_s}"));
+    // Others are not concerned; and what a client writes about itself does not count.
+    assert_eq!(statuses(rig, "192.0.2.2", "/burst", 1), [200]);
+    assert_eq!(ask_as(rig, "203.0.113.9, 192.0.2.1", "x.test", "/burst", "").status(), 429);
+    assert_eq!(statuses(rig, "192.0.2.1", "/plain", 4), [200, 200, 200, 429]);
+    assert_eq!(statuses(rig, "192.0.2.1", "/status", 2), [200, 503]);
+    assert_eq!(statuses(rig, "10.1.2.3", "/except", 3), [200, 200, 200]);
+    assert_eq!(statuses(rig, "11.1.2.3", "/except", 2), [200, 429]);
+}
+
+fn networks_are_clients(rig: &Rig) {
+    assert_eq!(statuses(rig, "2001:db8::1", "/plain", 2), [200, 200]);
+    // Whoever has a network of IPv6 has 2^64 addresses.
+    assert_eq!(statuses(rig, "2001:db8::ffff:1", "/plain", 2), [200, 429]);
+    assert_eq!(statuses(rig, "2001:db8:0:1::1", "/plain", 1), [200]);
+    assert_eq!(statuses(rig, "::ffff:192.0.2.1", "/plain", 1), [429]);
+}
+
+fn fields_state_what_is_left(rig: &Rig) {
+    for (left, status) in [(2, 200), (1, 200), (0, 200), (0, 429)] {
+        let answer = ask_as(rig, "192.0.2.1", "x.test", "/headers", "");
+        answer.expect_status(status).expect_field("x-own", "1");
+        answer.expect_field("ratelimit-policy", "\"client\";q=3;w=3600");
+        let state = answer.field("ratelimit").unwrap();
+        assert!(state.starts_with(&format!("\"client\";r={left};t=")), "{state}");
+    }
+    ask_as(rig, "192.0.2.9", "x.test", "/plain", "").expect(200, "ok").expect_no_field("ratelimit");
+}
+
+fn sites_and_routes_limit_together(rig: &Rig) {
+    let two = |key: &str| ask_as(rig, "192.0.2.1", "site.test", "/two", &format!("X-Key: {key}\r\n"));
+    two("a").expect(200, "two");
+    let refused = two("a");
+    refused.expect_status(429);
+    assert!(
+        refused.field("ratelimit").unwrap().starts_with("\"key\";r=0"),
+        "{:?}",
+        refused.field("ratelimit")
+    );
+    refused
+        .expect_field("ratelimit-policy", "\"whole\";q=4;w=3600, \"client\";q=2;w=3600, \"key\";q=1;w=3600");
+    // What one limit has refused is not counted by the others: there is one left by the client's, and three by the site's.
+    two("b").expect(200, "two");
+    assert!(two("c").expect_status(429).field("ratelimit").unwrap().starts_with("\"client\";r=0"));
+    for status in [200, 200, 429] {
+        ask_as(rig, "192.0.2.1", "site.test", "/rest", "").expect_status(status);
+    }
+    assert!(two("d").expect_status(429).field("ratelimit").unwrap().starts_with("\"whole\";r=0"));
+    ask_as(rig, "192.0.2.7", "site.test", "/rest", "").expect(200, "rest");
+}
+
+fn requests_are_counted_by_parts_of_them(rig: &Rig) {
+    let ask = |query: &str, cookie: &str, client: &str| {
+        ask_as(rig, client, "x.test", &format!("/keys{query}"), cookie).status()
+    };
+    assert_eq!(ask("?k=1", "Cookie: sid=a\r\n", "192.0.2.1"), 200);
+    assert_eq!(ask("?k=1", "Cookie: other=x; sid=a\r\n", "192.0.2.2"), 429);
+    assert_eq!(ask("?k=1", "Cookie: sid=b\r\n", "192.0.2.1"), 200);
+    assert_eq!(ask("?k=2", "Cookie: sid=a\r\n", "192.0.2.1"), 200);
+    // Without the cookie the client's address stands in its place.
+    assert_eq!(ask("?k=1", "", "192.0.2.1"), 200);
+    assert_eq!(ask("?k=1", "", "192.0.2.1"), 429);
+    assert_eq!(ask("?k=1", "", "192.0.2.2"), 200);
+    assert_eq!(statuses(rig, "192.0.2.1", "/paths/a", 2), [200, 429]);
+    assert_eq!(statuses(rig, "192.0.2.2", "/paths/%61?x", 1), [429]);
+    assert_eq!(statuses(rig, "192.0.2.2", "/paths/b", 1), [200]);
+    assert_eq!(statuses(rig, "192.0.2.1", "/all", 1), [200]);
+    assert_eq!(statuses(rig, "192.0.2.2", "/all", 2), [200, 429]);
+}
+
+fn a_dry_run_refuses_nothing(rig: &Rig) {
+    assert_eq!(statuses(rig, "192.0.2.1", "/dry", 4), [200, 200, 200, 200]);
+    let text = metrics(rig);
+    assert_eq!(value(&text, "komainu_limit_refused_total", "trial"), 3);
+    assert!(text.contains("route=\"/dry\",limit=\"trial\",dry_run=\"true\""), "{text}");
+    eventually("the log has the dry run", || {
+        let log = rig.reported();
+        log.contains(
+            "192.0.2.1: limit \"trial\" of 1/h (site *, route /dry): would be refused or delayed (dry run)",
+        )
+    });
+    assert!(rig.reported().contains("192.0.2.1: limit \"client\" of 10/h (site *, route /burst): refused"));
+}
+
+fn a_crowd_is_bounded(rig: &Rig) {
+    // Each thousand requests leave on one connection, one behind the other.
+    let crowd = |from: u32, count: u32| -> Vec<u8> {
+        let request = |number: u32| {
+            let client = std::net::Ipv4Addr::from_bits(0x0B00_0000 + number);
+            format!("GET /million HTTP/1.1\r\nHost: x\r\nX-Forwarded-For: {client}\r\n\r\n")
+        };
+        (from..from + count).map(request).collect::<String>().into_bytes()
+    };
+    ask_as(rig, "192.0.2.66", "x.test", "/million", "").expect_status(204);
+    let before = value(&metrics(rig), "komainu_limit_table_bytes", "crowd");
+    for from in (0..6_000).step_by(1_000) {
+        let mut stream = rig.connect();
+        let requests = crowd(from, 1_000);
+        let mut writer = stream.try_clone().unwrap();
+        let written = std::thread::spawn(move || writer.write_all(&requests));
+        for _ in 0..1_000 {
+            read_answer(&mut stream).expect_status(204);
+        }
+        written.join().unwrap().unwrap();
+    }
+    let text = metrics(rig);
+    let after = value(&text, "komainu_limit_table_bytes", "crowd");
+    // At most 69 bytes a key.
+    assert!(after < 69_000 && before <= after, "{before} {after}");
+    assert!(value(&text, "komainu_limit_forgotten_keys_total", "crowd") > 1_500, "{text}");
+    assert_eq!(value(&text, "komainu_limit_refused_total", "crowd"), 0);
+}
+
+fn one_client_asks_without_end(rig: &Rig) {
+    let mut passed = 0;
+    for _ in 0..4 {
+        let mut stream = rig.connect();
+        let mut writer = stream.try_clone().unwrap();
+        let request = "GET /million HTTP/1.1\r\nHost: x\r\nX-Forwarded-For: 198.51.100.7\r\n\r\n";
+        let written = std::thread::spawn(move || writer.write_all(request.repeat(500).as_bytes()));
+        for _ in 0..500 {
+            passed += usize::from(read_answer(&mut stream).status() == 204);
+        }
+        written.join().unwrap().unwrap();
+    }
+    assert_eq!(passed, 1);
+    assert_eq!(value(&metrics(rig), "komainu_limit_refused_total", "crowd"), 1_999);
+}
+
+#[test]
+fn requests_wait_for_their_turn_and_few_of_them() {
+    let folder = Folder::new();
+    // Five wait at most, each 250 ms longer than the one before.
+    let rig = Rig::config(
+        folder,
+        "threads = 2\n[[route]]\nlimit = { rate = \"4/s\", burst = 0, delay = \"60s\", delayed = 5 }\nrespond = \"ok\"\n",
+    );
+    let started = std::time::Instant::now();
+    let mut streams: Vec<TcpStream> = (0..12).map(|_| rig.connect()).collect();
+    for stream in &mut streams {
+        stream.write_all(b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
+    }
+    let answers: Vec<u16> = streams.iter_mut().map(|stream| read_answer(stream).status()).collect();
+    let took = started.elapsed();
+    let passed = answers.iter().filter(|status| **status == 200).count();
+    // Where this machine takes its time, some that have waited make room for others.
+    assert!(passed >= 6 && answers.iter().all(|status| matches!(status, 200 | 429)), "{answers:?}");
+    assert!(took.as_millis() >= (passed as u128 - 1) * 250, "{passed} in {took:?}");
+}
+
+#[test]
+fn those_that_leave_while_they_wait_make_room() {
+    let folder = Folder::new();
+    let rig = Rig::config(
+        folder,
+        "threads = 1\n[control]\nlisten = \"unix:control.sock\"\n\
+        [[route]]\nlimit = { rate = \"200/h\", burst = 0, delay = \"60s\", delayed = 1 }\nrespond = \"ok\"\n",
+    );
+    rig.get("/").expect(200, "ok");
+    let delayed = |count: u64| {
+        eventually("one more waits", || {
+            value(&metrics(&rig), "komainu_limit_delayed_total", "client") == count
+        });
+    };
+    let mut first = rig.connect();
+    first.write_all(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+    delayed(1);
+    let refused = rig.get("/");
+    refused.expect_status(429);
+    assert!(refused.field("retry-after").is_some());
+    drop(first);
+    // Its place is free as soon as the server has seen that.
+    eventually("there is room for another", || {
+        let mut second = rig.connect();
+        second.write_all(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+        second.set_read_timeout(Some(std::time::Duration::from_millis(300))).unwrap();
+        let mut byte = [0];
+        // Refused at once, or no answer yet: it waits.
+        let waits = second.read(&mut byte).is_err();
+        waits || value(&metrics(&rig), "komainu_limit_delayed_total", "client") == 2
+    });
+    delayed(2);
+}
+
+/// An origin whose responses may be stored for a minute; it counts requests.
+fn origin() -> (String, Arc<AtomicUsize>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let count = Arc::new(AtomicUsize::new(0));
+    let theirs = count.clone();
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let (mut stream, count) = (stream.unwrap(), theirs.clone());
+            std::thread::spawn(move || {
+                let mut bytes = Vec::new();
+                let mut piece = [0; 4096];
+                while let Ok(len @ 1..) = stream.read(&mut piece) {
+                    bytes.extend_from_slice(&piece[..len]);
+                    if bytes.ends_with(b"\r\n\r\n") {
+                        bytes.clear();
+                        count.fetch_add(1, Ordering::Relaxed);
+                        let answer =
+                            b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nCache-Control: max-age=60\r\n\r\nok";
+                        stream.write_all(answer).unwrap();
+                    }
+                }
+            });
+        }
+    });
+    (format!("http://{address}"), count)
+}
+
+#[test]
+fn limits_come_before_the_cache_or_count_its_misses_alone() {
+    let (url, count) = origin();
+    let config = format!(
+        "[[route]]\npath = \"/before/*\"\nproxy = \"{url}\"\ncache = true\nlimit = \"3/h\"\n\
+        [[route]]\npath = \"/misses/*\"\nproxy = \"{url}\"\ncache = true\nlimit = {{ rate = \"2/h\", misses_only = true, headers = true }}\n\
+        [[route]]\npath = \"/files/*\"\nfiles = \"www\"\nproxy = \"{url}\"\nlimit = {{ rate = \"2/h\", misses_only = true }}\n"
+    );
+    let folder = Folder::new();
+    folder.write("www/files/a", "file");
+    let rig = Rig::config(folder, &config);
+    let statuses = |paths: &[&str]| paths.iter().map(|path| rig.get(path).status()).collect::<Vec<_>>();
+    assert_eq!(statuses(&["/before/a", "/before/a", "/before/a", "/before/a"]), [200, 200, 200, 429]);
+    assert_eq!(count.load(Ordering::Relaxed), 1);
+    // A hit is not counted, before and after the limit is reached.
+    assert_eq!(
+        statuses(&["/misses/a", "/misses/a", "/misses/a", "/misses/b", "/misses/c"]),
+        [200, 200, 200, 200, 429]
+    );
+    assert_eq!(statuses(&["/misses/a", "/misses/b", "/misses/c"]), [200, 200, 429]);
+    rig.get("/misses/a").expect_no_field("ratelimit");
+    assert_eq!(count.load(Ordering::Relaxed), 3);
+    // What passes the cache is a miss too.
+    rig.send("POST /misses/a HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+        .expect_status(429);
+    // Without a cache every request counts.
+    assert_eq!(statuses(&["/files/a", "/files/a", "/files/a"]), [200, 200, 429]);
+}
+
+#[test]
+fn a_reload_keeps_the_counts_of_limits_that_stay() {
+    let folder = Folder::new();
+    let config = |more: &str| format!("[[route]]\npath = \"/a\"\nlimit = \"2/h\"\nrespond = \"a\"\n{more}");
+    let rig = Rig::config(folder, &config(""));
+    rig.get("/a").expect(200, "a");
+    rig.get("/a").expect(200, "a");
+    rig.get("/a").expect_status(429);
+    let file = std::fs::read_to_string(rig.folder.at("komainu.toml")).unwrap();
+    let more = "[[route]]\npath = \"/b\"\nlimit = \"1/h\"\nrespond = \"b\"\n";
+    rig.folder.write("komainu.toml", format!("{file}{more}"));
+    rig.signal("-HUP");
+    eventually("the new route is there", || rig.get("/b").status() != 404);
+    rig.get("/b").expect_status(429);
+    rig.get("/a").expect_status(429);
+}
