@@ -44,6 +44,7 @@ mod status;
 mod cache_cli;
 mod cert;
 mod rate;
+mod auth;
 mod filling;
 mod purge_method;
 mod cache_responses;
