@@ -243,7 +243,7 @@ impl Shape for QueryNames {
 }
 
 /// A status, or a class of them.
-struct StatusShape;
+pub(crate) struct StatusShape;
 
 impl Shape for StatusShape {
     type Out = StatusMatch;

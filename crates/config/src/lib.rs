@@ -68,6 +68,8 @@ mod acme;
 mod site;
 
 mod log_destination;
+
+mod log;
 mod server;
 
 mod reference;
@@ -92,6 +94,7 @@ pub use files::{FileMatch, Files, StripPrefix, Symlinks};
 pub use header::ResponseHeaders;
 pub use host::HostPattern;
 pub use listen::{EarlyHints, Listen, Listener};
+pub use log::{AccessLog, Level, Log, LogCondition, LogField};
 pub use log_destination::Sink;
 pub use network::{ForwardedFields, TrustedProxies, TrustedSource};
 pub use pattern::{PathPattern, ValuePattern};
@@ -103,7 +106,7 @@ pub use rate::{Rate, RateKey, RateLimit};
 pub use reference::reference;
 pub use report::{Finding, Report, Severity, TextSpan};
 pub use schema::schema;
-pub use server::{AccessLog, Config, Level, Limits, Log, OpenFiles, Settings, TEXT_BYTES_MAX, Timeouts};
+pub use server::{Config, Limits, OpenFiles, Settings, TEXT_BYTES_MAX, Timeouts};
 pub use site::{
     Action, EncodedSlashes, ErrorPages, Redirect, Respond, Route, RouteLimits, RouteTimeouts, Site,
     StatusPattern,

@@ -12,7 +12,7 @@ use crate::group::Groups;
 use crate::header::ResponseHeaders;
 use crate::host::HostPattern;
 use crate::listen::{EarlyHints, Listen, Listener};
-use crate::log_destination::{LogDestination, Sink};
+use crate::log::Log;
 use crate::near::nearest;
 use crate::network::{TrustedProxies, TrustedSource};
 use crate::node::{Data, Entry, Node};
@@ -34,30 +34,6 @@ use std::time::Duration;
 
 /// The largest configuration file, in bytes.
 pub const TEXT_BYTES_MAX: usize = 8 << 20;
-
-/// The format of the access log.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum AccessLog {
-    /// None.
-    Off,
-    /// The format that Apache and nginx call combined.
-    Combined,
-    /// One JSON object a line.
-    Json,
-}
-
-/// Which messages the error log contains: this level and those above it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Level {
-    /// Failures.
-    Error,
-    /// Failures that may happen soon.
-    Warn,
-    /// What the server does: start, reload, stop.
-    Info,
-    /// Details that help to find a mistake.
-    Debug,
-}
 
 const MINUTE: Duration = Duration::from_secs(60);
 const DAY: Duration = Duration::from_secs(86_400);
@@ -213,31 +189,6 @@ directives! {
         "idle" idle: Duration = "75s", Time { min: Duration::from_millis(10), max: DAY };
         /// How long running requests may take after SIGTERM; then their connections are closed.
         "drain" drain: Duration = "30s", Time { min: Duration::ZERO, max: DAY };
-    }
-}
-
-directives! {
-    /// Logs. On SIGUSR1 the server opens the files again, after logrotate has moved them; requests answered before the
-    /// signal are logged in the old files. The access log is written within a tenth of a second. If nobody reads a
-    /// FIFO, lines for it are dropped and counted on stderr; requests do not wait.
-    ///
-    /// ```toml
-    /// [log]
-    /// access = "json"
-    /// file = "/var/log/komainu/access.log"
-    /// ```
-    Log in "`[log]`" {
-        /// The access log: `"off"`, `"combined"` (the format of Apache and nginx), or `"json"` (one object a line).
-        "access" access: AccessLog = "off",
-            Word(&[("off", AccessLog::Off), ("combined", AccessLog::Combined), ("json", AccessLog::Json)]);
-        /// The destination of the access log.
-        "file" file: Sink = "stdout", LogDestination;
-        /// The destination of the error log.
-        "errors" errors: Sink = "stderr", LogDestination;
-        /// Which messages are logged: those of this level and of the levels before it, in the order `"error"`,
-        /// `"warn"`, `"info"`, `"debug"`.
-        "level" level: Level = "info",
-            Word(&[("error", Level::Error), ("warn", Level::Warn), ("info", Level::Info), ("debug", Level::Debug)]);
     }
 }
 

@@ -6,9 +6,9 @@ use crate::{
     Acme, AcmeDirectory, AcmeDns, App, AppLimits, AppSandbox, AppTimeouts, AppWebSockets, Auth, CacheDisk,
     CacheKey, CachePolicy, CachePurge, CacheRule, CacheStore, ClientTls, Compress, CompressResponses, Config,
     Control, DictionaryStore, Eject, ExternalAccountBinding, Files, Forwarded, Health, KeepAlive, Limits,
-    Listener, Log, Mounted, OpenFiles, Proxy, ProxyHeaders, ProxyLimits, ProxyTimeouts, ProxyTls, RateLimit,
-    Recycle, Redirect, Respond, ResponseHeaders, Retry, Route, RouteLimits, RouteTimeouts, Site, SiteTls,
-    Timeouts, Tls, Tracing, TrustedProxies, Upstream, UseAsDictionary, Workers,
+    Listener, Log, LogCondition, Mounted, OpenFiles, Proxy, ProxyHeaders, ProxyLimits, ProxyTimeouts,
+    ProxyTls, RateLimit, Recycle, Redirect, Respond, ResponseHeaders, Retry, Route, RouteLimits,
+    RouteTimeouts, Site, SiteTls, Timeouts, Tls, Tracing, TrustedProxies, Upstream, UseAsDictionary, Workers,
 };
 use crate::{check::Checker, node::Node};
 use std::path::Path;
@@ -39,6 +39,7 @@ fn written_out_defaults_change_nothing() {
         written_out::<Limits>(),
         written_out::<Timeouts>(),
         written_out::<Log>(),
+        written_out::<LogCondition>(),
         written_out::<OpenFiles>(),
         written_out::<CacheStore>(),
         written_out::<CacheDisk>(),

@@ -1,11 +1,11 @@
 //! Encodes heads and chunks.
 
+use crate::field_list::Field;
 use crate::fields::Fields;
 use crate::framing::{Framing, Length};
 use crate::head::Version;
 use crate::method::Method;
 use crate::scan;
-use crate::span::Span;
 use crate::status::Status;
 
 /// The framing of a response: decided once, before its head is written.
@@ -93,20 +93,31 @@ impl<'o> Lines<'o> {
     }
 
     /// One field line.
+    #[inline]
     pub fn line(&mut self, name: &[u8], value: &[u8]) {
         self.begin(name);
         self.part(value);
         self.end();
     }
 
-    /// A line whose name and value are at these places in `buffer`; one copy if they are adjacent.
-    pub fn spans(&mut self, buffer: &[u8], name: Span, value: Span) {
-        if buffer.get(name.end()..value.start()) == Some(b": ") {
-            self.part(&buffer[name.start()..value.end()]);
-            self.end();
-        } else {
-            self.line(name.of(buffer), value.of(buffer));
+    /// The lines of fields of a parsed head. Those that stand one behind the other in `buffer`, written as here, are copied
+    /// together.
+    pub fn fields<'f>(&mut self, buffer: &[u8], fields: impl Iterator<Item = &'f Field>) {
+        let (mut from, mut to) = (0, 0);
+        for &Field { name, value, .. } in fields {
+            let is_written_so = name.end() + 2 == value.start()
+                && matches!(buffer.get(name.end()..), Some([b':', b' ', ..]))
+                && matches!(buffer.get(value.end()..), Some([b'\r', b'\n', ..]));
+            if !is_written_so || name.start() != to {
+                self.out.extend_from_slice(&buffer[from..to]);
+                (from, to) = (name.start(), name.start());
+            }
+            match is_written_so {
+                true => to = value.end() + 2,
+                false => self.line(name.of(buffer), value.of(buffer)),
+            }
         }
+        self.out.extend_from_slice(&buffer[from..to]);
     }
 
     /// Lines that were written before.
@@ -116,6 +127,7 @@ impl<'o> Lines<'o> {
     }
 
     /// Starts a line; its value follows in parts.
+    #[inline]
     pub fn begin(&mut self, name: &[u8]) {
         debug_assert!(scan::is_token(name));
         self.out.extend_from_slice(name);
@@ -123,6 +135,7 @@ impl<'o> Lines<'o> {
     }
 
     /// A part of a value.
+    #[inline]
     pub fn part(&mut self, bytes: &[u8]) {
         debug_assert!(scan::value(bytes) == bytes.len());
         self.out.extend_from_slice(bytes);
@@ -141,6 +154,7 @@ impl<'o> Lines<'o> {
     }
 
     /// Ends the line.
+    #[inline]
     pub fn end(&mut self) {
         self.out.extend_from_slice(b"\r\n");
     }
@@ -200,6 +214,31 @@ mod tests {
             (Framing::UntilClose, None, false)
         );
         assert_eq!(decide(Method::Head, Http10, Status::OK, Length::Unknown), (Framing::None, None, true));
+    }
+
+    #[test]
+    fn fields_are_copied_together_where_they_stand_as_they_are_written() {
+        let mut head = crate::RequestHead::default();
+        let text =
+            b"GET / HTTP/1.1\r\nHost: a\r\nA: 1\r\nB: 2\r\nC:3\r\nD: 4\t\r\nE:  5\r\nF:\r\ng: 6\r\n\r\n";
+        assert_eq!(head.parse(text, &crate::Limits::default()), Ok(true));
+        for left_out in 0..head.fields.len() {
+            let passed = || {
+                let fields = head.fields.iter().enumerate();
+                fields.filter(move |(at, _)| *at != left_out).map(|(_, field)| field)
+            };
+            let (mut together, mut single) = (b"x".to_vec(), b"x".to_vec());
+            Lines::new(&mut together).fields(text, passed());
+            passed().for_each(|f| Lines::new(&mut single).line(f.name.of(text), f.value.of(text)));
+            assert_eq!(String::from_utf8(together), String::from_utf8(single), "without {left_out}");
+        }
+        // A block that ends with a value, or where values follow their names at once.
+        let (bytes, mut out) = (b"N: vMw", Vec::new());
+        let (n, m) = (crate::Span::new(0, 1), crate::Span::new(4, 5));
+        let field = |name, value| Field { id: crate::Name::Other, name, value };
+        let fields = [field(n, crate::Span::new(3, 4)), field(m, crate::Span::new(5, 6))];
+        Lines::new(&mut out).fields(bytes, fields.iter());
+        assert_eq!(out, b"N: v\r\nM: w\r\n");
     }
 
     #[test]

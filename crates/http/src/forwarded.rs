@@ -49,7 +49,7 @@ pub fn claim(
 
 /// The elements of all fields of that name, the last one first.
 fn backwards<'x>(head: &'x Head, bytes: &'x [u8], name: Name) -> impl Iterator<Item = &'x [u8]> {
-    let fields = head.fields.iter().rev().filter(move |field| field.id == name);
+    let fields = head.fields.named(name).rev();
     let elements = fields.flat_map(move |field| field.value.of(bytes).rsplit(|&byte| byte == b','));
     elements.map(scan::trim).filter(|element| !element.is_empty())
 }
@@ -73,7 +73,7 @@ fn claim_of_lists(head: &Head, bytes: &[u8], trusts: impl Fn(IpAddr) -> bool) ->
 
 fn claim_of_elements(head: &Head, bytes: &[u8], trusts: impl Fn(IpAddr) -> bool) -> Result<Claim, Reject> {
     let mut hops = Vec::new();
-    for field in head.fields.iter().filter(|field| field.id == Name::Forwarded) {
+    for field in head.fields.named(Name::Forwarded) {
         for element in scan::list(field.value.of(bytes)) {
             hops.push(hop(element)?);
         }

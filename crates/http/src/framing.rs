@@ -1,6 +1,6 @@
 //! How a message's body ends (RFC 9112 section 6): decided once, in a type.
 
-use crate::line::Field;
+use crate::field_list::Field;
 use crate::name::Name;
 use crate::reject::Reject;
 use crate::scan;

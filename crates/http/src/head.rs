@@ -1,7 +1,7 @@
 //! The head of a request, independent of the protocol.
 
+use crate::field_list::FieldList;
 use crate::framing::BodySize;
-use crate::line::Field;
 use crate::method::Method;
 use crate::name::Name;
 use crate::scan;
@@ -55,7 +55,7 @@ pub struct Head {
     /// `host[:port]` of the request: `:authority` or the absolute-form target's, else the Host field's, else empty.
     pub authority: Span,
     /// All fields, in order. If the request names an authority, `Host` is among them in every version.
-    pub fields: Vec<Field>,
+    pub fields: FieldList,
     /// How much body follows.
     pub body: BodySize,
     /// Whether the client waits for `100 Continue` before it sends the body.
@@ -69,7 +69,7 @@ impl Head {
     /// The first field of that known name.
     #[must_use]
     pub fn field<'b>(&self, buffer: &'b [u8], id: Name) -> Option<&'b [u8]> {
-        self.fields.iter().find(|field| field.id == id).map(|field| field.value.of(buffer))
+        self.fields.value(buffer, id)
     }
 
     /// The protocols that the client asks to switch to, as a list: the `Upgrade` field of an HTTP/1.1 request without a body whose
@@ -79,11 +79,12 @@ impl Head {
         if !self.protocol.is_empty() {
             return Some(self.protocol.of(buffer));
         }
-        if self.version != Version::Http11 || self.body != BodySize::None {
+        let is_asked = self.fields.has(Name::Upgrade);
+        if !is_asked || self.version != Version::Http11 || self.body != BodySize::None {
             return None;
         }
         let wanted = self.field(buffer, Name::Upgrade)?;
-        let connection = self.fields.iter().filter(|field| field.id == Name::Connection);
+        let connection = self.fields.named(Name::Connection);
         let mut tokens = connection.flat_map(|field| scan::tokens(field.value.of(buffer)));
         tokens.any(|token| token.eq_ignore_ascii_case(b"upgrade")).then_some(wanted)
     }

@@ -1,5 +1,6 @@
 //! The lines of a head (RFC 9112 sections 2 and 5), for requests and responses alike.
 
+use crate::field_list::{Field, FieldList};
 use crate::name::Name;
 use crate::reject::Reject;
 use crate::scan;
@@ -23,17 +24,6 @@ impl Default for Limits {
     fn default() -> Limits {
         Limits { head_bytes_max: 16 * 1024, start_line_bytes_max: 8 * 1024, fields_max: 100, bare_lf: false }
     }
-}
-
-/// One field line of a head.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Field {
-    /// Which known field it is.
-    pub id: Name,
-    /// The name as sent.
-    pub name: Span,
-    /// The value without surrounding white space.
-    pub value: Span,
 }
 
 /// How far a head has been parsed. The parser resumes inside a line, so a line that is received byte by byte costs no
@@ -128,16 +118,54 @@ fn named(name: &[u8], start: usize, value: &[u8], value_start: usize) -> Field {
     Field { id: Name::of(name), name: Span::new(start, start + name.len()), value }
 }
 
-/// The fast path: the line at `start` and its end, if the line is complete and valid. In all other cases [`field`]
-/// parses it again and reports what is wrong.
+/// The fast path: the line at `start` and its end, if the line is complete, valid and without tabs. In all other cases
+/// [`field`] parses it again and reports what is wrong.
 #[inline(always)]
 fn whole(window: &[u8], start: usize) -> Option<(Field, usize)> {
     let line = window.get(start..)?;
-    let (name, rest) = line.split_at_checked(scan::token(line))?;
+    let (id, name_len) = known_name(line).unwrap_or_else(|| {
+        let len = scan::before_colon(line);
+        (Name::of(line.split_at(len).0), len)
+    });
+    let (name, rest) = line.split_at_checked(name_len)?;
     let [b':', rest @ ..] = rest else { return None };
-    let (value, [b'\r', b'\n', ..]) = rest.split_at_checked(scan::value(rest))? else { return None };
-    let value_start = start + name.len() + 1;
-    (!name.is_empty()).then(|| (named(name, start, value, value_start), value_start + value.len() + 2))
+    // A name that is known is a token.
+    if id == Name::Other && !scan::is_token(name) {
+        return None;
+    }
+    let (value, [b'\r', b'\n', ..]) = rest.split_at_checked(scan::before_control(rest))? else { return None };
+    let from = start + name_len + 1;
+    let end = from + value.len() + 2;
+    let name = Span::new(start, start + name_len);
+    let value = match value {
+        // What nearly every line has: one space, and none at the end.
+        [b' ', first, .., last] if *first != b' ' && *last != b' ' => Span::new(from + 1, end - 2),
+        _ => {
+            let trimmed = scan::trim_start(value);
+            let from = from + value.len() - trimmed.len();
+            Span::new(from, from + scan::trim_end(trimmed).len())
+        }
+    };
+    Some((Field { id, name, value }, end))
+}
+
+/// The name before the first colon, as its words are loaded, and its length: `None` for a long one, and near the end of the
+/// bytes.
+#[inline(always)]
+fn known_name(line: &[u8]) -> Option<(Name, usize)> {
+    let (first, rest) = line.split_first_chunk::<8>()?;
+    let first = u64::from_le_bytes(*first);
+    if let Some(len) = scan::colon_in(first) {
+        return Some((Name::of_words([scan::first_bytes(first, len), 0, 0], len), len));
+    }
+    let (second, rest) = rest.split_first_chunk::<8>()?;
+    let second = u64::from_le_bytes(*second);
+    if let Some(len) = scan::colon_in(second) {
+        return Some((Name::of_words([first, scan::first_bytes(second, len), 0], 8 + len), 8 + len));
+    }
+    let third = u64::from_le_bytes(*rest.first_chunk::<8>()?);
+    let len = scan::colon_in(third)?;
+    Some((Name::of_words([first, second, scan::first_bytes(third, len)], 16 + len), 16 + len))
 }
 
 /// Parses the field section of a head, line by line, over as many calls as needed. True at the blank line.
@@ -147,18 +175,20 @@ fn whole(window: &[u8], start: usize) -> Option<(Field, usize)> {
 pub(crate) fn section(
     buffer: &[u8],
     cursor: &mut Cursor,
-    fields: &mut Vec<Field>,
+    fields: &mut FieldList,
     limits: &Limits,
 ) -> Result<bool, Reject> {
     let window = &buffer[..buffer.len().min(limits.head_bytes_max)];
     loop {
-        if cursor.first == 0
-            && fields.len() < limits.fields_max
-            && let Some((field, end)) = whole(window, cursor.at)
-        {
-            fields.push(field);
-            *cursor = Cursor::at(end);
-            continue;
+        if cursor.first == 0 {
+            let mut at = cursor.at;
+            while fields.len() < limits.fields_max
+                && let Some((field, end)) = whole(window, at)
+            {
+                fields.push(field);
+                at = end;
+            }
+            cursor.at = at;
         }
         match field(window, cursor, limits.bare_lf)? {
             FieldLine::Field(_) if fields.len() == limits.fields_max => {

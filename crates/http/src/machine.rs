@@ -119,8 +119,10 @@ impl ServerMachine {
 
     /// Resets the machine for another connection; keeps the memory.
     pub fn restart(&mut self) {
-        self.head.reset();
-        self.phase = Phase::Head;
+        if !(matches!(self.phase, Phase::Head) && self.head.is_untouched()) {
+            self.head.reset();
+            self.phase = Phase::Head;
+        }
     }
 }
 
@@ -180,8 +182,10 @@ impl ClientMachine {
 
     /// Starts the next response.
     pub fn next(&mut self) {
-        self.head.reset();
-        self.phase = Phase::Head;
+        if !(matches!(self.phase, Phase::Head) && self.head.is_untouched()) {
+            self.head.reset();
+            self.phase = Phase::Head;
+        }
     }
 }
 

@@ -83,12 +83,13 @@ names! {
     Tracestate "tracestate";
 }
 
-/// A perfect hash of length and three letters, without case. The table is built, and checked for collisions, at compile
-/// time.
-const fn place(name: &[u8]) -> usize {
-    let middle = (name[name.len() / 2] | 0x20) as usize;
-    let (first, last) = ((name[0] | 0x20) as usize, (name[name.len() - 1] | 0x20) as usize);
-    (name.len() * 2 + first * 5 + middle * 126 + last * 35) % SLOTS
+/// A perfect hash of a name's words, without case. The table is built, and checked for collisions, at compile time.
+#[inline(always)]
+const fn place([first, second, third]: [u64; 3]) -> usize {
+    const SPACES: u64 = 0x2020_2020_2020_2020;
+    let (second, third) = ((second | SPACES).rotate_left(21), (third | SPACES).rotate_left(42));
+    let sum = (first | SPACES).wrapping_add(second).wrapping_add(third);
+    (sum.wrapping_mul(0x6595_ada5_265a_dea9) >> 56) as usize
 }
 
 const SLOTS: usize = 256;
@@ -97,7 +98,7 @@ const TABLE: [u8; SLOTS] = {
     let mut table = [u8::MAX; SLOTS];
     let mut index = 0;
     while index < KNOWN.len() {
-        let slot = place(KNOWN[index].1.as_bytes());
+        let slot = place(words(KNOWN[index].1.as_bytes()));
         assert!(table[slot] == u8::MAX, "two known names share a slot: change `place`");
         assert!(KNOWN[index].0 as usize == index + 1, "KNOWN follows the order of the enum");
         table[slot] = index as u8;
@@ -106,37 +107,45 @@ const TABLE: [u8; SLOTS] = {
     table
 };
 
-/// A name as three words: two of the same length are equal where these are.
+/// A name of at most [`LEN_MAX`] bytes as three words, zero behind its end.
 #[inline(always)]
 const fn words(name: &[u8]) -> [u64; 3] {
     match (name.first_chunk::<8>(), name.last_chunk::<8>()) {
         (Some(first), Some(last)) => {
-            let middle = match name.split_at(8).1.first_chunk::<8>() {
-                Some(middle) => u64::from_le_bytes(*middle),
-                None => 0,
-            };
-            [u64::from_le_bytes(*first), middle, u64::from_le_bytes(*last)]
+            let (first, last) = (u64::from_le_bytes(*first), u64::from_le_bytes(*last));
+            match name.len() {
+                8 => [first, 0, 0],
+                len @ 9..=16 => [first, last >> (8 * (16 - len)), 0],
+                len => match name.split_at(8).1.first_chunk::<8>() {
+                    Some(second) => [first, u64::from_le_bytes(*second), last >> (8 * ((24 - len) % 8))],
+                    None => [first, 0, 0],
+                },
+            }
         }
-        _ => match (name.first_chunk::<4>(), name.last_chunk::<4>()) {
-            (Some(first), Some(last)) => {
-                [u32::from_le_bytes(*first) as u64 | (u32::from_le_bytes(*last) as u64) << 32, 0, 0]
+        _ => {
+            let mut word = 0;
+            let mut at = name.len();
+            while at > 0 {
+                at -= 1;
+                word = word << 8 | name[at] as u64;
             }
-            _ => {
-                let mut word = 0;
-                let mut at = 0;
-                while at < name.len() {
-                    word = word << 8 | name[at] as u64;
-                    at += 1;
-                }
-                [word, 0, 0]
-            }
-        },
+            [word, 0, 0]
+        }
     }
 }
 
-/// The words of each known name, and the bits in which an equal name may differ: those of case, in letters alone.
-const WORDS: [([u64; 3], [u64; 3]); KNOWN.len()] = {
-    let mut all = [([0; 3], [0; 3]); KNOWN.len()];
+/// A known name, for the comparison with another.
+struct KnownName {
+    name: Name,
+    len: usize,
+    text: [u64; 3],
+    /// The bits in which an equal name may differ: those of case, in letters alone.
+    cases: [u64; 3],
+}
+
+const WORDS: [KnownName; KNOWN.len()] = {
+    let mut all =
+        [const { KnownName { name: Name::Other, len: 0, text: [0; 3], cases: [0; 3] } }; KNOWN.len()];
     let mut index = 0;
     while index < KNOWN.len() {
         let text = KNOWN[index].1.as_bytes();
@@ -147,7 +156,8 @@ const WORDS: [([u64; 3], [u64; 3]); KNOWN.len()] = {
             cases[at] = if text[at].is_ascii_alphabetic() { 0x20 } else { 0 };
             at += 1;
         }
-        all[index] = (words(text), words(cases.split_at(text.len()).0));
+        let cases = words(cases.split_at(text.len()).0);
+        all[index] = KnownName { name: KNOWN[index].0, len: text.len(), text: words(text), cases };
         index += 1;
     }
     all
@@ -161,20 +171,23 @@ impl Name {
     #[must_use]
     #[inline]
     pub fn of(name: &[u8]) -> Name {
-        if name.is_empty() {
+        if name.len() > LEN_MAX {
             return Name::Other;
         }
-        let index = TABLE[place(name)] as usize;
-        let Some((known, text)) = KNOWN.get(index) else { return Name::Other };
-        if text.len() != name.len() {
+        Name::of_words(words(name), name.len())
+    }
+
+    /// The same of a name of `len` bytes, at most 24, in words of which the first byte is the lowest, zero behind its end.
+    #[must_use]
+    #[inline(always)]
+    pub(crate) fn of_words([a, b, c]: [u64; 3], len: usize) -> Name {
+        let index = TABLE[place([a, b, c])] as usize;
+        let Some(KnownName { name, len: known_len, text, cases }) = WORDS.get(index) else {
             return Name::Other;
-        }
-        // Eight bytes at a time, with the case bit of letters left out: every head has some of these.
-        let ([a, b, c], (text, cases)) = (words(name), &WORDS[index]);
-        match ((a ^ text[0]) & !cases[0]) | ((b ^ text[1]) & !cases[1]) | ((c ^ text[2]) & !cases[2]) {
-            0 => *known,
-            _ => Name::Other,
-        }
+        };
+        // With the case bit of letters left out. The length too, because a zero may be a byte of the name.
+        let differs = ((a ^ text[0]) & !cases[0]) | ((b ^ text[1]) & !cases[1]) | ((c ^ text[2]) & !cases[2]);
+        if differs == 0 && *known_len == len { *name } else { Name::Other }
     }
 
     /// The usual spelling; empty for `Other`.
@@ -189,24 +202,14 @@ impl Name {
     /// Whether the field is hop-by-hop, so that it is never forwarded (RFC 9110 section 7.6.1).
     #[must_use]
     pub const fn is_hop_by_hop(self) -> bool {
-        matches!(
-            self,
-            Name::Connection
-                | Name::KeepAlive
-                | Name::ProxyConnection
-                | Name::Te
-                | Name::Trailer
-                | Name::TransferEncoding
-                | Name::Upgrade
-                | Name::Http2Settings
-        )
+        NameSet::HOP_BY_HOP.has(self)
     }
 
     /// Whether the field decides where a message ends or where it is routed. Such a field is never taken from a trailer section
     /// (RFC 9110 section 6.5.1) and never from a handler.
     #[must_use]
     pub const fn is_framing(self) -> bool {
-        self.is_hop_by_hop() || matches!(self, Name::ContentLength | Name::Host)
+        NameSet::FRAMING.has(self)
     }
 
     /// Whether the field is allowed in a trailer section: not if it changes how the message is processed (RFC 9110
@@ -234,6 +237,67 @@ impl Name {
     }
 }
 
+/// A set of known names, [`Name::Other`] among them: one bit for each.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct NameSet(u128);
+
+const _: () = assert!(KNOWN.len() < 128, "a set of names has a bit for each");
+
+impl NameSet {
+    /// [`Name::is_hop_by_hop`].
+    pub const HOP_BY_HOP: NameSet = NameSet::of(&[
+        Name::Connection,
+        Name::KeepAlive,
+        Name::ProxyConnection,
+        Name::Te,
+        Name::Trailer,
+        Name::TransferEncoding,
+        Name::Upgrade,
+        Name::Http2Settings,
+    ]);
+    /// [`Name::is_framing`].
+    pub const FRAMING: NameSet = NameSet::HOP_BY_HOP.with(Name::ContentLength).with(Name::Host);
+
+    /// The set of these.
+    #[must_use]
+    pub const fn of(names: &[Name]) -> NameSet {
+        let mut set = NameSet(0);
+        let mut at = 0;
+        while at < names.len() {
+            set = set.with(names[at]);
+            at += 1;
+        }
+        set
+    }
+
+    /// The set with this name in it.
+    #[must_use]
+    #[inline]
+    pub const fn with(self, name: Name) -> NameSet {
+        NameSet(self.0 | 1 << name as u32)
+    }
+
+    /// The names of either set.
+    #[must_use]
+    pub const fn or(self, other: NameSet) -> NameSet {
+        NameSet(self.0 | other.0)
+    }
+
+    /// Whether the name is in it.
+    #[must_use]
+    #[inline]
+    pub const fn has(self, name: Name) -> bool {
+        self.0 >> name as u32 & 1 != 0
+    }
+
+    /// Whether the sets have a name in common.
+    #[must_use]
+    #[inline]
+    pub const fn intersects(self, other: NameSet) -> bool {
+        self.0 & other.0 != 0
+    }
+}
+
 /// Whether a field is meant only for an application and the server in front of it: which file to send in place of the body,
 /// and where the files are (`X-Accel-…`, `X-Sendfile…`, `X-LIGHTTPD-send-…`). A client that received it would learn paths;
 /// an application that accepted it from a client could be made to send any file.
@@ -255,7 +319,9 @@ mod tests {
             assert_eq!(Name::of(text.to_uppercase().as_bytes()), name);
             assert_eq!(Name::of(text.to_lowercase().as_bytes()), name);
             assert_eq!(name.text(), text);
-            assert_eq!(Name::of(format!("{text}x").as_bytes()), Name::Other);
+            for longer in [format!("{text}x"), format!("{text}\0"), format!("{text}{}", "\0".repeat(24))] {
+                assert_eq!(Name::of(longer.as_bytes()), Name::Other);
+            }
             assert_eq!(Name::of(&text.as_bytes()[1..]), Name::Other);
             // A name with any other byte in any place is a different name, also if only the bit of case differs.
             for at in 0..text.len() {

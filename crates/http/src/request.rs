@@ -28,6 +28,8 @@ pub struct RequestHead {
     /// Length of the head in bytes, the blank line included.
     pub len: usize,
     cursor: Cursor,
+    /// Bytes have been parsed since the last reset.
+    touched: bool,
 }
 
 impl Deref for RequestHead {
@@ -46,12 +48,18 @@ impl RequestHead {
         *self = RequestHead { head: Head { fields, ..Head::default() }, ..RequestHead::default() };
     }
 
+    /// Whether nothing of a head has been parsed since the last [`RequestHead::reset`].
+    pub(crate) fn is_untouched(&self) -> bool {
+        !self.touched
+    }
+
     /// Continues to parse `buffer`, which begins with the head's first byte and has grown since the last call. True
     /// once the head is complete.
     ///
     /// # Errors
     /// Requests that RFC 9112 calls invalid, and those that it leaves open and attackers use: see the vectors.
     pub fn parse(&mut self, buffer: &[u8], limits: &Limits) -> Result<bool, Reject> {
+        self.touched = true;
         if self.cursor.at == 0 && !self.start_line(buffer, limits)? {
             return Ok(false);
         }

@@ -1,8 +1,9 @@
 //! Response heads (RFC 9112 section 4), as a client reads them.
 
+use crate::field_list::FieldList;
 use crate::framing::{Evidence, Framing, Length};
 use crate::head::Version;
-use crate::line::{self, Cursor, Field, Limits};
+use crate::line::{self, Cursor, Limits};
 use crate::method::Method;
 use crate::name::Name;
 use crate::reject::Reject;
@@ -21,7 +22,7 @@ pub struct ResponseHead {
     /// The version of the sender.
     pub version: Version,
     /// All fields, in order.
-    pub fields: Vec<Field>,
+    pub fields: FieldList,
     /// How the body ends, which depends on the method of the request.
     pub framing: Framing,
     /// The announced `Content-Length`, also where there is no body (HEAD, 304).
@@ -31,6 +32,8 @@ pub struct ResponseHead {
     /// Length of the head in bytes, the blank line included.
     pub len: usize,
     cursor: Cursor,
+    /// Bytes have been parsed since the last reset.
+    touched: bool,
 }
 
 impl Default for ResponseHead {
@@ -39,12 +42,13 @@ impl Default for ResponseHead {
             status: Status::OK,
             reason: Span::EMPTY,
             version: Version::Http11,
-            fields: Vec::new(),
+            fields: FieldList::default(),
             framing: Framing::None,
             length: None,
             keep_alive: false,
             len: 0,
             cursor: Cursor::default(),
+            touched: false,
         }
     }
 }
@@ -55,13 +59,12 @@ impl ResponseHead {
     #[must_use]
     pub fn of_stream(
         status: Status,
-        fields: Vec<Field>,
+        fields: FieldList,
         buffer: &[u8],
         method: Method,
         ended: bool,
     ) -> ResponseHead {
-        let length = fields.iter().find(|field| field.id == Name::ContentLength);
-        let length = length.and_then(|field| scan::decimal(field.value.of(buffer)));
+        let length = fields.value(buffer, Name::ContentLength).and_then(scan::decimal);
         let framing = match (ended, length) {
             _ if method == Method::Head || status.forbids_content() => Framing::None,
             (true, _) => Framing::None,
@@ -75,7 +78,7 @@ impl ResponseHead {
     /// The first field of that known name.
     #[must_use]
     pub fn field<'b>(&self, buffer: &'b [u8], id: Name) -> Option<&'b [u8]> {
-        self.fields.iter().find(|field| field.id == id).map(|field| field.value.of(buffer))
+        self.fields.value(buffer, id)
     }
 
     /// The size of the body in response to a request of that method; for HEAD, of the body that GET would get.
@@ -96,12 +99,18 @@ impl ResponseHead {
         *self = ResponseHead { fields, ..ResponseHead::default() };
     }
 
+    /// Whether nothing of a head has been parsed since the last [`ResponseHead::reset`].
+    pub(crate) fn is_untouched(&self) -> bool {
+        !self.touched
+    }
+
     /// Continues to parse `buffer`, which begins with the head's first byte and has grown since the last call; `method`
     /// is the request's. True once the head is complete.
     ///
     /// # Errors
     /// As for requests. For the client of the proxy each of them is 502, which `proxy` decides.
     pub fn parse(&mut self, buffer: &[u8], method: Method, limits: &Limits) -> Result<bool, Reject> {
+        self.touched = true;
         if self.cursor.at == 0 && !self.status_line(buffer, limits)? {
             return Ok(false);
         }

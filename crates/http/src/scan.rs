@@ -84,8 +84,17 @@ const CLASSES: [u8; 256] = {
     classes
 };
 
+#[inline(always)]
 fn run(bytes: &[u8], class: u8) -> usize {
-    bytes.iter().position(|&byte| CLASSES[byte as usize] & class == 0).unwrap_or(bytes.len())
+    let mut rest = bytes;
+    while let Some((chunk, after)) = rest.split_first_chunk::<4>() {
+        if chunk.iter().fold(class, |all, &byte| all & CLASSES[byte as usize]) == 0 {
+            break;
+        }
+        rest = after;
+    }
+    let fits = rest.iter().position(|&byte| CLASSES[byte as usize] & class == 0).unwrap_or(rest.len());
+    bytes.len() - rest.len() + fits
 }
 
 const ONES: u64 = 0x0101_0101_0101_0101;
@@ -111,6 +120,61 @@ fn run_of_words(bytes: &[u8], doubtful: impl Fn(u64) -> u64, fits: impl Fn(u8) -
             _ => return bytes.len() - rest.len(),
         }
     }
+}
+
+/// How many bytes there are before the first byte for which `marks` sets the high bit, in a word of eight, and `is_it`
+/// says the same of one. `marks` may be wrong about bytes behind the first that it marks.
+#[inline(always)]
+fn before(bytes: &[u8], marks: impl Fn(u64) -> u64, is_it: impl Fn(u8) -> bool) -> usize {
+    let mut rest = bytes;
+    while let Some((chunk, after)) = rest.split_first_chunk::<8>() {
+        let marked = marks(u64::from_le_bytes(*chunk));
+        if marked != 0 {
+            return bytes.len() - rest.len() + marked.trailing_zeros() as usize / 8;
+        }
+        rest = after;
+    }
+    let at = rest.iter().position(|&byte| is_it(byte)).unwrap_or(rest.len());
+    bytes.len() - rest.len() + at
+}
+
+/// The high bit of each byte that is a colon, up to the first; behind that other bytes may be marked.
+#[inline(always)]
+fn colons(word: u64) -> u64 {
+    // A zero byte marks itself, and by its borrow only bytes behind it.
+    let zero = word ^ (ONES * b':' as u64);
+    zero.wrapping_sub(ONES) & !zero & HIGHS
+}
+
+/// How many bytes there are before the first colon in a word, whose lowest byte is the first.
+#[inline(always)]
+pub(crate) fn colon_in(word: u64) -> Option<usize> {
+    let marked = colons(word);
+    (marked != 0).then(|| marked.trailing_zeros() as usize / 8)
+}
+
+/// The first `len` bytes of a word, fewer than eight; the others are zero.
+#[inline(always)]
+pub(crate) fn first_bytes(word: u64, len: usize) -> u64 {
+    word & ((1 << (8 * len)) - 1)
+}
+
+/// How many bytes there are before the first colon.
+#[inline(always)]
+pub(crate) fn before_colon(bytes: &[u8]) -> usize {
+    before(bytes, colons, |byte| byte == b':')
+}
+
+/// How many bytes there are before the first control byte, tabs among them.
+#[inline(always)]
+pub(crate) fn before_control(bytes: &[u8]) -> usize {
+    // Below 0x80, `byte - 0x20` has its high bit set where the byte is less than that; a borrow comes from such a byte, so
+    // it marks only bytes behind it. `byte ^ 0x7f` is zero for DEL alone.
+    let marks = |word: u64| {
+        let del = word ^ LOWS;
+        ((word.wrapping_sub(ONES * 0x20) & !word) | (del.wrapping_sub(ONES) & !del)) & HIGHS
+    };
+    before(bytes, marks, |byte| byte < 0x20 || byte == 0x7f)
 }
 
 /// How many bytes at the start of `bytes` are allowed in a token (RFC 9110 section 5.6.2).
@@ -266,6 +330,11 @@ mod tests {
     fn scans_agree_with_their_byte_by_byte_rules() {
         agree(value, is_value_byte, b"aaa\xffa\taaaaaaaaaaaaaa");
         agree(token, is_tchar, b"azAZ-az-azAZ0az_AZ-a");
+        agree(before_control, |byte| byte >= 0x20 && byte != 0x7f, b"aaa\xffa aaaaaaaaaaaaaa");
+        agree(before_control, |byte| byte >= 0x20 && byte != 0x7f, &[0x80; 20]);
+        agree(before_colon, |byte| byte != b':', b"aaa;a9azaa-aaaa\xba\x3baa");
+        agree(host, is_host_char, b"a.b-c.example.net09");
+        agree(target, |byte| byte > 0x20 && byte != 0x7f && byte != b'#', b"/a/b?c=d&e%20f/ghij");
         assert_eq!(value(&[0x80; 9]), 9);
         assert_eq!(token(&[0xe1; 9]), 0);
     }

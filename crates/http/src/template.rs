@@ -6,9 +6,10 @@ use std::net::SocketAddr;
 use std::ops::Range;
 
 use crate::encode::decimal;
+use crate::field_list::Field;
 use crate::head::Head;
 use crate::ids::RequestIds;
-use crate::line::Field;
+use crate::log_variable::LogVariable;
 use crate::name::Name;
 use crate::path::{EmptySegments, encode_beyond_ascii, encoded_path, strip_prefix};
 use crate::scan;
@@ -50,6 +51,8 @@ pub enum Variable {
     Field(String),
     /// `$cookie_NAME`: the first cookie of that name.
     Cookie(String),
+    /// `$status` and others: what is known of a request once it is over, for logs.
+    Log(LogVariable),
     /// `$tls_version` and others: properties of the client's TLS connection; empty without TLS.
     Tls(TlsVariable),
 }
@@ -84,7 +87,7 @@ pub trait TlsValues {
 }
 
 /// Variables by name. The last two are for every field and cookie.
-static NAMED: [(&str, Variable); 26] = [
+static NAMED: [(&str, Variable); 46] = [
     ("path", Variable::Path),
     ("rest", Variable::Rest),
     ("query", Variable::Query),
@@ -100,6 +103,26 @@ static NAMED: [(&str, Variable); 26] = [
     ("request_id", Variable::RequestId),
     ("trace_id", Variable::TraceId),
     ("span_id", Variable::SpanId),
+    ("time", Variable::Log(LogVariable::Time)),
+    ("time_local", Variable::Log(LogVariable::TimeLocal)),
+    ("proxy_addr", Variable::Log(LogVariable::ProxyAddr)),
+    ("target", Variable::Log(LogVariable::Target)),
+    ("version", Variable::Log(LogVariable::Version)),
+    ("referer", Variable::Log(LogVariable::Referer)),
+    ("user_agent", Variable::Log(LogVariable::UserAgent)),
+    ("status", Variable::Log(LogVariable::Status)),
+    ("body_bytes", Variable::Log(LogVariable::BodyBytes)),
+    ("request_bytes", Variable::Log(LogVariable::RequestBytes)),
+    ("duration_ms", Variable::Log(LogVariable::DurationMs)),
+    ("request_time", Variable::Log(LogVariable::RequestTime)),
+    ("first_byte_ms", Variable::Log(LogVariable::FirstByteMs)),
+    ("queue_ms", Variable::Log(LogVariable::QueueMs)),
+    ("connect_ms", Variable::Log(LogVariable::ConnectMs)),
+    ("upstream_ms", Variable::Log(LogVariable::UpstreamMs)),
+    ("attempts", Variable::Log(LogVariable::Attempts)),
+    ("cache", Variable::Log(LogVariable::Cache)),
+    ("reason", Variable::Log(LogVariable::Reason)),
+    ("fault", Variable::Log(LogVariable::Fault)),
     ("tls_version", Variable::Tls(TlsVariable::Version)),
     ("tls_cipher", Variable::Tls(TlsVariable::Cipher)),
     ("tls_server_name", Variable::Tls(TlsVariable::ServerName)),
@@ -136,13 +159,16 @@ impl Variable {
     pub fn kind(&self) -> &'static str {
         let is_same = |other: &Variable| match (other, self) {
             (Variable::Tls(other), Variable::Tls(this)) => other == this,
+            (Variable::Log(other), Variable::Log(this)) => other == this,
             _ => std::mem::discriminant(other) == std::mem::discriminant(self),
         };
         NAMED.iter().find(|(_, variable)| is_same(variable)).map(|(name, _)| *name).expect("each has a name")
     }
 
-    fn write(&self, out: &mut Vec<u8>, values: &Values<'_>) {
+    /// Appends its value for a request; nothing for what is known only once the request is over.
+    pub fn write(&self, out: &mut Vec<u8>, values: &Values<'_>) {
         match self {
+            Variable::Log(_) => {}
             Variable::Path => out.extend_from_slice(&values.path()),
             Variable::Rest => {
                 out.extend_from_slice(strip_prefix(&values.path(), values.prefix).unwrap_or_default());
@@ -241,7 +267,7 @@ impl<'x> Values<'x> {
     #[must_use]
     pub fn cookie(&self, name: &str) -> Option<&'x [u8]> {
         let bytes = self.bytes;
-        let cookies = self.head.fields.iter().filter(|field| field.id == Name::Cookie);
+        let cookies = self.head.fields.named(Name::Cookie);
         cookies.flat_map(|field| field.value.of(bytes).split(|&byte| byte == b';')).find_map(|pair| {
             let pair = scan::trim(pair);
             pair.strip_prefix(name.as_bytes())?.strip_prefix(b"=")

@@ -1,6 +1,6 @@
 //! A field section, as HPACK decodes it.
 
-use http::{Field, Limits, Name, Span, scan};
+use http::{Field, FieldList, Limits, Name, Span, scan};
 
 use crate::table::ENTRY_OVERHEAD_BYTES;
 
@@ -11,7 +11,7 @@ pub struct FieldBlock {
     /// The lines.
     pub bytes: Vec<u8>,
     /// The fields, in order.
-    pub fields: Vec<Field>,
+    pub fields: FieldList,
     /// What the section counts (RFC 9113 section 6.5.2): the bytes of names and values, and 32 for each field; fields
     /// that were left out at a limit count too.
     pub size: usize,

@@ -94,10 +94,10 @@ pub(crate) fn request(
     match host {
         // One of the pseudo-header fields gives its place.
         Some(host) => {
-            head.fields[count - 1] = host;
-            head.fields.drain(..count - 1);
+            head.fields.replace(count - 1, host);
+            head.fields.remove(..count - 1);
         }
-        None => drop(head.fields.drain(..count)),
+        None => head.fields.remove(..count),
     }
     if facts.cookies > 1 {
         join_cookies(head, &mut block.bytes);
@@ -239,7 +239,8 @@ fn join_cookies(head: &mut Head, bytes: &mut Vec<u8>) {
     let value = Span::new(value_start, bytes.len());
     bytes.extend_from_slice(b"\r\n");
     if let Some(place) = first {
-        head.fields[place] = Field { id: Name::Cookie, name: Span::new(start, start + 6), value };
+        let cookie = Field { id: Name::Cookie, name: Span::new(start, start + 6), value };
+        head.fields.replace(place, cookie);
     }
 }
 
@@ -320,7 +321,7 @@ pub(crate) fn response(block: &mut FieldBlock) -> Result<(Status, Option<u64>), 
         return Err(Malformed("101 in HTTP/2"));
     }
     let facts = Facts::read(&block.fields[1..], &block.bytes)?;
-    block.fields.remove(0);
+    block.fields.remove(..1);
     Ok((status, facts.length))
 }
 

@@ -1,45 +1,186 @@
 //! The access log: one line a request, collected on each core and written elsewhere.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
+use std::fmt::Write as _;
 
-use config::AccessLog;
-use http::Name;
+use config::{AccessLog, LogCondition, LogField, SHARE_ALL};
+use http::encode::decimal;
 use http::path::encode_beyond_ascii;
-use net::{Request, RequestRecord};
+use http::template::{TlsValues, Values};
+use http::{LogVariable, Name, TemplatePart, Variable};
+use net::{Peer, Request, RequestRecord};
 use time::format_description::well_known::Rfc3339;
 use time::{OffsetDateTime, PrimitiveDateTime};
 
+use crate::masks::Masks;
 use crate::sink::{Collector, LogSink};
 
 /// Lines collected before they are handed over without waiting for the next [`FLUSH_MS`].
 const BLOCK_BYTES: usize = 32 * 1024;
 /// How long a line is collected at most, in milliseconds.
 pub(crate) const FLUSH_MS: u64 = 80;
+/// What stands in place of a secret.
+const MASKED: &[u8] = b"***";
 
 /// One core's access log.
 pub(crate) struct Access {
-    format: AccessLog,
+    format: LineFormat,
+    only: LogCondition,
+    /// Where the choice of samples is, in millionths.
+    sampled: Cell<u32>,
+    masks: Masks,
     sink: LogSink,
     lines: RefCell<Vec<u8>>,
     collector: RefCell<Collector>,
     /// The time in the two formats, made once a second.
-    stamp: RefCell<(u64, String)>,
+    stamp: RefCell<(u64, String, String)>,
+    /// Room for the value of a variable, before it is escaped.
+    value: RefCell<Vec<u8>>,
+}
+
+/// How a line is written.
+enum LineFormat {
+    Combined,
+    Json(Vec<LineField>),
+    Logfmt(Vec<LineField>),
+    Template(Vec<TemplatePart>),
+}
+
+/// A field of a line.
+struct LineField {
+    /// What stands before the value: `"status":` or `status=`.
+    start: Box<[u8]>,
+    variable: Variable,
+    kind: ValueKind,
+}
+
+/// How a value stands in a line.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum ValueKind {
+    Text,
+    Number,
+    /// Milliseconds, written as whole nanoseconds.
+    Nanoseconds,
+}
+
+/// The fields of the Elastic Common Schema 8.11.
+const ECS: [(&str, Variable); 16] = [
+    ("@timestamp", Variable::Log(LogVariable::Time)),
+    ("client.ip", Variable::RemoteAddr),
+    ("client.port", Variable::ClientPort),
+    ("http.request.method", Variable::Method),
+    ("url.original", Variable::Log(LogVariable::Target)),
+    ("url.domain", Variable::Host),
+    ("http.version", Variable::Log(LogVariable::Version)),
+    ("http.request.body.bytes", Variable::Log(LogVariable::RequestBytes)),
+    ("http.response.status_code", Variable::Log(LogVariable::Status)),
+    ("http.response.body.bytes", Variable::Log(LogVariable::BodyBytes)),
+    ("event.duration", Variable::Log(LogVariable::DurationMs)),
+    ("http.request.id", Variable::RequestId),
+    ("trace.id", Variable::TraceId),
+    ("span.id", Variable::SpanId),
+    ("error.message", Variable::Log(LogVariable::Reason)),
+    ("user_agent.original", Variable::Log(LogVariable::UserAgent)),
+];
+/// What each of its lines has besides.
+const ECS_START: &[u8] = b"{\"ecs.version\":\"8.11.0\",\"event.dataset\":\"komainu.access\"";
+
+impl LineFormat {
+    fn new(log: &config::Log) -> LineFormat {
+        match &log.access {
+            AccessLog::Off | AccessLog::Combined => LineFormat::Combined,
+            AccessLog::Json => LineFormat::Json(log.fields.iter().map(LineField::json).collect()),
+            AccessLog::Ecs => {
+                let field = |(key, variable): (&str, Variable)| LineField::json(&(key.to_owned(), variable));
+                let mut fields: Vec<LineField> = ECS.into_iter().map(field).collect();
+                for field in &mut fields {
+                    match field.variable {
+                        Variable::Log(LogVariable::DurationMs) => field.kind = ValueKind::Nanoseconds,
+                        Variable::ClientPort => field.kind = ValueKind::Number,
+                        _ => {}
+                    }
+                }
+                if let Some(first) = fields.first_mut() {
+                    first.start = [ECS_START, b",\"@timestamp\":"].concat().into();
+                }
+                LineFormat::Json(fields)
+            }
+            AccessLog::Logfmt => LineFormat::Logfmt(log.fields.iter().map(LineField::logfmt).collect()),
+            AccessLog::Template(template) => LineFormat::Template(template.parts().to_vec()),
+        }
+    }
+}
+
+impl LineField {
+    fn new(start: String, variable: &Variable) -> LineField {
+        let is_number = match variable {
+            Variable::Log(variable) => variable.is_number(),
+            Variable::ClientPort => true,
+            _ => false,
+        };
+        let kind = if is_number { ValueKind::Number } else { ValueKind::Text };
+        LineField { start: start.into_bytes().into(), variable: variable.clone(), kind }
+    }
+
+    fn json((key, variable): &LogField) -> LineField {
+        let mut start = String::from(",\"");
+        let mut bytes = Vec::new();
+        json_escaped(&mut bytes, key.as_bytes());
+        start.push_str(&String::from_utf8_lossy(&bytes));
+        start.push_str("\":");
+        LineField::new(start, variable)
+    }
+
+    fn logfmt((key, variable): &LogField) -> LineField {
+        LineField::new(format!("{key}="), variable)
+    }
 }
 
 impl Access {
-    pub(crate) fn new(format: AccessLog, sink: LogSink) -> Access {
-        let collector = RefCell::new(sink.collector());
-        Access { format, sink, lines: RefCell::default(), collector, stamp: RefCell::default() }
+    pub(crate) fn new(log: &config::Log, sink: LogSink) -> Access {
+        Access {
+            format: LineFormat::new(log),
+            only: log.only.clone(),
+            sampled: Cell::new(0),
+            masks: Masks::new(&log.mask_query, &log.mask_headers),
+            collector: RefCell::new(sink.collector()),
+            sink,
+            lines: RefCell::default(),
+            stamp: RefCell::default(),
+            value: RefCell::default(),
+        }
+    }
+
+    /// Whether a request is to have a line.
+    fn admits(&self, record: &RequestRecord<'_>) -> bool {
+        let only = &self.only;
+        let is_slow = || only.slower_than.is_some_and(|min| u128::from(record.duration_us) > min.as_micros());
+        only.is_empty()
+            || only.status.iter().any(|status| status.is(record.status.code()))
+            || is_slow()
+            || only.sample.is_some_and(|share| self.samples(share))
+    }
+
+    /// Whether this is one of so many in a million, evenly spread: how many are logged is no matter of luck.
+    fn samples(&self, share: u32) -> bool {
+        let next = self.sampled.get() + share;
+        self.sampled.set(next % SHARE_ALL);
+        next >= SHARE_ALL
     }
 
     /// Adds the line of a request.
     pub(crate) fn log(&self, record: &RequestRecord<'_>) {
-        let mut lines = self.lines.borrow_mut();
-        match self.format {
-            AccessLog::Off => return,
-            AccessLog::Combined => combined(&mut lines, record, &self.stamp(record.unix_s)),
-            AccessLog::Json => json(&mut lines, record, &self.stamp(record.unix_s)),
+        if !self.admits(record) {
+            return;
         }
+        let mut lines = self.lines.borrow_mut();
+        match &self.format {
+            LineFormat::Combined => self.combined(&mut lines, record),
+            LineFormat::Json(fields) => self.json(&mut lines, fields, record),
+            LineFormat::Logfmt(fields) => self.logfmt(&mut lines, fields, record),
+            LineFormat::Template(parts) => self.template(&mut lines, parts, record),
+        }
+        lines.push(b'\n');
         if lines.len() >= BLOCK_BYTES {
             self.sink.write(std::mem::take(&mut lines));
         }
@@ -56,16 +197,197 @@ impl Access {
         self.collector.borrow_mut().handed_over();
     }
 
-    fn stamp(&self, unix_s: u64) -> String {
+    /// Apache's and nginx's combined format.
+    fn combined(&self, out: &mut Vec<u8>, record: &RequestRecord<'_>) {
+        self.escaped_value(out, &Variable::RemoteAddr, record);
+        out.extend_from_slice(b" - - [");
+        self.escaped_value(out, &Variable::Log(LogVariable::TimeLocal), record);
+        out.extend_from_slice(b"] \"");
+        match &record.request {
+            Some(request) => {
+                escaped(out, request.method_name());
+                out.push(b' ');
+                self.escaped_value(out, &Variable::Log(LogVariable::Target), record);
+                out.push(b' ');
+                out.extend_from_slice(request.version().text().as_bytes());
+            }
+            None => out.push(b'-'),
+        }
+        out.extend_from_slice(b"\" ");
+        decimal(out, record.status.code().into());
+        out.push(b' ');
+        decimal(out, record.body_bytes);
+        out.extend_from_slice(b" \"");
+        self.escaped_value(out, &Variable::Log(LogVariable::Referer), record);
+        out.extend_from_slice(b"\" \"");
+        self.escaped_value(out, &Variable::Log(LogVariable::UserAgent), record);
+        out.push(b'"');
+    }
+
+    fn template(&self, out: &mut Vec<u8>, parts: &[TemplatePart], record: &RequestRecord<'_>) {
+        for part in parts {
+            match part {
+                TemplatePart::Text(text) => out.extend_from_slice(text.as_bytes()),
+                TemplatePart::Variable(variable) => self.escaped_value(out, variable, record),
+            }
+        }
+    }
+
+    /// A value as templates have it: `-` where there is none.
+    fn escaped_value(&self, out: &mut Vec<u8>, variable: &Variable, record: &RequestRecord<'_>) {
+        let mut value = self.value.borrow_mut();
+        value.clear();
+        self.value(&mut value, variable, record);
+        match value.is_empty() {
+            true => out.push(b'-'),
+            false => escaped(out, &value),
+        }
+    }
+
+    fn json(&self, out: &mut Vec<u8>, fields: &[LineField], record: &RequestRecord<'_>) {
+        let start = out.len();
+        let mut value = self.value.borrow_mut();
+        for field in fields {
+            value.clear();
+            self.value(&mut value, &field.variable, record);
+            if value.is_empty() {
+                continue;
+            }
+            out.extend_from_slice(&field.start);
+            match field.kind {
+                ValueKind::Number => out.extend_from_slice(&value),
+                ValueKind::Nanoseconds => decimal(out, record.duration_us.saturating_mul(1_000)),
+                ValueKind::Text => {
+                    out.push(b'"');
+                    json_escaped(out, &value);
+                    out.push(b'"');
+                }
+            }
+        }
+        match out.get_mut(start) {
+            // The comma before the first field.
+            Some(first) => *first = b'{',
+            None => out.push(b'{'),
+        }
+        out.push(b'}');
+    }
+
+    fn logfmt(&self, out: &mut Vec<u8>, fields: &[LineField], record: &RequestRecord<'_>) {
+        let start = out.len();
+        let mut value = self.value.borrow_mut();
+        for field in fields {
+            value.clear();
+            self.value(&mut value, &field.variable, record);
+            if value.is_empty() {
+                continue;
+            }
+            if out.len() > start {
+                out.push(b' ');
+            }
+            out.extend_from_slice(&field.start);
+            let is_plain = |byte: &u8| byte.is_ascii_graphic() && !b"\"=\\".contains(byte);
+            match value.iter().all(is_plain) {
+                true => out.extend_from_slice(&value),
+                false => {
+                    out.push(b'"');
+                    json_escaped(out, &value);
+                    out.push(b'"');
+                }
+            }
+        }
+    }
+
+    /// Appends the value of a variable, as it is, but for what is masked.
+    fn value(&self, out: &mut Vec<u8>, variable: &Variable, record: &RequestRecord<'_>) {
+        match variable {
+            Variable::Log(variable) => return self.log_value(out, *variable, record),
+            // It is known of bytes too that were no request.
+            Variable::RemoteAddr => {
+                let mut text = LineText(out);
+                let _ = match record.client.address {
+                    Peer::Tcp(address) => write!(text, "{}", address.ip().to_canonical()),
+                    Peer::Unix => text.write_str("unix:"),
+                };
+                return;
+            }
+            Variable::Upstream => {
+                return out
+                    .extend_from_slice(record.notes.upstream.as_deref().unwrap_or_default().as_bytes());
+            }
+            _ => {}
+        }
+        let Some(request) = &record.request else { return };
+        let start = out.len();
+        variable.write(out, &values(request));
+        if out.len() > start && self.masks.hides(variable) {
+            out.truncate(start);
+            out.extend_from_slice(MASKED);
+        } else if matches!(variable, Variable::Uri | Variable::Query | Variable::Args) {
+            self.masks.mask(out, start, *variable != Variable::Args);
+        } else if matches!(variable, Variable::Field(name) if name == "referer") {
+            self.masks.mask(out, start, true);
+        }
+    }
+
+    fn log_value(&self, out: &mut Vec<u8>, variable: LogVariable, record: &RequestRecord<'_>) {
+        let (notes, start) = (record.notes, out.len());
+        let field =
+            |name| record.request.as_ref().and_then(|request| request.field(name)).unwrap_or_default();
+        match variable {
+            LogVariable::Time => self.stamped(record.unix_s, |_, rfc| out.extend_from_slice(rfc.as_bytes())),
+            LogVariable::TimeLocal => {
+                self.stamped(record.unix_s, |local, _| out.extend_from_slice(local.as_bytes()));
+            }
+            LogVariable::ProxyAddr => {
+                if record.client.vouched.is_some() {
+                    let _ = write!(LineText(out), "{}", record.peer);
+                }
+            }
+            LogVariable::Target => {
+                if let Some(request) = &record.request {
+                    out.extend_from_slice(&encode_beyond_ascii(request.target()));
+                    self.masks.mask(out, start, true);
+                }
+            }
+            LogVariable::Version => {
+                let text = record.request.as_ref().map_or("", |request| request.version().text());
+                out.extend_from_slice(text.as_bytes());
+            }
+            LogVariable::Referer => {
+                out.extend_from_slice(field(Name::Referer));
+                self.masks.mask(out, start, true);
+            }
+            LogVariable::UserAgent => out.extend_from_slice(field(Name::UserAgent)),
+            LogVariable::Status => decimal(out, record.status.code().into()),
+            LogVariable::BodyBytes => decimal(out, record.body_bytes),
+            LogVariable::RequestBytes => decimal(out, record.request_bytes),
+            LogVariable::DurationMs => thousandths(out, record.duration_us),
+            LogVariable::RequestTime => thousandths(out, record.duration_us / 1_000),
+            LogVariable::FirstByteMs => thousandths(out, record.first_byte_us),
+            LogVariable::QueueMs => notes.queue_us.iter().for_each(|us| thousandths(out, *us)),
+            LogVariable::ConnectMs => notes.connect_us.iter().for_each(|us| thousandths(out, *us)),
+            LogVariable::UpstreamMs => notes.upstream_us.iter().for_each(|us| thousandths(out, *us)),
+            LogVariable::Attempts if notes.attempts == 0 => {}
+            LogVariable::Attempts => decimal(out, notes.attempts.into()),
+            LogVariable::Cache => {
+                out.extend_from_slice(notes.cache.map_or("", |outcome| outcome.text()).as_bytes());
+            }
+            LogVariable::Reason => out.extend_from_slice(notes.refusal.unwrap_or_default().as_bytes()),
+            LogVariable::Fault => {
+                if let Some(fault) = record.fault {
+                    let _ = write!(LineText(out), "{fault}");
+                }
+            }
+        }
+    }
+
+    /// The time in the combined format and in that of RFC 3339.
+    fn stamped(&self, unix_s: u64, see: impl FnOnce(&str, &str)) {
         let mut stamp = self.stamp.borrow_mut();
         if stamp.0 != unix_s || stamp.1.is_empty() {
-            let text = match self.format {
-                AccessLog::Json => rfc3339(unix_s),
-                _ => combined_time(unix_s),
-            };
-            *stamp = (unix_s, text);
+            *stamp = (unix_s, combined_time(unix_s), rfc3339(unix_s));
         }
-        stamp.1.clone()
+        see(&stamp.1, &stamp.2);
     }
 }
 
@@ -75,70 +397,67 @@ impl Drop for Access {
     }
 }
 
-/// Apache's and nginx's combined format.
-fn combined(out: &mut Vec<u8>, record: &RequestRecord<'_>, time: &str) {
-    out.extend_from_slice(format!("{} - - [{time}] \"", record.client.address).as_bytes());
-    match &record.request {
-        Some(request) => {
-            escaped(out, request.method_name());
-            out.push(b' ');
-            escaped(out, request.target());
-            out.push(b' ');
-            out.extend_from_slice(request.version().text().as_bytes());
-        }
-        None => out.push(b'-'),
+/// Bytes that text is written to; that does not fail.
+struct LineText<'o>(&'o mut Vec<u8>);
+
+impl std::fmt::Write for LineText<'_> {
+    fn write_str(&mut self, text: &str) -> std::fmt::Result {
+        self.0.extend_from_slice(text.as_bytes());
+        Ok(())
     }
-    out.extend_from_slice(format!("\" {} {} \"", record.status.code(), record.body_bytes).as_bytes());
-    quoted_field(out, record.request.as_ref(), Name::Referer);
-    out.extend_from_slice(b"\" \"");
-    quoted_field(out, record.request.as_ref(), Name::UserAgent);
-    out.extend_from_slice(b"\"\n");
 }
 
-fn quoted_field(out: &mut Vec<u8>, request: Option<&Request<'_>>, name: Name) {
-    match request.and_then(|request| request.field(name)) {
-        Some(value) => escaped(out, value),
-        None => out.push(b'-'),
+/// What the variables of requests stand for.
+pub(crate) fn values<'x>(request: &Request<'x>) -> Values<'x> {
+    let ((head, bytes), client) = (request.head(), request.client());
+    let address = match client.address {
+        Peer::Tcp(address) => Some(address),
+        Peer::Unix => None,
+    };
+    Values {
+        head,
+        bytes,
+        empty_segments: request.empty_segments(),
+        client: address,
+        is_secure: client.secure,
+        tls: request.tls().map(|session| session as &dyn TlsValues),
+        ids: request.ids(),
+        prefix: b"",
+        upstream: "",
     }
+}
+
+/// A number of thousandths with its three decimals: `1500` is `1.500`.
+fn thousandths(out: &mut Vec<u8>, number: u64) {
+    decimal(out, number / 1_000);
+    let rest = (number % 1_000) as u16;
+    let digit = |of: u16| b'0' + (rest / of % 10) as u8;
+    out.extend_from_slice(&[b'.', digit(100), digit(10), digit(1)]);
 }
 
 /// Bytes that would end the quotes or the line, or steer a terminal, as `\xHH`; and all beyond ASCII, as nginx has it.
 fn escaped(out: &mut Vec<u8>, bytes: &[u8]) {
     for &byte in bytes {
         match byte {
-            b'"' | b'\\' | 0..=0x1f | 0x7f.. => out.extend_from_slice(format!("\\x{byte:02X}").as_bytes()),
+            b'"' | b'\\' | 0..=0x1f | 0x7f.. => _ = write!(LineText(out), "\\x{byte:02X}"),
             _ => out.push(byte),
         }
     }
 }
 
-fn json(out: &mut Vec<u8>, record: &RequestRecord<'_>, time: &str) {
-    let text = |bytes: &[u8]| serde_json::Value::from(String::from_utf8_lossy(bytes));
-    let mut line = serde_json::Map::new();
-    line.insert("time".into(), time.into());
-    line.insert("remote_addr".into(), record.client.address.to_string().into());
-    if record.client.vouched.is_some() {
-        line.insert("proxy_addr".into(), record.peer.to_string().into());
+/// The same for JSON, which is UTF-8: bytes that are not become U+FFFD, and control characters, those beyond ASCII too, `\uHHHH`.
+fn json_escaped(out: &mut Vec<u8>, bytes: &[u8]) {
+    let is_plain = |byte: &u8| matches!(byte, 0x20..=0x7e) && !b"\"\\".contains(byte);
+    if bytes.iter().all(is_plain) {
+        return out.extend_from_slice(bytes);
     }
-    if let Some(request) = &record.request {
-        line.insert("method".into(), text(request.method_name()));
-        line.insert("host".into(), text(request.authority()));
-        line.insert("target".into(), text(&encode_beyond_ascii(request.target())));
-        line.insert("version".into(), request.version().text().into());
-        for (key, name) in [("referer", Name::Referer), ("user_agent", Name::UserAgent)] {
-            if let Some(value) = request.field(name) {
-                line.insert(key.into(), text(value));
-            }
+    for char in String::from_utf8_lossy(bytes).chars() {
+        match char {
+            '"' | '\\' => out.extend_from_slice(&[b'\\', char as u8]),
+            _ if char.is_control() => _ = write!(LineText(out), "\\u{:04x}", u32::from(char)),
+            _ => out.extend_from_slice(char.encode_utf8(&mut [0; 4]).as_bytes()),
         }
     }
-    line.insert("status".into(), record.status.code().into());
-    line.insert("body_bytes".into(), record.body_bytes.into());
-    line.insert("duration_ms".into(), (record.duration_us / 1_000).into());
-    if let Some(fault) = record.fault {
-        line.insert("fault".into(), fault.to_string().into());
-    }
-    out.extend_from_slice(serde_json::Value::Object(line).to_string().as_bytes());
-    out.push(b'\n');
 }
 
 /// `2026-11-21T09:00:00Z`: the time, so many seconds after 1970, as RFC 3339 writes it.
@@ -186,5 +505,20 @@ mod tests {
         out.clear();
         escaped(&mut out, "\u{9b}31m".as_bytes());
         assert_eq!(out, b"\\xC2\\x9B31m");
+        out.clear();
+        json_escaped(&mut out, "a\"b\\\u{1b}\n\u{9b}\u{e9}".as_bytes());
+        assert_eq!(String::from_utf8_lossy(&out), "a\\\"b\\\\\\u001b\\u000a\\u009b\u{e9}");
+        out.clear();
+        json_escaped(&mut out, b"\xff");
+        assert_eq!(out, "\u{fffd}".as_bytes());
+    }
+
+    #[test]
+    fn thousandths_have_three_decimals() {
+        for (number, want) in [(0, "0.000"), (7, "0.007"), (1_050, "1.050"), (12_345_678, "12345.678")] {
+            let mut out = Vec::new();
+            thousandths(&mut out, number);
+            assert_eq!(String::from_utf8(out).unwrap(), want);
+        }
     }
 }

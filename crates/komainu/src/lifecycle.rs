@@ -74,7 +74,7 @@ impl Logs {
             },
             _ => LogTarget::from(sink),
         };
-        let access = match config.log.access {
+        let access = match &config.log.access {
             AccessLog::Off => None,
             _ => Some(open(target(0, &config.log.file))?),
         };

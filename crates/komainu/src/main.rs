@@ -8,6 +8,7 @@ mod measure;
 mod env_file;
 mod cli;
 mod sink;
+mod masks;
 mod access;
 mod burst;
 mod notice;

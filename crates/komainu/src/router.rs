@@ -10,7 +10,7 @@ use config::matcher::{self, Routes};
 use control::HttpChallenges;
 use files::{FileOutcome, Files};
 use http::path::{encode_beyond_ascii, has_encoded_slash};
-use http::template::{TlsValues, Values};
+use http::template::Values;
 use http::{EmptySegments, Fields, Method, Name, Reject, Status, Template, Variable};
 use net::{
     Compression, ErrorPages, Exchange, Fault, FieldEdits, HandshakeFailure, Peer, Request, RequestRecord,
@@ -18,7 +18,7 @@ use net::{
 };
 use proxy::Proxy;
 
-use crate::access::Access;
+use crate::access::{self, Access};
 use crate::auth::{self, SharedAuth};
 use crate::cached::{CachedHandler, RouteCache};
 use crate::clients::TrustedProxies;
@@ -293,7 +293,7 @@ impl Router {
             let wanted = matcher::RouteRequest {
                 host: request.authority(),
                 method: request.method_name(),
-                path: &path.decoded,
+                path: path.bytes(&request),
                 query: request.query().unwrap_or_default(),
             };
             let header = |name: &str| {
@@ -325,18 +325,31 @@ impl Router {
 const MISDIRECTED: Status = Status::of(421).expect("three digits");
 
 /// The path of a request.
-#[derive(Default)]
+#[derive(Clone, Default)]
 struct Path {
-    decoded: Vec<u8>,
+    /// It decoded; `None` where that changes nothing, so that nothing needs to be copied.
+    decoded: Option<Vec<u8>>,
     has_encoded_slash: bool,
 }
 
 impl Path {
     fn of(request: &Request<'_>) -> Result<Path, Reject> {
         Ok(match request.normal_path()? {
-            Cow::Borrowed(path) => Path { decoded: path.to_vec(), has_encoded_slash: false },
-            Cow::Owned(decoded) => Path { decoded, has_encoded_slash: has_encoded_slash(request.path()) },
+            Cow::Borrowed(_) => Path::default(),
+            Cow::Owned(decoded) => {
+                Path { decoded: Some(decoded), has_encoded_slash: has_encoded_slash(request.path()) }
+            }
         })
+    }
+
+    /// It decoded, for as long as the request may be looked at.
+    fn bytes<'p>(&'p self, request: &Request<'p>) -> &'p [u8] {
+        self.decoded.as_deref().unwrap_or_else(|| request.path())
+    }
+
+    /// It decoded, for a handler that needs it while it changes the exchange.
+    fn kept(&self, exchange: &Exchange<'_>) -> Vec<u8> {
+        self.bytes(&exchange.request()).to_vec()
     }
 }
 
@@ -399,7 +412,7 @@ async fn serve_route(route: &Rc<Route>, exchange: &mut Exchange<'_>, path: &Path
     let (Handler::Files(files), Some(otherwise)) = (handler, otherwise) else {
         return serve_cached(handler, route, exchange, path).await;
     };
-    match files.serve(exchange, route.strip.below(&path.decoded)).await? {
+    match files.serve(exchange, route.strip.below(&path.kept(exchange))).await? {
         FileOutcome::Done => Ok(()),
         FileOutcome::Declined(_) => serve_cached(otherwise, route, exchange, path).await,
     }
@@ -414,10 +427,10 @@ async fn serve_cached(
 ) -> Result<(), Fault> {
     let Some(cache) = route.cache.as_ref().filter(|_| matches!(handler, Handler::Proxy(_) | Handler::App(_)))
     else {
-        return serve_handler(handler, route, exchange, &path.decoded).await;
+        return serve_handler(handler, route, exchange, path).await;
     };
     let is_fallback = !std::ptr::eq(handler, &raw const route.handler);
-    let origin = || RouteHandler { route: route.clone(), is_fallback, path: path.decoded.clone() };
+    let origin = || RouteHandler { route: route.clone(), is_fallback, path: path.clone() };
     cache.serve(exchange, origin, rate::of_misses(route.rates.as_ref())).await
 }
 
@@ -425,7 +438,7 @@ async fn serve_cached(
 struct RouteHandler {
     route: Rc<Route>,
     is_fallback: bool,
-    path: Vec<u8>,
+    path: Path,
 }
 
 impl CachedHandler for RouteHandler {
@@ -445,15 +458,17 @@ async fn serve_handler(
     handler: &Handler,
     route: &Route,
     exchange: &mut Exchange<'_>,
-    path: &[u8],
+    path: &Path,
 ) -> Result<(), Fault> {
     match handler {
-        Handler::Files(files) => match files.serve(exchange, route.strip.below(path)).await? {
-            FileOutcome::Done => Ok(()),
-            FileOutcome::Declined(reason) => exchange.refuse(Status::NOT_FOUND, reason).await,
-        },
+        Handler::Files(files) => {
+            match files.serve(exchange, route.strip.below(&path.kept(exchange))).await? {
+                FileOutcome::Done => Ok(()),
+                FileOutcome::Declined(reason) => exchange.refuse(Status::NOT_FOUND, reason).await,
+            }
+        }
         Handler::Proxy(proxy) => proxy.serve(exchange).await,
-        Handler::App(app) => app.serve(exchange, path).await,
+        Handler::App(app) => app.serve(exchange, &path.kept(exchange)).await,
         Handler::Redirect { to, status } => {
             let mut location = Vec::new();
             to.write(&mut location, &values(exchange, &route.prefix));
@@ -492,25 +507,7 @@ fn why(status: Status) -> &'static str {
 }
 
 fn values<'x>(exchange: &'x Exchange<'_>, prefix: &'x [u8]) -> Values<'x> {
-    let request = exchange.request();
-    let ((head, bytes), client) = (request.head(), request.client());
-    let address = match client.address {
-        Peer::Tcp(address) => Some(address),
-        Peer::Unix => None,
-    };
-    let empty_segments = request.empty_segments();
-    let tls = request.tls().map(|session| session as &dyn TlsValues);
-    Values {
-        head,
-        bytes,
-        empty_segments,
-        client: address,
-        is_secure: client.secure,
-        tls,
-        ids: request.ids(),
-        prefix,
-        upstream: "",
-    }
+    Values { prefix, ..access::values(&exchange.request()) }
 }
 
 /// One core's router, behind the pointer that its log flusher shares.

@@ -348,7 +348,7 @@ pub(crate) fn files(config: &config::Config) -> [Option<PathBuf>; 2] {
         config::Sink::File(path) => Some(path.clone()),
         _ => None,
     };
-    let access = match config.log.access {
+    let access = match &config.log.access {
         config::AccessLog::Off => None,
         _ => file(&config.log.file),
     };

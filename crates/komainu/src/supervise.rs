@@ -355,7 +355,7 @@ fn router(core: &net::Core, index: usize, current: &Arc<Current>, logs: &Logs) -
     let core_context =
         CoreContext { core, handles: &handles, notices: &logs.notices, groups: &groups, metrics: &metrics };
     let table = Rc::new(assemble::table(&plan, Some(core_context), current.cores)?);
-    let access = logs.access.clone().map(|sink| Access::new(plan.config.log.access, sink));
+    let access = logs.access.clone().map(|sink| Access::new(&plan.config.log, sink));
     let router = Rc::new(Router::new(
         table,
         renewer(core.clone(), handles, groups, current.clone(), (logs.notices.clone(), metrics.clone())),

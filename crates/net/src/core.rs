@@ -93,7 +93,8 @@ struct CoreState {
     free_tasks: RefCell<Vec<u32>>,
     /// Number of tasks with a future; parked tasks do not count.
     running: Cell<usize>,
-    wakers: RefCell<Vec<Waker>>,
+    /// By task; `None` while it is lent to the poll of its task.
+    wakers: RefCell<Vec<Option<Waker>>>,
     ready: RefCell<VecDeque<u32>>,
     /// Tasks that wait for a turn in which to work long, and how many have had theirs so far.
     long: RefCell<VecDeque<u32>>,
@@ -262,7 +263,7 @@ impl Core {
         let index = u32::try_from(tasks.len()).expect("fewer tasks than descriptors");
         tasks.push(task);
         let waker = SlotWaker { remote: self.0.remote.clone(), task: index };
-        self.0.wakers.borrow_mut().push(Waker::from(Arc::new(waker)));
+        self.0.wakers.borrow_mut().push(Some(Waker::from(Arc::new(waker))));
         index
     }
 
@@ -344,28 +345,40 @@ impl Core {
 
     /// Sets readiness and wakes the task that waits for it.
     pub(crate) fn deliver(&self, token: u64, ready: u8) {
-        let Some(source) = self.source(token) else { return };
+        let sources = self.0.sources.borrow();
+        let Some(SourceSlot { source: Some(source), .. }) = sources.get(token as u32 as usize) else {
+            return;
+        };
+        if source.token != token {
+            return;
+        }
         source.ready.set(source.ready.get() | ready);
+        let waiters = (source.reader.get(), source.writer.get());
+        drop(sources);
         let reads = ready & (READ | HALF_CLOSED | GONE) != 0;
-        self.run_waiters(&source, reads, ready & (WRITE | GONE) != 0);
+        self.run_waiters(token, waiters, reads, ready & (WRITE | GONE) != 0);
     }
 
     /// Runs the task that waits to read, the one that waits to write, or the one that waits for both.
-    fn run_waiters(&self, source: &Source, reads: bool, writes: bool) {
-        let (reader, writer) = (source.reader.get(), source.writer.get());
+    #[inline]
+    fn run_waiters(&self, token: u64, (reader, writer): (u32, u32), reads: bool, writes: bool) {
         if reads {
-            self.run_waiter(source, reader, false);
+            self.run_waiter(token, reader, false);
         }
         if writes && (writer == FOREIGN || !(reads && writer == reader)) {
-            self.run_waiter(source, writer, true);
+            self.run_waiter(token, writer, true);
         }
     }
 
-    fn run_waiter(&self, source: &Source, task: u32, writes: bool) {
+    fn run_waiter(&self, token: u64, task: u32, writes: bool) {
         if task != FOREIGN {
-            return self.run(task);
+            // Most sources that can be written have no task that waits for it.
+            if task != NO_TASK {
+                self.run(task);
+            }
+            return;
         }
-        let waker = self.0.foreign.borrow_mut().remove(&(source.token, writes));
+        let waker = self.0.foreign.borrow_mut().remove(&(token, writes));
         if let Some(waker) = waker {
             waker.wake();
         }
@@ -442,12 +455,13 @@ impl Core {
     fn run(&self, task: u32) {
         let Some(mut future) = self.take_future(task) else { return };
         // Taken out and put back, because a clone would cost two atomic operations at each poll.
-        let waker = std::mem::replace(&mut self.0.wakers.borrow_mut()[task as usize], Waker::noop().clone());
+        let waker = self.0.wakers.borrow_mut()[task as usize].take();
+        let waker = waker.expect("a task that is not being polled has its waker");
         let outer = (self.0.current.replace(task), self.0.own_waker.replace(waker.data()));
         let polled = catch_unwind(AssertUnwindSafe(|| future.poll(&mut Context::from_waker(&waker))));
         self.0.current.set(outer.0);
         self.0.own_waker.set(outer.1);
-        self.0.wakers.borrow_mut()[task as usize] = waker;
+        self.0.wakers.borrow_mut()[task as usize] = Some(waker);
         let next = match polled {
             Ok(Poll::Pending) => Task::Future(future),
             Ok(Poll::Ready(Some(parked))) => Task::Idle(parked),
@@ -498,7 +512,7 @@ impl Core {
     pub(crate) fn nudge(&self, source: &Source) {
         source.ready.set(source.ready.get() | READ);
         match source.reader.get() {
-            FOREIGN => self.run_waiter(source, FOREIGN, false),
+            FOREIGN => self.run_waiter(source.token, FOREIGN, false),
             task => self.wake(task),
         }
     }

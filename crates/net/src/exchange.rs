@@ -140,7 +140,8 @@ impl<'x> Request<'x> {
     /// The time that the client gives a gRPC call, in milliseconds; `None` where it says nothing, and for other requests.
     #[must_use]
     pub fn grpc_timeout_ms(&self) -> Option<u64> {
-        if !self.is_grpc_call() {
+        // Its name has no number of its own.
+        if !self.head.fields.has(Name::Other) || !self.is_grpc_call() {
             return None;
         }
         let mut fields = self.fields().filter(|(id, _, _)| *id == Name::Other);

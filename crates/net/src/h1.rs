@@ -323,15 +323,15 @@ async fn burst<S: Service>(engine: Rc<Engine<S>>, mut conn: Conn) -> Option<Box<
 /// Waits a moment for the next request of a connection that is between two, with its future and without buffers. False where
 /// none came, or where the connection is to wait parked.
 async fn linger(conn: &mut Conn) -> bool {
-    let context = conn.permit.context().clone();
+    let context = conn.permit.context();
     let is_between = conn.head_since_ms == u64::MAX && conn.served > 0;
     let may_stay = !context.draining.get() && !context.connection_limit.crowded();
     if !is_between || !may_stay || context.core.running() > LINGERING_MAX {
         return false;
     }
+    let until_ms = conn.after_ms(LINGER_MS.min(context.timeouts.idle_ms));
     conn.work.release();
     conn.permit.hold(0);
-    let until_ms = conn.after_ms(LINGER_MS.min(context.timeouts.idle_ms));
     let has_come = conn.link.readable(until_ms).await.is_ok();
     conn.work.hold();
     conn.weigh();
@@ -377,7 +377,9 @@ enum ReadOutcome {
 /// Reads more of a head, after everything answered so far has been sent.
 async fn more(conn: &mut Conn) -> Result<ReadOutcome, Fault> {
     // A client that takes no answers gets none about that either.
-    conn.flush().await.map_err(|_| Fault::Gone)?;
+    if !conn.flush_now().map_err(|_| Fault::Gone)? {
+        conn.flush().await.map_err(|_| Fault::Gone)?;
+    }
     loop {
         match conn.fill_head()? {
             Some(true) => return Ok(ReadOutcome::Bytes),
@@ -437,7 +439,8 @@ async fn serve<S: Service>(engine: &Rc<Engine<S>>, conn: &mut Conn) -> Option<()
         return None;
     }
     conn.served = conn.served.saturating_add(1);
-    if conn.keep_alive && !conn.discard_body().await.unwrap_or(false) {
+    let is_read = conn.work.machine.body_ended();
+    if conn.keep_alive && !is_read && !conn.discard_body().await.unwrap_or(false) {
         conn.keep_alive = false;
     }
     if conn.keep_alive {

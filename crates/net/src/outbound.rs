@@ -42,6 +42,15 @@ impl Conn {
         Ok(())
     }
 
+    /// Writes what the client takes now; true where nothing is left. What is sent counts as moved by the next
+    /// [`Conn::moved`].
+    pub(crate) fn flush_now(&mut self) -> Result<bool, Fault> {
+        let backlog = self.backlog();
+        let flushed = self.try_flush()?;
+        self.moved_bytes += backlog.saturating_sub(self.backlog());
+        Ok(flushed)
+    }
+
     /// Writes what was collected, then `bytes`. With `more`, the kernel holds a last partial packet back.
     /// Dropped half-way, it has forgotten how much of `bytes` went out, but not of what was collected.
     async fn write_out(&mut self, bytes: &[u8], more: bool) -> Result<(), Fault> {

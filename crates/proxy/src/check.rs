@@ -10,7 +10,7 @@ use crate::options::{GroupOptions, HealthCheck, Probe};
 use crate::shared::Upstream;
 use crate::upstream_connection::UpstreamConnection;
 use crate::upstream_request::{RequestBounds, UpstreamRequest};
-use crate::upstream_side::UpstreamSide;
+use crate::upstream_side::{Http1Side, UpstreamSide};
 
 /// The most bytes of a response head that a check reads.
 const HEAD_BYTES: usize = 4096;
@@ -52,7 +52,7 @@ pub(crate) async fn probe(
                 )
                 .as_bytes(),
             );
-            UpstreamSide::http1(connection, false)
+            UpstreamSide::H1(Http1Side::new(connection, false))
         }
     };
     let mut request = UpstreamRequest::new(side, Method::Get, bounds);

@@ -109,6 +109,13 @@ impl Balancer {
         mix(self.dice.get())
     }
 
+    /// The server of a group that has nothing to choose, if it is in service.
+    #[inline]
+    pub(crate) fn alone<'s>(&self, shared: &'s GroupShared, core: &'s Core) -> Option<Selection<'s>> {
+        let serves = shared.alone && shared.standing(0, core.now_ms()) != ServerState::Down;
+        serves.then(|| Selection { shared, core, server: 0, probes: Cell::new(false), cookie: None })
+    }
+
     /// Chooses a server and counts the request on it. If all servers are at their limits, waits up to `queue_ms` in the
     /// queue. Servers `tried` before come last.
     pub(crate) async fn choose<'s>(
@@ -122,12 +129,8 @@ impl Balancer {
         let now_ms = core.now_ms();
         let ticket =
             |server, probes, cookie| Selection { shared, core, server, probes: Cell::new(probes), cookie };
-        if shared.count() == 1 && !shared.counted && !matches!(shared.options.balance, Balance::Sticky { .. })
-        {
-            return match shared.standing(0, now_ms) {
-                ServerState::Down => Err(SelectError::NoServer(NONE)),
-                _ => Ok(ticket(0, false, None)),
-            };
+        if shared.alone {
+            return self.alone(shared, core).ok_or(SelectError::NoServer(NONE));
         }
         if let Some(server) = self.probe(shared, now_ms, tried) {
             if !shared.counted || shared.gate.enter(server) {

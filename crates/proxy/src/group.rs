@@ -200,6 +200,17 @@ impl GroupState {
         UpstreamInUse { _in_use: self.pools[server].use_one(), counters }
     }
 
+    /// A kept connection to a server, if there is one.
+    #[inline]
+    pub(crate) fn take_kept(&self, requester: &impl Requester, server: usize) -> Option<UpstreamConnection> {
+        if !self.shared.options.keeps_connections() {
+            return None;
+        }
+        let certain = !requester.method().is_idempotent();
+        let (link, rested) = self.pools[server].take(certain, |rested| self.fits(server, rested))?;
+        Some(rested.take_up(link, HeldBuffers::take(&self.buffers)))
+    }
+
     /// A connection to a server: a kept one, or, if `is_new`, one made now, open before `deadline_ms`. What is
     /// returned beside it is to run until the response begins.
     pub(crate) async fn connect(
@@ -211,12 +222,8 @@ impl GroupState {
     ) -> Result<(UpstreamConnection, Beside<'_>), AttemptFailure> {
         let (options, upstream) = (&self.shared.options, &self.shared.servers[server]);
         let pool = &self.pools[server];
-        let certain = !requester.method().is_idempotent();
-        if !is_new
-            && options.keeps_connections()
-            && let Some((link, rested)) = pool.take(certain, |rested| self.fits(server, rested))
-        {
-            return Ok((rested.take_up(link, HeldBuffers::take(&self.buffers)), RefCell::new(None)));
+        if !is_new && let Some(connection) = self.take_kept(requester, server) {
+            return Ok((connection, RefCell::new(None)));
         }
         let mut preface = Vec::new();
         if let Some(version) = options.proxy_protocol {

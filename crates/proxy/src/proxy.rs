@@ -101,10 +101,16 @@ impl Proxy {
         if let Some(ms) = x.request().grpc_timeout_ms() {
             attempts.deadline_ms = attempts.deadline_ms.min(self.group.core.now_ms().saturating_add(ms));
         }
-        self.read_ahead(x, &mut attempts).await?;
+        if x.request().body() != BodySize::None {
+            self.read_ahead(x, &mut attempts).await?;
+        }
         loop {
             let since_us = self.group.core.now_us();
-            let selected = self.select(x, &mut attempts).await;
+            let alone = self.group.balancer.alone(&self.group.shared, &self.group.core);
+            let selected = match alone.filter(|_| attempts.same.is_none()) {
+                Some(selection) => Ok((selection, false)),
+                None => self.select(x, &mut attempts).await,
+            };
             let queue_us = self.group.core.now_us() - since_us;
             let notes = x.notes();
             notes.queue_us = Some(notes.queue_us.unwrap_or(0) + queue_us);
@@ -186,6 +192,9 @@ impl Proxy {
 
     /// How much of the request's body is worth keeping: nothing, where it could not be sent again anyway.
     fn kept_bytes_max(&self, x: &Exchange<'_>) -> usize {
+        if x.request().body() == BodySize::None {
+            return 0;
+        }
         // A stream may be refused before anything was done, and then any request may be sent again.
         let may_be_refused = self.group.shared.options.servers.iter().any(|server| server.http2);
         if self.may_repeat(x) || may_be_refused { self.rules.options.retry.body_bytes_max } else { 0 }
@@ -224,8 +233,11 @@ impl Proxy {
         let _in_use = group.use_one(server);
         let waits = x.awaits_continue()?;
         let since_us = group.core.now_us();
-        let reached = self.reach(x, waits, server, is_new, self.connect_by_ms(attempts)).await?;
-        let Reached { mut side, room, sent } = reached;
+        let Reached { mut side, room, sent } = match self.reach_kept(x, waits, server, is_new)? {
+            Some(reached) => reached,
+            // Boxed, as it is seldom: what it needs would make the future of every request larger.
+            None => Box::pin(self.reach(x, waits, server, is_new, self.connect_by_ms(attempts))).await?,
+        };
         let (asked_us, reused) = (group.core.now_us(), side.is_reused());
         if !reused {
             let notes = x.notes();
@@ -251,7 +263,7 @@ impl Proxy {
             may_retry: self.may_retry(x, attempts),
             answered: &answered,
         };
-        let relay = Relay::new(x, &mut side, &options, &mut attempts.kept, sent);
+        let mut relay = Relay::new(x, &mut side, &options, &mut attempts.kept, sent);
         let outcome = beside(&room, relay.run()).await;
         x.notes().upstream_us = head_us.get();
         let outcome = outcome?;

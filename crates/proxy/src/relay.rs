@@ -132,7 +132,7 @@ impl<'r, 'c> Relay<'r, 'c> {
     }
 
     /// Moves bytes until the response is complete.
-    pub(crate) async fn run(mut self) -> Result<RelayOutcome, AttemptFailure> {
+    pub(crate) async fn run(&mut self) -> Result<RelayOutcome, AttemptFailure> {
         self.send_kept();
         loop {
             // The client sends its body without `100 Continue`: do not wait for it.
@@ -268,6 +268,9 @@ impl<'r, 'c> Relay<'r, 'c> {
         if self.is_full()? {
             return Ok(ResponseProgress::Full);
         }
+        if !self.side.has_news() {
+            return Ok(ResponseProgress::Dry);
+        }
         loop {
             match self.side.step(self.method, &self.plan.options.head)? {
                 UpstreamStep::Pending => return Ok(ResponseProgress::Dry),
@@ -285,6 +288,9 @@ impl<'r, 'c> Relay<'r, 'c> {
                     }
                     if self.moved >= TURN_BYTES {
                         return Ok(ResponseProgress::Dry);
+                    }
+                    if self.side.ends() {
+                        return Ok(ResponseProgress::Done);
                     }
                 }
                 UpstreamStep::End => return Ok(ResponseProgress::Done),
@@ -432,9 +438,8 @@ impl<'r, 'c> Relay<'r, 'c> {
         Ok(())
     }
 
-    fn finish(self) -> Result<RelayOutcome, AttemptFailure> {
-        let trailers = self.side.trailers();
-        if !trailers.is_empty() {
+    fn finish(&mut self) -> Result<RelayOutcome, AttemptFailure> {
+        if let Some(trailers) = self.side.trailers().filter(|trailers| !trailers.is_empty()) {
             self.x.end(&self.plan.response.trailers(&trailers))?;
         }
         Ok(RelayOutcome::Complete(self.up == RequestProgress::Done))

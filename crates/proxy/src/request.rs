@@ -4,7 +4,7 @@ use std::io::Write;
 use std::net::IpAddr;
 
 use http::encode::Lines;
-use http::{BodySize, Dialect, Field, Fields, Method, Name, Reject, scan};
+use http::{BodySize, Dialect, Field, FieldList, Fields, Method, Name, NameSet, Reject, scan};
 use net::websocket;
 
 use crate::options::{self, Edits, GroupOptions, Host, PathMap, RouteOptions};
@@ -13,6 +13,32 @@ use crate::template::TemplateContext;
 
 /// The answer to the key of a WebSocket's handshake.
 pub(crate) const SEC_WEBSOCKET_ACCEPT: &[u8] = b"sec-websocket-accept";
+/// What [`TemplateContext::scheme`] makes of `X-Forwarded-Proto`.
+const PROTO_HTTPS: &[u8] = b"X-Forwarded-Proto: https\r\n";
+const PROTO_HTTP: &[u8] = b"X-Forwarded-Proto: http\r\n";
+/// Fields that are forwarded whatever request they are in: [`RequestRules::passes`] has no case for them.
+const ALWAYS_PASS: NameSet = NameSet::of(&[
+    Name::Accept,
+    Name::AcceptEncoding,
+    Name::AcceptLanguage,
+    Name::Authorization,
+    Name::CacheControl,
+    Name::ContentEncoding,
+    Name::ContentLanguage,
+    Name::ContentType,
+    Name::Cookie,
+    Name::IfMatch,
+    Name::IfModifiedSince,
+    Name::IfNoneMatch,
+    Name::IfRange,
+    Name::IfUnmodifiedSince,
+    Name::Origin,
+    Name::Pragma,
+    Name::Range,
+    Name::Referer,
+    Name::UserAgent,
+    Name::Via,
+]);
 /// Field names that `Connection` may list, in addition to the usual tokens.
 const NAMED_MAX: usize = 32;
 
@@ -24,6 +50,8 @@ pub struct RequestRules {
     upgrades: Vec<String>,
     /// Send `Connection: close`, because connections are not kept.
     close: bool,
+    /// Whether edits remove or replace fields.
+    removes: bool,
     /// A comment in `Via` by which this proxy recognizes a request that it has forwarded before.
     mark: String,
 }
@@ -62,6 +90,7 @@ impl RequestRules {
             path: route.path.clone(),
             upgrades: route.upgrades.iter().filter(is_safe).cloned().collect(),
             close: !group.keeps_connections(),
+            removes: removes(&route.request.edits),
             mark: String::new(),
         }
     }
@@ -78,9 +107,9 @@ impl RequestRules {
     pub fn loops(&self, ask: &TemplateContext<'_>) -> bool {
         let mark = self.mark.trim_ascii_start().as_bytes();
         !mark.is_empty()
-            && ask.head.fields.iter().any(|field| {
+            && ask.head.fields.named(Name::Via).any(|field| {
                 let value = field.value.of(ask.bytes);
-                field.id == Name::Via && value.windows(mark.len()).any(|part| part == mark)
+                value.windows(mark.len()).any(|part| part == mark)
             })
     }
 
@@ -166,13 +195,16 @@ impl RequestRules {
     ) -> Result<(), Reject> {
         let (head, bytes) = (ask.head, ask.bytes);
         let named = named_by_connection(&head.fields, bytes)?;
-        let mut empty_body = matches!(head.method, Method::Post | Method::Put | Method::Patch);
-        for field in &head.fields {
-            empty_body |= field.id == Name::ContentLength;
-            if self.passes(field, ask, &named, !chunked) && (awaits_continue || field.id != Name::Expect) {
-                lines.spans(bytes, field.name, field.value);
-            }
-        }
+        let empty_body = matches!(head.method, Method::Post | Method::Put | Method::Patch)
+            || head.fields.has(Name::ContentLength);
+        // Nothing is asked about a field that always passes, unless the route or the client names fields to leave out.
+        let always = if self.removes || !named.is_empty() { NameSet::default() } else { ALWAYS_PASS };
+        let passing = head.fields.iter().filter(|field| {
+            always.has(field.id)
+                || (self.passes(field, ask, &named, !chunked)
+                    && (awaits_continue || field.id != Name::Expect))
+        });
+        lines.fields(bytes, passing);
         match head.body {
             BodySize::Known(length) => {
                 lines.begin(b"Content-Length");
@@ -265,14 +297,14 @@ impl RequestRules {
             Name::Other => self.is_welcome(name, vouched(Dialect::XForwarded)),
             _ => true,
         };
-        passes && !is_edited(&self.options.edits, name) && !is_named(named, name)
+        passes && !(self.removes && is_edited(&self.options.edits, name)) && !is_named(named, name)
     }
 
     fn write_forwarded(&self, lines: &mut Lines<'_>, ask: &TemplateContext<'_>) {
         let reported = |id: Name, dialect: Dialect| {
             let vouched = ask.client.vouched == Some(dialect);
-            let fields = ask.head.fields.iter().filter(move |field| vouched && field.id == id);
-            fields.map(|field| field.value.of(ask.bytes)).filter(|value| !value.is_empty())
+            let fields = if vouched { Some(ask.head.fields.named(id)) } else { None };
+            fields.into_iter().flatten().map(|field| field.value.of(ask.bytes)).filter(|it| !it.is_empty())
         };
         let sender = ask.sender().map(|address| address.ip());
         // The client's address, if a trusted proxy sent it in the other kind of field.
@@ -282,24 +314,19 @@ impl RequestRules {
             client.map(|address| address.ip()).filter(|&ip| Some(ip) != sender)
         };
         if self.options.forwarded.x_forwarded {
-            let mut before = reported(Name::XForwardedFor, Dialect::XForwarded).peekable();
-            let ours = [named(Dialect::XForwarded), sender];
-            if before.peek().is_some() || ours != [None, None] {
-                lines.begin(b"X-Forwarded-For");
-                let mut between: &[u8] = b"";
-                for value in before {
-                    lines.part(between);
-                    lines.part(value);
-                    between = b", ";
-                }
-                for ip in ours.into_iter().flatten() {
-                    lines.part(between);
+            match (ask.client.vouched, sender) {
+                (None, Some(ip)) => {
+                    lines.begin(b"X-Forwarded-For");
                     write_ip(lines, ip);
-                    between = b", ";
+                    lines.end();
                 }
-                lines.end();
+                (None, None) => {}
+                (Some(_), _) => {
+                    let before = reported(Name::XForwardedFor, Dialect::XForwarded);
+                    write_forwarded_for(lines, before, [named(Dialect::XForwarded), sender]);
+                }
             }
-            lines.line(b"X-Forwarded-Proto", ask.scheme().as_bytes());
+            lines.whole(if ask.client.secure { PROTO_HTTPS } else { PROTO_HTTP });
             let host = reported(Name::XForwardedHost, Dialect::XForwarded).next().unwrap_or(ask.authority());
             if !host.is_empty() {
                 lines.line(b"X-Forwarded-Host", host);
@@ -365,9 +392,8 @@ pub(crate) fn client_key<'x>(ask: &TemplateContext<'x>) -> Option<&'x [u8]> {
 
 /// Whether the client accepts trailers. The proxy forwards them, so it may forward `TE: trailers` (RFC 9110 section 10.1.4).
 fn accepts_trailers(ask: &TemplateContext<'_>) -> bool {
-    ask.head.fields.iter().any(|field| {
-        let value = || field.value.of(ask.bytes);
-        field.id == Name::Te && scan::list(value()).any(|coding| coding.eq_ignore_ascii_case(b"trailers"))
+    ask.head.fields.named(Name::Te).any(|field| {
+        scan::list(field.value.of(ask.bytes)).any(|coding| coding.eq_ignore_ascii_case(b"trailers"))
     })
 }
 
@@ -381,15 +407,23 @@ fn claims_a_client(name: &[u8]) -> bool {
 ///
 /// # Errors
 /// 400 if there are more than [`NAMED_MAX`].
-pub(crate) fn named_by_connection<'x>(fields: &[Field], bytes: &'x [u8]) -> Result<Vec<&'x [u8]>, Reject> {
+#[inline]
+pub(crate) fn named_by_connection<'x>(fields: &FieldList, bytes: &'x [u8]) -> Result<Vec<&'x [u8]>, Reject> {
+    match fields.has(Name::Connection) {
+        true => named_by(fields, bytes),
+        false => Ok(Vec::new()),
+    }
+}
+
+fn named_by<'x>(fields: &FieldList, bytes: &'x [u8]) -> Result<Vec<&'x [u8]>, Reject> {
     let mut named = Vec::new();
     let is_usual = |token: &[u8]| {
         let usual: [&[u8]; 4] = [b"keep-alive", b"close", b"upgrade", b"te"];
         usual.contains(&token) || usual.iter().any(|word| word.eq_ignore_ascii_case(token))
     };
-    for field in fields.iter().filter(|field| field.id == Name::Connection) {
+    for field in fields.named(Name::Connection) {
         let value = field.value.of(bytes);
-        if is_usual(value) {
+        if matches!(value, b"keep-alive" | b"close") || is_usual(value) {
             continue;
         }
         for token in scan::tokens(value) {
@@ -413,6 +447,11 @@ pub(crate) fn is_named(named: &[&[u8]], name: &[u8]) -> bool {
 pub(crate) fn is_edited(edits: &Edits, name: &[u8]) -> bool {
     let is = |other: &String| other.as_bytes().eq_ignore_ascii_case(name);
     edits.remove.iter().any(is) || edits.set.iter().any(|(other, _)| is(other))
+}
+
+/// Whether edits remove or replace any field.
+pub(crate) fn removes(edits: &Edits) -> bool {
+    !(edits.remove.is_empty() && edits.set.is_empty())
 }
 
 /// Writes the lines that edits set and add.
@@ -466,6 +505,31 @@ fn write_ip(lines: &mut Lines<'_>, ip: IpAddr) {
         return;
     }
     lines.part(ip.to_string().as_bytes());
+}
+
+/// `X-Forwarded-For` with what a trusted proxy has reported, and the addresses that this one adds.
+fn write_forwarded_for<'x>(
+    lines: &mut Lines<'_>,
+    before: impl Iterator<Item = &'x [u8]>,
+    ours: [Option<IpAddr>; 2],
+) {
+    let mut before = before.peekable();
+    if before.peek().is_none() && ours == [None, None] {
+        return;
+    }
+    lines.begin(b"X-Forwarded-For");
+    let mut between: &[u8] = b"";
+    for value in before {
+        lines.part(between);
+        lines.part(value);
+        between = b", ";
+    }
+    for ip in ours.into_iter().flatten() {
+        lines.part(between);
+        write_ip(lines, ip);
+        between = b", ";
+    }
+    lines.end();
 }
 
 /// One element of `Forwarded` (RFC 7239 section 4).

@@ -1,11 +1,11 @@
 //! Writes the response head for the client from the parsed head of the upstream.
 
 use http::encode::Lines;
-use http::{Fields, Name, Reject, ResponseHead};
+use http::{Fields, Name, NameSet, Reject, ResponseHead};
 use net::DefaultFields;
 
 use crate::options::{self, GroupOptions, RouteOptions};
-use crate::request::{is_edited, is_named, named_by_connection, write_edits};
+use crate::request::{is_edited, is_named, named_by_connection, removes, write_edits};
 use crate::reverse::Reverse;
 use crate::template::TemplateContext;
 
@@ -18,6 +18,8 @@ pub struct ResponseRules {
     options: options::ResponseOptions,
     reverse: Reverse,
     edited: bool,
+    /// Whether edits remove or replace fields.
+    removes: bool,
 }
 
 /// The field lines that depend on the request, computed before the head is written.
@@ -37,6 +39,7 @@ impl ResponseRules {
         ResponseRules {
             reverse: Reverse::new(group, route),
             edited: !(edits.remove.is_empty() && edits.set.is_empty() && edits.add.is_empty()),
+            removes: removes(edits),
             options: route.response.clone(),
         }
     }
@@ -45,9 +48,9 @@ impl ResponseRules {
     #[must_use]
     pub fn prepare(&self, head: &ResponseHead, bytes: &[u8], ask: &TemplateContext<'_>) -> Prepared {
         let mut prepared = Prepared::default();
-        if self.reverse.is_needed() && head.fields.iter().any(|field| is_rewritten(field.id)) {
+        if self.reverse.is_needed() && head.fields.names().intersects(REWRITTEN) {
             let mut fields = Fields::new();
-            for field in head.fields.iter().filter(|field| is_rewritten(field.id)) {
+            for field in head.fields.iter().filter(|field| REWRITTEN.has(field.id)) {
                 let value = self.reverse.value(field.id, field.value.of(bytes), ask);
                 let pushed = fields.try_push(field.name.of(bytes), &value);
                 pushed.expect("made of valid names and values");
@@ -69,26 +72,24 @@ impl ResponseRules {
         named: &[&[u8]],
         prepared: &Prepared,
     ) {
-        for field in &head.fields {
-            let replaced = prepared.rewritten.is_some() && is_rewritten(field.id);
-            if field.id != Name::Other && (field.id.is_framing() || replaced) {
-                continue;
-            }
-            let name = field.name.of(bytes);
-            if field.id == Name::Other && http::is_internal(name) {
-                continue;
-            }
-            if is_named(named, name) || (self.edited && is_edited(&self.options.edits, name)) {
-                continue;
-            }
-            lines.spans(bytes, field.name, field.value);
-        }
+        let dropped = match prepared.rewritten {
+            Some(_) => NameSet::FRAMING.or(REWRITTEN),
+            None => NameSet::FRAMING,
+        };
+        let is_left_out =
+            |name: &[u8]| is_named(named, name) || (self.removes && is_edited(&self.options.edits, name));
+        let passing = head.fields.iter().filter(|field| {
+            let name = || field.name.of(bytes);
+            !dropped.has(field.id)
+                && (field.id != Name::Other || !http::is_internal(name()))
+                && ((named.is_empty() && !self.removes) || !is_left_out(name()))
+        });
+        lines.fields(bytes, passing);
         if let Some(fields) = &prepared.rewritten {
             for (name, value) in fields.iter() {
-                if is_named(named, name) || (self.edited && is_edited(&self.options.edits, name)) {
-                    continue;
+                if !is_left_out(name) {
+                    lines.line(name, value);
                 }
-                lines.line(name, value);
             }
         }
         lines.whole(&prepared.more);
@@ -108,13 +109,8 @@ impl ResponseRules {
     /// Which of the lines that every response has come from the upstream or from edits.
     #[must_use]
     pub fn own(&self, head: &ResponseHead) -> DefaultFields {
-        let mut own = DefaultFields::default();
-        for field in &head.fields {
-            own.server |= field.id == Name::Server;
-            own.date |= field.id == Name::Date;
-        }
-        own.server |= self.edited && is_edited(&self.options.edits, b"server");
-        own
+        let server = self.removes && is_edited(&self.options.edits, b"server");
+        DefaultFields { server: server || head.fields.has(Name::Server), date: head.fields.has(Name::Date) }
     }
 }
 
@@ -132,6 +128,6 @@ pub(crate) fn value<'b>(head: &ResponseHead, bytes: &'b [u8], name: &[u8]) -> Op
     fields.find(|field| field.name.of(bytes).eq_ignore_ascii_case(name)).map(|field| field.value.of(bytes))
 }
 
-fn is_rewritten(id: Name) -> bool {
-    matches!(id, Name::Location | Name::ContentLocation | Name::Refresh | Name::SetCookie)
-}
+/// What depends on where the client sees the server.
+const REWRITTEN: NameSet =
+    NameSet::of(&[Name::Location, Name::ContentLocation, Name::Refresh, Name::SetCookie]);

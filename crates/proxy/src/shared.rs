@@ -21,6 +21,8 @@ pub struct GroupShared {
     pub(crate) gate: ConnectionLimiter,
     /// Loads are counted over all cores: somebody looks at them.
     pub(crate) counted: bool,
+    /// There is one server, which takes any number of requests and needs no cookie: nothing to choose.
+    pub(crate) alone: bool,
     /// A core runs the checks.
     pub(crate) checked: AtomicBool,
 }
@@ -62,8 +64,11 @@ impl GroupShared {
         let servers = options.servers.iter().map(Upstream::new).collect::<Result<Vec<_>, _>>()?;
         let limits: Vec<u32> = options.servers.iter().map(|server| server.connections_max).collect();
         let by_load = matches!(options.balance, Balance::LeastRequests | Balance::TwoChoices);
+        let counted = by_load || limits.iter().any(|&limit| limit > 0);
+        let is_sticky = matches!(options.balance, Balance::Sticky { .. });
         Ok(GroupShared {
-            counted: by_load || limits.iter().any(|&limit| limit > 0),
+            alone: servers.len() == 1 && !counted && !is_sticky,
+            counted,
             gate: ConnectionLimiter::new(limits, options.queue_max),
             servers,
             checked: AtomicBool::new(false),

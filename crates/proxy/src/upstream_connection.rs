@@ -51,6 +51,7 @@ pub(crate) struct UpstreamConnection {
 
 impl IdleConnection {
     /// Takes it up for a request.
+    #[inline]
     pub(crate) fn take_up(self, link: Link, buffers: HeldBuffers<ClientMachine>) -> UpstreamConnection {
         let IdleConnection { address, served, .. } = self;
         UpstreamConnection { served, reused: true, ..UpstreamConnection::new(link, address, buffers) }
@@ -59,6 +60,7 @@ impl IdleConnection {
 
 impl UpstreamConnection {
     /// A connection just made.
+    #[inline]
     pub(crate) fn new(
         link: Link,
         address: Option<SocketAddr>,
@@ -109,7 +111,10 @@ impl UpstreamConnection {
     pub(crate) fn receive(&mut self, method: Method, limits: &Limits) -> Result<Fed, AttemptFailure> {
         loop {
             let Buffers { machine, input, .. } = &mut *self.buffers;
-            let fed = machine.feed(input.rest(), method, limits);
+            let fed = match input.is_empty() && machine.body().is_none() {
+                true => Ok(Fed { consumed: 0, step: Step::NeedMore }),
+                false => machine.feed(input.rest(), method, limits),
+            };
             let fed = fed.map_err(|reject| match self.has_begun() {
                 true => AttemptFailure::Body(reject.reason),
                 false => AttemptFailure::Invalid(reject.reason),
@@ -128,6 +133,11 @@ impl UpstreamConnection {
                 Err(_) => return Err(self.cut("the upstream broke the connection")),
             }
         }
+    }
+
+    /// Whether there may be something to receive now; false is certain.
+    pub(crate) fn has_news(&self) -> bool {
+        !self.buffers.input.is_empty() || self.link.has_input() || self.has_begun()
     }
 
     /// Whether the head of the final response has been received.

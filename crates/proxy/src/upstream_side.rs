@@ -1,5 +1,8 @@
 //! The upstream's side of a request: an HTTP/1 connection of its own, or a stream of a shared HTTP/2 connection.
 
+use std::borrow::Cow;
+
+use http::body::Body;
 use http::encode::{CHUNK_END, chunk_start, last_chunk};
 use http::machine::Step;
 use http::{Fields, Limits, Method, ResponseHead, Span, Status};
@@ -39,11 +42,6 @@ pub(crate) enum UpstreamStep {
 }
 
 impl UpstreamSide {
-    /// A connection; `chunked` says whether the request's body has no known length.
-    pub(crate) fn http1(connection: UpstreamConnection, chunked: bool) -> UpstreamSide {
-        UpstreamSide::H1(Http1Side { connection, chunked, consumed: 0, data: Span::EMPTY })
-    }
-
     pub(crate) fn core(&self) -> &Core {
         match self {
             UpstreamSide::H1(side) => side.connection.link.core(),
@@ -183,6 +181,22 @@ impl UpstreamSide {
         }
     }
 
+    /// Whether [`UpstreamSide::step`] may have something to return now; false is certain.
+    pub(crate) fn has_news(&self) -> bool {
+        match self {
+            UpstreamSide::H1(side) => side.connection.has_news(),
+            UpstreamSide::Stream(_) => true,
+        }
+    }
+
+    /// Whether the content of the last step was the last; what the step returned is done with then.
+    pub(crate) fn ends(&mut self) -> bool {
+        match self {
+            UpstreamSide::H1(side) => side.ends(),
+            UpstreamSide::Stream(_) => false,
+        }
+    }
+
     /// The head of the last step.
     pub(crate) fn head(&self) -> (&ResponseHead, &[u8]) {
         match self {
@@ -224,14 +238,13 @@ impl UpstreamSide {
         }
     }
 
-    /// The trailers of a response that is complete.
-    pub(crate) fn trailers(&self) -> Fields {
+    /// The trailers of a response that is complete, if it may have some.
+    pub(crate) fn trailers(&self) -> Option<Cow<'_, Fields>> {
         match self {
-            UpstreamSide::H1(side) => match side.connection.buffers.machine.body() {
-                Some(body) => body.trailers().clone(),
-                None => Fields::new(),
-            },
-            UpstreamSide::Stream(stream) => stream.trailers(),
+            UpstreamSide::H1(side) => {
+                side.connection.buffers.machine.body().map(|body| Cow::Borrowed(body.trailers()))
+            }
+            UpstreamSide::Stream(stream) => Some(Cow::Owned(stream.trailers())),
         }
     }
 
@@ -297,9 +310,23 @@ impl UpstreamSide {
 }
 
 impl Http1Side {
+    /// A connection; `chunked` says whether the request's body has no known length.
+    #[inline]
+    pub(crate) fn new(connection: UpstreamConnection, chunked: bool) -> Http1Side {
+        Http1Side { connection, chunked, consumed: 0, data: Span::EMPTY }
+    }
+
     /// Consumes the last step.
     pub(crate) fn consume(&mut self) {
         self.connection.buffers.input.consume(std::mem::take(&mut self.consumed));
+    }
+
+    fn ends(&mut self) -> bool {
+        let ends = self.connection.buffers.machine.body().is_some_and(Body::is_end);
+        if ends {
+            self.consume();
+        }
+        ends
     }
 
     fn step(&mut self, method: Method, limits: &Limits) -> Result<UpstreamStep, AttemptFailure> {

@@ -1,10 +1,9 @@
 //! How the processes of applications end, which signals end them, and what the log says of those that take too long.
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::time::{Duration, Instant};
 
-use crate::rig::{Rig, is_alive, kill, modules, one_worker, scratch, until};
+use crate::rig::{Rig, is_alive, kill, modules, native_handler, one_worker, scratch, until};
 use apps::Options;
 
 const SHARED: [&str; 6] = ["-TERM", "-INT", "-HUP", "-QUIT", "-USR1", "-USR2"];
@@ -135,10 +134,7 @@ fn ruby(name: &str, adapt: impl FnOnce(&mut Options)) -> Rig {
 fn native(name: &str, adapt: impl FnOnce(&mut Options)) -> Rig {
     let source = written(name, "handler.c", HANDLER);
     let object = source.with_extension("so");
-    let include = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../workers/include");
-    let mut compiler = Command::new("cc");
-    compiler.args(["-O1", "-fPIC", "-shared", "-I"]).arg(include).arg("-o").arg(&object).arg(&source);
-    assert!(compiler.status().unwrap().success());
+    native_handler(&source, &object);
     serve("native", &[], &object, adapt)
 }
 

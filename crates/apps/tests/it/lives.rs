@@ -454,7 +454,8 @@ fn an_application_that_closes_its_output_costs_no_time() {
 fn a_prototype_that_is_stuck_is_replaced() {
     let rig = Rig::perl("all", |options| {
         options.workers = workers(1, 1);
-        options.start_ms_max = 500;
+        // The next prototype has no longer to load, on a busy machine too.
+        options.start_ms_max = 3_000;
         options.queue_ms_max = 5_000;
     });
     let worker = rig.ready(1)[0];

@@ -1,37 +1,17 @@
 //! Native handlers: the examples in C, C++ and Rust, built here and served.
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use crate::rig;
-use crate::rig::{Rig, modules, one_worker, scratch, until};
+use crate::rig::{Rig, modules, native_handler, one_worker, scratch, until};
 use apps::Options;
-
-fn workers() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../workers")
-}
-
-/// Builds a source file with a compiler; the shared object.
-fn built(compiler: &str, flags: &[&str], source: &Path) -> PathBuf {
-    let object = scratch("native").join(source.file_stem().unwrap()).with_extension("so");
-    let mut command = Command::new(compiler);
-    command.args(flags).arg("-o").arg(&object).arg(source);
-    let done =
-        command.output().unwrap_or_else(|error| panic!("{compiler} (apt-get install gcc g++): {error}"));
-    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
-    object
-}
 
 /// One of `workers/native/examples`, without a warning of its compiler.
 fn example(name: &str) -> PathBuf {
-    let source = workers().join("native/examples").join(name);
-    let include = format!("-I{}", workers().join("include").display());
-    let c = ["-O2", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared", &include];
-    match source.extension().unwrap().to_str().unwrap() {
-        "c" => built("cc", &c, &source),
-        "cpp" => built("c++", &[&c[..], &["-std=c++20"]].concat(), &source),
-        _ => built("rustc", &["-O", "-Dwarnings", "--edition=2024", "--crate-type=cdylib"], &source),
-    }
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../workers/native/examples").join(name);
+    let object = scratch("native").join(name).with_extension("so");
+    native_handler(&source, &object);
+    object
 }
 
 fn native(object: &Path, adapt: impl FnOnce(&mut Options)) -> Rig {
@@ -120,11 +100,14 @@ fn what_is_no_handler_says_why() {
         std::fs::write(&path, text).unwrap();
         path
     };
-    let include = format!("-I{}", workers().join("include").display());
-    let flags = ["-fPIC", "-shared", include.as_str()];
-    let empty = built("cc", &flags, &source("empty.c", "int nothing;"));
+    let built = |source: PathBuf| {
+        let object = source.with_extension("so");
+        native_handler(&source, &object);
+        object
+    };
+    let empty = built(source("empty.c", "int nothing;"));
     let newer = "#include <komainu_handler.h>\nconst komainu_handler komainu_entry = {.abi = 99};\n";
-    let newer = built("cc", &flags, &source("newer.c", newer));
+    let newer = built(source("newer.c", newer));
     let text = source("text.so", "no object at all");
     let refuses = example("tour.c");
     let long: std::ffi::OsString = "x".repeat(100).into();

@@ -229,6 +229,20 @@ pub(crate) fn modules(language: &str) -> PathBuf {
     folder.join(language)
 }
 
+/// Builds a native handler in C, C++ or Rust, by its extension, without a warning of its compiler.
+pub(crate) fn native_handler(source: &Path, object: &Path) {
+    let include = concat!("-I", env!("CARGO_MANIFEST_DIR"), "/../../workers/include");
+    let c = ["-O2", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared", include];
+    let (compiler, flags) = match source.extension().unwrap().to_str().unwrap() {
+        "c" => ("cc", c.to_vec()),
+        "cpp" => ("c++", [&c[..], &["-std=c++20"]].concat()),
+        _ => ("rustc", vec!["-O", "-Dwarnings", "--edition=2024", "--crate-type=cdylib"]),
+    };
+    let built = Command::new(compiler).args(flags).arg("-o").arg(object).arg(source).output();
+    let built = built.unwrap_or_else(|error| panic!("{compiler} (apt-get install gcc g++): {error}"));
+    assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
+}
+
 /// One connection.
 pub(crate) struct Client {
     pub(crate) stream: TcpStream,

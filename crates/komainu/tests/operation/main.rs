@@ -8,6 +8,7 @@ mod origin;
 #[path = "../rig/mod.rs"]
 mod rig;
 
+mod access_log;
 mod control;
 mod listen_reload;
 mod metrics;

@@ -186,22 +186,6 @@ fn a_log_on_a_fifo_without_a_reader_keeps_nobody_from_starting() {
 }
 
 #[test]
-fn json_access_logs() {
-    let folder = Folder::new();
-    folder.write("www/a", "A");
-    let rig =
-        Rig::config(folder, "[log]\naccess = \"json\"\nfile = \"access.log\"\n[[route]]\nfiles = \"www\"\n");
-    rig.ask("/a", "User-Agent: te\"st\r\n");
-    let lines = || fs::read_to_string(rig.folder.at("access.log")).unwrap_or_default();
-    eventually("the line is written", || lines().ends_with('\n'));
-    let line: serde_json::Value = serde_json::from_str(&lines()).unwrap();
-    assert_eq!(
-        (line["status"].as_u64(), line["target"].as_str(), line["user_agent"].as_str()),
-        (Some(200), Some("/a"), Some("te\"st"))
-    );
-}
-
-#[test]
 fn sites_routes_and_what_they_answer() {
     let folder = Folder::new();
     folder.write("www/a", "A").write("lost.html", "<p>lost").write("broken.html", "<p>broken");

@@ -9,9 +9,7 @@ mod hosted;
 mod rig;
 
 mod h2;
-mod hoard;
 mod http1;
-mod memory;
 mod sockets;
 mod tls;
 mod work;

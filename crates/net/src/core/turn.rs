@@ -125,7 +125,7 @@ impl Core {
         for source in due {
             source.deadline_ms.set(u64::MAX);
             source.expired.set(true);
-            self.run_waiters(&source, true, true);
+            self.run_waiters(source.token, (source.reader.get(), source.writer.get()), true, true);
         }
     }
 }

@@ -356,7 +356,7 @@ impl ClientStream {
 
 /// What a head holds.
 pub(crate) fn head_bytes((head, bytes): &ReceivedHead) -> usize {
-    bytes.capacity() + head.fields.capacity() * size_of::<http::Field>()
+    bytes.capacity() + head.fields.weight_bytes()
 }
 
 impl Drop for ClientConn {

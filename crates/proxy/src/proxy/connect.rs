@@ -8,7 +8,9 @@ use net::{Fault, H2Request};
 use super::{Proxy, Reached};
 use crate::choose::Requester;
 use crate::failure::AttemptFailure;
-use crate::upstream_side::UpstreamSide;
+use crate::request::SentHead;
+use crate::upstream_connection::UpstreamConnection;
+use crate::upstream_side::{Http1Side, UpstreamSide};
 
 impl Proxy {
     /// Sends the request's head to a server, over HTTP/1 if `is_new` on a connection made for it. `waits` says whether the body waits for
@@ -29,12 +31,45 @@ impl Proxy {
                 return Box::pin(opened).await;
             }
         }
-        let (mut connection, room) = self.group.connect(requester, server, is_new, connect_by_ms).await?;
+        let (connection, room) = self.group.connect(requester, server, is_new, connect_by_ms).await?;
+        let (side, sent) = self.send_head(requester, waits, server, connection)?;
+        Ok(Reached { side, room, sent })
+    }
+
+    /// The same, without waiting, where a connection was kept: what nearly every request needs.
+    #[inline]
+    pub(super) fn reach_kept(
+        &self,
+        requester: &impl Requester,
+        waits: bool,
+        server: usize,
+        is_new: bool,
+    ) -> Result<Option<Reached<'_>>, AttemptFailure> {
+        if is_new || self.group.shared.options.servers[server].http2 {
+            return Ok(None);
+        }
+        match self.group.take_kept(requester, server) {
+            Some(connection) => {
+                let (side, sent) = self.send_head(requester, waits, server, connection)?;
+                Ok(Some(Reached { side, room: RefCell::new(None), sent }))
+            }
+            None => Ok(None),
+        }
+    }
+
+    #[inline]
+    fn send_head(
+        &self,
+        requester: &impl Requester,
+        waits: bool,
+        server: usize,
+        connection: UpstreamConnection,
+    ) -> Result<(UpstreamSide, SentHead), AttemptFailure> {
         let context = requester.context(&self.group.shared.servers[server].authority);
-        let chunked = context.head.body == BodySize::Unknown;
-        let sent = self.rules.request.write(&mut connection.buffers.out, &context, waits);
+        let mut side = Http1Side::new(connection, context.head.body == BodySize::Unknown);
+        let sent = self.rules.request.write(&mut side.connection.buffers.out, &context, waits);
         let sent = sent.map_err(Fault::Reject)?;
-        Ok(Reached { side: UpstreamSide::http1(connection, chunked), room, sent })
+        Ok((UpstreamSide::H1(side), sent))
     }
 
     /// Whether the request needs a connection of HTTP/1 to a server that takes no extended CONNECT: where it may switch protocols, and the

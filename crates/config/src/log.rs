@@ -1,0 +1,225 @@
+//! Logs: where they go, and what is in them.
+
+use crate::cache_rule::{StatusMatch, StatusShape};
+use crate::check::{Checker, InvalidValue};
+use crate::header;
+use crate::log_destination::{LogDestination, Sink};
+use crate::near::nearest;
+use crate::node::{Data, Node};
+use crate::record::{directives, table};
+use crate::shape::{List, Maybe, OneOrMore, Shape, ShapeKind, Text, Time, Word};
+use crate::template::template;
+use crate::tracing::SHARE;
+use http::{Template, Variable};
+use serde_json::json;
+use std::time::Duration;
+
+/// The format of the access log.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum AccessLog {
+    /// None.
+    Off,
+    /// The format that Apache and nginx call combined.
+    Combined,
+    /// One JSON object a line.
+    Json,
+    /// `key=value` pairs.
+    Logfmt,
+    /// One JSON object a line with the names of the Elastic Common Schema.
+    Ecs,
+    /// This text.
+    Template(Template),
+}
+
+/// Which messages the error log contains: this level and those above it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Level {
+    /// Failures.
+    Error,
+    /// Failures that may happen soon.
+    Warn,
+    /// What the server does: start, reload, stop.
+    Info,
+    /// Details that help to find a mistake.
+    Debug,
+}
+
+/// A field of a log: its name, and what stands there.
+pub type LogField = (String, Variable);
+
+const FIELDS: List<Text<LogField>> = List(Text { what: "a variable such as \"status\"", parse: field });
+const PARAMETERS: List<Text<String>> = List(Text { what: "a parameter's name", parse: parameter });
+const HEADERS: List<Text<String>> = List(Text { what: "a header name", parse: header::name });
+
+const CONDITION_TIME: Time = Time { min: Duration::ZERO, max: Duration::from_secs(86_400) };
+directives! {
+    /// Which requests the access log has: those that meet one of these conditions. Without any, all of them.
+    ///
+    /// ```toml
+    /// [log]
+    /// access = "json"
+    /// only = { status = ["5xx"], slower_than = "500ms", sample = "1%" }
+    /// ```
+    LogCondition in "`only` in `[log]`" {
+        /// Those with one of these statuses: 200 to 599, or a class such as `"5xx"`.
+        "status" status: Vec<StatusMatch> = absent("none"), OneOrMore(StatusShape);
+        /// Those that took longer.
+        "slower_than" slower_than: Option<Duration> = absent("none"), Maybe(CONDITION_TIME);
+        /// This share of all, evenly spread: `"0.1%"` is each thousandth.
+        "sample" sample: Option<u32> = absent("none"), Maybe(SHARE);
+    }
+}
+
+impl LogCondition {
+    /// Whether it admits every request.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.status.is_empty() && self.slower_than.is_none() && self.sample.is_none()
+    }
+}
+
+directives! {
+    /// Logs. On SIGUSR1 the server opens the files again, after logrotate has moved them; requests answered before the
+    /// signal are logged in the old files. The access log is written within a tenth of a second. If nobody reads a
+    /// FIFO, lines for it are dropped and counted on stderr; requests do not wait. A change of the access log needs a restart or an
+    /// upgrade.
+    ///
+    /// ```toml
+    /// [log]
+    /// access = "json"
+    /// file = "/var/log/komainu/access.log"
+    /// mask_query = ["token", "password"]
+    /// ```
+    Log in "`[log]`" {
+        /// The access log: `"off"`, `"combined"` (the format of Apache and nginx), `"json"` (one object a line), `"logfmt"`, `"ecs"`
+        /// (JSON with the names of the Elastic Common Schema), or a text with variables, such as
+        /// `"$remote_addr $status $duration_ms \\"$method $uri\\" $request_id"`. Beside the variables of `response_headers` these are
+        /// `$time`, `$time_local`, `$proxy_addr`, `$target`, `$version`, `$referer`, `$user_agent`, `$status`, `$body_bytes`,
+        /// `$request_bytes`, `$duration_ms`, `$request_time` (in seconds), `$first_byte_ms`, `$queue_ms`, `$connect_ms`,
+        /// `$upstream`, `$upstream_ms`, `$attempts`, `$cache`, `$reason` and `$fault`. What there is not is `-`. Quotes, backslashes,
+        /// control characters and bytes beyond ASCII in values stand as `\\xHH`.
+        "access" access: AccessLog = "off", AccessFormat;
+        /// The fields of `"json"` and `"logfmt"`: names of variables, without `$`. What there is not is left out.
+        "fields" fields: Vec<LogField> = ["time", "remote_addr", "proxy_addr", "method", "host", "target", "version", "referer", "user_agent", "status", "body_bytes", "request_bytes", "duration_ms", "first_byte_ms", "queue_ms", "connect_ms", "upstream", "upstream_ms", "attempts", "cache", "request_id", "trace_id", "reason", "fault"], FIELDS;
+        /// Parameters of queries whose values are logged as `***`, in any case, in every variable that holds a query.
+        "mask_query" mask_query: Vec<String> = [], PARAMETERS;
+        /// Fields of requests of which `$http_NAME` is logged as `***`; with `cookie` so are `$cookie_NAME`.
+        "mask_headers" mask_headers: Vec<String> = ["authorization", "proxy-authorization", "cookie"], HEADERS;
+        /// Which requests are in it.
+        "only" only: LogCondition = {}, table();
+        /// The destination of the access log.
+        "file" file: Sink = "stdout", LogDestination;
+        /// The destination of the error log.
+        "errors" errors: Sink = "stderr", LogDestination;
+        /// Which messages are logged: those of this level and of the levels before it, in the order `"error"`,
+        /// `"warn"`, `"info"`, `"debug"`.
+        "level" level: Level = "info",
+            Word(&[("error", Level::Error), ("warn", Level::Warn), ("info", Level::Info), ("debug", Level::Debug)]);
+    }
+}
+
+/// Variables of logs: all but the one that belongs to a route's path.
+fn variables() -> Vec<&'static str> {
+    Variable::names().filter(|name| *name != "rest").collect()
+}
+
+fn field(text: &str) -> Result<LogField, InvalidValue> {
+    let names = variables();
+    let known = Variable::named(text).filter(|variable| names.contains(&variable.kind()));
+    known.map(|variable| (text.to_owned(), variable)).ok_or_else(|| {
+        let label = match nearest(text, names.iter().copied()) {
+            Some(near) => format!("did you mean \"{near}\"?"),
+            None => "there is no such variable".to_owned(),
+        };
+        InvalidValue::new(label, "write a variable without its `$`: \"status\", \"http_accept\"")
+    })
+}
+
+fn parameter(text: &str) -> Result<String, InvalidValue> {
+    match text.is_empty() || text.contains(['=', '&', '?', '%', '#']) {
+        true => {
+            Err(InvalidValue::new("this is not a parameter's name", "write it decoded, such as \"token\""))
+        }
+        false => Ok(text.to_owned()),
+    }
+}
+
+/// A word, or a text with variables.
+struct AccessFormat;
+
+impl AccessFormat {
+    const WORDS: Word<fn() -> AccessLog> = Word(&[
+        ("off", || AccessLog::Off),
+        ("combined", || AccessLog::Combined),
+        ("json", || AccessLog::Json),
+        ("logfmt", || AccessLog::Logfmt),
+        ("ecs", || AccessLog::Ecs),
+    ]);
+}
+
+impl Shape for AccessFormat {
+    type Out = AccessLog;
+
+    fn kind(&self) -> ShapeKind {
+        let text =
+            format!("{}, or a text with variables", AccessFormat::WORDS.kind().text.replace(" or ", ", "));
+        ShapeKind::new(
+            text,
+            json!({ "anyOf": [AccessFormat::WORDS.kind().schema, { "type": "string", "pattern": "\\$" }] }),
+        )
+    }
+
+    fn read(&self, node: &Node, check: &mut Checker) -> Option<AccessLog> {
+        match &node.data {
+            Data::Text(text) if text.contains('$') => {
+                let parse: fn(&str) -> Result<Template, InvalidValue> = |text| template(text, &variables());
+                let shape = Text { what: "a text with variables", parse };
+                shape.read(node, check).map(AccessLog::Template)
+            }
+            _ => AccessFormat::WORDS.read(node, check).map(|format| format()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use http::LogVariable;
+    use std::path::Path;
+
+    fn read(text: &str) -> (Option<Log>, String) {
+        let mut check = Checker::new(text, "test", Path::new(""));
+        let log = table::<Log>().read(&Node::document(text).unwrap(), &mut check);
+        (log, check.report.to_string())
+    }
+
+    #[test]
+    fn formats_and_fields() {
+        for (text, want) in [("off", AccessLog::Off), ("logfmt", AccessLog::Logfmt), ("ecs", AccessLog::Ecs)]
+        {
+            assert_eq!(read(&format!("access = \"{text}\"")).0.unwrap().access, want);
+        }
+        let (log, _) =
+            read("access = \"$status $http_x_a $request_id\"\nfields = [\"status\", \"http_x_a\"]");
+        let log = log.unwrap();
+        assert!(matches!(log.access, AccessLog::Template(_)));
+        assert_eq!(log.fields[0], ("status".to_owned(), Variable::Log(LogVariable::Status)));
+        assert_eq!(log.fields[1].1, Variable::Field("x-a".into()));
+        assert_eq!(Log::default().fields.len(), 24);
+    }
+
+    #[test]
+    fn what_is_wrong_is_said_with_a_remedy() {
+        for (text, part) in [
+            ("access = \"jsn\"", "json"),
+            ("access = \"$stats\"", "$status"),
+            ("access = \"$rest\"", "variables here"),
+            ("fields = [\"stats\"]", "status"),
+            ("mask_query = [\"a=b\"]", "decoded"),
+            ("mask_headers = [\"a b\"]", "header"),
+        ] {
+            let (_, said) = read(text);
+            assert!(said.contains(part), "{text}: {said}");
+        }
+    }
+}

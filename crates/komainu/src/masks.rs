@@ -1,0 +1,122 @@
+//! What of a request is not written into logs: secrets in queries, and in fields.
+
+use http::Variable;
+use http::scan::hex;
+
+/// What stands in place of a secret.
+const MASKED: &[u8] = b"***";
+
+/// Rules for what is hidden.
+#[derive(Debug, Default)]
+pub(crate) struct Masks {
+    /// Parameters of queries, in lower case.
+    parameters: Vec<Vec<u8>>,
+    /// Fields, in lower case.
+    fields: Vec<String>,
+}
+
+impl Masks {
+    pub(crate) fn new(parameters: &[String], fields: &[String]) -> Masks {
+        let lower = |text: &String| text.to_lowercase();
+        Masks {
+            parameters: parameters.iter().map(|text| lower(text).into_bytes()).collect(),
+            fields: fields.iter().map(lower).collect(),
+        }
+    }
+
+    /// Whether the whole value of a variable is hidden.
+    pub(crate) fn hides(&self, variable: &Variable) -> bool {
+        let hides = |name: &str| self.fields.iter().any(|field| field.eq_ignore_ascii_case(name));
+        match variable {
+            Variable::Field(name) => hides(name),
+            Variable::Cookie(_) => hides("cookie"),
+            _ => false,
+        }
+    }
+
+    /// Hides the values of parameters in what stands in `out` from `start` on: a query, or a URL, in which it begins behind the
+    /// first `?`.
+    pub(crate) fn mask(&self, out: &mut Vec<u8>, start: usize, is_url: bool) {
+        if self.parameters.is_empty() {
+            return;
+        }
+        let mut at = match is_url {
+            true => match out[start..].iter().position(|&byte| byte == b'?') {
+                Some(mark) => start + mark + 1,
+                None => return,
+            },
+            false => start,
+        };
+        while at < out.len() {
+            // Some applications take `;` for `&`.
+            let end =
+                out[at..].iter().position(|byte| b"&;#".contains(byte)).map_or(out.len(), |end| at + end);
+            let equals = out[at..end].iter().position(|&byte| byte == b'=').map(|equals| at + equals);
+            let Some(equals) = equals.filter(|&equals| self.is_secret(&out[at..equals])) else {
+                at = end + 1;
+                continue;
+            };
+            out.splice(equals + 1..end, MASKED.iter().copied());
+            at = equals + 1 + MASKED.len() + 1;
+        }
+    }
+
+    /// Whether a name stands for a secret, however it is written.
+    fn is_secret(&self, name: &[u8]) -> bool {
+        let is_it = |name: &[u8]| self.parameters.iter().any(|other| other.eq_ignore_ascii_case(name));
+        if !name.iter().any(|byte| b"%+[".contains(byte)) {
+            return is_it(name);
+        }
+        let mut decoded = Vec::with_capacity(name.len());
+        let mut rest = name;
+        while let Some((&byte, after)) = rest.split_first() {
+            let pair = after.first().zip(after.get(1)).and_then(|(&high, &low)| hex(high).zip(hex(low)));
+            (rest, _) = match (byte, pair) {
+                (b'%', Some((high, low))) => (&after[2..], decoded.push(high << 4 | low)),
+                _ => (after, decoded.push(byte)),
+            };
+        }
+        // `token[]` and `token[a]` are lists and maps of `token` in many languages.
+        let end = decoded.iter().position(|&byte| byte == b'[').unwrap_or(decoded.len());
+        is_it(&decoded) || is_it(&decoded[..end])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn secrets_in_queries_are_hidden_however_they_are_written() {
+        let masks = Masks::new(&["token".into(), "Pass".into()], &[]);
+        for (text, want) in [
+            ("/a?x=1&token=abc", "/a?x=1&token=***"),
+            ("/a?token=abc&x=1", "/a?token=***&x=1"),
+            ("/a?TOKEN=a&pass=b&token=", "/a?TOKEN=***&pass=***&token=***"),
+            ("/a?%74oken=abc", "/a?%74oken=***"),
+            ("/a?token[]=a&token%5Bx%5d=b", "/a?token[]=***&token%5Bx%5d=***"),
+            ("/a?x=1;token=a;y", "/a?x=1;token=***;y"),
+            ("/a?tokens=1&x=token&token", "/a?tokens=1&x=token&token"),
+            ("/token=a", "/token=a"),
+            ("/a?token=a=b%26c?d", "/a?token=***"),
+            ("https://x.test/?token=a#token=b", "https://x.test/?token=***#token=***"),
+            ("/a?", "/a?"),
+        ] {
+            let mut out = b">".to_vec();
+            out.extend_from_slice(text.as_bytes());
+            masks.mask(&mut out, 1, true);
+            assert_eq!(String::from_utf8(out).unwrap(), format!(">{want}"));
+        }
+        let mut out = b"a=1&token=x".to_vec();
+        masks.mask(&mut out, 0, false);
+        assert_eq!(out, b"a=1&token=***");
+    }
+
+    #[test]
+    fn fields_are_hidden_by_name() {
+        let masks = Masks::new(&[], &["Authorization".into(), "cookie".into()]);
+        assert!(masks.hides(&Variable::Field("authorization".into())));
+        assert!(masks.hides(&Variable::Cookie("sid".into())));
+        assert!(!masks.hides(&Variable::Field("accept".into())) && !masks.hides(&Variable::Host));
+    }
+}

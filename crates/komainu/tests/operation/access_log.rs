@@ -1,0 +1,127 @@
+//! The access log: its formats, what it hides, and which requests it has.
+
+use std::fs;
+
+use crate::origin::{Origin, answer, nobody};
+use crate::rig::{Folder, Rig, eventually};
+
+/// The lines of a log, once there are so many.
+fn log_lines(rig: &Rig, name: &str, count: usize) -> Vec<String> {
+    let text = || fs::read_to_string(rig.folder.at(name)).unwrap_or_default();
+    eventually("the log is written", || text().lines().count() >= count && text().ends_with('\n'));
+    text().lines().map(str::to_owned).collect()
+}
+
+#[test]
+fn access_logs_in_every_format_hide_what_is_secret_and_break_no_line() {
+    let origin = Origin::start(|_| answer("200 OK", "", "four"));
+    let with = |log: &str| {
+        let text = format!(
+            "threads = 1\nrequest_ids = \"any\"\n[log]\nfile = \"access.log\"\nmask_query = [\"token\"]\n{log}\n\
+             [[route]]\npath = \"/up\"\nproxy = \"{}\"\n[[route]]\npath = \"/down\"\nproxy = \"http://{}\"\n",
+            origin.url,
+            nobody()
+        );
+        Rig::config(Folder::new(), &text)
+    };
+    let ask = |rig: &Rig, target: &str| {
+        let hostile =
+            "User-Agent: a\"b\\c\u{9b}\u{e9}\r\nAuthorization: Basic c2VjcmV0\r\nCookie: sid=secret\r\n";
+        rig.ask(
+            target,
+            &format!("{hostile}X-Request-Id: r-1\r\nReferer: http://a.test/?Token=secret&x=1\r\n"),
+        )
+    };
+    let rig = with(
+        "access = \"json\"\nfields = [\"time\", \"remote_addr\", \"target\", \"status\", \"duration_ms\", \"upstream\", \"upstream_ms\", \"attempts\", \"request_id\", \"user_agent\", \"referer\", \"reason\", \"request_bytes\", \"http_authorization\", \"cookie_sid\", \"http_x_none\"]",
+    );
+    ask(&rig, "/up?a=1&%74oken=secret").expect(200, "four");
+    ask(&rig, "/down?token=secret").expect_status(502);
+    ask(&rig, "/none").expect_status(404);
+    rig.send("nonsense\r\n\r\n").expect_status(400);
+    let lines = log_lines(&rig, "access.log", 4);
+    assert!(!lines.join("").contains("secret") && !lines.join("").contains('\u{9b}'), "{lines:?}");
+    let lines: Vec<serde_json::Value> =
+        lines.iter().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let up = &lines[0];
+    assert_eq!((&up["status"], &up["target"]), (&200.into(), &"/up?a=1&%74oken=***".into()));
+    assert_eq!((&up["upstream"], &up["attempts"]), (&origin.url.as_str().into(), &1.into()));
+    assert_eq!((&up["request_id"], &up["remote_addr"]), (&"r-1".into(), &"127.0.0.1".into()));
+    assert_eq!(up["user_agent"], "a\"b\\c\u{9b}\u{e9}");
+    assert_eq!((&up["http_authorization"], &up["cookie_sid"]), (&"***".into(), &"***".into()));
+    assert_eq!(up["referer"], "http://a.test/?Token=***&x=1");
+    assert!(up["duration_ms"].is_f64() && up["upstream_ms"].is_f64(), "{up}");
+    assert!(up.get("reason").is_none() && up.get("http_x_none").is_none(), "{up}");
+    assert_eq!(
+        (&lines[1]["status"], &lines[1]["reason"]),
+        (&502.into(), &"the upstream refused the connection".into())
+    );
+    assert_eq!(lines[2]["reason"], "there is nothing at this address");
+    assert_eq!((&lines[3]["status"], lines[3].get("target")), (&400.into(), None));
+    assert!(lines[3]["reason"].is_string(), "{}", lines[3]);
+
+    let rig = with(
+        "access = \"$remote_addr $status $body_bytes \\\"$method $uri\\\" $request_id $cache <$user_agent> $http_authorization $$\"",
+    );
+    ask(&rig, "/up?token=secret").expect(200, "four");
+    rig.send("nonsense\r\n\r\n").expect_status(400);
+    let lines = log_lines(&rig, "access.log", 2);
+    assert_eq!(
+        lines[0],
+        "127.0.0.1 200 4 \"GET /up?token=***\" r-1 - <a\\x22b\\x5Cc\\xC2\\x9B\\xC3\\xA9> *** $"
+    );
+    assert!(
+        lines[1].starts_with("127.0.0.1 400 ") && lines[1].ends_with(" \"- -\" - - <-> - $"),
+        "{}",
+        lines[1]
+    );
+
+    let rig = with(
+        "access = \"logfmt\"\nfields = [\"status\", \"target\", \"user_agent\", \"cache\", \"request_id\"]",
+    );
+    ask(&rig, "/up?token=secret").expect(200, "four");
+    assert_eq!(
+        log_lines(&rig, "access.log", 1)[0],
+        "status=200 target=\"/up?token=***\" user_agent=\"a\\\"b\\\\c\\u009b\u{e9}\" request_id=r-1"
+    );
+
+    let rig = with(
+        "access = \"logfmt\"\nfields = [\"status\"]\nonly = { status = [502, \"4xx\"], sample = \"25%\" }",
+    );
+    for _ in 0..8 {
+        ask(&rig, "/up").expect(200, "four");
+    }
+    ask(&rig, "/down").expect_status(502);
+    ask(&rig, "/none").expect_status(404);
+    assert_eq!(log_lines(&rig, "access.log", 4), ["status=200", "status=200", "status=502", "status=404"]);
+
+    let rig = with("access = \"ecs\"");
+    ask(&rig, "/up?token=secret").expect(200, "four");
+    let line: serde_json::Value = serde_json::from_str(&log_lines(&rig, "access.log", 1)[0]).unwrap();
+    assert_eq!((&line["http.response.status_code"], &line["client.ip"]), (&200.into(), &"127.0.0.1".into()));
+    assert_eq!((&line["http.request.id"], &line["ecs.version"]), (&"r-1".into(), &"8.11.0".into()));
+    assert!(line["event.duration"].is_u64() && line["@timestamp"].is_string(), "{line}");
+    assert_eq!(line["url.original"], "/up?token=***");
+
+    let rig = with("access = \"combined\"");
+    ask(&rig, "/up?token=secret").expect(200, "four");
+    let line = &log_lines(&rig, "access.log", 1)[0];
+    assert!(line.starts_with("127.0.0.1 - - [") && !line.contains("secret"), "{line}");
+    assert!(line.contains("\"GET /up?token=*** HTTP/1.1\" 200 4 \"http://a.test/?Token=***&x=1\""), "{line}");
+}
+
+#[test]
+fn json_access_logs() {
+    let folder = Folder::new();
+    folder.write("www/a", "A");
+    let rig =
+        Rig::config(folder, "[log]\naccess = \"json\"\nfile = \"access.log\"\n[[route]]\nfiles = \"www\"\n");
+    rig.ask("/a", "User-Agent: te\"st\r\n");
+    let lines = || fs::read_to_string(rig.folder.at("access.log")).unwrap_or_default();
+    eventually("the line is written", || lines().ends_with('\n'));
+    let line: serde_json::Value = serde_json::from_str(&lines()).unwrap();
+    assert_eq!(
+        (line["status"].as_u64(), line["target"].as_str(), line["user_agent"].as_str()),
+        (Some(200), Some("/a"), Some("te\"st"))
+    );
+}
