@@ -322,22 +322,30 @@ impl RouteCache {
             }
             return match head {
                 FillHead::Response(response) => send_response(x, &response, reader, miss.why).await,
-                FillHead::Stored(object, how) => {
-                    let (status, detail) = match how {
-                        Validated::NotModified => (Some(304), ""),
-                        Validated::Error(status) => (Some(status.code()), "stale-if-error"),
-                        Validated::Unreachable => (None, "unreachable"),
-                    };
-                    count(&self.cache.counters.validations);
-                    x.notes().cache = Some(CacheOutcome::Validated);
-                    object.count_hit();
-                    let ttl_s = object.freshness().ttl_s(x.core().unix_s());
-                    send_stored(x, &object, &status::validated(status, ttl_s, detail)).await
-                }
+                FillHead::Stored(object, how) => self.send_validated(x, &object, how).await,
                 FillHead::Alone | FillHead::Failed => Err(Fault::Broken("the handler gave no response")),
             };
         }
         Err(Fault::Broken("the handler gave no response"))
+    }
+
+    /// Sends a stored response that the origin was asked about.
+    async fn send_validated(
+        &self,
+        x: &mut Exchange<'_>,
+        object: &Object,
+        how: Validated,
+    ) -> Result<(), Fault> {
+        let (status, detail) = match how {
+            Validated::NotModified => (Some(304), ""),
+            Validated::Error(status) => (Some(status.code()), "stale-if-error"),
+            Validated::Unreachable => (None, "unreachable"),
+        };
+        count(&self.cache.counters.validations);
+        x.notes().cache = Some(CacheOutcome::Validated);
+        object.count_hit();
+        let ttl_s = object.freshness().ttl_s(x.core().unix_s());
+        send_stored(x, object, &status::validated(status, ttl_s, detail)).await
     }
 
     async fn pass_shared<O: CachedHandler>(
