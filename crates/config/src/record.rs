@@ -174,11 +174,14 @@ pub(crate) fn preset<S: Shape>(shape: &S, toml: &str) -> S::Out {
 }
 
 /// Directives of other servers, and what replaces them here.
-const FOREIGN: [(&str, &str); 45] = [
+const FOREIGN: [(&str, &str); 48] = [
     ("access_log", "`access` in `[log]`"),
     ("add_header", "`response_headers = { add = { ... } }`"),
     ("alias", "`files = { root = \"...\", strip_prefix = true }`"),
+    ("auth_basic", "`auth = { basic = \"FILE\", realm = \"...\" }` in a site or route"),
+    ("auth_basic_user_file", "`auth = { basic = \"FILE\" }` in a site or route"),
     ("autoindex", "`listing` in `files = { ... }`"),
+    ("basic_auth", "`auth = { basic = \"FILE\" }` in a site or route"),
     ("bind", "`listen`"),
     ("client_max_body_size", "`body` in `[limits]`"),
     ("documentroot", "`files`"),

@@ -45,6 +45,7 @@ mod status;
 mod cache_cli;
 mod cert;
 mod rate;
+mod auth;
 mod filling;
 mod purge_method;
 mod coded;

@@ -17,6 +17,7 @@ mod support {
 }
 
 mod admission;
+mod auth;
 mod clients;
 mod compress;
 mod dictionary;
