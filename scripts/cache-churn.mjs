@@ -4,7 +4,7 @@
 //     node scripts/cache-churn.mjs target/release/komainu [SECONDS]
 //
 // An origin in this process answers each URL with a size of its own, 200 bytes to 1 MiB, small ones most. Clients ask for URLs
-// that are mostly new, and purge some. Each second: what the cache counts, and what the process takes of memory, with the file in
+// that are mostly new. Each second: what the cache counts, and what the process takes of memory, with the file in
 // memory that large responses are in. Fails where the cache counts more than its limit; it prints what it counted once it was
 // full, and by how much the memory of the process grew beyond what it was at the start.
 

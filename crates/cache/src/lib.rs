@@ -21,6 +21,7 @@ pub mod freshness;
 pub mod key;
 pub mod outcomes;
 pub mod search;
+mod coded;
 pub mod object;
 pub mod answer;
 pub mod status;
@@ -36,6 +37,7 @@ pub mod store;
 pub mod purging;
 
 pub use answer::{Selected, select};
+pub use coded::{CodedLookup, CodingJob};
 pub use content_file::FILED_BYTES_MIN;
 pub use disk::{Disk, DiskLookup, DiskOptions, DiskStats, FromDisk};
 pub use disk_thread::{DiskEvent, DiskReport};

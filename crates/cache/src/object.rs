@@ -8,6 +8,7 @@ use std::sync::{Arc, OnceLock};
 
 use http::{Fields, Name, Status};
 
+use crate::coded::CodedForms;
 use crate::content_file::{ContentFile, FILED_BYTES_MIN, FiledContent};
 use crate::directives::ResponseDirectives;
 use crate::freshness::Freshness;
@@ -49,6 +50,7 @@ pub struct StoredBody {
     /// In place of `pieces`.
     filed: Option<Arc<FiledContent>>,
     len: u64,
+    pub(crate) forms: Arc<CodedForms>,
 }
 
 impl StoredBody {
@@ -56,7 +58,7 @@ impl StoredBody {
     #[must_use]
     pub fn new(pieces: Vec<Arc<[u8]>>) -> StoredBody {
         let len = pieces.iter().map(|piece| piece.len() as u64).sum();
-        StoredBody { pieces: pieces.into(), filed: None, len }
+        StoredBody { pieces: pieces.into(), filed: None, len, forms: Arc::default() }
     }
 
     /// The same content in the file, where it is large and the file takes it. This copies it.
@@ -65,7 +67,7 @@ impl StoredBody {
             return self;
         }
         match file.add(self.len, self.slices(0..self.len)) {
-            Ok(filed) => StoredBody { pieces: Arc::default(), filed: Some(Arc::new(filed)), len: self.len },
+            Ok(filed) => StoredBody { pieces: Arc::default(), filed: Some(Arc::new(filed)), ..self },
             Err(_) => self,
         }
     }
@@ -91,6 +93,29 @@ impl StoredBody {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len == 0
+    }
+
+    /// All of its pieces, read where they are in a file. Blocks then.
+    ///
+    /// # Errors
+    /// Those of the file.
+    pub fn to_pieces(&self) -> io::Result<Arc<[Arc<[u8]>]>> {
+        if self.filed.is_none() {
+            return Ok(self.pieces.clone());
+        }
+        self.read(0..self.len).map(|piece| piece.map(|piece| Arc::from(&piece[..]))).collect()
+    }
+
+    /// Its SHA-256, once [`StoredBody::set_hash`] was called.
+    #[must_use]
+    pub fn hash(&self) -> Option<[u8; 32]> {
+        self.forms.hash.get().copied()
+    }
+
+    /// Remembers its SHA-256.
+    pub fn set_hash(&self, hash: [u8; 32]) {
+        // Others have set the same.
+        let _ = self.forms.hash.set(hash);
     }
 
     /// The bytes of a range, piece by piece, read where they are in a file. A range beyond the end is cut.
@@ -167,7 +192,7 @@ impl Object {
 
     /// The same, and its bytes count as held for as long as it lives.
     pub(crate) fn counted(mut self, account: &Account) -> Arc<Object> {
-        self.held = Some(HeldBytes::new(account, self.weight_bytes()));
+        self.held = Some(HeldBytes::new(account, self.own_bytes()));
         Arc::new(self)
     }
 
@@ -208,9 +233,14 @@ impl Object {
         self.expired_s.load(Ordering::Acquire) != u64::MAX
     }
 
-    /// Bytes of memory that it counts as.
+    /// Bytes of memory that it counts as, with its content in other codings.
     #[must_use]
     pub fn weight_bytes(&self) -> u64 {
+        self.own_bytes() + self.body.forms.held_bytes()
+    }
+
+    /// The same, without other codings, which count themselves.
+    fn own_bytes(&self) -> u64 {
         let shown = self.shown.as_ref().map_or(0, |shown| shown.wire().len());
         let fields = self.fields.wire().len() + shown + self.tags.weight_bytes();
         (OBJECT_BYTES + fields + self.variant.weight_bytes()) as u64 + self.body.weight_bytes()

@@ -6,10 +6,11 @@ use std::hash::RandomState;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use http::Head;
+use http::{Coding, Head};
 use quick_cache::sync::{Cache as Table, DefaultLifecycle};
 use quick_cache::{OptionsBuilder, Weighter};
 
+use crate::coded::{CodedLookup, CodingJob};
 use crate::content_file::ContentFile;
 use crate::disk::{Disk, DiskLookup, FromDisk};
 use crate::fill::{Fill, FillReader};
@@ -34,6 +35,8 @@ const SHARDS: usize = 8;
 const UNCACHEABLE_S: u64 = 5;
 /// The same for a response that is too large, in seconds.
 const TOO_LARGE_S: u64 = 60;
+/// Contents that are compressed at one time.
+const CODING_JOBS_MAX: usize = 8;
 /// The average object that the table is laid out for, in bytes.
 const OBJECT_BYTES_USUAL: u64 = 8 * 1024;
 
@@ -152,6 +155,7 @@ pub struct Cache {
     loads: Arc<Loads>,
     fills: Mutex<HashMap<Arc<[u8]>, Arc<Fill>>>,
     fill_count: Arc<AtomicUsize>,
+    coding_jobs: Arc<AtomicUsize>,
     account: Account,
     /// Where large contents are.
     contents: Option<ContentFile>,
@@ -210,6 +214,7 @@ impl Cache {
             loads: Arc::default(),
             fills: Mutex::default(),
             fill_count: Arc::default(),
+            coding_jobs: Arc::default(),
             search_rules: SearchRules::new(account.clone()),
             account,
             contents: ContentFile::new(),
@@ -344,6 +349,26 @@ impl Cache {
         let replaced = before.map_or(0, |before| before.objects.len() + 1 - objects.len());
         self.entries.insert(key.clone(), self.entry(key, objects, None));
         replaced
+    }
+
+    /// A stored content in a coding.
+    #[must_use]
+    pub fn coded(&self, object: &Object, coding: Coding) -> CodedLookup {
+        object.body.forms.find(coding, &self.coding_jobs, CODING_JOBS_MAX)
+    }
+
+    /// Keeps a content in a coding beside it, and as long as it; `None` where that is not smaller.
+    pub fn add_coded(&self, key: &[u8], job: &CodingJob, made: Option<Arc<[u8]>>) {
+        job.keep(made, &self.account);
+        // It weighs more now.
+        let purges = self.purges();
+        let entry = self.entries.peek(key);
+        let is_stored = |entry: &Arc<CacheEntry>| entry.objects.iter().any(|one| job.is_of(&one.body.forms));
+        if let Some(entry) = entry.filter(is_stored) {
+            let entry = self.entry(key, entry.objects.clone(), entry.refused);
+            self.entries.insert(key.into(), entry);
+        }
+        drop(purges);
     }
 
     /// The same with a store on disk.

@@ -23,6 +23,7 @@ pub struct KeyFields(Vec<Vec<u8>>);
 const COOKIE: &[u8] = b" cookie ";
 const LANGUAGE: &[u8] = b" language ";
 const DEVICE: &[u8] = b" device";
+const ANY_CODING: &[u8] = b" any coding";
 
 impl KeyFields {
     /// A field. `name` is in lower case.
@@ -43,6 +44,11 @@ impl KeyFields {
     /// The language that the request prefers, of these, in lower case; the first is the usual one.
     pub fn add_language(&mut self, languages: &[String]) {
         self.0.push([LANGUAGE, languages.join(",").as_bytes()].concat());
+    }
+
+    /// No coding: `Vary: Accept-Encoding` does not count, as no request that fills the cache says what it accepts.
+    pub fn add_any_coding(&mut self) {
+        self.0.push(ANY_CODING.to_vec());
     }
 
     /// The kind of device.
@@ -79,6 +85,7 @@ impl KeyFields {
             b"cookie" => COOKIE,
             b"accept-language" => LANGUAGE,
             b"user-agent" => DEVICE,
+            b"accept-encoding" => ANY_CODING,
             _ => return false,
         };
         self.0.iter().any(|one| one.starts_with(kind))
@@ -209,7 +216,7 @@ fn normal(name: &[u8], (head, bytes): (&Head, &[u8])) -> Option<Vec<u8>> {
 
 /// What a request has under a name of [`KeyFields`] that is no field's.
 fn derived(name: &[u8], request: (&Head, &[u8])) -> Option<Vec<u8>> {
-    if name == COOKIE {
+    if name == COOKIE || name == ANY_CODING {
         return None;
     }
     if let Some(cookie) = name.strip_prefix(COOKIE) {

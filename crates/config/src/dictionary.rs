@@ -41,7 +41,7 @@ directives! {
     /// match = "/assets/app.*.js"
     /// ```
     ///
-    /// It is for `files`. Responses need `Cache-Control: max-age`, which says for how long
+    /// It is for `files`, and for `proxy` and `app` with `cache`. Responses need `Cache-Control: max-age`, which says for how long
     /// a client may use them so; those that are `private` or have `Set-Cookie` are none. Over HTTPS only. The first rule whose
     /// `path` matches counts. What has a dictionary is compressed with it in all routes of the site that have `compress` or
     /// `use_as_dictionary`.

@@ -49,6 +49,8 @@ mod dictionary;
 
 mod rate;
 
+mod auth;
+
 mod cache_purge;
 
 mod cache_rule;
@@ -86,6 +88,7 @@ pub use acme::{Acme, AcmeChallenge, AcmeDirectory, AcmeDns, DnsAddress, External
 pub use app::{
     App, AppLimits, AppSandbox, AppTimeouts, AppWebSockets, ClientAbort, Lifespan, Mounted, Recycle, Workers,
 };
+pub use auth::Auth;
 pub use cache::{CacheDisk, CachePolicy, CacheStore};
 pub use cache_purge::{CachePurge, token};
 pub use cache_rule::{CacheKey, CacheRule, IgnoredField, QueryKey, StatusMatch, StripCookies};

@@ -70,6 +70,7 @@ impl fmt::Display for RateKey {
     }
 }
 
+pub(crate) const RATE: Text<Rate> = Text { what: "a rate such as \"10/s\" or \"300/5m\"", parse: rate };
 const KEY: OneOrMore<Text<RateKey>> = OneOrMore(Text {
     what: "\"client\", \"header:NAME\", \"cookie:NAME\", \"query:NAME\", \"path\", \"host\" or \"all\"",
     parse: key,
@@ -104,7 +105,7 @@ directives! {
     /// come before theirs. A reload that leaves a limit as it is keeps its counts; a restart does not.
     RateLimit in "`limit` of a site or route", check rate_agrees {
         /// Requests in a time: `"10/s"`, `"300/5m"`, `"1000/h"`; 1 to 1,000,000 in 1 ms to 1 day.
-        "rate" rate: Rate = required(""), Text { what: "a rate such as \"10/s\" or \"300/5m\"", parse: rate };
+        "rate" rate: Rate = required(""), RATE;
         /// Requests beyond the rate that pass at once after a silence.
         "burst" burst: Option<u32> = absent("the number of `rate` less one, so that so many pass at once"),
             Maybe(Count { min: 0, max: COUNT_MAX });

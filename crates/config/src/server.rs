@@ -2,6 +2,7 @@
 
 use crate::acme::Acme;
 use crate::app::{App, AppMap};
+use crate::auth::Auth;
 use crate::cache::{CachePolicy, CacheStore};
 use crate::check::{Checker, InvalidValue, shortened};
 use crate::compress::{self, CompressResponses};
@@ -279,6 +280,7 @@ impl Config {
         let compress =
             [route.map(|route| &route.compress), site.map(|site| &site.compress), Some(&self.compress)];
         let cache = [route.map(|route| &route.cache), site.map(|site| &site.cache)];
+        let auth = [route.map(|route| &route.auth), site.map(|site| &site.auth)];
         let body_bytes_max = limits.into_iter().flatten().find_map(|limits| limits.body_bytes_max);
         let encoded_slashes =
             route.and_then(|route| route.encoded_slashes).or(site.and_then(|site| site.encoded_slashes));
@@ -290,6 +292,7 @@ impl Config {
             write_timeout: timeouts().find_map(|timeouts| timeouts.write).unwrap_or(self.timeouts.write),
             compress: compress.into_iter().flatten().find_map(Option::as_ref).and_then(Option::as_ref),
             cache: cache.into_iter().flatten().find_map(Option::as_ref).and_then(Option::as_ref),
+            auth: auth.into_iter().flatten().find_map(Option::as_ref).and_then(Option::as_ref),
             response_headers: headers.into_iter().flatten().filter(|rules| !rules.is_empty()).collect(),
         }
     }
@@ -319,6 +322,8 @@ pub struct Settings<'a> {
     pub compress: Option<&'a CompressResponses>,
     /// The cache of responses, if there is any.
     pub cache: Option<&'a CachePolicy>,
+    /// The users and passwords that are asked for, if there are any.
+    pub auth: Option<&'a Auth>,
     /// Changes to response headers, in the order in which they apply.
     pub response_headers: Vec<&'a ResponseHeaders>,
 }

@@ -1,6 +1,7 @@
 //! Sites and their routes: which handler answers a request.
 
 use crate::app::{self, Mounted};
+use crate::auth::{self, Auth};
 use crate::cache::{self, CachePolicy};
 use crate::check::{Checker, InvalidValue};
 use crate::compress::{self, CompressResponses};
@@ -134,6 +135,8 @@ directives! {
         "deny" deny: Vec<TrustedSource> = absent("none"), OneOrMore(SOURCE);
         /// How often clients may ask the site's routes, all together. See `limit` below; a route's own limits come after it.
         "limit" limit: Vec<RateLimit> = absent("as often as they like"), rate::limits();
+        /// Users and passwords that the site's routes ask for.
+        "auth" auth: Option<Option<Auth>> = absent("none"), auth::policy();
         /// Files to send with errors, by status or by class; a status takes precedence over its class. They are used in
         /// addition to the server's.
         "error_pages" error_pages: ErrorPages = {}, ERROR_PAGES;
@@ -230,6 +233,8 @@ directives! {
         /// How often a client may ask, or whatever else requests are counted by: a rate such as `"10/s"`, or a table, or a list
         /// of them. Others get 429 with `Retry-After`.
         "limit" limit: Vec<RateLimit> = absent("as often as they like"), rate::limits();
+        /// Users and passwords that the route asks for, instead of the site's; `false` for none.
+        "auth" auth: Option<Option<Auth>> = absent("as the site has it"), auth::policy();
         /// Changes to the header fields of the route's responses.
         "response_headers" response_headers: ResponseHeaders = {}, table();
         /// Encoded slashes in the paths of the route's requests: `"refuse"` or `"keep"`, as at the top of the file.

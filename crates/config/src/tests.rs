@@ -3,7 +3,7 @@
 use crate::record::{DirectiveTable, chapters, table};
 use crate::shape::Shape;
 use crate::{
-    Acme, AcmeDirectory, AcmeDns, App, AppLimits, AppSandbox, AppTimeouts, AppWebSockets, CacheDisk,
+    Acme, AcmeDirectory, AcmeDns, App, AppLimits, AppSandbox, AppTimeouts, AppWebSockets, Auth, CacheDisk,
     CacheKey, CachePolicy, CachePurge, CacheRule, CacheStore, ClientTls, Compress, CompressResponses, Config,
     Control, DictionaryStore, Eject, ExternalAccountBinding, Files, Forwarded, Health, KeepAlive, Limits,
     Listener, Log, LogCondition, Mounted, OpenFiles, Proxy, ProxyHeaders, ProxyLimits, ProxyTimeouts,
@@ -53,6 +53,7 @@ fn written_out_defaults_change_nothing() {
         written_out::<Site>(),
         written_out::<Route>(),
         written_out::<RateLimit>(),
+        written_out::<Auth>(),
         written_out::<RouteLimits>(),
         written_out::<RouteTimeouts>(),
         written_out::<Files>(),

@@ -18,6 +18,7 @@ use http::{Coding, EmptySegments, Fields, Name, Status};
 use net::{Compression, Core, FieldEdits, SpillStore};
 use proxy::{Group, GroupShared, UpstreamEvent};
 
+use crate::auth::AuthPlan;
 use crate::cache_rules::{CacheRules, RoutePlace};
 use crate::cached::RouteCache;
 use crate::clients::TrustedProxies;
@@ -65,6 +66,7 @@ pub(crate) struct ServerPlan {
     pub(crate) dictionaries: Option<Arc<Dictionaries>>,
     purge_tokens: HashMap<PathBuf, PurgeToken>,
     pub(crate) limits: LimitPlan,
+    auth: AuthPlan,
 }
 
 impl ServerPlan {
@@ -95,10 +97,13 @@ impl ServerPlan {
         let dictionaries_before = before.and_then(|plan| plan.dictionaries.as_ref());
         let dictionaries = dictionaries::store(&config, dictionaries_before, &budget);
         let limits = LimitPlan::new(&config, before.map(|plan| &plan.limits), &budget);
+        let place = (&files, &budget, hosting.map(Hosting::notices));
+        let auth = AuthPlan::new(&config, before.map(|plan| &plan.auth), place, cores)?;
         let before = before.map(|plan| plan.groups.shared.as_slice()).unwrap_or_default();
         let groups = GroupPlan::new(&config, before, &spill, &files)?;
         let purge_tokens = purge_tokens(&config, &files)?;
-        let plan = ServerPlan { groups, tls, https_port, config, cache, dictionaries, purge_tokens, limits };
+        let plan =
+            ServerPlan { groups, tls, https_port, config, cache, dictionaries, purge_tokens, limits, auth };
         for (name, app) in &plan.config.apps {
             match hosting {
                 Some(hosting) => hosting.check(name, app)?,
@@ -303,6 +308,7 @@ fn route(
         write_ms: ms(settings.write_timeout),
         edits: secure_edits(&settings.response_headers, &config.sites[site]),
         client_access: client_access(&config.sites[site], route),
+        auth: settings.auth.and_then(|auth| plan.auth.of(auth)),
         rates: plan.limits.of(site, index, core_context.map(|of| of.notices)).map(Rc::new),
         label: core_context.map_or(0, |of| of.metrics.label(&RouteLabels::of(&config.sites[site], route))),
         cache: route_cache(plan, (site, index), core_context),
@@ -330,7 +336,14 @@ fn route_cache(
         notices: core_context.map(|core_context| core_context.notices.clone()),
     };
     let purge = policy.purge.as_ref().map(access).map(Rc::new);
-    Some(RouteCache { cache: plan.cache.clone()?, rules: Rc::new(CacheRules::new(policy, place)), purge })
+    let dictionaries = dictionaries::transport(config, plan.dictionaries.as_ref(), (site, index), effort);
+    Some(RouteCache {
+        cache: plan.cache.clone()?,
+        rules: Rc::new(CacheRules::new(policy, place)),
+        compresses: config.settings(Some(site), Some(index)).compress.is_some(),
+        dictionaries: dictionaries.map(Rc::new),
+        purge,
+    })
 }
 
 /// The tokens in files, of those who may purge.

@@ -29,8 +29,9 @@ const UNKEYED: [&str; 20] = [
     "base-url",
 ];
 
-/// The request for the origin: complete and unconditional, or a question whether what is stored is valid.
-pub(crate) fn asked(x: &Exchange<'_>, stale: Option<&Object>) -> DetachedRequest {
+/// The request for the origin: complete and unconditional, or a question whether what is stored is valid. It accepts the client's
+/// codings where it is `with_codings`, else none: what is compressed here is stored once for all of them.
+pub(crate) fn asked(x: &Exchange<'_>, stale: Option<&Object>, with_codings: bool) -> DetachedRequest {
     let mut request = x.detach();
     let codings = vary::accepted_codings(x.request().head());
     let is_vouched = x.request().client().vouched.is_some();
@@ -44,7 +45,7 @@ pub(crate) fn asked(x: &Exchange<'_>, stale: Option<&Object>) -> DetachedRequest
         let is_ours = answer::is_conditional(id) || matches!(id, Name::Range | Name::AcceptEncoding);
         !is_ours && (is_vouched || !is_claim)
     });
-    if !codings.is_empty() {
+    if with_codings && !codings.is_empty() {
         request.add(Name::AcceptEncoding, &codings);
     }
     if let Some(stale) = stale {

@@ -11,6 +11,8 @@ use cache::{
 use http::{Fields, Length, Name, Status};
 use net::{DefaultFields, Exchange, Fault};
 
+use crate::coded::CodedResponse;
+
 const UNSATISFIABLE: Status = Status::of(416).expect("three digits");
 const PRECONDITION_FAILED: Status = Status::of(412).expect("three digits");
 const PARTIAL_CONTENT: Status = Status::of(206).expect("three digits");
@@ -19,15 +21,21 @@ pub(crate) async fn send_stored(
     x: &mut Exchange<'_>,
     object: &Object,
     cache_status: &str,
+    coded: &CodedResponse,
 ) -> Result<(), Fault> {
     let age_s = object.freshness().age_s(x.core().unix_s());
-    let fields = object.shown_fields();
-    let selected = answer::select(x.request().head(), object.status, fields, Some(object.body.len()));
-    let sent = HeadToSend { status: object.status, fields, age_s: Some(age_s), cache_status };
-    let range = match sent.begin(x, &selected, Length::Known(object.body.len())).await? {
+    let fields = coded.fields.as_ref().unwrap_or(object.shown_fields());
+    let length = coded.body.as_ref().map_or(object.body.len(), |body| body.len() as u64);
+    let selected = answer::select(x.request().head(), object.status, fields, Some(length));
+    let dictionary = coded.dictionary.as_deref();
+    let sent = HeadToSend { status: object.status, fields, age_s: Some(age_s), cache_status, dictionary };
+    let range = match sent.begin(x, &selected, Length::Known(length)).await? {
         Some(range) => range,
         None => return Ok(()),
     };
+    if let Some(body) = coded.body.as_ref().filter(|_| x.content_wanted()) {
+        return x.write(body).await;
+    }
     if x.content_wanted() { send_body(x, &object.body, range).await } else { Ok(()) }
 }
 
@@ -56,6 +64,8 @@ struct HeadToSend<'h> {
     fields: &'h Fields,
     age_s: Option<u64>,
     cache_status: &'h str,
+    /// The value of `Use-As-Dictionary`.
+    dictionary: Option<&'h [u8]>,
 }
 
 impl HeadToSend<'_> {
@@ -66,8 +76,6 @@ impl HeadToSend<'_> {
         selected: &Selected,
         length: Length,
     ) -> Result<Option<Range<u64>>, Fault> {
-        // It was compressed before it was stored, where that is asked for.
-        x.set_compression(None);
         match selected {
             Selected::Whole => {
                 self.begin_as(x, self.status, self.fields, length, None);
@@ -119,6 +127,9 @@ impl HeadToSend<'_> {
             if let Some(range) = range {
                 lines.line(b"Content-Range", range.as_bytes());
             }
+            if let Some(value) = self.dictionary.filter(|_| status == Status::OK) {
+                lines.line(b"Use-As-Dictionary", value);
+            }
             lines.line(b"Cache-Status", self.cache_status.as_bytes());
         });
     }
@@ -130,6 +141,7 @@ pub(crate) async fn send_response(
     response: &FillResponse,
     reader: FillReader,
     why: ForwardReason,
+    dictionary: Option<&[u8]>,
 ) -> Result<(), Fault> {
     let now_s = x.core().unix_s();
     let outcome = match &response.outcome {
@@ -144,6 +156,7 @@ pub(crate) async fn send_response(
         fields: &response.fields,
         age_s: None,
         cache_status: &cache_status,
+        dictionary,
     };
     let Some(range) = sent.begin(x, &selected, length).await? else { return Ok(()) };
     if !x.content_wanted() {

@@ -10,15 +10,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use cache::{
-    Cache, CacheEntry, DiskLoad, FillHead, FillResponse, FillStart, ForwardReason, NotStored, Object,
-    RequestFacts, SearchRule, Selected, Validated, answer, key, status, tags, vary,
+    Cache, CacheEntry, DiskLoad, FillHead, FillReader, FillResponse, FillStart, ForwardReason, NotStored,
+    Object, RequestFacts, SearchRule, Selected, Validated, answer, key, status, tags, vary,
 };
 use http::{BodySize, Fields, Method, Name, Status};
-use net::{CacheOutcome, Core, Exchange, Fault, HeadTap, Request};
+use net::{CacheOutcome, Core, DictionaryTransport, Exchange, Fault, HeadTap, Request};
 
 use crate::cache_request::{asked, is_unkeyed};
 use crate::cache_responses::{send_response, send_stored};
 use crate::cache_rules::{CacheRules, MatchedRules};
+use crate::coded::{CodedResponse, coded};
 use crate::filling::FillSink;
 use crate::purge_method::PurgeAccess;
 use crate::rate::{self, Counted, RateRules};
@@ -39,6 +40,10 @@ pub(crate) trait CachedHandler: 'static {
 pub(crate) struct RouteCache {
     pub(crate) cache: Arc<Cache>,
     pub(crate) rules: Rc<CacheRules>,
+    /// Whether this server compresses the route's responses: what is stored is not compressed, and its codings are kept beside it.
+    pub(crate) compresses: bool,
+    /// Dictionaries that clients have, where the route uses some.
+    pub(crate) dictionaries: Option<Rc<DictionaryTransport>>,
     /// Who may purge by HTTP; nobody unless given.
     pub(crate) purge: Option<Rc<PurgeAccess>>,
 }
@@ -108,7 +113,7 @@ impl RouteCache {
                 x.notes().cache = Some(CacheOutcome::Hit);
                 object.count_hit();
                 let ttl_s = object.freshness().ttl_s(x.core().unix_s());
-                send_stored(x, &object, &status::hit(ttl_s)).await
+                self.send_stored(x, &object, &status::hit(ttl_s), matched).await
             }
             Lookup::Stale(object, miss) => {
                 self.revalidate(x, &miss, origin());
@@ -116,7 +121,7 @@ impl RouteCache {
                 x.notes().cache = Some(CacheOutcome::Stale);
                 object.count_hit();
                 let ttl_s = object.freshness().ttl_s(x.core().unix_s());
-                send_stored(x, &object, &status::hit(ttl_s)).await
+                self.send_stored(x, &object, &status::hit(ttl_s), matched).await
             }
             Lookup::Miss(_) if !rate::admit(rates, x, Counted::Misses).await? => Ok(()),
             // Boxed, as it is seldom, and large.
@@ -321,23 +326,32 @@ impl RouteCache {
                 x.notes().cache = Some(CacheOutcome::Collapsed);
             }
             return match head {
-                FillHead::Response(response) => send_response(x, &response, reader, miss.why).await,
-                FillHead::Stored(object, how) => {
-                    let (status, detail) = match how {
-                        Validated::NotModified => (Some(304), ""),
-                        Validated::Error(status) => (Some(status.code()), "stale-if-error"),
-                        Validated::Unreachable => (None, "unreachable"),
-                    };
-                    count(&self.cache.counters.validations);
-                    x.notes().cache = Some(CacheOutcome::Validated);
-                    object.count_hit();
-                    let ttl_s = object.freshness().ttl_s(x.core().unix_s());
-                    send_stored(x, &object, &status::validated(status, ttl_s, detail)).await
-                }
+                FillHead::Response(response) => self.send_response(x, &response, reader, miss.why).await,
+                FillHead::Stored(object, how) => self.send_validated(x, &object, how, miss.matched).await,
                 FillHead::Alone | FillHead::Failed => Err(Fault::Broken("the handler gave no response")),
             };
         }
         Err(Fault::Broken("the handler gave no response"))
+    }
+
+    /// Sends a stored response that the origin was asked about.
+    async fn send_validated(
+        &self,
+        x: &mut Exchange<'_>,
+        object: &Arc<Object>,
+        how: Validated,
+        matched: MatchedRules,
+    ) -> Result<(), Fault> {
+        let (status, detail) = match how {
+            Validated::NotModified => (Some(304), ""),
+            Validated::Error(status) => (Some(status.code()), "stale-if-error"),
+            Validated::Unreachable => (None, "unreachable"),
+        };
+        count(&self.cache.counters.validations);
+        x.notes().cache = Some(CacheOutcome::Validated);
+        object.count_hit();
+        let ttl_s = object.freshness().ttl_s(x.core().unix_s());
+        self.send_stored(x, object, &status::validated(status, ttl_s, detail), matched).await
     }
 
     async fn pass_shared<O: CachedHandler>(
@@ -362,7 +376,10 @@ impl RouteCache {
 
     /// What requests have in common that may wait for one response, beside the URL.
     fn common(&self, request: &Request<'_>, matched: MatchedRules) -> Vec<u8> {
-        let mut common = vary::accepted_codings(request.head());
+        let mut common = match self.compresses {
+            true => Vec::new(),
+            false => vary::accepted_codings(request.head()),
+        };
         if let Some(key) = self.rules.key(matched) {
             key.fields.write(&mut common, request.head());
         }
@@ -391,12 +408,16 @@ impl RouteCache {
         facts: &RequestFacts,
         origin: Rc<O>,
     ) {
-        let mut request = asked(x, miss.stale.as_deref());
+        let mut request = asked(x, miss.stale.as_deref(), !self.compresses);
         self.rules.prepare(miss.matched, &mut request);
         let core = request.core().clone();
         let (rules, stale) = ((miss.matched, miss.search.clone()), miss.stale.clone());
         let sink = FillSink::new((&self.cache, &self.rules), rules, &request, fill, *facts, stale);
-        let sink = Rc::new(sink);
+        let source = self
+            .dictionaries
+            .as_ref()
+            .and_then(|transport| Some((transport.clone(), transport.source(&x.request())?)));
+        let sink = Rc::new(sink.with_codings(self.compresses, source));
         core.spawn(async move {
             let served =
                 request.serve(sink.clone(), async |x: &mut Exchange<'_>| origin.serve(x).await).await;
@@ -405,6 +426,42 @@ impl RouteCache {
             }
             sink.conclude(served.is_ok());
         });
+    }
+
+    /// Sends what is stored.
+    async fn send_stored(
+        &self,
+        x: &mut Exchange<'_>,
+        object: &Arc<Object>,
+        cache_status: &str,
+        matched: MatchedRules,
+    ) -> Result<(), Fault> {
+        let coded = match self.compresses || self.dictionaries.is_some() {
+            true => {
+                let key = || self.keys(&x.request(), matched).pop();
+                let transport = self.dictionaries.as_deref();
+                Box::pin(coded(&self.cache, transport, x, object, key)).await
+            }
+            false => CodedResponse::default(),
+        };
+        send_stored(x, object, cache_status, &coded).await
+    }
+
+    /// Sends a response while it arrives.
+    async fn send_response(
+        &self,
+        x: &mut Exchange<'_>,
+        response: &FillResponse,
+        reader: FillReader,
+        why: ForwardReason,
+    ) -> Result<(), Fault> {
+        let dictionary =
+            self.dictionaries.as_ref().filter(|_| response.outcome.is_ok()).and_then(|transport| {
+                let fields = x.edited(&response.fields);
+                transport.use_of(&x.request(), response.status, &fields)
+            });
+        let value = dictionary.map(|used| used.value);
+        send_response(x, response, reader, why, value.as_deref()).await
     }
 }
 

@@ -1,4 +1,4 @@
-//! Certificates, keys and tokens that the configuration names: read through the supervisor, where there is one.
+//! Certificates, keys, tokens and files of users that the configuration names: read through the supervisor, where there is one.
 //!
 //! The user who serves then needs no permission to read them, and a server process that was taken over cannot open them
 //! by itself. The supervisor opens only what the configuration names, and only for reading.
@@ -40,6 +40,7 @@ impl NamedFiles {
         groups.chain(inline).for_each(|proxy| named.add_proxy(proxy));
         config.sites.iter().filter_map(|site| site.tls.as_ref()).for_each(|tls| named.add_site(tls));
         let secret = config.acme.dns.iter().map(|dns| &dns.secret_file).chain(purge_token_files(config));
+        let secret = secret.chain(password_files(config));
         named.files.extend(config.tls.ticket_keys.iter().chain(&config.acme.ca).chain(secret).cloned());
         named
     }
@@ -81,6 +82,13 @@ pub(crate) fn purge_token_files(config: &Config) -> impl Iterator<Item = &PathBu
     let caches = config.sites.iter().map(|site| &site.cache).chain(routes);
     let purges = caches.flatten().flatten().filter_map(|policy| policy.purge.as_ref());
     purges.filter_map(|purge| purge.token_file.as_ref())
+}
+
+/// The files of users and passwords.
+fn password_files(config: &Config) -> impl Iterator<Item = &PathBuf> {
+    let routes = config.sites.iter().flat_map(|site| &site.routes).map(|route| &route.auth);
+    let policies = config.sites.iter().map(|site| &site.auth).chain(routes).flatten().flatten();
+    policies.map(|auth| &auth.basic)
 }
 
 /// One part of a path, as [`Path::components`] gives it.

@@ -11,8 +11,9 @@ use cache::{
     Policy, RequestFacts, RequestVariant, ResponseTimes, SearchRule, StoredBody, Tags, Validated, answer,
     assess, stored_fields, tags, vary::VaryFault,
 };
+use coding::HashedContent;
 use http::{Fields, Head, Length, Status};
-use net::{Core, DetachedRequest, Pressure, ResponseSink};
+use net::{Core, DetachedRequest, DictionarySource, DictionaryTransport, Pressure, ResponseSink};
 
 use crate::cache_rules::{CacheRules, MatchedRules};
 
@@ -30,6 +31,10 @@ pub(crate) struct FillSink {
     bytes: Vec<u8>,
     facts: RequestFacts,
     stale: Option<Arc<Object>>,
+    /// Whether the response is for clients of all codings.
+    is_for_all_codings: bool,
+    /// Where clients keep the response as a dictionary: from where.
+    dictionary: Option<(Rc<DictionaryTransport>, DictionarySource)>,
     asked_s: u64,
     /// What is stored at the end.
     pending: RefCell<Option<(Status, Fields, RequestVariant, Freshness)>>,
@@ -63,11 +68,25 @@ impl FillSink {
             bytes: bytes.to_vec(),
             facts,
             stale,
+            is_for_all_codings: false,
+            dictionary: None,
             pending: RefCell::default(),
             filed: RefCell::default(),
             is_answered: Cell::new(false),
             is_concluded: Cell::new(false),
         }
+    }
+
+    /// The same for a request that accepts no coding, as its response is compressed here, and for a response that clients may
+    /// keep as a dictionary.
+    pub(crate) fn with_codings(
+        mut self,
+        is_for_all_codings: bool,
+        dictionary: Option<(Rc<DictionaryTransport>, DictionarySource)>,
+    ) -> FillSink {
+        self.is_for_all_codings = is_for_all_codings;
+        self.dictionary = dictionary;
+        self
     }
 
     /// The content is complete: a large one that is to be stored is copied by another thread to where it is sent from.
@@ -109,9 +128,31 @@ impl FillSink {
     }
 
     fn store(&self, object: Arc<Object>) {
-        self.note(match self.cache.store(&self.fill, object) {
-            Ok(()) => Outcome::Stored,
+        self.note(match self.cache.store(&self.fill, object.clone()) {
+            Ok(()) => {
+                self.remember(&object);
+                Outcome::Stored
+            }
             Err(why) => Outcome::Refused(why),
+        });
+    }
+
+    /// Remembers the content where clients keep it as a dictionary: nobody may ask for it again before its next version comes.
+    fn remember(&self, object: &Object) {
+        let is_kept = object.status == Status::OK
+            && object.body.len() <= coding::DICTIONARY_BYTES_MAX as u64
+            && self.core.memory().pressure() < Pressure::High;
+        let Some((transport, source)) = self.dictionary.clone().filter(|_| is_kept) else { return };
+        let (body, fields, core) = (object.body.clone(), object.shown_fields().clone(), self.core.clone());
+        self.core.spawn(async move {
+            let hashed = move || {
+                let content = HashedContent::new(body.to_pieces().ok()?);
+                body.set_hash(content.hash);
+                Some(content)
+            };
+            if let Some(content) = core.offload(hashed).await {
+                transport.remember_from(&source, &fields, &content, core.unix_s());
+            }
         });
     }
 
@@ -175,6 +216,9 @@ impl FillSink {
             && allowed == Some(origin.value.of(&self.bytes))
         {
             key.add_field("origin");
+        }
+        if self.is_for_all_codings && fields.first(b"content-encoding").is_none() {
+            key.add_any_coding();
         }
         RequestVariant::with(fields, (&self.head, &self.bytes), &key, policy.rule.ignores_vary)
     }

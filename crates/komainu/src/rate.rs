@@ -326,7 +326,7 @@ impl RateRule {
 }
 
 /// Adds a client by its address, or by the network that is one client's.
-fn add_client(hasher: &mut KeyHasher, client: Peer, of: &RateLimit) {
+pub(crate) fn add_client(hasher: &mut KeyHasher, client: Peer, of: &RateLimit) {
     let address = match client {
         Peer::Unix => return hasher.add(b"unix"),
         Peer::Tcp(address) => address.ip().to_canonical(),

@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::cell::RefCell;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use config::Level;
 use config::matcher::{self, Routes};
@@ -18,6 +19,7 @@ use net::{
 use proxy::Proxy;
 
 use crate::access::{self, Access};
+use crate::auth::{self, SharedAuth};
 use crate::cached::{CachedHandler, RouteCache};
 use crate::clients::TrustedProxies;
 use crate::hosting::Mounted;
@@ -57,6 +59,8 @@ pub(crate) struct Route {
     pub(crate) client_access: ClientAccess,
     /// How often they may ask.
     pub(crate) rates: Option<Rc<RateRules>>,
+    /// The users that it answers, where it asks for them.
+    pub(crate) auth: Option<Arc<SharedAuth>>,
     /// What its requests are counted under.
     pub(crate) label: usize,
     /// Compression of its responses.
@@ -398,6 +402,9 @@ async fn serve_route(route: &Rc<Route>, exchange: &mut Exchange<'_>, path: &Path
     if !rate::admit(route.rates.as_deref(), exchange, counted).await? {
         return Ok(());
     }
+    if !auth::admit(route.auth.as_ref(), exchange).await? {
+        return Ok(());
+    }
     exchange.set_compression(route.compression.clone());
     let (handler, otherwise) = route.handlers(path, exchange.request().method())?;
     exchange.limit_body(route.body_bytes_max)?;
@@ -436,8 +443,6 @@ struct RouteHandler {
 
 impl CachedHandler for RouteHandler {
     async fn serve(&self, x: &mut Exchange<'_>) -> Result<(), Fault> {
-        // Set again for a request without its client.
-        x.set_compression(self.route.compression.clone());
         let handler = match &self.route.otherwise {
             Some(otherwise) if self.is_fallback => otherwise,
             _ => &self.route.handler,

@@ -125,6 +125,15 @@ pub(crate) fn has_fixed_bytes(fields: &Fields) -> bool {
     fixed.iter().any(|name| fields.first(name).is_some())
 }
 
+/// The fields of a response whose content is coded.
+#[must_use]
+pub fn coded_fields(fields: &Fields, coding: Coding) -> Fields {
+    let mut coded = fields.clone();
+    add_vary(&mut coded);
+    say_coded(&mut coded, coding);
+    coded
+}
+
 /// Makes the fields say that the content is coded.
 pub(crate) fn say_coded(fields: &mut Fields, coding: Coding) {
     fields.push(Name::ContentEncoding, coding.text().as_bytes());

@@ -56,6 +56,13 @@ pub struct DictionaryUse {
     pub lifetime_s: u64,
 }
 
+/// Where a response is from.
+#[derive(Clone, Debug)]
+pub struct DictionarySource {
+    origin: Vec<u8>,
+    path: Vec<u8>,
+}
+
 /// The dictionary that a client has, and the coding for it.
 #[derive(Clone, Debug)]
 pub struct DictionaryChoice {
@@ -79,17 +86,44 @@ impl DictionaryTransport {
     /// `private`, or has no `max-age`, by which clients know how long it serves.
     #[must_use]
     pub fn use_of(&self, request: &Request<'_>, status: Status, fields: &Fields) -> Option<DictionaryUse> {
-        let reads = matches!(request.method(), Method::Get | Method::Head);
-        if self.rules.is_empty() || !self.is_secure(request) || !reads || status != Status::OK {
-            return None;
-        }
-        let path = request.normal_path().ok()?;
-        let rule = self.rules.iter().find(|rule| (rule.applies)(&path))?;
+        let rule = self.rule(request).filter(|_| status == Status::OK)?;
         let lifetime_s = lifetime_s(fields)?;
         let own = || request.encoded_path().ok().map(|path| pattern_of(&path));
         let pattern = rule.pattern.as_ref().map_or_else(own, |text| Some(text.clone().into_bytes()))?;
         let value = use_as_dictionary(&pattern, &rule.destinations, rule.id.as_deref())?;
         Some(DictionaryUse { value, lifetime_s })
+    }
+
+    /// Where the response to this request is from, if a rule lets clients keep it: for [`DictionaryTransport::remember_from`].
+    #[must_use]
+    pub fn source(&self, request: &Request<'_>) -> Option<DictionarySource> {
+        self.rule(request).map(|_| {
+            let (origin, path) = place(request);
+            DictionarySource { origin, path }
+        })
+    }
+
+    fn rule(&self, request: &Request<'_>) -> Option<&DictionaryRule> {
+        let reads = matches!(request.method(), Method::Get | Method::Head);
+        if self.rules.is_empty() || !self.is_secure(request) || !reads {
+            return None;
+        }
+        let path = request.normal_path().ok()?;
+        self.rules.iter().find(|rule| (rule.applies)(&path))
+    }
+
+    /// Remembers the content of a response with these fields that is stored at that second since 1970, where clients keep it.
+    pub fn remember_from(
+        &self,
+        source: &DictionarySource,
+        fields: &Fields,
+        content: &HashedContent,
+        now_s: u64,
+    ) {
+        if let Some(lifetime_s) = lifetime_s(fields) {
+            let place = DictionaryPlace { origin: &source.origin, path: &source.path };
+            self.known.remember(place, content, now_s + lifetime_s);
+        }
     }
 
     /// Remembers a content that clients keep, of which only the hash is at hand. False where it is not known.

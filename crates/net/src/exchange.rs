@@ -7,9 +7,12 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::rc::Rc;
 use std::sync::Arc;
 
+use coding::Effort;
 use http::encode::Lines;
 use http::path::{self, EmptySegments};
-use http::{BodySize, Dialect, Fields, Head, Length, Method, Name, Reject, RequestIds, Status, Version};
+use http::{
+    BodySize, Coding, Dialect, Fields, Head, Length, Method, Name, Reject, RequestIds, Status, Version,
+};
 
 use crate::address::{Client, Peer};
 use crate::compress::{COMPRESSED_BYTES, COMPRESSED_WEIGHT, Compression, CompressionInput};
@@ -255,6 +258,17 @@ impl<'c> Exchange<'c> {
             Some(edits) => Cow::Owned(edits.apply(fields)),
             None => Cow::Borrowed(fields),
         }
+    }
+
+    /// The coding in which a response with this status, these fields and this length goes out, and how hard it is compressed;
+    /// `None` where it goes out as it is. For what is compressed before: [`Exchange::begin`] does so by itself.
+    #[must_use]
+    pub fn coding_of(&self, status: Status, fields: &Fields, length: Length) -> Option<(Coding, Effort)> {
+        let compression = self.state.filters.compression.as_ref()?;
+        let (head, bytes) = self.lane.head();
+        let request = CompressionInput { head, bytes, secure: self.state.client.secure };
+        let mut fields = self.edited(fields).into_owned();
+        Some((compression.choose(&request, status, &mut fields, length)?, compression.effort))
     }
 
     /// Which responses are compressed from now on. Those that have begun stay as they are.

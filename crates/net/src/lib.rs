@@ -66,11 +66,13 @@ pub mod server;
 
 pub use address::{Bind, Client, Dial, Listen, ListenUrl, Peer, Sources};
 pub use bind::{Listener, bound_address};
-pub use compress::Compression;
+pub use compress::{Compression, coded_fields};
 pub use core::Core;
 pub use counters::{Counter, Counters, DurationHistogram};
 pub use detached::{DetachedRequest, ResponseSink};
-pub use dictionary::{DeltaStart, DictionaryChoice, DictionaryRule, DictionaryTransport, DictionaryUse};
+pub use dictionary::{
+    DeltaStart, DictionaryChoice, DictionaryRule, DictionarySource, DictionaryTransport, DictionaryUse,
+};
 pub use exchange::{Exchange, Request};
 pub use fault::Fault;
 pub use filters::{DefaultFields, FieldEdits, HeadTap};

@@ -1,6 +1,8 @@
 //! The cache behind the real binary.
 #![allow(clippy::unwrap_used)] // helpers of tests are tests too
 
+#[path = "../delta/mod.rs"]
+mod delta;
 #[path = "../hosted/mod.rs"]
 mod hosted;
 #[path = "../origin/mod.rs"]
@@ -9,6 +11,7 @@ mod origin;
 mod rig;
 
 mod apps;
+mod coded;
 mod disk;
 mod hits;
 mod origins;

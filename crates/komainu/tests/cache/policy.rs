@@ -485,7 +485,7 @@ fn interim_responses_reach_who_waits_before_the_response_exists_and_are_not_stor
 }
 
 #[test]
-fn early_hints_go_to_clients_of_http_2_alone_unless_told() {
+fn early_hints_go_to_clients_of_http_2_alone_by_default() {
     const GET: &[u8] = b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
     let hint = "HTTP/1.1 103 Early Hints\r\nLink: </a.css>; rel=preload\r\n\r\n";
     let origin = Origin::start(move |_| format!("{hint}{}", answer("200 OK", "", "whole")));

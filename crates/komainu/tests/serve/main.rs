@@ -1,6 +1,8 @@
 //! Requests and responses, as clients see them: files, paths, limits, compression, HTTP/2.
 #![allow(clippy::print_stderr, clippy::unwrap_used)] // helpers of tests are tests too
 
+#[path = "../delta/mod.rs"]
+mod delta;
 #[path = "../hosted/mod.rs"]
 mod hosted;
 #[path = "../origin/mod.rs"]
@@ -15,6 +17,7 @@ mod support {
 }
 
 mod admission;
+mod auth;
 mod clients;
 mod compress;
 mod dictionary;

@@ -7,7 +7,9 @@ use super::*;
 #[ignore = "the process that is killed"]
 fn stores_until_it_is_killed() {
     let Some(path) = std::env::var_os("KOMAINU_DISK_KILLED") else { return };
-    let rig = rig_with(options(&Folder(path.into()), 8 << 30));
+    // It belongs to the process that kills this one.
+    let folder = std::mem::ManuallyDrop::new(Folder(path.into()));
+    let rig = rig_with(options(&folder, 8 << 30));
     for n in 0.. {
         rig.put(&format!("http://a/{n}"), &[], &content(n));
         while rig.disk().shared.queued_bytes.load(Ordering::Relaxed) > 16 * MIB {

@@ -1,0 +1,190 @@
+//! Other forms of a stored content: compressed, each made once and kept beside it for all requests.
+
+use std::fmt;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+use http::Coding;
+
+use crate::held::{Account, HeldBytes};
+
+/// The forms of one content.
+#[derive(Default)]
+pub(crate) struct CodedForms {
+    forms: Mutex<Vec<(Coding, FormState)>>,
+    /// The SHA-256 of the content, where it was needed.
+    pub(crate) hash: OnceLock<[u8; 32]>,
+}
+
+enum FormState {
+    Running,
+    /// It made the content smaller.
+    Made {
+        bytes: Arc<[u8]>,
+        _held: HeldBytes,
+    },
+    Useless,
+}
+
+/// A content in a coding.
+#[derive(Debug)]
+pub enum CodedLookup {
+    /// It was made before.
+    Made(Arc<[u8]>),
+    /// It is being made, makes nothing smaller, or too many are being made.
+    None,
+    /// It is to be made, where blocking is allowed, for [`crate::Cache::add_coded`].
+    Begun(CodingJob),
+}
+
+/// A form that is being made. Dropped, the next request begins again.
+pub struct CodingJob {
+    forms: Arc<CodedForms>,
+    coding: Coding,
+    running: Arc<AtomicUsize>,
+}
+
+impl CodedForms {
+    /// The form in this coding; it is begun where fewer than `jobs_max` are `running`.
+    pub(crate) fn find(
+        self: &Arc<Self>,
+        coding: Coding,
+        running: &Arc<AtomicUsize>,
+        jobs_max: usize,
+    ) -> CodedLookup {
+        let mut forms = self.forms();
+        match forms.iter().find(|(other, _)| *other == coding) {
+            Some((_, FormState::Made { bytes, .. })) => return CodedLookup::Made(bytes.clone()),
+            Some(_) => return CodedLookup::None,
+            None => {}
+        }
+        if running.fetch_add(1, Ordering::Relaxed) >= jobs_max {
+            running.fetch_sub(1, Ordering::Relaxed);
+            return CodedLookup::None;
+        }
+        forms.push((coding, FormState::Running));
+        CodedLookup::Begun(CodingJob { forms: self.clone(), coding, running: running.clone() })
+    }
+
+    /// Bytes of all forms.
+    pub(crate) fn held_bytes(&self) -> u64 {
+        let bytes = |state: &FormState| match state {
+            FormState::Made { bytes, .. } => bytes.len() as u64,
+            _ => 0,
+        };
+        self.forms().iter().map(|(_, state)| bytes(state)).sum()
+    }
+
+    fn set(&self, coding: Coding, state: Option<FormState>) {
+        let mut forms = self.forms();
+        forms.retain(|(other, _)| *other != coding);
+        forms.extend(state.map(|state| (coding, state)));
+    }
+
+    fn forms(&self) -> MutexGuard<'_, Vec<(Coding, FormState)>> {
+        self.forms.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl CodingJob {
+    /// The coding.
+    #[must_use]
+    pub fn coding(&self) -> Coding {
+        self.coding
+    }
+
+    /// Whether it is a form of this content.
+    pub(crate) fn is_of(&self, forms: &Arc<CodedForms>) -> bool {
+        Arc::ptr_eq(&self.forms, forms)
+    }
+
+    /// Keeps what was made; `None` for nothing smaller.
+    pub(crate) fn keep(&self, made: Option<Arc<[u8]>>, account: &Account) {
+        let state = made.map_or(FormState::Useless, |bytes| {
+            let _held = HeldBytes::new(account, bytes.len() as u64);
+            FormState::Made { bytes, _held }
+        });
+        self.forms.set(self.coding, Some(state));
+    }
+}
+
+impl Drop for CodingJob {
+    fn drop(&mut self) {
+        self.running.fetch_sub(1, Ordering::Relaxed);
+        let is_running = |(other, state): &(Coding, FormState)| {
+            *other == self.coding && matches!(state, FormState::Running)
+        };
+        self.forms.forms().retain(|form| !is_running(form));
+    }
+}
+
+impl fmt::Debug for CodedForms {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} bytes", self.held_bytes())
+    }
+}
+
+impl fmt::Debug for CodingJob {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CodingJob").field("coding", &self.coding).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::Ordering;
+
+    use http::{Coding, Fields, Status};
+
+    use super::CodedLookup;
+    use crate::object::Object;
+    use crate::object::tests::{freshness, object};
+    use crate::store::tests::{MIB, cache, put};
+    use crate::vary::RequestVariant;
+
+    const JOBS_MAX: usize = 8;
+
+    #[test]
+    fn a_coding_is_made_once_kept_with_its_content_and_counted() {
+        let (cache, held) = cache(64 * MIB);
+        put(&cache, "http://a/", object(&[], &"x".repeat(100_000))).unwrap();
+        let object = cache.find(b"http://a/").unwrap().objects()[0].clone();
+        let before = cache.stats().bytes;
+        let CodedLookup::Begun(job) = cache.coded(&object, Coding::Gzip) else { panic!() };
+        assert!(matches!(cache.coded(&object, Coding::Gzip), CodedLookup::None), "under way");
+        drop(job);
+        let CodedLookup::Begun(job) = cache.coded(&object, Coding::Gzip) else { panic!("begun again") };
+        cache.add_coded(b"http://a/", &job, Some([1; 300][..].into()));
+        drop(job);
+        let CodedLookup::Begun(job) = cache.coded(&object, Coding::Brotli) else { panic!() };
+        cache.add_coded(b"http://a/", &job, None);
+        drop(job);
+        assert!(matches!(cache.coded(&object, Coding::Brotli), CodedLookup::None), "not smaller");
+        let CodedLookup::Made(made) = cache.coded(&object, Coding::Gzip) else { panic!() };
+        assert_eq!((made.len(), cache.stats().bytes), (300, before + 300));
+        assert_eq!(held.load(Ordering::Relaxed) as u64, before + 300);
+        // What a 304 makes of it has the same content, and the same codings.
+        let (variant, freshness) = (RequestVariant::default(), freshness(100, 10));
+        let again = Object::new(Status::OK, Fields::new(), object.body.clone(), variant, freshness);
+        put(&cache, "http://a/", again).unwrap();
+        let again = cache.find(b"http://a/").unwrap().objects()[0].clone();
+        assert!(matches!(cache.coded(&again, Coding::Gzip), CodedLookup::Made(_)));
+        drop(object);
+        assert_eq!(held.load(Ordering::Relaxed) as u64, cache.stats().bytes);
+        drop((again, made));
+        cache.invalidate(b"http://a/", 100);
+        drop(cache);
+        assert_eq!(held.load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn so_many_are_compressed_at_one_time() {
+        let (cache, _) = cache(64 * MIB);
+        let objects: Vec<Object> = (0..=JOBS_MAX).map(|_| object(&[], "x")).collect();
+        let jobs: Vec<_> = objects.iter().map(|object| cache.coded(object, Coding::Gzip)).collect();
+        let begun = jobs.iter().filter(|job| matches!(job, CodedLookup::Begun(_))).count();
+        assert_eq!(begun, JOBS_MAX);
+        drop(jobs);
+        assert!(matches!(cache.coded(&objects[JOBS_MAX], Coding::Gzip), CodedLookup::Begun(_)));
+    }
+}

@@ -1,0 +1,111 @@
+//! Stored responses in other codings: made once, kept beside the content; and as the difference from what the client has (RFC 9842).
+
+use std::io::Read;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crate::delta::{decoded, has, versions};
+use crate::origin::{Ask, Origin, answer};
+use crate::rig::{Answer, Folder, Rig};
+
+const FIELDS: &str = "Content-Type: text/javascript\r\nCache-Control: max-age=3600\r\nETag: \"tag\"\r\n";
+
+/// An origin that sends the first version until the flag is set, then the second, and a cache in front of it.
+fn cached(fields: &'static str, route: &str) -> (Origin, Rig, Arc<AtomicBool>) {
+    let next = Arc::new(AtomicBool::new(false));
+    let (is_next, (old, new)) = (next.clone(), versions());
+    let origin = Origin::start(move |_: &Ask| {
+        answer("200 OK", fields, if is_next.load(Ordering::SeqCst) { &new } else { &old })
+    });
+    let text = format!(
+        "threads = 1\n[dictionaries]\nwithout_tls = true\n[[route]]\nproxy = {{ to = {:?} }}\n\
+         cache = {{ purge = {{ from = [\"127.0.0.1\", \"::1\"] }} }}\n{route}\n",
+        origin.url
+    );
+    (origin, Rig::config(Folder::new(), &text), next)
+}
+
+fn asks(origin: &Origin) -> usize {
+    origin.seen.lock().unwrap().asks.len()
+}
+
+/// The content of a stored response without its coding.
+fn plain(answer: &Answer) -> String {
+    let (mut text, bytes) = (String::new(), &answer.body[..]);
+    match answer.field("Content-Encoding") {
+        None => text = answer.text(),
+        Some("gzip") => _ = flate2::read::GzDecoder::new(bytes).read_to_string(&mut text).unwrap(),
+        Some("br") => _ = brotli::Decompressor::new(bytes, 4096).read_to_string(&mut text).unwrap(),
+        Some("zstd") => text = String::from_utf8(zstd::stream::decode_all(bytes).unwrap()).unwrap(),
+        other => panic!("{other:?}"),
+    }
+    text
+}
+
+#[test]
+fn one_response_of_the_origin_is_for_clients_of_all_codings() {
+    let fields = "Content-Type: text/javascript\r\nCache-Control: max-age=3600\r\nETag: \"tag\"\r\nVary: Accept-Encoding\r\n";
+    let (origin, rig, _) = cached(fields, "compress = true");
+    let script = versions().0;
+    rig.ask("/", "Accept-Encoding: br\r\n").expect_status(200).expect_field("Content-Encoding", "br");
+    assert!(origin.seen.lock().unwrap().asks[0].field("Accept-Encoding").is_empty());
+    for codings in ["gzip", "br", "zstd", "gzip;q=0.5, br", "identity"] {
+        let get = |fields: &str| rig.ask("/", &format!("Accept-Encoding: {codings}\r\n{fields}"));
+        let (first, second) = (get(""), get(""));
+        assert!(first.field("Cache-Status").unwrap().contains("hit"), "{}", first.head);
+        assert_eq!(plain(&first), script, "{codings}");
+        assert_eq!(first.body, second.body, "{codings}: made once");
+        // What is compressed while it is sent has no length.
+        second.expect_field("Content-Length", &second.body.len().to_string());
+        second.expect_field("Vary", "Accept-Encoding");
+        let is_coded = second.field("Content-Encoding").is_some();
+        assert!(!is_coded || second.body.len() < script.len() / 2, "{codings}");
+        second.expect_field("ETag", if is_coded { "W/\"tag\"" } else { "\"tag\"" });
+        get("If-None-Match: W/\"tag\"\r\n").expect_status(304).expect_field("Vary", "Accept-Encoding");
+        get("Range: bytes=0-9\r\n").expect(206, &script[..10]).expect_no_field("Content-Encoding");
+        let head = "HEAD / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n";
+        let head = rig.send(&format!("{head}Accept-Encoding: {codings}\r\n\r\n"));
+        head.expect(200, "").expect_field("Content-Length", &second.body.len().to_string());
+    }
+    assert_eq!(asks(&origin), 1);
+}
+
+#[test]
+fn the_next_version_of_a_cached_response_is_sent_as_the_difference() {
+    let (old, new) = versions();
+    let (origin, rig, next) = cached(FIELDS, "compress = true\nuse_as_dictionary = true");
+    let both = "Accept-Encoding: br, dcb, dcz\r\n";
+    for _ in 0..2 {
+        // On its way into the cache, and from it.
+        rig.ask("/app.js", both).expect_field("Use-As-Dictionary", "match=\"/app.js\", type=raw");
+    }
+    next.store(true, Ordering::SeqCst);
+    rig.send("PURGE /app.js HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").expect_status(200);
+    let first = rig.ask("/app.js", &has(&old, "br, dcb"));
+    first.expect_field("Content-Encoding", "br");
+    for (codings, coding) in [("br, dcb, dcz", "dcb"), ("br, dcz", "dcz"), ("br, dcb", "dcb")] {
+        let delta = rig.ask("/app.js", &has(&old, codings));
+        delta.expect_status(200).expect_field("Content-Encoding", coding);
+        assert!(delta.field("Cache-Status").unwrap().contains("hit"), "{}", delta.head);
+        assert_eq!(decoded(&delta, &old), new);
+        assert!(delta.body.len() < 400, "{codings}: {} of {}", delta.body.len(), new.len());
+        delta.expect_field("ETag", "W/\"tag\"");
+        let vary: Vec<&str> = delta.head.lines().filter_map(|line| line.strip_prefix("Vary: ")).collect();
+        assert_eq!(vary, ["Accept-Encoding", "Available-Dictionary"]);
+    }
+    rig.ask("/app.js", &has("x", "br, dcb")).expect_field("Content-Encoding", "br");
+    let tag = format!("{}If-None-Match: W/\"tag\"\r\n", has(&old, "br, dcb"));
+    rig.ask("/app.js", &tag).expect_status(304);
+    assert_eq!(asks(&origin), 2);
+}
+
+#[test]
+fn what_is_for_one_client_is_no_dictionary() {
+    let private = "Content-Type: text/javascript\r\nCache-Control: private, max-age=3600\r\n";
+    let (_origin, rig, _) = cached(private, "compress = true\nuse_as_dictionary = true");
+    let old = versions().0;
+    for _ in 0..2 {
+        let found = rig.ask("/app.js", &has(&old, "br, dcb"));
+        found.expect_field("Content-Encoding", "br").expect_no_field("Use-As-Dictionary");
+    }
+}

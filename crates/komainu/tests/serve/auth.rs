@@ -1,0 +1,122 @@
+//! `auth`: users and passwords.
+
+use std::io::Write;
+
+use crate::rig;
+use crate::rig::{Answer, Folder, Rig, eventually, komainu, read_answer};
+
+/// Of "myPassword", by bcrypt with cost 5, and of "password", by Argon2.
+const BCRYPT: &str = "$2y$05$c4WoMPo3SXsafkva.HHa6uXQZWr7oboPiC2bT/r7q1BB8I2s0BRqC";
+const ARGON2: &str = "$argon2id$v=19$m=65536,t=2,p=1$c29tZXNhbHQ$CTFhFdXPJO1aFaMaO6Mm5c8y7cJHAph8ArZWb2GRPPc";
+
+const CONFIG: &str = "threads = 2\ntrusted_proxies = [\"127.0.0.1\"]\n\
+    [[site]]\nhosts = [\"site.test\"]\nauth = { basic = \"users\", realm = \"the site\" }\n\
+    [[site.route]]\npath = \"/open\"\nauth = false\nrespond = \"open\"\n\
+    [[site.route]]\nrespond = \"inner\"\n\
+    [[route]]\npath = \"/few\"\nauth = { basic = \"users\", failures = \"3/h\" }\nrespond = \"few\"\n\
+    [[route]]\npath = \"/none\"\nauth = { basic = \"empty\" }\nrespond = \"none\"\n";
+
+fn basic(text: &str) -> String {
+    format!("Authorization: Basic {}\r\n", data_encoding::BASE64.encode(text.as_bytes()))
+}
+
+fn ask(rig: &Rig, host: &str, path: &str, client: &str, fields: &str) -> Answer {
+    rig.send(&format!(
+        "GET {path} HTTP/1.1\r\nHost: {host}\r\nX-Forwarded-For: {client}\r\n{fields}Connection: close\r\n\r\n"
+    ))
+}
+
+#[test]
+fn users_are_asked_for_their_passwords() {
+    let folder = Folder::new();
+    folder.write("users", format!("# who may\nalice:{BCRYPT}\nbob:{ARGON2}\n")).write("empty", "");
+    let rig = Rig::config(folder, CONFIG);
+    let inner = |fields: &str| ask(&rig, "site.test", "/", "192.0.2.1", fields);
+    ask(&rig, "site.test", "/open", "192.0.2.1", "").expect(200, "open");
+    inner("")
+        .expect_status(401)
+        .expect_field("www-authenticate", "Basic realm=\"the site\", charset=\"UTF-8\"");
+    // The second time it is remembered.
+    for _ in 0..2 {
+        inner(&basic("alice:myPassword")).expect(200, "inner");
+        inner(&basic("bob:password")).expect(200, "inner");
+    }
+    for wrong in ["alice:password", "bob:myPassword", "carol:password", "alice:", "Alice:myPassword", ":"] {
+        inner(&basic(wrong)).expect_status(401);
+    }
+    for wrong in [
+        "Authorization: Basic\r\n",
+        "Authorization: Basic %%%\r\n",
+        "Authorization: Bearer YTpi\r\n",
+        &basic("x"),
+    ] {
+        inner(wrong).expect_status(401).expect_field("cache-control", "no-store");
+    }
+    ask(&rig, "x.test", "/none", "192.0.2.1", &basic("alice:myPassword")).expect_status(401);
+    eventually("the log has who failed", || {
+        rig.reported().contains("192.0.2.1: `auth.basic` ")
+            && rig.reported().contains(": wrong user or password: ")
+    });
+    assert!(!rig.reported().contains("myPassword"));
+    // A few failures, and the client waits; others do not, and neither does what is remembered.
+    let few = |client: &str, text: &str| ask(&rig, "x.test", "/few", client, &basic(text)).status();
+    assert_eq!(few("192.0.2.2", "alice:myPassword"), 200);
+    let tries: Vec<u16> = (0..5).map(|number| few("192.0.2.2", &format!("alice:{number}"))).collect();
+    assert_eq!(tries, [401, 401, 401, 429, 429]);
+    assert_eq!(few("192.0.2.2", "alice:myPassword"), 200);
+    assert_eq!(few("192.0.2.3", "alice:wrong"), 401);
+    many_at_once_wait_for_one(&rig);
+    a_changed_file_counts(&rig);
+}
+
+fn many_at_once_wait_for_one(rig: &Rig) {
+    // More connections with one password than may wait: as one password they are verified once.
+    let request = format!(
+        "GET /few HTTP/1.1\r\nHost: x.test\r\nX-Forwarded-For: 192.0.2.9\r\n{}\r\n",
+        basic("bob:password")
+    );
+    let mut streams: Vec<_> = (0..100).map(|_| rig.connect()).collect();
+    streams.iter_mut().for_each(|stream| stream.write_all(request.as_bytes()).unwrap());
+    streams.iter_mut().for_each(|stream| _ = read_answer(stream).expect(200, "few"));
+}
+
+fn a_changed_file_counts(rig: &Rig) {
+    let status = |text: &str| ask(rig, "site.test", "/", "192.0.2.77", &basic(text)).status();
+    assert_eq!(status("alice:myPassword"), 200);
+    rig.folder.write("users", format!("carol:{BCRYPT}\n"));
+    // Each round has another client address, so that no failure counts.
+    let mut round = 0;
+    eventually("the old user is gone", || {
+        round += 1;
+        let client = format!("198.51.{}.{}", round / 250, round % 250 + 1);
+        ask(rig, "site.test", "/", &client, &basic("alice:myPassword")).status() == 401
+    });
+    assert_eq!(status("carol:myPassword"), 200);
+    // A broken file changes nothing but the log.
+    rig.folder.write("users", "carol:{SHA}5en6G6MezRroT3XKqkdPOmY/BfQ=\n");
+    eventually("the log has the mistake", || {
+        ask(rig, "site.test", "/", "192.0.2.88", "").expect_status(401);
+        rig.reported().contains("is hashed with SHA-1, which is too weak")
+    });
+    assert_eq!(status("carol:myPassword"), 200);
+}
+
+#[test]
+fn a_file_that_cannot_be_used_is_named_with_its_line_and_the_remedy() {
+    let folder = Folder::new();
+    folder.write("k.toml", format!("{}{CONFIG}", rig::as_we_are())).write("empty", "");
+    for (users, says) in [
+        (
+            Some("alice:$apr1$abc$def\n"),
+            "line 1: the password of \"alice\" is hashed with MD5 (apr1), which is too weak: make it again with `htpasswd -B",
+        ),
+        (Some("\nalice\n"), "line 2: this is not `NAME:HASH`"),
+        (None, "`auth.basic`"),
+    ] {
+        let _ = std::fs::remove_file(folder.at("users"));
+        users.into_iter().for_each(|text| _ = folder.write("users", text));
+        let output = komainu().arg("check").arg("-c").arg(folder.at("k.toml")).output().unwrap();
+        let text = rig::text(&output.stderr);
+        assert!(!output.status.success() && text.contains(says), "{text}");
+    }
+}
