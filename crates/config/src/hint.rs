@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn syntaxes_are_told_apart() {
+    fn the_syntax_of_each_server_is_recognised() {
         let server = |text: &str| {
             let text = for_syntax(text)?;
             let rest = text.strip_prefix("this file looks like ").expect("each begins so");

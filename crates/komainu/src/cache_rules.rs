@@ -156,6 +156,16 @@ impl CacheRules {
         self.of(matched).filter(is_of).map(|rule| &rule.of).collect()
     }
 
+    /// Whether the responses to a request may be one client's own, by rules that tell cookies and credentials apart.
+    pub(crate) fn are_personal(&self, matched: MatchedRules) -> bool {
+        let is_named =
+            |name: &String| ["cookie", "authorization"].iter().any(|one| name.eq_ignore_ascii_case(one));
+        self.of(matched).any(|rule| {
+            let of_key = |key: &config::CacheKey| !key.cookie.is_empty() || key.header.iter().any(is_named);
+            rule.of.with_authorization == Some(true) || rule.of.key.as_ref().is_some_and(of_key)
+        })
+    }
+
     fn of(&self, matched: MatchedRules) -> impl Iterator<Item = &Rule> {
         self.rules
             .iter()

@@ -326,7 +326,7 @@ impl RouteCache {
                 x.notes().cache = Some(CacheOutcome::Collapsed);
             }
             return match head {
-                FillHead::Response(response) => self.send_response(x, &response, reader, miss.why).await,
+                FillHead::Response(response) => self.send_response(x, &response, reader, &miss).await,
                 FillHead::Stored(object, how) => self.send_validated(x, &object, how, miss.matched).await,
                 FillHead::Alone | FillHead::Failed => Err(Fault::Broken("the handler gave no response")),
             };
@@ -414,8 +414,7 @@ impl RouteCache {
         let (rules, stale) = ((miss.matched, miss.search.clone()), miss.stale.clone());
         let sink = FillSink::new((&self.cache, &self.rules), rules, &request, fill, *facts, stale);
         let source = self
-            .dictionaries
-            .as_ref()
+            .dictionaries_for(miss.matched)
             .and_then(|transport| Some((transport.clone(), transport.source(&x.request())?)));
         let sink = Rc::new(sink.with_codings(self.compresses, source));
         core.spawn(async move {
@@ -436,10 +435,10 @@ impl RouteCache {
         cache_status: &str,
         matched: MatchedRules,
     ) -> Result<(), Fault> {
-        let coded = match self.compresses || self.dictionaries.is_some() {
+        let transport = self.dictionaries_for(matched).map(Rc::as_ref);
+        let coded = match self.compresses || transport.is_some() {
             true => {
                 let key = || self.keys(&x.request(), matched).pop();
-                let transport = self.dictionaries.as_deref();
                 Box::pin(coded(&self.cache, transport, x, object, key)).await
             }
             false => CodedResponse::default(),
@@ -453,15 +452,20 @@ impl RouteCache {
         x: &mut Exchange<'_>,
         response: &FillResponse,
         reader: FillReader,
-        why: ForwardReason,
+        miss: &Miss,
     ) -> Result<(), Fault> {
-        let dictionary =
-            self.dictionaries.as_ref().filter(|_| response.outcome.is_ok()).and_then(|transport| {
-                let fields = x.edited(&response.fields);
-                transport.use_of(&x.request(), response.status, &fields)
-            });
+        let transport = self.dictionaries_for(miss.matched).filter(|_| response.outcome.is_ok());
+        let dictionary = transport.and_then(|transport| {
+            let fields = x.edited(&response.fields);
+            transport.use_of(&x.request(), response.status, &fields)
+        });
         let value = dictionary.map(|used| used.value);
-        send_response(x, response, reader, why, value.as_deref()).await
+        send_response(x, response, reader, miss.why, value.as_deref()).await
+    }
+
+    /// The dictionaries that clients have of such responses: none of what may be one client's own.
+    fn dictionaries_for(&self, matched: MatchedRules) -> Option<&Rc<DictionaryTransport>> {
+        self.dictionaries.as_ref().filter(|_| !self.rules.are_personal(matched))
     }
 }
 

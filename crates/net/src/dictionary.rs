@@ -248,7 +248,15 @@ fn preferred(request: &Request<'_>) -> Option<DictionaryCoding> {
 /// Whether the response is not for one client alone.
 fn is_public(fields: &Fields) -> bool {
     let private = [&b"private"[..], b"no-store", b"no-transform"];
-    !directives(fields).any(|one| private.iter().any(|name| one.eq_ignore_ascii_case(name)))
+    let personal = [&b"cookie"[..], b"authorization"];
+    !is_listed(fields, b"cache-control", &private) && !is_listed(fields, b"vary", &personal)
+}
+
+/// Whether one of these words is in the lists of a field.
+fn is_listed(fields: &Fields, name: &[u8], words: &[&[u8]]) -> bool {
+    let values = fields.iter().filter(|(known, _)| known.eq_ignore_ascii_case(name));
+    let mut items = values.flat_map(|(_, value)| scan::list(value));
+    items.any(|one| words.iter().any(|word| one.eq_ignore_ascii_case(word)))
 }
 
 fn directives(fields: &Fields) -> impl Iterator<Item = &[u8]> {
@@ -299,6 +307,7 @@ mod tests {
             &[("Cache-Control", "max-age=0")],
             &[("Cache-Control", "max-agex=1, max-age=a")],
             &[("Cache-Control", "private, max-age=60")],
+            &[("Cache-Control", "max-age=60"), ("Vary", "Accept, Cookie")],
             &[("Cache-Control", "max-age=60"), ("Set-Cookie", "a=b")],
             &[("Cache-Control", "max-age=60"), ("Cache-Control", "no-transform")],
         ] {

@@ -12,6 +12,11 @@ const FIELDS: &str = "Content-Type: text/javascript\r\nCache-Control: max-age=36
 
 /// An origin that sends the first version until the flag is set, then the second, and a cache in front of it.
 fn cached(fields: &'static str, route: &str) -> (Origin, Rig, Arc<AtomicBool>) {
+    cached_by(fields, "{ purge = { from = [\"127.0.0.1\", \"::1\"] } }", route)
+}
+
+/// The same with another policy.
+fn cached_by(fields: &'static str, cache: &str, route: &str) -> (Origin, Rig, Arc<AtomicBool>) {
     let next = Arc::new(AtomicBool::new(false));
     let (is_next, (old, new)) = (next.clone(), versions());
     let origin = Origin::start(move |_: &Ask| {
@@ -19,7 +24,7 @@ fn cached(fields: &'static str, route: &str) -> (Origin, Rig, Arc<AtomicBool>) {
     });
     let text = format!(
         "threads = 1\n[dictionaries]\nwithout_tls = true\n[[route]]\nproxy = {{ to = {:?} }}\n\
-         cache = {{ purge = {{ from = [\"127.0.0.1\", \"::1\"] }} }}\n{route}\n",
+         cache = {cache}\n{route}\n",
         origin.url
     );
     (origin, Rig::config(Folder::new(), &text), next)
@@ -102,10 +107,16 @@ fn the_next_version_of_a_cached_response_is_sent_as_the_difference() {
 #[test]
 fn what_is_for_one_client_is_no_dictionary() {
     let private = "Content-Type: text/javascript\r\nCache-Control: private, max-age=3600\r\n";
-    let (_origin, rig, _) = cached(private, "compress = true\nuse_as_dictionary = true");
-    let old = versions().0;
-    for _ in 0..2 {
-        let found = rig.ask("/app.js", &has(&old, "br, dcb"));
-        found.expect_field("Content-Encoding", "br").expect_no_field("Use-As-Dictionary");
+    let by_cookie = "Content-Type: text/javascript\r\nCache-Control: max-age=3600\r\nVary: Cookie\r\n";
+    let key = "{ rule = [{ key = { cookie = \"user\" } }] }";
+    let credentials = "{ rule = [{ with_authorization = true, key = { header = \"Authorization\" } }] }";
+    for (fields, cache) in [(private, "true"), (by_cookie, "true"), (FIELDS, key), (FIELDS, credentials)] {
+        let (_origin, rig, next) = cached_by(fields, cache, "compress = true\nuse_as_dictionary = true");
+        let old = versions().0;
+        for user in ["a", "a", "b", "b"] {
+            next.store(user == "b", Ordering::SeqCst);
+            let found = rig.ask("/app.js", &format!("Cookie: user={user}\r\n{}", has(&old, "br, dcb")));
+            found.expect_field("Content-Encoding", "br").expect_no_field("Use-As-Dictionary");
+        }
     }
 }
