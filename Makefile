@@ -28,8 +28,7 @@ build: ## the release build of everything; the binary is target/release/komainu
 
 run: build ## build, then serve the demo site on http://127.0.0.1:8080
 	@echo
-	@echo 'The demo site, by demo/komainu.toml: http://127.0.0.1:8080/   (Ctrl-C ends it)'
-	@exec $(KOMAINU) start -c demo/komainu.toml
+	@exec scripts/demo $(KOMAINU)
 
 test: ## everything that is checked: format, lints, house rules, tests, fuzz smoke
 	@TIMEFORMAT='setup: %0R s'; time scripts/setup test

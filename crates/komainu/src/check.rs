@@ -14,6 +14,7 @@ use crate::hosting;
 use crate::privilege::{self, Identity, Rights};
 use crate::sink;
 use crate::tls::TlsPlan;
+use crate::virtualenv::is_closed;
 
 /// Files that a configuration may include.
 const INCLUDED_MAX: usize = 1000;
@@ -165,6 +166,7 @@ fn users_exist(config: &Config) -> Result<(), String> {
     look(&config.user, &config.group).map_err(|error| format!("error: {error}"))?;
     // Root sees what the user who is to serve may not.
     if let Ok(Rights::Drop(user)) = privilege::rights(config, false) {
+        files_are_open(config, &user)?;
         for (name, app) in config.apps.iter().filter(|(_, app)| app.user.is_none()) {
             hosting::check_as(name, app, &user).map_err(|error| format!("error: {error}"))?;
             if let Some(text) = hosting::doubt(name, app, Some(&user)) {
@@ -175,6 +177,37 @@ fn users_exist(config: &Config) -> Result<(), String> {
     config.apps.iter().try_for_each(|(name, app)| {
         look(&app.user, &app.group).map_err(|error| format!("error: the application {name}: {error}"))
     })
+}
+
+/// Checks that the user who serves may enter the folders on the way to what is served: root sees what that user may not.
+///
+/// # Errors
+/// The folder that keeps the user out, and the remedies, rendered for the user.
+pub(crate) fn files_are_open(config: &Config, user: &Identity) -> Result<(), String> {
+    let routes = config.sites.iter().flat_map(|site| &site.routes);
+    let roots = routes.filter_map(|route| match &route.action {
+        Action::Files(files) => Some(&files.root),
+        _ => None,
+    });
+    let site_pages = config.sites.iter().map(|site| &site.error_pages);
+    let pages = std::iter::once(&config.error_pages)
+        .chain(site_pages)
+        .flat_map(|pages| pages.iter().map(|(_, path)| path));
+    for path in roots.flatten().chain(pages) {
+        let Ok(path) = std::path::absolute(path) else { continue };
+        // From the top: the first one that is closed is to be opened first.
+        let folders: Vec<&Path> = path.ancestors().skip(1).collect();
+        let Some(closed) = folders.into_iter().rev().find(|folder| is_closed(folder, Some(user))) else {
+            continue;
+        };
+        let (path, closed, name) = (path.display(), closed.display(), &user.name);
+        return Err(format!(
+            "error: user {name}, who is to serve, cannot read {path}: others may not enter {closed}\n\
+             help: keep the files where {name} may read them, as in /srv or /var/www; or name a `user` at the top of the file who may; \
+             or let others enter: chmod o+x {closed}"
+        ));
+    }
+    Ok(())
 }
 
 /// Checks that the logs can be opened, as far as possible without creating files.

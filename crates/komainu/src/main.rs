@@ -191,7 +191,10 @@ fn serve_file(path: PathBuf, taken: TakenOver) -> Result<(), String> {
     let text = check::read_text(&path)?;
     let config = check::parse(&path, &text)?;
     match privilege::rights(&config, false).map_err(|error| format!("error: {error}"))? {
-        Rights::Drop(identity) => supervised(config, Some((path, text)), identity, (predecessor, given)),
+        Rights::Drop(identity) => {
+            check::files_are_open(&config, &identity)?;
+            supervised(config, Some((path, text)), identity, (predecessor, given))
+        }
         Rights::Keep(warning) => {
             let reread: lifecycle::Reread = Box::new(move || check::read(&path));
             let reread = Some(reread);

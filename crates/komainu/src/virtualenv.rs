@@ -88,7 +88,7 @@ fn closed(environment: &Path, user: Option<&Identity>) -> Option<String> {
 }
 
 /// Whether a folder is there and the user may not enter it.
-fn is_closed(folder: &Path, user: Option<&Identity>) -> bool {
+pub(crate) fn is_closed(folder: &Path, user: Option<&Identity>) -> bool {
     let Some(user) = user else {
         return fs::metadata(folder.join("."))
             .is_err_and(|error| error.kind() == ErrorKind::PermissionDenied);

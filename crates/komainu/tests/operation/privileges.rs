@@ -313,6 +313,38 @@ fn certificates_and_keys_of_root_are_read_by_the_supervisor() {
 }
 
 #[test]
+fn a_folder_that_keeps_the_user_out_is_named_with_the_remedies() {
+    if !can_be_tested() {
+        return;
+    }
+    let folder = Folder::new();
+    folder.write("private/www/404.html", "no");
+    fs::set_permissions(folder.at("private"), fs::Permissions::from_mode(0o700)).unwrap();
+    let closed = folder.at("private").display().to_string();
+    for (more, path) in [
+        ("[[route]]\nfiles = \"private/www\"\n", "private/www"),
+        (
+            "error_pages = { 404 = \"private/www/404.html\" }\n[[route]]\nrespond = 204\n",
+            "private/www/404.html",
+        ),
+    ] {
+        let config = format!("user = \"65534\"\ngroup = \"65534\"\nlisten = \"127.0.0.1:0\"\n{more}");
+        folder.write("komainu.toml", config);
+        for command in ["check", "start"] {
+            let done = komainu().args([command, "-c"]).arg(folder.at("komainu.toml")).output().unwrap();
+            let said = rig::text(&done.stderr);
+            assert_eq!(done.status.code(), Some(1), "{said}");
+            assert!(
+                said.contains("user 65534, who is to serve, cannot read ") && said.contains(path),
+                "{said}"
+            );
+            assert!(said.contains(&format!("may not enter {closed}\n")), "{said}");
+            assert!(said.contains(&format!("chmod o+x {closed}")), "{said}");
+        }
+    }
+}
+
+#[test]
 fn logs_of_root_are_opened_again() {
     if !can_be_tested() {
         return;
