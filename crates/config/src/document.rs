@@ -4,13 +4,13 @@ use crate::check::{Checker, shortened};
 use crate::hint;
 use crate::node::{Data, Entry, Node};
 use crate::report::TextSpan;
-use crate::source::Sources;
+use crate::source::JoinedText;
 
 /// Bytes that the values of environment variables may add to a configuration.
 const EXPANDED_BYTES_MAX: usize = 1 << 20;
 
 /// The value of an environment variable, if it is set.
-pub type Environment<'a> = &'a dyn Fn(&str) -> Option<String>;
+pub type EnvironmentLookup<'a> = &'a dyn Fn(&str) -> Option<String>;
 
 /// What a file includes: names or patterns of files, as they are written in it. Nothing, where it is no valid TOML.
 pub fn includes(text: &str) -> Vec<String> {
@@ -28,7 +28,11 @@ pub fn includes(text: &str) -> Vec<String> {
 }
 
 /// The tree of all files, or `None` where one is no TOML; faults are reported.
-pub(crate) fn read(sources: &Sources, environment: Environment<'_>, check: &mut Checker) -> Option<Node> {
+pub(crate) fn read(
+    sources: &JoinedText,
+    environment: EnvironmentLookup<'_>,
+    check: &mut Checker,
+) -> Option<Node> {
     let mut merged: Option<Vec<Entry>> = None;
     for file in sources.files() {
         let text = &sources.text[file.start..file.end];
@@ -106,7 +110,7 @@ fn is_tables(items: &[Node]) -> bool {
 }
 
 /// Replaces `${NAME}` and `${NAME:-default}` in every string by the environment's value.
-fn expand(node: &mut Node, environment: Environment<'_>, left_bytes: &mut usize, check: &mut Checker) {
+fn expand(node: &mut Node, environment: EnvironmentLookup<'_>, left_bytes: &mut usize, check: &mut Checker) {
     match &mut node.data {
         Data::Text(text) if text.contains("${") => {
             if let Some(expanded) = expanded(text, &node.at, environment, left_bytes, check) {
@@ -126,7 +130,7 @@ fn expand(node: &mut Node, environment: Environment<'_>, left_bytes: &mut usize,
 fn expanded(
     text: &str,
     at: &TextSpan,
-    environment: Environment<'_>,
+    environment: EnvironmentLookup<'_>,
     left_bytes: &mut usize,
     check: &mut Checker,
 ) -> Option<String> {

@@ -253,7 +253,7 @@ mod tests {
         let server = |text: &str| {
             let text = for_syntax(text)?;
             let rest = text.strip_prefix("this file looks like ").expect("each begins so");
-            Some(rest.split_once(';').expect("each goes on").0)
+            Some(rest.split_once(';').expect("each says why").0)
         };
         assert_eq!(server("server {\n listen 80;\n}\n"), Some("a configuration of nginx"));
         assert_eq!(server("# a\nuser www;\nhttp {\n}\n"), Some("a configuration of nginx"));

@@ -96,7 +96,7 @@ pub use check::InvalidValue;
 pub use compress::{Coding, Compress, CompressResponses, Effort};
 pub use control::Control;
 pub use dictionary::{DictionaryStore, UseAsDictionary};
-pub use document::{Environment, includes};
+pub use document::{EnvironmentLookup, includes};
 pub use files::{FileMatch, Files, StripPrefix, Symlinks};
 pub use header::ResponseHeaders;
 pub use host::HostPattern;

@@ -1,6 +1,6 @@
 //! What is wrong with a configuration and where: findings, and their rendering with the line and a caret.
 
-use crate::source::{SourcePart, Sources};
+use crate::source::{JoinedText, SourcePart};
 use annotate_snippets::{
     Annotation, AnnotationKind, Group, Level, Renderer, Snippet, normalize_untrusted_str,
 };
@@ -56,7 +56,7 @@ impl Finding {
 /// Everything found in one configuration file. As an `Error` it displays as its plain rendering.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Report {
-    sources: Sources,
+    sources: JoinedText,
     findings: Vec<Finding>,
     left_out: usize,
     errors: usize,
@@ -64,7 +64,7 @@ pub struct Report {
 
 impl Report {
     pub(crate) fn new(name: &str, text: &str) -> Self {
-        Self { sources: Sources::new(name, text), findings: Vec::new(), left_out: 0, errors: 0 }
+        Self { sources: JoinedText::new(name, text), findings: Vec::new(), left_out: 0, errors: 0 }
     }
 
     /// Adds a finding and returns it, so that the caller can add details.
@@ -79,7 +79,7 @@ impl Report {
     }
 
     /// The text and its files.
-    pub(crate) fn sources(&self) -> &Sources {
+    pub(crate) fn sources(&self) -> &JoinedText {
         &self.sources
     }
 

@@ -8,7 +8,7 @@ use crate::check::{Checker, InvalidValue, shortened};
 use crate::compress::{self, CompressResponses};
 use crate::control::Control;
 use crate::dictionary::DictionaryStore;
-use crate::document::{self, Environment};
+use crate::document::{self, EnvironmentLookup};
 use crate::group::Groups;
 use crate::header::ResponseHeaders;
 use crate::host::HostPattern;
@@ -233,7 +233,7 @@ impl Config {
         text: &str,
         name: &str,
         base: &Path,
-        environment: Environment<'_>,
+        environment: EnvironmentLookup<'_>,
     ) -> Result<(Self, Report), Report> {
         let mut check = Checker::new(text, name, base);
         check.homes = homes();

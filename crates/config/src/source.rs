@@ -46,12 +46,12 @@ pub(crate) struct SourcePart {
 
 /// The joined text and its files.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Sources {
+pub(crate) struct JoinedText {
     pub(crate) text: String,
     files: Vec<SourcePart>,
 }
 
-impl Sources {
+impl JoinedText {
     /// `name` is that of the first file.
     pub(crate) fn new(name: &str, text: &str) -> Self {
         let mut files = Vec::new();

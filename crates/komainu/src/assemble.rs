@@ -261,13 +261,8 @@ fn route(
         let group = way.and_then(|way| Some(groups.get(way.group)?.proxy(&way.options, way.spill.clone())));
         group.map_or_else(not_found, Handler::Proxy)
     };
-    let stripped = |prefix: &config::StripPrefix| match prefix {
-        config::StripPrefix::None => Vec::new(),
-        config::StripPrefix::OfRoute => route.prefix().unwrap_or_default().as_bytes().to_vec(),
-        config::StripPrefix::Text(text) => text.as_bytes().to_vec(),
-    };
     let app = |app: &config::Mounted| {
-        let prefix = stripped(&app.strip_prefix);
+        let prefix = stripped(route, &app.strip_prefix);
         let target = app.target.clone().unwrap_or_default().into_bytes();
         let handle = core_context.and_then(|core_context| core_context.handles.of(&app.name));
         handle.map_or_else(not_found, |app| Handler::App(Mounted { app, prefix, target }))
@@ -277,7 +272,7 @@ fn route(
         Action::Proxy(_) => proxy(),
         Action::App(mounted) => app(mounted),
         Action::Files(files) => {
-            strip = stripped(&files.strip_prefix);
+            strip = stripped(route, &files.strip_prefix);
             let mut options = file_options(config, files, cores);
             // Files are compressed once and kept, instead of at each request.
             options.compression = options.compression.or(settings.compress.map(kept_compression));
@@ -314,6 +309,15 @@ fn route(
         cache: route_cache(plan, (site, index), core_context),
         compression: settings.compress.map(|compress| Rc::new(compression(compress))),
     })
+}
+
+/// What is taken from the front of paths.
+fn stripped(route: &config::Route, prefix: &config::StripPrefix) -> Vec<u8> {
+    match prefix {
+        config::StripPrefix::None => Vec::new(),
+        config::StripPrefix::OfRoute => route.prefix().unwrap_or_default().as_bytes().to_vec(),
+        config::StripPrefix::Text(text) => text.as_bytes().to_vec(),
+    }
 }
 
 /// The cache of a route.
