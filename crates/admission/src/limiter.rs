@@ -1,8 +1,9 @@
 //! One limit: its quota, the table of its keys, and the requests that wait for their turn.
 
+use std::collections::BTreeSet;
 use std::hash::{BuildHasher, Hasher, RandomState};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use crate::quota::{Decision, Quota};
@@ -39,6 +40,9 @@ pub struct Limiter {
     table: KeyTable,
     secret: RandomState,
     delayed: AtomicU32,
+    /// Turns that were given back while others of the same key wait for later ones: the key, and its state after the turn. At most
+    /// as many as may wait. It is locked inside of a change of the table.
+    freed: Mutex<BTreeSet<(u64, u64)>>,
     /// What it has done.
     pub counters: LimitCounters,
 }
@@ -58,7 +62,7 @@ pub enum LimitVerdict {
     Delay {
         /// How long.
         wait_ns: u64,
-        /// Its place among the requests that wait; dropping it makes room for another.
+        /// Its place among the requests that wait.
         place: DelayPlace,
     },
     /// It is refused.
@@ -68,9 +72,17 @@ pub enum LimitVerdict {
     },
 }
 
-/// The place of a request that waits.
+/// The place of a request that waits, and its turn. Dropping it makes room for another and gives the turn back to the key: the
+/// client has left. [`DelayPlace::take`] uses the turn.
 #[derive(Debug)]
-pub struct DelayPlace(Arc<Limiter>);
+pub struct DelayPlace {
+    limiter: Arc<Limiter>,
+    key: u64,
+    /// The key's state after the turn.
+    full_at_ns: u64,
+    since_ns: u64,
+    is_taken: bool,
+}
 
 impl KeyHasher {
     /// Adds a part. Its length is a part of the key: `ab` and `c` are not `a` and `bc`.
@@ -95,6 +107,7 @@ impl Limiter {
             table: KeyTable::new(options.keys_max, account),
             secret: RandomState::new(),
             delayed: AtomicU32::new(0),
+            freed: Mutex::default(),
             counters: LimitCounters::default(),
         }
     }
@@ -119,11 +132,12 @@ impl Limiter {
         let updated = self.table.update(key, now_ns, |full_at_ns| {
             match options.quota.decide(full_at_ns, now_ns, delay_ns_max) {
                 Decision::Admit { full_at_ns, wait_ns: 0 } => (full_at_ns, LimitVerdict::Pass { full_at_ns }),
-                Decision::Admit { full_at_ns: after_ns, wait_ns } => match self.take_place() {
-                    Some(place) => (after_ns, LimitVerdict::Delay { wait_ns, place }),
-                    None => (full_at_ns, LimitVerdict::Refuse { retry_ns: wait_ns }),
+                decision => match self.wait(key, now_ns, full_at_ns, decision) {
+                    Ok((wait_ns, place)) => {
+                        (full_at_ns.max(place.full_at_ns), LimitVerdict::Delay { wait_ns, place })
+                    }
+                    Err(retry_ns) => (full_at_ns, LimitVerdict::Refuse { retry_ns }),
                 },
-                Decision::Refuse { retry_ns } => (full_at_ns, LimitVerdict::Refuse { retry_ns }),
             }
         });
         if updated.has_forgotten {
@@ -155,17 +169,93 @@ impl Limiter {
         self.table.bytes()
     }
 
-    fn take_place(self: &Arc<Self>) -> Option<DelayPlace> {
+    /// Finds a turn for a request that cannot pass at once: one that was given back, or else the one of `decision`. Returns how
+    /// long it waits, or in which time it would not be refused.
+    fn wait(
+        self: &Arc<Self>,
+        key: u64,
+        now_ns: u64,
+        full_at_ns: u64,
+        decision: Decision,
+    ) -> Result<(u64, DelayPlace), u64> {
+        let last = match decision {
+            Decision::Admit { full_at_ns, wait_ns } => Ok((full_at_ns, wait_ns)),
+            Decision::Refuse { retry_ns } => Err(retry_ns),
+        };
+        if self.options.delay_max.is_zero() {
+            last?;
+        }
+        let mut freed = self.freed();
+        // Of turns that are over, nobody has any use.
+        let first_ns = now_ns.saturating_add(self.options.quota.window_ns());
+        let freed_ns =
+            freed.range((key, first_ns)..(key, full_at_ns.max(first_ns))).next().map(|turn| turn.1);
+        let (after_ns, wait_ns) = match freed_ns {
+            Some(after_ns) => (after_ns, after_ns - first_ns),
+            None => last?,
+        };
+        let place = self.place(key, after_ns, now_ns).ok_or(wait_ns)?;
+        freed.remove(&(key, after_ns));
+        Ok((wait_ns, place))
+    }
+
+    fn place(self: &Arc<Self>, key: u64, full_at_ns: u64, since_ns: u64) -> Option<DelayPlace> {
         let max = self.options.delayed_max;
         let more = |taken: u32| (taken < max).then_some(taken + 1);
-        let taken = self.delayed.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more);
-        taken.is_ok().then(|| DelayPlace(self.clone()))
+        self.delayed.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).ok()?;
+        Some(DelayPlace { limiter: self.clone(), key, full_at_ns, since_ns, is_taken: false })
+    }
+
+    /// Takes back the turn of a request that has waited. Those that wait for later turns keep theirs, so the key's state goes
+    /// back to the last turn that is somebody's; a turn before that is kept for those that come.
+    fn give_back(&self, place: &DelayPlace) {
+        let (key, quota) = (place.key, &self.options.quota);
+        // A key that is forgotten has nothing to take back, at any time.
+        self.table.update(key, 0, |mut full_at_ns| {
+            let mut freed = self.freed();
+            if full_at_ns == place.full_at_ns {
+                full_at_ns = quota.refund(full_at_ns);
+                while freed.remove(&(key, full_at_ns)) {
+                    full_at_ns = quota.refund(full_at_ns);
+                }
+            } else if full_at_ns > place.full_at_ns {
+                let max = self.options.delayed_max as usize;
+                if freed.len() >= max {
+                    let over_ns = place.since_ns.saturating_add(quota.window_ns());
+                    freed.retain(|turn| turn.1 > over_ns);
+                }
+                if freed.len() < max {
+                    freed.insert((key, place.full_at_ns));
+                }
+            }
+            (full_at_ns, ())
+        });
+    }
+
+    fn freed(&self) -> MutexGuard<'_, BTreeSet<(u64, u64)>> {
+        self.freed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl DelayPlace {
+    /// Uses the turn: the request is served. It makes room for another.
+    pub fn take(mut self) {
+        self.is_taken = true;
+    }
+
+    /// Whether it is one of this limit.
+    #[must_use]
+    pub fn is_of(&self, limiter: &Arc<Limiter>) -> bool {
+        Arc::ptr_eq(&self.limiter, limiter)
     }
 }
 
 impl Drop for DelayPlace {
     fn drop(&mut self) {
-        self.0.delayed.fetch_sub(1, Ordering::Relaxed);
+        if !self.is_taken {
+            self.limiter.give_back(self);
+        }
+        self.limiter.delayed.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -239,13 +329,111 @@ mod tests {
         let (first, second, third) = (admit(), admit(), admit());
         assert_eq!([waits(&first), waits(&second), waits(&third)], [0, 100, 200]);
         assert!(matches!(admit(), LimitVerdict::Refuse { retry_ns: 300_000_000 }));
-        // One that could not wait is not counted against its key.
+        // One that leaves makes room, and the next has its turn.
         drop(second);
         let fourth = admit();
-        assert_eq!(waits(&fourth), 300);
+        assert_eq!(waits(&fourth), 100);
         assert!(matches!(admit(), LimitVerdict::Refuse { .. }));
         assert_eq!(limiter.counters.delayed.load(Ordering::Relaxed), 3);
         assert_eq!(limiter.counters.refused.load(Ordering::Relaxed), 2);
+    }
+
+    /// The time that a request of the key 7 waits, in milliseconds, with its place; none for one that passes at once.
+    fn waiting(limiter: &Arc<Limiter>, now_ns: u64) -> Option<(u64, DelayPlace)> {
+        match limiter.admit(7, now_ns) {
+            LimitVerdict::Delay { wait_ns, place } => Some((wait_ns / 1_000_000, place)),
+            LimitVerdict::Pass { .. } => None,
+            LimitVerdict::Refuse { retry_ns } => panic!("refused for {retry_ns}"),
+        }
+    }
+
+    #[test]
+    fn those_that_leave_give_their_turns_back() {
+        for is_last_first in [false, true] {
+            let limiter = limiter(1, 0, Duration::from_secs(30), 100);
+            assert!(waiting(&limiter, SECOND_NS).is_none());
+            let mut places: Vec<DelayPlace> =
+                (0..30).map(|_| waiting(&limiter, SECOND_NS).unwrap().1).collect();
+            assert!(matches!(limiter.admit(7, SECOND_NS), LimitVerdict::Refuse { .. }));
+            while !places.is_empty() {
+                drop(places.remove(if is_last_first { places.len() - 1 } else { 0 }));
+            }
+            // The server is as idle as if they had not come: the next waits for the first one's interval alone.
+            let (wait_ms, place) = waiting(&limiter, SECOND_NS + SECOND_NS * 3 / 10).unwrap();
+            assert_eq!(wait_ms, 700);
+            drop(place);
+            assert!(waiting(&limiter, 2 * SECOND_NS).is_none());
+            assert!(limiter.freed.lock().unwrap().is_empty());
+        }
+    }
+
+    #[test]
+    fn a_turn_that_was_taken_is_not_given_back() {
+        let limiter = limiter(1, 0, Duration::from_secs(30), 100);
+        assert!(waiting(&limiter, SECOND_NS).is_none());
+        waiting(&limiter, SECOND_NS).unwrap().1.take();
+        assert_eq!(waiting(&limiter, 2 * SECOND_NS).unwrap().0, 1_000);
+        assert_eq!(limiter.delayed.load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn turns_between_those_who_wait_are_taken_once_and_the_earliest_first() {
+        let limiter = limiter(1, 1, Duration::from_secs(5), 100);
+        assert!(waiting(&limiter, SECOND_NS).is_none() && waiting(&limiter, SECOND_NS).is_none());
+        let mut places: Vec<Option<DelayPlace>> =
+            (0..5).map(|_| Some(waiting(&limiter, SECOND_NS).unwrap().1)).collect();
+        // The turns after 1, 2 and 4 seconds become free; those after 3 and 5 seconds stay.
+        for at in [3, 0, 1] {
+            places[at] = None;
+        }
+        // The first one is over by now.
+        let later_ns = 2 * SECOND_NS + SECOND_NS / 2;
+        let taken: Vec<(u64, DelayPlace)> = (0..3).map_while(|_| waiting(&limiter, later_ns)).collect();
+        let waits_ms: Vec<u64> = taken.iter().map(|(wait_ms, _)| *wait_ms).collect();
+        assert_eq!(waits_ms, [500, 2_500, 4_500]);
+        assert!(matches!(limiter.admit(7, later_ns), LimitVerdict::Refuse { retry_ns: 5_500_000_000 }));
+    }
+
+    /// Whoever waits, leaves and comes: in no time of so many seconds are more requests served than the quota has.
+    #[test]
+    fn no_order_of_leaving_serves_more_than_the_quota() {
+        for seed in 1..200_u64 {
+            let mut random = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15);
+            let mut next = |below: u64| {
+                random ^= random << 13;
+                random ^= random >> 7;
+                random ^= random << 17;
+                random % below
+            };
+            let burst = seed % 3;
+            let limiter = limiter(1, burst as u32, Duration::from_secs(8), 6);
+            let (mut served_ms, mut waiters): (Vec<u64>, Vec<(u64, DelayPlace)>) = (Vec::new(), Vec::new());
+            for step in 0..300 {
+                let now_ms = 1_000 + step * 100;
+                while let Some(at) = waiters.iter().position(|(turn_ms, _)| *turn_ms <= now_ms) {
+                    let (turn_ms, place) = waiters.swap_remove(at);
+                    place.take();
+                    served_ms.push(turn_ms);
+                }
+                match (next(4), limiter.delayed.load(Ordering::Relaxed)) {
+                    (0, 1..) => drop(waiters.swap_remove(next(waiters.len() as u64) as usize)),
+                    (1 | 2, _) => match limiter.admit(7, now_ms * 1_000_000) {
+                        LimitVerdict::Pass { .. } => served_ms.push(now_ms),
+                        LimitVerdict::Delay { wait_ns, place } => {
+                            waiters.push((now_ms + wait_ns / 1_000_000, place));
+                        }
+                        LimitVerdict::Refuse { .. } => {}
+                    },
+                    _ => {}
+                }
+                assert!(limiter.freed.lock().unwrap().len() <= 6);
+            }
+            served_ms.sort_unstable();
+            // One more than the burst never comes within as many intervals.
+            for pair in served_ms.windows(burst as usize + 2) {
+                assert!(pair[burst as usize + 1] - pair[0] >= 1_000, "{seed}: {served_ms:?}");
+            }
+        }
     }
 
     #[test]

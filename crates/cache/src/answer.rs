@@ -15,8 +15,6 @@ pub enum Selected {
     Part(Range<u64>, u64),
     /// 304.
     NotModified,
-    /// 412.
-    Failed,
     /// 416, for so many bytes.
     Unsatisfiable(u64),
 }
@@ -38,20 +36,21 @@ pub fn select(
         let first = values.next()?.to_vec();
         Some(values.fold(first, |all, value| [&all, &b", "[..], value].concat()))
     };
-    let (if_match, if_none_match) = (all(Name::IfMatch), all(Name::IfNoneMatch));
+    let if_none_match = all(Name::IfNoneMatch);
+    // `If-Match` and `If-Unmodified-Since` are for the origin alone (RFC 9111 section 4.3.2).
     let conditions = Conditions {
-        if_match: if_match.as_deref(),
+        if_match: None,
         if_none_match: if_none_match.as_deref(),
         if_modified_since: head.field(bytes, Name::IfModifiedSince),
-        if_unmodified_since: head.field(bytes, Name::IfUnmodifiedSince),
+        if_unmodified_since: None,
         if_range: head.field(bytes, Name::IfRange),
     };
     let modified_s = fields.first(b"last-modified").and_then(parse_date_s);
     let validators = Validators { etag: fields.first(b"etag"), modified_s };
     match conditions.evaluate(head.method, &validators) {
         Verdict::NotModified => return Selected::NotModified,
-        Verdict::Failed => return Selected::Failed,
-        Verdict::Proceed => {}
+        // Conditions that fail are for the origin alone.
+        Verdict::Failed | Verdict::Proceed => {}
     }
     // Without `Last-Modified` the time at which the response was made stands for it (RFC 9111 section 4.3.2).
     if modified_s.is_none() && conditions.if_none_match.is_none() && conditions.if_modified_since.is_some() {
@@ -160,7 +159,7 @@ mod tests {
         assert_eq!(with("If-None-Match: \"b\"\r\nIf-None-Match: \"a\"\r\n", &tagged), Selected::NotModified);
         let both = format!("If-None-Match: \"b\"\r\nIf-Modified-Since: {DATE}\r\n");
         assert_eq!(with(&both, &tagged), Selected::Whole, "the tag takes precedence");
-        assert_eq!(with("If-Match: \"b\"\r\n", &tagged), Selected::Failed);
+        assert_eq!(with("If-Match: \"b\"\r\n", &tagged), Selected::Whole, "for the origin alone");
         let since = format!("If-Modified-Since: {DATE}\r\n");
         assert_eq!(with(&since, &tagged), Selected::NotModified);
         assert_eq!(with(&since, &[("Date", DATE)]), Selected::NotModified);

@@ -66,6 +66,10 @@ impl ResponseDirectives {
                 for directive in scan::list(value) {
                     let (name, value) = split(directive);
                     directives.add(&name.to_ascii_lowercase(), value);
+                    // `max-age=0; private`
+                    if value.is_some_and(|value| !value.starts_with(b"\"") && value.contains(&b';')) {
+                        directives.add_malformed(&directive.to_ascii_lowercase());
+                    }
                 }
             }
         }
@@ -101,7 +105,21 @@ impl ResponseDirectives {
                 self.stale_while_revalidate_s = seconds(self.stale_while_revalidate_s);
             }
             b"stale-if-error" => self.stale_if_error_s = seconds(self.stale_if_error_s),
-            _ => {}
+            _ => self.add_malformed(name),
+        }
+    }
+
+    /// What is no directive, as `no-store; max-age=0` or `"private"`: what it forbids counts all the same. The origin has mistaken
+    /// the separator, and its page is one client's.
+    fn add_malformed(&mut self, name: &[u8]) {
+        for word in name.split(|byte| !(byte.is_ascii_alphanumeric() || *byte == b'-')) {
+            match word {
+                b"no-store" => self.no_store = true,
+                b"no-cache" => self.no_cache = true,
+                b"private" => self.private = true,
+                b"must-revalidate" => self.must_revalidate = true,
+                _ => {}
+            }
         }
     }
 
@@ -224,6 +242,21 @@ mod tests {
         assert_eq!(named.unstored, [b"set-cookie".to_vec(), b"x-a".to_vec(), b"x-b".to_vec()]);
         let many = format!("no-cache=\"{}\"", vec!["a"; 33].join(","));
         assert!(cc(&many).no_cache && cc("no-cache=\"a b\"").no_cache && cc("private=\"\"").private);
+    }
+
+    #[test]
+    fn what_is_malformed_forbids_all_the_same() {
+        for value in
+            ["private; max-age=60", "\"private\"", "private ; max-age=1", "max-age=60; private", "PRIVATE;"]
+        {
+            assert!(cc(value).private, "{value}");
+        }
+        for value in ["no-store; max-age=0", "no-store;", "no-store;must-revalidate", "max-age=9;no-store"] {
+            assert!(cc(value).no_store, "{value}");
+        }
+        assert!(cc("no-cache; private").no_cache && cc("max-age=1; must-revalidate").must_revalidate);
+        let others = cc("max-age=60, x-private, not-no-store=1, ext=\"private; no-store\"");
+        assert!(!others.private && !others.no_store);
     }
 
     #[test]

@@ -46,6 +46,8 @@ pub struct Freshness {
     pub keep_s: Option<u64>,
     /// It is validated before each use.
     pub no_cache: bool,
+    /// The lifetime is a guess from `Last-Modified`: the response is not for requests with cookies, whose pages may differ.
+    pub is_guessed: bool,
 }
 
 /// Whether a response to GET may be stored, and how long it is fresh then.
@@ -90,6 +92,7 @@ pub fn assess(
         unreachable_s: if_error_s.max(unless_forbidden(policy.unreachable_s)),
         keep_s: rule.keep_s,
         no_cache: directives.no_cache,
+        is_guessed: is_guessed && !is_by_rule && !rule.with_cookies,
     };
     let has_validator = fields.first(b"etag").is_some() || fields.first(b"last-modified").is_some();
     let is_of_use_stale = is_explicit || stale.0.or(stale.1).is_some();
@@ -519,6 +522,14 @@ mod tests {
         assert_eq!(outcome(true, true, &[modified]), Ok(true));
         assert_eq!(outcome(true, false, &[modified, ("Cache-Control", "public")]), Ok(true));
         assert_eq!(outcome(true, false, &[modified, ("Cache-Control", "max-age=9")]), Ok(true));
+        let request = RequestFacts::default();
+        let times = ResponseTimes { asked_s: NOW_S, answered_s: NOW_S };
+        for (line, is_guessed) in [(modified, true), (("Cache-Control", "max-age=9"), false)] {
+            let mut fields = Fields::new();
+            fields.try_push(line.0.as_bytes(), line.1.as_bytes()).unwrap();
+            let freshness = assess(&request, Status::OK, &fields, times, &Policy::default()).unwrap();
+            assert_eq!(freshness.is_guessed, is_guessed, "{line:?}");
+        }
     }
 
     #[test]

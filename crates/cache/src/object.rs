@@ -318,6 +318,7 @@ pub(crate) mod tests {
             unreachable_s: 0,
             keep_s: None,
             no_cache: false,
+            is_guessed: false,
         }
     }
 

@@ -55,11 +55,16 @@ pub(crate) fn encode_head(key: &[u8], object: &Object) -> Vec<u8> {
         unreachable_s,
         keep_s,
         no_cache,
+        is_guessed,
     } = object.freshness_when_stored();
     let times = [answered_s, initial_age_s, lifetime_s, while_revalidate_s, if_error_s, unreachable_s];
     times
         .into_iter()
-        .chain([keep_s.unwrap_or(u64::MAX), no_cache.into(), object.expired_s()])
+        .chain([
+            keep_s.unwrap_or(u64::MAX),
+            u64::from(no_cache) | u64::from(is_guessed) << 1,
+            object.expired_s(),
+        ])
         .for_each(|one| put(&mut head, one));
     let selectors = object.variant.selectors();
     put(&mut head, selectors.len() as u64);
@@ -162,7 +167,7 @@ fn decode_head(head: &[u8], body_bytes: u64) -> io::Result<RecordHead> {
     let key = rest.bytes()?.to_vec();
     let status = u16::try_from(rest.number()?).ok().and_then(Status::of).ok_or_else(corrupt)?;
     let mut number = || rest.number();
-    let freshness = Freshness {
+    let mut freshness = Freshness {
         answered_s: number()?,
         initial_age_s: number()?,
         lifetime_s: number()?,
@@ -170,8 +175,11 @@ fn decode_head(head: &[u8], body_bytes: u64) -> io::Result<RecordHead> {
         if_error_s: number()?,
         unreachable_s: number()?,
         keep_s: Some(number()?).filter(|keep_s| *keep_s != u64::MAX),
-        no_cache: number()? != 0,
+        ..Freshness::default()
     };
+    let flags = number()?;
+    freshness.no_cache = flags & 1 != 0;
+    freshness.is_guessed = flags & 2 != 0;
     let expired_s = number()?;
     let mut selectors = Vec::new();
     for _ in 0..rest.number()? {

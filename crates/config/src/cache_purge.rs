@@ -69,6 +69,11 @@ fn purge_agrees(purge: &mut CachePurge, node: &Node, check: &mut Checker) {
             let title = format!("`{}` lets nobody purge", check.here());
             check.error(&from.key_at, title, "an empty list").help("remove `purge`, or name addresses");
         }
+        (None, None, Some(from)) if purge.from.iter().any(TrustedSource::is_everybody) => {
+            let title = format!("`{}` lets everyone purge", check.here());
+            let finding = check.error(&from.value.at, title, "this is every address");
+            finding.help("name the addresses that purge, or give `token_file` or `token` too");
+        }
         _ => {}
     }
 }

@@ -279,7 +279,24 @@ impl CacheRule {
     /// Whether it is for some paths or types alone.
     fn is_narrow(&self) -> bool {
         let is_all = |path: &PathPattern| path.is_any() || path.as_str() == "/*";
-        !self.types.is_empty() || !self.path.is_empty() && !self.path.iter().any(is_all)
+        self.is_of_assets() || !self.path.is_empty() && !self.path.iter().any(is_all)
+    }
+
+    /// Whether it is for media types alone that no page has.
+    fn is_of_assets(&self) -> bool {
+        let is_page = |media: &String| {
+            let media = media.to_ascii_lowercase();
+            media.contains("html")
+                || media.contains("json")
+                || media.contains("xml")
+                || media.ends_with("/*")
+                    && !media.starts_with("image/")
+                    && !media.starts_with("font/")
+                    && !media.starts_with("video/")
+                    && !media.starts_with("audio/")
+                || media == "text/plain"
+        };
+        !self.types.is_empty() && !self.types.iter().any(is_page)
     }
 
     /// Whether it is for errors alone.
@@ -293,6 +310,14 @@ impl CacheRule {
 
     fn strips_all_cookies(&self) -> bool {
         self.strip_cookies == Some(StripCookies::All)
+    }
+
+    /// Whether its key has cookies, and those that it is for among them.
+    fn has_key_of_its_cookies(&self) -> bool {
+        let Some(key) = self.key.as_ref().filter(|_| self.has_cookie_key()) else { return false };
+        let is_in_key = |name: &str| key.cookie.iter().any(|one| one == name);
+        key.header.iter().any(|name| name == "cookie")
+            || self.cookie.iter().all(|one| is_in_key(one.as_str()))
     }
 
     fn has_cookie_key(&self) -> bool {
@@ -326,10 +351,13 @@ fn rule_agrees(rule: &mut CacheRule, node: &Node, check: &mut Checker) {
         warn_of_set_cookie(entry, check);
     }
     if let Some(entry) = node.entry("with_cookies").filter(|_| rule.with_cookies == Some(true))
-        && !rule.has_cookie_key()
+        && !rule.has_key_of_its_cookies()
         && !rule.strips_all_cookies()
     {
-        let title = "`with_cookies` without cookies in `key`".to_owned();
+        let title = match rule.has_cookie_key() {
+            true => "`with_cookies` for a cookie that is not in `key`".to_owned(),
+            false => "`with_cookies` without cookies in `key`".to_owned(),
+        };
         let finding =
             check.warning(&entry.key_at, title, "what is made for one client's cookies is sent to all");
         finding.help("name the cookies that pages depend on: `key = { cookie = [\"...\"] }`");
@@ -401,7 +429,8 @@ pub(crate) fn warn_of_set_cookie(entry: &Entry, check: &mut Checker) {
 
 /// Warns of lifetimes for pages of which some people should get their own.
 pub(crate) fn warn_of_pages_for_all(rules: &[CacheRule], nodes: &[Node], check: &mut Checker) {
-    let bypasses_some = rules.iter().any(|rule| rule.bypass == Some(true) && !rule.cookie.is_empty());
+    let bypasses_some =
+        rules.iter().any(|rule| rule.bypass == Some(true) && !rule.cookie.is_empty() && !rule.is_narrow());
     if bypasses_some || rules.iter().any(CacheRule::has_cookie_key) {
         return;
     }
@@ -425,7 +454,7 @@ pub(crate) fn warn_of_pages_for_all(rules: &[CacheRule], nodes: &[Node], check: 
         let finding =
             check.warning(&entry.key_at, title, "clients with a session get the pages of those without");
         finding.help("let them pass: `{ cookie = \"session\", bypass = true }` as a rule of its own, with your cookie's name");
-        finding.help("or name the cookies that pages depend on in `key = { cookie = [\"...\"] }`, or limit the rule by `path` or `type`");
+        finding.help("or name the cookies that pages depend on in `key = { cookie = [\"...\"] }`, or limit the rule by `path`, or by `type` to what is no page");
     }
 }
 

@@ -5,6 +5,7 @@ use crate::hint;
 use crate::node::{Data, Entry, Node};
 use crate::report::TextSpan;
 use crate::source::JoinedText;
+use std::path::Path;
 
 /// Bytes that the values of environment variables may add to a configuration.
 const EXPANDED_BYTES_MAX: usize = 1 << 20;
@@ -12,16 +13,23 @@ const EXPANDED_BYTES_MAX: usize = 1 << 20;
 /// The value of an environment variable, if it is set.
 pub type EnvironmentLookup<'a> = &'a dyn Fn(&str) -> Option<String>;
 
-/// What a file includes: names or patterns of files, as they are written in it. Nothing, where it is no valid TOML.
-pub fn includes(text: &str) -> Vec<String> {
+/// What a file includes: names or patterns of files, with the variables of the environment in them replaced. Nothing, where it is
+/// no valid TOML.
+pub fn includes(text: &str, environment: EnvironmentLookup<'_>) -> Vec<String> {
     let Ok(document) = Node::document(text) else { return Vec::new() };
     let one = document.entry("include").map(|entry| &entry.value);
     let items = match document.items("include") {
         [] => one.map(std::slice::from_ref).unwrap_or_default(),
         items => items,
     };
+    // Faults are reported when the whole is read.
+    let mut check = Checker::new("", "", Path::new(""));
+    let mut left_bytes = EXPANDED_BYTES_MAX;
     let text = |item: &Node| match &item.data {
-        Data::Text(text) => Some(text.clone()),
+        Data::Text(text) => {
+            let expanded = expanded(text, &item.at, environment, &mut left_bytes, &mut check);
+            Some(expanded.unwrap_or_else(|| text.clone()))
+        }
         _ => None,
     };
     items.iter().filter_map(text).collect()

@@ -47,6 +47,7 @@ const FOREIGN: &[ForeignDirective] = &[
     foreign("default_backend", HAPROXY, "`proxy = { upstream = \"NAME\" }` in a `[[route]]` without `path`"),
     foreign("default_server", NGINX, "a `[[site]]` without `hosts`"),
     foreign("directoryindex", APACHE, "`index` in `files = { ... }`"),
+    foreign("document_root", "other servers", "`files`"),
     foreign("documentroot", APACHE, "`files`"),
     foreign("encode", CADDY, "`compress = true`, at the top of the file, in a site or in a route"),
     foreign("error_log", NGINX, "`errors` in `[log]`"),
@@ -69,9 +70,15 @@ const FOREIGN: &[ForeignDirective] = &[
     foreign("handle", CADDY, "a `[[site.route]]` with `path`"),
     foreign("handle_path", CADDY, "a `[[site.route]]` with `path` and `strip_prefix`"),
     foreign("http", NGINX, "not needed: what stands in it is written at the top of the file"),
+    foreign("import", CADDY, "`include` at the top of the file"),
     foreign("keepalive", NGINX, "`keep_alive` in `proxy = { ... }`, which is on by default"),
     foreign("keepalive_timeout", NGINX, "`idle` in `[timeouts]`"),
     foreign("large_client_header_buffers", NGINX, "`head` in `[limits]`"),
+    foreign(
+        "limit_conn",
+        NGINX,
+        "not there yet; `limit` is for requests, `connections` in `[limits]` for all clients together",
+    ),
     foreign("limit_req", NGINX, "`limit = { rate = \"10/s\", burst = 5 }` in a site or route"),
     foreign("limit_req_status", NGINX, "`status` in `limit = { ... }`"),
     foreign("limit_req_zone", NGINX, "`rate` and `key` in `limit = { ... }` of a site or route"),
@@ -95,7 +102,7 @@ const FOREIGN: &[ForeignDirective] = &[
     foreign("proxy_cache_key", NGINX, "`key` in a rule of `cache`"),
     foreign("proxy_cache_min_uses", NGINX, "`min_uses` in a rule of `cache`"),
     foreign("proxy_cache_path", NGINX, "`[cache]`"),
-    foreign("proxy_cache_valid", NGINX, "`ttl` in a rule of `cache`"),
+    foreign("proxy_cache_valid", NGINX, "`default_ttl` in a rule of `cache`"),
     foreign("proxy_connect_timeout", NGINX, "`connect` in `proxy = { timeouts = { ... } }`"),
     foreign(
         "proxy_http_version",
@@ -175,7 +182,8 @@ pub(crate) fn for_syntax(text: &str) -> Option<&'static str> {
             }
         });
     }
-    if first.starts_with('<') {
+    if first.starts_with('<') && !first.starts_with("<!") && !first.to_ascii_lowercase().starts_with("<html")
+    {
         return Some(
             "this file looks like a configuration of Apache; Komainu reads TOML: a `<VirtualHost>` is a `[[site]]`, a \
              `<Location>` a `[[site.route]]`, `ProxyPass` is `proxy`, `DocumentRoot` is `files`",

@@ -134,6 +134,9 @@ fn no_port(text: &str) -> InvalidValue {
         return fault.within(address.len() + 1..text.len());
     }
     let remedy = match text {
+        _ if text.contains('[') && !text.ends_with(']') => {
+            "an IPv6 address is written \"[::1]:8080\"".to_owned()
+        }
         "" => "write \":80\" for every address, \"127.0.0.1:8080\" for this machine only".to_owned(),
         _ => format!("write \"{text}:80\""),
     };

@@ -15,6 +15,13 @@ pub enum TrustedSource {
     Unix,
 }
 
+impl TrustedSource {
+    /// Whether it is every address.
+    pub(crate) fn is_everybody(&self) -> bool {
+        matches!(self, Self::Network(network) if network.prefix_len() == 0)
+    }
+}
+
 /// The fields that a trusted proxy sets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ForwardedFields {

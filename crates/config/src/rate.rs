@@ -111,7 +111,7 @@ directives! {
             Maybe(Count { min: 0, max: COUNT_MAX });
         /// What requests are counted by: `"client"` (its address, or its network: see `ipv6_prefix`), `"header:NAME"`,
         /// `"cookie:NAME"`, `"query:NAME"`, `"path"`, `"host"`, or `"all"` for one count of all requests. Of a list, all parts
-        /// together. A request without that field, cookie or parameter is counted by its client. A client can make up values of
+        /// together. A request without that field, cookie or parameter, or with several that differ, is counted by its client. A client can make up values of
         /// fields, cookies and parameters, each of which has a count of its own: add a limit by `"client"`, unless something else
         /// checks them.
         "key" key: Vec<RateKey> = "client", KEY;

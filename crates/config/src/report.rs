@@ -111,6 +111,11 @@ impl Report {
         self.errors
     }
 
+    /// The name of the file that a finding is in.
+    pub fn file_of(&self, finding: &Finding) -> &str {
+        &self.sources.file_at(finding.at.start).name
+    }
+
     /// Line and column of a finding, both from 1; the column counts characters.
     pub fn position(&self, finding: &Finding) -> (usize, usize) {
         let (file, text) = self.file_at(finding.at.start);

@@ -368,11 +368,8 @@ fn warn_of_everybody(config: &Config, node: &Node, check: &mut Checker) {
         let finding = check.warning(&entry.value.at, title, "every address of the machine");
         finding.help("write \"127.0.0.1:PORT\", an address of a network of your own, or \"unix:PATH\"");
     }
-    let is_all =
-        |from: &TrustedSource| matches!(from, TrustedSource::Network(network) if network.prefix_len() == 0);
-    if let (true, Some(entry)) =
-        (config.trusted_proxies.from.iter().any(is_all), node.entry("trusted_proxies"))
-    {
+    let is_all = config.trusted_proxies.from.iter().any(TrustedSource::is_everybody);
+    if let (true, Some(entry)) = (is_all, node.entry("trusted_proxies")) {
         let title = "every client may say which address and scheme it has".to_owned();
         let finding = check.warning(&entry.value.at, title, "this is every address");
         finding.help("name the networks that proxies are in: `trusted_proxies = [\"10.0.0.0/8\"]`");

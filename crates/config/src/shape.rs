@@ -284,7 +284,8 @@ impl<T, S: Shape<Out = T>> Shape for Toggle<T, S> {
     }
 
     fn read(&self, node: &Node, check: &mut Checker) -> Option<T> {
-        match (&node.data, self.on) {
+        let expanded = check.expanded_text(node).and_then(|text| text.parse().ok()).map(Data::Flag);
+        match (expanded.as_ref().unwrap_or(&node.data), self.on) {
             (Data::Flag(false), _) => Some((self.off)()),
             (Data::Flag(true), Some(on)) => Some(on()),
             _ => {

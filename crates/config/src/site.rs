@@ -466,6 +466,13 @@ fn respond_agrees(respond: &mut Respond, node: &Node, check: &mut Checker) {
             .error(&entry.value.at, title, "this cannot be sent")
             .help("remove the body, or use another status");
     }
+    let is_status = respond.body.len() == 3 && respond.body.bytes().all(|byte| byte.is_ascii_digit());
+    if let Some(entry) = node.entry("body").filter(|_| is_status && node.entry("status").is_none()) {
+        let title = format!("a response with status 200 and the body \"{}\"", respond.body);
+        check
+            .warning(&entry.value.at, title, "this is a text")
+            .help(format!("the status is written without quotes: {}", respond.body));
+    }
 }
 
 fn status_pattern(text: &str) -> Result<StatusPattern, InvalidValue> {

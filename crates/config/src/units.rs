@@ -64,15 +64,23 @@ pub fn duration(text: &str) -> Result<Duration, InvalidValue> {
             } else {
                 format!("`{}` is not a unit of time", unit.trim())
             };
-            let near = unit.trim().to_ascii_lowercase();
-            let near = [("mil", "ms"), ("m", "m"), ("h", "h"), ("d", "d")]
-                .iter()
-                .find(|(start, _)| near.starts_with(start));
-            let near = near.map_or("s", |(_, unit)| unit);
-            return Err(InvalidValue::new(
-                message,
-                format!("write \"{digits}{near}\"; the units are ms, s, m, h and d"),
-            ));
+            // Only where nothing else can be meant.
+            let near = match unit.trim().to_ascii_lowercase().trim_end_matches('s') {
+                "" if text == digits => Some("s"),
+                "milli" | "millisecond" | "msec" => Some("ms"),
+                "ec" | "sec" | "second" => Some("s"),
+                "min" | "minute" => Some("m"),
+                "hr" | "hour" => Some("h"),
+                "day" => Some("d"),
+                _ => None,
+            };
+            let remedy = match near {
+                Some(near) if text.starts_with(digits) => {
+                    format!("write \"{digits}{near}\"; the units are ms, s, m, h and d")
+                }
+                _ => "the units are ms, s, m, h and d, with whole numbers and without spaces, such as \"1h30m\"".to_owned(),
+            };
+            return Err(InvalidValue::new(message, remedy));
         };
         let part = digits.parse::<u64>().ok().and_then(|count| count.checked_mul(*factor));
         millis = part

@@ -155,7 +155,7 @@ impl ParentState {
     fn offer(&self, link: &OwnedFd) -> io::Result<()> {
         let Some(file) = &self.file else { return Err(io::Error::other("there is no configuration file")) };
         let text = check::read_text(file).map_err(io::Error::other)?;
-        let config = check::parse(file, &text).map_err(io::Error::other)?;
+        let config = check::parse_silently(file, &text).map_err(io::Error::other)?;
         can_be_launched(&config)?;
         let memory = memory(&text)?;
         lock(&self.offered_listeners).clear();

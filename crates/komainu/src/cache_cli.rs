@@ -37,7 +37,19 @@ fn purge(arguments: &CachePurge) -> Result<String, String> {
         sum += answer["bytes"].as_u64().unwrap_or_default();
     }
     let verb = if soft { "made stale" } else { "purged" };
-    Ok(format!("{verb}: {} ({})\n", responses(objects), bytes(sum as f64)))
+    let urls = || arguments.urls.iter().chain(&arguments.prefix);
+    let hint = match objects == 0 && urls().any(|url| !has_port(url)) {
+        true => "; the port is a part of the host where it is not 80 or 443: //example.com:8443/PATH",
+        false => "",
+    };
+    Ok(format!("{verb}: {} ({}){hint}\n", responses(objects), bytes(sum as f64)))
+}
+
+/// Whether a URL names a port.
+fn has_port(url: &str) -> bool {
+    let host = url.split_once("//").map_or(url, |(_, rest)| rest).split('/').next().unwrap_or_default();
+    host.rsplit_once(':')
+        .is_some_and(|(_, port)| !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit()))
 }
 
 fn responses(count: u64) -> String {

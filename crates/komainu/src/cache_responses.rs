@@ -14,7 +14,6 @@ use net::{DefaultFields, Exchange, Fault};
 use crate::coded::CodedResponse;
 
 const UNSATISFIABLE: Status = Status::of(416).expect("three digits");
-const PRECONDITION_FAILED: Status = Status::of(412).expect("three digits");
 const PARTIAL_CONTENT: Status = Status::of(206).expect("three digits");
 /// Sends what is stored.
 pub(crate) async fn send_stored(
@@ -39,16 +38,11 @@ pub(crate) async fn send_stored(
     if x.content_wanted() { send_body(x, &object.body, range).await } else { Ok(()) }
 }
 
-/// Sends a range of what is stored: from a file in memory as any other file, or from where its pieces are.
+/// Sends a range of what is stored: from a file in memory as any other file, so that nothing of it is held for a slow client, or from
+/// where its pieces are.
 async fn send_body(x: &mut Exchange<'_>, body: &StoredBody, range: Range<u64>) -> Result<(), Fault> {
     match body.place(range.clone()) {
-        Some((file, place)) if x.sends_files() => x.write_file(file, place).await,
-        Some(_) => {
-            for piece in body.read(range) {
-                x.write(&piece.map_err(Fault::Io)?).await?;
-            }
-            Ok(())
-        }
+        Some((file, place)) => x.write_memory(file, place).await,
         None => {
             for slice in body.slices(range) {
                 x.write_shared(slice).await?;
@@ -92,13 +86,10 @@ impl HeadToSend<'_> {
                 self.begin_as(x, Status::NOT_MODIFIED, &fields, Length::Known(0), None);
                 Ok(None)
             }
-            Selected::Failed => {
-                x.refuse(PRECONDITION_FAILED, "the resource has changed").await?;
-                Ok(None)
-            }
             Selected::Unsatisfiable(of) => {
                 let mut more = Fields::new();
                 more.push(Name::ContentRange, http::range::unsatisfied_range(*of).as_bytes());
+                more.try_push(b"Cache-Status", self.cache_status.as_bytes()).expect("a valid field");
                 x.refuse_with(UNSATISFIABLE, "the range is beyond the end", &more).await?;
                 Ok(None)
             }

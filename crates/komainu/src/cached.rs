@@ -10,8 +10,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use cache::{
-    Cache, CacheEntry, DiskLoad, FillHead, FillReader, FillResponse, FillStart, ForwardReason, NotStored,
-    Object, RequestFacts, SearchRule, Selected, Validated, answer, key, status, tags, vary,
+    Cache, CacheEntry, DiskLoad, FillHead, FillReader, FillResponse, FillStart, ForwardReason, Freshness,
+    NotStored, Object, RequestFacts, SearchRule, Selected, Validated, answer, key, status, tags, vary,
 };
 use http::{BodySize, Fields, Method, Name, Status};
 use net::{CacheOutcome, Core, DictionaryTransport, Exchange, Fault, HeadTap, Request};
@@ -180,7 +180,13 @@ impl RouteCache {
             let object = object.or(loaded.as_ref());
             // What was stored under another configuration may have been made for other requests.
             let is_of_rule = |object: &&Arc<Object>| rule.is_none_or(|rule| object.variant.has(&rule.fields));
-            match object.filter(is_of_rule) {
+            let object = object.filter(is_of_rule);
+            // Whoever has a session may get another page, of which nobody has said how long it is fresh.
+            let is_guessed = object.is_some_and(|object| object.freshness().is_guessed);
+            if is_guessed && self.rules.has_cookies(matched, request) {
+                return Err(ForwardReason::Bypass);
+            }
+            match object {
                 Some(object) if object.freshness().is_fresh(now_s) => Ok(Lookup::Fresh(object.clone())),
                 object => Ok(self.miss(request, (key, search, matched), entry.as_ref(), object, now_s)),
             }
@@ -267,7 +273,12 @@ impl RouteCache {
     }
 
     /// Asks the origin, or waits for the response to one who does.
-    async fn ask(&self, x: &mut Exchange<'_>, miss: Miss, origin: impl CachedHandler) -> Result<(), Fault> {
+    async fn ask(
+        &self,
+        x: &mut Exchange<'_>,
+        mut miss: Miss,
+        origin: impl CachedHandler,
+    ) -> Result<(), Fault> {
         let facts = self.facts(&x.request(), miss.matched);
         if facts.directives.only_if_cached {
             return x.refuse(Status::GATEWAY_TIMEOUT, "the response is not in the cache").await;
@@ -284,8 +295,9 @@ impl RouteCache {
         x.notes().cache = Some(CacheOutcome::Miss);
         let common = self.common(&x.request(), miss.matched);
         let origin = Rc::new(origin);
-        // At most once more: a request that waited for what is not for it asks for itself.
-        for is_shared in [miss.is_shared, false] {
+        // At most twice more: a request that waited for what is not for it asks for itself, and without a condition where the answer
+        // was to another one.
+        for is_shared in [miss.is_shared, false, false] {
             let reader = match self.cache.begin(&miss.key, is_shared.then_some(&common[..])) {
                 FillStart::Full => return self.pass_shared(x, &origin, miss.why).await,
                 FillStart::Follow(reader) => reader,
@@ -308,14 +320,19 @@ impl RouteCache {
                 drop((reader, head));
                 return self.pass_shared(x, &origin, miss.why).await;
             }
+            let may_have = |freshness: &Freshness| !(freshness.is_guessed && facts.has_cookies);
             let is_for_it = match &head {
+                // What the origin has validated is another version than the stored one: all of it is asked for.
+                FillHead::Failed if leads && miss.stale.take().is_some() => false,
                 _ if leads => true,
                 FillHead::Response(response) => match &response.outcome {
-                    Ok((variant, _)) => variant.answers(x.request().head()),
+                    Ok((variant, freshness)) => may_have(freshness) && variant.answers(x.request().head()),
                     // An error of this server, for all.
                     Err(_) => true,
                 },
-                FillHead::Stored(object, _) => object.variant.answers(x.request().head()),
+                FillHead::Stored(object, _) => {
+                    may_have(&object.freshness()) && object.variant.answers(x.request().head())
+                }
                 FillHead::Alone | FillHead::Failed => false,
             };
             if !is_for_it {

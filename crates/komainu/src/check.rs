@@ -1,5 +1,6 @@
 //! `komainu check`: the configuration's errors, and what answers a URL.
 
+use std::collections::HashSet;
 use std::fmt::Display;
 use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
@@ -34,18 +35,24 @@ pub(crate) fn read(path: &Path) -> Result<Config, String> {
 pub(crate) fn read_text(path: &Path) -> Result<String, String> {
     let main = read_file(path)?;
     let mut included: Vec<(PathBuf, String)> = Vec::new();
-    add_included(path, &main, &mut included)?;
+    let mut seen: HashSet<PathBuf> = path.canonicalize().into_iter().collect();
+    add_included(path, &main, &mut included, &mut seen)?;
     let mut next = 0;
     while let Some((path, text)) = included.get(next).cloned() {
-        add_included(&path, &text, &mut included)?;
+        add_included(&path, &text, &mut included, &mut seen)?;
         next += 1;
     }
     Ok(config::joined(&main, &included))
 }
 
 /// Reads the files that `text`, the content of `path`, includes. One that is there already is not read again.
-fn add_included(path: &Path, text: &str, included: &mut Vec<(PathBuf, String)>) -> Result<(), String> {
-    for pattern in config::includes(text) {
+fn add_included(
+    path: &Path,
+    text: &str,
+    included: &mut Vec<(PathBuf, String)>,
+    seen: &mut HashSet<PathBuf>,
+) -> Result<(), String> {
+    for pattern in config::includes(text, &environment) {
         let folder = path.parent().unwrap_or(Path::new(""));
         let named = |error: &dyn Display| format!("`include = \"{pattern}\"` in {}: {error}", path.display());
         let files: Vec<PathBuf> = match pattern.contains(['*', '?', '[']) {
@@ -58,7 +65,7 @@ fn add_included(path: &Path, text: &str, included: &mut Vec<(PathBuf, String)>) 
             }
         };
         for file in files {
-            if file == path || included.iter().any(|(known, _)| *known == file) {
+            if file.canonicalize().is_ok_and(|real| !seen.insert(real)) {
                 continue;
             }
             if included.len() == INCLUDED_MAX {
@@ -71,7 +78,16 @@ fn add_included(path: &Path, text: &str, included: &mut Vec<(PathBuf, String)>) 
     Ok(())
 }
 
+fn environment(name: &str) -> Option<String> {
+    std::env::var(name).ok()
+}
+
 fn read_file(path: &Path) -> Result<String, String> {
+    // A FIFO whose writer is gone would be waited for; those of a shell (`<(…)`) are below /dev and /proc.
+    let is_file = std::fs::metadata(path).map(|found| found.is_file());
+    if matches!(is_file, Ok(false)) && !["/dev", "/proc"].iter().any(|folder| path.starts_with(folder)) {
+        return Err(format!("cannot read {}: this is no file", path.display()));
+    }
     let bytes = std::fs::read(path).map_err(|error| format!("cannot read {}: {error}", path.display()))?;
     if let Some(at) = bytes.iter().position(|&byte| byte == 0) {
         let line = 1 + bytes[..at].iter().filter(|&&byte| byte == b'\n').count();
@@ -93,7 +109,33 @@ pub(crate) fn parse(path: &Path, text: &str) -> Result<Config, String> {
     if !warnings.is_empty() {
         let _ = writeln!(io::stderr(), "{}", warnings.render(is_coloured()));
     }
+    if let Some(text) = nothing_served(&config) {
+        let _ = writeln!(io::stderr(), "warning: {text}");
+    }
     Ok(config)
+}
+
+/// The configuration in this text, read again, and its warnings, each in a line.
+///
+/// # Errors
+/// The errors, rendered for the user.
+pub(crate) fn reparse(path: &Path, text: &str) -> Result<(Config, Vec<String>), String> {
+    let (config, report) = parse_with_warnings(path, text)?;
+    let line = |finding: &config::Finding| {
+        let (line, _) = report.position(finding);
+        format!("{} ({}, line {line})", finding.title, report.file_of(finding))
+    };
+    let mut warnings: Vec<String> = report.findings().iter().map(line).collect();
+    warnings.extend(nothing_served(&config).map(str::to_owned));
+    Ok((config, warnings))
+}
+
+/// What is to be said of a configuration without sites.
+fn nothing_served(config: &Config) -> Option<&'static str> {
+    config
+        .sites
+        .is_empty()
+        .then_some("there is no `[[site]]` and no `[[route]]`: every request is answered 404")
 }
 
 /// The same for a text whose warnings were shown before.
@@ -117,7 +159,6 @@ fn parse_with_warnings(path: &Path, text: &str) -> Result<(Config, config::Repor
             path.display()
         ));
     }
-    let environment = |name: &str| std::env::var(name).ok();
     let parsed = Config::parse_with(text, &path.display().to_string(), base, &environment);
     parsed.map_err(|errors| errors.render(is_coloured()))
 }

@@ -168,6 +168,12 @@ impl FillSink {
     /// The stored response is valid.
     fn refresh(&self, stale: &Object, update: &Fields) {
         let times = self.times();
+        if !is_of_same_version(stale.shown_fields(), update) {
+            // The stored content is not what the origin means (RFC 9111 section 4.3.4).
+            self.cache.invalidate(self.fill.key(), times.answered_s);
+            self.fill.fail();
+            return;
+        }
         let fields = stale.updated_fields(update);
         let policy = self.rules.policy(self.matched, stale.status, &fields);
         let assessed = assess(&self.facts, stale.status, &fields, times, &policy);
@@ -338,6 +344,16 @@ impl ResponseSink for FillSink {
 
     fn set_waker(&self, waker: &Waker) {
         self.fill.set_writer(waker);
+    }
+}
+
+/// Whether a 304 with these fields is about the response with those: a strong validator of it must be the same.
+fn is_of_same_version(stored: &Fields, update: &Fields) -> bool {
+    match update.first(b"etag") {
+        Some(tag) if !tag.starts_with(b"W/") => stored
+            .first(b"etag")
+            .is_some_and(|stored| stored == tag || stored.strip_prefix(b"W/") == Some(tag)),
+        _ => true,
     }
 }
 

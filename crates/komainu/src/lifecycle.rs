@@ -33,7 +33,7 @@ const DRAIN_REPORT: Duration = Duration::from_millis(1_200);
 const QUIET: Duration = Duration::from_secs(3_600);
 
 /// Where a configuration came from, to be read again.
-pub(crate) type Reread = Box<dyn Fn() -> Result<Config, String>>;
+pub(crate) type Reread = Box<dyn Fn() -> Result<(Config, Vec<String>), String>>;
 
 /// The configuration in force, for all cores: they take it over at their next request.
 pub(crate) struct Current {
@@ -330,14 +330,14 @@ impl RunningServer {
         };
         // Assembled once here to see that it can be: folders and pages that are missing are found before it is used.
         let before = current.plan();
-        let plan = |config| {
+        let plan = |(config, doubts)| {
             let plan = ServerPlan::new(config, Some(&before), current.cores, Some(&current.hosting));
             let plan = plan.map_err(|error| error.to_string())?;
             // Bound before anything changes: an address may not be free.
             let listeners = self.new_listeners(&plan.config).map_err(|error| error.to_string())?;
-            Ok((plan, listeners))
+            Ok((plan, listeners, doubts))
         };
-        let (plan, listeners) = match reread().and_then(plan) {
+        let (plan, listeners, mut warnings): (_, _, Vec<String>) = match reread().and_then(plan) {
             Ok(new) => new,
             Err(error) => {
                 self.link.iter().for_each(|link| link.report("rejected"));
@@ -359,7 +359,7 @@ impl RunningServer {
             notices.error(&error.to_string());
             failures.push(error.to_string());
         }
-        let warnings: Vec<String> = plan.tls.iter().flat_map(TlsPlan::warnings).cloned().collect();
+        warnings.extend(plan.tls.iter().flat_map(TlsPlan::warnings).cloned());
         warnings.iter().for_each(|text| notices.warn(text));
         if let Err(error) = TlsPlan::put_in_force(plan.tls.as_ref(), &plan.config, &current.tls) {
             notices.error(&error.to_string());

@@ -175,7 +175,7 @@ fn serve_file(path: PathBuf, taken: TakenOver) -> Result<(), String> {
             let packet = link.as_ref().map(|link| link.ask("config")).transpose();
             let packet = packet.map_err(|error| error.to_string())?.ok_or("there is no supervisor")?;
             let text = inherited::text_of(packet).map_err(|error| error.to_string())?;
-            check::parse_silently(&path, &text)
+            check::reparse(&path, &text)
         });
         let start = Start {
             config,
@@ -196,7 +196,8 @@ fn serve_file(path: PathBuf, taken: TakenOver) -> Result<(), String> {
             supervised(config, Some((path, text)), identity, (predecessor, given))
         }
         Rights::Keep(warning) => {
-            let reread: lifecycle::Reread = Box::new(move || check::read(&path));
+            let reread: lifecycle::Reread =
+                Box::new(move || check::reparse(&path, &check::read_text(&path)?));
             let reread = Some(reread);
             served(Start { config, reread, watch: false, inherited: None, predecessor, given, warning })
         }

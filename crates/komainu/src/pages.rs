@@ -72,7 +72,12 @@ fn read(path: &Path) -> io::Result<Page> {
         let path = std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf());
         io::Error::new(error.kind(), format!("cannot read the error page {}: {error}", path.display()))
     };
-    if std::fs::metadata(path).map_err(named)?.len() > PAGE_BYTES_MAX {
+    let found = std::fs::metadata(path).map_err(named)?;
+    // A FIFO would be waited for.
+    if !found.is_file() {
+        return Err(named(io::Error::other("this is no file")));
+    }
+    if found.len() > PAGE_BYTES_MAX {
         return Err(named(io::Error::other("larger than 1 MiB")));
     }
     let body = std::fs::read(path).map_err(named)?;

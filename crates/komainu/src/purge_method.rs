@@ -123,7 +123,8 @@ impl PurgeAccess {
         }
         let Some(token) = &self.token else {
             // The address of a proxy that is not trusted would stand for all its clients.
-            let is_forwarded = client.vouched.is_none() && request.fields().any(|(id, ..)| is_forwarding(id));
+            let is_forwarded =
+                client.vouched.is_none() && request.fields().any(|(id, name, _)| is_forwarding(id, name));
             return if is_forwarded {
                 Err("it comes through a proxy that is not in `trusted_proxies`")
             } else {
@@ -139,11 +140,27 @@ impl PurgeAccess {
     }
 }
 
-fn is_forwarding(id: Name) -> bool {
-    matches!(
-        id,
-        Name::Forwarded | Name::XForwardedFor | Name::XForwardedHost | Name::XForwardedProto | Name::Via
-    )
+/// Fields that proxies add, beside all that begin with `X-Forwarded-`.
+const FORWARDING: [&str; 12] = [
+    "x-real-ip",
+    "x-client-ip",
+    "x-cluster-client-ip",
+    "x-original-forwarded-for",
+    "x-original-host",
+    "x-envoy-external-address",
+    "x-azure-clientip",
+    "true-client-ip",
+    "client-ip",
+    "cf-connecting-ip",
+    "fastly-client-ip",
+    "cdn-loop",
+];
+
+fn is_forwarding(id: Name, name: &[u8]) -> bool {
+    const PREFIX: &[u8] = b"x-forwarded-";
+    matches!(id, Name::Forwarded | Name::Via)
+        || name.get(..PREFIX.len()).is_some_and(|start| start.eq_ignore_ascii_case(PREFIX))
+        || FORWARDING.iter().any(|known| name.eq_ignore_ascii_case(known.as_bytes()))
 }
 
 /// The token of `Authorization: Bearer TOKEN`.

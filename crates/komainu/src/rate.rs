@@ -1,5 +1,6 @@
 //! Limits on how often clients ask: what a request is counted by, and what becomes of one that comes too early. `admission` decides.
 
+use std::borrow::Cow;
 use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::rc::Rc;
@@ -177,7 +178,8 @@ impl Checked {
 }
 
 impl RateRules {
-    /// Counts a request. It allocates nothing, unless it is to be delayed, or fields are to be sent.
+    /// Counts a request. It allocates nothing, unless it is to be delayed, fields are to be sent, or what it is counted by is
+    /// encoded.
     pub(crate) fn check(&self, x: &Exchange<'_>, counted: Counted) -> Checked {
         let (request, now_ns) = (x.request(), x.core().now_us().saturating_mul(1_000));
         let client = request.client().address;
@@ -198,7 +200,10 @@ impl RateRules {
                     checked.states.push(state_item(&shared.name, LimitState { left, next_ns }));
                 }
                 LimitVerdict::Pass { .. } => {}
-                LimitVerdict::Delay { .. } | LimitVerdict::Refuse { .. } if shared.of.dry_run => {
+                verdict @ (LimitVerdict::Delay { .. } | LimitVerdict::Refuse { .. }) if shared.of.dry_run => {
+                    if let LimitVerdict::Delay { place, .. } = verdict {
+                        place.take();
+                    }
                     self.report(shared, client, "would be refused or delayed (dry run)");
                 }
                 LimitVerdict::Delay { wait_ns, place } => {
@@ -207,8 +212,12 @@ impl RateRules {
                 }
                 LimitVerdict::Refuse { retry_ns } => {
                     self.report(shared, client, "refused");
-                    let earlier =
-                        self.rules[..index].iter().filter(|rule| is_asked(rule) && !rule.shared.of.dry_run);
+                    // Those by which it would wait get its turn back with its place.
+                    let waits = |rule: &RateRule| {
+                        checked.places.iter().any(|place| place.is_of(&rule.shared.limiter))
+                    };
+                    let passed = |rule: &&RateRule| is_asked(rule) && !rule.shared.of.dry_run && !waits(rule);
+                    let earlier = self.rules[..index].iter().filter(passed);
                     earlier.for_each(|rule| rule.shared.limiter.refund(rule.key(&request), now_ns));
                     return Checked { refused: Some((index, retry_ns)), ..Checked::default() };
                 }
@@ -240,6 +249,7 @@ impl RateRules {
             if has_left {
                 return Err(Fault::Gone);
             }
+            checked.places.into_iter().for_each(DelayPlace::take);
         }
         if !checked.states.is_empty() {
             let mut fields = Fields::new();
@@ -291,14 +301,14 @@ impl RateRule {
             let value = match part {
                 RateKey::Client => None,
                 RateKey::Header(name) => {
-                    let mut fields = request.fields();
-                    fields
-                        .find(|(_, other, _)| other.eq_ignore_ascii_case(name.as_bytes()))
-                        .map(|(.., value)| value)
+                    let is_of = |other: &[u8]| other.eq_ignore_ascii_case(name.as_bytes());
+                    let fields = request.fields().filter(|(_, other, _)| is_of(other));
+                    sole(fields.map(|(.., value)| Cow::Borrowed(value)))
                 }
                 RateKey::Cookie(name) => {
-                    let mut cookies = cache::vary::cookies(request.head());
-                    cookies.find(|(other, _)| *other == name.as_bytes()).map(|(_, value)| value)
+                    let cookies = cache::vary::cookies(request.head());
+                    let values = cookies.filter(|(other, _)| *other == name.as_bytes());
+                    sole(values.map(|(_, value)| cookie_value(value)))
                 }
                 RateKey::Query(name) => parameter(request.query().unwrap_or_default(), name.as_bytes()),
                 RateKey::Path => {
@@ -316,7 +326,7 @@ impl RateRule {
             match value {
                 Some(value) => {
                     hasher.add(b"=");
-                    hasher.add(value);
+                    hasher.add(&value);
                 }
                 None => add_client(&mut hasher, request.client().address, of),
             }
@@ -343,9 +353,47 @@ pub(crate) fn add_client(hasher: &mut KeyHasher, client: Peer, of: &RateLimit) {
     }
 }
 
-/// The first value of a parameter, as it was sent.
-fn parameter<'q>(query: &'q [u8], name: &[u8]) -> Option<&'q [u8]> {
-    query.split(|&byte| byte == b'&').find_map(|pair| pair.strip_prefix(name)?.strip_prefix(b"="))
+/// The value that all of these have. Where they differ, nobody knows which one the origin takes: there is none.
+fn sole<T: PartialEq>(mut values: impl Iterator<Item = T>) -> Option<T> {
+    let first = values.next()?;
+    values.all(|other| other == first).then_some(first)
+}
+
+/// The value of a parameter, as the origin decodes it.
+fn parameter<'q>(query: &'q [u8], name: &[u8]) -> Option<Cow<'q, [u8]>> {
+    let pairs = query.split(|&byte| byte == b'&').filter_map(|pair| {
+        let at = pair.iter().position(|&byte| byte == b'=').unwrap_or(pair.len());
+        (*decoded(&pair[..at]) == *name).then(|| pair.get(at + 1..).map(decoded))
+    });
+    sole(pairs).flatten()
+}
+
+/// The value of a cookie, as most origins decode it: without quotes, and from percent-encoding.
+fn cookie_value(value: &[u8]) -> Cow<'_, [u8]> {
+    let value = http::scan::trim(value);
+    decoded(value.strip_prefix(b"\"").and_then(|rest| rest.strip_suffix(b"\"")).unwrap_or(value))
+}
+
+/// Text in form encoding: `+` is a space, `%41` an `A`; a `%` without two digits is itself.
+fn decoded(text: &[u8]) -> Cow<'_, [u8]> {
+    if !text.iter().any(|byte| matches!(byte, b'%' | b'+')) {
+        return Cow::Borrowed(text);
+    }
+    let mut out = Vec::with_capacity(text.len());
+    let mut rest = text;
+    while let Some((&first, tail)) = rest.split_first() {
+        let digit = |at: usize| tail.get(at).and_then(|&byte| http::scan::hex(byte));
+        rest = tail;
+        match (first, digit(0), digit(1)) {
+            (b'%', Some(high), Some(low)) => {
+                out.push(high << 4 | low);
+                rest = &tail[2..];
+            }
+            (b'+', ..) => out.push(b' '),
+            _ => out.push(first),
+        }
+    }
+    Cow::Owned(out)
 }
 
 /// Asks the limits of a route. Returns whether the request may be served.
@@ -407,10 +455,39 @@ mod tests {
     #[test]
     fn parameters_are_those_of_that_name() {
         for (query, value) in
-            [("k=1", Some("1")), ("a=b&k=2&k=3", Some("2")), ("key=1&k", None), ("", None), ("k=", Some(""))]
+            [("k=1", Some("1")), ("a=b&k=2&kk=3", Some("2")), ("key=1&k", None), ("", None), ("k=", Some(""))]
         {
-            assert_eq!(parameter(query.as_bytes(), b"k"), value.map(str::as_bytes), "{query}");
+            assert_eq!(parameter(query.as_bytes(), b"k").as_deref(), value.map(str::as_bytes), "{query}");
         }
+    }
+
+    #[test]
+    fn values_are_compared_as_origins_decode_them() {
+        for (query, value) in [
+            ("k=%53ECRET", "SECRET"),
+            ("%6b=SECRET", "SECRET"),
+            ("%6B=%53%45CRET", "SECRET"),
+            ("k=a+b", "a b"),
+            ("k=a%20b", "a b"),
+            ("k=a%2bb", "a+b"),
+            ("k=100%", "100%"),
+            ("k=%zz%4", "%zz%4"),
+            ("k=a=b", "a=b"),
+        ] {
+            assert_eq!(parameter(query.as_bytes(), b"k").as_deref(), Some(value.as_bytes()), "{query}");
+        }
+        for cookie in ["SECRET", " SECRET ", "\"SECRET\"", "%53ECRET", "\"SECRE%54\""] {
+            assert_eq!(*cookie_value(cookie.as_bytes()), *b"SECRET", "{cookie}");
+        }
+        assert_eq!(*cookie_value(b"\""), *b"\"");
+    }
+
+    #[test]
+    fn values_that_differ_are_none() {
+        for query in ["k=j1&k=REAL", "k=REAL&k=j1", "k&k=REAL", "k=REAL&%6b=", "k=a&k=a&k=b"] {
+            assert_eq!(parameter(query.as_bytes(), b"k"), None, "{query}");
+        }
+        assert_eq!(parameter(b"k=a&x=1&%6b=%61", b"k").as_deref(), Some(&b"a"[..]));
     }
 
     #[test]

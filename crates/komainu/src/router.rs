@@ -280,7 +280,7 @@ impl Router {
                 let mut fields = Fields::new();
                 if fields.try_push(b"Location", &location).is_ok() {
                     let status = Status::PERMANENT_REDIRECT;
-                    return exchange.refuse_with(status, "the page is at https://", &fields).await;
+                    return exchange.refuse_with(status, "this page is served over HTTPS", &fields).await;
                 }
             }
             if let Some(reason) = https.misdirected(&exchange.request()) {

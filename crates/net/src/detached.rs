@@ -5,7 +5,6 @@
 use std::cell::Cell;
 use std::future::{Future, poll_fn};
 use std::net::SocketAddr;
-use std::os::fd::BorrowedFd;
 use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::task::Waker;
@@ -16,7 +15,7 @@ use http::{BodySize, EmptySegments, Fields, Head, Length, Name, RequestIds, Span
 use crate::address::{Client, Peer};
 use crate::core::Core;
 use crate::fault::Fault;
-use crate::file;
+use crate::file::FileSpan;
 use crate::filters::DefaultFields;
 use crate::memory::MemoryHeld;
 use crate::page::ErrorPages;
@@ -237,17 +236,9 @@ impl DetachedLane {
         }
     }
 
-    pub(crate) async fn send_file(
-        &mut self,
-        file: BorrowedFd<'_>,
-        mut at: u64,
-        len: u64,
-        sent: &mut u64,
-    ) -> Result<(), Fault> {
-        let (end, core) = (at + len, self.request.context.core.clone());
-        while at < end {
-            let bytes = file::read(&core, file, at, (end - at).min(FILE_BYTES as u64) as usize).await?;
-            at += bytes.len() as u64;
+    pub(crate) async fn send_file(&mut self, mut span: FileSpan<'_>, sent: &mut u64) -> Result<(), Fault> {
+        let core = self.request.context.core.clone();
+        while let Some(bytes) = span.next(&core, FILE_BYTES).await? {
             self.send(&bytes).await?;
             *sent += bytes.len() as u64;
         }

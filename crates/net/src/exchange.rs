@@ -3,7 +3,6 @@
 use std::borrow::Cow;
 use std::fs::File;
 use std::ops::Range;
-use std::os::fd::{AsFd, BorrowedFd};
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -19,7 +18,7 @@ use crate::compress::{COMPRESSED_BYTES, COMPRESSED_WEIGHT, Compression, Compress
 use crate::core::Core;
 use crate::detached::{self, DetachedRequest};
 use crate::fault::Fault;
-use crate::file;
+use crate::file::{FileHome, FileSpan};
 use crate::filters::{DefaultFields, FieldEdits, HeadTap};
 use crate::grpc;
 use crate::lane::Lane;
@@ -450,12 +449,6 @@ impl<'c> Exchange<'c> {
         Ok(())
     }
 
-    /// Whether [`Exchange::write_file`] sends a file in memory without reading it first by other threads: over HTTP/1.
-    #[must_use]
-    pub fn sends_files(&self) -> bool {
-        self.lane.sends_files() && self.state.filters.compressing.is_none()
-    }
-
     /// Sends out what was written so far, for a handler that will wait before it writes more.
     ///
     /// # Errors
@@ -471,30 +464,39 @@ impl<'c> Exchange<'c> {
     /// # Errors
     /// As [`Exchange::write`]; [`Fault::Broken`] where the file is shorter than the range.
     pub async fn write_file(&mut self, file: &Arc<File>, range: Range<u64>) -> Result<(), Fault> {
-        let (at, len) = (range.start, range.end.saturating_sub(range.start));
+        self.write_span(FileSpan::new(file, range, FileHome::Disk)).await
+    }
+
+    /// The same for a file in memory (memfd), which no other thread needs to read.
+    ///
+    /// # Errors
+    /// As [`Exchange::write_file`].
+    pub async fn write_memory(&mut self, file: &Arc<File>, range: Range<u64>) -> Result<(), Fault> {
+        self.write_span(FileSpan::new(file, range, FileHome::Memory)).await
+    }
+
+    async fn write_span(&mut self, span: FileSpan<'_>) -> Result<(), Fault> {
         let after = match self.state.reply {
             ReplyState::Body(BodySize::None) => return Ok(()),
-            _ if self.state.filters.compressing.is_some() => {
-                return self.compress_file(file.as_fd(), at, len).await;
-            }
-            ReplyState::Body(size @ BodySize::Known(_)) => state::after(size, len)?,
+            _ if self.state.filters.compressing.is_some() => return self.compress_file(span).await,
+            ReplyState::Body(size @ BodySize::Known(_)) => state::after(size, span.len)?,
             _ => return Err(Fault::Broken("a file needs an announced length")),
         };
         // Counted while it is sent: the client may go away in the middle.
         let is_last = after == BodySize::None;
-        self.lane.send_file(file, at, len, is_last, &mut self.state.body_sent).await?;
+        self.lane.send_file(span, is_last, &mut self.state.body_sent).await?;
         self.state.reply = ReplyState::Body(after);
         Ok(())
     }
 
     /// A range of a file, compressed. Reading it may wait for the disk, so that is done off the event loop.
-    async fn compress_file(&mut self, fd: BorrowedFd<'_>, mut at: u64, len: u64) -> Result<(), Fault> {
-        let end = at + len;
-        while at < end {
-            let bytes = file::read(self.core(), fd, at, (end - at).min(FILE_BYTES as u64) as usize).await?;
-            at += bytes.len() as u64;
+    async fn compress_file(&mut self, mut span: FileSpan<'_>) -> Result<(), Fault> {
+        let own_bytes = self.state.handler_bytes + self.state.filters.weight_bytes();
+        self.lane.hold(own_bytes + span.len.min(FILE_BYTES as u64) as usize);
+        while let Some(bytes) = span.next(self.lane.core(), FILE_BYTES).await? {
             self.write(&bytes).await?;
         }
+        self.weigh();
         Ok(())
     }
 

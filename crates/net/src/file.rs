@@ -2,7 +2,8 @@
 
 use std::fs::File;
 use std::io::IoSliceMut;
-use std::os::fd::BorrowedFd;
+use std::ops::Range;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
 use rustix::io::{Errno, ReadWriteFlags, pread, preadv2, retry_on_intr};
@@ -48,11 +49,53 @@ pub(crate) fn read_loaded(file: BorrowedFd<'_>, at: u64, len: usize) -> Result<V
     if bytes.is_empty() { Err(SHRANK) } else { Ok(bytes) }
 }
 
+/// Where the bytes of a file are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum FileHome {
+    /// On a disk: what the kernel does not have in memory is read by another thread.
+    Disk,
+    /// In memory (memfd): they are read at once. Of such files the kernel never says whether that would wait.
+    Memory,
+}
+
+/// A part of a file, to be sent.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct FileSpan<'f> {
+    pub(crate) file: &'f Arc<File>,
+    pub(crate) at: u64,
+    pub(crate) len: u64,
+    home: FileHome,
+}
+
+impl<'f> FileSpan<'f> {
+    pub(crate) fn new(file: &'f Arc<File>, range: Range<u64>, home: FileHome) -> FileSpan<'f> {
+        FileSpan { file, at: range.start, len: range.end.saturating_sub(range.start), home }
+    }
+
+    /// What comes next of it, at most `bytes_max`: `None` at its end.
+    ///
+    /// # Errors
+    /// Those of [`read`].
+    pub(crate) async fn next(&mut self, core: &Core, bytes_max: usize) -> Result<Option<Vec<u8>>, Fault> {
+        let len = self.len.min(bytes_max as u64) as usize;
+        let bytes = match self.home {
+            _ if len == 0 => return Ok(None),
+            FileHome::Disk => read(core, self.file.as_fd(), self.at, len).await?,
+            FileHome::Memory => read_loaded(self.file.as_fd(), self.at, len)?,
+        };
+        self.at += bytes.len() as u64;
+        self.len -= bytes.len() as u64;
+        Ok(Some(bytes))
+    }
+}
+
 /// A part of a file that is still to be sent.
 pub(crate) struct FileRest {
     file: Arc<File>,
     at: u64,
     end: u64,
+    /// How it is read.
+    flags: ReadWriteFlags,
     /// Why the last read returned nothing, until somebody sees to it.
     pub(crate) stop: Option<ReadStop>,
 }
@@ -67,8 +110,12 @@ pub(crate) enum ReadStop {
 }
 
 impl FileRest {
-    pub(crate) fn new(file: &Arc<File>, at: u64, len: u64) -> FileRest {
-        FileRest { file: file.clone(), at, end: at + len, stop: None }
+    pub(crate) fn new(span: FileSpan<'_>) -> FileRest {
+        let flags = match span.home {
+            FileHome::Disk => ReadWriteFlags::NOWAIT,
+            FileHome::Memory => ReadWriteFlags::empty(),
+        };
+        FileRest { file: span.file.clone(), at: span.at, end: span.at + span.len, flags, stop: None }
     }
 
     pub(crate) fn left(&self) -> u64 {
@@ -80,7 +127,7 @@ impl FileRest {
         let mut slices = slices.iter_mut();
         let mut places: [IoSliceMut<'_>; 4] =
             std::array::from_fn(|_| IoSliceMut::new(slices.next().map_or(&mut [], |slice| slice)));
-        match preadv2(&self.file, &mut places, self.at, ReadWriteFlags::NOWAIT) {
+        match preadv2(&self.file, &mut places, self.at, self.flags) {
             Ok(0) => self.stop = Some(ReadStop::Shrank),
             Ok(count) => {
                 self.at += count as u64;

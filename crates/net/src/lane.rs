@@ -1,7 +1,6 @@
 //! What moves the bytes of one exchange: the closed list of lanes.
 
 use std::cell::Cell;
-use std::fs::File;
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::rc::Rc;
@@ -15,6 +14,7 @@ use crate::conn::Conn;
 use crate::core::Core;
 use crate::detached::DetachedLane;
 use crate::fault::Fault;
+use crate::file::FileSpan;
 use crate::filters::DefaultFields;
 use crate::inbound::BodyChunk;
 use crate::mux::StreamLane;
@@ -312,11 +312,6 @@ impl Lane<'_> {
         }
     }
 
-    /// Whether a file is sent without other threads that would read it.
-    pub(crate) fn sends_files(&self) -> bool {
-        matches!(self, Lane::H1(_))
-    }
-
     /// The same as `send`, without waiting: what the client does not take now is kept in memory.
     pub(crate) fn offer(&mut self, bytes: &[u8]) -> Result<(), Fault> {
         match self {
@@ -329,16 +324,14 @@ impl Lane<'_> {
     /// A range of a file as body bytes, counted in `sent`; with `is_last` the body ends with it.
     pub(crate) async fn send_file(
         &mut self,
-        file: &Arc<File>,
-        at: u64,
-        len: u64,
+        span: FileSpan<'_>,
         is_last: bool,
         sent: &mut u64,
     ) -> Result<(), Fault> {
         match self {
-            Lane::H1(conn) => conn.send_file(file.as_fd(), at, len, sent).await,
-            Lane::Stream(stream) => stream.send_file(file, at, len, is_last, sent).await,
-            Lane::Detached(lane) => lane.send_file(file.as_fd(), at, len, sent).await,
+            Lane::H1(conn) => conn.send_file(span.file.as_fd(), span.at, span.len, sent).await,
+            Lane::Stream(stream) => stream.send_file(span, is_last, sent).await,
+            Lane::Detached(lane) => lane.send_file(span, sent).await,
         }
     }
 

@@ -70,9 +70,12 @@ fn included_files_add_to_the_first() {
         [[site.route]]\nfiles = \"www\"\n[[route]]\nrespond = 204\n";
     let two = "# The second.\n[limits]\nhead = \"32KiB\"\n[[site]]\nhosts = \"b.test\"\n[[site.route]]\nrespond = 200\n\
         [upstreams.app]\nto = \"http://127.0.0.1:3000\"\n";
-    assert_eq!(includes(one), ["a.toml"]);
-    assert_eq!(includes("include = [\"a\", \"b/*.toml\"]"), ["a", "b/*.toml"]);
-    assert!(includes("include = 1\n").is_empty() && includes("include = [").is_empty());
+    assert_eq!(includes(one, &|_| None), ["a.toml"]);
+    assert_eq!(
+        includes("include = [\"a\", \"b/${SITE}/*.toml\"]", &|_| Some("b".into())),
+        ["a", "b/b/*.toml"]
+    );
+    assert!(includes("include = 1\n", &|_| None).is_empty() && includes("include = [", &|_| None).is_empty());
     let config = read(one, &[("a.toml", two)], &[]).unwrap();
     assert_eq!((config.limits.body_bytes_max, config.limits.head_bytes_max), (Some(1 << 20), 32 << 10));
     let hosts: Vec<String> =

@@ -535,3 +535,60 @@ fn trailers_reach_who_asked_and_are_not_stored() {
     let output = curl(&["-i", "--http2-prior-knowledge", "-H", "TE: trailers", &rig.url("/2")]);
     assert!(rig::text(&output.stdout).to_lowercase().contains("x-sum: 9"), "{}", rig::text(&output.stdout));
 }
+
+#[test]
+fn a_guessed_lifetime_is_not_for_clients_with_cookies() {
+    let origin = Origin::start(|ask: &Ask| {
+        let name = ask.field("Cookie").join(";");
+        answer("200 OK", "Last-Modified: Mon, 01 Jan 2024 00:00:00 GMT\r\n", &format!("page of {name}"))
+    });
+    let rig = Rig::config(Folder::new(), &format!("[[route]]\nproxy = \"{}\"\ncache = true\n", origin.url));
+    for _ in 0..2 {
+        assert_eq!(rig.get("/").text(), "page of ");
+    }
+    assert_eq!(origin.asks().len(), 1, "without cookies it is stored");
+    for user in ["a", "b", "a"] {
+        assert_eq!(rig.ask("/", &format!("Cookie: user={user}\r\n")).text(), format!("page of user={user}"));
+    }
+    assert_eq!(rig.get("/").text(), "page of ");
+    assert_eq!(origin.asks().len(), 4);
+}
+
+#[test]
+fn a_304_about_another_version_is_asked_again_without_a_condition() {
+    let origin = Origin::start(|ask: &Ask| {
+        let is_conditional = !ask.field("If-None-Match").is_empty();
+        match (is_conditional, ask.field("X-First").is_empty()) {
+            (true, _) => answer("304 Not Modified", "ETag: \"v2\"\r\nCache-Control: max-age=60\r\n", ""),
+            (false, false) => answer("200 OK", "ETag: \"v1\"\r\nCache-Control: no-cache\r\n", "first"),
+            (false, true) => answer("200 OK", "ETag: \"v2\"\r\nCache-Control: max-age=60\r\n", "second"),
+        }
+    });
+    let rig = Rig::config(Folder::new(), &format!("[[route]]\nproxy = \"{}\"\ncache = true\n", origin.url));
+    assert_eq!(rig.ask("/", "X-First: 1\r\n").text(), "first");
+    let second = rig.get("/");
+    assert_eq!((second.text().as_str(), second.field("ETag")), ("second", Some("\"v2\"")));
+    assert_eq!(origin.asks().len(), 3, "the first, with a condition, and without one");
+    assert_eq!(rig.get("/").text(), "second");
+    assert_eq!(origin.asks().len(), 3);
+}
+
+#[test]
+fn a_mistaken_separator_shares_no_private_page() {
+    let origin = Origin::start(|ask: &Ask| {
+        let value = ask.line().split(' ').nth(1).unwrap().trim_start_matches("/?").replace('+', " ");
+        answer(
+            "200 OK",
+            &format!("Cache-Control: {value}\r\nLast-Modified: Mon, 01 Jan 2024 00:00:00 GMT\r\n"),
+            "mine",
+        )
+    });
+    let rule = "cache = { rule = [{ path = \"/*\", ttl = \"1h\" }] }";
+    let rig = Rig::config(Folder::new(), &format!("[[route]]\nproxy = \"{}\"\n{rule}\n", origin.url));
+    for value in ["private;+max-age=0", "no-store;", "private+;+max-age=60", "max-age=60;+no-store"] {
+        for _ in 0..2 {
+            rig.get(&format!("/?{value}")).expect_no_field("Age");
+        }
+    }
+    assert_eq!(origin.asks().len(), 8);
+}

@@ -183,6 +183,15 @@ fn the_method_purges_for_those_who_may() {
     }
     purge_as(&rig, "/far/a", &token).expect_status(403);
     purge_as(&rig, "/near/a", "X-Forwarded-For: 127.0.0.1\r\n").expect_status(403);
+    for field in [
+        "X-Real-IP: 1.2.3.4",
+        "CF-Connecting-IP: 1.2.3.4",
+        "x-forwarded-port: 80",
+        "Via: 1.1 a",
+        "True-Client-IP: a",
+    ] {
+        purge_as(&rig, "/near/a", &format!("{field}\r\n")).expect_status(403);
+    }
     eventually("refusals are logged", || {
         [
             "PURGE refused: the token is wrong",

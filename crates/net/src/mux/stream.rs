@@ -1,6 +1,5 @@
 //! One stream of a multiplexed connection: the lane of one request.
 
-use std::fs::File;
 use std::os::fd::AsFd;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -12,7 +11,7 @@ use super::conn::MuxConn;
 use super::protocol::StreamRequest;
 use super::shared::{OUT_BYTES_MAX, StreamShared};
 use crate::fault::Fault;
-use crate::file::{self, FileRest, ReadStop};
+use crate::file::{self, FileRest, FileSpan, ReadStop};
 use crate::filters::DefaultFields;
 use crate::inbound::{BodyChunk, PIECE_WEIGHT_BYTES};
 use crate::memory::Pressure;
@@ -350,9 +349,7 @@ impl StreamLane {
     /// stream's turn comes, so that no stream holds what others send first.
     pub(crate) async fn send_file(
         &mut self,
-        file: &Arc<File>,
-        at: u64,
-        len: u64,
+        span: FileSpan<'_>,
         is_last: bool,
         total: &mut u64,
     ) -> Result<(), Fault> {
@@ -362,10 +359,10 @@ impl StreamLane {
         if self.shared.is_reset() {
             return Err(Fault::Gone);
         }
-        if len == 0 {
+        if span.len == 0 {
             return Ok(());
         }
-        self.shared.output.borrow_mut().begin_file(FileRest::new(file, at, len), is_last);
+        self.shared.output.borrow_mut().begin_file(FileRest::new(span), is_last);
         let _sending = FileSending { shared: self.shared.clone(), total };
         self.conn.enqueue(&self.shared);
         loop {
