@@ -320,21 +320,9 @@ impl RouteCache {
                 drop((reader, head));
                 return self.pass_shared(x, &origin, miss.why).await;
             }
-            let may_have = |freshness: &Freshness| !(freshness.is_guessed && facts.has_cookies);
-            let is_for_it = match &head {
-                // What the origin has validated is another version than the stored one: all of it is asked for.
-                FillHead::Failed if leads && miss.stale.take().is_some() => false,
-                _ if leads => true,
-                FillHead::Response(response) => match &response.outcome {
-                    Ok((variant, freshness)) => may_have(freshness) && variant.answers(x.request().head()),
-                    // An error of this server, for all.
-                    Err(_) => true,
-                },
-                FillHead::Stored(object, _) => {
-                    may_have(&object.freshness()) && object.variant.answers(x.request().head())
-                }
-                FillHead::Alone | FillHead::Failed => false,
-            };
+            // What the origin has validated may be another version than the stored one: all of it is asked for then.
+            let is_other = leads && matches!(head, FillHead::Failed) && miss.stale.take().is_some();
+            let is_for_it = !is_other && (leads || is_for(&head, &x.request(), &facts));
             if !is_for_it {
                 continue;
             }
@@ -483,6 +471,22 @@ impl RouteCache {
     /// The dictionaries that clients have of such responses: none of what may be one client's own.
     fn dictionaries_for(&self, matched: MatchedRules) -> Option<&Rc<DictionaryTransport>> {
         self.dictionaries.as_ref().filter(|_| !self.rules.are_personal(matched))
+    }
+}
+
+/// Whether a request that waited for a response may have it.
+fn is_for(head: &FillHead, request: &Request<'_>, facts: &RequestFacts) -> bool {
+    let may_have = |freshness: &Freshness| !(freshness.is_guessed && facts.has_cookies);
+    match head {
+        FillHead::Response(response) => match &response.outcome {
+            Ok((variant, freshness)) => may_have(freshness) && variant.answers(request.head()),
+            // An error of this server, for all.
+            Err(_) => true,
+        },
+        FillHead::Stored(object, _) => {
+            may_have(&object.freshness()) && object.variant.answers(request.head())
+        }
+        FillHead::Alone | FillHead::Failed => false,
     }
 }
 
