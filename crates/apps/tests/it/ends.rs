@@ -54,8 +54,11 @@ sub {
     stands_still() if $path eq '/stuck';
     { local $SIG{TERM} = sub { print "never called\n" } }
     if ($path eq '/fork') {
+        pipe my $runs, my $says or die $!;
         my $child = fork;
-        if (!$child) { sleep 3600; POSIX::_exit(0) }
+        if (!$child) { syswrite $says, 'x'; sleep 3600; POSIX::_exit(0) }
+        # Before it runs, it ignores the signal as its parent does.
+        sysread $runs, my $byte, 1;
         kill TERM => $child;
         waitpid $child, 0;
         return [200, [], ["$?"]];
@@ -87,8 +90,10 @@ lambda do |env|
   when "/stuck" then stands_still
   when "/own" then trap("TERM") { STDOUT.syswrite("the application's own handler\n") }
   when "/fork"
-    child = fork { sleep 3600 }
-    sleep 0.2
+    runs, says = IO.pipe
+    child = fork { says.write("x"); sleep 3600 }
+    # Before it runs, it ignores the signal as its parent does.
+    runs.read(1)
     Process.kill("TERM", child)
     Process.wait(child)
     next [200, {}, [$?.termsig.to_s]]

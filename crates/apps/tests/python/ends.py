@@ -62,9 +62,13 @@ def app(environ, start_response):
         sys.stdout.flush()
         sys.stderr.flush()
     if path == "/fork":
+        runs, says = os.pipe()
         child = os.fork()
         if not child:
+            os.write(says, b"x")
             time.sleep(3600)
+        # Before it runs, it ignores the signal as its parent does.
+        os.read(runs, 1)
         os.kill(child, signal.SIGTERM)
         start_response("200 OK", [])
         return [b"%d" % os.waitpid(child, 0)[1]]
