@@ -286,15 +286,11 @@ impl CacheRule {
     fn is_of_assets(&self) -> bool {
         let is_page = |media: &String| {
             let media = media.to_ascii_lowercase();
-            media.contains("html")
-                || media.contains("json")
-                || media.contains("xml")
-                || media.ends_with("/*")
-                    && !media.starts_with("image/")
-                    && !media.starts_with("font/")
-                    && !media.starts_with("video/")
-                    && !media.starts_with("audio/")
+            let is_of_group = |group: &&str| media.starts_with(*group);
+            let is_asset = ["image/", "font/", "video/", "audio/"].iter().any(is_of_group);
+            ["html", "json", "xml"].iter().any(|word| media.contains(word))
                 || media == "text/plain"
+                || media.ends_with("/*") && !is_asset
         };
         !self.types.is_empty() && !self.types.iter().any(is_page)
     }

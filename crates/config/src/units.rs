@@ -66,7 +66,8 @@ pub fn duration(text: &str) -> Result<Duration, InvalidValue> {
             };
             // Only where nothing else can be meant.
             let near = match unit.trim().to_ascii_lowercase().trim_end_matches('s') {
-                "" if text == digits => Some("s"),
+                _ if rest != text || !tail.is_empty() => None,
+                "" if unit.is_empty() => Some("s"),
                 "milli" | "millisecond" | "msec" => Some("ms"),
                 "ec" | "sec" | "second" => Some("s"),
                 "min" | "minute" => Some("m"),
@@ -75,10 +76,8 @@ pub fn duration(text: &str) -> Result<Duration, InvalidValue> {
                 _ => None,
             };
             let remedy = match near {
-                Some(near) if text.starts_with(digits) => {
-                    format!("write \"{digits}{near}\"; the units are ms, s, m, h and d")
-                }
-                _ => "the units are ms, s, m, h and d, with whole numbers and without spaces, such as \"1h30m\"".to_owned(),
+                Some(near) => format!("write \"{digits}{near}\"; the units are ms, s, m, h and d"),
+                None => "the units are ms, s, m, h and d, with whole numbers and without spaces, such as \"1h30m\"".to_owned(),
             };
             return Err(InvalidValue::new(message, remedy));
         };
@@ -167,6 +166,15 @@ mod tests {
             "1sé",
         ] {
             assert!(duration(wrong).is_err(), "{wrong}");
+        }
+        let remedy = |text: &str| duration(text).unwrap_err().remedy;
+        for (text, whole) in
+            [("75", "75s"), ("5sec", "5s"), ("2 hours", "2h"), ("10min", "10m"), ("3days", "3d")]
+        {
+            assert!(remedy(text).contains(&format!("write \"{whole}\"")), "{text}");
+        }
+        for text in ["1w", "10y", "1.5h", "1h 30m", "1m1min", "5min3s"] {
+            assert!(!remedy(text).contains("write "), "{text}: a part of it is not what was meant");
         }
     }
 

@@ -156,7 +156,7 @@ impl CacheRules {
         self.of(matched).filter(is_of).map(|rule| &rule.of).collect()
     }
 
-    /// Whether the responses to a request may be one client's own, by rules that tell cookies and credentials apart.
+    /// Whether the responses to a request may be one client's own, where rules distinguish them by cookies or credentials.
     pub(crate) fn are_personal(&self, matched: MatchedRules) -> bool {
         let is_named =
             |name: &String| ["cookie", "authorization"].iter().any(|one| name.eq_ignore_ascii_case(one));

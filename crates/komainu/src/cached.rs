@@ -22,7 +22,7 @@ use crate::cache_rules::{CacheRules, MatchedRules};
 use crate::coded::{CodedResponse, coded};
 use crate::filling::FillSink;
 use crate::purge_method::PurgeAccess;
-use crate::rate::{self, Counted, RateRules};
+use crate::rate::{self, CountedRequests, RateRules};
 
 /// Bytes of a response that is not stored which are read for nothing ahead of the part that a client wants.
 const SKIPPED_BYTES_MAX: u64 = 256 * 1024;
@@ -94,7 +94,7 @@ impl RouteCache {
         }
         let mut lookup = match self.look_up(&x.request(), matched, x.core().unix_s(), None) {
             Ok(lookup) => lookup,
-            Err(_) if !rate::admit(rates, x, Counted::Misses).await? => return Ok(()),
+            Err(_) if !rate::admit(rates, x, CountedRequests::Misses).await? => return Ok(()),
             Err(why) => return self.pass(x, origin(), matched, why).await,
         };
         if let Lookup::Miss(miss) = &lookup
@@ -123,7 +123,7 @@ impl RouteCache {
                 let ttl_s = object.freshness().ttl_s(x.core().unix_s());
                 self.send_stored(x, &object, &status::hit(ttl_s), matched).await
             }
-            Lookup::Miss(_) if !rate::admit(rates, x, Counted::Misses).await? => Ok(()),
+            Lookup::Miss(_) if !rate::admit(rates, x, CountedRequests::Misses).await? => Ok(()),
             // Boxed, as it is seldom, and large.
             Lookup::Miss(miss) => Box::pin(self.ask(x, miss, origin())).await,
         }

@@ -33,25 +33,25 @@ pub(crate) fn read(path: &Path) -> Result<Config, String> {
 /// # Errors
 /// Why one of them cannot be read.
 pub(crate) fn read_text(path: &Path) -> Result<String, String> {
-    let main = read_file(path)?;
-    let mut included: Vec<(PathBuf, String)> = Vec::new();
+    let mut files = vec![(path.to_owned(), read_file(path)?)];
     let mut seen: HashSet<PathBuf> = path.canonicalize().into_iter().collect();
-    add_included(path, &main, &mut included, &mut seen)?;
     let mut next = 0;
-    while let Some((path, text)) = included.get(next).cloned() {
-        add_included(&path, &text, &mut included, &mut seen)?;
+    while let Some((path, text)) = files.get(next) {
+        let included = included_by(path, text, INCLUDED_MAX + 1 - files.len(), &mut seen)?;
+        files.extend(included);
         next += 1;
     }
-    Ok(config::joined(&main, &included))
+    Ok(config::joined(&files[0].1, &files[1..]))
 }
 
-/// Reads the files that `text`, the content of `path`, includes. One that is there already is not read again.
-fn add_included(
+/// The files that `text`, the content of `path`, includes, at most `files_max`. One that was seen before is not read again.
+fn included_by(
     path: &Path,
     text: &str,
-    included: &mut Vec<(PathBuf, String)>,
+    files_max: usize,
     seen: &mut HashSet<PathBuf>,
-) -> Result<(), String> {
+) -> Result<Vec<(PathBuf, String)>, String> {
+    let mut included = Vec::new();
     for pattern in config::includes(text, &environment) {
         let folder = path.parent().unwrap_or(Path::new(""));
         let named = |error: &dyn Display| format!("`include = \"{pattern}\"` in {}: {error}", path.display());
@@ -68,14 +68,14 @@ fn add_included(
             if file.canonicalize().is_ok_and(|real| !seen.insert(real)) {
                 continue;
             }
-            if included.len() == INCLUDED_MAX {
+            if included.len() == files_max {
                 return Err(named(&format_args!("more than {INCLUDED_MAX} files are included")));
             }
             let text = read_file(&file).map_err(|error| named(&error))?;
             included.push((file, text));
         }
     }
-    Ok(())
+    Ok(included)
 }
 
 fn environment(name: &str) -> Option<String> {

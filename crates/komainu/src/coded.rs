@@ -8,6 +8,8 @@ use coding::{DICTIONARY_BYTES_MAX, DictionaryHash, HashedContent};
 use http::{Fields, Length, Name, Status};
 use net::{DeltaStart, DictionaryTransport, Exchange, Pressure, coded_fields, dictionary};
 
+use crate::filling::hashed;
+
 /// The longest content that is compressed to be kept; longer ones are compressed while they are sent.
 const CONTENT_BYTES_MAX: u64 = 8 << 20;
 
@@ -150,11 +152,6 @@ impl StoredDelta<'_, '_> {
             return None;
         }
         let body = self.object.body.clone();
-        let hashed = move || {
-            let content = HashedContent::new(body.to_pieces().ok()?);
-            body.set_hash(content.hash);
-            Some(content)
-        };
-        self.x.core().offload(hashed).await
+        self.x.core().offload(move || hashed(&body)).await
     }
 }

@@ -145,12 +145,7 @@ impl FillSink {
         let Some((transport, source)) = self.dictionary.clone().filter(|_| is_kept) else { return };
         let (body, fields, core) = (object.body.clone(), object.shown_fields().clone(), self.core.clone());
         self.core.spawn(async move {
-            let hashed = move || {
-                let content = HashedContent::new(body.to_pieces().ok()?);
-                body.set_hash(content.hash);
-                Some(content)
-            };
-            if let Some(content) = core.offload(hashed).await {
+            if let Some(content) = core.offload(move || hashed(&body)).await {
                 transport.remember_from(&source, &fields, &content, core.unix_s());
             }
         });
@@ -345,6 +340,13 @@ impl ResponseSink for FillSink {
     fn set_waker(&self, waker: &Waker) {
         self.fill.set_writer(waker);
     }
+}
+
+/// A content and its hash, which is kept with it; `None` where it cannot be read. It blocks: for threads that do not serve.
+pub(crate) fn hashed(body: &StoredBody) -> Option<HashedContent> {
+    let content = HashedContent::new(body.to_pieces().ok()?);
+    body.set_hash(content.hash);
+    Some(content)
 }
 
 /// Whether a 304 with these fields is about the response with those: a strong validator of it must be the same.

@@ -16,7 +16,7 @@ pub(crate) struct IdRules {
     pub(crate) trace: Option<(IdSource, u32)>,
 }
 
-/// Makes the ids of one core: numbers that nobody can tell from random ones, or guess from others.
+/// Makes the ids of one core: pseudo-random numbers, which cannot be guessed from others.
 pub(crate) struct IdMaker {
     key: RandomState,
     made: Cell<u64>,

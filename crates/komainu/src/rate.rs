@@ -150,7 +150,7 @@ struct RateRule {
 
 /// Which limits are asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Counted {
+pub(crate) enum CountedRequests {
     /// All.
     All,
     /// Those that count every request.
@@ -180,14 +180,14 @@ impl Checked {
 impl RateRules {
     /// Counts a request. It allocates nothing, unless it is to be delayed, fields are to be sent, or what it is counted by is
     /// encoded.
-    pub(crate) fn check(&self, x: &Exchange<'_>, counted: Counted) -> Checked {
+    pub(crate) fn check(&self, x: &Exchange<'_>, counted: CountedRequests) -> Checked {
         let (request, now_ns) = (x.request(), x.core().now_us().saturating_mul(1_000));
         let client = request.client().address;
         let is_asked = |rule: &RateRule| {
             let is_of_kind = match counted {
-                Counted::All => true,
-                Counted::Requests => !rule.shared.of.misses_only,
-                Counted::Misses => rule.shared.of.misses_only,
+                CountedRequests::All => true,
+                CountedRequests::Requests => !rule.shared.of.misses_only,
+                CountedRequests::Misses => rule.shared.of.misses_only,
             };
             is_of_kind && !rule.except.contains(client)
         };
@@ -403,7 +403,7 @@ fn decoded(text: &[u8]) -> Cow<'_, [u8]> {
 pub(crate) async fn admit(
     rates: Option<&RateRules>,
     x: &mut Exchange<'_>,
-    counted: Counted,
+    counted: CountedRequests,
 ) -> Result<bool, Fault> {
     let Some(rates) = rates else { return Ok(true) };
     let checked = rates.check(x, counted);

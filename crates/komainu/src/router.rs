@@ -27,7 +27,7 @@ use crate::ids::{IdMaker, IdRules};
 use crate::metrics::CoreMetrics;
 use crate::notice::ErrorLog;
 use crate::pages::SitePages;
-use crate::rate::{self, Counted, RateRules};
+use crate::rate::{self, CountedRequests, RateRules};
 
 /// The kinds of handlers.
 pub(crate) enum Handler {
@@ -398,7 +398,7 @@ async fn serve_route(route: &Rc<Route>, exchange: &mut Exchange<'_>, path: &Path
     if !route.client_access.admits(exchange.request().client().address) {
         return exchange.refuse(Status::FORBIDDEN, "access to this address is forbidden").await;
     }
-    let counted = if route.cache.is_some() { Counted::Requests } else { Counted::All };
+    let counted = if route.cache.is_some() { CountedRequests::Requests } else { CountedRequests::All };
     if !rate::admit(route.rates.as_deref(), exchange, counted).await? {
         return Ok(());
     }
