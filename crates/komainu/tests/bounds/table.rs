@@ -399,7 +399,7 @@ const ROWS: &[Row] = &[
         "a head byte by byte",
         (0, "`limits.head`"),
         "",
-        (3 * US, "a byte"),
+        (5 * US, "a byte"),
         "15,000 bytes, a segment each",
         "requests_without_end",
     ),
