@@ -96,9 +96,8 @@ impl Keep {
         };
         write(&self.json, &|| format!("{json:#}\n"))?;
         write(&self.csv, &|| record::csv(runs))?;
-        match runs {
-            [(_, outcome)] => write(&self.percentiles, &|| ab::percentiles(outcome))?,
-            _ => {}
+        if let [(_, outcome)] = runs {
+            write(&self.percentiles, &|| ab::percentiles(outcome))?;
         }
         write(&self.html, &|| page.to_string())
     }

@@ -67,9 +67,9 @@ pub(crate) struct Ab {
     /// A file for the percentiles (CSV)
     #[arg(short = 'e', value_name = "FILE")]
     percentiles: Option<PathBuf>,
-    /// Go on after errors: always so
+    /// Continue after errors: always so
     #[arg(short = 'r')]
-    goes_on: bool,
+    continues: bool,
     /// Show no progress
     #[arg(short)]
     q: bool,
