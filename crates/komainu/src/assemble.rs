@@ -119,6 +119,11 @@ impl ServerPlan {
     pub(crate) fn upstreams(&self) -> &[Arc<GroupShared>] {
         &self.groups.shared
     }
+
+    /// The same, each with its name.
+    pub(crate) fn groups(&self) -> Vec<(String, Arc<GroupShared>)> {
+        self.groups.names.iter().cloned().zip(self.groups.shared.iter().cloned()).collect()
+    }
 }
 
 /// The folder of temporary files.

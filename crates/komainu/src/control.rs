@@ -36,6 +36,8 @@ const CLIENTS_MAX: usize = 64;
 /// The pause after an accept that failed.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
 const LINE_BYTES_MAX: usize = 4096;
+/// The same for a request of the API, which may bring a whole configuration.
+const API_LINE_BYTES_MAX: usize = 4 << 20;
 /// How long `komainu status`, `reload` and `upgrade` wait for a sign of life: a server that has died, or is stuck, gives none.
 const ALIVE_MAX: Duration = Duration::from_secs(5);
 /// How often a server that works on a command gives one.
@@ -128,6 +130,10 @@ pub(crate) struct ServerInfo {
     pub(crate) limits: Box<dyn Fn() -> Vec<LimitMetrics> + Send + Sync>,
     /// The groups of upstream servers.
     pub(crate) upstreams: Box<dyn Fn() -> Vec<Arc<GroupShared>> + Send + Sync>,
+    /// The same, each with its name.
+    pub(crate) groups: Box<dyn Fn() -> Vec<(String, Arc<GroupShared>)> + Send + Sync>,
+    /// Opens the logs again.
+    pub(crate) reopen: Box<dyn Fn() + Send + Sync>,
     /// Those in files.
     pub(crate) file_certificates: Box<dyn Fn() -> Vec<FromFile> + Send + Sync>,
     /// Reads the configuration again, and waits until that is done.
@@ -168,6 +174,9 @@ impl Drop for Socket {
     }
 }
 
+/// Answers a request of the API in a line, `{ "method", "path", … }`, of this user.
+pub(crate) type ApiLine = Arc<dyn Fn(&str, u32) -> Value + Send + Sync>;
+
 /// Answers clients of `listener`, on a thread of its own, until the process ends. Only root and `user` are answered.
 ///
 /// # Errors
@@ -175,10 +184,11 @@ impl Drop for Socket {
 pub(crate) fn serve(
     listener: UnixListener,
     user: u32,
-    info: Arc<ServerInfo>,
+    (info, api): (Arc<ServerInfo>, ApiLine),
     clients: ControlClients,
     notices: ErrorLog,
 ) -> io::Result<()> {
+    let served = (info, api);
     std::thread::Builder::new().name("control".into()).spawn(move || {
         for client in listener.incoming() {
             let Ok(client) = client else {
@@ -186,7 +196,7 @@ pub(crate) fn serve(
                 std::thread::sleep(ACCEPT_PAUSE);
                 continue;
             };
-            if let Err(error) = admit(client, user, &info, &clients, &notices) {
+            if let Err(error) = admit(client, user, &served, &clients, &notices) {
                 notices.debug(&format!("control socket: {error}"));
             }
         }
@@ -198,7 +208,7 @@ pub(crate) fn serve(
 fn admit(
     client: UnixStream,
     user: u32,
-    info: &Arc<ServerInfo>,
+    (info, api): &(Arc<ServerInfo>, ApiLine),
     clients: &ControlClients,
     notices: &ErrorLog,
 ) -> io::Result<()> {
@@ -212,10 +222,10 @@ fn admit(
         let error = format!("{CLIENTS_MAX} clients are connected to the control socket: try again");
         return send(client, &json!({ "error": error }));
     }
-    let (info, notices) = (info.clone(), notices.clone());
+    let (info, api, notices) = (info.clone(), api.clone(), notices.clone());
     std::thread::Builder::new().name("control-client".into()).spawn(move || {
         let _counted = counted;
-        if let Err(error) = answer(client, info) {
+        if let Err(error) = answer(client, uid, info, &api) {
             notices.debug(&format!("control socket: {error}"));
         }
     })?;
@@ -250,15 +260,20 @@ impl Drop for Counted {
     }
 }
 
-fn answer(mut client: UnixStream, info: Arc<ServerInfo>) -> io::Result<()> {
+fn answer(mut client: UnixStream, uid: u32, info: Arc<ServerInfo>, api: &ApiLine) -> io::Result<()> {
     let line = match read_line(&mut client) {
         Ok(line) => line,
         Err(error) => return send(client, &json!({ "error": error.to_string() })),
     };
     let (done, document) = channel();
+    let api = api.clone();
     std::thread::Builder::new().name("control-command".into()).spawn(move || {
+        let document = match line.strip_prefix("api ") {
+            Some(request) => api(request, uid),
+            None => obey(&line, &info),
+        };
         // Fails only where the client has left.
-        let _ = done.send(obey(&line, &info));
+        let _ = done.send(document);
     })?;
     loop {
         match document.recv_timeout(LIFE_SIGN) {
@@ -273,7 +288,7 @@ fn answer(mut client: UnixStream, info: Arc<ServerInfo>) -> io::Result<()> {
 }
 
 /// Does what a line says; the document for who sent it.
-fn obey(line: &str, info: &ServerInfo) -> Value {
+pub(crate) fn obey(line: &str, info: &ServerInfo) -> Value {
     match line.trim_end().split_once(' ').unwrap_or((line.trim_end(), "")) {
         ("ping", "") => json!({ "pid": std::process::id(), "state": state(info) }),
         ("status", "") => status(info),
@@ -341,7 +356,7 @@ fn with_warnings(mut document: Value, warnings: &[String]) -> Value {
 /// Reads up to a newline, or to the end of the stream.
 fn read_line(client: &mut UnixStream) -> io::Result<String> {
     let until = Instant::now() + CLIENT_MAX;
-    let (mut bytes, mut piece) = (Vec::new(), [0; 512]);
+    let (mut bytes, mut piece) = (Vec::new(), [0; 4096]);
     loop {
         let left = until.saturating_duration_since(Instant::now());
         let late = || io::Error::other(format!("no line within {} s", CLIENT_MAX.as_secs()));
@@ -355,10 +370,12 @@ fn read_line(client: &mut UnixStream) -> io::Result<String> {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Err(late()),
             Err(error) => return Err(error),
         };
+        let before = bytes.len();
         bytes.extend_from_slice(&piece[..len]);
-        let end = bytes.iter().position(|byte| *byte == b'\n');
-        if end.unwrap_or(bytes.len()) > LINE_BYTES_MAX {
-            return Err(io::Error::other(format!("the line is longer than {LINE_BYTES_MAX} bytes")));
+        let end = piece[..len].iter().position(|byte| *byte == b'\n').map(|at| before + at);
+        let bytes_max = if bytes.starts_with(b"api ") { API_LINE_BYTES_MAX } else { LINE_BYTES_MAX };
+        if end.unwrap_or(bytes.len()) > bytes_max {
+            return Err(io::Error::other(format!("the line is longer than {bytes_max} bytes")));
         }
         if end.is_some() || len == 0 {
             bytes.truncate(end.unwrap_or(bytes.len()));
@@ -465,7 +482,8 @@ pub(crate) fn certificate(status: &CertificateStatus) -> Value {
     })
 }
 
-fn process(process: &ProcessInfo) -> Value {
+/// A process of an application.
+pub(crate) fn process(process: &ProcessInfo) -> Value {
     json!({
         "pid": process.pid,
         "state": process.state,

@@ -38,6 +38,7 @@ mod cache_rules;
 mod cache_urls;
 mod cache_commands;
 mod control;
+mod api;
 mod dictionaries;
 mod operate;
 mod watch;
