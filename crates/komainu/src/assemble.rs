@@ -59,7 +59,7 @@ pub(crate) struct ServerPlan {
     pub(crate) tls: Option<TlsPlan>,
     /// The port that requests without TLS are redirected to.
     pub(crate) https_port: Option<u16>,
-    groups: GroupPlan,
+    pub(crate) groups: GroupPlan,
     /// The cache of responses, if a route has one.
     pub(crate) cache: Option<Arc<Cache>>,
     /// The dictionaries that clients may have, if a route makes some.
@@ -118,11 +118,6 @@ impl ServerPlan {
     /// The groups of upstream servers.
     pub(crate) fn upstreams(&self) -> &[Arc<GroupShared>] {
         &self.groups.shared
-    }
-
-    /// The same, each with its name.
-    pub(crate) fn groups(&self) -> Vec<(String, Arc<GroupShared>)> {
-        self.groups.names.iter().cloned().zip(self.groups.shared.iter().cloned()).collect()
     }
 }
 

@@ -15,7 +15,7 @@ use http::{BodySize, Fields, Method, Name, Status};
 use net::{Counters, Exchange, Fault, Listener, Request, RequestRecord, Server, Service};
 use serde_json::Value;
 
-use crate::api::{self, Api, ApiRequest, ApiResponse, BODY_BYTES_MAX, Caller, Role};
+use crate::api::{self, Api, ApiRequest, ApiResponse, BODY_BYTES_MAX, Caller, ControlRole};
 use crate::control;
 use crate::engine;
 use crate::exposition::{self, Gauges, WorkerMetrics};
@@ -160,9 +160,9 @@ impl OperatorService {
     /// Who asks, and what they may do.
     fn caller(&self, request: &Request<'_>) -> Caller {
         match self.is_network {
-            true => Caller { name: request.peer().to_string(), role: Role::Open },
+            true => Caller { name: request.peer().to_string(), role: ControlRole::Open },
             // Whoever may open the socket is trusted.
-            false => Caller { name: "the Unix socket".to_owned(), role: Role::Admin },
+            false => Caller { name: "the Unix socket".to_owned(), role: ControlRole::Admin },
         }
     }
 

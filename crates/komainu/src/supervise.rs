@@ -96,10 +96,9 @@ pub(crate) fn serve(start: Start, ready: impl FnOnce(&[net::ListenUrl])) -> io::
     options.tls = Some(current.tls.clone());
     load_certificates(&current, is_system(link.as_ref()), &logs.notices)?;
     let server = start_threads(&options, listeners, sandbox, &current, &logs)?;
-    // Its file is removed at the end.
     let shown = (options.memory.clone(), sandboxed);
     let info = server_info(&current, &server, inherited.as_ref(), shown, &events);
-    let api = Arc::new(Api { info, audit: AuditLog::new(None, logs.notices.clone()) });
+    let api = Arc::new(Api::new(info, AuditLog::new(None, logs.notices.clone())));
     let control = serve_control(control, &api, inherited.as_ref(), &logs.notices);
     let control_listener = serve_operators(&current, &server, api, replaces, &logs.notices)?;
     if watch {
@@ -296,7 +295,7 @@ fn server_info(
         (current.clone(), current.clone(), current.clone(), current.clone());
     Arc::new(ServerInfo {
         upstreams: Box::new(move || groups.plan().upstreams().to_vec()),
-        groups: Box::new(move || named.plan().groups()),
+        groups: Box::new(move || named.plan().groups.named()),
         reopen: Box::new(move || _ = reopens.send(ServerEvent::Reopen)),
         cache: Box::new(move |line| {
             let plan = theirs.plan();

@@ -23,7 +23,7 @@ use crate::metrics::RouteLabels;
 pub(crate) struct GroupPlan {
     pub(crate) shared: Vec<Arc<GroupShared>>,
     /// Their names: those of the configuration, or of the route that has a group of its own.
-    pub(crate) names: Vec<String>,
+    names: Vec<String>,
     /// By site and route.
     ways: Vec<Vec<Option<UpstreamRoute>>>,
 }
@@ -64,6 +64,11 @@ impl GroupPlan {
             groups.ways.push(ways);
         }
         Ok(groups)
+    }
+
+    /// All groups, each with its name.
+    pub(crate) fn named(&self) -> Vec<(String, Arc<GroupShared>)> {
+        self.names.iter().cloned().zip(self.shared.iter().cloned()).collect()
     }
 
     /// The upstream route of a route.

@@ -22,7 +22,7 @@ pub struct Health {
     ill: AtomicBool,
     /// Consecutive check results that contradict `ill`.
     turning: AtomicU32,
-    /// What an operator has ordered: a [`ServerOrder`] by its place in [`ServerOrder::ALL`].
+    /// What an operator has ordered: a [`UpstreamOrder`] by its place in [`UpstreamOrder::ALL`].
     order: AtomicU8,
     /// When the server returned to service; 0 if it was never out of service.
     back_since_ms: AtomicU64,
@@ -43,7 +43,7 @@ pub enum ServerState {
 
 /// What an operator has ordered for a server while it runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum ServerOrder {
+pub enum UpstreamOrder {
     /// It gets requests as its health allows.
     #[default]
     Ready,
@@ -53,17 +53,17 @@ pub enum ServerOrder {
     Down,
 }
 
-impl ServerOrder {
+impl UpstreamOrder {
     /// All of them.
-    pub const ALL: [ServerOrder; 3] = [ServerOrder::Ready, ServerOrder::Drain, ServerOrder::Down];
+    pub const ALL: [UpstreamOrder; 3] = [UpstreamOrder::Ready, UpstreamOrder::Drain, UpstreamOrder::Down];
 
     /// The word for it: `ready`, `drain` or `down`.
     #[must_use]
     pub fn text(self) -> &'static str {
         match self {
-            ServerOrder::Ready => "ready",
-            ServerOrder::Drain => "drain",
-            ServerOrder::Down => "down",
+            UpstreamOrder::Ready => "ready",
+            UpstreamOrder::Drain => "drain",
+            UpstreamOrder::Down => "down",
         }
     }
 }
@@ -72,7 +72,7 @@ impl Health {
     /// The state at `now_ms`.
     #[must_use]
     pub fn standing(&self, now_ms: u64) -> ServerState {
-        if self.order.load(Relaxed) != ServerOrder::Ready as u8 || self.ill.load(Relaxed) {
+        if self.order.load(Relaxed) != UpstreamOrder::Ready as u8 || self.ill.load(Relaxed) {
             return ServerState::Down;
         }
         match self.ejected_until_ms.load(Relaxed) {
@@ -161,14 +161,14 @@ impl Health {
 
     /// What an operator has ordered.
     #[must_use]
-    pub fn order(&self) -> ServerOrder {
-        ServerOrder::ALL.get(usize::from(self.order.load(Relaxed))).copied().unwrap_or_default()
+    pub fn order(&self) -> UpstreamOrder {
+        UpstreamOrder::ALL.get(usize::from(self.order.load(Relaxed))).copied().unwrap_or_default()
     }
 
     /// Stops new requests to the server, or allows them again. Requests under way continue.
-    pub fn set_order(&self, order: ServerOrder, now_ms: u64) {
+    pub fn set_order(&self, order: UpstreamOrder, now_ms: u64) {
         let before = self.order.swap(order as u8, Relaxed);
-        if before != ServerOrder::Ready as u8 && order == ServerOrder::Ready {
+        if before != UpstreamOrder::Ready as u8 && order == UpstreamOrder::Ready {
             self.back_since_ms.store(now_ms.max(1), Relaxed);
         }
     }
@@ -176,7 +176,7 @@ impl Health {
     /// Whether a client that the server knows may still ask it: it is drained, and otherwise well.
     #[must_use]
     pub fn serves_known(&self) -> bool {
-        self.order() == ServerOrder::Drain
+        self.order() == UpstreamOrder::Drain
             && !self.ill.load(Relaxed)
             && self.ejected_until_ms.load(Relaxed) == 0
     }
@@ -250,11 +250,11 @@ mod tests {
     fn a_server_that_comes_back_gets_its_share_slowly() {
         let health = Health::default();
         assert_eq!(health.share(3, 0, 1_000), 300);
-        health.set_order(ServerOrder::Drain, 100);
+        health.set_order(UpstreamOrder::Drain, 100);
         assert!(health.standing(100) == ServerState::Down && health.serves_known());
-        health.set_order(ServerOrder::Down, 100);
+        health.set_order(UpstreamOrder::Down, 100);
         assert!(health.standing(100) == ServerState::Down && !health.serves_known());
-        health.set_order(ServerOrder::Ready, 5_000);
+        health.set_order(UpstreamOrder::Ready, 5_000);
         assert_eq!(health.standing(5_000), ServerState::Up);
         assert_eq!(health.share(2, 5_000, 1_000), 20);
         assert_eq!(health.share(2, 5_500, 1_000), 110);

@@ -8,7 +8,7 @@ use net::{TlsClient, TlsClientOptions};
 use crate::counts::{UpstreamCounters, UpstreamCounts};
 use crate::gate::ConnectionLimiter;
 use crate::hash::hash;
-use crate::health::{Health, ServerOrder, ServerState};
+use crate::health::{Health, ServerState, UpstreamOrder};
 use crate::names::ServerAddresses;
 use crate::options::{Balance, GroupOptions, UpstreamAddress, UpstreamServer};
 use crate::pool::IdleEntry;
@@ -146,15 +146,15 @@ impl GroupShared {
 
     /// What an operator has ordered for a server.
     #[must_use]
-    pub fn order(&self, server: usize) -> ServerOrder {
+    pub fn order(&self, server: usize) -> UpstreamOrder {
         self.servers[server].health.order()
     }
 
     /// Gives a server no more requests (or gives it some again). Those under way end in peace; kept connections to
     /// it are closed when they are found.
-    pub fn set_order(&self, server: usize, order: ServerOrder, now_ms: u64) {
+    pub fn set_order(&self, server: usize, order: UpstreamOrder, now_ms: u64) {
         self.servers[server].health.set_order(order, now_ms);
-        if order == ServerOrder::Ready {
+        if order == UpstreamOrder::Ready {
             self.came(now_ms);
         }
     }

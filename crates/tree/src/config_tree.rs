@@ -3,7 +3,7 @@
 use serde_json::{Map, Value as Json};
 use toml_edit::DocumentMut;
 
-use crate::container::{Step, container};
+use crate::container::{TreeStep, container};
 use crate::json::{TablePlace, of_table};
 use crate::path::{TreeError, TreePath};
 
@@ -25,9 +25,9 @@ pub struct ConfigTree {
 
 /// A place where an item, or a part of it, stands.
 #[derive(Clone, Debug)]
-struct Part {
+struct TreePart {
     file: usize,
-    steps: Vec<Step>,
+    steps: Vec<TreeStep>,
     value: Json,
 }
 
@@ -171,14 +171,14 @@ impl ConfigTree {
     }
 
     /// Where the item at a path stands; several places where several files have a part of it.
-    fn parts(&self, path: &TreePath) -> Result<Vec<Part>, TreeError> {
-        let mut parts: Vec<Part> = (self.files.iter().enumerate())
+    fn parts(&self, path: &TreePath) -> Result<Vec<TreePart>, TreeError> {
+        let mut parts: Vec<TreePart> = (self.files.iter().enumerate())
             .map(|(file, (_, document))| {
                 let mut top = of_table(document.as_table());
                 if file > 0 {
                     self.fixed.iter().for_each(|key| _ = top.remove(*key));
                 }
-                Part { file, steps: Vec::new(), value: Json::Object(top) }
+                TreePart { file, steps: Vec::new(), value: Json::Object(top) }
             })
             .collect();
         for segment in path.segments() {
@@ -191,8 +191,8 @@ impl ConfigTree {
     }
 
     /// The item of a list, by number or name.
-    fn item(&self, lists: Vec<Part>, segment: &str) -> Result<Option<Part>, TreeError> {
-        let items = lists.into_iter().flat_map(Part::items);
+    fn item(&self, lists: Vec<TreePart>, segment: &str) -> Result<Option<TreePart>, TreeError> {
+        let items = lists.into_iter().flat_map(TreePart::items);
         if let Ok(index) = segment.parse::<usize>() {
             return Ok(items.into_iter().nth(index));
         }
@@ -224,21 +224,21 @@ impl ConfigTree {
             return self.put(parent, &Json::Object(Map::from_iter([(last.to_owned(), value.clone())])));
         };
         let step = match &part.value {
-            Json::Object(_) => Step::Key(last.to_owned()),
+            Json::Object(_) => TreeStep::Key(last.to_owned()),
             Json::Array(items) => {
                 let count: usize = parts.iter().map(|part| part.value.as_array().map_or(0, Vec::len)).sum();
                 if last != BEHIND && last.parse() != Ok(count) {
                     return Err(self.nothing_at(&parent.join(last)));
                 }
-                Step::Index(items.len())
+                TreeStep::Index(items.len())
             }
             _ => return Err(TreeError::Invalid(format!("`{parent}` is neither a table nor a list"))),
         };
-        let steps: Vec<Step> = part.steps.into_iter().chain([step]).collect();
+        let steps: Vec<TreeStep> = part.steps.into_iter().chain([step]).collect();
         self.set(part.file, &steps, value)
     }
 
-    fn set(&mut self, file: usize, steps: &[Step], value: &Json) -> Result<(), TreeError> {
+    fn set(&mut self, file: usize, steps: &[TreeStep], value: &Json) -> Result<(), TreeError> {
         let lost = || TreeError::Invalid("the path does not lead to an item".to_owned());
         let (last, above) = steps.split_last().ok_or_else(lost)?;
         let top = self.files[file].1.as_table_mut();
@@ -268,26 +268,26 @@ impl ConfigTree {
     }
 }
 
-impl Part {
-    fn child(self, key: &str) -> Option<Part> {
+impl TreePart {
+    fn child(self, key: &str) -> Option<TreePart> {
         let Json::Object(mut entries) = self.value else { return None };
         let value = entries.remove(key)?;
-        let steps = self.steps.into_iter().chain([Step::Key(key.to_owned())]).collect();
-        Some(Part { file: self.file, steps, value })
+        let steps = self.steps.into_iter().chain([TreeStep::Key(key.to_owned())]).collect();
+        Some(TreePart { file: self.file, steps, value })
     }
 
-    fn items(self) -> Vec<Part> {
+    fn items(self) -> Vec<TreePart> {
         let Json::Array(items) = self.value else { return Vec::new() };
         let item = |(at, value)| {
-            let steps = self.steps.iter().cloned().chain([Step::Index(at)]).collect();
-            Part { file: self.file, steps, value }
+            let steps = self.steps.iter().cloned().chain([TreeStep::Index(at)]).collect();
+            TreePart { file: self.file, steps, value }
         };
         items.into_iter().enumerate().map(item).collect()
     }
 }
 
 /// The parts as one value; `None` where there is none.
-fn merged(parts: &[Part]) -> Option<Json> {
+fn merged(parts: &[TreePart]) -> Option<Json> {
     let mut parts = parts.iter().map(|part| part.value.clone());
     let first = parts.next()?;
     Some(parts.fold(first, merge))

@@ -8,7 +8,7 @@ use crate::path::TreeError;
 
 /// A step from a table or list to what is in it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Step {
+pub(crate) enum TreeStep {
     Key(String),
     Index(usize),
 }
@@ -24,32 +24,32 @@ pub(crate) enum Container<'d> {
 pub(crate) fn container<'d>(
     table: &'d mut dyn TableLike,
     place: TablePlace,
-    steps: &[Step],
+    steps: &[TreeStep],
 ) -> Option<Container<'d>> {
     match steps.split_first() {
         None => Some(Container::Table(table, place)),
-        Some((Step::Key(key), rest)) => of_item_mut(table.get_mut(key)?, rest),
-        Some((Step::Index(_), _)) => None,
+        Some((TreeStep::Key(key), rest)) => of_item_mut(table.get_mut(key)?, rest),
+        Some((TreeStep::Index(_), _)) => None,
     }
 }
 
-fn of_item_mut<'d>(item: &'d mut Item, steps: &[Step]) -> Option<Container<'d>> {
+fn of_item_mut<'d>(item: &'d mut Item, steps: &[TreeStep]) -> Option<Container<'d>> {
     match (item, steps.split_first()) {
         (Item::Table(table), _) => container(table, TablePlace::Header, steps),
         (Item::Value(value), _) => of_value_mut(value, steps),
         (Item::ArrayOfTables(tables), None) => Some(Container::Tables(tables)),
-        (Item::ArrayOfTables(tables), Some((Step::Index(at), rest))) => {
+        (Item::ArrayOfTables(tables), Some((TreeStep::Index(at), rest))) => {
             container(tables.get_mut(*at)?, TablePlace::Header, rest)
         }
         _ => None,
     }
 }
 
-fn of_value_mut<'d>(value: &'d mut Value, steps: &[Step]) -> Option<Container<'d>> {
+fn of_value_mut<'d>(value: &'d mut Value, steps: &[TreeStep]) -> Option<Container<'d>> {
     match (value, steps.split_first()) {
         (Value::InlineTable(table), _) => container(table, TablePlace::Line, steps),
         (Value::Array(items), None) => Some(Container::Array(items)),
-        (Value::Array(items), Some((Step::Index(at), rest))) => of_value_mut(items.get_mut(*at)?, rest),
+        (Value::Array(items), Some((TreeStep::Index(at), rest))) => of_value_mut(items.get_mut(*at)?, rest),
         _ => None,
     }
 }
@@ -59,17 +59,18 @@ impl Container<'_> {
     ///
     /// # Errors
     /// A value that TOML or this list has not.
-    pub(crate) fn set(&mut self, step: &Step, json: &Json) -> Result<(), TreeError> {
+    pub(crate) fn set(&mut self, step: &TreeStep, json: &Json) -> Result<(), TreeError> {
         match (self, step) {
-            (Container::Table(table, place), Step::Key(key)) => set_in_table(*table, *place, key, json),
-            (Container::Array(items), Step::Index(at)) => match items.get_mut(*at) {
+            (Container::Table(table, place), TreeStep::Key(key)) => set_in_table(*table, *place, key, json),
+            (Container::Array(items), TreeStep::Index(at)) => match items.get_mut(*at) {
                 Some(item) => put_value(item, json),
                 None => {
                     items.push(to_value(json)?);
                     Ok(())
                 }
             },
-            (Container::Tables(tables), Step::Index(at)) => match (json.as_object(), tables.get_mut(*at)) {
+            (Container::Tables(tables), TreeStep::Index(at)) => match (json.as_object(), tables.get_mut(*at))
+            {
                 (Some(entries), Some(table)) => put_table(table, TablePlace::Header, entries),
                 (Some(entries), None) => {
                     tables.push(to_table(entries)?);
@@ -82,17 +83,17 @@ impl Container<'_> {
     }
 
     /// Removes an item. Whether none is left.
-    pub(crate) fn remove(&mut self, step: &Step) -> bool {
+    pub(crate) fn remove(&mut self, step: &TreeStep) -> bool {
         match (self, step) {
-            (Container::Table(table, _), Step::Key(key)) => {
+            (Container::Table(table, _), TreeStep::Key(key)) => {
                 table.remove(key);
                 table.is_empty()
             }
-            (Container::Array(items), Step::Index(at)) => {
+            (Container::Array(items), TreeStep::Index(at)) => {
                 remove_value(items, *at);
                 items.is_empty()
             }
-            (Container::Tables(tables), Step::Index(at)) => {
+            (Container::Tables(tables), TreeStep::Index(at)) => {
                 tables.remove(*at);
                 tables.is_empty()
             }
@@ -103,8 +104,8 @@ impl Container<'_> {
 
 impl Container<'_> {
     /// Removes a list of tables that has none.
-    pub(crate) fn remove_empty_tables(&mut self, step: &Step) {
-        if let (Container::Table(table, _), Step::Key(key)) = (self, step)
+    pub(crate) fn remove_empty_tables(&mut self, step: &TreeStep) {
+        if let (Container::Table(table, _), TreeStep::Key(key)) = (self, step)
             && table.get(key).and_then(Item::as_array_of_tables).is_some_and(ArrayOfTables::is_empty)
         {
             table.remove(key);

@@ -2,11 +2,12 @@
 
 use serde_json::{Value, json};
 
-use crate::api::operation::{Api, ApiResponse, Call, Outcome};
+use crate::api::operation::{Api, ApiCall, Outcome};
+use crate::api::request::ApiResponse;
 use crate::control;
 
 /// All applications.
-pub(crate) fn list(api: &Api, _: &Call<'_>) -> Outcome {
+pub(crate) fn list(api: &Api, _: &ApiCall<'_>) -> Outcome {
     let exits = api.info.hosting.exits();
     let apps = api.info.hosting.processes().into_iter().map(|(name, processes)| {
         let ended = exits.iter().find(|(other, _)| *other == name);
@@ -23,7 +24,7 @@ pub(crate) fn list(api: &Api, _: &Call<'_>) -> Outcome {
 }
 
 /// One application.
-pub(crate) fn one(api: &Api, call: &Call<'_>) -> Outcome {
+pub(crate) fn one(api: &Api, call: &ApiCall<'_>) -> Outcome {
     let ApiResponse { document, .. } = list(api, call)?;
     let all = document["applications"].as_array().cloned().unwrap_or_default();
     let name = call.part("name");
@@ -32,7 +33,7 @@ pub(crate) fn one(api: &Api, call: &Call<'_>) -> Outcome {
 }
 
 /// Loads an application again: new workers take over once they are ready, and no request is lost.
-pub(crate) fn restart(api: &Api, call: &Call<'_>) -> Outcome {
+pub(crate) fn restart(api: &Api, call: &ApiCall<'_>) -> Outcome {
     let name = call.part("name");
     let loading = api.info.hosting.reload(name).ok_or_else(|| nothing(api, name))?;
     match loading.failure() {

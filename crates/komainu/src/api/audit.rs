@@ -8,7 +8,7 @@ use config::Level;
 use serde_json::{Value, json};
 
 use crate::access::rfc3339;
-use crate::api::operation::{ApiRequest, ApiResponse};
+use crate::api::request::{ApiRequest, ApiResponse};
 use crate::notice::ErrorLog;
 use crate::sink::LogSink;
 

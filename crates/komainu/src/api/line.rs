@@ -2,7 +2,8 @@
 
 use serde_json::{Value, json};
 
-use crate::api::operation::{Api, ApiRequest, BODY_BYTES_MAX, Caller, Role};
+use crate::api::operation::Api;
+use crate::api::request::{ApiRequest, BODY_BYTES_MAX, Caller, ControlRole};
 use crate::api::table::answer;
 
 /// Answers `{ "method", "path", "query", "if_match", "body" }` of this user with `{ "status", "etag", "document" }`. Only root and
@@ -21,7 +22,7 @@ pub(crate) fn line(api: &Api, line: &str, uid: u32) -> Value {
         return json!({ "error": format!("the body is longer than {BODY_BYTES_MAX} bytes") });
     }
     let request = ApiRequest {
-        caller: Caller { name: format!("uid {uid} by the control socket"), role: Role::Admin },
+        caller: Caller { name: format!("uid {uid} by the control socket"), role: ControlRole::Admin },
         method: text("method").unwrap_or_else(|| "GET".into()),
         path: text("path").unwrap_or_default(),
         query: text("query").unwrap_or_default(),

@@ -2,7 +2,8 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::api::operation::{Field, Operation, Role};
+use crate::api::operation::{BodyField, Operation};
+use crate::api::request::ControlRole;
 
 /// The document (OpenAPI 3.1).
 pub(crate) fn document(operations: &[Operation]) -> Value {
@@ -63,7 +64,7 @@ fn described(operation: &Operation) -> Value {
             json!({ "name": name, "in": "path", "required": true, "schema": { "type": "string" } })
         })
         .collect();
-    let changes_configuration = operation.role == Role::Admin;
+    let changes_configuration = operation.role == ControlRole::Admin;
     if changes_configuration {
         parameters.push(json!({
             "name": "persist", "in": "query", "schema": { "type": "boolean", "default": true },
@@ -88,7 +89,7 @@ fn described(operation: &Operation) -> Value {
             .split(|c: char| !c.is_ascii_alphanumeric()).filter(|word| !word.is_empty() && *word != "v1")
             .collect::<Vec<_>>().join("_"),
         "x-role": operation.role.text(),
-        "security": if operation.role == Role::Open { json!([{}, { "token": [] }]) } else { json!([{ "token": [] }]) },
+        "security": if operation.role == ControlRole::Open { json!([{}, { "token": [] }]) } else { json!([{ "token": [] }]) },
         "parameters": parameters,
         "responses": {
             "2XX": { "description": "What was asked for.", "content": { "application/json": { "schema": {} } } },
@@ -101,7 +102,7 @@ fn described(operation: &Operation) -> Value {
     document
 }
 
-fn schema(fields: &[Field]) -> Value {
+fn schema(fields: &[BodyField]) -> Value {
     if fields.is_empty() {
         return json!({});
     }

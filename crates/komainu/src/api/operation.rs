@@ -1,101 +1,24 @@
-//! A request of the API, its answer, and what an operation is.
+//! What an operation of the API is, and what it works on.
 
 use std::sync::Arc;
 
 use serde_json::{Value, json};
 
 use crate::api::audit::AuditLog;
+use crate::api::request::{ApiRequest, ApiResponse, ControlRole};
 use crate::control::ServerInfo;
-
-/// The longest body of a request.
-pub(crate) const BODY_BYTES_MAX: usize = 1 << 20;
-
-/// What a caller may do. Each may do what those before it may.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Role {
-    /// Read figures and states: whoever reaches an open listener.
-    Open,
-    /// Read everything: the configuration, the audit log, who is connected.
-    Read,
-    /// Operate the server as it is configured: reload, drain, restart, purge.
-    Operate,
-    /// Change the configuration.
-    Admin,
-}
-
-impl Role {
-    /// The word for it.
-    pub(crate) fn text(self) -> &'static str {
-        match self {
-            Role::Open => "open",
-            Role::Read => "read",
-            Role::Operate => "operate",
-            Role::Admin => "admin",
-        }
-    }
-}
-
-/// Who asks.
-#[derive(Clone, Debug)]
-pub(crate) struct Caller {
-    /// For the audit log.
-    pub(crate) name: String,
-    pub(crate) role: Role,
-}
-
-/// A request.
-#[derive(Clone, Debug)]
-pub(crate) struct ApiRequest {
-    pub(crate) caller: Caller,
-    pub(crate) method: String,
-    /// Without the query, percent-encoded.
-    pub(crate) path: String,
-    pub(crate) query: String,
-    #[expect(dead_code, reason = "changes of the configuration need it")]
-    /// The field `If-Match`.
-    pub(crate) if_match: Option<String>,
-    pub(crate) body: Vec<u8>,
-}
-
-/// What is answered.
-#[derive(Clone, Debug)]
-pub(crate) struct ApiResponse {
-    pub(crate) status: u16,
-    pub(crate) document: Value,
-    /// The version of the configuration.
-    pub(crate) etag: Option<String>,
-    /// The methods that there are, for status 405.
-    pub(crate) allow: Option<String>,
-}
-
-impl ApiResponse {
-    /// What was asked for.
-    pub(crate) fn of(document: Value) -> ApiResponse {
-        ApiResponse { status: 200, document, etag: None, allow: None }
-    }
-
-    /// What was done.
-    pub(crate) fn done(text: impl Into<String>) -> ApiResponse {
-        ApiResponse::of(json!({ "done": text.into() }))
-    }
-
-    /// Why nothing was done.
-    pub(crate) fn error(status: u16, text: impl Into<String>) -> ApiResponse {
-        ApiResponse { status, ..ApiResponse::of(json!({ "error": text.into() })) }
-    }
-}
 
 /// An answer, or one that says why there is none.
 pub(crate) type Outcome = Result<ApiResponse, ApiResponse>;
 
 /// A request with the parts of its path, as an operation gets it.
-pub(crate) struct Call<'r> {
+pub(crate) struct ApiCall<'r> {
     pub(crate) request: &'r ApiRequest,
     /// By the names in the operation's path.
     pub(crate) parts: Vec<(&'static str, String)>,
 }
 
-impl Call<'_> {
+impl ApiCall<'_> {
     /// The part of the path of this name; empty where there is none.
     pub(crate) fn part(&self, name: &str) -> &str {
         self.parts.iter().find(|(other, _)| *other == name).map_or("", |(_, value)| value)
@@ -147,8 +70,15 @@ pub(crate) struct Api {
     pub(crate) audit: AuditLog,
 }
 
+impl Api {
+    /// The API of a server, whose changes are recorded in `audit`.
+    pub(crate) fn new(info: Arc<ServerInfo>, audit: AuditLog) -> Api {
+        Api { info, audit }
+    }
+}
+
 /// A value in the body of an operation, for `/v1/openapi.json`.
-pub(crate) struct Field {
+pub(crate) struct BodyField {
     pub(crate) name: &'static str,
     pub(crate) doc: &'static str,
     /// Its schema.
@@ -160,10 +90,10 @@ pub(crate) struct Operation {
     pub(crate) method: &'static str,
     /// `{name}` is one segment, `{path...}` all that follow.
     pub(crate) path: &'static str,
-    pub(crate) role: Role,
+    pub(crate) role: ControlRole,
     /// What it does, in a line.
     pub(crate) about: &'static str,
     /// What its body has; `None` where it takes none, empty where it takes any JSON.
-    pub(crate) body: Option<&'static [Field]>,
-    pub(crate) run: fn(&Api, &Call<'_>) -> Outcome,
+    pub(crate) body: Option<&'static [BodyField]>,
+    pub(crate) run: fn(&Api, &ApiCall<'_>) -> Outcome,
 }

@@ -2,40 +2,41 @@
 
 use serde_json::{Value, json};
 
-use crate::api::operation::{Api, ApiRequest, ApiResponse, Call, Field, Operation, Outcome, Role};
+use crate::api::operation::{Api, ApiCall, BodyField, Operation, Outcome};
+use crate::api::request::{ApiRequest, ApiResponse, ControlRole};
 use crate::api::{applications, openapi, server, upstreams};
 
-const fn get(path: &'static str, role: Role, about: &'static str, run: Run) -> Operation {
+const fn get(path: &'static str, role: ControlRole, about: &'static str, run: Run) -> Operation {
     Operation { method: "GET", path, role, about, body: None, run }
 }
 
-const fn post(path: &'static str, about: &'static str, body: &'static [Field], run: Run) -> Operation {
-    Operation { method: "POST", path, role: Role::Operate, about, body: Some(body), run }
+const fn post(path: &'static str, about: &'static str, body: &'static [BodyField], run: Run) -> Operation {
+    Operation { method: "POST", path, role: ControlRole::Operate, about, body: Some(body), run }
 }
 
-type Run = fn(&Api, &Call<'_>) -> Outcome;
+type Run = fn(&Api, &ApiCall<'_>) -> Outcome;
 
 const TEXT: fn() -> Value = || json!({ "type": "string" });
 const FLAG: fn() -> Value = || json!({ "type": "boolean" });
 
 /// Everything that can be asked for.
 const OPERATIONS: &[Operation] = &[
-    get("/v1/status", Role::Open, "The server, its processes and what they use", server::status),
-    get("/v1/upstreams", Role::Open, "The groups of upstream servers", upstreams::list),
-    get("/v1/upstreams/{group}", Role::Open, "One group of upstream servers", upstreams::group),
-    get("/v1/upstreams/{group}/{server}", Role::Open, "One upstream server", upstreams::server),
+    get("/v1/status", ControlRole::Open, "The server, its processes and what they use", server::status),
+    get("/v1/upstreams", ControlRole::Open, "The groups of upstream servers", upstreams::list),
+    get("/v1/upstreams/{group}", ControlRole::Open, "One group of upstream servers", upstreams::group),
+    get("/v1/upstreams/{group}/{server}", ControlRole::Open, "One upstream server", upstreams::server),
     Operation {
         method: "PATCH",
         path: "/v1/upstreams/{group}/{server}",
-        role: Role::Operate,
+        role: ControlRole::Operate,
         about: "Drain an upstream server, take it out of service, return it, or change its weight",
         body: Some(&[
-            Field {
+            BodyField {
                 name: "state",
                 doc: "`drain` leaves it the clients whose sticky cookie names it, `down` none.",
                 schema: || json!({ "enum": ["ready", "drain", "down"] }),
             },
-            Field {
+            BodyField {
                 name: "weight",
                 doc: "Its share of the requests.",
                 schema: || json!({ "type": "integer", "minimum": 0, "maximum": 1000 }),
@@ -43,39 +44,39 @@ const OPERATIONS: &[Operation] = &[
         ]),
         run: upstreams::change,
     },
-    get("/v1/applications", Role::Open, "The applications and their processes", applications::list),
-    get("/v1/applications/{name}", Role::Open, "One application", applications::one),
+    get("/v1/applications", ControlRole::Open, "The applications and their processes", applications::list),
+    get("/v1/applications/{name}", ControlRole::Open, "One application", applications::one),
     post(
         "/v1/applications/{name}/restart",
         "Load an application again, without losing a request",
         &[],
         applications::restart,
     ),
-    get("/v1/cache", Role::Open, "What the cache holds", server::cache),
+    get("/v1/cache", ControlRole::Open, "What the cache holds", server::cache),
     post(
         "/v1/cache/purge",
         "Remove stored responses",
         &[
-            Field { name: "url", doc: "This URL, in all its variants.", schema: TEXT },
-            Field { name: "prefix", doc: "Every URL that begins so.", schema: TEXT },
-            Field { name: "tag", doc: "Every response with this tag.", schema: TEXT },
-            Field { name: "all", doc: "Everything.", schema: FLAG },
-            Field { name: "soft", doc: "Make them stale instead.", schema: FLAG },
+            BodyField { name: "url", doc: "This URL, in all its variants.", schema: TEXT },
+            BodyField { name: "prefix", doc: "Every URL that begins so.", schema: TEXT },
+            BodyField { name: "tag", doc: "Every response with this tag.", schema: TEXT },
+            BodyField { name: "all", doc: "Everything.", schema: FLAG },
+            BodyField { name: "soft", doc: "Make them stale instead.", schema: FLAG },
         ],
         server::purge,
     ),
-    get("/v1/certificates", Role::Open, "The certificates that are in use", server::certificates),
+    get("/v1/certificates", ControlRole::Open, "The certificates that are in use", server::certificates),
     post("/v1/certificates/{name}/renew", "Renew a certificate now", &[], server::renew),
     post("/v1/reload", "Read the configuration again", &[], server::reload),
     post("/v1/logs/reopen", "Open the log files again, after they were moved away", &[], server::reopen),
-    get("/v1/audit", Role::Read, "Who has changed what, the newest first", server::audit),
-    get("/v1/openapi.json", Role::Open, "This document", |_, _| {
+    get("/v1/audit", ControlRole::Read, "Who has changed what, the newest first", server::audit),
+    get("/v1/openapi.json", ControlRole::Open, "This document", |_, _| {
         Ok(ApiResponse::of(openapi::document(OPERATIONS)))
     }),
 ];
 
 /// The role that a request needs; `None` where there is no such operation.
-pub(crate) fn needed_role(method: &str, path: &str) -> Option<Role> {
+pub(crate) fn needed_role(method: &str, path: &str) -> Option<ControlRole> {
     find(method, path).ok().map(|(operation, _)| operation.role)
 }
 
@@ -86,7 +87,7 @@ pub(crate) fn answer(api: &Api, request: &ApiRequest) -> ApiResponse {
         Err(response) => return response,
     };
     let response = match request.caller.role >= operation.role {
-        true => (operation.run)(api, &Call { request, parts }).unwrap_or_else(|error| error),
+        true => (operation.run)(api, &ApiCall { request, parts }).unwrap_or_else(|error| error),
         false => refused(request, operation.role),
     };
     if operation.method != "GET" {
@@ -95,10 +96,10 @@ pub(crate) fn answer(api: &Api, request: &ApiRequest) -> ApiResponse {
     response
 }
 
-fn refused(request: &ApiRequest, needed: Role) -> ApiResponse {
+fn refused(request: &ApiRequest, needed: ControlRole) -> ApiResponse {
     let (has, needed) = (request.caller.role.text(), needed.text());
     let text = match request.caller.role {
-        Role::Open => format!(
+        ControlRole::Open => format!(
             "this needs the role `{needed}`: ask by a Unix socket (`[control] listen = \"unix:…\"`, or `komainu ctl` on this \
              machine), or by a token (`[control] tokens`)"
         ),

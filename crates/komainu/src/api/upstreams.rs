@@ -4,45 +4,46 @@ use std::sync::Arc;
 
 use net::Counter;
 use net::clock::Clock;
-use proxy::health::{ServerOrder, ServerState};
+use proxy::health::{ServerState, UpstreamOrder};
 use proxy::{FAILURE_REASONS, GroupShared};
 use serde_json::{Value, json};
 
-use crate::api::operation::{Api, ApiResponse, Call, Outcome};
+use crate::api::operation::{Api, ApiCall, Outcome};
+use crate::api::request::ApiResponse;
 
 /// The range of a weight, as in the configuration.
 const WEIGHT_MAX: u64 = 1_000;
 
 /// All groups.
-pub(crate) fn list(api: &Api, _: &Call<'_>) -> Outcome {
+pub(crate) fn list(api: &Api, _: &ApiCall<'_>) -> Outcome {
     let groups = (api.info.groups)();
     let shown: Vec<Value> = groups.iter().map(|(name, group)| shown_group(name, group)).collect();
     Ok(ApiResponse::of(json!({ "groups": shown })))
 }
 
 /// One group.
-pub(crate) fn group(api: &Api, call: &Call<'_>) -> Outcome {
+pub(crate) fn group(api: &Api, call: &ApiCall<'_>) -> Outcome {
     let (name, group) = find(api, call)?;
     Ok(ApiResponse::of(shown_group(&name, &group)))
 }
 
 /// One server.
-pub(crate) fn server(api: &Api, call: &Call<'_>) -> Outcome {
+pub(crate) fn server(api: &Api, call: &ApiCall<'_>) -> Outcome {
     let (_, group) = find(api, call)?;
     let server = find_server(&group, call.part("server"))?;
     Ok(ApiResponse::of(shown_server(&group, server)))
 }
 
 /// Drains a server, takes it out of service, returns it, or changes its weight, until the server is started again.
-pub(crate) fn change(api: &Api, call: &Call<'_>) -> Outcome {
+pub(crate) fn change(api: &Api, call: &ApiCall<'_>) -> Outcome {
     let (_, group) = find(api, call)?;
     let server = find_server(&group, call.part("server"))?;
     let body = call.object()?;
-    Call::only(&body, &["state", "weight"])?;
+    ApiCall::only(&body, &["state", "weight"])?;
     let order = match &body.get("state") {
         None => None,
         Some(state) => {
-            let found = ServerOrder::ALL.into_iter().find(|order| state.as_str() == Some(order.text()));
+            let found = UpstreamOrder::ALL.into_iter().find(|order| state.as_str() == Some(order.text()));
             Some(found.ok_or_else(|| invalid("`state` is \"ready\", \"drain\" or \"down\""))?)
         }
     };
@@ -74,7 +75,7 @@ fn invalid(text: &str) -> ApiResponse {
 }
 
 /// The group that a path names.
-pub(crate) fn find(api: &Api, call: &Call<'_>) -> Result<(String, Arc<GroupShared>), ApiResponse> {
+pub(crate) fn find(api: &Api, call: &ApiCall<'_>) -> Result<(String, Arc<GroupShared>), ApiResponse> {
     let wanted = call.part("group");
     let mut groups = (api.info.groups)();
     if let Some(at) = groups.iter().position(|(name, _)| name == wanted) {

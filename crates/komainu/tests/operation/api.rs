@@ -1,4 +1,4 @@
-//! The control API: what it shows, what it changes, and for whom.
+//! The control API: what it shows, what it changes, and who may.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
