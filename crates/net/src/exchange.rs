@@ -8,10 +8,8 @@ use std::sync::Arc;
 
 use coding::Effort;
 use http::encode::Lines;
-use http::path::{self, EmptySegments};
-use http::{
-    BodySize, Coding, Dialect, Fields, Head, Length, Method, Name, Reject, RequestIds, Status, Version,
-};
+use http::path::EmptySegments;
+use http::{BodySize, Coding, Dialect, Fields, Length, Name, Reject, RequestIds, Status};
 
 use crate::address::{Client, Peer};
 use crate::amend::AmendedHead;
@@ -28,7 +26,6 @@ use crate::notes::RequestNotes;
 use crate::page::ErrorPages;
 use crate::request::Request;
 use crate::state::{self, ReplyState, RequestState};
-use crate::tls::TlsSession;
 
 /// The status in the access log for a client that disconnected before its response began. It is never sent; nginx logs
 /// the same status.
