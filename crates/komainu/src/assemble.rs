@@ -1,6 +1,6 @@
 //! Turns a checked configuration into handlers: the only place that knows both.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::io;
 use std::path::PathBuf;
@@ -18,6 +18,7 @@ use http::{Coding, EmptySegments, Fields, Name, Status};
 use net::{Compression, Core, FieldEdits, SpillStore};
 use proxy::{Group, GroupShared, UpstreamEvent};
 
+use crate::access::AccessLogs;
 use crate::auth::AuthPlan;
 use crate::cache_rules::{CacheRules, RoutePlace};
 use crate::cached::RouteCache;
@@ -33,6 +34,7 @@ use crate::pages::SitePages;
 use crate::purge_method::{PurgeAccess, PurgeToken};
 use crate::rate::LimitPlan;
 use crate::router::{ClientAccess, Handler, Route, RouteEdits, RouteTable, SiteHttps, Strip, TemplateEdits};
+use crate::sink::LogSinks;
 use crate::tls::TlsPlan;
 use crate::upstreams::GroupPlan;
 
@@ -67,6 +69,8 @@ pub(crate) struct ServerPlan {
     purge_tokens: HashMap<PathBuf, PurgeToken>,
     pub(crate) limits: LimitPlan,
     auth: AuthPlan,
+    /// The destinations of access logs, once they are open.
+    pub(crate) sinks: LogSinks,
 }
 
 impl ServerPlan {
@@ -102,8 +106,18 @@ impl ServerPlan {
         let before = before.map(|plan| plan.groups.shared.as_slice()).unwrap_or_default();
         let groups = GroupPlan::new(&config, before, &spill, &files)?;
         let purge_tokens = purge_tokens(&config, &files)?;
-        let plan =
-            ServerPlan { groups, tls, https_port, config, cache, dictionaries, purge_tokens, limits, auth };
+        let plan = ServerPlan {
+            groups,
+            tls,
+            https_port,
+            config,
+            cache,
+            dictionaries,
+            purge_tokens,
+            limits,
+            auth,
+            sinks: LogSinks::default(),
+        };
         for (name, app) in &plan.config.apps {
             match hosting {
                 Some(hosting) => hosting.check(name, app)?,
@@ -211,6 +225,7 @@ pub(crate) fn table(
         https,
         introducers,
         ids: IdRules::new(config),
+        access: Cell::new(core_context.and_then(|_| AccessLogs::new(config, &plan.sinks))),
     })
 }
 
