@@ -22,10 +22,9 @@ use crate::access::AccessLogs;
 use crate::auth::AuthPlan;
 use crate::cache_rules::{CacheRules, RoutePlace};
 use crate::cached::RouteCache;
-use crate::clients::TrustedProxies;
 use crate::config_files::{ConfigFiles, purge_token_files};
 use crate::dictionaries;
-use crate::engine::sources;
+use crate::engine::{https_port, sources, trusted_proxies};
 use crate::hosting::{self, AppHandles, Hosting, Mounted};
 use crate::ids::IdRules;
 use crate::metrics::{CoreMetrics, RouteLabels};
@@ -37,15 +36,6 @@ use crate::router::{ClientAccess, Handler, Route, RouteEdits, RouteTable, SiteHt
 use crate::sink::LogSinks;
 use crate::tls::TlsPlan;
 use crate::upstreams::GroupPlan;
-
-/// The proxies that may send forwarding fields; `None` if there are none.
-fn introducers(trusted: &config::TrustedProxies) -> Option<TrustedProxies> {
-    let dialect = match trusted.fields {
-        config::ForwardedFields::XForwarded => http::Dialect::XForwarded,
-        config::ForwardedFields::Standard => http::Dialect::Standard,
-    };
-    (!trusted.from.is_empty()).then(|| TrustedProxies { sources: sources(&trusted.from), dialect })
-}
 
 /// The part of `limits.memory` that the cache of responses takes at most.
 const CACHE_SHARE: u64 = 4;
@@ -141,15 +131,6 @@ pub(crate) fn temporary_folder(config: &Config) -> PathBuf {
     config.temp_path.clone().unwrap_or_else(usual)
 }
 
-/// The port of the first address that speaks TLS; 0 for one that the kernel chooses.
-fn https_port(config: &Config) -> Option<u16> {
-    config.listen.iter().find(|listener| listener.is_tls()).and_then(|listener| match &listener.address {
-        config::Listen::Tcp(address) => Some(address.port()),
-        config::Listen::Any(port) | config::Listen::Localhost(port) => Some(*port),
-        config::Listen::Unix(_) => None,
-    })
-}
-
 /// The store of temporary files. A folder that the configuration names must be writable; if the default folder is not,
 /// the server works without files, and logs it.
 pub(crate) fn spill_store(config: &Config) -> io::Result<Arc<SpillStore>> {
@@ -215,7 +196,7 @@ pub(crate) fn table(
     pages.push(Rc::new(server_pages));
     edits.push(self::edits(&config.settings(None, None).response_headers));
     empty_segments.push(self::empty_segments(config.merge_slashes));
-    let introducers = introducers(&config.trusted_proxies);
+    let introducers = trusted_proxies(&config.trusted_proxies);
     Ok(RouteTable {
         routes: Routes::compile(&config.sites),
         sites,

@@ -7,6 +7,7 @@
 mod measure;
 mod env_file;
 mod cli;
+mod remote_log;
 mod sink;
 mod masks;
 mod access;

@@ -1,7 +1,5 @@
 //! Where log lines go: written by a thread of their own, off the request path.
 
-mod remote;
-
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
@@ -12,11 +10,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use config::Level;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
-use remote::{RemoteLog, RemoteTarget};
+use crate::remote_log::{RemoteLog, RemoteTarget, SyslogSeverity};
 
 /// Bytes of lines that may wait for a slow disk; more lines are dropped and counted.
 const WAITING_BYTES_MAX: usize = 8 * 1024 * 1024;
@@ -30,27 +27,6 @@ const ROTATE_MAX: Duration = Duration::from_secs(1);
 /// The pause before a receiver that is away is tried again, and how often a stop is looked for meanwhile.
 const AWAY_PAUSE: Duration = Duration::from_millis(500);
 const STOP_LOOK: Duration = Duration::from_millis(10);
-
-/// How severe a message is, by the numbers of RFC 5424 section 6.2.1.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-pub(crate) enum Severity {
-    Error = 3,
-    Warning = 4,
-    Info = 6,
-    Debug = 7,
-}
-
-impl From<Level> for Severity {
-    fn from(level: Level) -> Severity {
-        match level {
-            Level::Error => Severity::Error,
-            Level::Warn => Severity::Warning,
-            Level::Info => Severity::Info,
-            Level::Debug => Severity::Debug,
-        }
-    }
-}
 
 /// The destination of a sink.
 #[derive(Clone)]
@@ -95,7 +71,7 @@ pub(crate) type Opener = Arc<dyn Fn() -> io::Result<Option<File>> + Send + Sync>
 
 enum LogCommand {
     /// Lines of that severity, from the log of that name.
-    Lines(Vec<u8>, Severity, &'static str),
+    Lines(Vec<u8>, SyslogSeverity, &'static str),
     /// The file was moved away: open it again.
     Reopen,
     Stop,
@@ -218,12 +194,12 @@ impl LogSink {
 
     /// Hands over lines of access logs, as [`LogSink::write_as`].
     pub(crate) fn write(&self, lines: Vec<u8>) {
-        self.write_as(lines, Severity::Info, "access");
+        self.write_as(lines, SyslogSeverity::Info, "access");
     }
 
     /// Hands lines over. Never blocks: where the disk, or the receiver, is too slow they are dropped and counted. `log` is the
     /// name of the log that they are from.
-    pub(crate) fn write_as(&self, lines: Vec<u8>, severity: Severity, log: &'static str) {
+    pub(crate) fn write_as(&self, lines: Vec<u8>, severity: SyslogSeverity, log: &'static str) {
         if self.counts.waiting_bytes.load(Ordering::Relaxed) + lines.len() > WAITING_BYTES_MAX {
             self.counts.dropped_lines.fetch_add(count_lines(&lines), Ordering::Relaxed);
             return;
@@ -346,7 +322,7 @@ impl LogOutput {
     }
 
     /// Sends lines to their receiver; while it is away they wait, if it is known whether they arrive.
-    fn send(&mut self, mut lines: &[u8], (severity, log): (Severity, &'static str), counts: &Counts) {
+    fn send(&mut self, mut lines: &[u8], (severity, log): (SyslogSeverity, &'static str), counts: &Counts) {
         let (Some(remote), LogTarget::Remote(target)) = (&mut self.remote, &self.target) else { return };
         let keeps = target.keeps();
         loop {
@@ -575,71 +551,4 @@ pub(crate) fn open_file(path: &Path) -> io::Result<Option<File>> {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::io::Read;
-
-    use rustix::fs::{CWD, FileType, Mode, mknodat};
-
-    use super::*;
-
-    struct TestFolder(PathBuf);
-
-    impl TestFolder {
-        fn new(name: &str) -> TestFolder {
-            let path = std::env::temp_dir().join(format!("komainu-sink-{}-{name}", std::process::id()));
-            std::fs::create_dir_all(&path).unwrap();
-            TestFolder(path)
-        }
-    }
-
-    impl Drop for TestFolder {
-        fn drop(&mut self) {
-            let _ = std::fs::remove_dir_all(&self.0);
-        }
-    }
-
-    #[test]
-    fn a_fifo_is_opened_without_its_reader_and_written_once_there_is_one() {
-        let scratch = TestFolder::new("fifo");
-        let path = scratch.0.join("fifo");
-        mknodat(CWD, &path, FileType::Fifo, Mode::from_raw_mode(0o600), 0).unwrap();
-        let sink = LogSink::open(LogTarget::File(path.clone())).unwrap();
-        sink.write(b"lost\n".to_vec());
-        while sink.counts.waiting_bytes.load(Ordering::Relaxed) > 0 {
-            std::thread::yield_now();
-        }
-        let mut reader = OpenOptions::new()
-            .read(true)
-            .custom_flags(OFlags::NONBLOCK.bits().cast_signed())
-            .open(&path)
-            .unwrap();
-        sink.write(b"kept\n".to_vec());
-        sink.close();
-        let mut text = String::new();
-        reader.read_to_string(&mut text).unwrap();
-        assert_eq!(text, "kept\n");
-    }
-
-    #[test]
-    fn lines_collected_before_a_rotation_go_to_the_old_file() {
-        let scratch = TestFolder::new("rotation");
-        let (path, old) = (scratch.0.join("log"), scratch.0.join("log.1"));
-        let sink = LogSink::open(LogTarget::File(path.clone())).unwrap();
-        let mut collector = sink.collector();
-        std::fs::rename(&path, &old).unwrap();
-        let theirs = sink.clone();
-        let core = std::thread::spawn(move || {
-            while theirs.counts.rotations.load(Ordering::Acquire) == 0 {
-                std::thread::yield_now();
-            }
-            theirs.write(b"before\n".to_vec());
-            collector.handed_over();
-        });
-        sink.reopen();
-        sink.write(b"after\n".to_vec());
-        core.join().unwrap();
-        sink.close();
-        let read = |path: &Path| std::fs::read_to_string(path).unwrap();
-        assert_eq!((read(&old), read(&path)), ("before\n".into(), "after\n".into()));
-    }
-}
+mod tests;

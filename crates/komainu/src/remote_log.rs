@@ -5,21 +5,40 @@ use std::net::{SocketAddr, TcpStream, ToSocketAddrs, UdpSocket};
 use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::time::{Duration, SystemTime};
 
-use config::{Journal, Syslog, SyslogAddress};
+use config::{Journal, Level, Syslog, SyslogAddress};
 use http::encode::decimal;
 use rustix::io::Errno;
 use time::OffsetDateTime;
 
-use super::Severity;
-
 /// For a connection to be made, and for a message to be taken.
 const PEER_MAX: Duration = Duration::from_secs(5);
-/// The longest line of a syslog message: what receivers take without being told to.
+/// The longest line of a syslog message: what receivers take by default.
 const SYSLOG_LINE_MAX: usize = 8 * 1024;
 /// The longest line of a journal entry: longer ones would need a memory file each.
 const JOURNAL_LINE_MAX: usize = 48 * 1024;
 /// RFC 5424 section 6: the longest `HOSTNAME`.
 const HOST_NAME_MAX: usize = 255;
+
+/// How severe a message is, by the numbers of RFC 5424 section 6.2.1.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum SyslogSeverity {
+    Error = 3,
+    Warning = 4,
+    Info = 6,
+    Debug = 7,
+}
+
+impl From<Level> for SyslogSeverity {
+    fn from(level: Level) -> SyslogSeverity {
+        match level {
+            Level::Error => SyslogSeverity::Error,
+            Level::Warn => SyslogSeverity::Warning,
+            Level::Info => SyslogSeverity::Info,
+            Level::Debug => SyslogSeverity::Debug,
+        }
+    }
+}
 
 /// Where messages go.
 #[derive(Clone, Debug)]
@@ -49,7 +68,7 @@ impl RemoteTarget {
 }
 
 /// A connection to the receiver.
-enum Connection {
+enum ReceiverConnection {
     Datagrams(UnixDatagram),
     Udp(UdpSocket),
     Stream(Box<dyn Write + Send>),
@@ -58,7 +77,7 @@ enum Connection {
 /// A log that is sent away.
 pub(crate) struct RemoteLog {
     target: RemoteTarget,
-    connection: Option<Connection>,
+    connection: Option<ReceiverConnection>,
     /// What stands in a syslog message before its time, without the priority, and behind it up to the line.
     host: String,
     /// Room for messages.
@@ -80,7 +99,7 @@ impl RemoteLog {
     pub(crate) fn send(
         &mut self,
         lines: &[u8],
-        severity: Severity,
+        severity: SyslogSeverity,
         log: &'static str,
     ) -> Result<(), (usize, io::Error)> {
         let mut connection = match self.connection.take() {
@@ -88,11 +107,11 @@ impl RemoteLog {
             None => self.connect().map_err(|error| (0, error))?,
         };
         let sent = match &mut connection {
-            Connection::Stream(stream) => self.send_frames(&mut **stream, lines, severity, log),
-            Connection::Datagrams(socket) => {
+            ReceiverConnection::Stream(stream) => self.send_frames(&mut **stream, lines, severity, log),
+            ReceiverConnection::Datagrams(socket) => {
                 self.send_each(lines, severity, log, |message| socket.send(message).map(drop))
             }
-            Connection::Udp(socket) => self.send_each(lines, severity, log, |message| {
+            ReceiverConnection::Udp(socket) => self.send_each(lines, severity, log, |message| {
                 // The first error may be about an earlier message.
                 socket.send(message).or_else(|_| socket.send(message)).map(drop)
             }),
@@ -103,13 +122,15 @@ impl RemoteLog {
         sent
     }
 
-    fn connect(&self) -> io::Result<Connection> {
+    fn connect(&self) -> io::Result<ReceiverConnection> {
         let path = match &self.target {
             RemoteTarget::Journal(journal) => &journal.socket,
             RemoteTarget::Syslog(syslog) => match &syslog.to {
                 SyslogAddress::Unix(path) => path,
-                SyslogAddress::Udp(address) => return Ok(Connection::Udp(udp(address)?)),
-                SyslogAddress::Tcp(address) => return Ok(Connection::Stream(Box::new(tcp(address)?))),
+                SyslogAddress::Udp(address) => return Ok(ReceiverConnection::Udp(udp(address)?)),
+                SyslogAddress::Tcp(address) => {
+                    return Ok(ReceiverConnection::Stream(Box::new(tcp(address)?)));
+                }
                 SyslogAddress::None => return Err(Errno::DESTADDRREQ.into()),
             },
         };
@@ -119,19 +140,19 @@ impl RemoteLog {
             Err(error) if error.raw_os_error() == Some(Errno::PROTOTYPE.raw_os_error()) => {
                 let stream = UnixStream::connect(path)?;
                 stream.set_write_timeout(Some(PEER_MAX))?;
-                return Ok(Connection::Stream(Box::new(stream)));
+                return Ok(ReceiverConnection::Stream(Box::new(stream)));
             }
             connected => connected?,
         }
         socket.set_write_timeout(Some(PEER_MAX))?;
-        Ok(Connection::Datagrams(socket))
+        Ok(ReceiverConnection::Datagrams(socket))
     }
 
     /// One message a line.
     fn send_each(
         &mut self,
         lines: &[u8],
-        severity: Severity,
+        severity: SyslogSeverity,
         log: &'static str,
         mut send: impl FnMut(&[u8]) -> io::Result<()>,
     ) -> Result<(), (usize, io::Error)> {
@@ -152,7 +173,7 @@ impl RemoteLog {
         &mut self,
         stream: &mut (dyn Write + Send),
         lines: &[u8],
-        severity: Severity,
+        severity: SyslogSeverity,
         log: &'static str,
     ) -> Result<(), (usize, io::Error)> {
         let mut frames = std::mem::take(&mut self.messages);
@@ -184,7 +205,7 @@ impl RemoteLog {
         Ok(())
     }
 
-    fn write_message(&self, out: &mut Vec<u8>, line: &[u8], severity: Severity, log: &'static str) {
+    fn write_message(&self, out: &mut Vec<u8>, line: &[u8], severity: SyslogSeverity, log: &'static str) {
         let line = line.strip_suffix(b"\n").unwrap_or(line);
         match &self.target {
             RemoteTarget::Syslog(syslog) => {
@@ -283,7 +304,7 @@ mod tests {
         let syslog = Syslog { facility: 23, tag: "shop".into(), ..Syslog::default() };
         let log = RemoteLog::new(RemoteTarget::Syslog(syslog));
         let mut out = Vec::new();
-        log.write_message(&mut out, b"a line\n", Severity::Info, "access");
+        log.write_message(&mut out, b"a line\n", SyslogSeverity::Info, "access");
         let text = String::from_utf8(out).unwrap();
         let words: Vec<&str> = text.splitn(8, ' ').collect();
         let pid = std::process::id().to_string();
