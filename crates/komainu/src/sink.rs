@@ -325,8 +325,7 @@ impl LogOutput {
     fn send(&mut self, mut lines: &[u8], (severity, log): (SyslogSeverity, &'static str), counts: &Counts) {
         let (Some(remote), LogTarget::Remote(target)) = (&mut self.remote, &self.target) else { return };
         let keeps = target.keeps();
-        loop {
-            let Err((sent, error)) = remote.send(lines, severity, log) else { break };
+        while let Err((sent, error)) = remote.send(lines, severity, log) {
             lines = &lines[sent..];
             let is_first = !std::mem::replace(&mut self.failing, true);
             let rest = if keeps { "lines wait for it" } else { "lines are dropped until it can" };
