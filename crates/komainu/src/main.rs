@@ -8,6 +8,7 @@ mod measure;
 mod ab;
 mod env_file;
 mod cli;
+mod remote_log;
 mod sink;
 mod masks;
 mod access;

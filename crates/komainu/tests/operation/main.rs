@@ -12,6 +12,7 @@ mod access_log;
 mod api;
 mod control;
 mod listen_reload;
+mod logs;
 mod metrics;
 mod operation;
 mod privileges;
