@@ -10,7 +10,7 @@ use crate::origin::{Origin, answer};
 use crate::rig::{Answer, Folder, PATIENCE, Rig, eventually};
 
 /// Sends a request to the control listener, which is a Unix socket.
-pub fn call(rig: &Rig, method: &str, path: &str, fields: &str, body: &str) -> Answer {
+fn call(rig: &Rig, method: &str, path: &str, fields: &str, body: &str) -> Answer {
     let mut stream = UnixStream::connect(rig.folder.at("control.sock")).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     let length = if body.is_empty() { String::new() } else { format!("Content-Length: {}\r\n", body.len()) };
@@ -22,15 +22,15 @@ pub fn call(rig: &Rig, method: &str, path: &str, fields: &str, body: &str) -> An
     Answer::parse(bytes)
 }
 
-pub const JSON: &str = "Content-Type: application/json\r\n";
+const JSON: &str = "Content-Type: application/json\r\n";
 
-pub fn get(rig: &Rig, path: &str) -> Value {
+fn get(rig: &Rig, path: &str) -> Value {
     let answer = call(rig, "GET", path, "", "");
     serde_json::from_str(&answer.expect_status(200).text()).unwrap()
 }
 
 /// A change, and what is answered.
-pub fn change(rig: &Rig, method: &str, path: &str, body: &Value) -> (u16, Value) {
+fn change(rig: &Rig, method: &str, path: &str, body: &Value) -> (u16, Value) {
     let answer = call(rig, method, path, JSON, &body.to_string());
     (answer.status(), serde_json::from_str(&answer.text()).unwrap())
 }
