@@ -20,9 +20,9 @@ impl Drop for Prometheus {
 
 /// What it answers to a question of its API.
 fn asked(at: SocketAddr, path: &str, arguments: &[&str]) -> Value {
-    let given = arguments.iter().flat_map(|argument| ["--data-urlencode", *argument]);
     let url = format!("http://{at}/api/v1/{path}");
-    let all: Vec<&str> = ["-G", &url].into_iter().chain(given).collect();
+    let mut all = vec!["-G", &url];
+    arguments.iter().for_each(|argument| all.extend(["--data-urlencode", argument]));
     let answer: Value = serde_json::from_slice(&curl(&all).stdout).unwrap_or_default();
     answer["data"].clone()
 }
