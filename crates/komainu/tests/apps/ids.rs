@@ -72,9 +72,9 @@ fn ids_and_traces_reach_applications_of_every_language() {
     };
     for (path, version) in each() {
         eventually("it is loaded", || Client::new(rig.address).get(&path).0 == 200);
-        let ([id, parent, state], told) = ask(&rig, &path, version);
+        let ([id, parent, state], answered) = ask(&rig, &path, version);
         let is_hex = |text: &str| text.bytes().all(|byte| byte.is_ascii_hexdigit());
-        assert!(id.len() == 32 && is_hex(&id) && id == told, "{path} {version}: {id} {told}");
+        assert!(id.len() == 32 && is_hex(&id) && id == answered, "{path} {version}: {id} {answered}");
         let parts: Vec<&str> = parent.split('-').collect();
         assert!(
             matches!(parts[..], ["00", trace, span, "01"] if trace.len() == 32 && span.len() == 16),
@@ -88,9 +88,9 @@ fn ids_and_traces_reach_applications_of_every_language() {
     eventually("the proxy is trusted", || ask(&rig, "/psgi", "--http1.1").1 == "theirs");
     for (path, version) in each() {
         eventually("it is loaded again", || Client::new(rig.address).get(&path).0 == 200);
-        let ([id, parent, state], told) = ask(&rig, &path, version);
+        let ([id, parent, state], answered) = ask(&rig, &path, version);
         assert_eq!(
-            (id.as_str(), told.as_str(), state.as_str()),
+            (id.as_str(), answered.as_str(), state.as_str()),
             ("theirs", "theirs", "a=1"),
             "{path} {version}"
         );

@@ -68,7 +68,7 @@ fn prometheus_scrapes_counts_histograms_and_exemplars() {
     assert_eq!(value("komainu_http_request_duration_seconds_count{route=\"/a\"}"), Some(3.0));
     let slowest = value("histogram_quantile(1, komainu_http_request_duration_seconds_bucket{route=\"/a\"})");
     assert!(slowest.is_some_and(|seconds| seconds > 0.0 && seconds < 30.0), "{slowest:?}");
-    // The exemplar is one of the traces that clients were told of.
+    // The exemplar is one of the traces that responses have named.
     let exemplars = || {
         let (start, end) = ("start=0", "end=9999999999");
         asked(at, "query_exemplars", &["query=komainu_http_request_duration_seconds_bucket", start, end])
