@@ -11,6 +11,7 @@ mod table;
 mod limiter;
 mod fields;
 mod seen;
+mod split;
 mod basic;
 mod passwords;
 
@@ -20,4 +21,5 @@ pub use limiter::{DelayPlace, KeyHasher, LimitCounters, LimitVerdict, Limiter, L
 pub use passwords::{PasswordCheck, PasswordFile};
 pub use quota::{Decision, Quota};
 pub use seen::SeenKeys;
+pub use split::{ShareDraw, WeightedChoice, point};
 pub use table::{KeyTable, TableAccount};

@@ -290,7 +290,8 @@ fn server_info(
     let theirs = current.clone();
     let file_certificates =
         move || theirs.plan().tls.as_ref().map(|tls| tls.files().to_vec()).unwrap_or_default();
-    let (theirs, groups, of_limits) = (current.clone(), current.clone(), current.clone());
+    let (theirs, groups) = (current.clone(), current.clone());
+    let (of_limits, of_rules) = (current.clone(), current.clone());
     Arc::new(ServerInfo {
         upstreams: Box::new(move || groups.plan().upstreams().to_vec()),
         cache: Box::new(move |line| {
@@ -298,6 +299,7 @@ fn server_info(
             cache_commands::obey(line, plan.cache.as_ref(), &plan.config)
         }),
         limits: Box::new(move || of_limits.plan().limits.metrics()),
+        rules: Box::new(move || of_rules.plan().releases.counters.counts()),
         hosting: current.hosting.clone(),
         file_certificates: Box::new(file_certificates),
         certificates: current.certificates.running.clone(),

@@ -9,5 +9,6 @@ mod rig;
 mod balancing;
 mod guide;
 mod relay;
+mod releases;
 mod streams;
 mod websocket;

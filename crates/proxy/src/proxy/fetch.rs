@@ -106,6 +106,12 @@ impl FetchRequest {
         FetchRequest::build(head, bytes, request.peer(), request.client(), more, body)
     }
 
+    /// Gives it this body in place of its own.
+    pub fn set_body(&mut self, body: Vec<u8>) {
+        self.head.body = body_size(&body);
+        self.body = body;
+    }
+
     fn build(
         head: &Head,
         bytes: Vec<u8>,
@@ -115,13 +121,17 @@ impl FetchRequest {
         body: Vec<u8>,
     ) -> FetchRequest {
         let mut head = head.clone();
-        head.body = if body.is_empty() { BodySize::None } else { BodySize::Known(body.len() as u64) };
+        head.body = body_size(&body);
         head.expects_continue = false;
         // Nobody could use a connection that has switched protocols.
         head.fields.retain(|field| field.id != Name::Upgrade);
         head.protocol = Span::EMPTY;
         FetchRequest { head, bytes, peer, client, empty_segments, ids, body }
     }
+}
+
+fn body_size(body: &[u8]) -> BodySize {
+    if body.is_empty() { BodySize::None } else { BodySize::Known(body.len() as u64) }
 }
 
 impl Requester for FetchRequest {
