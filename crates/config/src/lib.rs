@@ -51,8 +51,6 @@ mod dictionary;
 
 mod rate;
 
-mod auth;
-
 mod cache_purge;
 
 mod cache_rule;
@@ -68,6 +66,10 @@ mod upstream;
 mod proxy;
 
 mod group;
+
+mod auth_server;
+
+mod auth;
 
 mod app;
 
@@ -97,7 +99,8 @@ pub use action::{Action, Branch, Redirect, Respond, Split, SplitBy};
 pub use app::{
     App, AppLimits, AppSandbox, AppTimeouts, AppWebSockets, ClientAbort, Lifespan, Mounted, Recycle, Workers,
 };
-pub use auth::Auth;
+pub use auth::{Auth, AuthKind};
+pub use auth_server::{AuthServer, SignInPart};
 pub use cache::{CacheDisk, CachePolicy, CacheStore};
 pub use cache_purge::{CachePurge, token};
 pub use cache_rule::{CacheKey, CacheRule, IgnoredField, QueryKey, StatusMatch, StripCookies};

@@ -286,6 +286,12 @@ impl Config {
         own.or_else(|| error_page(&self.error_pages, status))
     }
 
+    /// What sites and routes ask of clients, each as often as it is written.
+    pub fn auths(&self) -> impl Iterator<Item = &Auth> {
+        let routes = self.sites.iter().flat_map(|site| &site.routes).map(|route| &route.auth);
+        self.sites.iter().map(|site| &site.auth).chain(routes).flatten().flatten()
+    }
+
     /// The settings of a site, or of one of its routes, with the server's and the site's taken into account.
     pub fn settings(&self, site: Option<usize>, route: Option<usize>) -> Settings<'_> {
         let site = site.and_then(|site| self.sites.get(site));

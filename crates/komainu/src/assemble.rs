@@ -35,7 +35,7 @@ use crate::rate::LimitPlan;
 use crate::release_plan::{ReleasePlan, release, with_branches};
 use crate::router::{ClientAccess, Handler, Route, RouteEdits, RouteTable, SiteHttps, Strip, TemplateEdits};
 use crate::tls::TlsPlan;
-use crate::upstreams::GroupPlan;
+use crate::upstreams::{GroupPlan, UpstreamRoute};
 
 /// The proxies that may send forwarding fields; `None` if there are none.
 fn introducers(trusted: &config::TrustedProxies) -> Option<TrustedProxies> {
@@ -270,11 +270,9 @@ fn route(
         || dictionaries::transport(config, plan.dictionaries.as_ref(), (site, index), effort);
     let not_found =
         || Handler::Respond { status: Status::NOT_FOUND, fields: Fields::new(), body: Vec::new() };
-    let proxy = || {
-        let way = plan.groups.of(site, index);
-        let group = way.and_then(|way| Some(groups.get(way.group)?.proxy(&way.options, way.spill.clone())));
-        group.map_or_else(not_found, Handler::Proxy)
-    };
+    let reach = |way: &UpstreamRoute| Some(groups.get(way.group)?.proxy(&way.options, way.spill.clone()));
+    let proxy = || plan.groups.of(site, index).and_then(reach).map_or_else(not_found, Handler::Proxy);
+    let asked = |auth: &config::Auth| plan.groups.of_auth(auth).and_then(reach);
     let app = |app: &config::Mounted| {
         let prefix = stripped(route, &app.strip_prefix);
         let target = app.target.clone().unwrap_or_default().into_bytes();
@@ -321,7 +319,7 @@ fn route(
         write_ms: ms(settings.write_timeout),
         edits: secure_edits(&settings.response_headers, &config.sites[site]),
         client_access: client_access(&config.sites[site], route),
-        auth: settings.auth.and_then(|auth| plan.auth.of(auth)),
+        auth: plan.auth.of_route(config, (site, index), asked, core_context.map(|of| of.notices)),
         rates: plan.limits.of(site, owner, core_context.map(|of| of.notices)).map(Rc::new),
         label: core_context
             .filter(|_| is_counted)

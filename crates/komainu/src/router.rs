@@ -3,7 +3,6 @@
 use std::borrow::Cow;
 use std::cell::RefCell;
 use std::rc::Rc;
-use std::sync::Arc;
 
 use config::Level;
 use config::matcher::{self, Routes};
@@ -19,7 +18,7 @@ use net::{
 use proxy::Proxy;
 
 use crate::access::{self, Access};
-use crate::auth::{self, SharedAuth};
+use crate::auth::{self, RouteAuth};
 use crate::cached::{CachedHandler, RouteCache};
 use crate::clients::TrustedProxies;
 use crate::hosting::Mounted;
@@ -60,8 +59,8 @@ pub(crate) struct Route {
     pub(crate) client_access: ClientAccess,
     /// How often they may ask.
     pub(crate) rates: Option<Rc<RateRules>>,
-    /// The users that it answers, where it asks for them.
-    pub(crate) auth: Option<Arc<SharedAuth>>,
+    /// What it asks of clients.
+    pub(crate) auth: Option<RouteAuth>,
     /// What its requests are counted under.
     pub(crate) label: usize,
     /// Compression of its responses.

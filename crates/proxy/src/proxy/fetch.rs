@@ -2,7 +2,8 @@
 
 use http::framing::Length;
 use http::{
-    BodySize, EmptySegments, Fields, Head, Method, Name, Reject, RequestHead, RequestIds, Span, Status,
+    BodySize, Dialect, EmptySegments, Fields, Head, Method, Name, Reject, RequestHead, RequestIds, Span,
+    Status,
 };
 use net::preface::Endpoints;
 use net::{Client, Peer, Request};
@@ -110,6 +111,16 @@ impl FetchRequest {
     pub fn set_body(&mut self, body: Vec<u8>) {
         self.head.body = body_size(&body);
         self.body = body;
+    }
+
+    /// The same request, asked because of a client's: it has that one's address and ids, and its own fields that name a client
+    /// (`X-Forwarded-For` and the like) are believed.
+    #[must_use]
+    pub fn because_of(mut self, request: &Request<'_>) -> FetchRequest {
+        self.peer = request.peer();
+        self.client = Client { vouched: Some(Dialect::XForwarded), ..request.client() };
+        self.ids = request.ids();
+        self
     }
 
     fn build(
