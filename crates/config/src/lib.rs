@@ -75,6 +75,10 @@ mod app;
 
 mod acme;
 
+mod log_destination;
+
+mod log;
+
 mod conditions;
 
 mod shadow;
@@ -83,9 +87,6 @@ mod action;
 
 mod site;
 
-mod log_destination;
-
-mod log;
 mod server;
 
 mod reference;
@@ -114,8 +115,8 @@ pub use files::{FileMatch, Files, StripPrefix, Symlinks};
 pub use header::ResponseHeaders;
 pub use host::HostPattern;
 pub use listen::{EarlyHints, Listen, Listener};
-pub use log::{AccessLog, Level, Log, LogCondition, LogField};
-pub use log_destination::Sink;
+pub use log::{AccessLog, Level, Log, LogCondition, LogField, RequestLog};
+pub use log_destination::{Journal, Sink, Syslog, SyslogAddress};
 pub use network::{ForwardedFields, TrustedProxies, TrustedSource};
 pub use pattern::{PathPattern, ValuePattern};
 pub use proxy::{
