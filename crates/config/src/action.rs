@@ -36,12 +36,6 @@ pub enum Action {
     Split(Box<Split>),
 }
 
-impl Default for SplitBy {
-    fn default() -> Self {
-        Self::HashClient
-    }
-}
-
 impl Action {
     /// The directives that are actions: each route has one, or `files` with another one as fallback.
     pub(crate) const NAMES: [&str; 6] = ["files", "proxy", "app", "redirect", "respond", "split"];
@@ -87,11 +81,12 @@ directives! {
 }
 
 /// What keeps a client on a branch.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum SplitBy {
     /// Nothing: each request is drawn.
     Random,
     /// The client's address.
+    #[default]
     HashClient,
     /// The value of a header field, whose name is in lower case.
     HashHeader(String),
