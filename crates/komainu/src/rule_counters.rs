@@ -18,6 +18,9 @@ pub(crate) const FAMILIES: [(&str, &str); 4] = [
 /// Labels with their values.
 pub(crate) type RuleLabels = Vec<(&'static str, String)>;
 
+/// A counter, with its family and its labels.
+type RegisteredCounter = (&'static str, RuleLabels, Arc<RuleCounter>);
+
 /// A counter that all cores share.
 #[derive(Debug, Default)]
 pub(crate) struct RuleCounter(AtomicU64);
@@ -30,7 +33,7 @@ impl RuleCounter {
 
 /// All of them. Clones are the same.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct RuleCounters(Arc<Mutex<Vec<(&'static str, RuleLabels, Arc<RuleCounter>)>>>);
+pub(crate) struct RuleCounters(Arc<Mutex<Vec<RegisteredCounter>>>);
 
 /// A counter as it stands.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -56,7 +59,7 @@ impl RuleCounters {
     /// What they have counted.
     pub(crate) fn counts(&self) -> Vec<RuleCount> {
         let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let count = |(family, labels, counter): &(&'static str, RuleLabels, Arc<RuleCounter>)| RuleCount {
+        let count = |(family, labels, counter): &RegisteredCounter| RuleCount {
             family,
             labels: labels.clone(),
             count: counter.0.load(Ordering::Relaxed),
