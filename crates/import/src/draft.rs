@@ -4,22 +4,22 @@ use std::fmt::Write;
 
 /// A value of TOML.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) enum Item {
+pub(crate) enum TomlItem {
     Text(String),
     Number(u64),
     Flag(bool),
-    List(Vec<Item>),
-    Table(Vec<(String, Item)>),
+    List(Vec<TomlItem>),
+    Table(Vec<(String, TomlItem)>),
 }
 
-impl Item {
+impl TomlItem {
     pub(crate) fn text(text: impl Into<String>) -> Self {
         Self::Text(text.into())
     }
 
     /// One text as it is, several as a list.
     pub(crate) fn texts(texts: impl IntoIterator<Item = String>) -> Self {
-        let mut items: Vec<Item> = texts.into_iter().map(Item::Text).collect();
+        let mut items: Vec<TomlItem> = texts.into_iter().map(TomlItem::Text).collect();
         match items.len() {
             1 => items.remove(0),
             _ => Self::List(items),
@@ -91,20 +91,20 @@ fn write_key(key: &str, out: &mut String) {
 
 /// Keys and values of one table, with the comments above it.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub(crate) struct Section {
+pub(crate) struct TomlSection {
     pub(crate) comments: Vec<String>,
-    pub(crate) entries: Vec<(String, Item)>,
+    pub(crate) entries: Vec<(String, TomlItem)>,
 }
 
 /// A line longer than this is broken where that is possible.
 const COLUMNS: usize = 110;
 
-impl Section {
-    pub(crate) fn get(&self, key: &str) -> Option<&Item> {
+impl TomlSection {
+    pub(crate) fn get(&self, key: &str) -> Option<&TomlItem> {
         self.entries.iter().find(|(name, _)| name == key).map(|(_, item)| item)
     }
 
-    pub(crate) fn set(&mut self, key: &str, item: Item) {
+    pub(crate) fn set(&mut self, key: &str, item: TomlItem) {
         match self.entries.iter_mut().find(|(name, _)| name == key) {
             Some((_, place)) => *place = item,
             None => self.entries.push((key.to_owned(), item)),
@@ -112,20 +112,21 @@ impl Section {
     }
 
     pub(crate) fn set_text(&mut self, key: &str, text: impl Into<String>) {
-        self.set(key, Item::text(text));
+        self.set(key, TomlItem::text(text));
     }
 
-    pub(crate) fn remove(&mut self, key: &str) -> Option<Item> {
+    pub(crate) fn remove(&mut self, key: &str) -> Option<TomlItem> {
         let at = self.entries.iter().position(|(name, _)| name == key)?;
         Some(self.entries.remove(at).1)
     }
 
     /// Sets a key of the table that stands under `table`.
-    pub(crate) fn set_in(&mut self, table: &str, key: &str, item: Item) {
-        if !matches!(self.get(table), Some(Item::Table(_))) {
-            self.set(table, Item::Table(Vec::new()));
+    pub(crate) fn set_in(&mut self, table: &str, key: &str, item: TomlItem) {
+        if !matches!(self.get(table), Some(TomlItem::Table(_))) {
+            self.set(table, TomlItem::Table(Vec::new()));
         }
-        let Some((_, Item::Table(entries))) = self.entries.iter_mut().find(|(name, _)| name == table) else {
+        let Some((_, TomlItem::Table(entries))) = self.entries.iter_mut().find(|(name, _)| name == table)
+        else {
             return;
         };
         match entries.iter_mut().find(|(name, _)| name == key) {
@@ -157,8 +158,8 @@ impl Section {
             line.push_str(" = ");
             item.write(&mut line);
             match item {
-                Item::Table(entries) if line.chars().count() > COLUMNS => long.push((name, entries)),
-                Item::List(items) if line.chars().count() > COLUMNS => write_list(&name, items, out),
+                TomlItem::Table(entries) if line.chars().count() > COLUMNS => long.push((name, entries)),
+                TomlItem::List(items) if line.chars().count() > COLUMNS => write_list(&name, items, out),
                 _ => {
                     let _ = writeln!(out, "{line}");
                 }
@@ -167,13 +168,13 @@ impl Section {
         for (name, entries) in long {
             let path = if path.is_empty() { name } else { format!("{path}.{name}") };
             out.push('\n');
-            let section = Section { comments: Vec::new(), entries: entries.clone() };
+            let section = TomlSection { comments: Vec::new(), entries: entries.clone() };
             section.write(&format!("[{path}]"), &path, out);
         }
     }
 }
 
-fn write_list(name: &str, items: &[Item], out: &mut String) {
+fn write_list(name: &str, items: &[TomlItem], out: &mut String) {
     let _ = writeln!(out, "{name} = [");
     for item in items {
         let _ = writeln!(out, "    {},", item.shown());
@@ -198,8 +199,8 @@ fn wrapped(text: &str, out: &mut String) {
 /// A site with its routes.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct SiteDraft {
-    pub(crate) section: Section,
-    pub(crate) routes: Vec<Section>,
+    pub(crate) section: TomlSection,
+    pub(crate) routes: Vec<TomlSection>,
 }
 
 /// What every route of a site may have, and the site itself, with the same meaning.
@@ -227,19 +228,19 @@ impl SiteDraft {
 /// A whole configuration.
 #[derive(Debug, Default)]
 pub(crate) struct Draft {
-    pub(crate) top: Section,
+    pub(crate) top: TomlSection,
     /// Tables with their path, such as `upstreams.app`.
-    pub(crate) tables: Vec<(String, Section)>,
+    pub(crate) tables: Vec<(String, TomlSection)>,
     pub(crate) sites: Vec<SiteDraft>,
 }
 
 impl Draft {
     /// The table at this path, made where it is not there.
-    pub(crate) fn table(&mut self, path: &str) -> &mut Section {
+    pub(crate) fn table(&mut self, path: &str) -> &mut TomlSection {
         let at = match self.tables.iter().position(|(name, _)| name == path) {
             Some(at) => at,
             None => {
-                self.tables.push((path.to_owned(), Section::default()));
+                self.tables.push((path.to_owned(), TomlSection::default()));
                 self.tables.len() - 1
             }
         };

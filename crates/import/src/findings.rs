@@ -5,7 +5,7 @@ use std::fmt::{self, Write};
 
 /// What became of a directive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Verdict {
+pub enum ImportVerdict {
     /// It means the same here, or is not needed here.
     Translated,
     /// Something differs, which the remark says.
@@ -24,7 +24,7 @@ pub struct Remark {
     /// The directive, shortened.
     pub directive: String,
     /// What became of it.
-    pub verdict: Verdict,
+    pub verdict: ImportVerdict,
     /// Why, in sentences without a full stop. May be empty for what is translated.
     pub reasons: Vec<String>,
 }
@@ -52,9 +52,9 @@ impl Imported {
     pub fn report(&self) -> String {
         let mut out = String::new();
         let parts = [
-            (Verdict::Impossible, "Not possible"),
-            (Verdict::Differs, "Translated with a difference"),
-            (Verdict::Translated, "Translated"),
+            (ImportVerdict::Impossible, "Not possible"),
+            (ImportVerdict::Differs, "Translated with a difference"),
+            (ImportVerdict::Translated, "Translated"),
         ];
         for (verdict, title) in parts {
             let found: Vec<&Remark> = self.remarks.iter().filter(|one| one.verdict == verdict).collect();
@@ -74,7 +74,7 @@ impl Imported {
     }
 
     /// How many directives had this outcome.
-    pub fn count(&self, verdict: Verdict) -> usize {
+    pub fn count(&self, verdict: ImportVerdict) -> usize {
         self.remarks.iter().filter(|remark| remark.verdict == verdict).count()
     }
 }
@@ -108,28 +108,28 @@ impl fmt::Display for ImportError {
 
 impl std::error::Error for ImportError {}
 
-/// The number of a directive in a [`Ledger`].
-pub(crate) type Entry = usize;
+/// The number of a directive in a [`ImportLedger`].
+pub(crate) type EntryNumber = usize;
 
 #[derive(Debug)]
 struct LedgerItem {
     file: String,
     line: usize,
     directive: String,
-    verdict: Option<Verdict>,
+    verdict: Option<ImportVerdict>,
     reasons: Vec<String>,
 }
 
 /// Every directive that was read, with what became of it. What nobody reports is not possible: nothing is lost.
 #[derive(Debug, Default)]
-pub(crate) struct Ledger(RefCell<Vec<LedgerItem>>);
+pub(crate) struct ImportLedger(RefCell<Vec<LedgerItem>>);
 
 /// Characters of a directive in a report.
 const SHOWN_MAX: usize = 100;
 
-impl Ledger {
+impl ImportLedger {
     /// Notes a directive that was read.
-    pub(crate) fn enter(&self, file: &str, line: usize, directive: &str) -> Entry {
+    pub(crate) fn enter(&self, file: &str, line: usize, directive: &str) -> EntryNumber {
         let mut items = self.0.borrow_mut();
         let mut shown: String = directive.chars().take(SHOWN_MAX).collect();
         if shown.len() < directive.len() {
@@ -146,7 +146,7 @@ impl Ledger {
         items.len() - 1
     }
 
-    fn set(&self, entry: Entry, verdict: Verdict, reason: &str) {
+    fn set(&self, entry: EntryNumber, verdict: ImportVerdict, reason: &str) {
         let mut items = self.0.borrow_mut();
         let Some(item) = items.get_mut(entry) else { return };
         item.verdict = Some(item.verdict.map_or(verdict, |before| before.max(verdict)));
@@ -156,28 +156,36 @@ impl Ledger {
     }
 
     /// It means the same here.
-    pub(crate) fn translated(&self, entry: Entry) {
-        self.set(entry, Verdict::Translated, "");
+    pub(crate) fn translated(&self, entry: EntryNumber) {
+        self.set(entry, ImportVerdict::Translated, "");
     }
 
     /// Nothing has to be written for it.
-    pub(crate) fn needless(&self, entry: Entry, reason: &str) {
-        self.set(entry, Verdict::Translated, reason);
+    pub(crate) fn needless(&self, entry: EntryNumber, reason: &str) {
+        self.set(entry, ImportVerdict::Translated, reason);
     }
 
     /// It was translated, and this differs.
-    pub(crate) fn differs(&self, entry: Entry, reason: impl AsRef<str>) {
-        self.set(entry, Verdict::Differs, reason.as_ref());
+    pub(crate) fn differs(&self, entry: EntryNumber, reason: impl AsRef<str>) {
+        self.set(entry, ImportVerdict::Differs, reason.as_ref());
     }
 
     /// It cannot be translated: why, and what to do instead.
-    pub(crate) fn impossible(&self, entry: Entry, reason: impl AsRef<str>) {
-        self.set(entry, Verdict::Impossible, reason.as_ref());
+    pub(crate) fn impossible(&self, entry: EntryNumber, reason: impl AsRef<str>) {
+        self.set(entry, ImportVerdict::Impossible, reason.as_ref());
     }
 
     /// Whether something was reported of it.
-    pub(crate) fn is_marked(&self, entry: Entry) -> bool {
+    pub(crate) fn is_marked(&self, entry: EntryNumber) -> bool {
         self.0.borrow().get(entry).is_some_and(|item| item.verdict.is_some())
+    }
+
+    /// What a human has to do about it, if it is not possible.
+    pub(crate) fn open_end(&self, entry: EntryNumber) -> Option<String> {
+        let items = self.0.borrow();
+        let item = items.get(entry).filter(|item| item.verdict == Some(ImportVerdict::Impossible))?;
+        let reason = item.reasons.first().map_or("", String::as_str);
+        Some(format!("CHECK {}:{}: `{}`: {reason}.", item.file, item.line, item.directive))
     }
 
     /// All of them, in the order in which they were read.
@@ -192,7 +200,7 @@ impl Ledger {
                 file: item.file,
                 line: item.line,
                 directive: item.directive,
-                verdict: item.verdict.unwrap_or(Verdict::Impossible),
+                verdict: item.verdict.unwrap_or(ImportVerdict::Impossible),
                 reasons,
             }
         };

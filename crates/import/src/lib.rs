@@ -13,4 +13,4 @@ mod paths;
 
 pub mod nginx;
 
-pub use findings::{ImportError, Imported, Remark, Verdict};
+pub use findings::{ImportError, ImportVerdict, Imported, Remark};

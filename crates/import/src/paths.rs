@@ -9,7 +9,7 @@ const ALTERNATIVES_MAX: usize = 64;
 const DEPTH_MAX: usize = 16;
 
 #[derive(Debug, Clone, Copy, PartialEq)]
-enum Piece {
+enum RegexPiece {
     One(char),
     /// Any run of characters without a slash.
     Segment,
@@ -27,16 +27,16 @@ pub(crate) struct PathSet {
     pub(crate) differs: Option<String>,
 }
 
-type Alternatives = Vec<Vec<Piece>>;
+type Alternatives = Vec<Vec<RegexPiece>>;
 
-struct Reader<'a> {
+struct RegexReader<'a> {
     chars: Peekable<Chars<'a>>,
     depth: usize,
     wider: bool,
     ignores_case: bool,
 }
 
-impl Reader<'_> {
+impl RegexReader<'_> {
     fn alternatives(&mut self) -> Result<Alternatives, String> {
         self.depth += 1;
         if self.depth > DEPTH_MAX {
@@ -73,9 +73,10 @@ impl Reader<'_> {
             Some('{') => '{',
             _ => {
                 // One character of a class is written as a run.
-                self.wider |= atom.iter().flatten().any(|p| matches!(p, Piece::Segment | Piece::Any))
-                    && atom.len() == 1
-                    && atom[0].len() == 1;
+                self.wider |=
+                    atom.iter().flatten().any(|p| matches!(p, RegexPiece::Segment | RegexPiece::Any))
+                        && atom.len() == 1
+                        && atom[0].len() == 1;
                 return Ok(atom);
             }
         };
@@ -84,9 +85,9 @@ impl Reader<'_> {
             self.chars.by_ref().find(|&c| c == '}').ok_or("a `{` is not closed")?;
         }
         while self.chars.next_if(|&c| matches!(c, '?' | '+')).is_some() {}
-        let run = match atom.iter().flatten().any(|p| matches!(p, Piece::Any | Piece::One('/'))) {
-            true => Piece::Any,
-            false => Piece::Segment,
+        let run = match atom.iter().flatten().any(|p| matches!(p, RegexPiece::Any | RegexPiece::One('/'))) {
+            true => RegexPiece::Any,
+            false => RegexPiece::Segment,
         };
         let is_run = atom.len() == 1 && atom[0].len() == 1 && atom[0][0] == run;
         Ok(match quantifier {
@@ -113,20 +114,20 @@ impl Reader<'_> {
     fn atom(&mut self) -> Result<Alternatives, String> {
         let one = |piece| Ok(vec![vec![piece]]);
         match self.chars.next() {
-            Some('^') => one(Piece::Start),
-            Some('$') => one(Piece::End),
-            Some('.') => one(Piece::Any),
+            Some('^') => one(RegexPiece::Start),
+            Some('$') => one(RegexPiece::End),
+            Some('.') => one(RegexPiece::Any),
             Some('[') => self.class(),
             Some('(') => self.group(),
             Some('\\') => match self.chars.next() {
-                Some('d' | 'w' | 's') => one(Piece::Segment),
-                Some('D' | 'W' | 'S') => one(Piece::Any),
+                Some('d' | 'w' | 's') => one(RegexPiece::Segment),
+                Some('D' | 'W' | 'S') => one(RegexPiece::Any),
                 Some('b' | 'B' | 'A' | 'Z' | 'z' | 'G') => Err("it has an assertion".to_owned()),
                 Some(c) if c.is_ascii_digit() => Err("it refers to one of its own groups".to_owned()),
-                Some(c) => one(Piece::One(c)),
+                Some(c) => one(RegexPiece::One(c)),
                 None => Err("it ends with a backslash".to_owned()),
             },
-            Some(c) => one(Piece::One(c)),
+            Some(c) => one(RegexPiece::One(c)),
             None => Ok(vec![Vec::new()]),
         }
     }
@@ -175,8 +176,8 @@ impl Reader<'_> {
         }
         let has_slash = members.contains(&'/');
         let piece = match has_slash != negated {
-            true => Piece::Any,
-            false => Piece::Segment,
+            true => RegexPiece::Any,
+            false => RegexPiece::Segment,
         };
         let is_repeated = self.chars.peek().is_some_and(|c| matches!(c, '*' | '+' | '{'));
         if negated || is_range || is_repeated || members.len() > 6 {
@@ -184,7 +185,7 @@ impl Reader<'_> {
             self.wider |= !(negated && members == ['/']);
             return Ok(vec![vec![piece]]);
         }
-        Ok(members.into_iter().map(|c| vec![Piece::One(c)]).collect())
+        Ok(members.into_iter().map(|c| vec![RegexPiece::One(c)]).collect())
     }
 }
 
@@ -192,7 +193,7 @@ fn product(left: &Alternatives, right: &Alternatives) -> Result<Alternatives, St
     if left.len() * right.len() > ALTERNATIVES_MAX {
         return Err("it has too many alternatives".to_owned());
     }
-    let joined = |l: &Vec<Piece>| {
+    let joined = |l: &Vec<RegexPiece>| {
         let l = l.clone();
         right.iter().map(move |r| [l.as_slice(), r.as_slice()].concat()).collect::<Vec<_>>()
     };
@@ -200,7 +201,7 @@ fn product(left: &Alternatives, right: &Alternatives) -> Result<Alternatives, St
 }
 
 fn read(regex: &str, ignores_case: bool) -> Result<(Alternatives, bool, bool), String> {
-    let mut reader = Reader { chars: regex.chars().peekable(), depth: 0, wider: false, ignores_case };
+    let mut reader = RegexReader { chars: regex.chars().peekable(), depth: 0, wider: false, ignores_case };
     let all = reader.alternatives()?;
     match reader.chars.next() {
         Some(_) => Err("a `)` is not opened".to_owned()),
@@ -244,27 +245,27 @@ pub(crate) fn from_regex(regex: &str, ignores_case: bool) -> Result<PathSet, Str
 }
 
 /// One alternative as a path pattern, and whether it matches more.
-fn pattern_of(pieces: &[Piece]) -> Option<(String, bool)> {
+fn pattern_of(pieces: &[RegexPiece]) -> Option<(String, bool)> {
     let mut pieces = pieces.to_vec();
     match pieces.first() {
-        Some(Piece::Start) => drop(pieces.remove(0)),
-        _ => pieces.insert(0, Piece::Any),
+        Some(RegexPiece::Start) => drop(pieces.remove(0)),
+        _ => pieces.insert(0, RegexPiece::Any),
     }
     match pieces.last() {
-        Some(Piece::End) => drop(pieces.pop()),
-        _ => pieces.push(Piece::Any),
+        Some(RegexPiece::End) => drop(pieces.pop()),
+        _ => pieces.push(RegexPiece::Any),
     }
-    if pieces.iter().any(|piece| matches!(piece, Piece::Start | Piece::End)) {
+    if pieces.iter().any(|piece| matches!(piece, RegexPiece::Start | RegexPiece::End)) {
         return None;
     }
     let mut wider = false;
-    let mut merged: Vec<Piece> = Vec::new();
+    let mut merged: Vec<RegexPiece> = Vec::new();
     for piece in pieces {
-        let is_run = |piece: &Piece| matches!(piece, Piece::Any | Piece::Segment);
+        let is_run = |piece: &RegexPiece| matches!(piece, RegexPiece::Any | RegexPiece::Segment);
         match merged.last_mut() {
             Some(last) if is_run(last) && is_run(&piece) => {
-                if piece == Piece::Any {
-                    *last = Piece::Any;
+                if piece == RegexPiece::Any {
+                    *last = RegexPiece::Any;
                 }
             }
             _ => merged.push(piece),
@@ -272,8 +273,8 @@ fn pattern_of(pieces: &[Piece]) -> Option<(String, bool)> {
     }
     // The first and the last star reach across slashes.
     for at in [0, merged.len().saturating_sub(1)] {
-        if let Some(piece @ Piece::Segment) = merged.get_mut(at) {
-            *piece = Piece::Any;
+        if let Some(piece @ RegexPiece::Segment) = merged.get_mut(at) {
+            *piece = RegexPiece::Any;
             wider = true;
         }
     }
@@ -281,13 +282,13 @@ fn pattern_of(pieces: &[Piece]) -> Option<(String, bool)> {
     let mut out = String::new();
     for (at, piece) in merged.iter().enumerate() {
         match piece {
-            Piece::One('*') => {
+            RegexPiece::One('*') => {
                 out.push('*');
                 wider = true;
             }
-            Piece::One(c) => out.push(*c),
-            Piece::Any if at == 0 || at == last => out.push('*'),
-            Piece::Any => out.push_str("**"),
+            RegexPiece::One(c) => out.push(*c),
+            RegexPiece::Any if at == 0 || at == last => out.push('*'),
+            RegexPiece::Any => out.push_str("**"),
             _ => out.push('*'),
         }
     }
@@ -304,21 +305,21 @@ pub(crate) fn hosts_from_regex(regex: &str) -> Option<(Vec<String>, bool)> {
     let mut hosts = Vec::new();
     for alternative in all {
         let inner = match alternative.as_slice() {
-            [Piece::Start, inner @ .., Piece::End] => inner,
-            [inner @ .., Piece::End] => {
+            [RegexPiece::Start, inner @ .., RegexPiece::End] => inner,
+            [inner @ .., RegexPiece::End] => {
                 wider = true;
                 inner
             }
             _ => return None,
         };
         let (wildcard, inner) = match inner {
-            [Piece::Segment | Piece::Any, rest @ ..] => ("*", rest),
+            [RegexPiece::Segment | RegexPiece::Any, rest @ ..] => ("*", rest),
             all => ("", all),
         };
         let mut host = wildcard.to_owned();
         for piece in inner {
             match piece {
-                Piece::One(c) => host.push(*c),
+                RegexPiece::One(c) => host.push(*c),
                 _ => return None,
             }
         }

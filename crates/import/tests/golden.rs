@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 
 use config::Config;
-use import::{Imported, Verdict};
+use import::{ImportVerdict, Imported};
 
 fn samples(format: &str, ending: &str) -> Vec<PathBuf> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests").join(format);
@@ -33,7 +33,7 @@ fn check(source: &Path, imported: &Imported) {
     if let Err(report) = Config::parse(&imported.toml, "komainu.toml", Path::new("/etc/komainu")) {
         panic!("{}:\n{}\n{}", source.display(), report.render(false), imported.toml);
     }
-    for remark in imported.remarks.iter().filter(|remark| remark.verdict != Verdict::Translated) {
+    for remark in imported.remarks.iter().filter(|remark| remark.verdict != ImportVerdict::Translated) {
         assert!(!remark.reasons.is_empty(), "{}: {remark}", source.display());
     }
 }
@@ -92,5 +92,26 @@ fn what_is_no_configuration_of_nginx_is_refused_with_its_line() {
     assert_eq!(fault("a;\ninclude nginx.conf;"), "nginx.conf:2: nginx.conf: this file includes itself");
     assert_eq!(fault(&"a {".repeat(100)), "nginx.conf:1: blocks are nested too deeply");
     assert!(import::nginx::import(&folder.join("none"), None).is_err());
+    std::fs::remove_dir_all(&folder).unwrap();
+}
+
+/// The text of the first block of code in this language.
+fn block<'a>(text: &'a str, language: &str) -> &'a str {
+    let start = format!("```{language}\n");
+    let (_, rest) = text.split_once(&start).unwrap();
+    rest.split_once("```").unwrap().0
+}
+
+#[test]
+fn the_example_of_the_document_is_what_is_printed() {
+    let document =
+        std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/import.md")).unwrap();
+    let (_, nginx) = document.split_once("\n## nginx\n").unwrap();
+    let folder = std::env::temp_dir().join(format!("komainu-import-document-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let path = folder.join("site.conf");
+    std::fs::write(&path, block(nginx, "nginx")).unwrap();
+    let imported = import::nginx::import(&path, None).unwrap();
+    assert_eq!(imported.toml, block(nginx, "toml"));
     std::fs::remove_dir_all(&folder).unwrap();
 }

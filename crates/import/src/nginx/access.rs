@@ -1,19 +1,35 @@
 //! Who may ask, how often, and how much: `allow`, `auth_basic`, `limit_req`, sizes and timeouts.
 
-use super::scope::{Scope, bytes, duration, milliseconds};
-use super::tree::Directive;
+use super::scope::{Scope, bytes, duration, field_name, milliseconds};
+use super::tree::NginxDirective;
 use super::work::Translation;
-use crate::draft::{Item, Section};
+use crate::draft::{TomlItem, TomlSection};
 
 impl Translation<'_> {
     /// Writes what is checked before a route answers. Nothing of it counts before `return`, as in nginx.
-    pub(crate) fn access(&self, scope: &Scope<'_>, section: &mut Section) {
+    pub(crate) fn access(&self, scope: &Scope<'_>, section: &mut TomlSection) {
         self.addresses(scope, section);
         self.password(scope, section);
         self.rates(scope, section);
+        if let Some(one) = scope.one("satisfy") {
+            match one.first() {
+                "any" => self.ledger.differs(one.entry, "a request has to meet both, addresses and password"),
+                _ => self.ledger.translated(one.entry),
+            }
+        }
+        const GUARDS: [&str; 5] =
+            ["auth_request", "auth_jwt", "access_by_lua_block", "access_by_lua_file", "secure_link"];
+        let is_on = |one: &NginxDirective| one.first() != "off";
+        if let Some(guard) = GUARDS.iter().find_map(|name| scope.one(name).filter(|one| is_on(one))) {
+            refuse(section);
+            section.comment(format!(
+                "CHECK: `{}` decided who may ask: the route is closed until something here does.",
+                guard.name
+            ));
+        }
     }
 
-    fn addresses(&self, scope: &Scope<'_>, section: &mut Section) {
+    fn addresses(&self, scope: &Scope<'_>, section: &mut TomlSection) {
         let rules = scope.all_of(&["allow", "deny"]);
         let mut allowed = Vec::new();
         let mut denied = Vec::new();
@@ -39,27 +55,24 @@ impl Translation<'_> {
                             "`deny` counts before `allow` here: an address that an earlier `allow` names is refused if this one has it too",
                         );
                     }
-                    denied.push(Item::text(network));
+                    denied.push(TomlItem::text(network));
                 }
-                (_, network) => allowed.push(Item::text(network)),
+                (_, network) => allowed.push(TomlItem::text(network)),
             }
         }
         if closed && allowed.is_empty() {
-            for action in ["files", "proxy", "app", "redirect", "respond"] {
-                section.remove(action);
-            }
-            section.set("respond", Item::Number(403));
+            refuse(section);
             return;
         }
         if closed {
-            section.set("allow", Item::List(allowed));
+            section.set("allow", TomlItem::List(allowed));
         }
         if !denied.is_empty() {
-            section.set("deny", Item::List(denied));
+            section.set("deny", TomlItem::List(denied));
         }
     }
 
-    fn password(&self, scope: &Scope<'_>, section: &mut Section) {
+    fn password(&self, scope: &Scope<'_>, section: &mut TomlSection) {
         let Some(realm) = scope.one("auth_basic") else { return };
         let file = scope.one("auth_basic_user_file");
         self.ledger.translated(realm.entry);
@@ -67,22 +80,23 @@ impl Translation<'_> {
             return;
         }
         let Some(file) = file else {
-            self.ledger.impossible(realm.entry, "`auth_basic_user_file` is missing");
+            self.ledger.impossible(realm.entry, "`auth_basic_user_file` is missing: the route is closed");
+            refuse(section);
             return;
         };
-        let mut auth = vec![("basic".to_owned(), Item::text(self.file(file.first())))];
+        let mut auth = vec![("basic".to_owned(), TomlItem::text(self.file(file.first())))];
         match realm.first().contains('$') {
             true => self.ledger.differs(realm.entry, "the realm is a text without variables"),
-            false => auth.push(("realm".to_owned(), Item::text(realm.first()))),
+            false => auth.push(("realm".to_owned(), TomlItem::text(realm.first()))),
         }
         self.ledger.differs(
             file.entry,
             "passwords must be hashed with bcrypt or Argon2: make those of `htpasswd -m` and `crypt` again with `htpasswd -B`",
         );
-        section.set("auth", Item::Table(auth));
+        section.set("auth", TomlItem::Table(auth));
     }
 
-    fn rates(&self, scope: &Scope<'_>, section: &mut Section) {
+    fn rates(&self, scope: &Scope<'_>, section: &mut TomlSection) {
         let status = scope.one("limit_req_status");
         let dry = scope.one("limit_req_dry_run");
         let mut limits = Vec::new();
@@ -97,14 +111,19 @@ impl Translation<'_> {
         match limits.len() {
             0 => {}
             1 => section.set("limit", limits.remove(0)),
-            _ => section.set("limit", Item::List(limits)),
+            _ => section.set("limit", TomlItem::List(limits)),
         }
     }
 
-    fn rate(&self, one: &Directive, status: Option<&Directive>, dry: Option<&Directive>) -> Option<Item> {
+    fn rate(
+        &self,
+        one: &NginxDirective,
+        status: Option<&NginxDirective>,
+        dry: Option<&NginxDirective>,
+    ) -> Option<TomlItem> {
         let value = |name: &str| one.args.iter().find_map(|arg| arg.strip_prefix(name));
         let zone = value("zone=")?;
-        let is_zone = |found: &&Directive| {
+        let is_zone = |found: &&NginxDirective| {
             found
                 .args
                 .iter()
@@ -138,27 +157,27 @@ impl Translation<'_> {
             (false, delay) => burst.saturating_sub(delay.and_then(|delay| delay.parse().ok()).unwrap_or(0)),
         };
         let mut limit = vec![
-            ("rate".to_owned(), Item::Text(format!("{number}/{unit}"))),
-            ("burst".to_owned(), Item::Number((burst - delay).min(1_000_000))),
+            ("rate".to_owned(), TomlItem::Text(format!("{number}/{unit}"))),
+            ("burst".to_owned(), TomlItem::Number((burst - delay).min(1_000_000))),
         ];
         if key != "client" {
-            limit.push(("key".to_owned(), Item::Text(key)));
+            limit.push(("key".to_owned(), TomlItem::Text(key)));
         }
         let wait = delay * per_ms / number.parse::<u64>().unwrap_or(1).max(1);
         if wait > 0 {
-            limit.push(("delay".to_owned(), Item::Text(duration(wait.min(60_000)))));
+            limit.push(("delay".to_owned(), TomlItem::Text(duration(wait.min(60_000)))));
         }
         let status = status.and_then(|status| status.first().parse().ok()).unwrap_or(503);
-        limit.push(("status".to_owned(), Item::Number(status)));
+        limit.push(("status".to_owned(), TomlItem::Number(status)));
         if dry.is_some_and(|dry| dry.first() == "on") {
-            limit.push(("dry_run".to_owned(), Item::Flag(true)));
+            limit.push(("dry_run".to_owned(), TomlItem::Flag(true)));
         }
         self.ledger.translated(one.entry);
-        Some(Item::Table(limit))
+        Some(TomlItem::Table(limit))
     }
 
     /// Writes limits and timeouts that sites and routes may have.
-    pub(crate) fn sizes(&self, scope: &Scope<'_>, section: &mut Section) {
+    pub(crate) fn sizes(&self, scope: &Scope<'_>, section: &mut TomlSection) {
         let body = match scope.one("client_max_body_size") {
             Some(one) => {
                 self.ledger.translated(one.entry);
@@ -174,14 +193,14 @@ impl Translation<'_> {
             // The default of nginx.
             None => "1MiB".to_owned(),
         };
-        section.set_in("limits", "body", Item::Text(body));
+        section.set_in("limits", "body", TomlItem::Text(body));
         let hour = 3_600_000;
         self.time(scope, "client_body_timeout", section, ("timeouts", "body"), (10, hour));
         self.time(scope, "send_timeout", section, ("timeouts", "write"), (10, hour));
     }
 
     /// Timeouts and limits that the whole server has.
-    pub(crate) fn connection_settings(&self, scope: &Scope<'_>, top: &mut Section) {
+    pub(crate) fn connection_settings(&self, scope: &Scope<'_>, top: &mut TomlSection) {
         self.time(scope, "client_header_timeout", top, ("timeouts", "head"), (10, 3_600_000));
         if let Some(one) = scope.one("keepalive_timeout") {
             let ms = milliseconds(one.first()).unwrap_or(75_000);
@@ -192,25 +211,33 @@ impl Translation<'_> {
                     .differs(one.entry, "connections are kept, for 10 ms: they cannot be closed at once"),
                 _ => self.ledger.translated(one.entry),
             }
-            top.set_in("timeouts", "idle", Item::Text(text));
+            top.set_in("timeouts", "idle", TomlItem::Text(text));
         }
         if let Some(one) = scope.one("keepalive_requests") {
             top.set_in(
                 "limits",
                 "requests_per_connection",
-                Item::Number(one.first().parse().unwrap_or(1000).max(1)),
+                TomlItem::Number(one.first().parse().unwrap_or(1000).max(1)),
             );
             self.ledger.translated(one.entry);
         }
         if let Some(one) = scope.one("large_client_header_buffers") {
             let size = Self::bytes(one.arg(1)).max(1024);
             let total = one.first().parse::<u64>().unwrap_or(4).saturating_mul(size);
-            let kib = |bytes: u64| Item::Text(format!("{}KiB", (bytes / 1024).clamp(1, 1024)));
+            let kib = |bytes: u64| TomlItem::Text(format!("{}KiB", (bytes / 1024).clamp(1, 1024)));
             top.set_in("limits", "head", kib(total));
             top.set_in("limits", "request_line", kib(size));
             self.ledger.translated(one.entry);
         }
     }
+}
+
+/// Has a route answer 403 in place of what it did.
+fn refuse(section: &mut TomlSection) {
+    for action in ["files", "proxy", "app", "redirect", "respond", "cache"] {
+        section.remove(action);
+    }
+    section.set("respond", TomlItem::Number(403));
 }
 
 /// What a zone counts by, as a `key` of `limit`.
@@ -223,7 +250,7 @@ fn rate_key(key: &str) -> Option<String> {
         _ => {
             let one = |prefix: &str| key.strip_prefix(prefix).filter(|name| !name.contains('$'));
             match (one("$http_"), one("$cookie_"), one("$arg_")) {
-                (Some(name), ..) => format!("header:{}", name.replace('_', "-")),
+                (Some(name), ..) => format!("header:{}", field_name(name)),
                 (_, Some(name), _) => format!("cookie:{name}"),
                 (.., Some(name)) => format!("query:{name}"),
                 _ => return None,

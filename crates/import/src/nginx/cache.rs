@@ -1,23 +1,23 @@
 //! `proxy_cache` and what belongs to it.
 
-use super::scope::{Scope, bytes, duration, milliseconds, size};
-use super::tree::Directive;
+use super::scope::{Scope, bytes, duration, field_name, milliseconds, size};
+use super::tree::NginxDirective;
 use super::work::Translation;
-use crate::draft::{Item, Section};
+use crate::draft::{TomlItem, TomlSection};
 
 const YEAR_MS: u64 = 365 * 86_400_000;
 
 impl Translation<'_> {
     /// Writes the `cache` of a location.
-    pub(crate) fn cache(&self, scope: &Scope<'_>, section: &mut Section) {
+    pub(crate) fn cache(&self, scope: &Scope<'_>, section: &mut TomlSection) {
         let Some(one) = scope.one("proxy_cache") else { return };
         self.ledger.translated(one.entry);
         if one.first() == "off" {
             return;
         }
         self.store(one);
-        let mut cache = Section::default();
-        let mut rules: Vec<Item> = Vec::new();
+        let mut cache = TomlSection::default();
+        let mut rules: Vec<TomlItem> = Vec::new();
         self.bypasses(scope, &mut rules);
         let mut common = Vec::new();
         self.key(scope, &mut common);
@@ -25,20 +25,20 @@ impl Translation<'_> {
         if let Some(uses) = scope.one("proxy_cache_min_uses") {
             common.push((
                 "min_uses".to_owned(),
-                Item::Number(uses.first().parse().unwrap_or(1).clamp(1, 1000)),
+                TomlItem::Number(uses.first().parse().unwrap_or(1).clamp(1, 1000)),
             ));
             self.ledger.translated(uses.entry);
         }
         if let Some(update) = scope.one("proxy_cache_background_update") {
             if update.first() == "on" {
-                common.push(("stale_while_revalidate".to_owned(), Item::text("1h")));
-                cache.comment("TODO: how long stale responses are used while new ones are fetched: stale_while_revalidate.");
+                common.push(("stale_while_revalidate".to_owned(), TomlItem::text("1h")));
+                cache.comment("CHECK: how long stale responses are used while new ones are fetched: stale_while_revalidate.");
             }
             self.ledger
                 .differs(update.entry, "for at most an hour (`stale_while_revalidate`); nginx sets no end");
         }
         if !common.is_empty() {
-            rules.push(Item::Table(common));
+            rules.push(TomlItem::Table(common));
         }
         for valid in scope.all("proxy_cache_valid") {
             rules.extend(self.valid(valid));
@@ -58,21 +58,21 @@ impl Translation<'_> {
             self.ledger.differs(methods.entry, "responses to GET and HEAD are stored, to no other method");
         }
         if !rules.is_empty() {
-            cache.set("rule", Item::List(rules));
+            cache.set("rule", TomlItem::List(rules));
         }
         cache.comments.into_iter().for_each(|comment| section.comment(comment));
         section.set(
             "cache",
             match cache.entries.is_empty() {
-                true => Item::Flag(true),
-                false => Item::Table(cache.entries),
+                true => TomlItem::Flag(true),
+                false => TomlItem::Table(cache.entries),
             },
         );
     }
 
     /// The store: `[cache]`, from the `proxy_cache_path` of the zone.
-    fn store(&self, zone: &Directive) {
-        let is_zone = |path: &&Directive| {
+    fn store(&self, zone: &NginxDirective) {
+        let is_zone = |path: &&NginxDirective| {
             path.args.iter().any(|arg| {
                 arg.strip_prefix("keys_zone=")
                     .is_some_and(|rest| rest.split(':').next() == Some(zone.first()))
@@ -80,7 +80,9 @@ impl Translation<'_> {
         };
         let Some(path) = self.http.all("proxy_cache_path").into_iter().find(is_zone) else { return };
         let value = |name: &str| path.args.iter().find_map(|arg| arg.strip_prefix(name));
-        let disk_size = value("max_size=").and_then(bytes).map_or(1 << 30, |bytes| bytes.max(1 << 20));
+        let disk_size = value("max_size=")
+            .filter(|text| bytes(text).is_some_and(|bytes| bytes >= 1 << 20))
+            .and_then(size);
         self.table("cache", |section| {
             let found = section.get("disk").is_some();
             let reason = match found {
@@ -89,14 +91,14 @@ impl Translation<'_> {
             };
             self.ledger.differs(path.entry, reason);
             if !found {
-                section.set_in("disk", "path", Item::text(self.file(path.first())));
-                let text = size(&disk_size.to_string()).unwrap_or_else(|| "1GiB".to_owned());
-                section.set_in("disk", "size", Item::text(text));
+                section.set_in("disk", "path", TomlItem::text(self.file(path.first())));
+                let text = disk_size.unwrap_or_else(|| "1GiB".to_owned());
+                section.set_in("disk", "size", TomlItem::text(text));
             }
         });
     }
 
-    fn valid(&self, one: &Directive) -> Option<Item> {
+    fn valid(&self, one: &NginxDirective) -> Option<TomlItem> {
         let (codes, time) = match one.args.split_last() {
             Some((time, codes)) => (codes, time),
             None => return None,
@@ -106,30 +108,30 @@ impl Translation<'_> {
             return None;
         };
         let status = |code: &String| match code.as_str() {
-            "any" => vec!["2xx", "3xx", "4xx", "5xx"].into_iter().map(Item::text).collect(),
-            code => code.parse::<u64>().map(|code| vec![Item::Number(code)]).unwrap_or_default(),
+            "any" => vec!["2xx", "3xx", "4xx", "5xx"].into_iter().map(TomlItem::text).collect(),
+            code => code.parse::<u64>().map(|code| vec![TomlItem::Number(code)]).unwrap_or_default(),
         };
-        let statuses: Vec<Item> = match codes {
-            [] => [200, 301, 302].into_iter().map(Item::Number).collect(),
+        let statuses: Vec<TomlItem> = match codes {
+            [] => [200, 301, 302].into_iter().map(TomlItem::Number).collect(),
             codes => codes.iter().flat_map(status).collect(),
         };
         self.ledger.translated(one.entry);
-        Some(Item::Table(vec![
-            ("status".to_owned(), Item::List(statuses)),
-            ("default_ttl".to_owned(), Item::text(duration(ms.min(YEAR_MS)))),
+        Some(TomlItem::Table(vec![
+            ("status".to_owned(), TomlItem::List(statuses)),
+            ("default_ttl".to_owned(), TomlItem::text(duration(ms.min(YEAR_MS)))),
         ]))
     }
 
     /// `proxy_cache_bypass` and `proxy_no_cache`: conditions of requests that pass the cache.
-    fn bypasses(&self, scope: &Scope<'_>, rules: &mut Vec<Item>) {
+    fn bypasses(&self, scope: &Scope<'_>, rules: &mut Vec<TomlItem>) {
         for one in [scope.all("proxy_cache_bypass"), scope.all("proxy_no_cache")].concat() {
             for variable in &one.args {
                 let condition = match variable.trim_start_matches('$') {
                     name if name.starts_with("cookie_") => {
-                        Some(("cookie", Item::text(&name["cookie_".len()..])))
+                        Some(("cookie", TomlItem::text(&name["cookie_".len()..])))
                     }
                     name if name.starts_with("http_") => {
-                        Some(("header", present(&name["http_".len()..].replace('_', "-"))))
+                        Some(("header", present(&field_name(&name["http_".len()..]))))
                     }
                     name if name.starts_with("arg_") => Some(("query", present(&name["arg_".len()..]))),
                     _ => None,
@@ -141,8 +143,10 @@ impl Translation<'_> {
                     );
                     continue;
                 };
-                let rule =
-                    Item::Table(vec![(key.to_owned(), condition), ("bypass".to_owned(), Item::Flag(true))]);
+                let rule = TomlItem::Table(vec![
+                    (key.to_owned(), condition),
+                    ("bypass".to_owned(), TomlItem::Flag(true)),
+                ]);
                 if !rules.contains(&rule) {
                     rules.push(rule);
                 }
@@ -154,7 +158,7 @@ impl Translation<'_> {
         }
     }
 
-    fn key(&self, scope: &Scope<'_>, common: &mut Vec<(String, Item)>) {
+    fn key(&self, scope: &Scope<'_>, common: &mut Vec<(String, TomlItem)>) {
         let Some(one) = scope.one("proxy_cache_key") else { return };
         let key = one.first().replace(['{', '}'], "");
         let whole = ["$request_uri", "$uri$is_args$args"];
@@ -165,7 +169,10 @@ impl Translation<'_> {
         match rest {
             rest if whole.contains(&rest) => self.ledger.translated(one.entry),
             "$uri" => {
-                common.push(("key".to_owned(), Item::Table(vec![("query".to_owned(), Item::Flag(false))])));
+                common.push((
+                    "key".to_owned(),
+                    TomlItem::Table(vec![("query".to_owned(), TomlItem::Flag(false))]),
+                ));
                 self.ledger.translated(one.entry);
             }
             _ => self.ledger.differs(
@@ -175,25 +182,25 @@ impl Translation<'_> {
         }
     }
 
-    fn ignored(&self, scope: &Scope<'_>, common: &mut Vec<(String, Item)>, cache: &mut Section) {
+    fn ignored(&self, scope: &Scope<'_>, common: &mut Vec<(String, TomlItem)>, cache: &mut TomlSection) {
         let Some(one) = scope.one("proxy_ignore_headers") else { return };
         let mut ignored = Vec::new();
         self.ledger.translated(one.entry);
         for name in &one.args {
             match name.to_ascii_lowercase().as_str() {
-                "cache-control" => ignored.push(Item::text("Cache-Control")),
-                "expires" => ignored.push(Item::text("Expires")),
-                "vary" => ignored.push(Item::text("Vary")),
-                "set-cookie" => cache.set("set_cookie", Item::Flag(true)),
+                "cache-control" => ignored.push(TomlItem::text("Cache-Control")),
+                "expires" => ignored.push(TomlItem::text("Expires")),
+                "vary" => ignored.push(TomlItem::text("Vary")),
+                "set-cookie" => cache.set("set_cookie", TomlItem::Flag(true)),
                 _ => self.ledger.differs(one.entry, format!("`{name}` has no effect here in any case")),
             }
         }
         if !ignored.is_empty() {
-            common.push(("ignore".to_owned(), Item::List(ignored)));
+            common.push(("ignore".to_owned(), TomlItem::List(ignored)));
         }
     }
 }
 
-fn present(name: &str) -> Item {
-    Item::Table(vec![(name.to_owned(), Item::Flag(true))])
+fn present(name: &str) -> TomlItem {
+    TomlItem::Table(vec![(name.to_owned(), TomlItem::Flag(true))])
 }

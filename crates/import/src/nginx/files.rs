@@ -1,16 +1,16 @@
 //! Files: `root`, `alias`, `index`, `try_files`, `autoindex`.
 
 use super::scope::{Scope, constants};
-use super::tree::Directive;
+use super::tree::NginxDirective;
 use super::work::{Matcher, Translation, unavailable};
-use crate::draft::{Item, Section};
+use crate::draft::{TomlItem, TomlSection};
 
 /// What the last word of `try_files` asks for.
 pub(crate) enum Last<'d> {
     /// Nothing but the files.
     Files,
     /// A named location, whose action answers what no file does.
-    Named(&'d Directive),
+    Named(&'d NginxDirective),
 }
 
 impl<'d> Translation<'d> {
@@ -19,27 +19,35 @@ impl<'d> Translation<'d> {
         &self,
         scope: &Scope<'d>,
         matcher: &Matcher,
-        section: &mut Section,
-        named: &dyn Fn(&str) -> Option<&'d Directive>,
+        section: &mut TomlSection,
+        named: &dyn Fn(&str) -> Option<&'d NginxDirective>,
     ) -> Last<'d> {
-        let mut files = Section::default();
+        let mut files = TomlSection::default();
         match scope.own_one("alias") {
             Some(alias) => self.alias(alias, scope, matcher, &mut files),
             None => self.root(scope, &mut files),
         }
         if files.get("root").is_none() {
-            unavailable(
-                section,
-                "TODO: the folder of these files depends on the request: write one route for each.",
-            );
+            unavailable(section);
             return Last::Files;
         }
+        self.index(scope, &mut files);
+        self.file_settings(scope, &mut files);
+        let last = match scope.own_one("try_files") {
+            Some(one) => self.try_files(one, &mut files, named),
+            None => Last::Files,
+        };
+        section.set("files", TomlItem::Table(files.entries));
+        last
+    }
+
+    fn index(&self, scope: &Scope<'_>, files: &mut TomlSection) {
         let index = scope.all("index");
-        let names: Vec<Item> = index
+        let names: Vec<TomlItem> = index
             .iter()
             .flat_map(|one| &one.args)
             .map(|name| name.trim_start_matches('/'))
-            .map(Item::text)
+            .map(TomlItem::text)
             .collect();
         for one in &index {
             match one.args.iter().any(|name| name.contains('$') || name.ends_with(".php")) {
@@ -49,13 +57,16 @@ impl<'d> Translation<'d> {
                 false => self.ledger.translated(one.entry),
             }
         }
-        let names: Vec<Item> = names.into_iter().filter(|item| !matches!(item, Item::Text(name) if name.contains(['$', '/']) || name.ends_with(".php"))).collect();
-        if !names.is_empty() && names != [Item::text("index.html")] {
-            files.set("index", Item::List(names));
+        let names: Vec<TomlItem> = names.into_iter().filter(|item| !matches!(item, TomlItem::Text(name) if name.contains(['$', '/']) || name.ends_with(".php"))).collect();
+        if !names.is_empty() && names != [TomlItem::text("index.html")] {
+            files.set("index", TomlItem::List(names));
         }
+    }
+
+    fn file_settings(&self, scope: &Scope<'_>, files: &mut TomlSection) {
         if let Some(one) = scope.one("autoindex") {
             if one.first() == "on" {
-                files.set("listing", Item::Flag(true));
+                files.set("listing", TomlItem::Flag(true));
             }
             self.ledger.translated(one.entry);
         }
@@ -70,12 +81,12 @@ impl<'d> Translation<'d> {
             files.set_text("symlinks", "on");
         }
         if let Some(one) = scope.one("max_ranges") {
-            files.set("ranges", Item::Number(one.first().parse::<u64>().unwrap_or(16).min(1000)));
+            files.set("ranges", TomlItem::Number(one.first().parse::<u64>().unwrap_or(16).min(1000)));
             self.ledger.translated(one.entry);
         }
         match scope.one("charset") {
             Some(one) if one.first() == "off" => {
-                files.set("charset", Item::Flag(false));
+                files.set("charset", TomlItem::Flag(false));
                 self.ledger.translated(one.entry);
             }
             Some(one) => {
@@ -84,17 +95,11 @@ impl<'d> Translation<'d> {
                 }
                 self.ledger.translated(one.entry);
             }
-            None => files.set("charset", Item::Flag(false)),
+            None => {}
         }
-        let last = match scope.own_one("try_files") {
-            Some(one) => self.try_files(one, &mut files, section, named),
-            None => Last::Files,
-        };
-        section.set("files", Item::Table(files.entries));
-        last
     }
 
-    fn folder_of(&self, one: &Directive, scope: &Scope<'_>, files: &mut Section) {
+    fn folder_of(&self, one: &NginxDirective, scope: &Scope<'_>, files: &mut TomlSection) {
         let folder = constants(one.first(), scope, 0);
         match folder.contains('$') {
             true => self.ledger.impossible(
@@ -108,7 +113,7 @@ impl<'d> Translation<'d> {
         }
     }
 
-    fn root(&self, scope: &Scope<'_>, files: &mut Section) {
+    fn root(&self, scope: &Scope<'_>, files: &mut TomlSection) {
         match scope.one("root") {
             Some(root) => self.folder_of(root, scope, files),
             // The default of nginx.
@@ -116,7 +121,7 @@ impl<'d> Translation<'d> {
         }
     }
 
-    fn alias(&self, alias: &Directive, scope: &Scope<'_>, matcher: &Matcher, files: &mut Section) {
+    fn alias(&self, alias: &NginxDirective, scope: &Scope<'_>, matcher: &Matcher, files: &mut TomlSection) {
         let folder = constants(alias.first(), scope, 0);
         match matcher {
             Matcher::Prefix(path, _) if !folder.contains('$') => {
@@ -133,7 +138,7 @@ impl<'d> Translation<'d> {
                 let path = self.file(&folder);
                 let (root, name) = path.rsplit_once('/').unwrap_or(("", path.as_str()));
                 files.set_text("root", if root.is_empty() { "/" } else { root });
-                files.set("try", Item::List(vec![Item::Text(format!("/{name}"))]));
+                files.set("try", TomlItem::List(vec![TomlItem::Text(format!("/{name}"))]));
                 self.ledger.translated(alias.entry);
             }
             _ => self.ledger.impossible(
@@ -145,10 +150,9 @@ impl<'d> Translation<'d> {
 
     fn try_files(
         &self,
-        one: &Directive,
-        files: &mut Section,
-        section: &mut Section,
-        named: &dyn Fn(&str) -> Option<&'d Directive>,
+        one: &NginxDirective,
+        files: &mut TomlSection,
+        named: &dyn Fn(&str) -> Option<&'d NginxDirective>,
     ) -> Last<'d> {
         let Some((last, tries)) = one.args.split_last() else { return Last::Files };
         let mut paths: Vec<String> = Vec::new();
@@ -172,7 +176,7 @@ impl<'d> Translation<'d> {
         if paths.is_empty() {
             self.ledger.differs(one.entry, "the path itself is tried too");
         } else if paths != ["$path"] {
-            files.set("try", Item::List(paths.into_iter().map(Item::Text).collect()));
+            files.set("try", TomlItem::List(paths.into_iter().map(TomlItem::Text).collect()));
         }
         match last.as_str() {
             "=404" => Last::Files,
@@ -194,9 +198,6 @@ impl<'d> Translation<'d> {
                         one.entry,
                         format!("`{path}` is answered by another location: give this route its `proxy` or `app` beside `files`"),
                     );
-                    section.comment(format!(
-                        "TODO: what no file answers belongs to {path}: add `app = \"NAME\"` or `proxy` here."
-                    ));
                 } else if path == "/" {
                     files.set_text("fallback", "/index.html");
                 } else {

@@ -1,9 +1,9 @@
 //! Header fields of responses, and compression.
 
-use super::scope::{Part, Scope, Use, milliseconds, parts};
-use super::tree::Directive;
+use super::scope::{Scope, TemplateUse, TextPart, milliseconds, parts};
+use super::tree::NginxDirective;
 use super::work::Translation;
-use crate::draft::{Item, Section};
+use crate::draft::{TomlItem, TomlSection};
 
 /// Seconds of `expires max`.
 const EXPIRES_MAX: u64 = 315_360_000;
@@ -14,7 +14,7 @@ enum Expires {
     Off,
     Value(String),
     /// By the media type, through a `map` of `$sent_http_content_type`.
-    Types(Vec<(String, Item)>),
+    Types(Vec<(String, TomlItem)>),
     Unknown(&'static str),
 }
 
@@ -34,18 +34,18 @@ fn expires_word(word: &str) -> Expires {
 
 impl Translation<'_> {
     /// Writes `response_headers`, and `cache_control` where files are served.
-    pub(crate) fn headers(&self, scope: &Scope<'_>, section: &mut Section) {
+    pub(crate) fn headers(&self, scope: &Scope<'_>, section: &mut TomlSection) {
         let serves_files = section.get("files").is_some() && section.get("proxy").is_none();
         let expires = self.expires(scope);
         let mut controls: Vec<String> = Vec::new();
-        let mut set: Vec<(String, Item)> = Vec::new();
-        let mut add: Vec<(String, Item)> = Vec::new();
+        let mut set: Vec<(String, TomlItem)> = Vec::new();
+        let mut add: Vec<(String, TomlItem)> = Vec::new();
         let replaces = matches!(expires, Expires::Value(_));
         match expires {
             Expires::Value(value) => controls.push(value),
-            Expires::Types(types) if serves_files => files_control(section, Item::Table(types)),
+            Expires::Types(types) if serves_files => files_control(section, TomlItem::Table(types)),
             Expires::Types(_) => section.comment(
-                "TODO: `expires` by media type counts for files alone: let the application send Cache-Control.",
+                "CHECK: `expires` by media type counts for files alone: let the application send Cache-Control.",
             ),
             Expires::Off | Expires::Unknown(_) => {}
         }
@@ -59,12 +59,12 @@ impl Translation<'_> {
                 self.ledger.differs(one.entry, "`Cache-Status` is sent instead, by itself");
                 continue;
             }
-            let Some(value) = self.template(one, one.arg(1), scope, Use::Header) else { continue };
+            let Some(value) = self.template(one, one.arg(1), scope, TemplateUse::Header) else { continue };
             self.always(one);
             match lower.as_str() {
                 "cache-control" => controls.push(value),
                 "content-type" if section.get("respond").is_some() => {
-                    section.set_in("respond", "type", Item::Text(value));
+                    section.set_in("respond", "type", TomlItem::Text(value));
                 }
                 _ => match add.iter_mut().find(|(known, _)| known.eq_ignore_ascii_case(name)) {
                     Some(_) if lower == "set-cookie" => {
@@ -73,8 +73,8 @@ impl Translation<'_> {
                             "a field can be added once: let the application send this cookie",
                         );
                     }
-                    Some((_, Item::Text(before))) => *before = format!("{before}, {value}"),
-                    _ => add.push((name.to_owned(), Item::Text(value))),
+                    Some((_, TomlItem::Text(before))) => *before = format!("{before}, {value}"),
+                    _ => add.push((name.to_owned(), TomlItem::Text(value))),
                 },
             }
         }
@@ -83,20 +83,20 @@ impl Translation<'_> {
         }
         match (controls.is_empty(), serves_files && section.get("files").is_some()) {
             (true, _) => {}
-            (false, true) => files_control(section, Item::text(controls.join(", "))),
+            (false, true) => files_control(section, TomlItem::text(controls.join(", "))),
             (false, false) => {
-                let field = ("Cache-Control".to_owned(), Item::text(controls.join(", ")));
+                let field = ("Cache-Control".to_owned(), TomlItem::text(controls.join(", ")));
                 if replaces { set.push(field) } else { add.push(field) }
             }
         }
         for (key, fields) in [("set", set), ("add", add)] {
             if !fields.is_empty() {
-                section.set_in("response_headers", key, Item::Table(fields));
+                section.set_in("response_headers", key, TomlItem::Table(fields));
             }
         }
     }
 
-    fn always(&self, one: &Directive) {
+    fn always(&self, one: &NginxDirective) {
         match one.arg(2) {
             "always" => self.ledger.translated(one.entry),
             _ => {
@@ -106,7 +106,13 @@ impl Translation<'_> {
     }
 
     /// `more_set_headers` and `more_clear_headers`.
-    fn more(&self, one: &Directive, scope: &Scope<'_>, section: &mut Section, set: &mut Vec<(String, Item)>) {
+    fn more(
+        &self,
+        one: &NginxDirective,
+        scope: &Scope<'_>,
+        section: &mut TomlSection,
+        set: &mut Vec<(String, TomlItem)>,
+    ) {
         for arg in &one.args {
             match arg.split_once(':') {
                 _ if arg.starts_with('-') => {
@@ -116,14 +122,14 @@ impl Translation<'_> {
                     );
                 }
                 Some((name, value)) if one.name == "more_set_headers" => {
-                    if let Some(value) = self.template(one, value.trim(), scope, Use::Header) {
-                        set.push((name.trim().to_owned(), Item::Text(value)));
+                    if let Some(value) = self.template(one, value.trim(), scope, TemplateUse::Header) {
+                        set.push((name.trim().to_owned(), TomlItem::Text(value)));
                         self.ledger.translated(one.entry);
                     }
                 }
                 _ => {
                     let name = arg.split(':').next().unwrap_or(arg).trim();
-                    section.set_in("response_headers", "remove", Item::List(vec![Item::text(name)]));
+                    section.set_in("response_headers", "remove", TomlItem::List(vec![TomlItem::text(name)]));
                     self.ledger.translated(one.entry);
                 }
             }
@@ -154,12 +160,12 @@ impl Translation<'_> {
 
     /// A `map $sent_http_content_type $variable { ... }`, as rules by media type.
     fn expires_map(&self, variable: &str) -> Expires {
-        let is_it = |map: &&&Directive| map.arg(1).strip_prefix('$') == Some(variable);
+        let is_it = |map: &&&NginxDirective| map.arg(1).strip_prefix('$') == Some(variable);
         let maps = self.http.all("map");
         let Some(map) = maps.iter().find(is_it) else {
             return Expires::Unknown("the variable has no `map`");
         };
-        if !matches!(parts(map.first()).as_slice(), [Part::Variable(name)] if name == "sent_http_content_type")
+        if !matches!(parts(map.first()).as_slice(), [TextPart::Variable(name)] if name == "sent_http_content_type")
         {
             return Expires::Unknown("only a `map` of `$sent_http_content_type` can be translated");
         }
@@ -180,12 +186,12 @@ impl Translation<'_> {
                 name => {
                     let (types, exact) = media_types(name);
                     is_exact &= exact && !types.is_empty();
-                    rules.extend(types.into_iter().map(|name| (name, Item::text(value.clone()))));
+                    rules.extend(types.into_iter().map(|name| (name, TomlItem::text(value.clone()))));
                 }
             }
         }
         if let Some(value) = rest {
-            rules.push(("*".to_owned(), Item::Text(value)));
+            rules.push(("*".to_owned(), TomlItem::Text(value)));
         }
         let mut seen: Vec<String> = Vec::new();
         rules.retain(|(name, _)| {
@@ -205,16 +211,16 @@ impl Translation<'_> {
     }
 
     /// Writes `compress`, and `precompressed` where files are served.
-    pub(crate) fn compression(&self, scope: &Scope<'_>, section: &mut Section) {
+    pub(crate) fn compression(&self, scope: &Scope<'_>, section: &mut TomlSection) {
         let mut codings = Vec::new();
-        let mut compress = Section::default();
+        let mut compress = TomlSection::default();
         for (coding, on) in [("br", "brotli"), ("zstd", "zstd"), ("gzip", "gzip")] {
             let Some(one) = scope.one(on) else { continue };
             self.ledger.translated(one.entry);
             if one.first() != "on" {
                 continue;
             }
-            codings.push(Item::text(coding));
+            codings.push(TomlItem::text(coding));
             self.compression_of(on, scope, &mut compress);
         }
         self.precompressed(scope, section);
@@ -222,16 +228,16 @@ impl Translation<'_> {
             return;
         }
         if compress.get("types").is_none() {
-            compress.set("types", Item::List(vec![Item::text("text/html")]));
+            compress.set("types", TomlItem::List(vec![TomlItem::text("text/html")]));
         }
         if compress.get("min").is_none() {
             compress.set_text("min", "20B");
         }
-        compress.entries.insert(0, ("codings".to_owned(), Item::List(codings)));
-        section.set("compress", Item::Table(compress.entries));
+        compress.entries.insert(0, ("codings".to_owned(), TomlItem::List(codings)));
+        section.set("compress", TomlItem::Table(compress.entries));
     }
 
-    fn compression_of(&self, on: &str, scope: &Scope<'_>, compress: &mut Section) {
+    fn compression_of(&self, on: &str, scope: &Scope<'_>, compress: &mut TomlSection) {
         if let Some(one) = scope.one(&format!("{on}_min_length"))
             && let Some(size) = self.size(one)
         {
@@ -250,20 +256,20 @@ impl Translation<'_> {
             self.ledger.differs(one.entry, "there are three levels: \"fast\", \"balanced\" and \"small\"");
         }
         if let Some(one) = scope.one(&format!("{on}_types")) {
-            let mut types = vec![Item::text("text/html")];
+            let mut types = vec![TomlItem::text("text/html")];
             for name in &one.args {
-                let item = Item::text(if name == "*" { "*/*" } else { name });
+                let item = TomlItem::text(if name == "*" { "*/*" } else { name });
                 if !types.contains(&item) {
                     types.push(item);
                 }
             }
-            if types.contains(&Item::text("*/*")) {
+            if types.contains(&TomlItem::text("*/*")) {
                 self.ledger.differs(one.entry, "what is usually compressed: `types` cannot name every type");
-                types = ["text/*", "application/*", "image/svg+xml", "font/*"].map(Item::text).into();
+                types = ["text/*", "application/*", "image/svg+xml", "font/*"].map(TomlItem::text).into();
             } else {
                 self.ledger.translated(one.entry);
             }
-            compress.set("types", Item::List(types));
+            compress.set("types", TomlItem::List(types));
         }
         if let Some(one) = scope.one(&format!("{on}_proxied")) {
             match one.first() {
@@ -275,11 +281,12 @@ impl Translation<'_> {
         }
     }
 
-    fn precompressed(&self, scope: &Scope<'_>, section: &mut Section) {
-        let found: Vec<&Directive> = [("br", "brotli_static"), ("zst", "zstd_static"), ("gz", "gzip_static")]
-            .iter()
-            .filter_map(|(_, name)| scope.one(name))
-            .collect();
+    fn precompressed(&self, scope: &Scope<'_>, section: &mut TomlSection) {
+        let found: Vec<&NginxDirective> =
+            [("br", "brotli_static"), ("zst", "zstd_static"), ("gz", "gzip_static")]
+                .iter()
+                .filter_map(|(_, name)| scope.one(name))
+                .collect();
         let mut endings = Vec::new();
         for one in found {
             self.ledger.translated(one.entry);
@@ -294,18 +301,18 @@ impl Translation<'_> {
                 "off" => {}
                 "always" => {
                     self.ledger.differs(one.entry, "only clients that accept them get compressed files");
-                    endings.push(Item::text(ending));
+                    endings.push(TomlItem::text(ending));
                 }
-                _ => endings.push(Item::text(ending)),
+                _ => endings.push(TomlItem::text(ending)),
             }
         }
         if !endings.is_empty() && section.get("files").is_some() {
-            section.set_in("files", "precompressed", Item::List(endings));
+            section.set_in("files", "precompressed", TomlItem::List(endings));
         }
     }
 }
 
-fn files_control(section: &mut Section, value: Item) {
+fn files_control(section: &mut TomlSection, value: TomlItem) {
     section.set_in("files", "cache_control", value);
 }
 

@@ -1,7 +1,7 @@
 //! Directives of nginx that need no translation, and those that have none.
 
-use super::tree::Directive;
-use crate::findings::Ledger;
+use super::tree::NginxDirective;
+use crate::findings::ImportLedger;
 
 /// Names, and why nothing is written for them.
 const NEEDLESS: &[(&[&str], &str)] = &[
@@ -356,7 +356,7 @@ const NEEDLESS: &[(&[&str], &str)] = &[
         ],
         "\u{1}this cannot be set; keys must not have a passphrase",
     ),
-    (&["satisfy"], "\u{1}a request has to meet both, addresses and password, as with `satisfy all`"),
+    (&["satisfy_any"], "\u{1}a request has to meet both, addresses and password, as with `satisfy all`"),
     (
         &["if_modified_since", "etag", "open_file_cache_errors", "open_file_cache_min_uses", "max_errors"],
         "\u{1}preconditions are answered as RFC 9110 says, files have a strong `ETag`",
@@ -392,7 +392,7 @@ const NEEDLESS: &[(&[&str], &str)] = &[
 ];
 
 /// Reports the directives that are in the list: those that need no translation, and those that have none.
-pub(crate) fn mark(ledger: &Ledger, one: &Directive) -> bool {
+pub(crate) fn mark(ledger: &ImportLedger, one: &NginxDirective) -> bool {
     let Some((_, reason)) = NEEDLESS.iter().find(|(names, _)| names.contains(&one.name.as_str())) else {
         return false;
     };

@@ -4,7 +4,7 @@ use crate::findings::ImportError;
 
 /// A word, or a sign between words.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) enum Token {
+pub(crate) enum NginxToken {
     Word(String),
     Open,
     Close,
@@ -14,7 +14,7 @@ pub(crate) enum Token {
 /// A token and its line.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct TokenAt {
-    pub(crate) token: Token,
+    pub(crate) token: NginxToken,
     pub(crate) line: usize,
 }
 
@@ -36,8 +36,8 @@ pub(crate) fn tokens(file: &str, text: &str) -> Result<Vec<TokenAt>, ImportError
     let mut lexer = Lexer { file, text, at: 0, line: 1 };
     let mut found = Vec::new();
     while let Some(one) = lexer.next()? {
-        let opens_lua = one.token == Token::Open
-            && matches!(found.last(), Some(TokenAt { token: Token::Word(word), .. }) if word.ends_with("_by_lua_block"));
+        let opens_lua = one.token == NginxToken::Open
+            && matches!(found.last(), Some(TokenAt { token: NginxToken::Word(word), .. }) if word.ends_with("_by_lua_block"));
         found.push(one);
         if opens_lua {
             lexer.skip_block()?;
@@ -77,9 +77,9 @@ impl Lexer<'_> {
         }
         let line = self.line;
         let sign = match self.peek() {
-            Some('{') => Some(Token::Open),
-            Some('}') => Some(Token::Close),
-            Some(';') => Some(Token::End),
+            Some('{') => Some(NginxToken::Open),
+            Some('}') => Some(NginxToken::Close),
+            Some(';') => Some(NginxToken::End),
             _ => None,
         };
         let token = match sign {
@@ -87,7 +87,7 @@ impl Lexer<'_> {
                 self.take();
                 sign
             }
-            None => Token::Word(self.word()?),
+            None => NginxToken::Word(self.word()?),
         };
         Ok(Some(TokenAt { token, line }))
     }
@@ -174,10 +174,10 @@ mod tests {
 
     fn words(text: &str) -> String {
         let shown = |one: &TokenAt| match &one.token {
-            Token::Word(word) => format!("<{word}>"),
-            Token::Open => "{".to_owned(),
-            Token::Close => "}".to_owned(),
-            Token::End => ";".to_owned(),
+            NginxToken::Word(word) => format!("<{word}>"),
+            NginxToken::Open => "{".to_owned(),
+            NginxToken::Close => "}".to_owned(),
+            NginxToken::End => ";".to_owned(),
         };
         match tokens("f", text) {
             Ok(all) => all.iter().map(shown).collect(),

@@ -2,37 +2,37 @@
 
 use super::route::Place;
 use super::scope::Scope;
-use super::tree::Directive;
+use super::tree::NginxDirective;
 use super::work::{Matcher, Translation};
-use crate::draft::Section;
+use crate::draft::TomlSection;
 use crate::paths::{below, from_literal, from_regex};
 
 /// A location before its place is known.
 struct Found<'d> {
-    directive: &'d Directive,
+    directive: &'d NginxDirective,
     scope: Scope<'d>,
     matcher: Matcher,
     /// Patterns of its paths.
     paths: Vec<String>,
-    /// The prefix location that it stands in, if it has an expression.
+    /// The prefix location that it stands in.
     within: Option<String>,
 }
 
 impl<'d> Translation<'d> {
     /// The routes of a server.
-    pub(crate) fn locations(&self, server: &Scope<'d>) -> Vec<Section> {
+    pub(crate) fn locations(&self, server: &Scope<'d>) -> Vec<TomlSection> {
         let mut found = Vec::new();
         let mut named = Vec::new();
         self.collect(server, None, &mut found, &mut named);
         let places = self.ordered(found);
-        let find = |name: &str| named.iter().copied().find(|one: &&Directive| one.first() == name);
+        let find = |name: &str| named.iter().copied().find(|one: &&NginxDirective| one.first() == name);
         let server_place = Place { scope: server.clone(), matcher: Matcher::Server, paths: Vec::new() };
-        let mut routes = self.rewrites(&server_place);
+        let mut routes = self.finished(self.rewrites(&server_place), server);
         if let Some(one) = server.own_one("return") {
-            let mut section = Section::default();
+            let mut section = TomlSection::default();
             self.respond(one, server, &mut section);
             self.headers(server, &mut section);
-            routes.push(section);
+            routes.extend(self.finished(vec![section], server));
             for place in &places {
                 self.unreached(place.scope.own());
             }
@@ -44,7 +44,7 @@ impl<'d> Translation<'d> {
         }
         if !has_rest {
             // What no location has is served from the folder of the server.
-            let own: Vec<&Directive> = server.own().iter().collect();
+            let own: Vec<&NginxDirective> = server.own().iter().collect();
             let serves =
                 own.iter().any(|one| matches!(one.name.as_str(), "root" | "try_files")) || places.is_empty();
             if serves || server.one("root").is_some() {
@@ -65,15 +65,15 @@ impl<'d> Translation<'d> {
     fn routes_of_server(
         &self,
         server: &Scope<'d>,
-        find: &dyn Fn(&str) -> Option<&'d Directive>,
-    ) -> Vec<Section> {
+        find: &dyn Fn(&str) -> Option<&'d NginxDirective>,
+    ) -> Vec<TomlSection> {
         // Its own `rewrite` and `if` stand before all locations already.
         let place = Place { scope: server.clone(), matcher: Matcher::Server, paths: Vec::new() };
         let all = self.routes(&place, find);
         all.into_iter().next_back().into_iter().collect()
     }
 
-    fn unreached(&self, block: &[Directive]) {
+    fn unreached(&self, block: &[NginxDirective]) {
         for one in block {
             if !self.ledger.is_marked(one.entry) {
                 self.ledger.differs(one.entry, "nothing that was translated reaches it, so it is left out");
@@ -87,7 +87,7 @@ impl<'d> Translation<'d> {
         scope: &Scope<'d>,
         within: Option<&str>,
         found: &mut Vec<Found<'d>>,
-        named: &mut Vec<&'d Directive>,
+        named: &mut Vec<&'d NginxDirective>,
     ) {
         for one in scope.own().iter().filter(|one| one.name == "location") {
             let (operator, path) = match one.args.as_slice() {
@@ -118,13 +118,13 @@ impl<'d> Translation<'d> {
             };
             self.collect(&inner, next, found, named);
             let Some(paths) = self.paths(one, &matcher, within) else { continue };
-            let within = within.filter(|_| matches!(matcher, Matcher::Regex(..))).map(str::to_owned);
+            let within = within.map(str::to_owned);
             found.push(Found { directive: one, scope: inner, matcher, paths, within });
         }
     }
 
     /// The patterns of a location.
-    fn paths(&self, one: &Directive, matcher: &Matcher, within: Option<&str>) -> Option<Vec<String>> {
+    fn paths(&self, one: &NginxDirective, matcher: &Matcher, within: Option<&str>) -> Option<Vec<String>> {
         let literal = |path: &str, is_prefix| match from_literal(path, is_prefix) {
             Some(pattern) => {
                 self.ledger.translated(one.entry);
@@ -178,7 +178,7 @@ impl<'d> Translation<'d> {
         Some(paths)
     }
 
-    fn lost_location(&self, one: &Directive) {
+    fn lost_location(&self, one: &NginxDirective) {
         for inner in one.inner() {
             if !self.ledger.is_marked(inner.entry) {
                 self.ledger.impossible(inner.entry, "it belongs to a location without a route");
@@ -246,15 +246,18 @@ impl<'d> Translation<'d> {
                 places.push(place(one, one.paths.clone()));
             }
         }
-        self.nested_overlap(&regexes, &prefixes.iter().map(|(_, path, _)| *path).collect::<Vec<_>>());
+        self.nested_overlap(&regexes, &prefixes);
         places
     }
 
-    /// An expression within a prefix does not count below a longer prefix; the routes cannot say that.
-    fn nested_overlap(&self, regexes: &[&Found<'d>], prefixes: &[&str]) {
+    /// An expression within a location does not count below a longer one that stands outside of it; the routes cannot say that.
+    fn nested_overlap(&self, regexes: &[&Found<'d>], prefixes: &[(&Found<'d>, &str, bool)]) {
         for regex in regexes {
             let Some(within) = regex.within.as_deref() else { continue };
-            if prefixes.iter().any(|path| path.len() > within.len() && path.starts_with(within)) {
+            let is_taken = |(one, path, _): &(&Found<'d>, &str, bool)| {
+                path.len() > within.len() && path.starts_with(within) && one.within.as_deref() != Some(within)
+            };
+            if prefixes.iter().any(is_taken) {
                 self.ledger.differs(
                     regex.directive.entry,
                     "it counts below the longer locations within its own too: look at their order",

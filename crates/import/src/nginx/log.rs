@@ -1,14 +1,14 @@
 //! Logs.
 
-use super::scope::{Scope, Use, template};
-use super::tree::Directive;
+use super::scope::{Scope, TemplateUse, template};
+use super::tree::NginxDirective;
 use super::work::Translation;
-use crate::draft::{Item, Section};
+use crate::draft::{TomlItem, TomlSection};
 
 impl Translation<'_> {
     /// Writes `[log]`: one access log for all sites, and the error log.
-    pub(crate) fn logs(&self, all: &[&Directive], log: &mut Section) {
-        let mut first: Option<&Directive> = None;
+    pub(crate) fn logs(&self, all: &[&NginxDirective], log: &mut TomlSection) {
+        let mut first: Option<&NginxDirective> = None;
         for one in all.iter().filter(|one| one.name == "access_log") {
             match (one.first(), first) {
                 ("off", _) => self.ledger.differs(
@@ -64,7 +64,7 @@ impl Translation<'_> {
         }
     }
 
-    fn access_log(&self, one: &Directive, log: &mut Section) {
+    fn access_log(&self, one: &NginxDirective, log: &mut TomlSection) {
         let format = match one.arg(1) {
             name if name.contains('=') => "",
             name => name,
@@ -98,7 +98,7 @@ impl Translation<'_> {
         self.ledger.translated(one.entry);
     }
 
-    fn format(&self, found: &Directive, log: &mut Section) {
+    fn format(&self, found: &NginxDirective, log: &mut TomlSection) {
         let skip = if found.arg(1).starts_with("escape=") { 2 } else { 1 };
         let text: String = found.args.iter().skip(skip).cloned().collect();
         let text = text
@@ -113,7 +113,7 @@ impl Translation<'_> {
             self.ledger.translated(found.entry);
             return;
         }
-        match template(&text, &scope, Use::Log) {
+        match template(&text, &scope, TemplateUse::Log) {
             Ok(text) if !text.trim_start().starts_with('{') => {
                 log.set_text("access", text);
                 let what = "`$remote_user` is `-`; times of upstream servers are in milliseconds";
@@ -135,12 +135,14 @@ impl Translation<'_> {
     }
 
     /// Writes the `trusted_proxies` of `set_real_ip_from`.
-    pub(crate) fn proxies(&self, all: &[&Directive], top: &mut Section) {
+    pub(crate) fn proxies(&self, all: &[&NginxDirective], top: &mut TomlSection) {
         let mut from = Vec::new();
         for one in all.iter().filter(|one| one.name == "set_real_ip_from") {
             let item = match one.first() {
-                "unix:" => Item::text("unix"),
-                name if name.parse::<std::net::IpAddr>().is_ok() || name.contains('/') => Item::text(name),
+                "unix:" => TomlItem::text("unix"),
+                name if name.parse::<std::net::IpAddr>().is_ok() || name.contains('/') => {
+                    TomlItem::text(name)
+                }
                 _ => {
                     self.ledger.impossible(one.entry, "a trusted proxy is an address or a network");
                     continue;
@@ -173,7 +175,7 @@ impl Translation<'_> {
             }
         }
         if !from.is_empty() {
-            top.set("trusted_proxies", Item::List(from));
+            top.set("trusted_proxies", TomlItem::List(from));
         }
     }
 }

@@ -35,19 +35,20 @@ mod sites;
 use std::cell::RefCell;
 use std::path::Path;
 
-use crate::draft::{Draft, Item};
-use crate::findings::{ImportError, Imported, Ledger};
+use crate::draft::{Draft, TomlItem};
+use crate::findings::{ImportError, ImportLedger, Imported};
 use scope::Scope;
-use tree::{Directive, TreeReader, visit};
+use tree::{NginxDirective, TreeReader, visit};
 use work::Translation;
 
 /// What differs between the servers whatever a configuration says.
-const GENERAL: [&str; 7] = [
+const GENERAL: [&str; 8] = [
     "Each site answers at every address in `listen`; nginx has a set of servers for each address.",
     "Paths with an encoded slash (`%2F`) are answered 400 (`encoded_slashes`), and files and folders with a leading dot are not served \
      (`hidden` in `files`), except `/.well-known/`.",
     "Upstream servers always get X-Forwarded-For, X-Forwarded-Proto, X-Forwarded-Host and Via (`forwarded` in `proxy`); what clients \
      send in them is replaced unless `trusted_proxies` has them.",
+    "Text is sent with `charset=utf-8`, unless `charset` in `files` says otherwise.",
     "X-Accel-Redirect and other X-Accel fields of upstream servers have no effect and are passed on.",
     "Requests without an answer are sent to another upstream server at most 3 times (`retry`); WebSockets are passed on by default \
      (`upgrades`).",
@@ -62,7 +63,7 @@ const GENERAL: [&str; 7] = [
 /// # Errors
 /// A file that cannot be read, or is no configuration of nginx.
 pub fn import(path: &Path, prefix: Option<&Path>) -> Result<Imported, ImportError> {
-    let ledger = Ledger::default();
+    let ledger = ImportLedger::default();
     let folder = prefix.or(path.parent()).unwrap_or(Path::new("")).to_owned();
     let main = {
         let include_folder = path.parent().unwrap_or(Path::new(""));
@@ -84,6 +85,10 @@ pub fn import(path: &Path, prefix: Option<&Path>) -> Result<Imported, ImportErro
             Translation { ledger: &ledger, http: Scope { levels }, folder, tables: RefCell::default() };
         let mut draft = work.draft(&main);
         work.variables(&main);
+        work.open_ends(&main, &mut draft.top);
+        if let Some(http) = http {
+            work.open_ends(http.inner(), &mut draft.top);
+        }
         draft.gather();
         draft.tables.extend(work.tables.into_inner());
         if draft.sites.is_empty() {
@@ -96,7 +101,7 @@ pub fn import(path: &Path, prefix: Option<&Path>) -> Result<Imported, ImportErro
 }
 
 impl<'d> Translation<'d> {
-    fn draft(&self, main: &'d [Directive]) -> Draft {
+    fn draft(&self, main: &'d [NginxDirective]) -> Draft {
         let mut draft = Draft::default();
         let mut all = Vec::new();
         visit(main, &mut |one| all.push(one));
@@ -112,7 +117,7 @@ impl<'d> Translation<'d> {
     }
 
     /// What nginx's processes are.
-    fn process(&self, main: &[Directive], draft: &mut Draft) {
+    fn process(&self, main: &[NginxDirective], draft: &mut Draft) {
         for one in main {
             match one.name.as_str() {
                 "user" => {
@@ -124,7 +129,7 @@ impl<'d> Translation<'d> {
                 }
                 "worker_processes" => {
                     match one.first().parse::<u64>() {
-                        Ok(count) => draft.top.set("threads", Item::Number(count.min(1024))),
+                        Ok(count) => draft.top.set("threads", TomlItem::Number(count.min(1024))),
                         Err(_) => self
                             .ledger
                             .needless(one.entry, "not needed: one thread for each core is the default"),
@@ -137,11 +142,11 @@ impl<'d> Translation<'d> {
     }
 
     /// Settings that are for the whole server here: the first that says something counts.
-    fn server_wide(&self, all: &[&'d Directive], draft: &mut Draft) {
+    fn server_wide(&self, all: &[&'d NginxDirective], draft: &mut Draft) {
         let first = |name: &str| all.iter().filter(|one| one.name == name).collect::<Vec<_>>();
         for (at, one) in first("merge_slashes").into_iter().enumerate() {
             if at == 0 && one.first() == "off" {
-                draft.top.set("merge_slashes", Item::Flag(false));
+                draft.top.set("merge_slashes", TomlItem::Flag(false));
             }
             self.ledger.differs(one.entry, "it counts for all sites");
         }
@@ -158,20 +163,20 @@ impl<'d> Translation<'d> {
         for one in first("ssl_session_tickets") {
             self.ledger.needless(one.entry, "not needed: the keys of tickets change every 12 hours; `tickets = false` in `[tls]` turns them off");
         }
-        let keys: Vec<Item> = first("ssl_session_ticket_key")
+        let keys: Vec<TomlItem> = first("ssl_session_ticket_key")
             .into_iter()
             .map(|one| {
                 self.ledger.translated(one.entry);
-                Item::text(self.file(one.first()))
+                TomlItem::text(self.file(one.first()))
             })
             .collect();
         if !keys.is_empty() {
-            draft.table("tls").set("ticket_keys", Item::List(keys));
+            draft.table("tls").set("ticket_keys", TomlItem::List(keys));
         }
         for one in first("open_file_cache") {
             if let Some(count) = one.args.iter().find_map(|arg| arg.strip_prefix("max=")?.parse::<u64>().ok())
             {
-                draft.table("open_files").set("entries", Item::Number(count.min(1_000_000)));
+                draft.table("open_files").set("entries", TomlItem::Number(count.min(1_000_000)));
             }
             self.ledger.differs(one.entry, "open files are kept by default; the limit is for each route");
         }
@@ -184,7 +189,7 @@ impl<'d> Translation<'d> {
     }
 
     /// What is left: zones, formats and variables that something used, or nothing.
-    fn variables(&self, main: &'d [Directive]) {
+    fn variables(&self, main: &'d [NginxDirective]) {
         let mut texts = String::new();
         visit(main, &mut |one| {
             texts.push_str(&one.args.join(" "));

@@ -1,22 +1,22 @@
 //! `proxy_pass` and what belongs to it.
 
-use super::scope::{Scope, Use, constants, duration_within, milliseconds};
-use super::tree::Directive;
+use super::scope::{Scope, TemplateUse, constants, duration_within, milliseconds};
+use super::tree::NginxDirective;
 use super::upstream::server_url;
 use super::work::{Matcher, Translation, unavailable};
-use crate::draft::{Item, Section};
+use crate::draft::{TomlItem, TomlSection};
 
 const DAY_MS: u64 = 86_400_000;
 
 /// The parts of the URL of `proxy_pass`.
-struct Target {
+struct PassTarget {
     scheme: &'static str,
     address: String,
     /// What stands behind the address, or none.
     uri: Option<String>,
 }
 
-impl Target {
+impl PassTarget {
     fn parse(url: &str) -> Option<Self> {
         let (scheme, rest) = match url.split_once("://") {
             Some(("http", rest)) => ("http", rest),
@@ -45,22 +45,22 @@ impl Translation<'_> {
     /// Writes the `proxy` of a location that has `proxy_pass` or `grpc_pass`.
     pub(crate) fn proxy(
         &self,
-        pass: &Directive,
+        pass: &NginxDirective,
         scope: &Scope<'_>,
         matcher: &Matcher,
-        section: &mut Section,
+        section: &mut TomlSection,
     ) {
         let url = constants(pass.first(), scope, 0);
-        let Some(target) = Target::parse(&url) else {
+        let Some(target) = PassTarget::parse(&url) else {
             self.ledger.impossible(
                 pass.entry,
                 "the upstream server depends on the request: write a route with its own `proxy` for each",
             );
-            unavailable(section, format!("TODO: proxy_pass {url}: write a route for each upstream server."));
+            unavailable(section);
             return;
         };
         self.ledger.translated(pass.entry);
-        let mut proxy = Section::default();
+        let mut proxy = TomlSection::default();
         match self.group(&target.address, target.scheme) {
             Some(group) => proxy.set_text("upstream", group),
             None => proxy.set_text("to", server_url(&target.address, target.scheme)),
@@ -76,14 +76,14 @@ impl Translation<'_> {
         self.cache(scope, section);
         let item = match proxy.entries.as_slice() {
             [(key, to)] if key == "to" => to.clone(),
-            _ => Item::Table(proxy.entries),
+            _ => TomlItem::Table(proxy.entries),
         };
         proxy.comments.into_iter().for_each(|comment| section.comment(comment));
         section.set("proxy", item);
     }
 
     /// `Host`, which is that of the upstream server unless something else is said.
-    fn host(&self, target: &Target, scope: &Scope<'_>, proxy: &mut Section) {
+    fn host(&self, target: &PassTarget, scope: &Scope<'_>, proxy: &mut TomlSection) {
         let headers = [scope.all("proxy_set_header"), scope.all("grpc_set_header")].concat();
         let set = headers.into_iter().find(|one| one.first().eq_ignore_ascii_case("host"));
         let value = set.map(|one| constants(one.arg(1), scope, 0));
@@ -116,11 +116,11 @@ impl Translation<'_> {
     /// The part of the path that is replaced where `proxy_pass` has one of its own.
     fn prefixes(
         &self,
-        pass: &Directive,
-        target: &Target,
+        pass: &NginxDirective,
+        target: &PassTarget,
         scope: &Scope<'_>,
         matcher: &Matcher,
-        proxy: &mut Section,
+        proxy: &mut TomlSection,
     ) {
         if let Some(rewrite) = scope.own_one("rewrite").filter(|one| one.arg(2) == "break") {
             self.rewritten(rewrite, proxy);
@@ -162,7 +162,7 @@ impl Translation<'_> {
     }
 
     /// `rewrite ^/a/(.*)$ /b/$1 break;` before `proxy_pass`.
-    fn rewritten(&self, rewrite: &Directive, proxy: &mut Section) {
+    fn rewritten(&self, rewrite: &NginxDirective, proxy: &mut TomlSection) {
         let from = rewrite.first().strip_prefix('^').map(|from| from.trim_end_matches('$'));
         let strip = from.and_then(|from| {
             from.strip_suffix("/(.*)")
@@ -186,12 +186,12 @@ impl Translation<'_> {
                     rewrite.entry,
                     "paths are changed by `strip_prefix` and `add_prefix` alone: the upstream server gets the path as it was",
                 );
-                proxy.comment(format!("TODO: rewrite {} is not applied.", rewrite.args.join(" ")));
+                proxy.comment(format!("CHECK: rewrite {} is not applied.", rewrite.args.join(" ")));
             }
         }
     }
 
-    fn request_headers(&self, scope: &Scope<'_>, proxy: &mut Section) {
+    fn request_headers(&self, scope: &Scope<'_>, proxy: &mut TomlSection) {
         let mut set = Vec::new();
         let mut removed = Vec::new();
         for one in [scope.all("proxy_set_header"), scope.all("grpc_set_header")].concat() {
@@ -211,33 +211,33 @@ impl Translation<'_> {
                     self.ledger.needless(one.entry, "not needed: it is always sent");
                 }
                 (_, "") => {
-                    removed.push(Item::text(name));
+                    removed.push(TomlItem::text(name));
                     self.ledger.translated(one.entry);
                 }
                 _ => {
-                    if let Some(value) = self.template(one, &value, scope, Use::Header) {
-                        set.push((name.to_owned(), Item::Text(value)));
+                    if let Some(value) = self.template(one, &value, scope, TemplateUse::Header) {
+                        set.push((name.to_owned(), TomlItem::Text(value)));
                         self.ledger.translated(one.entry);
                     }
                 }
             }
         }
         if !set.is_empty() {
-            proxy.set_in("request_headers", "set", Item::Table(set));
+            proxy.set_in("request_headers", "set", TomlItem::Table(set));
         }
         if !removed.is_empty() {
-            proxy.set_in("request_headers", "remove", Item::List(removed));
+            proxy.set_in("request_headers", "remove", TomlItem::List(removed));
         }
     }
 
-    fn response_fields(&self, scope: &Scope<'_>, proxy: &mut Section) {
+    fn response_fields(&self, scope: &Scope<'_>, proxy: &mut TomlSection) {
         let hidden = scope.all("proxy_hide_header");
         if !hidden.is_empty() {
             let names = hidden.iter().map(|one| {
                 self.ledger.translated(one.entry);
-                Item::text(one.first())
+                TomlItem::text(one.first())
             });
-            proxy.set_in("response_headers", "remove", Item::List(names.collect()));
+            proxy.set_in("response_headers", "remove", TomlItem::List(names.collect()));
         }
         for one in scope.all("proxy_pass_header") {
             self.ledger.needless(one.entry, "not needed: fields of upstream servers are passed on");
@@ -247,7 +247,7 @@ impl Translation<'_> {
                 ("off", _) => self.ledger.translated(one.entry),
                 (from, to) if !from.starts_with('~') && !from.contains('$') && !to.contains('$') => {
                     let from = from.trim_start_matches('.').to_owned();
-                    proxy.set_in("cookie_domains", &from, Item::text(to));
+                    proxy.set_in("cookie_domains", &from, TomlItem::text(to));
                     self.ledger.translated(one.entry);
                 }
                 _ => self.ledger.impossible(one.entry, "`cookie_domains` takes domains as they are"),
@@ -257,7 +257,7 @@ impl Translation<'_> {
         for one in redirects {
             match one.first() {
                 "off" => {
-                    proxy.set("rewrite", Item::Flag(false));
+                    proxy.set("rewrite", TomlItem::Flag(false));
                     self.ledger.differs(one.entry, "with `rewrite = false` cookies keep their paths too");
                 }
                 "default" => self.ledger.translated(one.entry),
@@ -269,7 +269,7 @@ impl Translation<'_> {
         }
     }
 
-    fn proxy_timeouts(&self, scope: &Scope<'_>, proxy: &mut Section) {
+    fn proxy_timeouts(&self, scope: &Scope<'_>, proxy: &mut TomlSection) {
         let range = (10, DAY_MS);
         self.time(scope, "proxy_connect_timeout", proxy, ("timeouts", "connect"), range);
         self.time(scope, "grpc_connect_timeout", proxy, ("timeouts", "connect"), range);
@@ -277,13 +277,13 @@ impl Translation<'_> {
             self.time(scope, name, proxy, ("timeouts", "head"), range);
             self.time(scope, name, proxy, ("timeouts", "between"), range);
         }
-        let is_upgraded = |one: &&Directive| one.first().eq_ignore_ascii_case("upgrade");
+        let is_upgraded = |one: &&NginxDirective| one.first().eq_ignore_ascii_case("upgrade");
         if let (Some(read), Some(_)) = (
             scope.one("proxy_read_timeout"),
             scope.all("proxy_set_header").iter().find(|one| is_upgraded(one)),
         ) && let Some(ms) = milliseconds(read.first())
         {
-            proxy.set_in("timeouts", "tunnel", Item::text(duration_within(ms, 10, DAY_MS).0));
+            proxy.set_in("timeouts", "tunnel", TomlItem::text(duration_within(ms, 10, DAY_MS).0));
         }
         for name in ["proxy_send_timeout", "grpc_send_timeout"] {
             let Some(send) = scope.one(name) else { continue };
@@ -304,7 +304,7 @@ impl Translation<'_> {
         }
     }
 
-    fn upstream_tls(&self, target: &Target, scope: &Scope<'_>, proxy: &mut Section) {
+    fn upstream_tls(&self, target: &PassTarget, scope: &Scope<'_>, proxy: &mut TomlSection) {
         let files = [
             ("proxy_ssl_trusted_certificate", "ca"),
             ("proxy_ssl_certificate", "certificate"),
@@ -319,7 +319,7 @@ impl Translation<'_> {
                 if let Some(one) = found {
                     self.ledger.translated(one.entry);
                 }
-                proxy.set_in("tls", "verify", Item::Flag(false));
+                proxy.set_in("tls", "verify", TomlItem::Flag(false));
                 proxy.comment(
                     "nginx does not verify the upstream server's certificate: remove `verify = false` if it has a valid one.",
                 );
@@ -327,7 +327,7 @@ impl Translation<'_> {
         }
         for (name, key) in files {
             if let Some(one) = scope.one(name) {
-                proxy.set_in("tls", key, Item::text(self.file(one.first())));
+                proxy.set_in("tls", key, TomlItem::text(self.file(one.first())));
                 self.ledger.translated(one.entry);
             }
         }
@@ -338,29 +338,29 @@ impl Translation<'_> {
                         .impossible(one.entry, "`name` in `tls` is a text; it is the URL's host by default");
                 }
                 name => {
-                    proxy.set_in("tls", "name", Item::text(name));
+                    proxy.set_in("tls", "name", TomlItem::text(name));
                     self.ledger.translated(one.entry);
                 }
             }
         }
     }
 
-    fn retries(&self, scope: &Scope<'_>, proxy: &mut Section) {
+    fn retries(&self, scope: &Scope<'_>, proxy: &mut TomlSection) {
         if let Some(one) = scope.one("proxy_next_upstream") {
             let mut statuses = Vec::new();
             for word in &one.args {
                 if let Some(code) = word.strip_prefix("http_").and_then(|code| code.parse::<u64>().ok()) {
-                    statuses.push(Item::Number(code));
+                    statuses.push(TomlItem::Number(code));
                 }
             }
             match one.first() {
-                "off" => proxy.set("retry", Item::Flag(false)),
+                "off" => proxy.set("retry", TomlItem::Flag(false)),
                 _ => {
                     if !statuses.is_empty() {
-                        proxy.set_in("retry", "statuses", Item::List(statuses));
+                        proxy.set_in("retry", "statuses", TomlItem::List(statuses));
                     }
                     if one.args.iter().any(|word| word == "non_idempotent") {
-                        proxy.set_in("retry", "non_idempotent", Item::Flag(true));
+                        proxy.set_in("retry", "non_idempotent", TomlItem::Flag(true));
                     }
                 }
             }
@@ -368,8 +368,8 @@ impl Translation<'_> {
         }
         if let Some(one) = scope.one("proxy_next_upstream_tries") {
             match one.first().parse::<u64>() {
-                Ok(count @ 1..=100) if proxy.get("retry") != Some(&Item::Flag(false)) => {
-                    proxy.set_in("retry", "attempts", Item::Number(count));
+                Ok(count @ 1..=100) if proxy.get("retry") != Some(&TomlItem::Flag(false)) => {
+                    proxy.set_in("retry", "attempts", TomlItem::Number(count));
                     self.ledger.translated(one.entry);
                 }
                 _ => self.ledger.differs(one.entry, "`attempts` in `retry` is 3"),
@@ -377,7 +377,7 @@ impl Translation<'_> {
         }
     }
 
-    fn proxy_rest(&self, scope: &Scope<'_>, proxy: &mut Section) {
+    fn proxy_rest(&self, scope: &Scope<'_>, proxy: &mut TomlSection) {
         for name in ["proxy_buffering", "proxy_request_buffering"] {
             if let Some(one) = scope.one(name) {
                 let reason = match (name, one.first()) {
@@ -392,7 +392,7 @@ impl Translation<'_> {
         }
         if let Some(one) = scope.one("underscores_in_headers") {
             if one.first() == "on" {
-                proxy.set("underscores", Item::Flag(true));
+                proxy.set("underscores", TomlItem::Flag(true));
             }
             self.ledger.translated(one.entry);
         }

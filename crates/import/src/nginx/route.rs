@@ -1,10 +1,10 @@
 //! One location as routes.
 
 use super::files::Last;
-use super::scope::{Scope, Use, constants};
-use super::tree::Directive;
+use super::scope::{Scope, TemplateUse, constants, field_name};
+use super::tree::NginxDirective;
 use super::work::{Matcher, Translation, unavailable};
-use crate::draft::{Item, Section};
+use crate::draft::{TomlItem, TomlSection};
 use crate::paths::{below, from_literal, from_regex};
 
 /// A location with its paths.
@@ -19,10 +19,10 @@ pub(crate) struct Place<'d> {
 const STATUSES: std::ops::RangeInclusive<u64> = 200..=599;
 
 /// A route of these paths.
-fn route(paths: &[String]) -> Section {
-    let mut section = Section::default();
+fn route(paths: &[String]) -> TomlSection {
+    let mut section = TomlSection::default();
     if !paths.is_empty() && paths != ["/*"] && paths != ["*"] {
-        section.set("path", Item::texts(paths.iter().cloned()));
+        section.set("path", TomlItem::texts(paths.iter().cloned()));
     }
     section
 }
@@ -32,13 +32,20 @@ impl<'d> Translation<'d> {
     pub(crate) fn routes(
         &self,
         place: &Place<'d>,
-        named: &dyn Fn(&str) -> Option<&'d Directive>,
-    ) -> Vec<Section> {
+        named: &dyn Fn(&str) -> Option<&'d NginxDirective>,
+    ) -> Vec<TomlSection> {
         let scope = &place.scope;
         let mut routes = self.rewrites(place);
+        let is_whole = |section: &TomlSection| {
+            section.get("path") == route(&place.paths).get("path") && section.entries.len() == 2
+        };
+        if scope.own().iter().any(|one| one.name == "rewrite") && routes.last().is_some_and(is_whole) {
+            // Nothing of the location answers after that.
+            return self.finished(routes, scope);
+        }
+        let mut section = route(&place.paths);
         if let Some(internal) = scope.own_one("internal") {
-            let mut section = route(&place.paths);
-            section.set("respond", Item::Number(404));
+            section.set("respond", TomlItem::Number(404));
             self.ledger
                 .differs(internal.entry, "clients get 404; nothing inside the server asks for it either");
             for one in scope.own() {
@@ -50,41 +57,47 @@ impl<'d> Translation<'d> {
                 }
             }
             routes.push(section);
-            return routes;
+            return self.finished(routes, scope);
         }
-        let mut section = route(&place.paths);
         if let Some(one) = scope.own_one("return") {
             self.respond(one, scope, &mut section);
             self.headers(scope, &mut section);
-            self.sizes(scope, &mut section);
-            self.compression(scope, &mut section);
+            self.open_ends(scope.own(), &mut section);
             routes.push(section);
-            return routes;
+            return self.finished(routes, scope);
         }
         self.content(place, &mut section, named);
         let methods = scope.own_one("limit_except");
         let refusal = methods.and_then(|one| self.methods(one, place, &mut section));
         self.access(scope, &mut section);
-        self.sizes(scope, &mut section);
-        self.compression(scope, &mut section);
         self.headers(scope, &mut section);
+        self.open_ends(scope.own(), &mut section);
         routes.push(section);
         routes.extend(refusal);
+        self.finished(routes, scope)
+    }
+
+    /// What every route of a location has.
+    pub(crate) fn finished(&self, mut routes: Vec<TomlSection>, scope: &Scope<'d>) -> Vec<TomlSection> {
+        for section in &mut routes {
+            self.sizes(scope, section);
+            self.compression(scope, section);
+        }
         routes
     }
 
     fn content(
         &self,
         place: &Place<'d>,
-        section: &mut Section,
-        named: &dyn Fn(&str) -> Option<&'d Directive>,
+        section: &mut TomlSection,
+        named: &dyn Fn(&str) -> Option<&'d NginxDirective>,
     ) {
         let scope = &place.scope;
         let own = |names: &[&str]| scope.own().iter().find(|one| names.contains(&one.name.as_str()));
         if let Some(pass) = own(&["proxy_pass", "grpc_pass"]) {
             self.proxy(pass, scope, &place.matcher, section);
             if let Last::Named(_) = self.tried(place, named) {
-                section.comment("TODO: `try_files` beside `proxy_pass` is left out.");
+                section.comment("CHECK: `try_files` beside `proxy_pass` is left out.");
             }
             return;
         }
@@ -93,13 +106,7 @@ impl<'d> Translation<'d> {
                 pass.entry,
                 "FastCGI is not spoken: keep a server of HTTP in front of PHP-FPM, and name it in `proxy`; the route answers 501 until then",
             );
-            unavailable(
-                section,
-                format!(
-                    "TODO: fastcgi_pass {}: FastCGI is not spoken. Name a server of HTTP that runs it in `proxy`.",
-                    pass.first()
-                ),
-            );
+            unavailable(section);
             return;
         }
         if let Some(pass) = own(&["uwsgi_pass", "scgi_pass"]) {
@@ -107,14 +114,7 @@ impl<'d> Translation<'d> {
                 pass.entry,
                 "uwsgi and SCGI are not spoken: Komainu runs the application itself (`[apps.NAME]`, such as `wsgi = \"shop.wsgi:application\"`)",
             );
-            unavailable(
-                section,
-                format!(
-                    "TODO: {} {}: write `[apps.NAME]` with the application, and `app = \"NAME\"` here.",
-                    pass.name,
-                    pass.first()
-                ),
-            );
+            unavailable(section);
             return;
         }
         if let Some(one) = own(&["stub_status"]) {
@@ -122,14 +122,14 @@ impl<'d> Translation<'d> {
                 one.entry,
                 "`[control] listen` serves `/metrics` and `/v1/status` at an address of its own",
             );
-            unavailable(section, "TODO: the server's figures are at `[control] listen`.");
+            unavailable(section);
             return;
         }
         if scope.own().iter().any(|one| {
             one.name.contains("_by_lua")
                 || matches!(one.name.as_str(), "memcached_pass" | "js_content" | "perl")
         }) {
-            unavailable(section, "TODO: a module of nginx answered here: let an application do it.");
+            unavailable(section);
             return;
         }
         if let Last::Named(location) = self.files(scope, &place.matcher, section, named) {
@@ -140,7 +140,7 @@ impl<'d> Translation<'d> {
                     "a named location counts where it has `proxy_pass` and no more",
                 );
                 section.comment(format!(
-                    "TODO: what no file answers belongs to {}: add `app = \"NAME\"` or `proxy` here.",
+                    "CHECK: what no file answers belongs to {}: add `app = \"NAME\"` or `proxy` here.",
                     location.first()
                 ));
                 return;
@@ -151,7 +151,7 @@ impl<'d> Translation<'d> {
     }
 
     /// `try_files` beside another action.
-    fn tried(&self, place: &Place<'d>, named: &dyn Fn(&str) -> Option<&'d Directive>) -> Last<'d> {
+    fn tried(&self, place: &Place<'d>, named: &dyn Fn(&str) -> Option<&'d NginxDirective>) -> Last<'d> {
         let Some(one) = place.scope.own_one("try_files") else { return Last::Files };
         self.ledger.impossible(
             one.entry,
@@ -161,25 +161,26 @@ impl<'d> Translation<'d> {
     }
 
     /// `limit_except`: the methods of the route, and a route that refuses all others.
-    fn methods(&self, one: &'d Directive, place: &Place<'d>, section: &mut Section) -> Option<Section> {
+    fn methods(
+        &self,
+        one: &'d NginxDirective,
+        place: &Place<'d>,
+        section: &mut TomlSection,
+    ) -> Option<TomlSection> {
         let inner = place.scope.with(one.inner());
         let mut refusal = route(&place.paths);
-        self.addresses_of(&inner, &mut refusal);
+        self.access(&inner, &mut refusal);
         if refusal.get("respond").is_none() {
             self.ledger.impossible(one.entry, "only `deny all` for other methods can be translated");
             return None;
         }
-        section.set("method", Item::texts(one.args.iter().cloned()));
+        section.set("method", TomlItem::texts(one.args.iter().cloned()));
         self.ledger.translated(one.entry);
         Some(refusal)
     }
 
-    fn addresses_of(&self, scope: &Scope<'_>, section: &mut Section) {
-        self.access(scope, section);
-    }
-
     /// `return`.
-    pub(crate) fn respond(&self, one: &Directive, scope: &Scope<'_>, section: &mut Section) {
+    pub(crate) fn respond(&self, one: &NginxDirective, scope: &Scope<'_>, section: &mut TomlSection) {
         let (code, text) = match one.first().parse::<u64>() {
             Ok(code) => (code, one.args.get(1).map(String::as_str)),
             Err(_) => (302, Some(one.first())),
@@ -187,11 +188,8 @@ impl<'d> Translation<'d> {
         let is_redirect = matches!(code, 301 | 302 | 303 | 307 | 308);
         match (is_redirect, text) {
             (true, Some(target)) => {
-                let Some(to) = self.template(one, target, scope, Use::Target) else {
-                    unavailable(
-                        section,
-                        format!("TODO: return {}: its variables are not there.", one.args.join(" ")),
-                    );
+                let Some(to) = self.template(one, target, scope, TemplateUse::Target) else {
+                    unavailable(section);
                     return;
                 };
                 self.ledger.translated(one.entry);
@@ -203,34 +201,34 @@ impl<'d> Translation<'d> {
             _ if code == 444 => {
                 self.ledger
                     .differs(one.entry, "connections are not closed without an answer: the answer is 404");
-                section.set("respond", Item::Number(404));
+                section.set("respond", TomlItem::Number(404));
             }
             (_, None) if STATUSES.contains(&code) => {
                 self.ledger.translated(one.entry);
-                section.set("respond", Item::Number(code));
+                section.set("respond", TomlItem::Number(code));
             }
             (_, Some(body)) if STATUSES.contains(&code) => {
-                let body = constants(body, scope, 0);
-                if body.contains("${") || body.contains('$') {
+                let resolved = constants(body, scope, 0);
+                let body = if resolved.contains('$') { body.to_owned() } else { resolved };
+                if body.contains('$') {
                     self.ledger.impossible(one.entry, "the body is a text without variables");
-                    section.comment("TODO: this body had variables.");
                 } else {
                     self.ledger.translated(one.entry);
                 }
-                section.set_in("respond", "status", Item::Number(code));
-                section.set_in("respond", "body", Item::Text(body));
+                section.set_in("respond", "status", TomlItem::Number(code));
+                section.set_in("respond", "body", TomlItem::Text(body));
                 let kind = scope.one("default_type").map_or("text/plain", |one| one.first());
-                section.set_in("respond", "type", Item::text(kind));
+                section.set_in("respond", "type", TomlItem::text(kind));
             }
             _ => {
                 self.ledger.impossible(one.entry, "the status is not between 200 and 599");
-                unavailable(section, format!("TODO: return {}.", one.args.join(" ")));
+                unavailable(section);
             }
         }
     }
 
     /// `rewrite` and `if`: routes before that of the location itself.
-    pub(crate) fn rewrites(&self, place: &Place<'d>) -> Vec<Section> {
+    pub(crate) fn rewrites(&self, place: &Place<'d>) -> Vec<TomlSection> {
         let mut routes = Vec::new();
         for one in place.scope.own() {
             match one.name.as_str() {
@@ -244,7 +242,7 @@ impl<'d> Translation<'d> {
         routes
     }
 
-    fn rewrite(&self, one: &Directive, place: &Place<'d>) -> Option<Section> {
+    fn rewrite(&self, one: &NginxDirective, place: &Place<'d>) -> Option<TomlSection> {
         let (from, to, flag) = (one.first(), one.arg(1), one.arg(2));
         let status = match flag {
             "permanent" => 301,
@@ -283,7 +281,7 @@ impl<'d> Translation<'d> {
             None if to.contains("$request_uri") || to.contains('?') => to,
             None => format!("{to}$is_args$args"),
         };
-        let to = self.template(one, &to, &place.scope, Use::Target)?;
+        let to = self.template(one, &to, &place.scope, TemplateUse::Target)?;
         let paths = match (pattern, &place.matcher) {
             (None, _) => place.paths.clone(),
             (Some(pattern), Matcher::Prefix(prefix, _)) => {
@@ -303,7 +301,7 @@ impl<'d> Translation<'d> {
     }
 
     /// `if` with `return` in it, where the condition is one that routes have.
-    fn condition(&self, one: &'d Directive, place: &Place<'d>) -> Vec<Section> {
+    fn condition(&self, one: &'d NginxDirective, place: &Place<'d>) -> Vec<TomlSection> {
         let condition: Vec<&str> = one
             .args
             .iter()
@@ -336,7 +334,7 @@ impl<'d> Translation<'d> {
             Some(note) => self.ledger.differs(one.entry, note),
             None => self.ledger.translated(one.entry),
         }
-        let one_route = |(key, item): (&str, Item)| {
+        let one_route = |(key, item): (&str, TomlItem)| {
             let mut section = route(&place.paths);
             section.set(key, item);
             self.respond(answer, &inner, &mut section);
@@ -346,7 +344,7 @@ impl<'d> Translation<'d> {
     }
 
     /// Reports what stands in an `if` that was not translated.
-    fn lost(&self, one: &Directive) -> Vec<Section> {
+    fn lost(&self, one: &NginxDirective) -> Vec<TomlSection> {
         for inner in one.inner() {
             self.ledger.impossible(inner.entry, "it belongs to an `if` that was not translated");
         }
@@ -354,12 +352,13 @@ impl<'d> Translation<'d> {
     }
 }
 
-fn redirect(to: &str, status: u64) -> Item {
+fn redirect(to: &str, status: u64) -> TomlItem {
     match status {
-        302 => Item::text(to),
-        _ => {
-            Item::Table(vec![("to".to_owned(), Item::text(to)), ("status".to_owned(), Item::Number(status))])
-        }
+        302 => TomlItem::text(to),
+        _ => TomlItem::Table(vec![
+            ("to".to_owned(), TomlItem::text(to)),
+            ("status".to_owned(), TomlItem::Number(status)),
+        ]),
     }
 }
 
@@ -400,12 +399,12 @@ fn redirect_of(from: &str, to: &str) -> Result<(Option<String>, String), String>
     }
 }
 
-type Conditions<'a> = (Vec<(&'static str, Item)>, Option<&'a str>);
+type IfConditions<'a> = (Vec<(&'static str, TomlItem)>, Option<&'a str>);
 
 /// The conditions of a route that an `if` has.
-fn conditions<'a>(variable: &str, operator: &str, value: &str) -> Result<Conditions<'a>, &'a str> {
+fn conditions<'a>(variable: &str, operator: &str, value: &str) -> Result<IfConditions<'a>, &'a str> {
     let name = variable.trim_start_matches('$');
-    let table = |key: &str, value: &str| Item::Table(vec![(key.to_owned(), Item::text(value))]);
+    let table = |key: &str, value: &str| TomlItem::Table(vec![(key.to_owned(), TomlItem::text(value))]);
     let values: Vec<String> = match operator {
         "=" => vec![value.to_owned()],
         "~" | "~*" => {
@@ -426,12 +425,12 @@ fn conditions<'a>(variable: &str, operator: &str, value: &str) -> Result<Conditi
     if name == "request_method" {
         let is_plain = values.iter().all(|value| !value.contains('*'));
         return match is_plain {
-            true => Ok((vec![("method", Item::texts(values))], None)),
+            true => Ok((vec![("method", TomlItem::texts(values))], None)),
             false => Err("a method is a word"),
         };
     }
     let key = match (name.strip_prefix("http_"), name.strip_prefix("arg_")) {
-        (Some(field), _) => ("header", field.replace('_', "-")),
+        (Some(field), _) => ("header", field_name(field)),
         (_, Some(parameter)) => ("query", parameter.to_owned()),
         _ => return Err("a route cannot ask for this variable"),
     };

@@ -1,52 +1,53 @@
 //! What counts where: inheritance from `http` to `server` to `location`, and variables.
 
-use super::tree::Directive;
+use super::tree::NginxDirective;
 
 /// The blocks around a place, the outermost first.
 #[derive(Debug, Clone)]
 pub(crate) struct Scope<'d> {
-    pub(crate) levels: Vec<&'d [Directive]>,
+    pub(crate) levels: Vec<&'d [NginxDirective]>,
 }
 
 impl<'d> Scope<'d> {
     /// The same place, one block further in.
-    pub(crate) fn with(&self, block: &'d [Directive]) -> Self {
+    pub(crate) fn with(&self, block: &'d [NginxDirective]) -> Self {
         let mut levels = self.levels.clone();
         levels.push(block);
         Self { levels }
     }
 
     /// The directive that counts here: that of the innermost block that has it.
-    pub(crate) fn one(&self, name: &str) -> Option<&'d Directive> {
+    pub(crate) fn one(&self, name: &str) -> Option<&'d NginxDirective> {
         self.levels.iter().rev().find_map(|level| level.iter().rev().find(|one| one.name == name))
     }
 
     /// The directives that count here, of those that add up: all of the innermost block that has any.
-    pub(crate) fn all(&self, name: &str) -> Vec<&'d Directive> {
+    pub(crate) fn all(&self, name: &str) -> Vec<&'d NginxDirective> {
         self.all_of(&[name])
     }
 
     /// The same for several names that replace each other, such as `allow` and `deny`.
-    pub(crate) fn all_of(&self, names: &[&str]) -> Vec<&'d Directive> {
-        let named = |level: &&'d [Directive]| -> Vec<&'d Directive> {
+    pub(crate) fn all_of(&self, names: &[&str]) -> Vec<&'d NginxDirective> {
+        let named = |level: &&'d [NginxDirective]| -> Vec<&'d NginxDirective> {
             level.iter().filter(|one| names.contains(&one.name.as_str())).collect()
         };
         self.levels.iter().rev().map(named).find(|found| !found.is_empty()).unwrap_or_default()
     }
 
     /// The directives of the innermost block alone.
-    pub(crate) fn own(&self) -> &'d [Directive] {
+    pub(crate) fn own(&self) -> &'d [NginxDirective] {
         self.levels.last().copied().unwrap_or(&[])
     }
 
     /// A directive of the innermost block alone.
-    pub(crate) fn own_one(&self, name: &str) -> Option<&'d Directive> {
+    pub(crate) fn own_one(&self, name: &str) -> Option<&'d NginxDirective> {
         self.own().iter().rev().find(|one| one.name == name)
     }
 
     /// The one value that `set` gives a variable in these blocks.
-    fn set_value(&self, variable: &str) -> Option<&'d Directive> {
-        let is_it = |one: &&Directive| one.name == "set" && one.first().strip_prefix('$') == Some(variable);
+    fn set_value(&self, variable: &str) -> Option<&'d NginxDirective> {
+        let is_it =
+            |one: &&NginxDirective| one.name == "set" && one.first().strip_prefix('$') == Some(variable);
         let mut found = self.levels.iter().flat_map(|level| level.iter()).filter(is_it);
         let first = found.next()?;
         found.next().is_none().then_some(first)
@@ -55,13 +56,13 @@ impl<'d> Scope<'d> {
 
 /// A part of a text with variables.
 #[derive(Debug, PartialEq)]
-pub(crate) enum Part {
+pub(crate) enum TextPart {
     Text(String),
     Variable(String),
 }
 
 /// Splits a text into its variables and what stands between them.
-pub(crate) fn parts(text: &str) -> Vec<Part> {
+pub(crate) fn parts(text: &str) -> Vec<TextPart> {
     let mut found = Vec::new();
     let mut plain = String::new();
     let mut rest = text;
@@ -80,22 +81,22 @@ pub(crate) fn parts(text: &str) -> Vec<Part> {
             plain.push('$');
         } else {
             if !plain.is_empty() {
-                found.push(Part::Text(std::mem::take(&mut plain)));
+                found.push(TextPart::Text(std::mem::take(&mut plain)));
             }
-            found.push(Part::Variable(name.to_owned()));
+            found.push(TextPart::Variable(name.to_owned()));
         }
         rest = &after[end..];
     }
     plain.push_str(rest);
     if !plain.is_empty() {
-        found.push(Part::Text(plain));
+        found.push(TextPart::Text(plain));
     }
     found
 }
 
 /// Where a text with variables will stand.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) enum Use {
+pub(crate) enum TemplateUse {
     /// The value of a header field.
     Header,
     /// The target of a redirect.
@@ -111,7 +112,7 @@ const SET_DEPTH_MAX: usize = 8;
 ///
 /// # Errors
 /// The variable that Komainu does not have.
-pub(crate) fn template(text: &str, scope: &Scope<'_>, used: Use) -> Result<String, String> {
+pub(crate) fn template(text: &str, scope: &Scope<'_>, used: TemplateUse) -> Result<String, String> {
     let resolved = constants(text, scope, 0);
     let mut out = String::new();
     let parts = parts(&resolved);
@@ -119,10 +120,10 @@ pub(crate) fn template(text: &str, scope: &Scope<'_>, used: Use) -> Result<Strin
     while let Some(part) = parts.get(at) {
         at += 1;
         match part {
-            Part::Text(plain) => out.push_str(&plain.replace('$', "$$")),
-            Part::Variable(name) => {
+            TextPart::Text(plain) => out.push_str(&plain.replace('$', "$$")),
+            TextPart::Variable(name) => {
                 let is_query = name == "is_args"
-                    && matches!(parts.get(at), Some(Part::Variable(next)) if next == "args" || next == "query_string");
+                    && matches!(parts.get(at), Some(TextPart::Variable(next)) if next == "args" || next == "query_string");
                 let mapped = match is_query {
                     true => {
                         at += 1;
@@ -130,7 +131,7 @@ pub(crate) fn template(text: &str, scope: &Scope<'_>, used: Use) -> Result<Strin
                     }
                     false => variable(name, used).ok_or_else(|| format!("there is no `${name}` here"))?,
                 };
-                let braced = matches!(parts.get(at), Some(Part::Text(next))
+                let braced = matches!(parts.get(at), Some(TextPart::Text(next))
                     if next.starts_with(|c: char| c.is_ascii_alphanumeric() || c == '_'));
                 match braced {
                     true => out.push_str(&format!("${{{mapped}}}")),
@@ -147,8 +148,8 @@ pub(crate) fn constants(text: &str, scope: &Scope<'_>, depth: usize) -> String {
     let mut out = String::new();
     for part in parts(text) {
         match part {
-            Part::Text(plain) => out.push_str(&plain),
-            Part::Variable(name) => match scope.set_value(&name).filter(|_| depth < SET_DEPTH_MAX) {
+            TextPart::Text(plain) => out.push_str(&plain),
+            TextPart::Variable(name) => match scope.set_value(&name).filter(|_| depth < SET_DEPTH_MAX) {
                 Some(set) => out.push_str(&constants(set.arg(1), scope, depth + 1)),
                 None => out.push_str(&match server_constant(&name, scope) {
                     Some(value) => value,
@@ -171,7 +172,7 @@ fn server_constant(name: &str, scope: &Scope<'_>) -> Option<String> {
 }
 
 /// The name of a variable here.
-fn variable(name: &str, used: Use) -> Option<String> {
+fn variable(name: &str, used: TemplateUse) -> Option<String> {
     let known = match name {
         "host" => "host",
         "scheme" => "scheme",
@@ -179,18 +180,18 @@ fn variable(name: &str, used: Use) -> Option<String> {
         "uri" | "document_uri" => "path",
         "args" | "query_string" => "args",
         // Its port is lost.
-        "http_host" if used == Use::Target => "host",
-        _ if used == Use::Target => return None,
+        "http_host" if used == TemplateUse::Target => "host",
+        _ if used == TemplateUse::Target => return None,
         "remote_addr" | "realip_remote_addr" if name == "remote_addr" => "remote_addr",
         "remote_port" => "client_port",
         "request_method" => "method",
         "request_id" => "request_id",
-        "ssl_client_verify" if used == Use::Header => "tls_client_verify",
-        "ssl_client_s_dn" if used == Use::Header => "tls_client_subject",
-        "ssl_client_i_dn" if used == Use::Header => "tls_client_issuer",
-        "ssl_client_serial" if used == Use::Header => "tls_client_serial",
+        "ssl_client_verify" if used == TemplateUse::Header => "tls_client_verify",
+        "ssl_client_s_dn" if used == TemplateUse::Header => "tls_client_subject",
+        "ssl_client_i_dn" if used == TemplateUse::Header => "tls_client_issuer",
+        "ssl_client_serial" if used == TemplateUse::Header => "tls_client_serial",
         _ if name.starts_with("http_") || name.starts_with("cookie_") => name,
-        _ if used == Use::Log => return log_variable(name).map(str::to_owned),
+        _ if used == TemplateUse::Log => return log_variable(name).map(str::to_owned),
         _ => return None,
     };
     Some(known.to_owned())
@@ -214,6 +215,15 @@ fn log_variable(name: &str) -> Option<&'static str> {
         "realip_remote_addr" => "proxy_addr",
         _ => return None,
     })
+}
+
+/// The name of a field in a variable: `X-Api-Key` of `$http_x_api_key`.
+pub(crate) fn field_name(name: &str) -> String {
+    let capital = |word: &str| {
+        let mut chars = word.chars();
+        chars.next().map_or(String::new(), |first| first.to_uppercase().chain(chars).collect())
+    };
+    name.split('_').map(capital).collect::<Vec<String>>().join("-")
 }
 
 /// Bytes of a size such as `10m`, as Komainu writes sizes.
@@ -311,9 +321,12 @@ mod tests {
     fn variables_are_named_as_here() {
         let scope = Scope { levels: Vec::new() };
         let of = |text: &str, used| template(text, &scope, used);
-        assert_eq!(of("https://$host$request_uri", Use::Target).as_deref(), Ok("https://$host$uri"));
-        assert_eq!(of("${scheme}s_$uri$is_args$args", Use::Header).as_deref(), Ok("${scheme}s_$path$query"));
-        assert_eq!(of("a$1", Use::Header), Err("there is no `$1` here".to_owned()));
-        assert_eq!(of("100$", Use::Header).as_deref(), Ok("100$$"));
+        assert_eq!(of("https://$host$request_uri", TemplateUse::Target).as_deref(), Ok("https://$host$uri"));
+        assert_eq!(
+            of("${scheme}s_$uri$is_args$args", TemplateUse::Header).as_deref(),
+            Ok("${scheme}s_$path$query")
+        );
+        assert_eq!(of("a$1", TemplateUse::Header), Err("there is no `$1` here".to_owned()));
+        assert_eq!(of("100$", TemplateUse::Header).as_deref(), Ok("100$$"));
     }
 }

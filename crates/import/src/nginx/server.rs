@@ -1,14 +1,14 @@
 //! `server` blocks: addresses, names, certificates and error pages.
 
 use super::scope::Scope;
-use super::tree::{Directive, unique};
+use super::tree::{NginxDirective, unique};
 use super::work::Translation;
-use crate::draft::{Item, Section, SiteDraft};
+use crate::draft::{SiteDraft, TomlItem, TomlSection};
 use crate::paths::hosts_from_regex;
 
 /// An address that a server listens on.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Address {
+pub(crate) struct ListenAddress {
     pub(crate) text: String,
     pub(crate) tls: bool,
     pub(crate) proxy_protocol: bool,
@@ -16,15 +16,15 @@ pub(crate) struct Address {
 }
 
 /// A `server` block.
-pub(crate) struct Server<'d> {
-    pub(crate) block: &'d Directive,
+pub(crate) struct NginxServer<'d> {
+    pub(crate) block: &'d NginxDirective,
     pub(crate) scope: Scope<'d>,
-    pub(crate) addresses: Vec<Address>,
+    pub(crate) addresses: Vec<ListenAddress>,
     /// The hosts that it names; none where it names no host that there can be.
     pub(crate) hosts: Vec<String>,
 }
 
-impl<'d> Server<'d> {
+impl<'d> NginxServer<'d> {
     pub(crate) fn speaks_tls(&self) -> bool {
         self.addresses.iter().any(|address| address.tls)
     }
@@ -34,13 +34,13 @@ impl<'d> Server<'d> {
     }
 
     /// Where `return` or `if` of certbot sends every request to the same host by `https`, that directive.
-    pub(crate) fn https_redirect(&self) -> Option<&'d Directive> {
+    pub(crate) fn https_redirect(&self) -> Option<&'d NginxDirective> {
         let own = self.scope.own();
         let root = own.iter().find(|one| one.name == "location" && one.first() == "/");
-        let returns = |block: &'d [Directive]| block.iter().find(|one| one.name == "return");
+        let returns = |block: &'d [NginxDirective]| block.iter().find(|one| one.name == "return");
         let conditions = own.iter().filter(|one| one.name == "if" && one.first().starts_with("($host"));
-        let from_if: Vec<&Directive> = conditions.filter_map(|one| returns(one.inner())).collect();
-        let only = |one: &&Directive| {
+        let from_if: Vec<&NginxDirective> = conditions.filter_map(|one| returns(one.inner())).collect();
+        let only = |one: &&NginxDirective| {
             let target = match one.args.as_slice() {
                 [code, target] if matches!(code.as_str(), "301" | "302" | "307" | "308") => target.as_str(),
                 [target] => target.as_str(),
@@ -54,8 +54,9 @@ impl<'d> Server<'d> {
             })
         };
         let others = own.iter().filter(|one| one.name == "location" && one.first() != "/");
-        let is_challenge =
-            |one: &Directive| one.args.last().is_some_and(|path| path.contains(".well-known/acme-challenge"));
+        let is_challenge = |one: &NginxDirective| {
+            one.args.last().is_some_and(|path| path.contains(".well-known/acme-challenge"))
+        };
         if !others.clone().all(is_challenge) || self.speaks_tls() {
             return None;
         }
@@ -69,17 +70,17 @@ impl<'d> Server<'d> {
 
 impl<'d> Translation<'d> {
     /// Reads what a server listens on and what it is called.
-    pub(crate) fn server_of(&self, block: &'d Directive) -> Server<'d> {
+    pub(crate) fn server_of(&self, block: &'d NginxDirective) -> NginxServer<'d> {
         let scope = self.http.with(block.inner());
         self.ledger.translated(block.entry);
         let listens = block.inner().iter().filter(|one| one.name == "listen");
-        let mut addresses: Vec<Address> = listens.filter_map(|one| self.address(one)).collect();
+        let mut addresses: Vec<ListenAddress> = listens.filter_map(|one| self.address(one)).collect();
         let old_ssl = scope.one("ssl").is_some_and(|one| one.first() == "on");
         if let Some(one) = scope.one("ssl") {
             self.ledger.translated(one.entry);
         }
         if addresses.is_empty() {
-            addresses.push(Address {
+            addresses.push(ListenAddress {
                 text: "0.0.0.0:80".to_owned(),
                 tls: false,
                 proxy_protocol: false,
@@ -94,10 +95,10 @@ impl<'d> Translation<'d> {
                 hosts.extend(self.hosts(one, name));
             }
         }
-        Server { block, scope, addresses, hosts: unique(hosts) }
+        NginxServer { block, scope, addresses, hosts: unique(hosts) }
     }
 
-    fn hosts(&self, one: &Directive, name: &str) -> Vec<String> {
+    fn hosts(&self, one: &NginxDirective, name: &str) -> Vec<String> {
         let is_host = |name: &str| {
             name.split('.').all(|label| {
                 (1..=63).contains(&label.len())
@@ -139,7 +140,7 @@ impl<'d> Translation<'d> {
         }
     }
 
-    fn address(&self, one: &Directive) -> Option<Address> {
+    fn address(&self, one: &NginxDirective) -> Option<ListenAddress> {
         let (text, parameters) = match one.args.split_first() {
             Some((text, parameters)) => (text.as_str(), parameters),
             None => return None,
@@ -174,7 +175,7 @@ impl<'d> Translation<'d> {
         }) {
             self.ledger.differs(one.entry, "the socket's own settings are left as they are");
         }
-        Some(Address {
+        Some(ListenAddress {
             text,
             tls: has("ssl"),
             proxy_protocol: has("proxy_protocol"),
@@ -183,7 +184,7 @@ impl<'d> Translation<'d> {
     }
 
     /// The certificates of a site.
-    pub(crate) fn tls(&self, server: &Server<'d>, site: &mut SiteDraft) {
+    pub(crate) fn tls(&self, server: &NginxServer<'d>, site: &mut SiteDraft) {
         let scope = &server.scope;
         let certificates = scope.all("ssl_certificate");
         let keys = scope.all("ssl_certificate_key");
@@ -196,16 +197,16 @@ impl<'d> Translation<'d> {
                 self.ledger.needless(one.entry, "the server speaks no TLS");
             }
             if server.speaks_tls() && scope.one("ssl_reject_handshake").is_none() {
-                site.section.comment("TODO: a certificate: `tls = \"auto\"`, or the names of its files.");
+                site.section.comment("CHECK: a certificate: `tls = \"auto\"`, or the names of its files.");
             }
             if let Some(one) = scope.one("ssl_reject_handshake") {
                 self.ledger.translated(one.entry);
-                site.section.set("tls", Item::Flag(false));
+                site.section.set("tls", TomlItem::Flag(false));
             }
             return;
         }
-        let names = |all: &[&Directive]| Item::texts(all.iter().map(|one| self.file(one.first())));
-        let mut tls = Section::default();
+        let names = |all: &[&NginxDirective]| TomlItem::texts(all.iter().map(|one| self.file(one.first())));
+        let mut tls = TomlSection::default();
         for one in certificates.iter().chain(&keys) {
             match one.first() {
                 name if name.contains('$') || name.starts_with("data:") || name.starts_with("engine:") => {
@@ -221,10 +222,10 @@ impl<'d> Translation<'d> {
         tls.set("certificate", names(&certificates));
         tls.set("key", names(&keys));
         self.client_certificates(scope, &mut tls);
-        site.section.set("tls", Item::Table(tls.entries));
+        site.section.set("tls", TomlItem::Table(tls.entries));
     }
 
-    fn client_certificates(&self, scope: &Scope<'d>, tls: &mut Section) {
+    fn client_certificates(&self, scope: &Scope<'d>, tls: &mut TomlSection) {
         let verify = scope.one("ssl_verify_client");
         let authority = scope.one("ssl_client_certificate");
         let crl = scope.one("ssl_crl");
@@ -241,8 +242,8 @@ impl<'d> Translation<'d> {
             }
             _ => return,
         };
-        tls.set_in("client", "ca", Item::text(self.file(authority.first())));
-        tls.set_in("client", "required", Item::Flag(required));
+        tls.set_in("client", "ca", TomlItem::text(self.file(authority.first())));
+        tls.set_in("client", "required", TomlItem::Flag(required));
         if required {
             self.ledger.differs(
                 verify.entry,
@@ -250,12 +251,12 @@ impl<'d> Translation<'d> {
             );
         }
         if let Some(crl) = crl {
-            tls.set_in("client", "crl", Item::text(self.file(crl.first())));
+            tls.set_in("client", "crl", TomlItem::text(self.file(crl.first())));
         }
     }
 
     /// `error_page`: files for statuses. Other kinds cannot be written.
-    pub(crate) fn error_pages(&self, scope: &Scope<'d>, section: &mut Section) {
+    pub(crate) fn error_pages(&self, scope: &Scope<'d>, section: &mut TomlSection) {
         for one in scope.all("error_page") {
             let Some((target, codes)) = one.args.split_last() else { continue };
             let is_plain = target.starts_with('/') && !target.contains('$');
@@ -270,12 +271,13 @@ impl<'d> Translation<'d> {
                 continue;
             };
             for code in codes {
-                section.set_in("error_pages", code, Item::Text(format!("{folder}{target}")));
+                section.set_in("error_pages", code, TomlItem::Text(format!("{folder}{target}")));
             }
             self.ledger.differs(one.entry, "a page is one file, and is not passed through locations; responses of upstream servers keep theirs");
         }
         // Those of locations.
-        let mut below: Vec<&Directive> = scope.own().iter().filter(|one| one.name == "location").collect();
+        let mut below: Vec<&NginxDirective> =
+            scope.own().iter().filter(|one| one.name == "location").collect();
         while let Some(location) = below.pop() {
             for one in location.inner() {
                 match one.name.as_str() {
@@ -291,7 +293,7 @@ impl<'d> Translation<'d> {
 
     /// The folder in which the file of an error page is: that of the location that has it.
     fn folder_of_page(&self, scope: &Scope<'d>, page: &str) -> Option<String> {
-        let has = |one: &&Directive| {
+        let has = |one: &&NginxDirective| {
             one.name == "location"
                 && match one.args.as_slice() {
                     [operator, path] if operator == "=" => path == page,

@@ -3,8 +3,8 @@
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 
-use super::lexer::{Token, TokenAt, tokens};
-use crate::findings::{Entry, ImportError, Ledger};
+use super::lexer::{NginxToken, TokenAt, tokens};
+use crate::findings::{EntryNumber, ImportError, ImportLedger};
 
 /// Bytes of one file.
 const FILE_BYTES_MAX: u64 = 4 << 20;
@@ -17,15 +17,15 @@ const DIRECTIVES_MAX: usize = 100_000;
 
 /// A directive of nginx.
 #[derive(Debug, Clone)]
-pub(crate) struct Directive {
-    pub(crate) entry: Entry,
+pub(crate) struct NginxDirective {
+    pub(crate) entry: EntryNumber,
     pub(crate) name: String,
     pub(crate) args: Vec<String>,
     /// What stands between its braces.
-    pub(crate) block: Option<Vec<Directive>>,
+    pub(crate) block: Option<Vec<NginxDirective>>,
 }
 
-impl Directive {
+impl NginxDirective {
     /// Its first argument, or an empty text.
     pub(crate) fn first(&self) -> &str {
         self.arg(0)
@@ -37,7 +37,7 @@ impl Directive {
     }
 
     /// Its block, or nothing.
-    pub(crate) fn inner(&self) -> &[Directive] {
+    pub(crate) fn inner(&self) -> &[NginxDirective] {
         self.block.as_deref().unwrap_or(&[])
     }
 }
@@ -64,7 +64,7 @@ fn is_stock(path: &Path) -> bool {
 
 /// Reads files and gives each directive a number.
 pub(crate) struct TreeReader<'a> {
-    ledger: &'a Ledger,
+    ledger: &'a ImportLedger,
     /// What relative names are relative to.
     prefix: PathBuf,
     /// How names of files begin that are shown without it.
@@ -76,7 +76,7 @@ pub(crate) struct TreeReader<'a> {
 
 impl<'a> TreeReader<'a> {
     /// A reader for the file `main`, whose relative names are relative to `prefix`.
-    pub(crate) fn new(ledger: &'a Ledger, main: &Path, prefix: &Path) -> Self {
+    pub(crate) fn new(ledger: &'a ImportLedger, main: &Path, prefix: &Path) -> Self {
         let shown_below = main.parent().unwrap_or(Path::new("")).to_owned();
         Self { ledger, prefix: prefix.to_owned(), shown_below, open: Vec::new(), files: 0, directives: 0 }
     }
@@ -85,7 +85,7 @@ impl<'a> TreeReader<'a> {
     ///
     /// # Errors
     /// A file that cannot be read, is too long, includes itself, or is no configuration of nginx.
-    pub(crate) fn read(&mut self, path: &Path) -> Result<Vec<Directive>, ImportError> {
+    pub(crate) fn read(&mut self, path: &Path) -> Result<Vec<NginxDirective>, ImportError> {
         let shown = path.strip_prefix(&self.shown_below).unwrap_or(path).display().to_string();
         let fault = |message: String| ImportError::new(&shown, 0, message);
         let canonical = path.canonicalize().map_err(|error| fault(error.to_string()))?;
@@ -112,7 +112,7 @@ impl<'a> TreeReader<'a> {
         tokens: &mut std::vec::IntoIter<TokenAt>,
         opened: Option<usize>,
         depth: usize,
-    ) -> Result<Vec<Directive>, ImportError> {
+    ) -> Result<Vec<NginxDirective>, ImportError> {
         let mut found = Vec::new();
         let mut words: Vec<String> = Vec::new();
         let mut first_line = 0;
@@ -123,25 +123,25 @@ impl<'a> TreeReader<'a> {
         while let Some(TokenAt { token, line }) = tokens.next() {
             last_line = line;
             match token {
-                Token::Word(word) => {
+                NginxToken::Word(word) => {
                     first_line = if words.is_empty() { line } else { first_line };
                     words.push(word);
                 }
-                Token::Close => {
+                NginxToken::Close => {
                     return match (words.is_empty(), opened) {
                         (true, Some(_)) => Ok(found),
                         (false, _) => Err(ImportError::new(file, line, "a `;` is missing before `}`")),
                         (true, None) => Err(ImportError::new(file, line, "this `}` closes nothing")),
                     };
                 }
-                Token::End | Token::Open if words.is_empty() => {
+                NginxToken::End | NginxToken::Open if words.is_empty() => {
                     return Err(ImportError::new(file, line, "a directive's name is missing here"));
                 }
-                Token::End => {
+                NginxToken::End => {
                     let words = std::mem::take(&mut words);
                     self.directive(file, first_line, words, &mut found)?;
                 }
-                Token::Open => {
+                NginxToken::Open => {
                     let mut one = self.entered(file, first_line, std::mem::take(&mut words), true)?;
                     one.block = Some(match is_data(&one.name) {
                         true => data(file, tokens, line)?,
@@ -164,7 +164,7 @@ impl<'a> TreeReader<'a> {
         line: usize,
         mut words: Vec<String>,
         is_block: bool,
-    ) -> Result<Directive, ImportError> {
+    ) -> Result<NginxDirective, ImportError> {
         self.directives += 1;
         if self.directives > DIRECTIVES_MAX {
             return Err(ImportError::new(file, line, format!("more than {DIRECTIVES_MAX} directives")));
@@ -172,7 +172,7 @@ impl<'a> TreeReader<'a> {
         let shown = format!("{}{}", words.join(" "), if is_block { " { }" } else { "" });
         let entry = self.ledger.enter(file, line, &shown);
         let name = words.remove(0);
-        Ok(Directive { entry, name, args: words, block: None })
+        Ok(NginxDirective { entry, name, args: words, block: None })
     }
 
     fn directive(
@@ -180,7 +180,7 @@ impl<'a> TreeReader<'a> {
         file: &str,
         line: usize,
         words: Vec<String>,
-        found: &mut Vec<Directive>,
+        found: &mut Vec<NginxDirective>,
     ) -> Result<(), ImportError> {
         let one = self.entered(file, line, words, false)?;
         if one.name != "include" {
@@ -230,24 +230,24 @@ fn data(
     file: &str,
     tokens: &mut std::vec::IntoIter<TokenAt>,
     opened: usize,
-) -> Result<Vec<Directive>, ImportError> {
+) -> Result<Vec<NginxDirective>, ImportError> {
     let mut found = Vec::new();
     let mut words: Vec<String> = Vec::new();
     for TokenAt { token, line } in tokens {
         match token {
-            Token::Word(word) => words.push(word),
-            Token::End if !words.is_empty() => {
+            NginxToken::Word(word) => words.push(word),
+            NginxToken::End if !words.is_empty() => {
                 let name = words.remove(0);
-                found.push(Directive {
-                    entry: Entry::MAX,
+                found.push(NginxDirective {
+                    entry: EntryNumber::MAX,
                     name,
                     args: std::mem::take(&mut words),
                     block: None,
                 });
             }
-            Token::End => {}
-            Token::Close => return Ok(found),
-            Token::Open => return Err(ImportError::new(file, line, "a block does not belong here")),
+            NginxToken::End => {}
+            NginxToken::Close => return Ok(found),
+            NginxToken::Open => return Err(ImportError::new(file, line, "a block does not belong here")),
         }
     }
     Err(ImportError::new(file, opened, "this `{` is not closed"))
@@ -265,7 +265,7 @@ fn read_text(path: &Path) -> Result<String, String> {
 }
 
 /// All directives, with those in blocks.
-pub(crate) fn visit<'d>(directives: &'d [Directive], each: &mut dyn FnMut(&'d Directive)) {
+pub(crate) fn visit<'d>(directives: &'d [NginxDirective], each: &mut dyn FnMut(&'d NginxDirective)) {
     for one in directives {
         each(one);
         if !is_data(&one.name) {

@@ -1,9 +1,9 @@
 //! `upstream` blocks: groups of servers.
 
-use super::scope::{Scope, duration, milliseconds};
-use super::tree::Directive;
+use super::scope::{Scope, duration, field_name, milliseconds};
+use super::tree::NginxDirective;
 use super::work::Translation;
-use crate::draft::{Item, Section, table_path};
+use crate::draft::{TomlItem, TomlSection, table_path};
 
 /// How a group is named here: a letter, digit, `_` or `-` each.
 fn group_name(name: &str, scheme: &str) -> String {
@@ -23,8 +23,8 @@ pub(crate) fn server_url(address: &str, scheme: &str) -> String {
 
 impl Translation<'_> {
     /// The `upstream` of this name.
-    fn upstream(&self, name: &str) -> Option<&Directive> {
-        let is_it = |one: &&Directive| one.name == "upstream" && one.first() == name;
+    fn upstream(&self, name: &str) -> Option<&NginxDirective> {
+        let is_it = |one: &&NginxDirective| one.name == "upstream" && one.first() == name;
         self.http.levels.iter().flat_map(|level| level.iter()).find(is_it)
     }
 
@@ -40,8 +40,8 @@ impl Translation<'_> {
         Some(group)
     }
 
-    fn upstream_section(&self, block: &Directive, scheme: &str) -> Section {
-        let mut section = Section::default();
+    fn upstream_section(&self, block: &NginxDirective, scheme: &str) -> TomlSection {
+        let mut section = TomlSection::default();
         self.ledger.translated(block.entry);
         let mut servers = Vec::new();
         for one in block.inner() {
@@ -52,37 +52,39 @@ impl Translation<'_> {
         }
         let item = match servers.len() {
             1 => servers.remove(0),
-            _ => Item::List(servers),
+            _ => TomlItem::List(servers),
         };
         section.entries.insert(0, ("to".to_owned(), item));
         section
     }
 
-    fn server(&self, one: &Directive, scheme: &str, section: &mut Section) -> Item {
-        let mut entries = vec![("url".to_owned(), Item::text(server_url(one.first(), scheme)))];
+    fn server(&self, one: &NginxDirective, scheme: &str, section: &mut TomlSection) -> TomlItem {
+        let mut entries = vec![("url".to_owned(), TomlItem::text(server_url(one.first(), scheme)))];
         self.ledger.translated(one.entry);
         for parameter in one.args.iter().skip(1) {
             let (name, value) = parameter.split_once('=').unwrap_or((parameter, ""));
             match (name, value.parse::<u64>()) {
-                ("weight", Ok(weight)) => entries.push(("weight".to_owned(), Item::Number(weight.min(1000)))),
-                ("backup", _) => entries.push(("backup".to_owned(), Item::Flag(true))),
+                ("weight", Ok(weight)) => {
+                    entries.push(("weight".to_owned(), TomlItem::Number(weight.min(1000))))
+                }
+                ("backup", _) => entries.push(("backup".to_owned(), TomlItem::Flag(true))),
                 ("max_conns", Ok(0)) => {}
-                ("max_conns", Ok(count)) => entries.push(("connections".to_owned(), Item::Number(count))),
-                ("down", _) => entries.push(("weight".to_owned(), Item::Number(0))),
+                ("max_conns", Ok(count)) => entries.push(("connections".to_owned(), TomlItem::Number(count))),
+                ("down", _) => entries.push(("weight".to_owned(), TomlItem::Number(0))),
                 ("max_fails", Ok(0)) => {
-                    section.set("eject", Item::Flag(false));
+                    section.set("eject", TomlItem::Flag(false));
                     self.ledger.differs(one.entry, "`eject = false` counts for the whole group");
                 }
                 ("max_fails", Ok(count)) => {
-                    section.set_in("eject", "failures", Item::Number(count.min(1000)));
+                    section.set_in("eject", "failures", TomlItem::Number(count.min(1000)));
                     self.ledger.differs(
                         one.entry,
                         "`failures` are failures in a row, for all servers of the group; nginx counts those in `fail_timeout`",
                     );
                 }
                 ("fail_timeout", _) => match milliseconds(value).filter(|&ms| ms >= 10) {
-                    Some(ms) if section.get("eject") != Some(&Item::Flag(false)) => {
-                        section.set_in("eject", "first", Item::text(duration(ms.min(300_000))));
+                    Some(ms) if section.get("eject") != Some(&TomlItem::Flag(false)) => {
+                        section.set_in("eject", "first", TomlItem::text(duration(ms.min(300_000))));
                         self.ledger.differs(
                             one.entry,
                             "a server that keeps failing is left out for twice as long each time",
@@ -105,11 +107,11 @@ impl Translation<'_> {
         }
         match entries.len() {
             1 => entries.remove(0).1,
-            _ => Item::Table(entries),
+            _ => TomlItem::Table(entries),
         }
     }
 
-    fn balancing(&self, one: &Directive, section: &mut Section) {
+    fn balancing(&self, one: &NginxDirective, section: &mut TomlSection) {
         let ledger = self.ledger;
         let mut balance = |value: String| section.set_text("balance", value);
         match one.name.as_str() {
@@ -148,7 +150,7 @@ impl Translation<'_> {
             }
             "keepalive" => match one.first().parse::<u64>() {
                 Ok(count) => {
-                    section.set_in("keep_alive", "connections", Item::Number(count.min(100_000)));
+                    section.set_in("keep_alive", "connections", TomlItem::Number(count.min(100_000)));
                     ledger.differs(
                         one.entry,
                         "connections of all threads together, where nginx counts each worker's",
@@ -157,12 +159,16 @@ impl Translation<'_> {
                 Err(_) => ledger.impossible(one.entry, "this is no number"),
             },
             "keepalive_requests" => {
-                section.set_in("keep_alive", "requests", Item::Number(one.first().parse().unwrap_or(1000)));
+                section.set_in(
+                    "keep_alive",
+                    "requests",
+                    TomlItem::Number(one.first().parse().unwrap_or(1000)),
+                );
                 ledger.translated(one.entry);
             }
             "keepalive_timeout" => {
                 let ms = milliseconds(one.first()).unwrap_or(60_000).clamp(10, 86_400_000);
-                section.set_in("keep_alive", "idle", Item::text(duration(ms)));
+                section.set_in("keep_alive", "idle", TomlItem::text(duration(ms)));
                 ledger.translated(one.entry);
             }
             "zone" => {
@@ -196,7 +202,7 @@ fn hash(key: &str) -> Option<String> {
         _ => {
             let is_plain = |name: &str| !name.contains('$');
             match (key.strip_prefix("$http_"), key.strip_prefix("$cookie_")) {
-                (Some(name), _) if is_plain(name) => format!("hash:header:{}", name.replace('_', "-")),
+                (Some(name), _) if is_plain(name) => format!("hash:header:{}", field_name(name)),
                 (_, Some(name)) if is_plain(name) => format!("hash:cookie:{name}"),
                 _ => return None,
             }

@@ -3,19 +3,19 @@
 use std::cell::RefCell;
 use std::path::{Path, PathBuf};
 
-use super::scope::{Scope, Use, bytes, duration_within, milliseconds, size, template};
-use super::tree::Directive;
-use crate::draft::{Item, Section};
-use crate::findings::Ledger;
+use super::scope::{Scope, TemplateUse, bytes, duration_within, milliseconds, size, template};
+use super::tree::NginxDirective;
+use crate::draft::{TomlItem, TomlSection};
+use crate::findings::ImportLedger;
 
 /// The state of a translation.
 pub(crate) struct Translation<'d> {
-    pub(crate) ledger: &'d Ledger,
+    pub(crate) ledger: &'d ImportLedger,
     pub(crate) http: Scope<'d>,
     /// The folder that nginx's configuration has there: names of files are relative to it.
     pub(crate) folder: PathBuf,
     /// Tables of the file, by their path: groups of upstream servers and the store of the cache.
-    pub(crate) tables: RefCell<Vec<(String, Section)>>,
+    pub(crate) tables: RefCell<Vec<(String, TomlSection)>>,
 }
 
 /// How a location is chosen.
@@ -43,12 +43,20 @@ impl Matcher {
 }
 
 /// What the route in a file's place answers where nothing here does what the location did.
-pub(crate) fn unavailable(section: &mut Section, comment: impl Into<String>) {
-    section.comment(comment);
-    section.set("respond", Item::Number(501));
+pub(crate) fn unavailable(section: &mut TomlSection) {
+    section.set("respond", TomlItem::Number(501));
 }
 
 impl<'d> Translation<'d> {
+    /// Names the directives of a block that need a human, above what was written for the block.
+    pub(crate) fn open_ends(&self, block: &[NginxDirective], section: &mut TomlSection) {
+        for one in block.iter().filter(|one| !matches!(one.name.as_str(), "location" | "server")) {
+            if let Some(comment) = self.ledger.open_end(one.entry) {
+                section.comment(comment);
+            }
+        }
+    }
+
     /// A file or folder: relative names are relative to nginx's configuration.
     pub(crate) fn file(&self, name: &str) -> String {
         let name = name.strip_suffix('/').filter(|rest| !rest.is_empty()).unwrap_or(name);
@@ -61,10 +69,10 @@ impl<'d> Translation<'d> {
     /// A text with variables; reports the directive where it has one that is not there.
     pub(crate) fn template(
         &self,
-        one: &Directive,
+        one: &NginxDirective,
         text: &str,
         scope: &Scope<'_>,
-        used: Use,
+        used: TemplateUse,
     ) -> Option<String> {
         match template(text, scope, used) {
             Ok(text) => Some(text),
@@ -81,7 +89,7 @@ impl<'d> Translation<'d> {
         &self,
         scope: &Scope<'_>,
         name: &str,
-        section: &mut Section,
+        section: &mut TomlSection,
         place: (&str, &str),
         range: (u64, u64),
     ) {
@@ -97,11 +105,11 @@ impl<'d> Translation<'d> {
                 self.ledger.differs(one.entry, format!("it is {text} here, the nearest that can be set"))
             }
         }
-        section.set_in(place.0, place.1, Item::text(text));
+        section.set_in(place.0, place.1, TomlItem::text(text));
     }
 
     /// The size that a directive has, in the text that Komainu reads.
-    pub(crate) fn size(&self, one: &Directive) -> Option<String> {
+    pub(crate) fn size(&self, one: &NginxDirective) -> Option<String> {
         let found = size(one.first());
         match &found {
             Some(_) => self.ledger.translated(one.entry),
@@ -116,10 +124,10 @@ impl<'d> Translation<'d> {
     }
 
     /// Changes a table of the file.
-    pub(crate) fn table(&self, path: &str, change: impl FnOnce(&mut Section)) {
+    pub(crate) fn table(&self, path: &str, change: impl FnOnce(&mut TomlSection)) {
         let mut tables = self.tables.borrow_mut();
         if !tables.iter().any(|(name, _)| name == path) {
-            tables.push((path.to_owned(), Section::default()));
+            tables.push((path.to_owned(), TomlSection::default()));
         }
         if let Some((_, section)) = tables.iter_mut().find(|(name, _)| name == path) {
             change(section);
