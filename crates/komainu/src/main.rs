@@ -9,6 +9,7 @@ mod ab;
 mod env_file;
 mod cli;
 mod foreign;
+mod remote_log;
 mod sink;
 mod masks;
 mod access;
