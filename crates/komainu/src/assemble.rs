@@ -51,7 +51,7 @@ pub(crate) struct ServerPlan {
     pub(crate) tls: Option<TlsPlan>,
     /// The port that requests without TLS are redirected to.
     pub(crate) https_port: Option<u16>,
-    groups: GroupPlan,
+    pub(crate) groups: GroupPlan,
     /// The cache of responses, if a route has one.
     pub(crate) cache: Option<Arc<Cache>>,
     /// The dictionaries that clients may have, if a route makes some.

@@ -41,6 +41,8 @@ mod cache_rules;
 mod cache_urls;
 mod cache_commands;
 mod control;
+mod control_client;
+mod api;
 mod dictionaries;
 mod operate;
 mod watch;

@@ -8,7 +8,7 @@ use crate::draft::TomlSection;
 use crate::paths::{below, from_literal, from_regex};
 
 /// A location before its place is known.
-struct Found<'d> {
+struct FoundLocation<'d> {
     directive: &'d NginxDirective,
     scope: Scope<'d>,
     matcher: Matcher,
@@ -86,7 +86,7 @@ impl<'d> Translation<'d> {
         &self,
         scope: &Scope<'d>,
         within: Option<&str>,
-        found: &mut Vec<Found<'d>>,
+        found: &mut Vec<FoundLocation<'d>>,
         named: &mut Vec<&'d NginxDirective>,
     ) {
         for one in scope.own().iter().filter(|one| one.name == "location") {
@@ -119,7 +119,7 @@ impl<'d> Translation<'d> {
             self.collect(&inner, next, found, named);
             let Some(paths) = self.paths(one, &matcher, within) else { continue };
             let within = within.map(str::to_owned);
-            found.push(Found { directive: one, scope: inner, matcher, paths, within });
+            found.push(FoundLocation { directive: one, scope: inner, matcher, paths, within });
         }
     }
 
@@ -189,16 +189,16 @@ impl<'d> Translation<'d> {
 
     /// First those with `=`, then those with `^~`, then expressions in their order, then prefixes, the longest first. Where a longer
     /// prefix without `^~` stands below one with it, its expressions and itself come first.
-    fn ordered(&self, found: Vec<Found<'d>>) -> Vec<Place<'d>> {
-        let place = |one: &Found<'d>, paths: Vec<String>| Place {
+    fn ordered(&self, found: Vec<FoundLocation<'d>>) -> Vec<Place<'d>> {
+        let place = |one: &FoundLocation<'d>, paths: Vec<String>| Place {
             scope: one.scope.clone(),
             matcher: one.matcher.clone(),
             paths,
         };
         let mut places = Vec::new();
-        let is_exact = |one: &&Found<'d>| matches!(one.matcher, Matcher::Exact(_));
+        let is_exact = |one: &&FoundLocation<'d>| matches!(one.matcher, Matcher::Exact(_));
         places.extend(found.iter().filter(is_exact).map(|one| place(one, one.paths.clone())));
-        let mut prefixes: Vec<(&Found<'d>, &str, bool)> = found
+        let mut prefixes: Vec<(&FoundLocation<'d>, &str, bool)> = found
             .iter()
             .filter_map(|one| match &one.matcher {
                 Matcher::Prefix(path, first) => Some((one, path.as_str(), *first)),
@@ -207,8 +207,8 @@ impl<'d> Translation<'d> {
             .collect();
         prefixes.sort_by(|a, b| b.1.len().cmp(&a.1.len()));
         // Expressions in a location come before those of the server.
-        let is_regex = |one: &&Found<'d>| matches!(one.matcher, Matcher::Regex(..));
-        let mut regexes: Vec<&Found<'d>> = found.iter().filter(is_regex).collect();
+        let is_regex = |one: &&FoundLocation<'d>| matches!(one.matcher, Matcher::Regex(..));
+        let mut regexes: Vec<&FoundLocation<'d>> = found.iter().filter(is_regex).collect();
         regexes.sort_by_key(|one| usize::MAX - one.within.as_ref().map_or(0, String::len));
         let mut done = vec![false; prefixes.len()];
         for at in 0..prefixes.len() {
@@ -251,10 +251,10 @@ impl<'d> Translation<'d> {
     }
 
     /// An expression within a location does not count below a longer one that stands outside of it; the routes cannot say that.
-    fn nested_overlap(&self, regexes: &[&Found<'d>], prefixes: &[(&Found<'d>, &str, bool)]) {
+    fn nested_overlap(&self, regexes: &[&FoundLocation<'d>], prefixes: &[(&FoundLocation<'d>, &str, bool)]) {
         for regex in regexes {
             let Some(within) = regex.within.as_deref() else { continue };
-            let is_taken = |(one, path, _): &(&Found<'d>, &str, bool)| {
+            let is_taken = |(one, path, _): &(&FoundLocation<'d>, &str, bool)| {
                 path.len() > within.len() && path.starts_with(within) && one.within.as_deref() != Some(within)
             };
             if prefixes.iter().any(is_taken) {
