@@ -11,6 +11,10 @@ mod draft;
 
 mod paths;
 
+mod data;
+
 pub mod nginx;
+
+pub mod unit;
 
 pub use findings::{ImportError, ImportVerdict, Imported, Remark};

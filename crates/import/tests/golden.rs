@@ -115,3 +115,24 @@ fn the_example_of_the_document_is_what_is_printed() {
     assert_eq!(imported.toml, block(nginx, "toml"));
     std::fs::remove_dir_all(&folder).unwrap();
 }
+
+/// The keys and values of a file of JSON, found without the parser: each scalar that follows a key has its line in the report.
+fn check_lines(source: &Path, imported: &Imported) {
+    let name = source.file_name().unwrap().to_string_lossy();
+    for (at, line) in std::fs::read_to_string(source).unwrap().lines().enumerate() {
+        let has_value = line.trim_start().starts_with('"')
+            && line.contains(':')
+            && !line.trim_end().ends_with(['{', '[']);
+        let is_there = imported.remarks.iter().any(|remark| remark.line == at + 1 && remark.file == name);
+        assert!(is_there || !has_value, "{name}:{} is not in the report", at + 1);
+    }
+}
+
+#[test]
+fn unit() {
+    for source in samples("unit", "json") {
+        let imported = import::unit::import(&source).unwrap();
+        check(&source, &imported);
+        check_lines(&source, &imported);
+    }
+}

@@ -223,7 +223,8 @@ pub(crate) struct StartArguments {
 
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  \
-    komainu import nginx /etc/nginx/nginx.conf > komainu.toml\n")]
+    komainu import nginx /etc/nginx/nginx.conf > komainu.toml\n  \
+    komainu import unit config.json > komainu.toml\n")]
 pub(crate) struct ImportArguments {
     /// Whose configuration it is
     pub(crate) format: ImportFormat,
@@ -237,7 +238,10 @@ pub(crate) struct ImportArguments {
 /// Servers whose configuration can be translated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum ImportFormat {
+    /// nginx.conf, or a part of it
     Nginx,
+    /// The JSON of NGINX Unit, as GET /config of its control socket prints it
+    Unit,
 }
 
 #[derive(Debug, Args)]

@@ -17,15 +17,78 @@ impl Translation<'_> {
                 _ => self.ledger.translated(one.entry),
             }
         }
+        self.guards(scope, section);
+    }
+
+    /// What asked somebody else who may come in: `auth_request`, and what there is nothing for here.
+    fn guards(&self, scope: &Scope<'_>, section: &mut TomlSection) {
         const GUARDS: [&str; 5] =
             ["auth_request", "auth_jwt", "access_by_lua_block", "access_by_lua_file", "secure_link"];
         let is_on = |one: &NginxDirective| one.first() != "off";
-        if let Some(guard) = GUARDS.iter().find_map(|name| scope.one(name).filter(|one| is_on(one))) {
-            refuse(section);
-            section.comment(format!(
-                "CHECK: `{}` decided who may ask: the route is closed until something here does.",
-                guard.name
-            ));
+        let Some(guard) = GUARDS.iter().find_map(|name| scope.one(name).filter(|one| is_on(one))) else {
+            scope.one("auth_request").into_iter().for_each(|one| self.ledger.translated(one.entry));
+            return;
+        };
+        let asked = (guard.name == "auth_request").then(|| self.asked(guard, scope)).flatten();
+        match asked {
+            Some(url) if section.get("auth").is_none() => {
+                self.ledger.differs(
+                    guard.entry,
+                    "what is not let in gets the answer of the server that is asked; see docs/auth.md",
+                );
+                section.set_in("auth", "ask", TomlItem::Text(url));
+                let mut fields = Vec::new();
+                for one in scope.all("auth_request_set") {
+                    let field = one.arg(1).strip_prefix("$upstream_http_").filter(|name| !name.contains('$'));
+                    match field {
+                        Some("set_cookie") => self.ledger.needless(
+                            one.entry,
+                            "not needed: cookies of the answer are added to the response",
+                        ),
+                        Some(field) => {
+                            fields.push(TomlItem::Text(field_name(field)));
+                            self.ledger.differs(one.entry, "the field is copied into the request under its own name (`response_headers`)");
+                        }
+                        None => self.ledger.impossible(
+                            one.entry,
+                            "only fields of the answer can be copied (`response_headers` of `auth`)",
+                        ),
+                    }
+                }
+                if !fields.is_empty() {
+                    section.set_in("auth", "response_headers", TomlItem::List(fields));
+                }
+            }
+            _ => {
+                self.ledger.impossible(
+                    guard.entry,
+                    "nothing here decides in its place, so the route is closed (403)",
+                );
+                refuse(section);
+            }
+        }
+    }
+
+    /// The URL that `auth_request` asks: that of `proxy_pass` in its location.
+    fn asked(&self, guard: &NginxDirective, scope: &Scope<'_>) -> Option<String> {
+        let path = guard.first();
+        let is_it = |one: &&NginxDirective| {
+            one.name == "location" && one.args.last().is_some_and(|last| last == path)
+        };
+        let location = scope.levels.iter().rev().find_map(|level| level.iter().find(is_it))?;
+        let pass = location.inner().iter().find(|one| one.name == "proxy_pass")?;
+        let url = pass.first().replace("http://unix:", "unix:");
+        if url.contains('$') {
+            return None;
+        }
+        let has_path =
+            url.split_once("://").map_or(url.matches(':').count() > 1, |(_, rest)| rest.contains('/'));
+        let name = url.split_once("://")?.1.split(['/', ':']).next()?;
+        match (self.is_upstream(name), has_path) {
+            // A group cannot be asked.
+            (true, _) => None,
+            (_, true) => Some(url),
+            (_, false) => Some(format!("{url}{path}")),
         }
     }
 

@@ -378,10 +378,6 @@ const NEEDLESS: &[(&[&str], &str)] = &[
         "\u{1}connections of one client are not counted: `limit` counts its requests",
     ),
     (&["limit_rate", "limit_rate_after"], "\u{1}the speed of responses is not limited"),
-    (
-        &["auth_request", "auth_request_set"],
-        "\u{1}no other server is asked for permission: use `auth`, or let the application check",
-    ),
     (&["auth_delay"], "not needed: `failures` in `auth` limits wrong passwords"),
     (&["limit_req_log_level"], "not needed: what is refused is in the access log"),
     (

@@ -205,7 +205,7 @@ impl<'d> Translation<'d> {
                 _ => None,
             })
             .collect();
-        prefixes.sort_by(|a, b| b.1.len().cmp(&a.1.len()));
+        prefixes.sort_by_key(|(_, path, _)| std::cmp::Reverse(path.len()));
         // Expressions in a location come before those of the server.
         let is_regex = |one: &&FoundLocation<'d>| matches!(one.matcher, Matcher::Regex(..));
         let mut regexes: Vec<&FoundLocation<'d>> = found.iter().filter(is_regex).collect();

@@ -62,7 +62,7 @@ impl<'d> NginxServer<'d> {
         }
         let found = returns(own).or_else(|| root.and_then(|root| returns(root.inner())));
         match from_if.first() {
-            Some(first) if from_if.iter().all(|one| only(one)) => Some(first),
+            Some(first) if from_if.iter().all(only) => Some(first),
             _ => found.filter(only),
         }
     }
