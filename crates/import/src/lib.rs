@@ -17,4 +17,6 @@ pub mod nginx;
 
 pub mod unit;
 
+pub mod caddy;
+
 pub use findings::{ImportError, ImportVerdict, Imported, Remark};

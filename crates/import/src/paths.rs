@@ -97,7 +97,7 @@ impl RegexReader<'_> {
                 vec![vec![run]]
             }
             _ if is_run => {
-                self.wider |= quantifier != '+';
+                self.wider |= quantifier != '+' || run == RegexPiece::Any;
                 vec![vec![run]]
             }
             '+' => {
@@ -120,7 +120,11 @@ impl RegexReader<'_> {
             Some('[') => self.class(),
             Some('(') => self.group(),
             Some('\\') => match self.chars.next() {
-                Some('d' | 'w' | 's') => one(RegexPiece::Segment),
+                Some('d' | 'w' | 's') => {
+                    // Narrower than what `*` matches.
+                    self.wider = true;
+                    one(RegexPiece::Segment)
+                }
                 Some('D' | 'W' | 'S') => one(RegexPiece::Any),
                 Some('b' | 'B' | 'A' | 'Z' | 'z' | 'G') => Err("it has an assertion".to_owned()),
                 Some(c) if c.is_ascii_digit() => Err("it refers to one of its own groups".to_owned()),
@@ -389,7 +393,10 @@ mod tests {
             (r"^/a.*z$", "/a**z"),
             (r"^/(?<name>[a-z]+)/x$", "/*/x ~"),
             (r"\.(?:css|js)$", "*.css *.js"),
-            (r"^/.+\.php(/|$)", "/**.php/* /**.php"),
+            (r"^/.+\.php(/|$)", "/**.php/* /**.php ~"),
+            (r"^/v\d+/", "/v*/* ~"),
+            (r"^/a/.+$", "/a/* ~"),
+            (r"^/[a-z]+/x$", "/*/x ~"),
             (r"^.*$", "*"),
             (r"^a", "! no path can match it"),
             (r"/\.(?!well-known)", "! it looks ahead or back, which no path pattern can"),

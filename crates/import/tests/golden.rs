@@ -1,6 +1,8 @@
 //! Each sample becomes the configuration and the report beside it, the configuration is one that Komainu reads, and every directive
 //! of the sample is in the report. `KOMAINU_BLESS=1` writes the expected files.
 
+#![allow(clippy::unwrap_used)]
+
 use std::path::{Path, PathBuf};
 
 use config::Config;
@@ -135,4 +137,18 @@ fn unit() {
         check(&source, &imported);
         check_lines(&source, &imported);
     }
+}
+
+#[test]
+fn caddy() {
+    for source in samples("caddy", "json") {
+        let imported = import::caddy::import(&source).unwrap();
+        check(&source, &imported);
+        check_lines(&source, &imported);
+    }
+    let path = std::env::temp_dir().join(format!("komainu-import-Caddyfile-{}", std::process::id()));
+    std::fs::write(&path, "example.com {\n\tfile_server\n}\n").unwrap();
+    let error = import::caddy::import(&path).unwrap_err().to_string();
+    assert!(error.contains("caddy adapt"), "{error}");
+    std::fs::remove_file(&path).unwrap();
 }

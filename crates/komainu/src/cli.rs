@@ -242,6 +242,8 @@ pub(crate) enum ImportFormat {
     Nginx,
     /// The JSON of NGINX Unit, as GET /config of its control socket prints it
     Unit,
+    /// The JSON of Caddy, as `caddy adapt` makes it of a Caddyfile
+    Caddy,
 }
 
 #[derive(Debug, Args)]

@@ -11,6 +11,7 @@ use crate::cli::{ImportArguments, ImportFormat};
 pub(crate) fn import(arguments: &ImportArguments) -> Result<(), String> {
     let imported = match arguments.format {
         ImportFormat::Nginx => import::nginx::import(&arguments.file, arguments.prefix.as_deref()),
+        ImportFormat::Caddy => import::caddy::import(&arguments.file),
         ImportFormat::Unit => import::unit::import(&arguments.file),
     }
     .map_err(|error| format!("error: {error}"))?;

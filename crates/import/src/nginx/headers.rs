@@ -44,6 +44,7 @@ impl Translation<'_> {
         match expires {
             Expires::Value(value) => controls.push(value),
             Expires::Types(types) if serves_files => files_control(section, TomlItem::Table(types)),
+            Expires::Types(_) if section.get("proxy").is_none() => {}
             Expires::Types(_) => section.comment(
                 "CHECK: `expires` by media type counts for files alone: let the application send Cache-Control.",
             ),

@@ -1,6 +1,6 @@
 //! `proxy_pass` and what belongs to it.
 
-use super::scope::{Scope, TemplateUse, constants, duration_within, milliseconds};
+use super::scope::{Scope, TemplateUse, constants, duration_within, field_name, milliseconds};
 use super::tree::NginxDirective;
 use super::upstream::server_url;
 use super::work::{Matcher, Translation, unavailable};
@@ -210,6 +210,9 @@ impl Translation<'_> {
                 ("x-forwarded-for", "$remote_addr") | ("x-forwarded-proto", "$scheme") | ("x-forwarded-host", "$host" | "$http_host") => {
                     self.ledger.needless(one.entry, "not needed: it is always sent");
                 }
+                (_, variable) if is_answered(scope, name, variable) => {
+                    self.ledger.needless(one.entry, "not needed: `response_headers` of `auth` copies the field");
+                }
                 (_, "") => {
                     removed.push(TomlItem::text(name));
                     self.ledger.translated(one.entry);
@@ -397,4 +400,13 @@ impl Translation<'_> {
             self.ledger.translated(one.entry);
         }
     }
+}
+
+/// Whether a variable is the field of this name in the answer of the server that `auth_request` asks.
+fn is_answered(scope: &Scope<'_>, name: &str, variable: &str) -> bool {
+    let is_it = |one: &NginxDirective| {
+        let field = one.arg(1).strip_prefix("$upstream_http_").unwrap_or("");
+        one.first() == variable && field_name(field).eq_ignore_ascii_case(name)
+    };
+    scope.all("auth_request_set").into_iter().any(is_it)
 }

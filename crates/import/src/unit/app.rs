@@ -57,6 +57,13 @@ pub(super) fn section(one: &DatumAt, ledger: &ImportLedger) -> Option<TomlSectio
             }
         }
     }
+    surroundings(one, ledger, &mut section);
+    one.impossible(ledger, "`[apps.NAME]` has nothing like it");
+    Some(section)
+}
+
+/// What surrounds the processes of an application.
+fn surroundings(one: &DatumAt, ledger: &ImportLedger, section: &mut TomlSection) {
     if let Some(environment) = one.get("environment") {
         let pairs = environment
             .entries()
@@ -66,9 +73,9 @@ pub(super) fn section(one: &DatumAt, ledger: &ImportLedger) -> Option<TomlSectio
         environment.translated(ledger);
     }
     for key in ["user", "group"] {
-        if let Some(value) = text(key) {
-            section.set_text(key, value);
-            mark(&[key]);
+        if let Some(found) = one.get(key) {
+            section.set_text(key, found.text().unwrap_or(""));
+            found.translated(ledger);
         }
     }
     for key in ["stdout", "stderr"] {
@@ -83,8 +90,6 @@ pub(super) fn section(one: &DatumAt, ledger: &ImportLedger) -> Option<TomlSectio
         );
         section.comment("CHECK: Unit isolated this application: see `sandbox` and `limits`.");
     }
-    one.impossible(ledger, "`[apps.NAME]` has nothing like it");
-    Some(section)
 }
 
 fn callable(one: &DatumAt) -> Option<String> {

@@ -42,6 +42,16 @@ impl<'a> UnitRoutes<'a> {
                 hosts.push(host.clone());
             }
         }
+        // Nothing stands behind a route without conditions.
+        let reached = |mut own: Vec<TomlSection>| {
+            let is_any = |route: &TomlSection| {
+                ["path", "method", "header", "query", "allow"].iter().all(|key| route.get(key).is_none())
+            };
+            if let Some(at) = own.iter().position(is_any) {
+                own.truncate(at + 1);
+            }
+            own
+        };
         let applies = |route: &HostedRoute, host: &str| {
             let matches = |pattern: &String| {
                 pattern == host
@@ -55,6 +65,7 @@ impl<'a> UnitRoutes<'a> {
                 .filter(|route| applies(route, &host))
                 .map(|route| route.section.clone())
                 .collect();
+            let own = reached(own);
             let same = draft.sites.iter_mut().find(|site| site.routes == own);
             match same.map(|site| &mut site.section) {
                 Some(section) => {
@@ -74,6 +85,7 @@ impl<'a> UnitRoutes<'a> {
         }
         let rest: Vec<TomlSection> =
             routes.into_iter().filter(|route| route.hosts.is_empty()).map(|route| route.section).collect();
+        let rest = reached(rest);
         if !rest.is_empty() || draft.sites.is_empty() {
             draft.sites.push(SiteDraft { section: TomlSection::default(), routes: rest });
         }
@@ -349,6 +361,10 @@ impl<'a> UnitRoutes<'a> {
                 );
             }
         }
+        self.fallback(action, section);
+    }
+
+    fn fallback(&self, action: &DatumAt, section: &mut TomlSection) {
         let Some(fallback) = action.get("fallback") else { return };
         let text = |key: &str| fallback.get(key).and_then(DatumAt::text);
         match (text("pass"), text("proxy"), text("share")) {
