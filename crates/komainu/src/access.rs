@@ -87,6 +87,7 @@ enum LineFormat {
     Json(Vec<LineField>),
     Logfmt(Vec<LineField>),
     Template(Vec<TemplatePart>),
+    Console { color: bool },
 }
 
 /// A field of a line.
@@ -150,6 +151,7 @@ impl LineFormat {
             }
             AccessLog::Logfmt => LineFormat::Logfmt(log.fields.iter().map(LineField::logfmt).collect()),
             AccessLog::Template(template) => LineFormat::Template(template.parts().to_vec()),
+            AccessLog::Console { color } => LineFormat::Console { color: *color },
         }
     }
 }
@@ -222,6 +224,7 @@ impl Access {
             LineFormat::Json(fields) => self.json(&mut lines, fields, record),
             LineFormat::Logfmt(fields) => self.logfmt(&mut lines, fields, record),
             LineFormat::Template(parts) => self.template(&mut lines, parts, record),
+            LineFormat::Console { color } => self.console(&mut lines, *color, record),
         }
         lines.push(b'\n');
         if lines.len() >= BLOCK_BYTES {
@@ -265,6 +268,41 @@ impl Access {
         out.extend_from_slice(b"\" \"");
         self.escaped_value(out, &Variable::Log(LogVariable::UserAgent), record);
         out.push(b'"');
+    }
+
+    /// `200     0.42 ms   1.3 KiB  GET /path`, and after it what was asked, or what went wrong.
+    fn console(&self, out: &mut Vec<u8>, color: bool, record: &RequestRecord<'_>) {
+        let status = record.status.code();
+        let (begin, end) = match (color, status) {
+            (false, _) => ("", ""),
+            (true, 500..) => ("\x1b[31m", "\x1b[0m"),
+            (true, 400..) => ("\x1b[33m", "\x1b[0m"),
+            (true, 300..) => ("\x1b[36m", "\x1b[0m"),
+            (true, _) => ("\x1b[32m", "\x1b[0m"),
+        };
+        let ms = record.duration_us as f64 / 1e3;
+        let size = bench::quantity::bytes(record.body_bytes as f64);
+        out.extend_from_slice(format!("{begin}{status}{end} {ms:>9.2} ms {size:>9}  ").as_bytes());
+        match &record.request {
+            Some(request) => {
+                escaped(out, request.method_name());
+                out.push(b' ');
+                self.escaped_value(out, &Variable::Log(LogVariable::Target), record);
+            }
+            None => out.push(b'-'),
+        }
+        for (start, variable) in [
+            (" \u{2190} ", Variable::Upstream),
+            (": ", Variable::Log(LogVariable::Reason)),
+            (", ", Variable::Log(LogVariable::Fault)),
+        ] {
+            let before = out.len();
+            out.extend_from_slice(start.as_bytes());
+            self.escaped_value(out, &variable, record);
+            if out.ends_with(b"-") && out.len() == before + start.len() + 1 {
+                out.truncate(before);
+            }
+        }
     }
 
     fn template(&self, out: &mut Vec<u8>, parts: &[TemplatePart], record: &RequestRecord<'_>) {

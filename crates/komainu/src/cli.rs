@@ -114,10 +114,13 @@ pub(crate) struct Run {
     /// Bytes that a request body may have: 64MiB, 500KiB, or unlimited; a longer one is answered 413
     #[arg(long, value_name = "SIZE", default_value = "16MiB", value_parser = body_max)]
     pub(crate) body_max: BodyMax,
-    /// Write an access log to stdout
-    #[arg(long, visible_alias = "access-log", value_name = "FORMAT", num_args = 0..=1, default_value = "off",
+    /// Write an access log to stdout [default: console on a terminal, else off]
+    #[arg(long, visible_alias = "access-log", value_name = "FORMAT", num_args = 0..=1,
         default_missing_value = "combined", value_parser = LogFormatParser)]
-    pub(crate) log: LogFormat,
+    pub(crate) log: Option<LogFormat>,
+    /// Show no requests
+    #[arg(long, short, conflicts_with = "log")]
+    pub(crate) quiet: bool,
     /// Log messages of this level and those above it to stderr
     #[arg(long, value_name = "LEVEL", default_value = "warn")]
     pub(crate) log_level: LogLevel,
@@ -210,6 +213,7 @@ pub(crate) enum Interface {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum LogFormat {
     Off,
+    Console,
     Combined,
     Json,
 }
@@ -462,7 +466,7 @@ impl TypedValueParser for LogFormatParser {
                 return error;
             }
             let message = format!(
-                "`{text}` is not a format of the access log (off, combined, json); if it is a target, write \
+                "`{text}` is not a format of the access log (off, console, combined, json); if it is a target, write \
                  `--log=combined {text}`, or put --log last"
             );
             command.clone().error(ErrorKind::InvalidValue, message)
@@ -470,7 +474,7 @@ impl TypedValueParser for LogFormatParser {
     }
 
     fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
-        let formats = [LogFormat::Off, LogFormat::Combined, LogFormat::Json];
+        let formats = [LogFormat::Off, LogFormat::Console, LogFormat::Combined, LogFormat::Json];
         Some(Box::new(formats.into_iter().filter_map(|format| clap::ValueEnum::to_possible_value(&format))))
     }
 }

@@ -317,8 +317,13 @@ fn configuration(run: &Run) -> Result<Config, String> {
         LogLevel::Info => config::Level::Info,
         LogLevel::Debug => config::Level::Debug,
     };
-    config.log.access = match run.log {
+    let is_watched = io::stdout().is_terminal();
+    let shown = if is_watched && !run.quiet { LogFormat::Console } else { LogFormat::Off };
+    config.log.access = match run.log.unwrap_or(shown) {
         LogFormat::Off => AccessLog::Off,
+        LogFormat::Console => {
+            AccessLog::Console { color: is_watched && std::env::var_os("NO_COLOR").is_none() }
+        }
         LogFormat::Combined => AccessLog::Combined,
         LogFormat::Json => AccessLog::Json,
     };
