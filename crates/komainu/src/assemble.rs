@@ -36,6 +36,7 @@ use crate::release_plan::{ReleasePlan, release, with_branches};
 use crate::router::{ClientAccess, Handler, Route, RouteEdits, RouteTable, SiteHttps, Strip, TemplateEdits};
 use crate::sink::LogSinks;
 use crate::tls::TlsPlan;
+use crate::traces::TraceExport;
 use crate::upstreams::{GroupPlan, UpstreamRoute};
 
 /// The part of `limits.memory` that the cache of responses takes at most.
@@ -61,6 +62,8 @@ pub(crate) struct ServerPlan {
     pub(crate) limits: LimitPlan,
     auth: AuthPlan,
     pub(crate) releases: ReleasePlan,
+    /// Where spans of requests go.
+    pub(crate) traces: Option<TraceExport>,
     /// The destinations of access logs, once they are open.
     pub(crate) sinks: LogSinks,
 }
@@ -96,6 +99,9 @@ impl ServerPlan {
         let place = (&files, &budget, hosting.map(Hosting::notices));
         let auth = AuthPlan::new(&config, before.map(|plan| &plan.auth), place, cores)?;
         let releases = ReleasePlan::new(&config, before.map(|plan| &plan.releases));
+        let traces_before = before.and_then(|plan| plan.traces.as_ref());
+        let traces = hosting.map(|hosting| TraceExport::new(&config, traces_before, hosting.notices()));
+        let traces = traces.transpose()?.flatten();
         let before = before.map(|plan| plan.groups.shared.as_slice()).unwrap_or_default();
         let groups = GroupPlan::new(&config, before, &spill, &files)?;
         let purge_tokens = purge_tokens(&config, &files)?;
@@ -110,6 +116,7 @@ impl ServerPlan {
             limits,
             auth,
             releases,
+            traces,
             sinks: LogSinks::default(),
         };
         for (name, app) in &plan.config.apps {
@@ -211,6 +218,7 @@ pub(crate) fn table(
         https,
         introducers,
         ids: IdRules::new(config),
+        traces: plan.traces.clone(),
         access: Cell::new(core_context.and_then(|_| AccessLogs::new(config, &plan.sinks))),
     })
 }

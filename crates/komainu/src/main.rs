@@ -20,6 +20,7 @@ mod clients;
 mod ids;
 mod memory;
 mod metrics;
+mod traces;
 mod rule_counters;
 mod exposition;
 mod sandbox;

@@ -21,5 +21,6 @@ mod run_flags;
 mod sandbox;
 mod starts;
 mod systemd;
+mod traces;
 mod upgrade;
 mod upgrade_orphans;
