@@ -115,9 +115,17 @@ fn spans(
     all
 }
 
+/// At most so many bytes of what a client has sent are kept of each value while spans wait.
+const VALUE_BYTES_MAX: usize = 256;
+
+/// The text, cut where it is too long.
+fn cut(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(&bytes[..bytes.len().min(VALUE_BYTES_MAX)]).into_owned()
+}
+
 /// What is known of the request, and the span's name. Queries are left out: they may hold secrets.
 fn attributes(record: &RequestRecord<'_>, labels: RouteLabels) -> (Vec<(&'static str, SpanValue)>, String) {
-    let text = |bytes: &[u8]| SpanValue::Text(String::from_utf8_lossy(bytes).into_owned());
+    let text = |bytes: &[u8]| SpanValue::Text(cut(bytes));
     let mut all = vec![
         ("http.response.status_code", SpanValue::Number(record.status.code().into())),
         ("http.response.body.size", SpanValue::Number(record.body_bytes)),
@@ -125,7 +133,7 @@ fn attributes(record: &RequestRecord<'_>, labels: RouteLabels) -> (Vec<(&'static
     ];
     let mut name = "invalid request".to_owned();
     if let Some(request) = &record.request {
-        let method = String::from_utf8_lossy(request.method_name()).into_owned();
+        let method = cut(request.method_name());
         name = format!("{method} {}", labels.route_name());
         all.push(("http.request.method", SpanValue::Text(method)));
         all.push(("url.path", text(request.path())));
