@@ -85,6 +85,11 @@ pub struct DelayPlace {
 }
 
 impl KeyHasher {
+    /// Begins with the secret that is in the hasher.
+    pub(crate) fn of(hasher: std::hash::DefaultHasher) -> KeyHasher {
+        KeyHasher(hasher)
+    }
+
     /// Adds a part. Its length is a part of the key: `ab` and `c` are not `a` and `bc`.
     pub fn add(&mut self, part: &[u8]) {
         self.0.write_usize(part.len());

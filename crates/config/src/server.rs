@@ -152,6 +152,10 @@ directives! {
         /// nothing for a second; if there are none, new connections wait in the kernel's queue.
         "connections" connections_max: Option<u32> = absent("what the limit on open files leaves, or half of that where requests are passed on"),
             Maybe(Count { min: 1, max: 10_000_000 });
+        /// Open connections of one client: an IPv4 address, or an IPv6 network of 64 bits. More are closed at once, before a byte is read
+        /// of them, also those whose TLS handshake has not ended. Connections of `trusted_proxies` and of Unix sockets are not
+        /// counted; those that come with a PROXY protocol header are counted by the client that it names. 0 for no limit.
+        "connections_per_client" connections_per_client_max: u32 = 0, Count { min: 0, max: 1_000_000 };
         /// Bytes that the server may hold in memory for clients and upstream servers: buffers of connections, and
         /// responses that clients have not read yet. From half of it on, buffers stay small; from seven eighths on,
         /// requests are answered 503, and clients that read nothing for 5 seconds are disconnected; at the limit, new

@@ -22,6 +22,7 @@ mod sandbox;
 mod sockets;
 mod systemd;
 mod engine;
+mod shaping;
 mod privilege;
 mod link;
 mod config_files;

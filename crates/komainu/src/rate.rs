@@ -9,7 +9,8 @@ use std::sync::atomic::Ordering;
 use std::task::Poll;
 
 use admission::{
-    DelayPlace, KeyHasher, LimitState, LimitVerdict, Limiter, LimiterOptions, Quota, policy_item, state_item,
+    ConcurrencyLimiter, ConcurrencyPlace, DelayPlace, KeyHasher, LimitState, LimitVerdict, Limiter,
+    LimiterOptions, Quota, TooMany, policy_item, state_item,
 };
 use config::{Config, Level, RateKey, RateLimit};
 use http::{Fields, Name, Status};
@@ -30,10 +31,19 @@ pub(crate) struct SharedLimit {
     of: RateLimit,
     /// Where it is: the handler is empty, and for a site's limit the route too.
     place: RouteLabels,
-    limiter: Arc<Limiter>,
+    counter: LimitCounter,
     name: String,
     /// Its member of `RateLimit-Policy`.
-    policy: String,
+    policy: Option<String>,
+}
+
+/// What counts.
+#[derive(Debug)]
+enum LimitCounter {
+    /// How often a key asks.
+    Rate(Arc<Limiter>),
+    /// What it has under way.
+    Concurrent(Arc<ConcurrencyLimiter>),
 }
 
 /// The limits of a configuration, by site: its own, and those of its routes.
@@ -79,16 +89,25 @@ impl LimitPlan {
     /// What they have done, for operators.
     pub(crate) fn metrics(&self) -> Vec<LimitMetrics> {
         let metrics = |limit: &Arc<SharedLimit>| {
-            let counters = &limit.limiter.counters;
+            let count = |count: &std::sync::atomic::AtomicU64| count.load(Ordering::Relaxed);
+            let (refused, delayed, forgotten, bytes) = match &limit.counter {
+                LimitCounter::Rate(limiter) => {
+                    let of = &limiter.counters;
+                    (count(&of.refused), count(&of.delayed), count(&of.forgotten), limiter.bytes())
+                }
+                LimitCounter::Concurrent(limiter) => {
+                    (count(&limiter.refused), 0, count(&limiter.uncounted), limiter.bytes())
+                }
+            };
             LimitMetrics {
                 site: limit.place.site.clone(),
                 route: limit.place.route.clone(),
                 limit: limit.name.clone(),
                 is_dry: limit.of.dry_run,
-                refused: counters.refused.load(Ordering::Relaxed),
-                delayed: counters.delayed.load(Ordering::Relaxed),
-                forgotten: counters.forgotten.load(Ordering::Relaxed),
-                bytes: limit.limiter.bytes() as u64,
+                refused,
+                delayed,
+                forgotten,
+                bytes: bytes as u64,
             }
         };
         self.all().map(metrics).collect()
@@ -101,8 +120,11 @@ impl LimitPlan {
         if all.is_empty() {
             return None;
         }
-        let policies: Vec<&str> =
-            all.iter().filter(|limit| !limit.of.dry_run).map(|limit| &*limit.policy).collect();
+        let policies: Vec<&str> = all
+            .iter()
+            .filter(|limit| !limit.of.dry_run)
+            .filter_map(|limit| limit.policy.as_deref())
+            .collect();
         let rule = |shared: &Arc<SharedLimit>| RateRule {
             shared: shared.clone(),
             except: sources(&shared.of.except),
@@ -118,18 +140,34 @@ impl LimitPlan {
 
 impl SharedLimit {
     fn new(of: &RateLimit, place: RouteLabels, memory: &MemoryBudget) -> SharedLimit {
-        let quota = Quota::new(of.rate.count, of.rate.period, of.burst());
-        let options = LimiterOptions {
-            quota,
-            delay_max: of.delay,
-            delayed_max: of.delayed_max,
-            keys_max: of.keys_max as usize,
-        };
-        let memory = memory.clone();
-        let limiter = Limiter::new(options, Arc::new(move |before, after| memory.change(before, after)));
-        let name = of.name();
-        let policy = policy_item(&name, &quota);
-        SharedLimit { of: of.clone(), place, limiter: Arc::new(limiter), name, policy }
+        let (memory, name) = (memory.clone(), of.name());
+        let account = Arc::new(move |before, after| memory.change(before, after));
+        let keys_max = of.keys_max as usize;
+        if let Some(max) = of.concurrent {
+            let counter = LimitCounter::Concurrent(Arc::new(ConcurrencyLimiter::new(max, keys_max, account)));
+            return SharedLimit { of: of.clone(), place, counter, name, policy: None };
+        }
+        let rate = of.rate();
+        let quota = Quota::new(rate.count, rate.period, of.burst());
+        let options = LimiterOptions { quota, delay_max: of.delay, delayed_max: of.delayed_max, keys_max };
+        let counter = LimitCounter::Rate(Arc::new(Limiter::new(options, account)));
+        let policy = Some(policy_item(&name, &quota));
+        SharedLimit { of: of.clone(), place, counter, name, policy }
+    }
+
+    fn hasher(&self) -> KeyHasher {
+        match &self.counter {
+            LimitCounter::Rate(limiter) => limiter.hasher(),
+            LimitCounter::Concurrent(limiter) => limiter.hasher(),
+        }
+    }
+
+    /// What it limits, for the log.
+    fn amount(&self) -> String {
+        match (self.of.rate, self.of.concurrent) {
+            (_, Some(max)) => format!("{max} at the same time"),
+            (rate, None) => rate.unwrap_or_default().to_string(),
+        }
     }
 }
 
@@ -162,10 +200,12 @@ pub(crate) enum CountedRequests {
 /// What the limits say of a request.
 #[derive(Default)]
 pub(crate) struct Checked {
-    /// The limit that refuses it, and in how many nanoseconds it would not.
-    refused: Option<(usize, u64)>,
+    /// The limit that refuses it, and in how many nanoseconds it would not; `None` where nobody knows.
+    refused: Option<(usize, Option<u64>)>,
     wait_ns: u64,
     places: Vec<DelayPlace>,
+    /// Its places among the requests under way.
+    under_way: Vec<ConcurrencyPlace>,
     /// Members of `RateLimit` for a response that passes.
     states: Vec<String>,
 }
@@ -173,7 +213,10 @@ pub(crate) struct Checked {
 impl Checked {
     /// Whether there is nothing to do.
     pub(crate) fn is_plain(&self) -> bool {
-        self.refused.is_none() && self.places.is_empty() && self.states.is_empty()
+        self.refused.is_none()
+            && self.places.is_empty()
+            && self.states.is_empty()
+            && self.under_way.is_empty()
     }
 }
 
@@ -194,9 +237,27 @@ impl RateRules {
         let mut checked = Checked::default();
         for (index, rule) in self.rules.iter().enumerate().filter(|(_, rule)| is_asked(rule)) {
             let shared = &rule.shared;
-            match shared.limiter.admit(rule.key(&request), now_ns) {
+            let limiter = match &shared.counter {
+                LimitCounter::Rate(limiter) => limiter,
+                LimitCounter::Concurrent(limiter) => {
+                    let (key, is_dry) = (rule.key(&request), shared.of.dry_run);
+                    if is_dry && limiter.is_full(key) {
+                        self.report(shared, client, "would be refused (dry run)");
+                    }
+                    match limiter.enter(key, is_dry) {
+                        Ok(place) => checked.under_way.extend(place),
+                        Err(TooMany) => {
+                            self.report(shared, client, "refused");
+                            self.refund(index, &checked, &is_asked, (&request, now_ns));
+                            return Checked { refused: Some((index, None)), ..Checked::default() };
+                        }
+                    }
+                    continue;
+                }
+            };
+            match limiter.admit(rule.key(&request), now_ns) {
                 LimitVerdict::Pass { full_at_ns } if shared.of.headers && !shared.of.dry_run => {
-                    let (left, next_ns) = shared.limiter.left(full_at_ns, now_ns);
+                    let (left, next_ns) = limiter.left(full_at_ns, now_ns);
                     checked.states.push(state_item(&shared.name, LimitState { left, next_ns }));
                 }
                 LimitVerdict::Pass { .. } => {}
@@ -212,18 +273,29 @@ impl RateRules {
                 }
                 LimitVerdict::Refuse { retry_ns } => {
                     self.report(shared, client, "refused");
-                    // Those by which it would wait get its turn back with its place.
-                    let waits = |rule: &RateRule| {
-                        checked.places.iter().any(|place| place.is_of(&rule.shared.limiter))
-                    };
-                    let passed = |rule: &&RateRule| is_asked(rule) && !rule.shared.of.dry_run && !waits(rule);
-                    let earlier = self.rules[..index].iter().filter(passed);
-                    earlier.for_each(|rule| rule.shared.limiter.refund(rule.key(&request), now_ns));
-                    return Checked { refused: Some((index, retry_ns)), ..Checked::default() };
+                    self.refund(index, &checked, &is_asked, (&request, now_ns));
+                    return Checked { refused: Some((index, Some(retry_ns))), ..Checked::default() };
                 }
             }
         }
         checked
+    }
+
+    /// Takes back what the limits before the one at `index` have counted, which refuses the request.
+    fn refund(
+        &self,
+        index: usize,
+        checked: &Checked,
+        is_asked: &impl Fn(&RateRule) -> bool,
+        (request, now_ns): (&Request<'_>, u64),
+    ) {
+        for rule in self.rules[..index].iter().filter(|rule| is_asked(rule) && !rule.shared.of.dry_run) {
+            let LimitCounter::Rate(limiter) = &rule.shared.counter else { continue };
+            // Those by which it would wait get its turn back with its place.
+            if !checked.places.iter().any(|place| place.is_of(limiter)) {
+                limiter.refund(rule.key(request), now_ns);
+            }
+        }
     }
 
     /// Does what is decided: waits, or answers. Returns whether the request may be served.
@@ -251,6 +323,9 @@ impl RateRules {
             }
             checked.places.into_iter().for_each(DelayPlace::take);
         }
+        if !checked.under_way.is_empty() {
+            x.keep(Box::new(checked.under_way));
+        }
         if !checked.states.is_empty() {
             let mut fields = Fields::new();
             self.add_fields(&mut fields, &checked.states.join(", "));
@@ -259,14 +334,19 @@ impl RateRules {
         Ok(true)
     }
 
-    async fn refuse(&self, x: &mut Exchange<'_>, shared: &SharedLimit, retry_ns: u64) -> Result<(), Fault> {
+    async fn refuse(
+        &self,
+        x: &mut Exchange<'_>,
+        shared: &SharedLimit,
+        retry_ns: Option<u64>,
+    ) -> Result<(), Fault> {
         let mut fields = Fields::new();
-        let retry_s = retry_ns.div_ceil(1_000_000_000).max(1);
+        let retry_s = retry_ns.unwrap_or(0).div_ceil(1_000_000_000).max(1);
         fields.push(Name::RetryAfter, retry_s.to_string().as_bytes());
-        self.add_fields(
-            &mut fields,
-            &state_item(&shared.name, LimitState { left: 0, next_ns: retry_ns.max(1) }),
-        );
+        if let Some(retry_ns) = retry_ns {
+            let state = LimitState { left: 0, next_ns: retry_ns.max(1) };
+            self.add_fields(&mut fields, &state_item(&shared.name, state));
+        }
         fields.push(Name::CacheControl, b"no-store");
         let status = Status::of(shared.of.status).expect("the configuration holds statuses of three digits");
         x.refuse_with(status, REASON, &fields).await
@@ -281,10 +361,10 @@ impl RateRules {
     /// One line a second for each limit, however many clients are over it.
     fn report(&self, shared: &SharedLimit, client: Peer, what: &str) {
         let Some(notices) = &self.notices else { return };
-        let SharedLimit { of, place, name, .. } = shared;
+        let SharedLimit { place, name, .. } = shared;
         let kind = format!(
             "limit \"{name}\" of {} (site {}, route {}): {what}",
-            of.rate,
+            shared.amount(),
             place.site,
             place.route_name()
         );
@@ -296,7 +376,7 @@ impl RateRule {
     /// What a request is counted by.
     fn key(&self, request: &Request<'_>) -> u64 {
         let of = &self.shared.of;
-        let mut hasher = self.shared.limiter.hasher();
+        let mut hasher = self.shared.hasher();
         for part in &of.key {
             let value = match part {
                 RateKey::Client => None,
@@ -429,7 +509,7 @@ mod tests {
         let memory = MemoryBudget::default();
         let shared = SharedLimit::new(of, RouteLabels::default(), &memory);
         let key = |client: &&str| {
-            let mut hasher = shared.limiter.hasher();
+            let mut hasher = shared.hasher();
             let peer = match client.parse::<IpAddr>() {
                 Ok(address) => Peer::Tcp(SocketAddr::new(address, 7)),
                 Err(_) => Peer::Unix,

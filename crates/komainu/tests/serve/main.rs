@@ -20,6 +20,7 @@ mod admission;
 mod auth;
 mod clients;
 mod compress;
+mod concurrent;
 mod dictionary;
 mod files;
 mod half_closed;

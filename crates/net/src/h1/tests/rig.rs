@@ -55,6 +55,7 @@ impl Rig {
             timeouts,
             hints_over_http1: true,
             tls: None,
+            gate: None,
             works: Rc::default(),
             frames: Cell::default(),
             counters: Arc::new(Counters::default()),

@@ -1,0 +1,3 @@
+//! How much clients get at a time.
+
+pub(crate) mod connections;
