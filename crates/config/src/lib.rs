@@ -26,6 +26,8 @@ mod shape;
 
 mod record;
 
+mod snippet;
+
 mod network;
 
 mod tracing;

@@ -27,6 +27,7 @@ use crate::site::{
     BODY, ENCODED_SLASHES, ERROR_PAGES, EncodedSlashes, ErrorPages, PATIENCE, Route, Site, error_page,
     unreachable_routes,
 };
+use crate::snippet::{self, Snippets};
 use crate::tls::{CertificateSource, ServerTlsShape, SiteTls, Tls};
 use crate::tracing::{ID_SOURCE, IdSource, Tracing};
 use crate::units::{GIB, KIB, MIB, SPILL_MAX};
@@ -117,6 +118,21 @@ directives! {
         "temp_path" temp_path: Option<PathBuf> = absent("TMPDIR, or /var/tmp"), Maybe(PathShape("a folder"));
         /// Groups of upstream servers that several routes share, by name.
         "upstreams" upstreams: Vec<(String, Proxy)> = {}, Groups;
+        /// Directives that several sites or routes share, by name: `[snippet.NAME]` has directives of a site or of a route, which those
+        /// have that write `use = "NAME"`. What a site or route says itself counts; tables are joined key by key, and lists of
+        /// tables become longer. No directive may be in two snippets that are used together.
+        ///
+        /// ```toml
+        /// [snippet.api]
+        /// limit    = "100/s"
+        /// timeouts = { body = "10s" }
+        ///
+        /// [[route]]
+        /// path  = "/v1/*"
+        /// use   = "api"
+        /// proxy = "http://127.0.0.1:3000"
+        /// ```
+        "snippet" snippets: Vec<String> = {}, Snippets;
         /// Applications, by name.
         "apps" apps: Vec<(String, App)> = {}, AppMap;
         /// Files to send with errors, by status or by class; a status takes precedence over its class.
@@ -249,12 +265,14 @@ impl Config {
         let sources = check.report.sources().clone();
         let document = document::read(&sources, environment, &mut check);
         let config = document.and_then(|mut node| {
+            snippet::apply(&mut node, &mut check);
             // Groups are read first, because routes name them, wherever they are written.
             if let Data::Table(entries) = &mut node.data {
                 entries.sort_by_key(|entry| entry.key != "upstreams");
             }
             table::<Self>().read(&node, &mut check)
         });
+        snippet::place_findings(&mut check);
         let report = check.report.finish();
         match config {
             Some(config) if report.errors() == 0 => Ok((config, report)),

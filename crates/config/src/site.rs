@@ -19,6 +19,7 @@ use crate::record::{brief, directives, table};
 use crate::shape::{
     Count, Flag, List, Map, Maybe, Numbers, OneOrMore, PathShape, Size, Text, Time, Toggle, Unlimited, Word,
 };
+use crate::snippet;
 use crate::source::ConfigLine;
 use crate::template::template;
 use crate::tls::{SiteTls, site_tls};
@@ -128,6 +129,8 @@ directives! {
         /// Hosts: a name, an IP address (IPv6 in brackets), or `*.example.com` for every name below `example.com`, at
         /// any depth, but not `example.com` itself. The default site has none.
         "hosts" hosts: Vec<HostPattern> = absent("the default site"), HOSTS;
+        /// Snippets whose directives the site has, by name: see `snippet`.
+        "use" uses: Vec<String> = absent("none"), snippet::USE;
         /// The clients that the site answers, by address: networks, addresses and `"unix"` for Unix sockets; all others get 403.
         /// A route's own `allow` counts in addition.
         "allow" allow: Option<Vec<TrustedSource>> = absent("every client"), Maybe(OneOrMore(SOURCE));
@@ -218,6 +221,8 @@ directives! {
         "query" query: Vec<(String, ValuePattern)> = {}, QUERY;
         /// Header fields; the request must have each with a value that matches, as in `query`.
         "header" header: Vec<(String, ValuePattern)> = {}, HEADER;
+        /// Snippets whose directives the route has, by name: see `snippet`.
+        "use" uses: Vec<String> = absent("none"), snippet::USE;
         /// The clients that the route answers, by address: networks, addresses and `"unix"` for Unix sockets; all others get 403.
         /// The address is the one that `trusted_proxies` report, where they do. The site's `allow` counts too.
         ///
