@@ -81,11 +81,12 @@ fn a_client_has_so_many_requests_under_way() {
         answer_held(answer);
         end(stream).expect(200, "held");
     }
-    // Their places are free again, also that of one who left before its answer.
+    // Their places are free again, also that of one who did not wait for its answer.
     let kept = (begin(&rig, "192.0.2.1", "/held"), next());
     let left = (begin(&rig, "192.0.2.1", "/held"), next());
     ask("192.0.2.1", "/held?now").expect_status(429);
-    drop(left);
+    drop(left.0);
+    answer_held(left.1);
     eventually("its place is free", || ask("192.0.2.1", "/held?now").status() == 200);
     answer_held(kept.1);
     end(kept.0).expect(200, "held");
