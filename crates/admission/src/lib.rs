@@ -8,6 +8,7 @@
 
 mod quota;
 mod table;
+mod unreported;
 mod limiter;
 mod concurrent;
 mod fields;
@@ -23,3 +24,4 @@ pub use passwords::{PasswordCheck, PasswordFile};
 pub use quota::{Decision, Quota};
 pub use seen::SeenKeys;
 pub use table::{KeyTable, TableAccount};
+pub use unreported::{LimitKey, Unreported};

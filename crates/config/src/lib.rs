@@ -51,6 +51,8 @@ mod dictionary;
 
 mod rate;
 
+mod sharing;
+
 mod auth;
 
 mod cache_purge;
@@ -116,6 +118,7 @@ pub use reference::reference;
 pub use report::{Finding, Report, Severity, TextSpan};
 pub use schema::schema;
 pub use server::{Config, Limits, OpenFiles, Settings, TEXT_BYTES_MAX, Timeouts};
+pub use sharing::SharedLimits;
 pub use site::{
     Action, EncodedSlashes, ErrorPages, Redirect, Respond, Route, RouteLimits, RouteTimeouts, Site,
     StatusPattern,

@@ -135,6 +135,8 @@ directives! {
         "dry_run" dry_run: bool = false, Flag;
         /// Whether only requests count that the cache does not answer. Without a cache that is all of them.
         "misses_only" misses_only: bool = false, Flag;
+        /// Whether servers count together, those that have the same limit and the same `[limits.shared]`.
+        "shared" shared: bool = false, Flag;
         /// Clients that are not limited, by address: networks, addresses and `"unix"`.
         "except" except: Vec<TrustedSource> = absent("none"), OneOrMore(SOURCE);
         /// Keys that are remembered, with 34 to 69 bytes each. Where more ask at the same time, those are forgotten that have
@@ -208,7 +210,7 @@ fn kind_agrees(limit: &RateLimit, node: &Node, check: &mut Checker) {
         }
         (Some(_), None) => {}
         (None, Some(_)) => {
-            for name in ["burst", "delay", "delayed", "headers", "misses_only"] {
+            for name in ["burst", "delay", "delayed", "headers", "misses_only", "shared"] {
                 let Some(entry) = node.entry(name) else { continue };
                 let title = format!("`{name}` beside `concurrent` in `{}`", check.here());
                 check.error(&entry.key_at, title, "this is for limits with `rate`").help("remove it");

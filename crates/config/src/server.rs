@@ -23,6 +23,7 @@ use crate::report::Report;
 use crate::shape::{
     Chapter, Count, Flag, List, Maybe, OneOrMore, PathShape, Shape, Size, Text, Time, Unlimited, Word,
 };
+use crate::sharing::{SharedLimits, shared_limits_agree};
 use crate::site::{
     BODY, ENCODED_SLASHES, ERROR_PAGES, EncodedSlashes, ErrorPages, PATIENCE, Route, Site, error_page,
     unreachable_routes,
@@ -193,6 +194,8 @@ directives! {
         /// Bytes of all temporary files in `temp_path` together; see `spill` of `[apps.NAME]` and of `proxy`. 0 turns them
         /// off.
         "spill" spill_bytes_max: u64 = "4GiB", Size { min: 0, max: SPILL_MAX };
+        /// The server in which several of these servers count limits together.
+        "shared" shared: Option<SharedLimits> = absent("none"), Maybe(table::<SharedLimits>());
     }
 }
 
@@ -366,6 +369,7 @@ fn config_agrees(config: &mut Config, node: &Node, check: &mut Checker) {
     tls_by_default(config, node);
     tls_agrees(config, node, check);
     apps_exist(node, check);
+    shared_limits_agree(config.limits.shared.is_some(), node, check);
     warn_of_everybody(config, node, check);
     let Some(routes) = node.entry("route") else { return };
     unreachable_routes_at_top(config, node, check);

@@ -17,6 +17,7 @@ use files::Files;
 use http::{Coding, EmptySegments, Fields, Name, Status};
 use net::{Compression, Core, FieldEdits, SpillStore};
 use proxy::{Group, GroupShared, UpstreamEvent};
+use sharing::Sharing;
 
 use crate::auth::AuthPlan;
 use crate::cache_rules::{CacheRules, RoutePlace};
@@ -33,6 +34,7 @@ use crate::pages::SitePages;
 use crate::purge_method::{PurgeAccess, PurgeToken};
 use crate::rate::LimitPlan;
 use crate::router::{ClientAccess, Handler, Route, RouteEdits, RouteTable, SiteHttps, Strip, TemplateEdits};
+use crate::shaping::shared;
 use crate::tls::TlsPlan;
 use crate::upstreams::GroupPlan;
 
@@ -66,6 +68,8 @@ pub(crate) struct ServerPlan {
     pub(crate) dictionaries: Option<Arc<Dictionaries>>,
     purge_tokens: HashMap<PathBuf, PurgeToken>,
     pub(crate) limits: LimitPlan,
+    /// The exchange of limits with other servers.
+    pub(crate) sharing: Option<Arc<Sharing>>,
     auth: AuthPlan,
 }
 
@@ -97,13 +101,25 @@ impl ServerPlan {
         let dictionaries_before = before.and_then(|plan| plan.dictionaries.as_ref());
         let dictionaries = dictionaries::store(&config, dictionaries_before, &budget);
         let limits = LimitPlan::new(&config, before.map(|plan| &plan.limits), &budget);
+        let sharing_before = before.and_then(|plan| plan.sharing.as_ref());
+        let sharing = shared::sharing(&config, sharing_before, &files, hosting.map(Hosting::notices))?;
         let place = (&files, &budget, hosting.map(Hosting::notices));
         let auth = AuthPlan::new(&config, before.map(|plan| &plan.auth), place, cores)?;
         let before = before.map(|plan| plan.groups.shared.as_slice()).unwrap_or_default();
         let groups = GroupPlan::new(&config, before, &spill, &files)?;
         let purge_tokens = purge_tokens(&config, &files)?;
-        let plan =
-            ServerPlan { groups, tls, https_port, config, cache, dictionaries, purge_tokens, limits, auth };
+        let plan = ServerPlan {
+            groups,
+            tls,
+            https_port,
+            config,
+            cache,
+            dictionaries,
+            purge_tokens,
+            limits,
+            sharing,
+            auth,
+        };
         for (name, app) in &plan.config.apps {
             match hosting {
                 Some(hosting) => hosting.check(name, app)?,
@@ -112,6 +128,9 @@ impl ServerPlan {
         }
         // The cores do the same later; here an error can still be returned.
         table(&plan, None, cores)?;
+        if let Some(sharing) = &plan.sharing {
+            sharing.add(plan.limits.shared());
+        }
         Ok(plan)
     }
 

@@ -40,7 +40,8 @@ impl NamedFiles {
         groups.chain(inline).for_each(|proxy| named.add_proxy(proxy));
         config.sites.iter().filter_map(|site| site.tls.as_ref()).for_each(|tls| named.add_site(tls));
         let secret = config.acme.dns.iter().map(|dns| &dns.secret_file).chain(purge_token_files(config));
-        let secret = secret.chain(password_files(config));
+        let shared = config.limits.shared.iter().filter_map(|shared| shared.password_file.as_ref());
+        let secret = secret.chain(password_files(config)).chain(shared);
         named.files.extend(config.tls.ticket_keys.iter().chain(&config.acme.ca).chain(secret).cloned());
         named
     }

@@ -483,6 +483,7 @@ fn late_changes(old: &Config, new: &Config) -> Vec<&'static str> {
     let limits = config::Limits {
         body_bytes_max: old.limits.body_bytes_max,
         connections_per_client_max: old.limits.connections_per_client_max,
+        shared: old.limits.shared.clone(),
         ..new.limits.clone()
     };
     let (body, write) = (old.timeouts.body, old.timeouts.write);

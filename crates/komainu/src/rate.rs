@@ -4,8 +4,8 @@ use std::borrow::Cow;
 use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
 use std::task::Poll;
 
 use admission::{
@@ -15,23 +15,26 @@ use admission::{
 use config::{Config, Level, RateKey, RateLimit};
 use http::{Fields, Name, Status};
 use net::{Exchange, Fault, Interest, MemoryBudget, Peer, Request, Sources};
+use sharing::SharedTable;
 
 use crate::engine::sources;
 use crate::exposition::LimitMetrics;
 use crate::metrics::RouteLabels;
 use crate::notice::ErrorLog;
+use crate::shaping::shared;
 
 /// What a request that waits for its turn is charged, in bytes, beside its connection.
 const DELAYED_BYTES: usize = 4096;
 const REASON: &str = "too many requests: try again later";
 
 /// A limit of a site or route, which all cores share.
-#[derive(Debug)]
 pub(crate) struct SharedLimit {
     of: RateLimit,
     /// Where it is: the handler is empty, and for a site's limit the route too.
     place: RouteLabels,
     counter: LimitCounter,
+    /// What other servers get of it.
+    shared: Option<Arc<dyn SharedTable>>,
     name: String,
     /// Its member of `RateLimit-Policy`.
     policy: Option<String>,
@@ -47,10 +50,10 @@ enum LimitCounter {
 }
 
 /// The limits of a configuration, by site: its own, and those of its routes.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct LimitPlan(Vec<SiteLimits>);
 
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct SiteLimits {
     own: Vec<Arc<SharedLimit>>,
     routes: Vec<Vec<Arc<SharedLimit>>>,
@@ -84,6 +87,11 @@ impl LimitPlan {
 
     fn all(&self) -> impl Iterator<Item = &Arc<SharedLimit>> {
         self.0.iter().flat_map(|site| site.own.iter().chain(site.routes.iter().flatten()))
+    }
+
+    /// What other servers get of those that they share.
+    pub(crate) fn shared(&self) -> impl Iterator<Item = Weak<dyn SharedTable>> {
+        self.all().filter_map(|limit| limit.shared.as_ref().map(Arc::downgrade))
     }
 
     /// What they have done, for operators.
@@ -145,14 +153,18 @@ impl SharedLimit {
         let keys_max = of.keys_max as usize;
         if let Some(max) = of.concurrent {
             let counter = LimitCounter::Concurrent(Arc::new(ConcurrencyLimiter::new(max, keys_max, account)));
-            return SharedLimit { of: of.clone(), place, counter, name, policy: None };
+            return SharedLimit { of: of.clone(), place, counter, shared: None, name, policy: None };
         }
         let rate = of.rate();
         let quota = Quota::new(rate.count, rate.period, of.burst());
         let options = LimiterOptions { quota, delay_max: of.delay, delayed_max: of.delayed_max, keys_max };
-        let counter = LimitCounter::Rate(Arc::new(Limiter::new(options, account)));
+        let limiter = Arc::new(match of.shared {
+            true => Limiter::shared(options, account, &shared::scope(of, &place)),
+            false => Limiter::new(options, account),
+        });
+        let shared = of.shared.then(|| shared::table(&limiter));
         let policy = Some(policy_item(&name, &quota));
-        SharedLimit { of: of.clone(), place, counter, name, policy }
+        SharedLimit { of: of.clone(), place, counter: LimitCounter::Rate(limiter), shared, name, policy }
     }
 
     fn hasher(&self) -> KeyHasher {
@@ -240,7 +252,7 @@ impl RateRules {
             let limiter = match &shared.counter {
                 LimitCounter::Rate(limiter) => limiter,
                 LimitCounter::Concurrent(limiter) => {
-                    let (key, is_dry) = (rule.key(&request), shared.of.dry_run);
+                    let (key, is_dry) = (rule.key(&request).key(), shared.of.dry_run);
                     if is_dry && limiter.is_full(key) {
                         self.report(shared, client, "would be refused (dry run)");
                     }
@@ -255,7 +267,7 @@ impl RateRules {
                     continue;
                 }
             };
-            match limiter.admit(rule.key(&request), now_ns) {
+            match limiter.admit(rule.key(&request).limit_key(), now_ns) {
                 LimitVerdict::Pass { full_at_ns } if shared.of.headers && !shared.of.dry_run => {
                     let (left, next_ns) = limiter.left(full_at_ns, now_ns);
                     checked.states.push(state_item(&shared.name, LimitState { left, next_ns }));
@@ -293,7 +305,7 @@ impl RateRules {
             let LimitCounter::Rate(limiter) = &rule.shared.counter else { continue };
             // Those by which it would wait get its turn back with its place.
             if !checked.places.iter().any(|place| place.is_of(limiter)) {
-                limiter.refund(rule.key(request), now_ns);
+                limiter.refund(rule.key(request).limit_key(), now_ns);
             }
         }
     }
@@ -374,7 +386,7 @@ impl RateRules {
 
 impl RateRule {
     /// What a request is counted by.
-    fn key(&self, request: &Request<'_>) -> u64 {
+    fn key(&self, request: &Request<'_>) -> KeyHasher {
         let of = &self.shared.of;
         let mut hasher = self.shared.hasher();
         for part in &of.key {
@@ -411,7 +423,7 @@ impl RateRule {
                 None => add_client(&mut hasher, request.client().address, of),
             }
         }
-        hasher.key()
+        hasher
     }
 }
 

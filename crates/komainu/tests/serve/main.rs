@@ -29,4 +29,5 @@ mod http2_peers;
 mod limit;
 mod limits;
 mod paths;
+mod shared_limits;
 mod vectors;
