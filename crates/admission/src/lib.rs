@@ -13,6 +13,7 @@ mod limiter;
 mod concurrent;
 mod fields;
 mod seen;
+mod remembered;
 mod basic;
 mod passwords;
 
@@ -22,6 +23,7 @@ pub use fields::{LimitState, policy_item, state_item};
 pub use limiter::{DelayPlace, KeyHasher, LimitCounters, LimitVerdict, Limiter, LimiterOptions};
 pub use passwords::{PasswordCheck, PasswordFile};
 pub use quota::{Decision, Quota};
+pub use remembered::{Remembered, RememberedKey};
 pub use seen::SeenKeys;
 pub use table::{KeyTable, TableAccount};
 pub use unreported::{LimitKey, Unreported};

@@ -6,6 +6,7 @@ use std::rc::Rc;
 use http::{BodySize, EmptySegments, RequestIds, Status};
 
 use crate::address::{Client, Peer};
+use crate::amend::AmendedHead;
 use crate::fault::Fault;
 use crate::filters::Filters;
 use crate::notes::RequestNotes;
@@ -56,6 +57,10 @@ pub(crate) struct RequestState {
     pub(crate) handler_bytes: usize,
     /// What is dropped once the client has the response.
     pub(crate) kept: Option<Box<dyn Any>>,
+    /// Its head as changed by this server, in place of the one that was sent.
+    pub(crate) amended: Option<Box<AmendedHead>>,
+    /// Whether it was let in because of who sends it.
+    pub(crate) is_authorized: bool,
 }
 
 impl RequestState {
@@ -78,6 +83,8 @@ impl RequestState {
             pages: None,
             handler_bytes: 0,
             kept: None,
+            amended: None,
+            is_authorized: false,
         }
     }
 
