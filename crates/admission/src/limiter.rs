@@ -42,7 +42,7 @@ pub struct Limiter {
     table: KeyTable,
     secret: RandomState,
     delayed: AtomicU32,
-    /// What other servers have not been told, where they share the limit.
+    /// What was not reported to the servers that share the limit.
     unreported: Option<UnreportedKeys>,
     /// Turns that were given back while others of the same key wait for later ones: the key, and its state after the turn. At most
     /// as many as may wait. It is locked inside of a change of the table.
@@ -564,7 +564,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_given_back_is_told_and_a_million_keys_cost_no_more() {
+    fn what_is_given_back_is_reported_and_a_million_keys_cost_no_more() {
         let quota = Quota::new(1, Duration::from_secs(1), 0);
         let options = LimiterOptions { quota, delay_max: Duration::ZERO, delayed_max: 0, keys_max: 10_000 };
         let held = Arc::new(AtomicU64::new(0));
@@ -578,8 +578,8 @@ mod tests {
         assert!(limiter.take_unreported().is_empty());
         assert!(matches!(limiter.admit(7, SECOND_NS), LimitVerdict::Pass { .. }));
         assert!(matches!(limiter.admit(7, SECOND_NS), LimitVerdict::Refuse { .. }));
-        let told = limiter.take_unreported();
-        assert_eq!(told.iter().map(|told| told.spent_ns).collect::<Vec<_>>(), [SECOND_NS as i64]);
+        let reported = limiter.take_unreported();
+        assert_eq!(reported.iter().map(|change| change.spent_ns).collect::<Vec<_>>(), [SECOND_NS as i64]);
         let before = held.load(Ordering::Relaxed);
         for key in 0..1_000_000 {
             let mut hasher = limiter.hasher();

@@ -1,4 +1,4 @@
-//! What a limit has counted here, and has not told yet to the servers that share it.
+//! What a limit has counted here, and not reported yet to the servers that share it.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -33,7 +33,7 @@ impl From<u64> for LimitKey {
     }
 }
 
-/// The keys of a shared limit that have something to tell.
+/// The keys of a shared limit with something to report.
 pub(crate) struct UnreportedKeys {
     /// What each name begins with: which limit it is.
     scope: Context,

@@ -87,7 +87,7 @@ pub(crate) fn shared_limits_agree(is_configured: bool, node: &Node, check: &mut 
             let finding = check.error(
                 &shared.key_at,
                 "`shared` without `[limits.shared]`".to_owned(),
-                "shared with whom?",
+                "no server to share it in",
             );
             finding.help("name a Redis server there, or remove this");
         }

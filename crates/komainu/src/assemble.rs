@@ -60,7 +60,6 @@ pub(crate) struct ServerPlan {
     pub(crate) dictionaries: Option<Arc<Dictionaries>>,
     purge_tokens: HashMap<PathBuf, PurgeToken>,
     pub(crate) limits: LimitPlan,
-    /// The exchange of limits with other servers.
     pub(crate) sharing: Option<Arc<Sharing>>,
     auth: AuthPlan,
     /// The destinations of access logs, once they are open.
@@ -123,9 +122,7 @@ impl ServerPlan {
         }
         // The cores do the same later; here an error can still be returned.
         table(&plan, None, cores)?;
-        if let Some(sharing) = &plan.sharing {
-            sharing.add(plan.limits.shared());
-        }
+        plan.sharing.iter().for_each(|sharing| sharing.add(plan.limits.shared()));
         Ok(plan)
     }
 

@@ -109,7 +109,7 @@ impl Sharing {
         let client = client(&options).map_err(std::io::Error::other)?;
         let state = Arc::new(SharingState::default());
         let (ends, ended) = channel();
-        let exchange = Exchange { client, options: options.clone(), state: state.clone(), link: None };
+        let exchange = CountExchange { client, options: options.clone(), state: state.clone(), link: None };
         std::thread::Builder::new().name("sharing".into()).spawn(move || exchange.run(&ended, &*report))?;
         Ok(Sharing { options, state, _ends: ends })
     }
@@ -168,14 +168,14 @@ fn client(options: &SharingOptions) -> RedisResult<redis::Client> {
     redis::Client::open(info)
 }
 
-struct Exchange {
+struct CountExchange {
     client: redis::Client,
     options: SharingOptions,
     state: Arc<SharingState>,
     link: Option<Connection>,
 }
 
-impl Exchange {
+impl CountExchange {
     fn run(mut self, ended: &Receiver<()>, report: &dyn Fn(SharingEvent)) {
         loop {
             let exchanged = self.connect().and_then(|()| self.exchange());
@@ -231,7 +231,7 @@ impl Exchange {
         Ok(())
     }
 
-    /// One round trip. A connection that has become useless since the last one is made anew, once.
+    /// One round trip. A connection that has become useless since the last one is made again, once.
     fn ask(&mut self, changes: &[SharedChange]) -> RedisResult<Vec<u64>> {
         let mut command = redis::cmd("EVAL");
         command.arg(SCRIPT).arg(changes.len());
