@@ -14,6 +14,7 @@ mod concurrent;
 mod fields;
 mod seen;
 mod remembered;
+mod split;
 mod basic;
 mod passwords;
 
@@ -25,5 +26,6 @@ pub use passwords::{PasswordCheck, PasswordFile};
 pub use quota::{Decision, Quota};
 pub use remembered::{Remembered, RememberedKey};
 pub use seen::SeenKeys;
+pub use split::{ShareDraw, WeightedChoice, point};
 pub use table::{KeyTable, TableAccount};
 pub use unreported::{LimitKey, Unreported};

@@ -8,6 +8,7 @@ mod measure;
 mod ab;
 mod env_file;
 mod cli;
+mod foreign;
 mod remote_log;
 mod sink;
 mod masks;
@@ -19,6 +20,7 @@ mod clients;
 mod ids;
 mod memory;
 mod metrics;
+mod rule_counters;
 mod exposition;
 mod sandbox;
 mod sockets;
@@ -51,12 +53,15 @@ mod cache_cli;
 mod cert;
 mod rate;
 mod auth;
+mod release;
 mod filling;
 mod purge_method;
 mod coded;
 mod cache_responses;
 mod cached;
 mod router;
+mod release_plan;
+mod content;
 mod assemble;
 mod check;
 mod answers;
@@ -88,6 +93,7 @@ fn main() -> ExitCode {
         Command::Run(run) => taking_over(|taken| serve_targets(&run, taken)),
         Command::Start(start) => taking_over(|taken| serve_file(start.config, taken)),
         Command::Check(arguments) => check::check(&arguments),
+        Command::Import(arguments) => foreign::import(&arguments),
         Command::Status(arguments) => status::status(&arguments).and_then(|text| print(&text)),
         Command::Reload(arguments) => status::reload(&arguments).and_then(|text| print(&text)),
         Command::Cache(command) => cache_cli::cache(&command).and_then(|text| print(&text)),
