@@ -12,6 +12,7 @@ use proxy::{HealthChange, UpstreamError, UpstreamEvent};
 
 use crate::access::rfc3339;
 use crate::burst::LogThrottles;
+use crate::events::EventRing;
 use crate::sink::LogSink;
 
 /// The error log. Cheap to clone.
@@ -20,6 +21,7 @@ pub(crate) struct ErrorLog {
     sink: LogSink,
     level: Level,
     bursts: Arc<Mutex<LogThrottles>>,
+    events: EventRing,
     roots: Arc<Mutex<BTreeMap<PathBuf, RootSeen>>>,
 }
 
@@ -33,7 +35,13 @@ enum RootSeen {
 
 impl ErrorLog {
     pub(crate) fn new(sink: LogSink, level: Level) -> ErrorLog {
-        ErrorLog { sink, level, bursts: Arc::default(), roots: Arc::default() }
+        let events = EventRing::default();
+        ErrorLog { sink, level, bursts: Arc::default(), events, roots: Arc::default() }
+    }
+
+    /// The last lines, whatever the level of the log; but for those of `debug`.
+    pub(crate) fn events(&self) -> EventRing {
+        self.events.clone()
     }
 
     /// Writes a line of that level.
@@ -176,7 +184,10 @@ impl ErrorLog {
         &self.sink
     }
 
-    fn say(&self, level: Level, name: &str, text: &str) {
+    fn say(&self, level: Level, name: &'static str, text: &str) {
+        if level != Level::Debug {
+            self.events.add(name, text);
+        }
         if level as u8 > self.level as u8 {
             return;
         }

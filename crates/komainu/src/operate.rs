@@ -16,6 +16,7 @@ use crate::engine;
 use crate::exposition::{self, Gauges, WorkerMetrics};
 use crate::metrics::Metrics;
 use crate::notice::ErrorLog;
+use crate::overview::{Followers, PagePart};
 
 /// Connections at the same time.
 const CONNECTIONS_MAX: usize = 256;
@@ -119,7 +120,7 @@ fn start(
     let listeners = binds.map(|bind| Listener::bind(bind.into(), 1)).collect::<io::Result<_>>()?;
     let is_network = !matches!(address, config::Listen::Unix(_));
     let server = Server::serve(&options, listeners, move |_| {
-        Ok(OperatorService { operated: operated.clone(), is_network })
+        Ok(OperatorService { operated: operated.clone(), is_network, followers: Followers::default() })
     })?;
     let urls: Vec<String> = server.listeners().urls().iter().map(ToString::to_string).collect();
     notices.info(&format!("the control listener is {}", urls.join(", ")));
@@ -130,6 +131,7 @@ fn start(
 struct OperatorService {
     operated: Operated,
     is_network: bool,
+    followers: Followers,
 }
 
 /// A document, and its media type.
@@ -171,10 +173,18 @@ impl Service for OperatorService {
         if request.body() != BodySize::None {
             return exchange.refuse(Status::BAD_REQUEST, "requests here have no body").await;
         }
+        if let Some(part) = PagePart::at(request.path()) {
+            return part.send(exchange).await;
+        }
+        if request.path() == b"/v1/events" {
+            let info = &self.operated.info;
+            let is_over = || info.stop.is_draining();
+            return self.followers.follow(exchange, &info.counted.events, is_over).await;
+        }
         let wants_open = |value: &[u8]| value.windows(23).any(|part| part == b"application/openmetrics");
         let is_open = request.field(Name::Accept).is_some_and(wants_open);
         let Some(document) = self.document(request.path(), is_open) else {
-            return exchange.refuse(Status::NOT_FOUND, "there are /metrics and /v1/status").await;
+            return exchange.refuse(Status::NOT_FOUND, "there are /, /metrics, /v1/status and /v1/events").await;
         };
         let (kind, text) = exchange.core().clone().offload(document).await;
         let mut fields = Fields::new();

@@ -13,6 +13,7 @@ mod control;
 mod listen_reload;
 mod metrics;
 mod operation;
+mod overview;
 mod privileges;
 mod run_flags;
 mod sandbox;
