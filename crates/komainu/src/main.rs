@@ -44,6 +44,7 @@ mod dictionaries;
 mod operate;
 mod watch;
 mod status;
+mod look;
 mod cache_cli;
 mod cert;
 mod rate;
@@ -86,6 +87,7 @@ fn main() -> ExitCode {
         Command::Start(start) => taking_over(|taken| serve_file(start.config, taken)),
         Command::Check(arguments) => check::check(&arguments),
         Command::Status(arguments) => status::status(&arguments).and_then(|text| print(&text)),
+        Command::Top(arguments) => look::top(&arguments),
         Command::Reload(arguments) => status::reload(&arguments).and_then(|text| print(&text)),
         Command::Cache(command) => cache_cli::cache(&command).and_then(|text| print(&text)),
         Command::Cert(command) => cert::cert(&command).and_then(|text| print(&text)),

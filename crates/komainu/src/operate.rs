@@ -184,7 +184,9 @@ impl Service for OperatorService {
         let wants_open = |value: &[u8]| value.windows(23).any(|part| part == b"application/openmetrics");
         let is_open = request.field(Name::Accept).is_some_and(wants_open);
         let Some(document) = self.document(request.path(), is_open) else {
-            return exchange.refuse(Status::NOT_FOUND, "there are /, /metrics, /v1/status and /v1/events").await;
+            return exchange
+                .refuse(Status::NOT_FOUND, "there are /, /metrics, /v1/status and /v1/events")
+                .await;
         };
         let (kind, text) = exchange.core().clone().offload(document).await;
         let mut fields = Fields::new();

@@ -101,14 +101,21 @@ mod tests {
 
     #[test]
     fn figures_are_short() {
-        let shown: Vec<String> = [0.0, 0.04, 9.94, 12.3, 1234.4, 99_999.0, 123_456.0, 4.56e6, 7.89e9].map(number).into();
+        let shown: Vec<String> =
+            [0.0, 0.04, 9.94, 12.3, 1234.4, 99_999.0, 123_456.0, 4.56e6, 7.89e9].map(number).into();
         assert_eq!(shown, ["0", "0.0", "9.9", "12", "1,234", "99,999", "123k", "4.6M", "7.9G"]);
         let shown: Vec<String> = [0.0, 1023.0, 1536.0, 52_000.0, 5e8, 1e13].map(bytes).into();
         assert_eq!(shown, ["0 B", "1023 B", "1.50 KiB", "50.8 KiB", "477 MiB", "9.1 TiB"]);
         let shown: Vec<String> = [0.125, 12.34, 250.0, 1500.0, 90_000.0].map(time).into();
         assert_eq!(shown, ["0.12 ms", "12.3 ms", "250 ms", "1.5 s", "90 s"]);
-        assert_eq!((age(7_300_000.0), age(6e9), percent(0.031), percent(0.5)), ("2 h".into(), "69 d".into(), "3.1 %".into(), "50 %".into()));
-        assert_eq!((clock(3_661_000), count(12_345), count(1_234_567)), ("01:01:01".into(), "12,345".into(), "1.2M".into()));
+        assert_eq!(
+            (age(7_300_000.0), age(6e9), percent(0.031), percent(0.5)),
+            ("2 h".into(), "69 d".into(), "3.1 %".into(), "50 %".into())
+        );
+        assert_eq!(
+            (clock(3_661_000), count(12_345), count(1_234_567)),
+            ("01:01:01".into(), "12,345".into(), "1.2M".into())
+        );
     }
 
     #[test]

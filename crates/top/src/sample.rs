@@ -66,7 +66,9 @@ impl Sample {
     /// Routes: `site`, `route`, `handler`, `requests_per_s`, `status_4xx_per_s`, `status_5xx_per_s`, `p50_ms`, `p90_ms`, `p99_ms`,
     /// `out_bytes_per_s`, `requests`.
     pub(crate) fn routes(&self) -> Vec<Map<String, Value>> {
-        let same = |one: &Value, other: &Value| ["site", "route", "handler"].iter().all(|key| one[key] == other[key]);
+        let same = |one: &Value, other: &Value| {
+            ["site", "route", "handler"].iter().all(|key| one[key] == other[key])
+        };
         let row = |(one, before): (&Value, &Value)| {
             let mut row = texts(one, &["site", "route", "handler"]);
             let mut add = |name: &str, value: f64| row.insert(name.to_owned(), json!(value));
@@ -90,7 +92,9 @@ impl Sample {
         for (number, group) in list(&self.now["upstreams"]).iter().enumerate() {
             let name = group["name"].as_str().map_or_else(|| (number + 1).to_string(), clean);
             let before = &self.before["upstreams"][number]["servers"];
-            for (one, before) in Sample::pairs(&group["servers"], before, |one, other| one["url"] == other["url"]) {
+            for (one, before) in
+                Sample::pairs(&group["servers"], before, |one, other| one["url"] == other["url"])
+            {
                 let mut row = texts(one, &["url", "state"]);
                 row.insert("group".into(), json!(name));
                 row.insert("waiting".into(), group["waiting"].clone());
@@ -100,7 +104,10 @@ impl Sample {
                 let mut add = |name: &str, value: f64| row.insert(name.to_owned(), json!(value));
                 add("requests_per_s", self.rate(&one["requests"], &before["requests"]));
                 add("status_5xx_per_s", self.rate(&one["statuses"]["5xx"], &before["statuses"]["5xx"]));
-                add("failures_per_s", self.rate(&json!(sum(&one["failures"])), &json!(sum(&before["failures"]))));
+                add(
+                    "failures_per_s",
+                    self.rate(&json!(sum(&one["failures"])), &json!(sum(&before["failures"]))),
+                );
                 self.percentiles(&one["response"], &before["response"], &mut row);
                 rows.push(row);
             }
@@ -112,7 +119,9 @@ impl Sample {
     /// `current` (a text), `current_ms`, and `waiting`, of its application.
     pub(crate) fn workers(&self) -> Vec<Map<String, Value>> {
         let mut rows = Vec::new();
-        for (app, before) in Sample::pairs(&self.now["apps"], &self.before["apps"], |one, other| one["name"] == other["name"]) {
+        for (app, before) in
+            Sample::pairs(&self.now["apps"], &self.before["apps"], |one, other| one["name"] == other["name"])
+        {
             let same = |one: &Value, other: &Value| one["pid"] == other["pid"];
             for (one, before) in Sample::pairs(&app["processes"], &before["processes"], same) {
                 let mut row = texts(one, &["state"]);
@@ -160,10 +169,19 @@ impl Sample {
 
     /// The cache: its own figures, and `hit_rate` of the time between the documents; empty where there is none.
     pub(crate) fn cache(&self) -> Map<String, Value> {
-        let (Some(now), before) = (self.now["cache"].as_object(), &self.before["cache"]) else { return Map::new() };
-        let mut figures: Map<String, Value> =
-            now.iter().filter(|(_, value)| value.is_number()).map(|(key, value)| (key.clone(), value.clone())).collect();
-        let of = |keys: &[&str]| keys.iter().map(|key| self.rate(&now.get(*key).cloned().unwrap_or_default(), &before[*key])).sum::<f64>();
+        let (Some(now), before) = (self.now["cache"].as_object(), &self.before["cache"]) else {
+            return Map::new();
+        };
+        let mut figures: Map<String, Value> = now
+            .iter()
+            .filter(|(_, value)| value.is_number())
+            .map(|(key, value)| (key.clone(), value.clone()))
+            .collect();
+        let of = |keys: &[&str]| {
+            keys.iter()
+                .map(|key| self.rate(&now.get(*key).cloned().unwrap_or_default(), &before[*key]))
+                .sum::<f64>()
+        };
         let (hits, misses) = (of(&["hits", "stale", "revalidated", "coalesced"]), of(&["misses"]));
         let hit_rate = (hits + misses > 0.0).then(|| hits / (hits + misses));
         figures.insert("hit_rate".into(), json!(hit_rate));
@@ -174,7 +192,9 @@ impl Sample {
     /// `pss_bytes` (with applications), `held_bytes`, `budget_bytes`.
     pub(crate) fn server(&self) -> Map<String, Value> {
         let (routes, mut server) = (self.routes(), Map::new());
-        let total = |rows: &[Map<String, Value>], key: &str| rows.iter().filter_map(|row| row[key].as_f64()).sum::<f64>();
+        let total = |rows: &[Map<String, Value>], key: &str| {
+            rows.iter().filter_map(|row| row[key].as_f64()).sum::<f64>()
+        };
         for key in ["requests_per_s", "status_5xx_per_s", "out_bytes_per_s"] {
             server.insert(key.into(), json!(total(&routes, key)));
         }
@@ -192,7 +212,10 @@ impl Sample {
         server.insert("waiting".into(), json!(groups.chain(apps).filter_map(Value::as_u64).sum::<u64>()));
         let (connections, before) = (&self.now["connections"], &self.before["connections"]);
         server.insert("connections".into(), connections["open"].clone());
-        server.insert("connections_per_s".into(), json!(self.rate(&connections["accepted"], &before["accepted"])));
+        server.insert(
+            "connections_per_s".into(),
+            json!(self.rate(&connections["accepted"], &before["accepted"])),
+        );
         let cpu = self.rate(&self.now["usage"]["cpu_ms"], &self.before["usage"]["cpu_ms"]) / 1e3;
         server.insert("cpu".into(), json!(cpu));
         let own = self.now["usage"]["pss_bytes"].as_f64().unwrap_or_default();

@@ -24,22 +24,22 @@ pub(crate) fn head(sample: &Sample) -> [String; 3] {
             listen.join(" ")
         ),
         format!(
-            "{} req/s   5xx {}/s ({})   p50 {}   p99 {}   out {}/s   waiting {}",
+            "{} req/s  5xx {}/s ({})  p50 {}  p99 {}  waiting {}",
             number(figure("requests_per_s")),
             number(figure("status_5xx_per_s")),
             percent(error_share.min(1.0)),
             times("p50_ms"),
             times("p99_ms"),
-            bytes(figure("out_bytes_per_s")),
             number(figure("waiting")),
         ),
         format!(
-            "{} connections   CPU {}   memory {}   held for clients {} of {}",
+            "{} connections  CPU {}  memory {}  held {} of {}  out {}/s",
             number(figure("connections")),
             percent(figure("cpu")),
             bytes(figure("pss_bytes")),
             bytes(figure("held_bytes")),
             bytes(figure("budget_bytes")),
+            bytes(figure("out_bytes_per_s")),
         ),
     ]
 }

@@ -4,7 +4,8 @@ use http::{Fields, Name, Status};
 use net::{Exchange, Fault};
 
 /// Nothing from elsewhere, nothing inline, nothing that embeds it or that it embeds.
-const POLICY: &[u8] = b"default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; \
+const POLICY: &[u8] =
+    b"default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; \
     base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
 const HTML: &str = include_str!("page/index.html");
@@ -58,7 +59,9 @@ mod tests {
         // But for the name of a format, which nobody fetches.
         let urls = all.matches("://").count() - all.matches("http://www.w3.org/2000/svg").count();
         assert_eq!(urls, 0);
-        for dangerous in ["innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "style=", " onclick="] {
+        for dangerous in
+            ["innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "style=", " onclick="]
+        {
             assert!(!all.contains(dangerous), "{dangerous}");
         }
     }

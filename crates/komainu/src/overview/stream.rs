@@ -47,11 +47,14 @@ impl Followers {
             let why = "16 clients follow the events already: close one, or try again";
             return exchange.refuse(Status::SERVICE_UNAVAILABLE, why).await;
         };
-        let last_seen = exchange.request().fields().find(|(_, name, _)| name.eq_ignore_ascii_case(b"last-event-id"));
-        let last_seen = last_seen.and_then(|(_, _, value)| std::str::from_utf8(value).ok()?.parse::<u64>().ok());
+        let last_seen =
+            exchange.request().fields().find(|(_, name, _)| name.eq_ignore_ascii_case(b"last-event-id"));
+        let last_seen =
+            last_seen.and_then(|(_, _, value)| std::str::from_utf8(value).ok()?.parse::<u64>().ok());
         // A number that is still to come is one of an earlier process.
         let resumed = last_seen.filter(|number| *number <= ring.last());
-        let (mut seen, mut count_max) = (resumed.unwrap_or(0), if resumed.is_some() { EVENTS_MAX } else { FIRST_MAX });
+        let (mut seen, mut count_max) =
+            (resumed.unwrap_or(0), if resumed.is_some() { EVENTS_MAX } else { FIRST_MAX });
         let mut fields = Fields::new();
         fields.push(Name::ContentType, b"text/event-stream");
         fields.push(Name::CacheControl, b"no-store");

@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::hosted;
 use crate::origin::{Origin, answer, nobody};
-use crate::rig::{Folder, PATIENCE, Rig, connect, eventually, read_answer};
+use crate::rig::{Folder, PATIENCE, Rig, connect, eventually, komainu, read_answer, text};
 
 /// An application that waits for somebody to write into a FIFO, with one worker; a proxy of a server that is there and one
 /// that is not; and files.
@@ -75,9 +75,9 @@ fn a_status_tells_routes_servers_workers_queues_and_events() {
     rig.get("/missing").expect_status(404);
     eventually("all of it is counted", || {
         status = hosted::status(&rig);
-        list(&status["routes"]).iter().map(|route| route["requests"].as_u64().unwrap()).sum::<u64>() == 7
+        let requests = list(&status["routes"]).iter().map(|route| route["requests"].as_u64().unwrap());
+        requests.sum::<u64>() == 7 && current(&status).is_empty()
     });
-    assert_eq!(current(&status), []);
     let route = |path: &str| list(&status["routes"]).iter().find(|route| route["route"] == path).unwrap();
     assert_eq!(route("/app/*")["statuses"], serde_json::json!({ "2xx": 2 }));
     assert_eq!((&route("*")["statuses"]["4xx"], &route("*")["handler"]), (&1.into(), &"files".into()));
@@ -90,8 +90,38 @@ fn a_status_tells_routes_servers_workers_queues_and_events() {
     assert!(servers[0]["statuses"]["2xx"] == 4 && servers[1]["failures"]["connect"].as_u64() >= Some(1));
     // It could not connect, and has said so.
     let events = list(&status["events"]);
-    let failed = |event: &Value| event["text"].as_str().unwrap().contains(servers[1]["url"].as_str().unwrap());
+    let failed =
+        |event: &Value| event["text"].as_str().unwrap().contains(servers[1]["url"].as_str().unwrap());
     assert!(events.iter().any(failed), "{events:?}");
+    // `komainu top` shows the same, over the control socket and over the control listener.
+    let pid = rig.child.id().to_string();
+    let socket = format!("unix:{}", rig.folder.at("control.sock").display());
+    for place in [&["--pid", &pid][..], &[&socket]] {
+        let top = |more: &[&str]| {
+            let output = komainu()
+                .args(["top", "--every", "250ms", "--once"])
+                .args(place)
+                .args(more)
+                .output()
+                .unwrap();
+            assert!(output.status.success(), "{}", text(&output.stderr));
+            text(&output.stdout)
+        };
+        let document: Value = serde_json::from_str(&top(&["--json"])).unwrap();
+        assert_eq!(
+            (document["pid"].to_string(), &document["upstreams"][0]["state"]),
+            (pid.clone(), &"up".into())
+        );
+        let shown = top(&[]);
+        assert!(shown.contains("\nUpstream servers\n") && shown.contains(&origin.url), "{shown}");
+        assert!(!shown.contains(|c: char| c.is_control() && c != '\n'), "{shown}");
+    }
+    let output = komainu().args(["top", "--once", "127.0.0.1:1"]).output().unwrap();
+    assert!(
+        !output.status.success() && text(&output.stderr).contains("127.0.0.1:1: "),
+        "{}",
+        text(&output.stderr)
+    );
     assert!(status["connections"]["accepted"].as_u64() >= Some(7) && status["cache"].is_null());
 }
 
@@ -128,7 +158,9 @@ fn the_page_is_strict_and_events_come_as_they_happen() {
         Folder::new(),
         &format!("[control]\nlisten = \"unix:control.sock\"\n[[route]]\nproxy = \"http://{gone}\"\n"),
     );
-    for (path, kind) in [("/", "text/html"), ("/dashboard.css", "text/css"), ("/dashboard.js", "text/javascript")] {
+    for (path, kind) in
+        [("/", "text/html"), ("/dashboard.css", "text/css"), ("/dashboard.js", "text/javascript")]
+    {
         let (_, head) = listen_to(&rig, path, "");
         assert!(head.starts_with("HTTP/1.1 200 ") && head.contains(kind), "{head}");
         assert!(head.contains("default-src 'none'; script-src 'self'") && head.contains("nosniff"), "{head}");

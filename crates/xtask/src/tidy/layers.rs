@@ -30,6 +30,7 @@ const ALL: &[&str] = &[
     "admission",
     "bench",
     "control",
+    "top",
 ];
 const PURE: &[&str] = &[
     "std::fs",
@@ -79,6 +80,7 @@ const LAYERS: &[Layer] = &[
     Layer { folder: "bench", may_use: &["http", "http2", "net"], never: &["tokio"] },
     // It never touches a request's path.
     Layer { folder: "control", may_use: &["http", "config"], never: &["net::", "std::net::TcpListener"] },
+    Layer { folder: "top", may_use: &[], never: NO_SOCKETS },
     Layer { folder: "komainu", may_use: ALL, never: &["tokio"] },
     Layer { folder: "corpus", may_use: &[], never: &["tokio"] },
     Layer { folder: "xtask", may_use: &["config", "bench"], never: &["tokio"] },
