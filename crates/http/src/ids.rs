@@ -59,7 +59,7 @@ impl RequestIds {
     pub fn write_request_id(&self, head: &Head, bytes: &[u8], out: &mut Vec<u8>) {
         match self.request {
             RequestId::None => {}
-            RequestId::Made(id) => push_hex(out, id, 32),
+            RequestId::Made(id) => out.extend_from_slice(&IdText::wide(id)),
             RequestId::Sent => out.extend_from_slice(head.field(bytes, Name::XRequestId).unwrap_or_default()),
         }
     }
@@ -79,11 +79,7 @@ impl RequestIds {
     /// The fields that are passed on in addition.
     pub fn fields(&self) -> impl Iterator<Item = (Name, IdText)> {
         let request = match self.request {
-            RequestId::Made(id) => {
-                let mut text = IdText::default();
-                text.push_hex(id, 32);
-                Some((Name::XRequestId, text))
-            }
+            RequestId::Made(id) => Some((Name::XRequestId, IdText::wide(id))),
             RequestId::None | RequestId::Sent => None,
         };
         request.into_iter().chain(self.trace.map(|trace| (Name::Traceparent, trace.traceparent())))
@@ -96,21 +92,23 @@ impl TraceSpan {
     pub fn traceparent(&self) -> IdText {
         let mut out = IdText::default();
         out.push(b"00-");
-        out.push_hex(self.trace, 32);
+        out.push_wide(self.trace);
         out.push(b"-");
-        out.push_hex(self.span.into(), 16);
+        out.push_hex(self.span);
         out.push(if self.is_sampled { b"-01" } else { b"-00" });
         out
     }
 
     /// Appends the id of the trace, 32 hexadecimal digits.
     pub fn write_trace(&self, out: &mut Vec<u8>) {
-        push_hex(out, self.trace, 32);
+        out.extend_from_slice(&IdText::wide(self.trace));
     }
 
     /// Appends the id of this server's span, 16 hexadecimal digits.
     pub fn write_span(&self, out: &mut Vec<u8>) {
-        push_hex(out, self.span.into(), 16);
+        let mut text = IdText::default();
+        text.push_hex(self.span);
+        out.extend_from_slice(&text);
     }
 }
 
@@ -136,24 +134,42 @@ impl Deref for IdText {
 }
 
 impl IdText {
+    /// A number in 32 hexadecimal digits.
+    fn wide(number: u128) -> IdText {
+        let mut text = IdText::default();
+        text.push_wide(number);
+        text
+    }
+
     fn push(&mut self, text: &[u8]) {
         self.bytes[self.len..self.len + text.len()].copy_from_slice(text);
         self.len += text.len();
     }
 
-    /// The lowest digits of a number, in hexadecimal.
-    fn push_hex(&mut self, number: u128, digits: usize) {
-        for (at, byte) in self.bytes[self.len..self.len + digits].iter_mut().enumerate() {
-            *byte = b"0123456789abcdef"[(number >> (4 * (digits - 1 - at))) as usize & 15];
-        }
-        self.len += digits;
+    /// A number in 16 hexadecimal digits.
+    fn push_hex(&mut self, number: u64) {
+        self.push(&digits((number >> 32) as u32));
+        self.push(&digits(number as u32));
+    }
+
+    /// A number in 32 hexadecimal digits.
+    fn push_wide(&mut self, number: u128) {
+        self.push_hex((number >> 64) as u64);
+        self.push_hex(number as u64);
     }
 }
 
-fn push_hex(out: &mut Vec<u8>, number: u128, digits: usize) {
-    let mut text = IdText::default();
-    text.push_hex(number, digits);
-    out.extend_from_slice(&text);
+/// The eight hexadecimal digits of a number, made at once, because every request needs them.
+fn digits(number: u32) -> [u8; 8] {
+    const ONES: u64 = 0x0101_0101_0101_0101;
+    // Each half of what is left is moved apart, until each byte has four bits: the last digit in the lowest byte.
+    let mut apart = u64::from(number);
+    apart = (apart | apart << 16) & 0x0000_ffff_0000_ffff;
+    apart = (apart | apart << 8) & 0x00ff_00ff_00ff_00ff;
+    apart = (apart | apart << 4) & (ONES * 0x0f);
+    // A digit beyond 9 reaches 16 when 6 is added to it.
+    let letters = (apart + ONES * 6) >> 4 & ONES;
+    (apart + ONES * u64::from(b'0') + letters * u64::from(b'a' - b'0' - 10)).to_be_bytes()
 }
 
 /// Whether an id of a request may be used as it was sent: letters, digits and a few signs, none of which needs quotes anywhere.
@@ -221,6 +237,13 @@ mod tests {
         assert_eq!(&*span.traceparent(), PARENT);
         let unsampled = TraceSpan { is_sampled: false, span: 0xa, ..span };
         assert!(unsampled.traceparent().ends_with(b"-000000000000000a-00"));
+    }
+
+    #[test]
+    fn digits_are_hexadecimal() {
+        for number in (0..u32::MAX).step_by(65_521).chain([u32::MAX]) {
+            assert_eq!(digits(number), format!("{number:08x}").as_bytes(), "{number}");
+        }
     }
 
     #[test]

@@ -20,11 +20,15 @@ pub(crate) struct IdRules {
 pub(crate) struct IdMaker {
     key: RandomState,
     made: Cell<u64>,
+    /// The upper half of an id is this plus their count, so that no two of them are the same.
+    first: u64,
 }
 
 impl IdMaker {
     pub(crate) fn new() -> IdMaker {
-        IdMaker { key: RandomState::new(), made: Cell::new(0) }
+        let key = RandomState::new();
+        let first = key.hash_one("first");
+        IdMaker { key, made: Cell::new(0), first }
     }
 
     fn next(&self) -> u64 {
@@ -34,8 +38,9 @@ impl IdMaker {
     }
 
     fn next_wide(&self) -> u128 {
+        let upper = self.first.wrapping_add(self.made.get());
         // Zero is no valid id.
-        (u128::from(self.next()) << 64 | u128::from(self.next())).max(1)
+        (u128::from(upper) << 64 | u128::from(self.next())).max(1)
     }
 }
 
@@ -73,8 +78,8 @@ impl IdRules {
                 }
                 None => {
                     let trace = maker.next_wide();
-                    // The upper half: as random as the lower one, which others may sample by.
-                    let is_sampled = ((trace >> 64) as u64 % u64::from(SHARE_ALL)) < u64::from(share);
+                    // Not by the lower half of the id, which others may sample by.
+                    let is_sampled = maker.next() % u64::from(SHARE_ALL) < u64::from(share);
                     TraceSpan { trace, parent: 0, span, is_sampled, has_state: false }
                 }
             }

@@ -9,7 +9,8 @@ use config::Listen;
 use serde_json::Value;
 
 use crate::cli::Top;
-use crate::{control, status};
+use crate::control_client::{self, printable};
+use crate::status;
 
 /// For the server to accept, and again for each part of its answer.
 const ANSWER_MAX: Duration = Duration::from_secs(5);
@@ -31,7 +32,7 @@ pub(crate) fn top(arguments: &Top) -> Result<(), String> {
     loop {
         std::thread::sleep(arguments.every);
         let now = ask()?;
-        let sample = top::Sample::new(now.clone(), Some(&before));
+        let sample = top::StatusInterval::new(now.clone(), Some(&before));
         let text = match arguments.json {
             true => format!("{}\n", top::json(&sample)),
             false => top::text(&sample),
@@ -49,12 +50,12 @@ pub(crate) fn top(arguments: &Top) -> Result<(), String> {
     }
 }
 
-type Source = Box<dyn FnMut() -> Result<Value, String>>;
+type StatusSource = Box<dyn FnMut() -> Result<Value, String>>;
 
-fn source(arguments: &Top) -> Result<Source, String> {
+fn source(arguments: &Top) -> Result<StatusSource, String> {
     let Some(address) = &arguments.address else {
         let pid = status::one(arguments.pid)?;
-        return Ok(Box::new(move || control::ask(pid, "status")));
+        return Ok(Box::new(move || control_client::ask(pid, "status")));
     };
     let plain = address.strip_prefix("http://").unwrap_or(address).trim_end_matches('/').to_owned();
     let shown = plain.clone();
@@ -106,7 +107,7 @@ fn parsed(bytes: &[u8]) -> io::Result<Value> {
     let line = head.split(|&byte| byte == b'\r').next().unwrap_or_default();
     let code = std::str::from_utf8(line).ok().and_then(|line| line.split(' ').nth(1));
     if code != Some("200") {
-        let line = control::printable(&String::from_utf8_lossy(line));
+        let line = printable(&String::from_utf8_lossy(line));
         return Err(io::Error::other(format!("the answer is {line}")));
     }
     let document: Value = serde_json::from_slice(body).map_err(|_| no_server())?;

@@ -5,8 +5,10 @@
 //! Modules, from low to high; a module uses only those above it.
 
 mod measure;
+mod ab;
 mod env_file;
 mod cli;
+mod remote_log;
 mod sink;
 mod masks;
 mod access;
@@ -40,6 +42,8 @@ mod cache_rules;
 mod cache_urls;
 mod cache_commands;
 mod control;
+mod control_client;
+mod api;
 mod dictionaries;
 mod operate;
 mod watch;
@@ -94,7 +98,7 @@ fn main() -> ExitCode {
         Command::Trust(arguments) => cert::trust(&arguments).and_then(|text| print(&text)),
         Command::Upgrade(arguments) => status::upgrade(&arguments).and_then(|text| print(&text)),
         Command::Bench(arguments) => return judged(measure::bench(&arguments)),
-        Command::Ab(arguments) => return judged(measure::ab(&arguments)),
+        Command::Ab(arguments) => return judged(ab::ab(&arguments)),
         Command::Lab(arguments) => return judged(measure::lab(&arguments)),
         Command::Schema => print(&format!("{:#}\n", config::schema())),
         Command::Reference => print(&config::reference()),

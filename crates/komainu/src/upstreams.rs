@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use config::{Action, Config, StripPrefix};
+use config::{Action, Auth, AuthKind, Config, StripPrefix};
 use http::Status;
 use net::{ClientCertificates, ServerCertificate, SpillQuota, SpillStore};
 use proxy::GroupShared;
@@ -16,13 +16,18 @@ use proxy::options::{
 };
 
 use crate::config_files::ConfigFiles;
+use crate::metrics::RouteLabels;
 
 /// The groups of a configuration, which all cores share, and how each route uses them.
 #[derive(Default)]
 pub(crate) struct GroupPlan {
     pub(crate) shared: Vec<Arc<GroupShared>>,
+    /// Their names: those of the configuration, or of the route that has a group of its own.
+    names: Vec<String>,
     /// By site and route.
     ways: Vec<Vec<Option<UpstreamRoute>>>,
+    /// Servers that are asked whether requests may be served.
+    asked: Vec<(Auth, UpstreamRoute)>,
 }
 
 /// How a route reaches its servers.
@@ -52,14 +57,26 @@ impl GroupPlan {
         let mut named = Vec::new();
         for (name, proxy) in &config.upstreams {
             named.push(name.as_str());
-            groups.add(group_options(proxy, files)?, &mut before)?;
+            groups.add(name.clone(), group_options(proxy, files)?, &mut before)?;
         }
         for site in &config.sites {
-            let ways = site.routes.iter().map(|route| groups.way(route, &named, &mut before, spill, files));
+            let ways =
+                site.routes.iter().map(|route| groups.way((site, route), &named, &mut before, spill, files));
             let ways = ways.collect::<io::Result<Vec<_>>>()?;
             groups.ways.push(ways);
         }
+        for auth in config.auths() {
+            let Some(proxy) = asked(auth).filter(|_| groups.of_auth(auth).is_none()) else { continue };
+            let options = route_options(&config::Route::default(), &proxy).into();
+            let group = groups.add("auth".to_owned(), group_options(&proxy, files)?, &mut before)?;
+            groups.asked.push((auth.clone(), UpstreamRoute { group, options, spill: None }));
+        }
         Ok(groups)
+    }
+
+    /// All groups, each with its name.
+    pub(crate) fn named(&self) -> Vec<(String, Arc<GroupShared>)> {
+        self.names.iter().cloned().zip(self.shared.iter().cloned()).collect()
     }
 
     /// The upstream route of a route.
@@ -67,18 +84,34 @@ impl GroupPlan {
         self.ways.get(site)?.get(route)?.as_ref()
     }
 
-    fn add(&mut self, options: GroupOptions, before: &mut Vec<Arc<GroupShared>>) -> io::Result<usize> {
+    /// The way to the server that an `auth` asks.
+    pub(crate) fn of_auth(&self, auth: &Auth) -> Option<&UpstreamRoute> {
+        self.asked.iter().find(|(of, _)| of == auth).map(|(_, way)| way)
+    }
+
+    fn add(
+        &mut self,
+        name: String,
+        options: GroupOptions,
+        before: &mut Vec<Arc<GroupShared>>,
+    ) -> io::Result<usize> {
         let same = before.iter().position(|shared| *shared.options() == options);
         self.shared.push(match same {
             Some(index) => before.swap_remove(index),
             None => GroupShared::after(options, before, &self.shared).map_err(io::Error::other)?,
+        });
+        let twins =
+            self.names.iter().filter(|other| **other == name || other.starts_with(&format!("{name}#")));
+        self.names.push(match twins.count() {
+            0 => name,
+            count => format!("{name}#{}", count + 1),
         });
         Ok(self.shared.len() - 1)
     }
 
     fn way(
         &mut self,
-        route: &config::Route,
+        (site, route): (&config::Site, &config::Route),
         named: &[&str],
         before: &mut Vec<Arc<GroupShared>>,
         spill: &Arc<SpillStore>,
@@ -93,11 +126,32 @@ impl GroupPlan {
         let shares = |name: &String| named.iter().position(|known| known == name);
         let group = match proxy.upstream.as_ref().and_then(shares) {
             Some(group) => group,
-            None => self.add(group_options(proxy, files)?, before)?,
+            None => self.add(own_name(site, route), group_options(proxy, files)?, before)?,
         };
         let spill = SpillQuota::new(spill, proxy.spill_bytes_max);
         Ok(Some(UpstreamRoute { group, options: route_options(route, proxy).into(), spill }))
     }
+}
+
+/// The name of a group that a route does not share: its site and its path.
+fn own_name(site: &config::Site, route: &config::Route) -> String {
+    let labels = RouteLabels::of(site, route);
+    match labels.route.as_str() {
+        "*" => labels.site,
+        route => format!("{}{route}", labels.site),
+    }
+}
+
+/// The proxy through which an authentication server is asked.
+fn asked(auth: &Auth) -> Option<config::Proxy> {
+    let AuthKind::Ask(server) = auth.kind()? else { return None };
+    let mut proxy = config::Proxy::to([server.origin.clone()]);
+    proxy.tls = auth.tls.clone();
+    proxy.host = auth.host.clone();
+    // What these fields say is stated with each question.
+    proxy.forwarded.x_forwarded = false;
+    proxy.forwarded.standard = false;
+    Some(proxy)
 }
 
 fn ms(time: Duration) -> u64 {

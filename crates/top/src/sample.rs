@@ -6,20 +6,20 @@ use crate::figures::clean;
 
 /// Two documents of one server, the later one first; the earlier one is `null` where there is none, or where another process gave it.
 #[derive(Clone, Debug)]
-pub struct Sample {
+pub struct StatusInterval {
     now: Value,
     before: Value,
     seconds: f64,
 }
 
-impl Sample {
+impl StatusInterval {
     /// What `now` says, compared with the one before; without one everything is since the server's start.
     #[must_use]
-    pub fn new(now: Value, before: Option<&Value>) -> Sample {
+    pub fn new(now: Value, before: Option<&Value>) -> StatusInterval {
         let before = before.filter(|before| before["pid"] == now["pid"]).cloned().unwrap_or_default();
         let age_ms = |document: &Value| document["age_ms"].as_f64().unwrap_or_default();
         let seconds = ((age_ms(&now) - age_ms(&before)) / 1e3).max(0.001);
-        Sample { now, before, seconds }
+        StatusInterval { now, before, seconds }
     }
 
     /// The later document.
@@ -82,7 +82,7 @@ impl Sample {
             row.insert("requests".into(), one["requests"].clone());
             row
         };
-        Sample::pairs(&self.now["routes"], &self.before["routes"], same).map(row).collect()
+        StatusInterval::pairs(&self.now["routes"], &self.before["routes"], same).map(row).collect()
     }
 
     /// Upstream servers: `group`, `url`, `state`, `active`, `requests_per_s`, `status_5xx_per_s`, `failures_per_s`, `p50_ms`, `p99_ms`,
@@ -93,7 +93,7 @@ impl Sample {
             let name = group["name"].as_str().map_or_else(|| (number + 1).to_string(), clean);
             let before = &self.before["upstreams"][number]["servers"];
             for (one, before) in
-                Sample::pairs(&group["servers"], before, |one, other| one["url"] == other["url"])
+                StatusInterval::pairs(&group["servers"], before, |one, other| one["url"] == other["url"])
             {
                 let mut row = texts(one, &["url", "state"]);
                 row.insert("group".into(), json!(name));
@@ -119,11 +119,11 @@ impl Sample {
     /// `current` (a text), `current_ms`, and `waiting`, of its application.
     pub(crate) fn workers(&self) -> Vec<Map<String, Value>> {
         let mut rows = Vec::new();
-        for (app, before) in
-            Sample::pairs(&self.now["apps"], &self.before["apps"], |one, other| one["name"] == other["name"])
-        {
+        for (app, before) in StatusInterval::pairs(&self.now["apps"], &self.before["apps"], |one, other| {
+            one["name"] == other["name"]
+        }) {
             let same = |one: &Value, other: &Value| one["pid"] == other["pid"];
-            for (one, before) in Sample::pairs(&app["processes"], &before["processes"], same) {
+            for (one, before) in StatusInterval::pairs(&app["processes"], &before["processes"], same) {
                 let mut row = texts(one, &["state"]);
                 row.insert("app".into(), json!(clean(app["name"].as_str().unwrap_or_default())));
                 for name in ["worker", "pid", "requests", "age_ms"] {

@@ -7,9 +7,9 @@ use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, Ke
 use serde_json::Value;
 
 use crate::figures::clean;
-use crate::sample::Sample;
+use crate::sample::StatusInterval;
 use crate::tables::{TABLES, tables};
-use crate::view::{Choice, Page, draw};
+use crate::view::{Choice, TopPage, draw};
 
 const EVERY_MIN: Duration = Duration::from_millis(250);
 const EVERY_MAX: Duration = Duration::from_secs(60);
@@ -25,8 +25,8 @@ pub fn screen(
 ) -> Result<(), String> {
     let first = ask()?;
     let mut terminal = ratatui::try_init().map_err(|error| format!("the terminal: {error}"))?;
-    let mut watch = Watch {
-        sample: Sample::new(first.clone(), None),
+    let mut watch = TopScreen {
+        sample: StatusInterval::new(first.clone(), None),
         last: first,
         choice: Choice::new(has_colour),
         every: every.clamp(EVERY_MIN, EVERY_MAX),
@@ -37,14 +37,14 @@ pub fn screen(
 }
 
 /// What is shown, and what it is compared with.
-pub(crate) struct Watch {
-    pub(crate) sample: Sample,
+pub(crate) struct TopScreen {
+    pub(crate) sample: StatusInterval,
     pub(crate) last: Value,
     pub(crate) choice: Choice,
     pub(crate) every: Duration,
 }
 
-impl Watch {
+impl TopScreen {
     fn run(
         &mut self,
         terminal: &mut ratatui::DefaultTerminal,
@@ -75,7 +75,7 @@ impl Watch {
     pub(crate) fn look(&mut self, status: Result<Value, String>) {
         match status {
             Ok(status) => {
-                self.sample = Sample::new(status.clone(), Some(&self.last));
+                self.sample = StatusInterval::new(status.clone(), Some(&self.last));
                 self.last = status;
                 self.choice.failure = None;
             }
@@ -86,25 +86,27 @@ impl Watch {
     /// Does what a key says; false for the end.
     pub(crate) fn press(&mut self, key: KeyEvent) -> bool {
         let shown = match self.choice.page {
-            Page::One(table) => Some(table),
+            TopPage::One(table) => Some(table),
             _ => None,
         };
         let last = self.rows(shown);
         let choice = &mut self.choice;
         match key.code {
             KeyCode::Char('c') if key.modifiers.contains(KeyModifiers::CONTROL) => return false,
-            KeyCode::Esc if choice.page == Page::Help => choice.page = Page::All,
+            KeyCode::Esc if choice.page == TopPage::Help => choice.page = TopPage::All,
             KeyCode::Char('q') | KeyCode::Esc => return false,
             KeyCode::Char('?' | 'h') => {
-                choice.page = if choice.page == Page::Help { Page::All } else { Page::Help }
+                choice.page = if choice.page == TopPage::Help { TopPage::All } else { TopPage::Help }
             }
             KeyCode::Char('p' | ' ') => choice.is_paused = !choice.is_paused,
-            KeyCode::Char('0') => choice.page = Page::All,
-            KeyCode::Char(digit @ '1'..='6') => choice.page = Page::One(digit as usize - '1' as usize),
-            KeyCode::Tab => choice.page = shown.map_or(Page::One(0), |table| Page::One((table + 1) % TABLES)),
+            KeyCode::Char('0') => choice.page = TopPage::All,
+            KeyCode::Char(digit @ '1'..='6') => choice.page = TopPage::One(digit as usize - '1' as usize),
+            KeyCode::Tab => {
+                choice.page = shown.map_or(TopPage::One(0), |table| TopPage::One((table + 1) % TABLES))
+            }
             KeyCode::BackTab => {
-                choice.page =
-                    shown.map_or(Page::One(TABLES - 1), |table| Page::One((table + TABLES - 1) % TABLES));
+                choice.page = shown
+                    .map_or(TopPage::One(TABLES - 1), |table| TopPage::One((table + TABLES - 1) % TABLES));
             }
             KeyCode::Char('r') => choice.is_reversed = !choice.is_reversed,
             KeyCode::Char('s') => {

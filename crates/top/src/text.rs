@@ -3,11 +3,11 @@
 use serde_json::{Map, Value, json};
 
 use crate::figures::{age, bytes, clean, number, percent, time};
-use crate::sample::{Sample, list};
-use crate::tables::{Rows, tables};
+use crate::sample::{StatusInterval, list};
+use crate::tables::{TopTable, tables};
 
 /// One line for the server, and one for what it does.
-pub(crate) fn head(sample: &Sample) -> [String; 3] {
+pub(crate) fn head(sample: &StatusInterval) -> [String; 3] {
     let (document, server) = (sample.document(), sample.server());
     let figure = |key: &str| server[key].as_f64().unwrap_or_default();
     let text = |key: &str| clean(document[key].as_str().unwrap_or_default());
@@ -46,7 +46,7 @@ pub(crate) fn head(sample: &Sample) -> [String; 3] {
 
 /// Everything as text, without colour or control characters.
 #[must_use]
-pub fn text(sample: &Sample) -> String {
+pub fn text(sample: &StatusInterval) -> String {
     let mut out = head(sample).map(|line| format!("{line}\n")).concat();
     for mut table in tables(sample).into_iter().filter(|table| !table.rows.is_empty()) {
         if let Some(column) = table.sort {
@@ -59,7 +59,7 @@ pub fn text(sample: &Sample) -> String {
 }
 
 /// A table in columns.
-fn plain(table: &Rows) -> String {
+fn plain(table: &TopTable) -> String {
     let heads: Vec<String> = table.columns.iter().map(|column| column.head.to_owned()).collect();
     let lines: Vec<Vec<String>> =
         std::iter::once(heads).chain(table.rows.iter().map(|row| table.cells(row))).collect();
@@ -83,7 +83,7 @@ fn plain(table: &Rows) -> String {
 
 /// Everything as a JSON document: `server`, and a list for each table.
 #[must_use]
-pub fn json(sample: &Sample) -> Value {
+pub fn json(sample: &StatusInterval) -> Value {
     let document = sample.document();
     let mut all = Map::new();
     for key in ["pid", "version", "state", "age_ms", "listen"] {

@@ -5,8 +5,8 @@ use ratatui::layout::Rect;
 use ratatui::style::{Color, Modifier, Style};
 use serde_json::{Map, Value};
 
-use crate::sample::Sample;
-use crate::tables::{Column, Kind, Rows, TABLES, tables};
+use crate::sample::StatusInterval;
+use crate::tables::{Column, ColumnKind, TABLES, TopTable, tables};
 use crate::text::head;
 
 /// The widest a column of text becomes where others need room.
@@ -17,7 +17,7 @@ const GAP: usize = 2;
 
 /// What is to be seen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Page {
+pub(crate) enum TopPage {
     All,
     /// One table.
     One(usize),
@@ -27,12 +27,12 @@ pub(crate) enum Page {
 /// What whoever looks has chosen.
 #[derive(Clone, Debug)]
 pub(crate) struct Choice {
-    pub(crate) page: Page,
+    pub(crate) page: TopPage,
     pub(crate) is_paused: bool,
     /// By table: the column that it is sorted by.
     pub(crate) sort: [Option<usize>; TABLES],
     pub(crate) is_reversed: bool,
-    /// Rows of the one table that are above the screen.
+    /// TopTable of the one table that are above the screen.
     pub(crate) scroll: usize,
     pub(crate) has_colour: bool,
     /// Why there is nothing new.
@@ -42,7 +42,7 @@ pub(crate) struct Choice {
 impl Choice {
     pub(crate) fn new(has_colour: bool) -> Choice {
         Choice {
-            page: Page::All,
+            page: TopPage::All,
             is_paused: false,
             sort: [Some(3), None, None, Some(1), None, None],
             is_reversed: false,
@@ -57,13 +57,15 @@ impl Choice {
     }
 
     /// How a cell looks. Without colours what needs attention is bold.
-    fn cell_style(&self, kind: Kind, text: &str) -> Style {
+    fn cell_style(&self, kind: ColumnKind, text: &str) -> Style {
         let (color, is_urgent) = match (kind, text) {
-            (Kind::State, "up" | "ready" | "serving") => (Color::Green, false),
-            (Kind::State, "down" | "ejected" | "killed") | (Kind::Level, "error") => (Color::Red, true),
-            (Kind::State, "prototype") => return Style::new(),
-            (Kind::State, _) | (Kind::Level, "warn") => (Color::Yellow, true),
-            (Kind::AgeS, "expired") => (Color::Red, true),
+            (ColumnKind::State, "up" | "ready" | "serving") => (Color::Green, false),
+            (ColumnKind::State, "down" | "ejected" | "killed") | (ColumnKind::Level, "error") => {
+                (Color::Red, true)
+            }
+            (ColumnKind::State, "prototype") => return Style::new(),
+            (ColumnKind::State, _) | (ColumnKind::Level, "warn") => (Color::Yellow, true),
+            (ColumnKind::AgeS, "expired") => (Color::Red, true),
             _ => return Style::new(),
         };
         let style = self.style(color);
@@ -77,7 +79,7 @@ const HELP: [&str; 12] = [
     "Tab      the next table",
     "s        sort by the next column",
     "r        sort the other way",
-    "p Space  pause, and go on",
+    "p Space  pause, and continue",
     "Up Down  scroll; also j k, PageUp PageDown, Home",
     "+ -      look more often, or less",
     "?        this page",
@@ -87,7 +89,7 @@ const HELP: [&str; 12] = [
 ];
 
 /// Draws it all.
-pub(crate) fn draw(buffer: &mut Buffer, area: Rect, sample: &Sample, choice: &Choice) {
+pub(crate) fn draw(buffer: &mut Buffer, area: Rect, sample: &StatusInterval, choice: &Choice) {
     if area.height < 6 || area.width < 20 {
         put(buffer, area, 0, 0, "too small", Style::new());
         return;
@@ -113,18 +115,18 @@ pub(crate) fn draw(buffer: &mut Buffer, area: Rect, sample: &Sample, choice: &Ch
         }
     }
     match choice.page {
-        Page::Help => {
+        TopPage::Help => {
             for (at, line) in HELP.iter().take(room.height).enumerate() {
                 put(buffer, area, 1, room.top + at, line, Style::new());
             }
         }
-        Page::One(one) => {
+        TopPage::One(one) => {
             let mut table = tables[one].clone();
             let last = table.rows.len().saturating_sub(room.height.saturating_sub(2));
             table.rows.drain(..choice.scroll.min(last));
             draw_table(buffer, area, room, (one, &table), choice);
         }
-        Page::All => draw_all(buffer, area, room, &tables, choice),
+        TopPage::All => draw_all(buffer, area, room, &tables, choice),
     }
 }
 
@@ -139,8 +141,8 @@ struct Room {
 const BY_URGENCY: [usize; TABLES] = [0, 1, 2, 5, 3, 4];
 
 /// The tables one below the other; those that need less leave room to the others. Empty ones are left out.
-fn draw_all(buffer: &mut Buffer, area: Rect, room: Room, tables: &[Rows], choice: &Choice) {
-    let shown: Vec<(usize, &Rows)> = (BY_URGENCY.into_iter().map(|number| (number, &tables[number])))
+fn draw_all(buffer: &mut Buffer, area: Rect, room: Room, tables: &[TopTable], choice: &Choice) {
+    let shown: Vec<(usize, &TopTable)> = (BY_URGENCY.into_iter().map(|number| (number, &tables[number])))
         .filter(|(_, table)| !table.rows.is_empty())
         .collect();
     let wanted: Vec<usize> = shown.iter().map(|(_, table)| table.rows.len() + 3).collect();
@@ -178,7 +180,13 @@ fn shares(wanted: &[usize], lines: usize) -> Vec<usize> {
     shares
 }
 
-fn draw_table(buffer: &mut Buffer, area: Rect, room: Room, (number, table): (usize, &Rows), choice: &Choice) {
+fn draw_table(
+    buffer: &mut Buffer,
+    area: Rect,
+    room: Room,
+    (number, table): (usize, &TopTable),
+    choice: &Choice,
+) {
     let rows_max = room.height.saturating_sub(2);
     let more = table.rows.len().saturating_sub(rows_max);
     let more = if more > 0 { format!("  ({more} more)") } else { String::new() };
@@ -227,14 +235,14 @@ fn cell(column: &Column, row: &Map<String, Value>) -> String {
 }
 
 /// The columns that fit into a width, each with its own.
-fn fitting(table: &Rows, rows: &[Map<String, Value>], width: usize) -> Vec<(usize, usize)> {
+fn fitting(table: &TopTable, rows: &[Map<String, Value>], width: usize) -> Vec<(usize, usize)> {
     let natural = |column: &Column| {
         let cells = rows.iter().map(|row| columns_of(&cell(column, row)));
         // A mark beside the head says what is sorted by.
         let widest = cells.max().unwrap_or_default().max(column.head.len() + 1);
         match column.kind {
-            Kind::Long => LONG_WIDTH_MIN,
-            Kind::Text => widest.min(TEXT_WIDTH_MAX),
+            ColumnKind::Long => LONG_WIDTH_MIN,
+            ColumnKind::Text => widest.min(TEXT_WIDTH_MAX),
             _ => widest,
         }
     };
@@ -248,7 +256,7 @@ fn fitting(table: &Rows, rows: &[Map<String, Value>], width: usize) -> Vec<(usiz
         columns.retain(|column| rank(column) != first);
     }
     let spare = width.saturating_sub(needed(&columns));
-    if let Some((_, long)) = columns.iter_mut().find(|(at, _)| table.columns[*at].kind == Kind::Long) {
+    if let Some((_, long)) = columns.iter_mut().find(|(at, _)| table.columns[*at].kind == ColumnKind::Long) {
         *long += spare;
     }
     columns

@@ -102,11 +102,11 @@ pub(crate) fn routes(metrics: &Metrics) -> Vec<Value> {
 }
 
 /// The groups of upstream servers, each with its queue and its servers.
-pub(crate) fn upstreams(groups: &[Arc<GroupShared>]) -> Vec<Value> {
+pub(crate) fn upstreams(groups: &[(String, Arc<GroupShared>)]) -> Vec<Value> {
     let now_ms = Clock::new().now_ms();
-    let group = |group: &Arc<GroupShared>| {
+    let group = |(name, group): &(String, Arc<GroupShared>)| {
         let servers = (0..group.count()).map(|at| upstream(group, at, now_ms));
-        json!({ "waiting": group.waiting(), "servers": servers.collect::<Vec<_>>() })
+        json!({ "name": name, "waiting": group.waiting(), "servers": servers.collect::<Vec<_>>() })
     };
     groups.iter().map(group).collect()
 }
@@ -172,7 +172,8 @@ pub(crate) fn application(name: &str, app: &AppSnapshot) -> Value {
     })
 }
 
-fn process(process: &ProcessInfo) -> Value {
+/// A process of an application, and what it works on.
+pub(crate) fn process(process: &ProcessInfo) -> Value {
     let current = process.current.iter().map(
         |request| json!({ "method": request.method, "target": request.target, "age_ms": request.age_ms }),
     );

@@ -43,7 +43,7 @@ fn current(status: &Value) -> Vec<(String, String)> {
 }
 
 #[test]
-fn a_status_tells_routes_servers_workers_queues_and_events() {
+fn a_status_reports_routes_servers_workers_queues_and_events() {
     let origin = Origin::start(|_| answer("200 OK", "", "four"));
     let rig = start(&origin.url);
     hosted::ready(&rig, 1);

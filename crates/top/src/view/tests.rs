@@ -48,8 +48,8 @@ fn status(requests: u64, age_ms: u64) -> Value {
     })
 }
 
-fn sample() -> Sample {
-    Sample::new(status(3_000, 12_000), Some(&status(1_000, 10_000)))
+fn sample() -> StatusInterval {
+    StatusInterval::new(status(3_000, 12_000), Some(&status(1_000, 10_000)))
 }
 
 fn drawn(width: u16, height: u16, choice: &Choice) -> Buffer {
@@ -109,14 +109,14 @@ fn without_colours_nothing_is_coloured() {
 fn any_size_is_drawn() {
     for width in [1, 19, 20, 40, 79, 300] {
         for height in [1, 5, 6, 7, 10, 13, 100] {
-            for page in [Page::All, Page::Help, Page::One(0), Page::One(5)] {
+            for page in [TopPage::All, TopPage::Help, TopPage::One(0), TopPage::One(5)] {
                 drawn(width, height, &Choice { page, scroll: 99, ..Choice::new(true) });
             }
         }
     }
     let area = Rect::new(0, 0, 80, 24);
-    draw(&mut Buffer::empty(area), area, &Sample::new(json!({}), None), &Choice::new(true));
-    draw(&mut Buffer::empty(area), area, &Sample::new(json!([1]), None), &Choice::new(true));
+    draw(&mut Buffer::empty(area), area, &StatusInterval::new(json!({}), None), &Choice::new(true));
+    draw(&mut Buffer::empty(area), area, &StatusInterval::new(json!([1]), None), &Choice::new(true));
 }
 
 #[test]
@@ -125,7 +125,7 @@ fn keys_choose() {
 
     use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
-    let mut watch = crate::screen::Watch {
+    let mut watch = crate::screen::TopScreen {
         sample: sample(),
         last: status(3_000, 12_000),
         choice: Choice::new(false),
@@ -137,7 +137,7 @@ fn keys_choose() {
             .then(|| (watch.choice.clone(), watch.every))
     };
     let (choice, _) = press("2s").unwrap();
-    assert_eq!((choice.page, choice.sort[1]), (Page::One(1), Some(0)));
+    assert_eq!((choice.page, choice.sort[1]), (TopPage::One(1), Some(0)));
     let all = lines(&drawn(80, 24, &choice)).join("\n");
     assert!(
         all.contains("2 Upstream servers") && all.contains("group*") && !all.contains("1 Routes"),
@@ -147,13 +147,13 @@ fn keys_choose() {
     assert!(
         choice.is_paused
             && choice.is_reversed
-            && choice.page == Page::Help
+            && choice.page == TopPage::Help
             && every == Duration::from_secs(1)
     );
     let all = lines(&drawn(80, 24, &choice)).join("\n");
     assert!(all.contains("PAUSED") && all.contains("sort by the next column"), "{all}");
     let (choice, _) = press("6jjj").unwrap();
-    assert_eq!((choice.page, choice.scroll), (Page::One(5), 1));
+    assert_eq!((choice.page, choice.scroll), (TopPage::One(5), 1));
     assert!(press("q").is_none());
     watch.look(Err("gone\u{1b}".into()));
     assert_eq!(watch.choice.failure.as_deref(), Some("gone?"));
@@ -182,7 +182,7 @@ fn text_and_json_for_pipes() {
 fn another_process_is_not_compared_with_the_one_before() {
     let mut before = status(1_000, 10_000);
     before["pid"] = json!(8);
-    let document = as_json(&Sample::new(status(3_000, 12_000), Some(&before)));
+    let document = as_json(&StatusInterval::new(status(3_000, 12_000), Some(&before)));
     assert_eq!(document["server"]["requests_per_s"], 250.0);
 }
 

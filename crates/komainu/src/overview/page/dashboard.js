@@ -484,7 +484,7 @@ function drain(server) {
 function pause() {
   paused = !paused;
   byId("pause").setAttribute("aria-pressed", String(paused));
-  setText(byId("pause"), paused ? "Go on" : "Pause");
+  setText(byId("pause"), paused ? "Continue" : "Pause");
   if (!paused) { showLines(); refresh(); }
 }
 function open(id) { byId(id).showModal(); }
