@@ -8,6 +8,7 @@ mod measure;
 mod ab;
 mod env_file;
 mod cli;
+mod foreign;
 mod remote_log;
 mod sink;
 mod masks;
@@ -94,6 +95,7 @@ fn main() -> ExitCode {
         Command::Run(run) => taking_over(|taken| serve_targets(&run, taken)),
         Command::Start(start) => taking_over(|taken| serve_file(start.config, taken)),
         Command::Check(arguments) => check::check(&arguments),
+        Command::Import(arguments) => foreign::import(&arguments),
         Command::Status(arguments) => status::status(&arguments).and_then(|text| print(&text)),
         Command::Top(arguments) => look::top(&arguments),
         Command::Reload(arguments) => status::reload(&arguments).and_then(|text| print(&text)),
