@@ -47,7 +47,8 @@ impl EventRing {
     pub(crate) fn add(&self, level: &'static str, text: &str) {
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let unix_ms = u64::try_from(now.as_millis()).unwrap_or(u64::MAX);
-        let text = text[..text.floor_char_boundary(EVENT_BYTES_MAX)].to_owned();
+        let end = (0..=EVENT_BYTES_MAX.min(text.len())).rev().find(|at| text.is_char_boundary(*at));
+        let text = text[..end.unwrap_or(0)].to_owned();
         let mut events = self.0.events.lock().unwrap_or_else(PoisonError::into_inner);
         let number = self.0.last.load(Ordering::Relaxed) + 1;
         if events.len() == EVENTS_MAX {

@@ -7,7 +7,7 @@ pub const NOTHING: &str = "-";
 #[must_use]
 pub fn number(value: f64) -> String {
     match value {
-        value if value == 0.0 => "0".into(),
+        0.0 => "0".into(),
         value if value < 9.95 => format!("{value:.1}"),
         value if value < 99_999.5 => grouped(value),
         value if value < 999_500.0 => format!("{:.0}k", value / 1e3),
