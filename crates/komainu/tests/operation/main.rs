@@ -17,6 +17,7 @@ mod metrics;
 mod operation;
 mod overview;
 mod privileges;
+mod prometheus;
 mod run_flags;
 mod sandbox;
 mod starts;
