@@ -88,7 +88,7 @@ pub use link::Link;
 pub use listener::{Listeners, NewListeners};
 pub use memory::{Memory, MemoryBudget, MemoryHeld, Pressure};
 pub use notes::{CacheOutcome, RequestNotes};
-pub use options::{Limits, Options, Timeouts};
+pub use options::{Limits, Options, ServingLimits, Timeouts};
 pub use overflow::SPILL_BLOCK_BYTES;
 pub use page::{ErrorPages, Page};
 pub use preface::ProxyProtocol;
