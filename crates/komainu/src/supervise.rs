@@ -312,6 +312,11 @@ fn server_info(
         listeners: server.listeners(),
         sandbox,
         since: Instant::now(),
+        counted: control::Counted {
+            metrics: current.metrics.clone(),
+            cores: server.counters().to_vec(),
+            events: current.hosting.notices().events(),
+        },
         supervisor: inherited.map(|inherited| (inherited.supervisor, inherited.link.clone())),
         reload: Box::new(reload),
         upgrade: Box::new(upgrade),
