@@ -275,7 +275,7 @@ fn without_an_answer_nothing_is_served() {
         config.push_str(&format!(
             "[[route]]\npath = \"{path}\"\nproxy = \"{}\"\nauth = {{ ask = \"{url}\", timeout = \"{}\" }}\n",
             origin.url,
-            if matches!(path, "/silent" | "/short") { "200ms" } else { "30s" }
+            if matches!(path, "/silent" | "/short") { "1s" } else { "30s" }
         ));
     };
     add("/flood", format!("http://{flood}/"));
