@@ -16,6 +16,7 @@ use files::Files;
 use http::{EmptySegments, Fields, Name, Status};
 use net::{Core, FieldEdits, SpillStore};
 use proxy::{Group, GroupShared, UpstreamEvent};
+use sharing::Sharing;
 
 use crate::access::AccessLogs;
 use crate::auth::AuthPlan;
@@ -34,6 +35,7 @@ use crate::purge_method::{PurgeAccess, PurgeToken};
 use crate::rate::LimitPlan;
 use crate::release_plan::{ReleasePlan, release, with_branches};
 use crate::router::{ClientAccess, Handler, Route, RouteEdits, RouteTable, SiteHttps, Strip, TemplateEdits};
+use crate::shaping::shared;
 use crate::sink::LogSinks;
 use crate::tls::TlsPlan;
 use crate::traces::TraceExport;
@@ -60,6 +62,7 @@ pub(crate) struct ServerPlan {
     pub(crate) dictionaries: Option<Arc<Dictionaries>>,
     purge_tokens: HashMap<PathBuf, PurgeToken>,
     pub(crate) limits: LimitPlan,
+    pub(crate) sharing: Option<Arc<Sharing>>,
     auth: AuthPlan,
     pub(crate) releases: ReleasePlan,
     /// Where spans of requests go.
@@ -96,6 +99,8 @@ impl ServerPlan {
         let dictionaries_before = before.and_then(|plan| plan.dictionaries.as_ref());
         let dictionaries = dictionaries::store(&config, dictionaries_before, &budget);
         let limits = LimitPlan::new(&config, before.map(|plan| &plan.limits), &budget);
+        let sharing_before = before.and_then(|plan| plan.sharing.as_ref());
+        let sharing = shared::sharing(&config, sharing_before, &files, hosting.map(Hosting::notices))?;
         let place = (&files, &budget, hosting.map(Hosting::notices));
         let auth = AuthPlan::new(&config, before.map(|plan| &plan.auth), place, cores)?;
         let releases = ReleasePlan::new(&config, before.map(|plan| &plan.releases));
@@ -114,6 +119,7 @@ impl ServerPlan {
             dictionaries,
             purge_tokens,
             limits,
+            sharing,
             auth,
             releases,
             traces,
@@ -127,6 +133,7 @@ impl ServerPlan {
         }
         // The cores do the same later; here an error can still be returned.
         table(&plan, None, cores)?;
+        plan.sharing.iter().for_each(|sharing| sharing.add(plan.limits.shared()));
         Ok(plan)
     }
 
