@@ -14,12 +14,14 @@ mod sink;
 mod masks;
 mod access;
 mod burst;
+mod events;
 mod notice;
 mod pages;
 mod clients;
 mod ids;
 mod memory;
 mod metrics;
+mod traces;
 mod rule_counters;
 mod exposition;
 mod sandbox;
@@ -36,7 +38,9 @@ mod staples;
 mod tls;
 mod certificates;
 mod virtualenv;
+mod shaping;
 mod hosting;
+mod overview;
 mod cache_request;
 mod cache_rules;
 mod cache_urls;
@@ -48,6 +52,7 @@ mod dictionaries;
 mod operate;
 mod watch;
 mod status;
+mod look;
 mod cache_cli;
 mod cert;
 mod rate;
@@ -94,6 +99,7 @@ fn main() -> ExitCode {
         Command::Check(arguments) => check::check(&arguments),
         Command::Import(arguments) => foreign::import(&arguments),
         Command::Status(arguments) => status::status(&arguments).and_then(|text| print(&text)),
+        Command::Top(arguments) => look::top(&arguments),
         Command::Reload(arguments) => status::reload(&arguments).and_then(|text| print(&text)),
         Command::Cache(command) => cache_cli::cache(&command).and_then(|text| print(&text)),
         Command::Cert(command) => cert::cert(&command).and_then(|text| print(&text)),
