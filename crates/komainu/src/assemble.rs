@@ -23,6 +23,7 @@ use crate::cache_rules::{CacheRules, RoutePlace};
 use crate::cached::RouteCache;
 use crate::clients::TrustedProxies;
 use crate::config_files::{ConfigFiles, purge_token_files};
+use crate::cors;
 use crate::dictionaries;
 use crate::engine::sources;
 use crate::hosting::{self, AppHandles, Hosting, Mounted};
@@ -301,7 +302,13 @@ fn route(
         write_ms: ms(settings.write_timeout),
         edits: secure_edits(&settings.response_headers, &config.sites[site]),
         client_access: client_access(&config.sites[site], route),
-        auth: plan.auth.of_route(config, (site, index), asked, core_context.map(|of| of.notices)),
+        auth: plan.auth.of_route(
+            config,
+            (site, index),
+            asked,
+            core_context.map(|of| (of.core, of.notices)).unzip(),
+        ),
+        cors: settings.cors.map(cors::rules),
         rates: plan.limits.of(site, index, core_context.map(|of| of.notices)).map(Rc::new),
         label: core_context.map_or(0, |of| of.metrics.label(&RouteLabels::of(&config.sites[site], route))),
         cache: route_cache(plan, (site, index), core_context),
