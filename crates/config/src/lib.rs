@@ -79,11 +79,12 @@ mod app;
 
 mod acme;
 
-mod site;
-
 mod log_destination;
 
 mod log;
+
+mod site;
+
 mod server;
 
 mod reference;
@@ -112,8 +113,8 @@ pub use files::{FileMatch, Files, StripPrefix, Symlinks};
 pub use header::ResponseHeaders;
 pub use host::HostPattern;
 pub use listen::{EarlyHints, Listen, Listener};
-pub use log::{AccessLog, Level, Log, LogCondition, LogField};
-pub use log_destination::Sink;
+pub use log::{AccessLog, Level, Log, LogCondition, LogField, RequestLog};
+pub use log_destination::{Journal, Sink, Syslog, SyslogAddress};
 pub use network::{ForwardedFields, TrustedProxies, TrustedSource};
 pub use pattern::{PathPattern, ValuePattern};
 pub use proxy::{

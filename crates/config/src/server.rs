@@ -14,7 +14,7 @@ use crate::group::Groups;
 use crate::header::ResponseHeaders;
 use crate::host::HostPattern;
 use crate::listen::{EarlyHints, Listen, Listener};
-use crate::log::Log;
+use crate::log::{Log, RequestLog};
 use crate::near::nearest;
 use crate::network::{TrustedProxies, TrustedSource};
 use crate::node::{Data, Entry, Node};
@@ -106,6 +106,8 @@ directives! {
         "timeouts" timeouts: Timeouts = {}, table();
         /// The access log and the error log.
         "log" log: Log = {}, table();
+        /// Further access logs.
+        "logs" logs: Vec<RequestLog> = [], List(table());
         /// The listener of those who operate the server.
         "control" control: Control = {}, table();
         /// The cache of open files.
@@ -238,6 +240,16 @@ directives! {
 }
 
 impl Config {
+    /// The access logs of every request.
+    pub fn access_logs(&self) -> impl Iterator<Item = RequestLog> + '_ {
+        self.log.with(&self.logs)
+    }
+
+    /// The access logs of a site's requests, besides those of every request.
+    pub fn site_access_logs(&self, site: usize) -> impl Iterator<Item = RequestLog> + '_ {
+        self.log.besides(self.sites.get(site).map(|site| site.logs.as_slice()).unwrap_or_default())
+    }
+
     /// Reads a configuration. `name` is the name of the file in errors; relative paths are relative to `base`. Returns
     /// the configuration and its warnings, or all errors.
     pub fn parse(text: &str, name: &str, base: &Path) -> Result<(Self, Report), Report> {

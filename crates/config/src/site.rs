@@ -11,6 +11,7 @@ use crate::files::{Files, StripPrefix};
 use crate::group::Proxied;
 use crate::header::{self, ResponseHeaders};
 use crate::host::HostPattern;
+use crate::log::RequestLog;
 use crate::network::{SOURCE, TrustedSource};
 use crate::node::{Entry, Node};
 use crate::pattern::{Condition, PathPattern, ValuePattern};
@@ -175,6 +176,8 @@ directives! {
         "limits" limits: RouteLimits = {}, table();
         /// Timeouts of the site's requests, instead of the server's.
         "timeouts" timeouts: RouteTimeouts = {}, table();
+        /// Access logs of the site's requests, besides those of the server.
+        "logs" logs: Vec<RequestLog> = [], List(table());
         /// Routes, in order: the first that matches answers. If none matches, the answer is 404.
         "route" routes: Vec<Route> = [], List(table());
     }

@@ -8,6 +8,7 @@ use config::{Action, Config};
 use net::{Bind, Listen, Listener, Sources};
 use rustix::process::{Resource, getrlimit};
 
+use crate::clients::TrustedProxies;
 use crate::memory;
 use crate::sockets::GivenSockets;
 
@@ -233,6 +234,15 @@ pub(crate) fn listens(config: &Config) -> Vec<Listen> {
     config.listen.iter().flat_map(listens).collect()
 }
 
+/// The port of the first address that speaks TLS; 0 for one that the kernel chooses.
+pub(crate) fn https_port(config: &Config) -> Option<u16> {
+    config.listen.iter().find(|listener| listener.is_tls()).and_then(|listener| match &listener.address {
+        config::Listen::Tcp(address) => Some(address.port()),
+        config::Listen::Any(port) | config::Listen::Localhost(port) => Some(*port),
+        config::Listen::Unix(_) => None,
+    })
+}
+
 /// What an address of the configuration stands for.
 pub(crate) fn binds(address: &config::Listen) -> Vec<Bind> {
     match address {
@@ -249,6 +259,15 @@ pub(crate) fn binds(address: &config::Listen) -> Vec<Bind> {
             binds
         }
     }
+}
+
+/// The proxies that may send forwarding fields; `None` if there are none.
+pub(crate) fn trusted_proxies(trusted: &config::TrustedProxies) -> Option<TrustedProxies> {
+    let dialect = match trusted.fields {
+        config::ForwardedFields::XForwarded => http::Dialect::XForwarded,
+        config::ForwardedFields::Standard => http::Dialect::Standard,
+    };
+    (!trusted.from.is_empty()).then(|| TrustedProxies { sources: sources(&trusted.from), dialect })
 }
 
 /// Peers that may send the PROXY protocol or forwarding fields.

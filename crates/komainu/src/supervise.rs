@@ -15,11 +15,12 @@ use rustix::process::{Resource, getrlimit, setrlimit};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
 use signal_hook::iterator::Signals;
 
-use crate::access::{Access, FLUSH_MS};
+use crate::access::FLUSH_MS;
+use crate::api::{self, Api, AuditLog};
 use crate::assemble::{self, CoreContext, ServerPlan};
 use crate::cache_commands;
 use crate::certificates::{AutomaticCertificates, is_system};
-use crate::control::{self, ControlClients, ServerInfo, Socket};
+use crate::control::{self, ApiLine, ControlClients, ServerInfo, Socket};
 use crate::engine::{self, Descriptors};
 use crate::hosting::{AppHandles, Hosting};
 use crate::inherited::Inherited;
@@ -91,15 +92,15 @@ pub(crate) fn serve(start: Start, ready: impl FnOnce(&[net::ListenUrl])) -> io::
     let sandboxed = sandbox.description();
     logs.notices.debug(&format!("sandbox of the serving threads: {sandboxed}"));
     let replaces = predecessor.is_some() || inherited.as_ref().is_some_and(|inherited| inherited.replaces);
-    let current = first_plan(config, &hosting, &listeners, cores, replaces)?;
+    let current = first_plan(config, &hosting, (&listeners, &logs), cores, replaces)?;
     options.tls = Some(current.tls.clone());
     load_certificates(&current, is_system(link.as_ref()), &logs.notices)?;
     let server = start_threads(&options, listeners, sandbox, &current, &logs)?;
-    // Its file is removed at the end.
     let shown = (options.memory.clone(), sandboxed);
     let info = server_info(&current, &server, inherited.as_ref(), shown, &events);
-    let control = serve_control(control, &info, inherited.as_ref(), &logs.notices);
-    let control_listener = serve_operators(&current, &server, info, replaces, &logs.notices)?;
+    let api = Arc::new(Api::new(info, AuditLog::new(None, logs.notices.clone())));
+    let control = serve_control(control, &api, inherited.as_ref(), &logs.notices);
+    let control_listener = serve_operators(&current, &server, api, replaces, &logs.notices)?;
     if watch {
         watch::watch(hosting.folders(), hosting.clone(), logs.notices.clone())?;
     }
@@ -144,13 +145,13 @@ fn load_certificates(current: &Current, system: bool, notices: &ErrorLog) -> io:
 fn serve_operators(
     current: &Current,
     server: &net::Server,
-    info: Arc<ServerInfo>,
+    api: Arc<Api>,
     replaces: bool,
     notices: &ErrorLog,
 ) -> io::Result<ControlListener> {
     let Some(address) = &current.started.control.listen else { return Ok(ControlListener::default()) };
     let (metrics, counters) = (current.metrics.clone(), server.counters().to_vec());
-    operate::serve(address, Operated { info, metrics, counters }, replaces, notices)
+    operate::serve(address, Operated { api, metrics, counters }, replaces, notices)
 }
 
 /// Starts the threads that serve.
@@ -194,12 +195,13 @@ fn finish(
 fn first_plan(
     config: Config,
     hosting: &Arc<Hosting>,
-    listeners: &[net::Listener],
+    (listeners, logs): (&[net::Listener], &Logs),
     cores: usize,
     replaces: bool,
 ) -> io::Result<Arc<Current>> {
     let mut plan = ServerPlan::new(config, None, cores, Some(hosting))?;
     plan.https_port = https_port(listeners);
+    plan.sinks = logs.access();
     let certificates = AutomaticCertificates::default();
     let tls = net::TlsAcceptor::new(certificates.store.clone());
     TlsPlan::put_in_force(plan.tls.as_ref(), &plan.config, &tls)?;
@@ -275,7 +277,7 @@ fn server_info(
     (memory, sandbox): (net::MemoryBudget, String),
     events: &Sender<ServerEvent>,
 ) -> Arc<ServerInfo> {
-    let (upgrades, events) = (events.clone(), events.clone());
+    let (upgrades, reopens, events) = (events.clone(), events.clone(), events.clone());
     let reload = move || {
         let (asker, outcome) = sync_channel(1);
         let sent = events.send(ServerEvent::Reload(Some(asker)));
@@ -290,9 +292,12 @@ fn server_info(
     let theirs = current.clone();
     let file_certificates =
         move || theirs.plan().tls.as_ref().map(|tls| tls.files().to_vec()).unwrap_or_default();
-    let (theirs, groups, of_limits) = (current.clone(), current.clone(), current.clone());
+    let (theirs, groups, named, of_limits) =
+        (current.clone(), current.clone(), current.clone(), current.clone());
     Arc::new(ServerInfo {
         upstreams: Box::new(move || groups.plan().upstreams().to_vec()),
+        groups: Box::new(move || named.plan().groups.named()),
+        reopen: Box::new(move || _ = reopens.send(ServerEvent::Reopen)),
         cache: Box::new(move |line| {
             let plan = theirs.plan();
             cache_commands::obey(line, plan.cache.as_ref(), &plan.config)
@@ -315,14 +320,16 @@ fn server_info(
 /// Without a control socket the server still serves.
 fn serve_control(
     control: Control,
-    info: &Arc<ServerInfo>,
+    api: &Arc<Api>,
     inherited: Option<&Inherited>,
     notices: &ErrorLog,
 ) -> (Option<Socket>, ControlClients) {
     let clients = ControlClients::default();
     let user = if inherited.is_some() { 0 } else { rustix::process::getuid().as_raw() };
     let served = control.and_then(|(listener, socket)| {
-        control::serve(listener, user, info.clone(), clients.clone(), notices.clone())?;
+        let (info, theirs) = (api.info.clone(), api.clone());
+        let line: ApiLine = Arc::new(move |line, uid| api::line(&theirs, line, uid));
+        control::serve(listener, user, (info, line), clients.clone(), notices.clone())?;
         Ok(socket)
     });
     let socket = match served {
@@ -355,27 +362,21 @@ fn router(core: &net::Core, index: usize, current: &Arc<Current>, logs: &Logs) -
     let core_context =
         CoreContext { core, handles: &handles, notices: &logs.notices, groups: &groups, metrics: &metrics };
     let table = Rc::new(assemble::table(&plan, Some(core_context), current.cores)?);
-    let access = logs.access.clone().map(|sink| Access::new(&plan.config.log, sink));
     let router = Rc::new(Router::new(
         table,
         renewer(core.clone(), handles, groups, current.clone(), (logs.notices.clone(), metrics.clone())),
-        access,
         logs.notices.clone(),
         current.certificates.challenges.clone(),
         metrics,
     ));
-    if logs.access.is_some() {
-        let (flushed, clock) = (router.clone(), core.clone());
-        core.spawn(async move {
-            loop {
-                clock.sleep(FLUSH_MS).await;
-                flushed.flush();
-            }
-        });
-    }
     let (flushed, clock, notices) = (router.clone(), core.clone(), logs.notices.clone());
     core.spawn(async move {
+        let mut flushes = false;
         loop {
+            if !flushes && flushed.logs_requests() {
+                flushes = true;
+                clock.spawn(flush(flushed.clone(), clock.clone()));
+            }
             clock.sleep(1_000).await;
             // A core without requests must switch to a new configuration too: removed applications and upstream servers
             // end only when no core holds them any more.
@@ -385,6 +386,14 @@ fn router(core: &net::Core, index: usize, current: &Arc<Current>, logs: &Logs) -
         }
     });
     Ok(SharedRouter(router))
+}
+
+/// Hands over the lines of access logs again and again, from the first log on.
+async fn flush(router: Rc<Router>, core: net::Core) {
+    loop {
+        core.sleep(FLUSH_MS).await;
+        router.flush();
+    }
 }
 
 /// Logs that requests are refused for lack of memory: one line a second for all cores.

@@ -9,8 +9,10 @@ mod origin;
 mod rig;
 
 mod access_log;
+mod api;
 mod control;
 mod listen_reload;
+mod logs;
 mod metrics;
 mod operation;
 mod privileges;

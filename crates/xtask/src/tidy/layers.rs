@@ -28,6 +28,7 @@ const ALL: &[&str] = &[
     "cache",
     "apps",
     "admission",
+    "tree",
     "bench",
     "control",
 ];
@@ -62,6 +63,7 @@ const LAYERS: &[Layer] = &[
         may_use: &["http"],
         never: &["std::process", "std::thread", "TcpStream", "rustix", "tokio"],
     },
+    Layer { folder: "tree", may_use: &[], never: PURE },
     Layer { folder: "ring", may_use: &[], never: &["TcpStream", "TcpListener", "tokio"] },
     Layer {
         folder: "workers",
