@@ -24,7 +24,7 @@ const SECRET_BYTES_MIN: usize = 32;
 pub struct JwtRules {
     /// Who may have issued it; empty for anybody whose key is in the set.
     pub issuers: Vec<String>,
-    /// Whom it may be for; empty for anybody.
+    /// Its audiences: it has to name one of these; empty for any.
     pub audiences: Vec<String>,
     /// The algorithms, by their names in RFC 7518.
     pub algorithms: Vec<String>,

@@ -51,7 +51,7 @@ directives! {
         "jwks_file" jwks_file: Option<PathBuf> = absent("those of `jwks`"), Maybe(PathShape("a file"));
         /// Who may have issued tokens (`iss`).
         "issuer" issuers: Vec<String> = absent("whoever has one of the keys"), TEXTS;
-        /// Whom tokens have to be for (`aud`): one of these.
+        /// The audience that tokens have to name (`aud`): one of these.
         "audience" audiences: Vec<String> = absent("anyone, with a warning"), TEXTS;
         /// Algorithms of signatures. `HS256` and the like need a `jwks_file` with secrets; `none` does not exist.
         "algorithms" algorithms: Vec<&'static str> = ["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "EdDSA"], ALGORITHMS;
@@ -116,7 +116,7 @@ fn jwt_agrees(jwt: &mut JwtAuth, node: &Node, check: &mut Checker) {
     if node.entry("audience").is_none() && (jwt.jwks.is_some() || jwt.jwks_file.is_some()) {
         let title = format!("`{}` without `audience`", check.here());
         let finding = check.warning(&node.at, title, "tokens that the issuer has made for others are let in");
-        finding.help("name whom tokens are for: `audience = \"shop\"`");
+        finding.help("name the audience of your tokens: `audience = \"shop\"`");
     }
 }
 
