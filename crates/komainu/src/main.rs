@@ -8,17 +8,20 @@ mod measure;
 mod ab;
 mod env_file;
 mod cli;
+mod foreign;
 mod remote_log;
 mod sink;
 mod masks;
 mod access;
 mod burst;
+mod events;
 mod notice;
 mod pages;
 mod clients;
 mod ids;
 mod memory;
 mod metrics;
+mod rule_counters;
 mod exposition;
 mod sandbox;
 mod sockets;
@@ -35,6 +38,7 @@ mod tls;
 mod certificates;
 mod virtualenv;
 mod hosting;
+mod overview;
 mod cache_request;
 mod cache_rules;
 mod cache_urls;
@@ -46,18 +50,22 @@ mod dictionaries;
 mod operate;
 mod watch;
 mod status;
+mod look;
 mod cache_cli;
 mod cert;
 mod rate;
 mod auth;
 mod sign_url;
 mod cors;
+mod release;
 mod filling;
 mod purge_method;
 mod coded;
 mod cache_responses;
 mod cached;
 mod router;
+mod release_plan;
+mod content;
 mod assemble;
 mod check;
 mod answers;
@@ -89,7 +97,9 @@ fn main() -> ExitCode {
         Command::Run(run) => taking_over(|taken| serve_targets(&run, taken)),
         Command::Start(start) => taking_over(|taken| serve_file(start.config, taken)),
         Command::Check(arguments) => check::check(&arguments),
+        Command::Import(arguments) => foreign::import(&arguments),
         Command::Status(arguments) => status::status(&arguments).and_then(|text| print(&text)),
+        Command::Top(arguments) => look::top(&arguments),
         Command::Reload(arguments) => status::reload(&arguments).and_then(|text| print(&text)),
         Command::Cache(command) => cache_cli::cache(&command).and_then(|text| print(&text)),
         Command::Cert(command) => cert::cert(&command).and_then(|text| print(&text)),
