@@ -71,7 +71,11 @@ mod group;
 
 mod auth_server;
 
+mod auth_token;
+
 mod auth;
+
+mod cors;
 
 mod app;
 
@@ -104,6 +108,7 @@ pub use app::{
 };
 pub use auth::{Auth, AuthKind};
 pub use auth_server::{AuthServer, SignInPart};
+pub use auth_token::{JwtAuth, SignedAuth};
 pub use cache::{CacheDisk, CachePolicy, CacheStore};
 pub use cache_purge::{CachePurge, token};
 pub use cache_rule::{CacheKey, CacheRule, IgnoredField, QueryKey, StatusMatch, StripCookies};
@@ -111,6 +116,7 @@ pub use check::InvalidValue;
 pub use compress::{Coding, Compress, CompressResponses, Effort};
 pub use conditions::Conditions;
 pub use control::Control;
+pub use cors::{Cors, CorsOrigin};
 pub use dictionary::{DictionaryStore, UseAsDictionary};
 pub use document::{EnvironmentLookup, includes};
 pub use files::{FileMatch, Files, StripPrefix, Symlinks};

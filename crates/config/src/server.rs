@@ -7,6 +7,7 @@ use crate::cache::{CachePolicy, CacheStore};
 use crate::check::{Checker, InvalidValue, shortened};
 use crate::compress::{self, CompressResponses};
 use crate::control::Control;
+use crate::cors::Cors;
 use crate::dictionary::DictionaryStore;
 use crate::document::{self, EnvironmentLookup};
 use crate::group::Groups;
@@ -326,6 +327,7 @@ impl Config {
         let compress =
             [route.map(|route| &route.compress), site.map(|site| &site.compress), Some(&self.compress)];
         let cache = [route.map(|route| &route.cache), site.map(|site| &site.cache)];
+        let cors = [route.map(|route| &route.cors), site.map(|site| &site.cors)];
         let auth = [route.map(|route| &route.auth), site.map(|site| &site.auth)];
         let body_bytes_max = limits.into_iter().flatten().find_map(|limits| limits.body_bytes_max);
         let encoded_slashes =
@@ -338,6 +340,7 @@ impl Config {
             write_timeout: timeouts().find_map(|timeouts| timeouts.write).unwrap_or(self.timeouts.write),
             compress: compress.into_iter().flatten().find_map(Option::as_ref).and_then(Option::as_ref),
             cache: cache.into_iter().flatten().find_map(Option::as_ref).and_then(Option::as_ref),
+            cors: cors.into_iter().flatten().find_map(Option::as_ref).and_then(Option::as_ref),
             auth: auth.into_iter().flatten().find_map(Option::as_ref).and_then(Option::as_ref),
             response_headers: headers.into_iter().flatten().filter(|rules| !rules.is_empty()).collect(),
         }
@@ -370,6 +373,8 @@ pub struct Settings<'a> {
     pub cache: Option<&'a CachePolicy>,
     /// The users and passwords that are asked for, if there are any.
     pub auth: Option<&'a Auth>,
+    /// Which other origins may read responses.
+    pub cors: Option<&'a Cors>,
     /// Changes to response headers, in the order in which they apply.
     pub response_headers: Vec<&'a ResponseHeaders>,
 }

@@ -11,6 +11,7 @@ use crate::{
     Respond, ResponseHeaders, Retry, Route, RouteLimits, RouteTimeouts, Site, SiteTls, Split, Timeouts, Tls,
     Tracing, TrustedProxies, Upstream, UseAsDictionary, Workers,
 };
+use crate::{Cors, JwtAuth, SignedAuth};
 use crate::{check::Checker, node::Node};
 use std::path::Path;
 
@@ -58,6 +59,9 @@ fn written_out_defaults_change_nothing() {
         written_out::<Route>(),
         written_out::<RateLimit>(),
         written_out::<Auth>(),
+        written_out::<JwtAuth>(),
+        written_out::<SignedAuth>(),
+        written_out::<Cors>(),
         written_out::<RouteLimits>(),
         written_out::<RouteTimeouts>(),
         written_out::<Files>(),

@@ -24,6 +24,7 @@ use crate::cache_rules::{CacheRules, RoutePlace};
 use crate::cached::RouteCache;
 use crate::config_files::{ConfigFiles, purge_token_files};
 use crate::content::{compression, effort, file_options, kept_compression};
+use crate::cors;
 use crate::dictionaries;
 use crate::engine::{https_port, sources, trusted_proxies};
 use crate::hosting::{self, AppHandles, Hosting, Mounted};
@@ -321,7 +322,13 @@ fn route(
         write_ms: ms(settings.write_timeout),
         edits: secure_edits(&settings.response_headers, &config.sites[site]),
         client_access: client_access(&config.sites[site], route),
-        auth: plan.auth.of_route(config, (site, index), asked, core_context.map(|of| of.notices)),
+        auth: plan.auth.of_route(
+            config,
+            (site, index),
+            asked,
+            core_context.map(|of| (of.core, of.notices)).unzip(),
+        ),
+        cors: settings.cors.map(cors::rules),
         rates: plan.limits.of(site, owner, core_context.map(|of| of.notices)).map(Rc::new),
         label: core_context
             .filter(|_| is_counted)

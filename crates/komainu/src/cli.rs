@@ -58,6 +58,8 @@ pub(crate) enum Command {
     /// Show and renew the certificates that a server obtains by itself
     #[command(subcommand)]
     Cert(Cert),
+    /// Sign a URL, so that a route with `auth = { signed = ... }` lets it in until a time
+    SignUrl(SignUrl),
     /// Have this machine trust the local authority, which issues certificates for localhost and private names
     Trust(Trust),
     /// Start the program again, by now another version; it takes over when it serves, and no request is lost
@@ -82,6 +84,25 @@ pub(crate) enum Command {
     /// Start a program with a sandbox: what the server does for applications
     #[command(hide = true)]
     Confine(Confine),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct SignUrl {
+    /// The file with the secret: that of the route's `secret_file`
+    #[arg(long, value_name = "FILE")]
+    pub(crate) secret_file: PathBuf,
+    /// How long the URL is valid
+    #[arg(long = "for", value_name = "TIME", default_value = "1h")]
+    pub(crate) valid: String,
+    /// Until when it is valid, in seconds since 1970, in place of --for
+    #[arg(long, value_name = "SECONDS")]
+    pub(crate) until: Option<u64>,
+    /// The one client that may use it, where the route has `client = true`
+    #[arg(long, value_name = "ADDRESS")]
+    pub(crate) client: Option<std::net::IpAddr>,
+    /// The URL, or its path
+    #[arg(value_name = "URL")]
+    pub(crate) url: String,
 }
 
 #[derive(Debug, Args)]

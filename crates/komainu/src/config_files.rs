@@ -68,7 +68,9 @@ impl NamedFiles {
     }
 
     fn add_auth(&mut self, auth: &Auth) {
-        self.files.extend(auth.basic.iter().cloned());
+        let keys = auth.jwt.iter().filter_map(|jwt| jwt.jwks_file.as_ref());
+        let secrets = auth.signed.iter().filter_map(|signed| signed.secret_file.as_ref());
+        self.files.extend(auth.basic.iter().chain(keys).chain(secrets).cloned());
         self.add_tls(&auth.tls);
     }
 

@@ -57,6 +57,8 @@ mod cache_cli;
 mod cert;
 mod rate;
 mod auth;
+mod sign_url;
+mod cors;
 mod release;
 mod filling;
 mod purge_method;
@@ -103,6 +105,7 @@ fn main() -> ExitCode {
         Command::Reload(arguments) => status::reload(&arguments).and_then(|text| print(&text)),
         Command::Cache(command) => cache_cli::cache(&command).and_then(|text| print(&text)),
         Command::Cert(command) => cert::cert(&command).and_then(|text| print(&text)),
+        Command::SignUrl(arguments) => sign_url::sign_url(&arguments).and_then(|text| print(&text)),
         Command::Trust(arguments) => cert::trust(&arguments).and_then(|text| print(&text)),
         Command::Upgrade(arguments) => status::upgrade(&arguments).and_then(|text| print(&text)),
         Command::Bench(arguments) => return judged(measure::bench(&arguments)),

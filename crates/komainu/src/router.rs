@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
+use admission::CorsRules;
 use config::Level;
 use config::matcher::{self, Routes};
 use control::HttpChallenges;
@@ -21,6 +22,7 @@ use crate::access::{self, AccessLogs};
 use crate::auth::{self, RouteAuth};
 use crate::cached::{CachedHandler, RouteCache};
 use crate::clients::TrustedProxies;
+use crate::cors;
 use crate::hosting::Mounted;
 use crate::ids::{IdMaker, IdRules};
 use crate::metrics::CoreMetrics;
@@ -62,6 +64,8 @@ pub(crate) struct Route {
     pub(crate) rates: Option<Rc<RateRules>>,
     /// What it asks of clients.
     pub(crate) auth: Option<RouteAuth>,
+    /// Which other origins may read its responses, where it says so.
+    pub(crate) cors: Option<CorsRules>,
     /// What its requests are counted under.
     pub(crate) label: usize,
     /// Compression of its responses.
@@ -304,10 +308,10 @@ impl Router {
         }
         let request = exchange.request();
         let alone = request.method() == Method::Connect || request.path() == b"*";
-        let route = site.filter(|_| !alone && outcome.is_ok()).and_then(|site| {
+        let find = |site: usize, method: &[u8]| {
             let wanted = matcher::RouteRequest {
                 host: request.authority(),
-                method: request.method_name(),
+                method,
                 path: path.bytes(&request),
                 query: request.query().unwrap_or_default(),
             };
@@ -318,6 +322,11 @@ impl Router {
                 request.fields().find_map(same)
             };
             Some(&table.sites[site][table.routes.find_in(site, &wanted, header)?])
+        };
+        let route = site.filter(|_| !alone && outcome.is_ok()).and_then(|site| {
+            // A preflight is for the route of the request that it asks about, where that route has rules for it.
+            let asked = cors::preflight_method(&request).and_then(|method| find(site, method));
+            asked.filter(|route| route.cors.is_some()).or_else(|| find(site, request.method_name()))
         });
         if let Some(route) = route {
             return serve_route(route, exchange, &path).await;
@@ -409,12 +418,20 @@ impl RouteEdits {
 
 async fn serve_route(route: &Rc<Route>, exchange: &mut Exchange<'_>, path: &Path) -> Result<(), Fault> {
     route.edits.make(exchange, &route.prefix);
+    if let Some(cors) = &route.cors {
+        cors::mark(cors, exchange);
+    }
     exchange.set_label(route.label);
     if !route.client_access.admits(exchange.request().client().address) {
         return exchange.refuse(Status::FORBIDDEN, "access to this address is forbidden").await;
     }
     let counted = if route.cache.is_some() { CountedRequests::Requests } else { CountedRequests::All };
     if !rate::admit(route.rates.as_deref(), exchange, counted).await? {
+        return Ok(());
+    }
+    if let Some(cors) = &route.cors
+        && !cors::admit(cors, exchange).await?
+    {
         return Ok(());
     }
     if !auth::admit(route.auth.as_ref(), exchange).await? {

@@ -115,6 +115,13 @@ impl<'c> Exchange<'c> {
         Rc::make_mut(edits).add.extend(fields);
     }
 
+    /// Has whatever is answered from now on carry these fields, in place of all others of the names `replaced`.
+    pub fn replace_fields(&mut self, replaced: &[&str], fields: &Fields) {
+        let edits = Rc::make_mut(self.state.filters.edits.get_or_insert_default());
+        replaced.iter().for_each(|name| edits.replace(name.as_bytes()));
+        edits.add.extend(fields);
+    }
+
     /// Edits to make to the fields of whatever is answered from now on.
     pub fn set_edits(&mut self, edits: Option<Rc<FieldEdits>>) {
         self.state.filters.edits = edits;

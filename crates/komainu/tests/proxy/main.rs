@@ -9,6 +9,7 @@ mod rig;
 mod ask;
 mod balancing;
 mod guide;
+mod proof;
 mod relay;
 mod releases;
 mod streams;
