@@ -51,6 +51,10 @@ mod dictionary;
 
 mod rate;
 
+mod maintenance;
+
+mod crawlers;
+
 mod cache_purge;
 
 mod cache_rule;
@@ -109,6 +113,7 @@ pub use check::InvalidValue;
 pub use compress::{Coding, Compress, CompressResponses, Effort};
 pub use conditions::Conditions;
 pub use control::Control;
+pub use crawlers::{Crawlers, KnownCrawler, KnownCrawlerName, known_crawlers};
 pub use dictionary::{DictionaryStore, UseAsDictionary};
 pub use document::{EnvironmentLookup, includes};
 pub use files::{FileMatch, Files, StripPrefix, Symlinks};
@@ -117,6 +122,7 @@ pub use host::HostPattern;
 pub use listen::{EarlyHints, Listen, Listener};
 pub use log::{AccessLog, Level, Log, LogCondition, LogField, RequestLog};
 pub use log_destination::{Journal, Sink, Syslog, SyslogAddress};
+pub use maintenance::Maintenance;
 pub use network::{ForwardedFields, TrustedProxies, TrustedSource};
 pub use pattern::{PathPattern, ValuePattern};
 pub use proxy::{

@@ -25,6 +25,7 @@ use crate::config_files::{ConfigFiles, purge_token_files};
 use crate::content::{compression, effort, file_options, kept_compression};
 use crate::dictionaries;
 use crate::engine::{https_port, sources, trusted_proxies};
+use crate::guard_plan::GuardPlan;
 use crate::hosting::{self, AppHandles, Hosting, Mounted};
 use crate::ids::IdRules;
 use crate::metrics::{CoreMetrics, RouteLabels};
@@ -61,6 +62,7 @@ pub(crate) struct ServerPlan {
     pub(crate) limits: LimitPlan,
     auth: AuthPlan,
     pub(crate) releases: ReleasePlan,
+    guards: GuardPlan,
     /// The destinations of access logs, once they are open.
     pub(crate) sinks: LogSinks,
 }
@@ -96,6 +98,8 @@ impl ServerPlan {
         let place = (&files, &budget, hosting.map(Hosting::notices));
         let auth = AuthPlan::new(&config, before.map(|plan| &plan.auth), place, cores)?;
         let releases = ReleasePlan::new(&config, before.map(|plan| &plan.releases));
+        let guards_before = before.map(|plan| &plan.guards);
+        let guards = GuardPlan::new(&config, guards_before, &budget, &releases.counters);
         let before = before.map(|plan| plan.groups.shared.as_slice()).unwrap_or_default();
         let groups = GroupPlan::new(&config, before, &spill, &files)?;
         let purge_tokens = purge_tokens(&config, &files)?;
@@ -110,6 +114,7 @@ impl ServerPlan {
             limits,
             auth,
             releases,
+            guards,
             sinks: LogSinks::default(),
         };
         for (name, app) in &plan.config.apps {
@@ -176,6 +181,7 @@ pub(crate) fn table(
     let mut edits = Vec::new();
     let mut empty_segments = Vec::new();
     let mut https = Vec::new();
+    let mut guards = Vec::new();
     let server_pages = SitePages::read([&config.error_pages]);
     let server_pages = server_pages.map_err(|error| placed("error_pages", "file", None, &error))?;
     let groups = core_context.map(|core_context| groups(plan, core_context)).unwrap_or_default();
@@ -185,7 +191,11 @@ pub(crate) fn table(
     for (site_index, site) in config.sites.iter().enumerate() {
         let route = |index| self::route(plan, core_context, &groups, (site_index, index), cores);
         let routes = (0..site.routes.len()).map(route);
-        let routes = routes.collect::<io::Result<Vec<_>>>()?;
+        let mut routes = routes.collect::<io::Result<Vec<_>>>()?;
+        let guard = plan.guards.of(config, site_index, &plan.releases.counters);
+        let guard = guard.map_err(|error| placed("maintenance", "site", site.line.as_ref(), &error))?;
+        routes.iter_mut().for_each(|route| route.guard.clone_from(&guard));
+        guards.push(guard);
         sites.push(with_branches(&site.routes, routes));
         let own = SitePages::read([&site.error_pages, &config.error_pages]);
         pages.push(Rc::new(own.map_err(|error| placed("error_pages", "site", site.line.as_ref(), &error))?));
@@ -209,6 +219,7 @@ pub(crate) fn table(
         pages,
         edits,
         https,
+        guards,
         introducers,
         ids: IdRules::new(config),
         access: Cell::new(core_context.and_then(|_| AccessLogs::new(config, &plan.sinks))),
@@ -315,6 +326,7 @@ fn route(
         compression: settings.compress.map(|compress| Rc::new(compression(compress))),
         release: release(&plan.releases, config, (&plan.groups, groups), (site, index)),
         branches: Vec::new(),
+        guard: None,
     })
 }
 

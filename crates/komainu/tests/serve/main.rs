@@ -22,6 +22,7 @@ mod clients;
 mod compress;
 mod dictionary;
 mod files;
+mod guards;
 mod half_closed;
 mod http2;
 mod http2_peers;
