@@ -52,6 +52,9 @@ mod dictionary;
 mod rate;
 
 mod sharing;
+mod maintenance;
+
+mod crawlers;
 
 mod cache_purge;
 
@@ -117,6 +120,7 @@ pub use compress::{Coding, Compress, CompressResponses, Effort};
 pub use conditions::Conditions;
 pub use control::Control;
 pub use cors::{Cors, CorsOrigin};
+pub use crawlers::{Crawlers, KnownCrawler, KnownCrawlerName, known_crawlers};
 pub use dictionary::{DictionaryStore, UseAsDictionary};
 pub use document::{EnvironmentLookup, includes};
 pub use files::{FileMatch, Files, StripPrefix, Symlinks};
@@ -125,6 +129,7 @@ pub use host::HostPattern;
 pub use listen::{EarlyHints, Listen, Listener};
 pub use log::{AccessLog, Level, Log, LogCondition, LogField, RequestLog};
 pub use log_destination::{Journal, Sink, Syslog, SyslogAddress};
+pub use maintenance::Maintenance;
 pub use network::{ForwardedFields, TrustedProxies, TrustedSource};
 pub use pattern::{PathPattern, ValuePattern};
 pub use proxy::{

@@ -8,6 +8,7 @@ use crate::check::{Checker, InvalidValue, shortened};
 use crate::compress::{self, CompressResponses};
 use crate::control::Control;
 use crate::cors::Cors;
+use crate::crawlers::{self, Crawlers};
 use crate::dictionary::DictionaryStore;
 use crate::document::{self, EnvironmentLookup};
 use crate::group::Groups;
@@ -15,6 +16,7 @@ use crate::header::ResponseHeaders;
 use crate::host::HostPattern;
 use crate::listen::{EarlyHints, Listen, Listener};
 use crate::log::{Log, RequestLog};
+use crate::maintenance::{self, Maintenance};
 use crate::near::nearest;
 use crate::network::{TrustedProxies, TrustedSource};
 use crate::node::{Data, Entry, Node};
@@ -143,6 +145,10 @@ directives! {
         "error_pages" error_pages: ErrorPages = {}, ERROR_PAGES;
         /// Changes to the header fields of every response.
         "response_headers" response_headers: ResponseHeaders = {}, table();
+        /// A page in place of all others while every site is under maintenance.
+        "maintenance" maintenance: Option<Option<Maintenance>> = absent("none"), maintenance::policy();
+        /// Crawlers that every site refuses, and robots.txt. Each site counts for itself.
+        "crawlers" crawlers: Option<Option<Crawlers>> = absent("none"), crawlers::policy();
         /// Compression of every response.
         "compress" compress: Option<Option<CompressResponses>> = absent("none"), compress::responses();
     }
@@ -310,6 +316,18 @@ impl Config {
     pub fn auths(&self) -> impl Iterator<Item = &Auth> {
         let routes = self.sites.iter().flat_map(|site| &site.routes).map(|route| &route.auth);
         self.sites.iter().map(|site| &site.auth).chain(routes).flatten().flatten()
+    }
+
+    /// The maintenance of a site, if it has one.
+    pub fn maintenance_of(&self, site: usize) -> Option<&Maintenance> {
+        let own = self.sites.get(site)?.maintenance.as_ref();
+        own.or(self.maintenance.as_ref())?.as_ref()
+    }
+
+    /// The rules of a site for crawlers, if it has some.
+    pub fn crawlers_of(&self, site: usize) -> Option<&Crawlers> {
+        let own = self.sites.get(site)?.crawlers.as_ref();
+        own.or(self.crawlers.as_ref())?.as_ref()
     }
 
     /// The settings of a site, or of one of its routes, with the server's and the site's taken into account.

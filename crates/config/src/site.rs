@@ -7,12 +7,14 @@ use crate::cache::{self, CachePolicy};
 use crate::check::{Checker, InvalidValue};
 use crate::compress::{self, CompressResponses};
 use crate::cors::{self, Cors};
+use crate::crawlers::{self, Crawlers};
 use crate::dictionary::{self, UseAsDictionary};
 use crate::files::{Files, StripPrefix};
 use crate::group::Proxied;
 use crate::header::{self, ResponseHeaders};
 use crate::host::HostPattern;
 use crate::log::RequestLog;
+use crate::maintenance::{self, Maintenance};
 use crate::network::{SOURCE, TrustedSource};
 use crate::node::{Data, Node};
 use crate::pattern::{Condition, PathPattern, ValuePattern};
@@ -101,6 +103,10 @@ directives! {
         "allow" allow: Option<Vec<TrustedSource>> = absent("every client"), Maybe(OneOrMore(SOURCE));
         /// Clients that get 403, even where `allow` has them.
         "deny" deny: Vec<TrustedSource> = absent("none"), OneOrMore(SOURCE);
+        /// A page in place of all others while the site is under maintenance; `false` for none, where the server has one.
+        "maintenance" maintenance: Option<Option<Maintenance>> = absent("as the server has it"), maintenance::policy();
+        /// Crawlers that are refused, and robots.txt; `false` for none, where the server has some.
+        "crawlers" crawlers: Option<Option<Crawlers>> = absent("as the server has it"), crawlers::policy();
         /// How often clients may ask the site's routes, all together. See `limit` below; a route's own limits come after it.
         "limit" limit: Vec<RateLimit> = absent("as often as they like"), rate::limits();
         /// Which pages of other origins may read the responses of the site's routes: `true` for all, without cookies, or a table.

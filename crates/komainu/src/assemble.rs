@@ -27,6 +27,7 @@ use crate::content::{compression, effort, file_options, kept_compression};
 use crate::cors;
 use crate::dictionaries;
 use crate::engine::{https_port, sources, trusted_proxies};
+use crate::guard_plan::GuardPlan;
 use crate::hosting::{self, AppHandles, Hosting, Mounted};
 use crate::ids::IdRules;
 use crate::metrics::{CoreMetrics, RouteLabels};
@@ -68,6 +69,7 @@ pub(crate) struct ServerPlan {
     pub(crate) releases: ReleasePlan,
     /// Where spans of requests go.
     pub(crate) traces: Option<TraceExport>,
+    guards: GuardPlan,
     /// The destinations of access logs, once they are open.
     pub(crate) sinks: LogSinks,
 }
@@ -108,6 +110,8 @@ impl ServerPlan {
         let traces_before = before.and_then(|plan| plan.traces.as_ref());
         let traces = hosting.map(|hosting| TraceExport::new(&config, traces_before, hosting.notices()));
         let traces = traces.transpose()?.flatten();
+        let guards_before = before.map(|plan| &plan.guards);
+        let guards = GuardPlan::new(&config, guards_before, &budget, &releases.counters);
         let before = before.map(|plan| plan.groups.shared.as_slice()).unwrap_or_default();
         let groups = GroupPlan::new(&config, before, &spill, &files)?;
         let purge_tokens = purge_tokens(&config, &files)?;
@@ -124,6 +128,7 @@ impl ServerPlan {
             auth,
             releases,
             traces,
+            guards,
             sinks: LogSinks::default(),
         };
         for (name, app) in &plan.config.apps {
@@ -191,6 +196,7 @@ pub(crate) fn table(
     let mut edits = Vec::new();
     let mut empty_segments = Vec::new();
     let mut https = Vec::new();
+    let mut guards = Vec::new();
     let server_pages = SitePages::read([&config.error_pages]);
     let server_pages = server_pages.map_err(|error| placed("error_pages", "file", None, &error))?;
     let groups = core_context.map(|core_context| groups(plan, core_context)).unwrap_or_default();
@@ -200,7 +206,11 @@ pub(crate) fn table(
     for (site_index, site) in config.sites.iter().enumerate() {
         let route = |index| self::route(plan, core_context, &groups, (site_index, index), cores);
         let routes = (0..site.routes.len()).map(route);
-        let routes = routes.collect::<io::Result<Vec<_>>>()?;
+        let mut routes = routes.collect::<io::Result<Vec<_>>>()?;
+        let guard = plan.guards.of(config, site_index, &plan.releases.counters);
+        let guard = guard.map_err(|error| placed("maintenance", "site", site.line.as_ref(), &error))?;
+        routes.iter_mut().for_each(|route| route.guard.clone_from(&guard));
+        guards.push(guard);
         sites.push(with_branches(&site.routes, routes));
         let own = SitePages::read([&site.error_pages, &config.error_pages]);
         pages.push(Rc::new(own.map_err(|error| placed("error_pages", "site", site.line.as_ref(), &error))?));
@@ -224,6 +234,7 @@ pub(crate) fn table(
         pages,
         edits,
         https,
+        guards,
         introducers,
         ids: IdRules::new(config),
         traces: plan.traces.clone(),
@@ -337,6 +348,7 @@ fn route(
         compression: settings.compress.map(|compress| Rc::new(compression(compress))),
         release: release(&plan.releases, config, (&plan.groups, groups), (site, index)),
         branches: Vec::new(),
+        guard: None,
     })
 }
 

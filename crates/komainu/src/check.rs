@@ -191,7 +191,9 @@ pub(crate) fn check(arguments: &Check) -> Result<(), String> {
     let text = match &arguments.explain {
         Some(url) => explain(config, url, arguments)?,
         None => {
-            let routes: usize = config.sites.iter().map(|site| site.routes.len()).sum();
+            let written =
+                |site: &config::Site| site.routes.iter().filter(|route| route.part_of.is_none()).count();
+            let routes: usize = config.sites.iter().map(written).sum();
             let (sites, routes) = (counted(config.sites.len(), "site"), counted(routes, "route"));
             format!("{}: fine: {sites}, {routes}\n", arguments.config.display())
         }

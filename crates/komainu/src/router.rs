@@ -23,11 +23,12 @@ use crate::auth::{self, RouteAuth};
 use crate::cached::{CachedHandler, RouteCache};
 use crate::clients::TrustedProxies;
 use crate::cors;
+use crate::guard::{GuardStep, SiteGuard};
 use crate::hosting::Mounted;
 use crate::ids::{IdMaker, IdRules};
 use crate::metrics::CoreMetrics;
 use crate::notice::ErrorLog;
-use crate::pages::SitePages;
+use crate::pages::{self, SitePages};
 use crate::rate::{self, CountedRequests, RateRules};
 use crate::release::{Release, ReleaseStep};
 use crate::traces::TraceExport;
@@ -74,6 +75,8 @@ pub(crate) struct Route {
     pub(crate) release: Option<Box<Release>>,
     /// The branches of its split.
     pub(crate) branches: Vec<Rc<Route>>,
+    /// What its site does before it does anything.
+    pub(crate) guard: Option<Rc<SiteGuard>>,
 }
 
 /// Which clients a route answers, by address.
@@ -216,6 +219,8 @@ pub(crate) struct RouteTable {
     pub(crate) edits: Vec<RouteEdits>,
     /// What sites demand of connections, by site.
     pub(crate) https: Vec<SiteHttps>,
+    /// What sites do before their routes, by site: also where no route matches.
+    pub(crate) guards: Vec<Option<Rc<SiteGuard>>>,
     /// The proxies that may send forwarding fields.
     pub(crate) introducers: Option<TrustedProxies>,
     pub(crate) ids: IdRules,
@@ -333,6 +338,11 @@ impl Router {
         }
         table.edits[level].make(exchange, b"");
         outcome?;
+        if let Some(Some(guard)) = table.guards.get(level)
+            && Box::pin(guarded(guard, None, exchange, &path)).await?
+        {
+            return Ok(());
+        }
         match exchange.request().method() {
             Method::Connect => exchange.refuse(Status::NOT_IMPLEMENTED, "CONNECT is not supported").await,
             Method::Options if alone => {
@@ -425,6 +435,11 @@ async fn serve_route(route: &Rc<Route>, exchange: &mut Exchange<'_>, path: &Path
     if !route.client_access.admits(exchange.request().client().address) {
         return exchange.refuse(Status::FORBIDDEN, "access to this address is forbidden").await;
     }
+    if let Some(guard) = &route.guard
+        && Box::pin(guarded(guard, Some(route), exchange, path)).await?
+    {
+        return Ok(());
+    }
     let counted = if route.cache.is_some() { CountedRequests::Requests } else { CountedRequests::All };
     if !rate::admit(route.rates.as_deref(), exchange, counted).await? {
         return Ok(());
@@ -461,6 +476,27 @@ async fn serve_route(route: &Rc<Route>, exchange: &mut Exchange<'_>, path: &Path
         FileOutcome::Done => Ok(()),
         FileOutcome::Declined(_) => serve_cached(otherwise, route, exchange, path).await,
     }
+}
+
+/// Applies what a site does before its routes. Returns whether there is a response.
+async fn guarded(
+    guard: &SiteGuard,
+    route: Option<&Route>,
+    exchange: &mut Exchange<'_>,
+    path: &Path,
+) -> Result<bool, Fault> {
+    match guard.begin(exchange).await? {
+        GuardStep::Serve => return Ok(false),
+        GuardStep::Answered => return Ok(true),
+        GuardStep::Robots => {}
+    }
+    if let Some(Route { handler: Handler::Files(files), strip, .. }) = route
+        && let FileOutcome::Done = files.serve(exchange, strip.below(&path.kept(exchange))).await?
+    {
+        return Ok(true);
+    }
+    guard.send_robots(exchange).await?;
+    Ok(true)
 }
 
 /// Serves with a handler that has no fallback, or from the cache in front of it.
@@ -530,22 +566,9 @@ async fn serve_handler(
             exchange.refuse_with(*status, "the page is at another address", &fields).await
         }
         Handler::Respond { status, body, .. } if status.code() >= 400 && body.is_empty() => {
-            exchange.refuse(*status, why(*status)).await
+            exchange.refuse(*status, pages::why(*status)).await
         }
         Handler::Respond { status, fields, body } => exchange.reply(*status, fields, body).await,
-    }
-}
-
-/// The text of the error page if `respond` has an error status and no body.
-fn why(status: Status) -> &'static str {
-    match status.code() {
-        401 => "this address requires authentication",
-        403 => "access to this address is forbidden",
-        404 => "there is nothing at this address",
-        410 => "this address no longer exists",
-        429 => "too many requests",
-        400..500 => "this request is refused",
-        _ => "this address is temporarily out of service",
     }
 }
 

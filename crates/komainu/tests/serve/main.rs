@@ -23,6 +23,7 @@ mod compress;
 mod concurrent;
 mod dictionary;
 mod files;
+mod guards;
 mod half_closed;
 mod http2;
 mod http2_peers;
