@@ -107,6 +107,54 @@ pub(crate) struct Reloaded {
     pub(crate) is_in_force: bool,
 }
 
+/// The text of a configuration: all of its files.
+#[derive(Clone, Debug)]
+pub(crate) struct ConfigText {
+    /// The file that includes the others.
+    pub(crate) path: PathBuf,
+    /// As [`config::joined`] returns it.
+    pub(crate) joined: Arc<str>,
+}
+
+impl ConfigText {
+    /// Each file with its text.
+    pub(crate) fn files(&self) -> Vec<(PathBuf, String)> {
+        let mut parts = self.joined.split('\0');
+        let main = (self.path.clone(), parts.next().unwrap_or_default().to_owned());
+        let included = parts.map(|part| {
+            let (name, text) = part.split_once('\n').unwrap_or((part, ""));
+            (PathBuf::from(name), text.to_owned())
+        });
+        std::iter::once(main).chain(included).collect()
+    }
+}
+
+/// A change of the configuration.
+#[derive(Debug)]
+pub(crate) struct ConfigEdit {
+    /// The text that it was made from.
+    pub(crate) before: Arc<str>,
+    /// The same files as they are to be.
+    pub(crate) files: Vec<(PathBuf, String)>,
+    /// Whether it has to be written to the files, or is not to be; where nothing is said, it is if it can be.
+    pub(crate) persist: Option<bool>,
+}
+
+/// Why a change was not made.
+#[derive(Debug)]
+pub(crate) struct EditError {
+    /// The status of the response.
+    pub(crate) status: u16,
+    pub(crate) document: Value,
+}
+
+impl EditError {
+    /// With this text for people.
+    pub(crate) fn new(status: u16, text: impl Into<String>) -> EditError {
+        EditError { status, document: json!({ "error": text.into() }) }
+    }
+}
+
 /// What a server says about itself.
 pub(crate) struct ServerInfo {
     pub(crate) hosting: Arc<Hosting>,
@@ -132,6 +180,10 @@ pub(crate) struct ServerInfo {
     pub(crate) reopen: Box<dyn Fn() + Send + Sync>,
     /// Those in files.
     pub(crate) file_certificates: Box<dyn Fn() -> Vec<FromFile> + Send + Sync>,
+    /// The text of the configuration that is in force, where it comes from a file.
+    pub(crate) text: Box<dyn Fn() -> Option<ConfigText> + Send + Sync>,
+    /// Changes it, and waits until that is done.
+    pub(crate) edit: Box<dyn Fn(ConfigEdit) -> Result<Value, EditError> + Send + Sync>,
     /// Reads the configuration again, and waits until that is done.
     pub(crate) reload: Box<dyn Fn() -> Reloaded + Send + Sync>,
     /// Starts the program again, and waits until that has taken over or has failed.
