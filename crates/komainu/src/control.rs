@@ -27,6 +27,7 @@ use crate::exposition::LimitMetrics;
 use crate::hosting::{Hosting, Loading};
 use crate::link::SupervisorLink;
 use crate::notice::ErrorLog;
+use crate::rule_counters::RuleCount;
 use crate::tls::FromFile;
 
 /// For a client to send its line, and again for it to take the document.
@@ -172,6 +173,8 @@ pub(crate) struct ServerInfo {
     pub(crate) cache: Box<dyn Fn(&str) -> Value + Send + Sync>,
     /// What the limits on how often clients ask have done.
     pub(crate) limits: Box<dyn Fn() -> Vec<LimitMetrics> + Send + Sync>,
+    /// What rules that few routes have did.
+    pub(crate) rules: Box<dyn Fn() -> Vec<RuleCount> + Send + Sync>,
     /// The groups of upstream servers.
     pub(crate) upstreams: Box<dyn Fn() -> Vec<Arc<GroupShared>> + Send + Sync>,
     /// The same, each with its name.

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use config::Config;
 use net::{Listen, Listeners, NewListeners};
-use rustix::process::{Signal, pidfd_send_signal};
+use rustix::process::{Resource, Signal, getrlimit, pidfd_send_signal};
 use serde_json::Value;
 use signal_hook::consts::{SIGHUP, SIGUSR1, SIGUSR2};
 use signal_hook::iterator::Signals;
@@ -470,6 +470,7 @@ impl RunningServer {
         *current.text.lock().unwrap_or_else(PoisonError::into_inner) = Some(text);
         current.generation.fetch_add(1, Ordering::Release);
         self.listeners.replace(listeners);
+        self.set_limits(&current.plan().config);
         notices.info(if reloads {
             "the configuration was read again"
         } else {
@@ -482,6 +483,16 @@ impl RunningServer {
             }
         };
         Reloaded { reported, warnings, is_in_force: true }
+    }
+
+    /// The limits and timeouts of a new configuration hold from now on.
+    fn set_limits(&self, config: &Config) {
+        let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+        let options = engine::options(config, &engine::Descriptors::new(config, limit));
+        self.current.hosting.memory().set_bytes_max(options.memory.bytes_max());
+        self.current.hosting.spill().set_bytes_max(config.limits.spill_bytes_max);
+        let net::Options { limits, timeouts, hints_over_http1, .. } = options;
+        self.listeners.set_limits(net::ServingLimits { limits, timeouts, hints_over_http1 });
     }
 
     /// The listeners of a new configuration: those that are open stay, the others are bound here or by the supervisor.
@@ -569,19 +580,16 @@ pub(crate) fn pass_signals(
     Ok(())
 }
 
-/// What differs from the start and needs a restart. Limits and timeouts that routes can set do not.
+/// What differs from the start and needs a restart.
 pub(crate) fn late_changes(old: &Config, new: &Config) -> Vec<&'static str> {
-    let limits = config::Limits { body_bytes_max: old.limits.body_bytes_max, ..new.limits.clone() };
-    let (body, write) = (old.timeouts.body, old.timeouts.write);
-    let timeouts = config::Timeouts { body, write, ..new.timeouts.clone() };
+    // Applications and groups that had no temporary files have none until they are made again.
+    let spills = |config: &Config| config.limits.spill_bytes_max > 0;
     let changes = [
         ("`user`", (&new.user, &new.group) != (&old.user, &old.group)),
         ("`threads`", new.threads != old.threads),
         ("`sandbox`", new.sandbox != old.sandbox),
-        ("`lenient_bare_lf`", new.lenient_bare_lf != old.lenient_bare_lf),
-        ("`[limits]`", limits != old.limits),
+        ("`limits.spill`", spills(new) != spills(old)),
         ("`temp_path`", new.temp_path != old.temp_path),
-        ("`[timeouts]`", timeouts != old.timeouts),
         ("`[control]`", new.control != old.control),
     ];
     changes.into_iter().filter(|(_, differs)| *differs).map(|(name, _)| name).collect()

@@ -9,6 +9,7 @@ mod ab;
 mod env_file;
 mod ctl_arguments;
 mod cli;
+mod foreign;
 mod remote_log;
 mod sink;
 mod masks;
@@ -20,6 +21,7 @@ mod clients;
 mod ids;
 mod memory;
 mod metrics;
+mod rule_counters;
 mod exposition;
 mod sandbox;
 mod sockets;
@@ -52,12 +54,15 @@ mod cache_cli;
 mod cert;
 mod rate;
 mod auth;
+mod release;
 mod filling;
 mod purge_method;
 mod coded;
 mod cache_responses;
 mod cached;
 mod router;
+mod release_plan;
+mod content;
 mod assemble;
 mod check;
 mod answers;
@@ -92,6 +97,7 @@ fn main() -> ExitCode {
         Command::Run(run) => taking_over(|taken| serve_targets(&run, taken)),
         Command::Start(start) => taking_over(|taken| serve_file(start.config, taken)),
         Command::Check(arguments) => check::check(&arguments),
+        Command::Import(arguments) => foreign::import(&arguments),
         Command::Status(arguments) => status::status(&arguments).and_then(|text| print(&text)),
         Command::Ctl(arguments) => {
             ctl::ctl(&arguments).and_then(|text| print(&text)).map_err(|text| format!("error: {text}"))

@@ -2,9 +2,11 @@
 //! atomic read-modify-write. Labels come from the configuration alone, never from a client.
 
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use config::Action;
+use config::{Action, RoutePart};
+use http::TraceSpan;
 use net::{CacheOutcome, Counter, DurationHistogram, RequestRecord};
 
 /// Statuses are counted each: 100 to 599.
@@ -18,20 +20,25 @@ pub(crate) struct RouteLabels {
     pub(crate) site: String,
     /// The paths of the route; empty where no route answers.
     pub(crate) route: String,
-    /// `files`, `proxy`, `redirect`, `respond`, or `app` with its name.
+    /// `files`, `proxy`, `redirect`, `respond`, `split`, or `app` or `branch` with its name.
     pub(crate) handler: String,
 }
 
 impl RouteLabels {
     /// What the requests of a route are counted under.
     pub(crate) fn of(site: &config::Site, route: &config::Route) -> RouteLabels {
-        let handler = match &route.action {
+        let branch = route.part_of.as_ref().and_then(|of| match &of.part {
+            RoutePart::Branch(name) => Some(format!("branch {name}")),
+            RoutePart::Mirror => None,
+        });
+        let handler = branch.unwrap_or_else(|| match &route.action {
             Action::Files(_) => "files".to_owned(),
             Action::Proxy(_) => "proxy".to_owned(),
             Action::App(mounted) => format!("app {}", mounted.name),
             Action::Redirect(_) => "redirect".to_owned(),
             Action::Respond(_) | Action::NotFound => "respond".to_owned(),
-        };
+            Action::Split(_) => "split".to_owned(),
+        });
         let paths: Vec<String> = route.path.iter().map(ToString::to_string).collect();
         let route = if paths.is_empty() { "*".to_owned() } else { paths.join(" ") };
         RouteLabels { site: RouteLabels::of_site(site), route, handler }
@@ -48,6 +55,14 @@ impl RouteLabels {
     }
 }
 
+/// A request of a class of durations, by which its trace is found.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct TracedRequest {
+    pub(crate) trace: TraceSpan,
+    pub(crate) duration_us: u64,
+    pub(crate) unix_s: u64,
+}
+
 /// What one core has counted under one label.
 #[derive(Debug)]
 pub(crate) struct RouteCounters {
@@ -60,6 +75,8 @@ pub(crate) struct RouteCounters {
     /// Of requests that may have to wait for an upstream server or a worker.
     pub(crate) queue: DurationHistogram,
     pub(crate) cache: [Counter; CacheOutcome::ALL.len()],
+    /// By class of durations: the last request whose trace is recorded. Only such requests take the lock.
+    pub(crate) traced: Mutex<BTreeMap<usize, TracedRequest>>,
 }
 
 impl RouteCounters {
@@ -72,6 +89,7 @@ impl RouteCounters {
             first_byte: DurationHistogram::default(),
             queue: DurationHistogram::default(),
             cache: Default::default(),
+            traced: Mutex::default(),
         }
     }
 
@@ -89,6 +107,15 @@ impl RouteCounters {
         }
         if let Some(outcome) = record.notes.cache {
             self.cache[outcome as usize].add(1);
+        }
+        let trace = record.request.as_ref().and_then(|request| request.ids().trace);
+        if let Some(trace) = trace.filter(|trace| trace.is_sampled) {
+            let (duration_us, unix_s) = (record.duration_us, record.unix_s);
+            let mut traced = self.traced.lock().unwrap_or_else(PoisonError::into_inner);
+            traced.insert(
+                DurationHistogram::class_of(duration_us),
+                TracedRequest { trace, duration_us, unix_s },
+            );
         }
     }
 }

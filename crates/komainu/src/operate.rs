@@ -360,6 +360,7 @@ impl Operated {
             refused: info.memory.refused(),
             workers: workers.collect(),
             limits: (info.limits)(),
+            rules: (info.rules)(),
             exits: info.hosting.exits(),
             upstreams: (info.upstreams)(),
             certificates: certificates.iter().filter_map(expiry).collect(),

@@ -303,6 +303,7 @@ fn server_info(
         move || theirs.plan().tls.as_ref().map(|tls| tls.files().to_vec()).unwrap_or_default();
     let (theirs, groups, named, of_limits) =
         (current.clone(), current.clone(), current.clone(), current.clone());
+    let of_rules = current.clone();
     Arc::new(ServerInfo {
         upstreams: Box::new(move || groups.plan().upstreams().to_vec()),
         groups: Box::new(move || named.plan().groups.named()),
@@ -312,6 +313,7 @@ fn server_info(
             cache_commands::obey(line, plan.cache.as_ref(), &plan.config)
         }),
         limits: Box::new(move || of_limits.plan().limits.metrics()),
+        rules: Box::new(move || of_rules.plan().releases.counters.counts()),
         hosting: current.hosting.clone(),
         file_certificates: Box::new(file_certificates),
         certificates: current.certificates.running.clone(),

@@ -107,7 +107,7 @@ impl Conn {
     /// A request head is whole: prepares for its response.
     pub(crate) fn begin_request(&mut self) {
         let head = &self.work.machine.head;
-        let (limits, timeouts) = (self.context().limits, self.context().timeouts);
+        let (limits, timeouts) = (self.context().limits.get(), self.context().timeouts.get());
         let max = limits.requests_per_connection_max;
         self.keep_alive = head.keep_alive && (max == 0 || self.served + 1 < max);
         // A client that has sent body bytes already does not wait for 100 (Continue).

@@ -136,7 +136,7 @@ impl<S: Service> IdleClient<S> {
 
     /// When it has been silent for too long.
     pub(crate) fn deadline_ms(&self) -> u64 {
-        let timeouts = &self.engine.context.timeouts;
+        let timeouts = self.engine.context.timeouts.get();
         let between_requests = self.served > 0 && self.begun.is_empty();
         self.since_ms.saturating_add(if between_requests { timeouts.idle_ms } else { timeouts.head_ms })
     }
@@ -223,7 +223,7 @@ fn busy<S: Service>(idle: IdleClient<S>) -> (Rc<Engine<S>>, Conn) {
     if !idle.begun.is_empty() {
         work.input.restore(&idle.begun);
     }
-    let timeouts = idle.engine.context.timeouts;
+    let timeouts = idle.engine.context.timeouts.get();
     // A new connection's first head is awaited since the accept, a later one since its first byte.
     let awaited = idle.served == 0 || !idle.begun.is_empty();
     let conn = Conn {
@@ -330,7 +330,7 @@ async fn linger(conn: &mut Conn) -> bool {
     if !is_between || !may_stay || context.core.running() > LINGERING_MAX {
         return false;
     }
-    let until_ms = conn.after_ms(LINGER_MS.min(context.timeouts.idle_ms));
+    let until_ms = conn.after_ms(LINGER_MS.min(context.timeouts.get().idle_ms));
     conn.work.release();
     conn.permit.hold(0);
     let has_come = conn.link.readable(until_ms).await.is_ok();
@@ -350,7 +350,7 @@ async fn send_out(conn: &mut Conn) -> Option<()> {
 
 /// Looks for a whole head in the input.
 fn feed_head(conn: &mut Conn) -> Result<bool, Reject> {
-    let limits = conn.context().limits.head;
+    let limits = conn.context().limits.get().head;
     let ConnectionBuffers { machine, input, .. } = &mut *conn.work;
     let fed = machine.feed(input.head(), &limits)?;
     input.at = input.start + fed.consumed;
@@ -388,7 +388,7 @@ async fn more(conn: &mut Conn) -> Result<ReadOutcome, Fault> {
             Some(false) if conn.work.input.is_empty() => return Ok(ReadOutcome::Nothing),
             Some(false) => {
                 let now_ms = conn.now_ms();
-                let deadline_ms = conn.head_since_ms.saturating_add(conn.context().timeouts.head_ms);
+                let deadline_ms = conn.head_since_ms.saturating_add(conn.context().timeouts.get().head_ms);
                 // Who sends byte by byte holds buffers for one moment a head, not one a byte.
                 let linger_ms = deadline_ms.min(conn.head_since_ms + LINGER_MS);
                 if now_ms >= deadline_ms {

@@ -33,6 +33,17 @@ pub struct Timeouts {
     pub drain_ms: u64,
 }
 
+/// What may change while a server runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ServingLimits {
+    /// Bounds.
+    pub limits: Limits,
+    /// Timeouts.
+    pub timeouts: Timeouts,
+    /// As [`Options::hints_over_http1`].
+    pub hints_over_http1: bool,
+}
+
 /// How a server runs.
 #[derive(Clone, Debug)]
 pub struct Options {

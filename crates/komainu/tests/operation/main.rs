@@ -17,6 +17,7 @@ mod logs;
 mod metrics;
 mod operation;
 mod privileges;
+mod prometheus;
 mod run_flags;
 mod sandbox;
 mod starts;

@@ -10,5 +10,6 @@ mod ask;
 mod balancing;
 mod guide;
 mod relay;
+mod releases;
 mod streams;
 mod websocket;

@@ -51,9 +51,9 @@ impl Rig {
         let service = Zoo::new();
         let context = Rc::new(Context {
             core: core.clone(),
-            limits,
-            timeouts,
-            hints_over_http1: true,
+            limits: Cell::new(limits),
+            timeouts: Cell::new(timeouts),
+            hints_over_http1: Cell::new(true),
             tls: None,
             works: Rc::default(),
             frames: Cell::default(),
