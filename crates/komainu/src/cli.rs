@@ -49,6 +49,8 @@ pub(crate) enum Command {
     Import(ImportArguments),
     /// Show the running servers: their processes, with requests, CPU time and memory
     Status(StatusArguments),
+    /// Follow a running server in the terminal: rates, latencies by route, upstream servers, workers, certificates, cache, errors
+    Top(Top),
     /// Load the applications of a running server again, and read its configuration again; no request is lost
     Reload(Reload),
     /// Purge what the cache of a running server holds, and show what it did and why
@@ -259,6 +261,25 @@ pub(crate) struct StatusArguments {
     pub(crate) json: bool,
 }
 
+#[derive(Debug, Args)]
+pub(crate) struct Top {
+    /// The control listener of a server: HOST:PORT, http://HOST:PORT or unix:PATH [default: the control socket of the server that runs]
+    #[arg(value_name = "ADDR", conflicts_with = "pid")]
+    pub(crate) address: Option<String>,
+    /// The server with this process id; not needed if only one runs
+    #[arg(long, value_parser = process_id)]
+    pub(crate) pid: Option<u32>,
+    /// The time between two looks, 250ms to 1m
+    #[arg(long, value_name = "TIME", default_value = "2s", value_parser = interval)]
+    pub(crate) every: Duration,
+    /// Print what happens in one interval, and end
+    #[arg(long)]
+    pub(crate) once: bool,
+    /// Print JSON, for programs: a line for each interval
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
 #[derive(Debug, Subcommand)]
 pub(crate) enum CacheCommand {
     /// Remove stored responses; once it is done, every thread of the server has seen it
@@ -444,6 +465,12 @@ fn count(range: RangeInclusive<u32>) -> impl Fn(&str) -> Result<u32, String> + C
 fn process_id(text: &str) -> Result<u32, String> {
     text.parse()
         .map_err(|_| "write the process id of a server: a number that `komainu status` shows".to_owned())
+}
+
+fn interval(text: &str) -> Result<Duration, String> {
+    let time = config::duration(text).map_err(reported)?;
+    let range = Duration::from_millis(250)..=Duration::from_secs(60);
+    if range.contains(&time) { Ok(time) } else { Err("write a time from 250ms to 1m".into()) }
 }
 
 /// Reads the format of the access log. The format may be left out, so that a target after `--log` is read as one.

@@ -4,7 +4,7 @@ use config::Config;
 use serde_json::{Value, json};
 
 use crate::check;
-use crate::control::{ConfigEdit, ConfigText, EditError};
+use crate::config_text::{ConfigEdit, ConfigText, EditError};
 use crate::engine;
 use crate::lifecycle::{ReadConfig, RunningServer, late_changes};
 use crate::staged_files::{StageError, StagedFiles};

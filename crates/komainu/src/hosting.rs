@@ -12,8 +12,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use apps::{
-    App, AppLogLevel, Handle, LogLine, Mount, Options, ProcessInfo, Recycle, Resource, WebSockets,
-    WorkerExit, Workers,
+    App, AppLogLevel, AppSnapshot, Handle, LogLine, Mount, Options, ProcessInfo, Recycle, Resource,
+    WebSockets, WorkerExit, Workers,
 };
 use net::{Core, Exchange, Fault, SpillQuota, SpillStore};
 
@@ -410,6 +410,12 @@ impl Hosting {
     pub(crate) fn processes(&self) -> Vec<(String, Vec<ProcessInfo>)> {
         let apps: Vec<Arc<App>> = self.running().iter().map(|(_, app)| app.clone()).collect();
         apps.iter().map(|app| (app.name().to_owned(), app.processes())).collect()
+    }
+
+    /// The name of each application, with its processes, what they work on, and its queue.
+    pub(crate) fn snapshots(&self) -> Vec<(String, AppSnapshot)> {
+        let apps: Vec<Arc<App>> = self.running().iter().map(|(_, app)| app.clone()).collect();
+        apps.iter().map(|app| (app.name().to_owned(), app.snapshot())).collect()
     }
 
     /// The name of each application.

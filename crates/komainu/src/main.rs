@@ -15,6 +15,7 @@ mod sink;
 mod masks;
 mod access;
 mod burst;
+mod events;
 mod notice;
 mod pages;
 mod clients;
@@ -38,10 +39,12 @@ mod tls;
 mod certificates;
 mod virtualenv;
 mod hosting;
+mod overview;
 mod cache_request;
 mod cache_rules;
 mod cache_urls;
 mod cache_commands;
+mod config_text;
 mod control;
 mod control_client;
 mod api;
@@ -50,6 +53,7 @@ mod operate;
 mod watch;
 mod status;
 mod ctl;
+mod look;
 mod cache_cli;
 mod cert;
 mod rate;
@@ -82,7 +86,7 @@ use config::{
 };
 
 use crate::cli::{Cli, Command, Interface, LogFormat, LogLevel, Run, RunApp};
-use crate::control::ConfigText;
+use crate::config_text::ConfigText;
 use crate::inherited::Inherited;
 use crate::privilege::{Identity, Rights};
 use crate::sockets::GivenSockets;
@@ -102,6 +106,7 @@ fn main() -> ExitCode {
         Command::Ctl(arguments) => {
             ctl::ctl(&arguments).and_then(|text| print(&text)).map_err(|text| format!("error: {text}"))
         }
+        Command::Top(arguments) => look::top(&arguments),
         Command::Reload(arguments) => status::reload(&arguments).and_then(|text| print(&text)),
         Command::Cache(command) => cache_cli::cache(&command).and_then(|text| print(&text)),
         Command::Cert(command) => cert::cert(&command).and_then(|text| print(&text)),

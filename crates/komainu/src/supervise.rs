@@ -20,7 +20,8 @@ use crate::api::{self, Api, AuditLog};
 use crate::assemble::{self, CoreContext, ServerPlan};
 use crate::cache_commands;
 use crate::certificates::{AutomaticCertificates, is_system};
-use crate::control::{self, ApiLine, ConfigText, ControlClients, EditError, ServerInfo, Socket};
+use crate::config_text::{ConfigText, EditError};
+use crate::control::{self, ApiLine, ControlClients, ServerInfo, Socket};
 use crate::engine::{self, Descriptors};
 use crate::hosting::{AppHandles, Hosting};
 use crate::inherited::Inherited;
@@ -321,6 +322,11 @@ fn server_info(
         listeners: server.listeners(),
         sandbox,
         since: Instant::now(),
+        counted: control::Counted {
+            metrics: current.metrics.clone(),
+            cores: server.counters().to_vec(),
+            events: current.hosting.notices().events(),
+        },
         supervisor: inherited.map(|inherited| (inherited.supervisor, inherited.link.clone())),
         reload: Box::new(reload),
         edit: Box::new(edit),

@@ -9,7 +9,7 @@ use tree::{ConfigTree, TreeError, TreePath};
 use crate::api::applications;
 use crate::api::operation::{Api, ApiCall, Outcome};
 use crate::api::request::ApiResponse;
-use crate::control::{ConfigEdit, ConfigText, EditError};
+use crate::config_text::{ConfigEdit, ConfigText, EditError};
 
 /// The keys that name the items of lists: servers, sites, routes.
 const NAMES: &[&str] = &["url", "hosts", "path"];

@@ -16,6 +16,7 @@ mod listen_reload;
 mod logs;
 mod metrics;
 mod operation;
+mod overview;
 mod privileges;
 mod prometheus;
 mod run_flags;

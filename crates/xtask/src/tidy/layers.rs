@@ -31,6 +31,7 @@ const ALL: &[&str] = &[
     "tree",
     "bench",
     "control",
+    "top",
     "import",
 ];
 const PURE: &[&str] = &[
@@ -82,6 +83,7 @@ const LAYERS: &[Layer] = &[
     Layer { folder: "bench", may_use: &["http", "http2", "net"], never: &["tokio"] },
     // It never touches a request's path.
     Layer { folder: "control", may_use: &["http", "config"], never: &["net::", "std::net::TcpListener"] },
+    Layer { folder: "top", may_use: &[], never: NO_SOCKETS },
     // It reads the configurations of other servers, and writes text.
     Layer {
         folder: "import",
