@@ -1,4 +1,4 @@
-//! Admission: whether a request may be answered now, later or not at all, by how often its key has asked and by who sends it.
+//! Admission: whether a request may be answered now, later or not at all, by how often its key has asked, by how much it has under way and by who sends it.
 //!
 //! This crate owns the decision and what is remembered for it: a quota as pure arithmetic, a bounded table of keys that all cores
 //! share, the fields that state it, and the users and passwords of a file. It never opens a socket, reads a clock or knows a
@@ -8,7 +8,9 @@
 
 mod quota;
 mod table;
+mod unreported;
 mod limiter;
+mod concurrent;
 mod fields;
 mod seen;
 mod remembered;
@@ -17,6 +19,7 @@ mod basic;
 mod passwords;
 
 pub use basic::Credentials;
+pub use concurrent::{ConcurrencyLimiter, ConcurrencyPlace, TooMany};
 pub use fields::{LimitState, policy_item, state_item};
 pub use limiter::{DelayPlace, KeyHasher, LimitCounters, LimitVerdict, Limiter, LimiterOptions};
 pub use passwords::{PasswordCheck, PasswordFile};
@@ -25,3 +28,4 @@ pub use remembered::{Remembered, RememberedKey};
 pub use seen::SeenKeys;
 pub use split::{ShareDraw, WeightedChoice, point};
 pub use table::{KeyTable, TableAccount};
+pub use unreported::{LimitKey, Unreported};

@@ -51,6 +51,8 @@ mod dictionary;
 
 mod rate;
 
+mod sharing;
+
 mod cache_purge;
 
 mod cache_rule;
@@ -129,6 +131,7 @@ pub use report::{Finding, Report, Severity, TextSpan};
 pub use schema::schema;
 pub use server::{Config, Limits, OpenFiles, Settings, TEXT_BYTES_MAX, Timeouts};
 pub use shadow::{InjectedFault, Mirror};
+pub use sharing::SharedLimits;
 pub use site::{
     EncodedSlashes, ErrorPages, MIRROR_FIELD, PartOf, Route, RouteLimits, RoutePart, RouteTimeouts, Site,
     StatusPattern,

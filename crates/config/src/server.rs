@@ -23,6 +23,7 @@ use crate::report::Report;
 use crate::shape::{
     Chapter, Count, Flag, List, Maybe, OneOrMore, PathShape, Shape, Size, Text, Time, Unlimited, Word,
 };
+use crate::sharing::{SharedLimits, shared_limits_agree};
 use crate::site::{
     BODY, ENCODED_SLASHES, ERROR_PAGES, EncodedSlashes, ErrorPages, PATIENCE, Route, Site, branch_nodes,
     error_page, unreachable_routes,
@@ -170,6 +171,10 @@ directives! {
         /// nothing for a second; if there are none, new connections wait in the kernel's queue.
         "connections" connections_max: Option<u32> = absent("what the limit on open files leaves, or half of that where requests are passed on"),
             Maybe(Count { min: 1, max: 10_000_000 });
+        /// Open connections of one client: an IPv4 address, or an IPv6 network of 64 bits. More are closed at once, before a byte is read
+        /// of them, also those whose TLS handshake has not ended. Connections of `trusted_proxies` and of Unix sockets are not
+        /// counted; those that come with a PROXY protocol header are counted by the client that it names. 0 for no limit.
+        "connections_per_client" connections_per_client_max: u32 = 0, Count { min: 0, max: 1_000_000 };
         /// Bytes that the server may hold in memory for clients and upstream servers: buffers of connections, and
         /// responses that clients have not read yet. From half of it on, buffers stay small; from seven eighths on,
         /// requests are answered 503, and clients that read nothing for 5 seconds are disconnected; at the limit, new
@@ -191,6 +196,8 @@ directives! {
         /// Bytes of all temporary files in `temp_path` together; see `spill` of `[apps.NAME]` and of `proxy`. 0 turns them
         /// off.
         "spill" spill_bytes_max: u64 = "4GiB", Size { min: 0, max: SPILL_MAX };
+        /// The server in which several of these servers count limits together.
+        "shared" shared: Option<SharedLimits> = absent("none"), Maybe(table::<SharedLimits>());
     }
 }
 
@@ -383,6 +390,7 @@ fn config_agrees(config: &mut Config, node: &Node, check: &mut Checker) {
     tls_by_default(config, node);
     tls_agrees(config, node, check);
     apps_exist(node, check);
+    shared_limits_agree(config.limits.shared.is_some(), node, check);
     warn_of_everybody(config, node, check);
     let Some(routes) = node.entry("route") else { return };
     unreachable_routes_at_top(config, node, check);

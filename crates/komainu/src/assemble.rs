@@ -16,6 +16,7 @@ use files::Files;
 use http::{EmptySegments, Fields, Name, Status};
 use net::{Core, FieldEdits, SpillStore};
 use proxy::{Group, GroupShared, UpstreamEvent};
+use sharing::Sharing;
 
 use crate::access::AccessLogs;
 use crate::auth::AuthPlan;
@@ -34,8 +35,10 @@ use crate::purge_method::{PurgeAccess, PurgeToken};
 use crate::rate::LimitPlan;
 use crate::release_plan::{ReleasePlan, release, with_branches};
 use crate::router::{ClientAccess, Handler, Route, RouteEdits, RouteTable, SiteHttps, Strip, TemplateEdits};
+use crate::shaping::shared;
 use crate::sink::LogSinks;
 use crate::tls::TlsPlan;
+use crate::traces::TraceExport;
 use crate::upstreams::{GroupPlan, UpstreamRoute};
 
 /// The part of `limits.memory` that the cache of responses takes at most.
@@ -59,8 +62,11 @@ pub(crate) struct ServerPlan {
     pub(crate) dictionaries: Option<Arc<Dictionaries>>,
     purge_tokens: HashMap<PathBuf, PurgeToken>,
     pub(crate) limits: LimitPlan,
+    pub(crate) sharing: Option<Arc<Sharing>>,
     auth: AuthPlan,
     pub(crate) releases: ReleasePlan,
+    /// Where spans of requests go.
+    pub(crate) traces: Option<TraceExport>,
     /// The destinations of access logs, once they are open.
     pub(crate) sinks: LogSinks,
 }
@@ -93,9 +99,14 @@ impl ServerPlan {
         let dictionaries_before = before.and_then(|plan| plan.dictionaries.as_ref());
         let dictionaries = dictionaries::store(&config, dictionaries_before, &budget);
         let limits = LimitPlan::new(&config, before.map(|plan| &plan.limits), &budget);
+        let sharing_before = before.and_then(|plan| plan.sharing.as_ref());
+        let sharing = shared::sharing(&config, sharing_before, &files, hosting.map(Hosting::notices))?;
         let place = (&files, &budget, hosting.map(Hosting::notices));
         let auth = AuthPlan::new(&config, before.map(|plan| &plan.auth), place, cores)?;
         let releases = ReleasePlan::new(&config, before.map(|plan| &plan.releases));
+        let traces_before = before.and_then(|plan| plan.traces.as_ref());
+        let traces = hosting.map(|hosting| TraceExport::new(&config, traces_before, hosting.notices()));
+        let traces = traces.transpose()?.flatten();
         let before = before.map(|plan| plan.groups.shared.as_slice()).unwrap_or_default();
         let groups = GroupPlan::new(&config, before, &spill, &files)?;
         let purge_tokens = purge_tokens(&config, &files)?;
@@ -108,8 +119,10 @@ impl ServerPlan {
             dictionaries,
             purge_tokens,
             limits,
+            sharing,
             auth,
             releases,
+            traces,
             sinks: LogSinks::default(),
         };
         for (name, app) in &plan.config.apps {
@@ -120,6 +133,7 @@ impl ServerPlan {
         }
         // The cores do the same later; here an error can still be returned.
         table(&plan, None, cores)?;
+        plan.sharing.iter().for_each(|sharing| sharing.add(plan.limits.shared()));
         Ok(plan)
     }
 
@@ -211,6 +225,7 @@ pub(crate) fn table(
         https,
         introducers,
         ids: IdRules::new(config),
+        traces: plan.traces.clone(),
         access: Cell::new(core_context.and_then(|_| AccessLogs::new(config, &plan.sinks))),
     })
 }

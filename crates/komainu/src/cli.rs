@@ -249,6 +249,8 @@ pub(crate) enum ImportFormat {
     Unit,
     /// The JSON of Caddy, as `caddy adapt` makes it of a Caddyfile
     Caddy,
+    /// Ingresses of Kubernetes, as `kubectl get ingress -A -o json` prints them
+    Ingress,
 }
 
 #[derive(Debug, Args)]

@@ -26,6 +26,7 @@ use crate::link::{self, SupervisorLink, SupervisorOrder};
 use crate::metrics::Metrics;
 use crate::notice::ErrorLog;
 use crate::operate::ControlListener;
+use crate::shaping::connections::ClientConnections;
 use crate::sink::{LogSink, LogSinks, LogTarget, SinkThread};
 use crate::systemd::Notifier;
 use crate::tls::TlsPlan;
@@ -82,9 +83,16 @@ pub(crate) struct Current {
     pub(crate) tls: net::TlsAcceptor,
     pub(crate) certificates: AutomaticCertificates,
     pub(crate) metrics: Metrics,
+    /// How many connections a client may have.
+    pub(crate) gate: Arc<ClientConnections>,
 }
 
 impl Current {
+    /// What decides who may have how many connections.
+    pub(crate) fn gate(&self) -> net::SharedGate {
+        net::SharedGate(self.gate.clone())
+    }
+
     pub(crate) fn plan(&self) -> Arc<ServerPlan> {
         self.plan.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -451,6 +459,7 @@ impl RunningServer {
             failures.push(format!("{} {verb} only at a restart", late.join(", ")));
             failures.iter().for_each(|text| notices.warn(text));
         }
+        current.gate.apply(&plan.config);
         if let Err(error) = current.hosting.apply(&plan.config.apps, reloads) {
             notices.error(&error.to_string());
             failures.push(error.to_string());

@@ -181,6 +181,11 @@ impl CoreMetrics {
         label
     }
 
+    /// The labels of that number.
+    pub(crate) fn labels(&self, label: usize) -> RouteLabels {
+        self.all.registered().labels.get(label).cloned().unwrap_or_default()
+    }
+
     /// Counts a request that is over.
     pub(crate) fn count(&self, record: &RequestRecord<'_>) {
         if let Some(Some(counters)) = self.counters.borrow().get(record.label) {

@@ -28,6 +28,7 @@ use crate::notice::ErrorLog;
 use crate::pages::SitePages;
 use crate::rate::{self, CountedRequests, RateRules};
 use crate::release::{Release, ReleaseStep};
+use crate::traces::TraceExport;
 
 /// The kinds of handlers.
 pub(crate) enum Handler {
@@ -214,6 +215,8 @@ pub(crate) struct RouteTable {
     /// The proxies that may send forwarding fields.
     pub(crate) introducers: Option<TrustedProxies>,
     pub(crate) ids: IdRules,
+    /// Where spans of requests go.
+    pub(crate) traces: Option<TraceExport>,
     /// The access logs, until the router takes them: they end with their configuration, and the table with its last request.
     pub(crate) access: Cell<Option<AccessLogs>>,
 }
@@ -547,6 +550,10 @@ impl Service for SharedRouter {
 
     fn log(&self, record: &RequestRecord<'_>) {
         self.0.metrics.count(record);
+        if let Some(traces) = &self.0.table.borrow().traces {
+            let labels = || self.0.metrics.labels(record.label);
+            traces.report(record, labels, || self.0.id_maker.next());
+        }
         if let Some(access) = &*self.0.access.borrow() {
             access.log(record, |authority| self.0.table.borrow().routes.site(authority));
         }

@@ -34,6 +34,7 @@ use crate::operate::{self, ControlListener, Operated};
 use crate::privilege;
 use crate::router::{RouteTable, Router, SharedRouter};
 use crate::sandbox::Sandbox;
+use crate::shaping::connections::ClientConnections;
 use crate::sockets::GivenSockets;
 use crate::systemd::{self, Notifier};
 use crate::tls::TlsPlan;
@@ -96,7 +97,7 @@ pub(crate) fn serve(start: Start, ready: impl FnOnce(&[net::ListenUrl])) -> io::
     logs.notices.debug(&format!("sandbox of the serving threads: {sandboxed}"));
     let replaces = predecessor.is_some() || inherited.as_ref().is_some_and(|inherited| inherited.replaces);
     let current = first_plan((config, text), &hosting, (&listeners, &logs), cores, replaces)?;
-    options.tls = Some(current.tls.clone());
+    (options.tls, options.gate) = (Some(current.tls.clone()), Some(current.gate()));
     load_certificates(&current, is_system(link.as_ref()), &logs.notices)?;
     let server = start_threads(&options, listeners, sandbox, &current, &logs)?;
     let shown = (options.memory.clone(), sandboxed);
@@ -213,10 +214,22 @@ fn first_plan(
         hosting.wait_until_loaded()?;
     }
     let started = plan.config.clone();
+    let gate = Arc::new(ClientConnections::new(&started, hosting.memory(), hosting.notices()));
     let (generation, plan) = (AtomicU64::new(0), Mutex::new(Arc::new(plan)));
     let (hosting, metrics) = (hosting.clone(), Metrics::default());
     let text = Mutex::new(text);
-    Ok(Arc::new(Current { generation, plan, text, started, hosting, cores, tls, certificates, metrics }))
+    Ok(Arc::new(Current {
+        generation,
+        plan,
+        text,
+        started,
+        hosting,
+        cores,
+        tls,
+        certificates,
+        metrics,
+        gate,
+    }))
 }
 
 /// Reports that the server serves: to systemd, the supervisor, the server that it replaces, and in the log.
@@ -313,7 +326,10 @@ fn server_info(
             let plan = theirs.plan();
             cache_commands::obey(line, plan.cache.as_ref(), &plan.config)
         }),
-        limits: Box::new(move || of_limits.plan().limits.metrics()),
+        limits: Box::new(move || {
+            let limits = of_limits.plan().limits.metrics().into_iter();
+            limits.chain(of_limits.gate.metrics()).collect()
+        }),
         rules: Box::new(move || of_rules.plan().releases.counters.counts()),
         hosting: current.hosting.clone(),
         file_certificates: Box::new(file_certificates),

@@ -1,5 +1,6 @@
 //! One HTTP/1 connection while it is busy: what it is about, what it holds, and when others have their turn.
 
+use std::any::Any;
 use std::net::SocketAddr;
 use std::rc::Rc;
 
@@ -63,6 +64,8 @@ pub(crate) struct Conn {
     pub(crate) moved_bytes: usize,
     /// What the current request holds beside the buffers: its handler, its filters.
     pub(crate) request_bytes: usize,
+    /// What the last request keeps until its response is sent.
+    pub(crate) kept: Option<Box<dyn Any>>,
 }
 
 impl Conn {

@@ -1,5 +1,6 @@
 //! One request and its response, as a handler sees them.
 
+use std::any::Any;
 use std::borrow::Cow;
 use std::fs::File;
 use std::ops::Range;
@@ -101,6 +102,11 @@ impl<'c> Exchange<'c> {
     /// Says what becomes of empty segments in the path. They are merged without it.
     pub fn set_empty_segments(&mut self, empty_segments: EmptySegments) {
         self.state.empty_segments = empty_segments;
+    }
+
+    /// Keeps a value until the client has the response, or is gone: what counts the request as one under way.
+    pub fn keep(&mut self, value: Box<dyn Any>) {
+        self.state.kept = Some(value);
     }
 
     /// Adds fields to whatever is answered from now on, beside what the edits do.

@@ -19,6 +19,7 @@ use crate::conn::{Conn, REQUEST_WEIGHT_BYTES};
 use crate::core::{IdleTask, TaskFuture};
 use crate::exchange::Exchange;
 use crate::fault::Fault;
+use crate::gate::ConnectionPlace;
 use crate::lane::Lane;
 use crate::link::Link;
 use crate::memory::Pressure;
@@ -118,6 +119,11 @@ impl<S: Service> IdleClient<S> {
         let link = link.secured(tls, session);
         permit.hold(link.weight_bytes());
         Box::new(IdleClient { link, permit, engine, peer, reported, served, since_ms, begun, may_be_h2 })
+    }
+
+    /// Keeps its place among the connections of its client.
+    pub(crate) fn keep(&mut self, place: Option<ConnectionPlace>) {
+        self.permit.keep(place);
     }
 
     /// Who is at the other end.
@@ -244,6 +250,7 @@ fn busy<S: Service>(idle: IdleClient<S>) -> (Rc<Engine<S>>, Conn) {
         write_ms: timeouts.write_ms,
         moved_bytes: 0,
         request_bytes: 0,
+        kept: None,
     };
     conn.weigh();
     (idle.engine, conn)
@@ -285,6 +292,8 @@ async fn burst<S: Service>(engine: Rc<Engine<S>>, mut conn: Conn) -> Option<Box<
                 if conn.backlog() > conn.out_bytes_max() || conn.overflow.is_some() {
                     send_out(&mut conn).await?;
                 }
+                // The request is over once its client has the response, as far as that is not in the connection's buffer.
+                conn.kept = None;
             }
             Ok(false) => match more(&mut conn).await {
                 Ok(ReadOutcome::Bytes) => {}
@@ -432,6 +441,7 @@ async fn serve<S: Service>(engine: &Rc<Engine<S>>, conn: &mut Conn) -> Option<()
         Some(fault) => repair(conn, &mut state, fault).await,
     };
     conn.request_bytes = 0;
+    conn.kept = state.kept.take();
     engine.context.counters.requests.add(1);
     let request = Request::of(&state, conn.head());
     engine.service.log(&state.record(Some(request), fault.as_ref(), &engine.context.core));

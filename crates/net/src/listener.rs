@@ -467,9 +467,14 @@ fn accept_batch<S: Service>(engine: &Rc<Engine<S>>, door: &Door) -> Pause {
         match accept_one(listener) {
             Ok((socket, peer)) => {
                 context.counters.connections.add(1);
-                let Ok(stream) = Stream::new(&context.core, socket) else { return Pause::Exhausted };
                 let peer = if is_tcp { peer } else { Peer::Unix };
-                let idle = IdleClient::new(engine, Link::Plain(stream), peer, door.h2c);
+                // Of a proxy that names its clients, these are counted, once they are known.
+                let names_clients = door.proxy_protocol.as_ref().is_some_and(|from| from.contains(peer));
+                let gate = context.gate.as_ref().filter(|_| !names_clients);
+                let Ok(place) = gate.map_or(Ok(None), |gate| gate.0.enter(peer)) else { continue };
+                let Ok(stream) = Stream::new(&context.core, socket) else { return Pause::Exhausted };
+                let mut idle = IdleClient::new(engine, Link::Plain(stream), peer, door.h2c);
+                idle.keep(place);
                 match &door.proxy_protocol {
                     Some(sources) => AwaitingProxyHeader::park(idle, sources.clone(), door.is_tls),
                     None if door.is_tls => AwaitingHandshake::park(idle),

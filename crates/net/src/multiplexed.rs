@@ -450,10 +450,12 @@ async fn answer<S: Service>(engine: Rc<Engine<S>>, mut lane: StreamLane, refused
     let fault = fault.map(|fault| lane.explain(fault));
     let request = Request::of(&state, lane.head());
     engine.service.log(&state.record(Some(request), fault.as_ref(), &core));
+    let kept = state.kept.take();
     drop(state);
     lane.hold(0);
     if is_whole {
         // The rest is the connection's; a client that does not take it loses the stream. What is cut is not whole.
         let _ = lane.flush().await;
     }
+    drop(kept);
 }

@@ -1,5 +1,6 @@
 //! What the engine may cost, and for how long.
 
+use crate::gate::SharedGate;
 use crate::memory::MemoryBudget;
 use crate::tls::TlsAcceptor;
 
@@ -64,6 +65,8 @@ pub struct Options {
     pub memory: MemoryBudget,
     /// How connections speak TLS to listeners that are set to it. Default not at all: such connections are closed.
     pub tls: Option<TlsAcceptor>,
+    /// Asked for each connection of a client. Default none: all may come.
+    pub gate: Option<SharedGate>,
     /// Called on each core's thread after much memory has become free there, to give it back to the system.
     pub release_memory: Option<fn()>,
 }
@@ -97,6 +100,7 @@ impl Default for Options {
             server: "Komainu",
             memory: MemoryBudget::default(),
             tls: None,
+            gate: None,
             release_memory: None,
         }
     }

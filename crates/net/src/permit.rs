@@ -7,6 +7,7 @@ use std::sync::Arc;
 use crate::core::Core;
 use crate::counters::Counters;
 use crate::filters::DefaultLines;
+use crate::gate::{ConnectionPlace, SharedGate};
 use crate::options::{Limits, ServingLimits, Timeouts};
 use crate::page::ErrorPages;
 use crate::tls::TlsAcceptor;
@@ -30,6 +31,8 @@ pub(crate) struct Context {
     pub(crate) frames: Cell<Vec<u8>>,
     /// How clients speak TLS, if any do.
     pub(crate) tls: Option<TlsAcceptor>,
+    /// Who may have how many connections.
+    pub(crate) gate: Option<SharedGate>,
     pub(crate) counters: Arc<Counters>,
     /// The server is stopping: answers say `Connection: close`.
     pub(crate) draining: Cell<bool>,
@@ -82,6 +85,8 @@ impl ConnectionLimit {
 pub(crate) struct ConnectionPermit {
     context: Rc<Context>,
     held_bytes: Cell<usize>,
+    /// Its place among the connections of its client, where these are limited.
+    client_place: Option<ConnectionPlace>,
 }
 
 impl ConnectionPermit {
@@ -89,9 +94,15 @@ impl ConnectionPermit {
         let connection_limit = &context.connection_limit;
         connection_limit.taken.set(connection_limit.taken.get() + 1);
         context.counters.connections_open.set(connection_limit.taken.get() as u64);
-        let permit = ConnectionPermit { context: context.clone(), held_bytes: Cell::new(0) };
+        let permit =
+            ConnectionPermit { context: context.clone(), held_bytes: Cell::new(0), client_place: None };
         permit.hold(0);
         permit
+    }
+
+    /// Keeps its place among the connections of its client.
+    pub(crate) fn keep(&mut self, place: Option<ConnectionPlace>) {
+        self.client_place = place;
     }
 
     pub(crate) fn context(&self) -> &Rc<Context> {

@@ -202,6 +202,7 @@ fn run_core<S: Service>(
         works: Rc::new(BufferPool::new(core.memory(), POOL_BYTES_MAX)),
         frames: Cell::default(),
         tls: options.tls.clone(),
+        gate: options.gate.clone(),
         counters: counters.clone(),
         draining: Cell::new(false),
         connection_limit: ConnectionLimit::new(max),

@@ -23,5 +23,6 @@ mod run_flags;
 mod sandbox;
 mod starts;
 mod systemd;
+mod traces;
 mod upgrade;
 mod upgrade_orphans;

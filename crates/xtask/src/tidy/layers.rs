@@ -28,6 +28,7 @@ const ALL: &[&str] = &[
     "cache",
     "apps",
     "admission",
+    "sharing",
     "tree",
     "bench",
     "control",
@@ -79,6 +80,7 @@ const LAYERS: &[Layer] = &[
     Layer { folder: "proxy", may_use: &["http", "net"], never: &["tokio"] },
     Layer { folder: "cache", may_use: &["http", "net"], never: NO_SOCKETS },
     Layer { folder: "admission", may_use: &["http"], never: PURE },
+    Layer { folder: "sharing", may_use: &["net"], never: &["tokio"] },
     Layer { folder: "apps", may_use: &["http", "net", "ring"], never: &["tokio"] },
     Layer { folder: "bench", may_use: &["http", "http2", "net"], never: &["tokio"] },
     // It never touches a request's path.

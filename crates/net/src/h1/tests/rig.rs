@@ -55,6 +55,7 @@ impl Rig {
             timeouts: Cell::new(timeouts),
             hints_over_http1: Cell::new(true),
             tls: None,
+            gate: None,
             works: Rc::default(),
             frames: Cell::default(),
             counters: Arc::new(Counters::default()),
