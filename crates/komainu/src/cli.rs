@@ -11,6 +11,7 @@ use clap::{Args, Parser, Subcommand};
 use config::Listen;
 
 use crate::ab::Ab;
+use crate::ctl_arguments::Ctl;
 use crate::env_file;
 use crate::measure::{BenchArguments, LabArguments};
 
@@ -64,6 +65,8 @@ pub(crate) enum Command {
     Trust(Trust),
     /// Start the program again, by now another version; it takes over when it serves, and no request is lost
     Upgrade(Upgrade),
+    /// Operate a running server: its configuration, upstream servers, applications, cache and logs
+    Ctl(Ctl),
     /// Load a server, and measure its responses, CPU time and memory
     Bench(Box<BenchArguments>),
     /// Load a server with the options of ab, and print a report like ab's

@@ -24,6 +24,7 @@ use net::Counters;
 use proxy::GroupShared;
 
 use crate::certificates::RunningCertificates;
+use crate::config_text::{ConfigEdit, ConfigText, EditError};
 use crate::events::{EventRing, LogEvent};
 use crate::exposition::LimitMetrics;
 use crate::hosting::{Hosting, Loading};
@@ -151,6 +152,10 @@ pub(crate) struct ServerInfo {
     pub(crate) reopen: Box<dyn Fn() + Send + Sync>,
     /// Those in files.
     pub(crate) file_certificates: Box<dyn Fn() -> Vec<FromFile> + Send + Sync>,
+    /// The text of the configuration that is in force, where it comes from a file.
+    pub(crate) text: Box<dyn Fn() -> Option<ConfigText> + Send + Sync>,
+    /// Changes it, and waits until that is done.
+    pub(crate) edit: Box<dyn Fn(ConfigEdit) -> Result<Value, EditError> + Send + Sync>,
     /// Reads the configuration again, and waits until that is done.
     pub(crate) reload: Box<dyn Fn() -> Reloaded + Send + Sync>,
     /// Starts the program again, and waits until that has taken over or has failed.

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
+use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -10,11 +11,14 @@ use std::time::{Duration, Instant};
 use config::Config;
 use net::{Listen, Listeners, NewListeners};
 use rustix::process::{Resource, Signal, getrlimit, pidfd_send_signal};
+use serde_json::Value;
 use signal_hook::consts::{SIGHUP, SIGUSR1, SIGUSR2};
 use signal_hook::iterator::Signals;
 
 use crate::assemble::ServerPlan;
 use crate::certificates::{AutomaticCertificates, is_system};
+use crate::check;
+use crate::config_text::{ConfigEdit, ConfigText, EditError};
 use crate::control::Reloaded;
 use crate::engine;
 use crate::hosting::Hosting;
@@ -34,12 +38,43 @@ const DRAIN_REPORT: Duration = Duration::from_millis(1_200);
 const QUIET: Duration = Duration::from_secs(3_600);
 
 /// Where a configuration came from, to be read again.
-pub(crate) type Reread = Box<dyn Fn() -> Result<(Config, Vec<String>), String>>;
+pub(crate) type Reread = Box<dyn Fn() -> Result<ReadConfig, String>>;
+
+/// A configuration that was read.
+pub(crate) struct ReadConfig {
+    pub(crate) config: Config,
+    /// Each in a line.
+    pub(crate) warnings: Vec<String>,
+    pub(crate) text: ConfigText,
+}
+
+/// Reads a configuration again.
+///
+/// # Errors
+/// The errors, rendered for the user.
+pub(crate) fn read(path: &Path, text: String) -> Result<ReadConfig, String> {
+    let (config, warnings) = check::reparse(path, &text)?;
+    Ok(ReadConfig { config, warnings, text: ConfigText { path: path.to_owned(), joined: text.into() } })
+}
+
+/// The access logs of a configuration, and its error log where that is another one.
+type OpenedLogs = (LogSinks, Option<LogSink>);
+
+/// A configuration that can be used.
+pub(crate) struct PreparedConfig {
+    plan: ServerPlan,
+    listeners: NewListeners,
+    opened: OpenedLogs,
+    warnings: Vec<String>,
+    text: ConfigText,
+}
 
 /// The configuration in force, for all cores: they take it over at their next request.
 pub(crate) struct Current {
     pub(crate) generation: AtomicU64,
     pub(crate) plan: Mutex<Arc<ServerPlan>>,
+    /// Its text, where it comes from a file.
+    pub(crate) text: Mutex<Option<ConfigText>>,
     /// The configuration at the start: what changes only at a restart still is as it says.
     pub(crate) started: Config,
     pub(crate) hosting: Arc<Hosting>,
@@ -60,6 +95,11 @@ impl Current {
 
     pub(crate) fn plan(&self) -> Arc<ServerPlan> {
         self.plan.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The text of the configuration in force.
+    pub(crate) fn text(&self) -> Option<ConfigText> {
+        self.text.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
@@ -105,7 +145,7 @@ impl Logs {
     }
 
     /// Opens what a new configuration writes to and `old` does not: the access logs, and the error log.
-    fn prepare(&self, old: &Config, new: &Config) -> io::Result<(LogSinks, Option<LogSink>)> {
+    fn prepare(&self, old: &Config, new: &Config) -> io::Result<OpenedLogs> {
         let open = |sink: &config::Sink| LogSink::open(target(self.link.as_ref(), sink));
         let access = LogSinks::new(new, &self.access(), open)?;
         let errors = (old.log.errors != new.log.errors).then(|| open(&new.log.errors)).transpose()?;
@@ -145,6 +185,8 @@ pub(crate) enum ServerEvent {
     Stop,
     /// Read the configuration again; the result is sent to whoever asked on the control socket.
     Reload(Option<SyncSender<Reloaded>>),
+    /// Change the configuration.
+    Edit(ConfigEdit, SyncSender<Result<Value, EditError>>),
     Reopen,
     /// Start the program again, to take over.
     Upgrade(Option<Asker>),
@@ -237,6 +279,14 @@ impl RunningServer {
                 };
                 // Whoever asked may have left.
                 let _ = asker.map(|asker| asker.send(outcome));
+            }
+            ServerEvent::Edit(edit, asker) => {
+                let outcome = match progress.is_stopping || progress.upgrade.is_some() {
+                    true => Err(EditError::new(503, "the server is stopping, or is being replaced")),
+                    false => self.edit(&edit),
+                };
+                // Whoever asked may have left.
+                let _ = asker.send(outcome);
             }
             ServerEvent::Upgrade(asker) => self.upgrade(asker, progress),
             ServerEvent::Upgraded(outcome) => self.upgraded(outcome, progress),
@@ -363,36 +413,44 @@ impl RunningServer {
         let (current, notices) = (&self.current, &self.logs.notices);
         let Some(reread) = &self.reread else {
             // What there is besides a file can be loaded again all the same.
-            let applied = current.hosting.apply(&current.plan().config.apps);
+            let applied = current.hosting.apply(&current.plan().config.apps, true);
             let text = "there is no configuration file to read: applications are loaded again";
             notices.info(text);
             let reported = applied.map_err(|error| error.to_string()).map(|()| text.to_owned());
             return Reloaded { reported, warnings: Vec::new(), is_in_force: true };
         };
-        // Assembled once here to see that it can be: folders and pages that are missing are found before it is used.
-        let before = current.plan();
-        let plan = |(config, doubts)| {
-            let plan = ServerPlan::new(config, Some(&before), current.cores, Some(&current.hosting));
-            let mut plan = plan.map_err(|error| error.to_string())?;
-            // Bound before anything changes: an address may not be free.
-            let listeners = self.new_listeners(&plan.config).map_err(|error| error.to_string())?;
-            let opened =
-                self.logs.prepare(&before.config, &plan.config).map_err(|error| error.to_string())?;
-            plan.sinks = opened.0.clone();
-            Ok((plan, listeners, opened, doubts))
-        };
-        let (plan, listeners, (sinks, errors), mut warnings): (_, _, _, Vec<String>) =
-            match reread().and_then(plan) {
-                Ok(new) => new,
-                Err(error) => {
-                    self.link.iter().for_each(|link| link.report("rejected"));
-                    let text = format!("the configuration was not changed:\n{error}");
-                    notices.error(&text);
-                    return refused(&text);
-                }
-            };
-        // Before applications are started from it.
-        self.link.iter().for_each(|link| link.report("adopted"));
+        match reread().and_then(|read| self.prepare(read)) {
+            Ok(prepared) => {
+                // Before applications are started from it.
+                self.link.iter().for_each(|link| link.report("adopted"));
+                self.adopt(prepared, true)
+            }
+            Err(error) => {
+                self.link.iter().for_each(|link| link.report("rejected"));
+                let text = format!("the configuration was not changed:\n{error}");
+                notices.error(&text);
+                refused(&text)
+            }
+        }
+    }
+
+    /// Assembles a configuration once to see that it can be: folders and pages that are missing are found before it is used.
+    pub(crate) fn prepare(&self, read: ReadConfig) -> Result<PreparedConfig, String> {
+        let (current, before) = (&self.current, self.current.plan());
+        let ReadConfig { config, warnings, text } = read;
+        let plan = ServerPlan::new(config, Some(&before), current.cores, Some(&current.hosting));
+        let mut plan = plan.map_err(|error| error.to_string())?;
+        // Bound before anything changes: an address may not be free.
+        let listeners = self.new_listeners(&plan.config).map_err(|error| error.to_string())?;
+        let opened = self.logs.prepare(&before.config, &plan.config).map_err(|error| error.to_string())?;
+        plan.sinks = opened.0.clone();
+        Ok(PreparedConfig { plan, listeners, opened, warnings, text })
+    }
+
+    /// Puts a configuration in force. `reloads` is whether applications that it does not change are loaded again.
+    pub(crate) fn adopt(&self, prepared: PreparedConfig, reloads: bool) -> Reloaded {
+        let (current, notices) = (&self.current, &self.logs.notices);
+        let PreparedConfig { plan, listeners, opened: (sinks, errors), mut warnings, text } = prepared;
         self.logs.change(sinks, errors, plan.config.log.level);
         let late = late_changes(&current.started, &plan.config);
         let mut failures = Vec::new();
@@ -402,7 +460,7 @@ impl RunningServer {
             failures.iter().for_each(|text| notices.warn(text));
         }
         current.gate.apply(&plan.config);
-        if let Err(error) = current.hosting.apply(&plan.config.apps) {
+        if let Err(error) = current.hosting.apply(&plan.config.apps, reloads) {
             notices.error(&error.to_string());
             failures.push(error.to_string());
         }
@@ -419,10 +477,15 @@ impl RunningServer {
         }
         TlsPlan::keep_staples(plan.tls.as_ref(), &current.certificates.staples, notices);
         *current.plan.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(plan);
+        *current.text.lock().unwrap_or_else(PoisonError::into_inner) = Some(text);
         current.generation.fetch_add(1, Ordering::Release);
         self.listeners.replace(listeners);
         self.set_limits(&current.plan().config);
-        notices.info("the configuration was read again");
+        notices.info(if reloads {
+            "the configuration was read again"
+        } else {
+            "the configuration was changed"
+        });
         let reported = match failures.is_empty() {
             true => Ok("the new configuration is in use".into()),
             false => {
@@ -528,7 +591,7 @@ pub(crate) fn pass_signals(
 }
 
 /// What differs from the start and needs a restart.
-fn late_changes(old: &Config, new: &Config) -> Vec<&'static str> {
+pub(crate) fn late_changes(old: &Config, new: &Config) -> Vec<&'static str> {
     // Applications and groups that had no temporary files have none until they are made again.
     let spills = |config: &Config| config.limits.spill_bytes_max > 0;
     let changes = [

@@ -7,6 +7,7 @@
 mod measure;
 mod ab;
 mod env_file;
+mod ctl_arguments;
 mod cli;
 mod foreign;
 mod remote_log;
@@ -45,6 +46,7 @@ mod cache_request;
 mod cache_rules;
 mod cache_urls;
 mod cache_commands;
+mod config_text;
 mod control;
 mod control_client;
 mod api;
@@ -52,6 +54,7 @@ mod dictionaries;
 mod operate;
 mod watch;
 mod status;
+mod ctl;
 mod look;
 mod cache_cli;
 mod cert;
@@ -75,6 +78,8 @@ mod check;
 mod answers;
 mod parent;
 mod lifecycle;
+mod staged_files;
+mod config_edits;
 mod supervise;
 
 use std::io::{self, IsTerminal, Write};
@@ -87,6 +92,7 @@ use config::{
 };
 
 use crate::cli::{Cli, Command, Interface, LogFormat, LogLevel, Run, RunApp};
+use crate::config_text::ConfigText;
 use crate::inherited::Inherited;
 use crate::privilege::{Identity, Rights};
 use crate::sockets::GivenSockets;
@@ -103,6 +109,9 @@ fn main() -> ExitCode {
         Command::Check(arguments) => check::check(&arguments),
         Command::Import(arguments) => foreign::import(&arguments),
         Command::Status(arguments) => status::status(&arguments).and_then(|text| print(&text)),
+        Command::Ctl(arguments) => {
+            ctl::ctl(&arguments).and_then(|text| print(&text)).map_err(|text| format!("error: {text}"))
+        }
         Command::Top(arguments) => look::top(&arguments),
         Command::Reload(arguments) => status::reload(&arguments).and_then(|text| print(&text)),
         Command::Cache(command) => cache_cli::cache(&command).and_then(|text| print(&text)),
@@ -191,16 +200,18 @@ fn serve_file(path: PathBuf, taken: TakenOver) -> Result<(), String> {
     if let Some(text) = inherited.as_ref().map(|given| given.text.clone().unwrap_or_default()) {
         // The supervisor has printed its warnings.
         let config = check::parse_silently(&path, &text)?;
+        let in_force = ConfigText { path: path.clone(), joined: text.as_str().into() };
         let link = inherited.as_ref().map(|given| given.link.clone());
         let reread: lifecycle::Reread = Box::new(move || {
             let packet = link.as_ref().map(|link| link.ask("config")).transpose();
             let packet = packet.map_err(|error| error.to_string())?.ok_or("there is no supervisor")?;
-            let text = inherited::text_of(packet).map_err(|error| error.to_string())?;
-            check::reparse(&path, &text)
+            lifecycle::read(&path, inherited::text_of(packet).map_err(|error| error.to_string())?)
         });
+        let text = Some(in_force);
         let start = Start {
             config,
             reread: Some(reread),
+            text,
             watch: false,
             inherited,
             predecessor,
@@ -217,10 +228,11 @@ fn serve_file(path: PathBuf, taken: TakenOver) -> Result<(), String> {
             supervised(config, Some((path, text)), identity, (predecessor, given))
         }
         Rights::Keep(warning) => {
+            let text = Some(ConfigText { path: path.clone(), joined: text.into() });
             let reread: lifecycle::Reread =
-                Box::new(move || check::reparse(&path, &check::read_text(&path)?));
+                Box::new(move || lifecycle::read(&path, check::read_text(&path)?));
             let reread = Some(reread);
-            served(Start { config, reread, watch: false, inherited: None, predecessor, given, warning })
+            served(Start { config, reread, text, watch: false, inherited: None, predecessor, given, warning })
         }
     }
 }
@@ -255,7 +267,16 @@ fn serve_targets(run: &Run, taken: TakenOver) -> Result<(), String> {
             Rights::Keep(warning) => warning,
         },
     };
-    served(Start { config, reread: None, watch: run.app.watch, inherited, predecessor, given, warning })
+    served(Start {
+        config,
+        reread: None,
+        text: None,
+        watch: run.app.watch,
+        inherited,
+        predecessor,
+        given,
+        warning,
+    })
 }
 
 /// Serves; reports a failure to the supervisor as well, if there is one.

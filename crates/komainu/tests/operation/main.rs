@@ -10,6 +10,7 @@ mod rig;
 
 mod access_log;
 mod api;
+mod api_config;
 mod control;
 mod listen_reload;
 mod logs;
