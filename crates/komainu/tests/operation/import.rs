@@ -7,10 +7,9 @@ use crate::rig::{Folder, komainu, text};
 #[test]
 fn what_is_imported_is_checked_and_explained() {
     let folder = Folder::new();
-    folder.write("www/static/a.css", "a {}").write(
-        "nginx.conf",
-        "events {}\nhttp {\n  include sites/*.conf;\n  server_tokens off;\n}\n",
-    );
+    folder
+        .write("www/static/a.css", "a {}")
+        .write("nginx.conf", "events {}\nhttp {\n  include sites/*.conf;\n  server_tokens off;\n}\n");
     let root = folder.at("www").display().to_string();
     folder.write(
         "sites/shop.conf",
