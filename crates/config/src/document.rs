@@ -5,6 +5,7 @@ use crate::hint;
 use crate::node::{Data, Entry, Node};
 use crate::report::TextSpan;
 use crate::source::JoinedText;
+use serde_json::Value;
 use std::path::Path;
 
 /// Bytes that the values of environment variables may add to a configuration.
@@ -33,6 +34,30 @@ pub fn includes(text: &str, environment: EnvironmentLookup<'_>) -> Vec<String> {
         _ => None,
     };
     items.iter().filter_map(text).collect()
+}
+
+/// The directives of a text as [`joined`](crate::joined) returns it, as one tree to compare with another one, with the variables
+/// of the environment replaced; `None` where a file is no TOML.
+pub fn directives(text: &str, environment: EnvironmentLookup<'_>) -> Option<Value> {
+    // Faults are reported by who reads the configuration.
+    let mut check = Checker::new(text, "", Path::new(""));
+    let sources = check.report.sources().clone();
+    Some(plain(&read(&sources, environment, &mut check)?))
+}
+
+fn plain(node: &Node) -> Value {
+    match &node.data {
+        Data::Text(text) => Value::from(text.as_str()),
+        Data::Integer(number) => Value::from(*number),
+        Data::Float(number) => Value::from(*number),
+        Data::Flag(flag) => Value::from(*flag),
+        // No directive is one.
+        Data::Date => Value::from("a date"),
+        Data::List(items) => items.iter().map(plain).collect(),
+        Data::Table(entries) => {
+            Value::Object(entries.iter().map(|entry| (entry.key.clone(), plain(&entry.value))).collect())
+        }
+    }
 }
 
 /// The tree of all files, or `None` where one is no TOML; faults are reported.

@@ -6,6 +6,8 @@
 //!
 //! The modules, from low to high; each imports only from those above it.
 
+mod format;
+
 mod source;
 
 mod report;
@@ -122,8 +124,9 @@ pub use control::Control;
 pub use cors::{Cors, CorsOrigin};
 pub use crawlers::{Crawlers, KnownCrawler, KnownCrawlerName, known_crawlers};
 pub use dictionary::{DictionaryStore, UseAsDictionary};
-pub use document::{EnvironmentLookup, includes};
+pub use document::{EnvironmentLookup, directives, includes};
 pub use files::{FileMatch, Files, StripPrefix, Symlinks};
+pub use format::format;
 pub use header::ResponseHeaders;
 pub use host::HostPattern;
 pub use listen::{EarlyHints, Listen, Listener};

@@ -100,11 +100,16 @@ fn included_by(
     Ok(included)
 }
 
-fn environment(name: &str) -> Option<String> {
+/// The value of a variable of this process.
+pub(crate) fn environment(name: &str) -> Option<String> {
     std::env::var(name).ok()
 }
 
-fn read_file(path: &Path) -> Result<String, String> {
+/// The text of a file.
+///
+/// # Errors
+/// Why it cannot be read: it is no file, or no text.
+pub(crate) fn read_file(path: &Path) -> Result<String, String> {
     // A FIFO whose writer is gone would be waited for; those of a shell (`<(…)`) are below /dev and /proc.
     let is_file = std::fs::metadata(path).map(|found| found.is_file());
     if matches!(is_file, Ok(false)) && !["/dev", "/proc"].iter().any(|folder| path.starts_with(folder)) {

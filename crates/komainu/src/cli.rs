@@ -45,6 +45,10 @@ pub(crate) enum Command {
     Start(StartArguments),
     /// Check a configuration file, and show which route answers a URL
     Check(Check),
+    /// Write configuration files in the one way to write them; comments stay
+    Fmt(FormatArguments),
+    /// Show what a reload of a configuration file would change in the running server, or what differs between two files
+    Diff(DiffArguments),
     /// Translate the configuration of another server: the result goes to stdout, what differs and what is not possible to stderr
     Import(ImportArguments),
     /// Show the running servers: their processes, with requests, CPU time and memory
@@ -452,6 +456,29 @@ pub(crate) struct Confine {
     pub(crate) no_network: bool,
     #[arg(last = true, required = true)]
     pub(crate) command: Vec<OsString>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct FormatArguments {
+    /// The files; `-` reads standard input and prints
+    #[arg(value_name = "FILE", default_value = "komainu.toml")]
+    pub(crate) files: Vec<PathBuf>,
+    /// Change nothing, and fail where a file is written otherwise
+    #[arg(long)]
+    pub(crate) check: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct DiffArguments {
+    /// Two files, the old and the new one, instead of the running server and `--config`
+    #[arg(value_name = "FILE", num_args = 0..=2)]
+    pub(crate) files: Vec<PathBuf>,
+    /// The configuration file to compare with the running server
+    #[arg(long, short, value_name = "FILE", default_value = "komainu.toml", conflicts_with = "files")]
+    pub(crate) config: PathBuf,
+    /// The server with this process id; not needed if only one runs
+    #[arg(long, value_parser = process_id, conflicts_with = "files")]
+    pub(crate) pid: Option<u32>,
 }
 
 #[derive(Debug, Args)]

@@ -326,6 +326,7 @@ pub(crate) fn obey(line: &str, info: &ServerInfo) -> Value {
             None => json!({ "error": format!("there is no application {app}") }),
         },
         ("cache", command) => (info.cache)(command),
+        ("config", "") => json!({ "text": (info.text)().map(|text| text.joined.to_string()) }),
         ("certificates", "") => json!({ "certificates": all_certificates(info) }),
         ("renew", name) => match info.certificates.get().map(|certificates| certificates.renew(name)) {
             Some(Ok(())) => json!({ "done": format!("{name}: the certificate is being renewed") }),

@@ -128,7 +128,7 @@ pub(crate) fn tables(sample: &StatusInterval) -> [TopTable; TABLES] {
     [
         rows("Routes", "routes", ROUTES, sample.routes(), Some(3)),
         rows("Upstream servers", "upstreams", SERVERS, sample.servers(), None),
-        rows("Applications", "workers", WORKERS, sample.workers(), None),
+        rows("Applications", "workers", WORKERS, sample.workers(), Some(10)),
         rows("Certificates", "certificates", CERTIFICATES, sample.certificates(), Some(1)),
         rows("Cache", "cache", CACHE, cache.into_iter().collect(), None),
         rows("Events", "events", EVENTS, sample.events(), None),

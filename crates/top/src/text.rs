@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::figures::{age, bytes, clean, number, percent, time};
+use crate::figures::{age, bytes, clean, count, number, percent, time};
 use crate::sample::{StatusInterval, list};
 use crate::tables::{TopTable, tables};
 
@@ -34,7 +34,7 @@ pub(crate) fn head(sample: &StatusInterval) -> [String; 3] {
         ),
         format!(
             "{} connections  CPU {}  memory {}  held {} of {}  out {}/s",
-            number(figure("connections")),
+            count(server["connections"].as_u64().unwrap_or_default()),
             percent(figure("cpu")),
             bytes(figure("pss_bytes")),
             bytes(figure("held_bytes")),

@@ -44,7 +44,7 @@ impl Choice {
         Choice {
             page: TopPage::All,
             is_paused: false,
-            sort: [Some(3), None, None, Some(1), None, None],
+            sort: [Some(3), None, Some(10), Some(1), None, None],
             is_reversed: false,
             scroll: 0,
             has_colour,
@@ -73,8 +73,8 @@ impl Choice {
     }
 }
 
-const HELP: [&str; 12] = [
-    "1 to 6   one table: routes, upstream servers, applications, certificates, cache, events",
+const HELP: [&str; 13] = [
+    "1 to 6   one table: routes, servers, applications, certificates, cache, events",
     "0        all of them",
     "Tab      the next table",
     "s        sort by the next column",
@@ -85,7 +85,8 @@ const HELP: [&str; 12] = [
     "?        this page",
     "q Esc    end",
     "",
-    "Rates and percentiles are of the time between two looks; percentiles by the place in a histogram's class.",
+    "Rates and percentiles are of the time between two looks; percentiles are",
+    "estimated by the place within a class of a histogram.",
 ];
 
 /// Draws it all.

@@ -185,3 +185,34 @@ fn the_page_is_strict_and_events_come_as_they_happen() {
     let (_, head) = listen_to(&rig, "/v1/status", "");
     assert!(head.starts_with("HTTP/1.1 200 "), "{head}");
 }
+
+#[test]
+fn a_file_is_formatted_and_compared_with_the_running_server() {
+    let rig = Rig::config(Folder::new(), "[[route]]\npath   =  \"/a\"   # one\nrespond = \"a\"\n");
+    let run = |arguments: &[&str]| {
+        let output = komainu().args(arguments).current_dir(rig.folder.path()).output().unwrap();
+        (output.status.success(), text(&output.stdout), text(&output.stderr))
+    };
+    let pid = rig.child.id().to_string();
+    let before = std::fs::read_to_string(rig.folder.at("komainu.toml")).unwrap();
+    let (is_good, _, why) = run(&["fmt", "--check"]);
+    assert!(!is_good && why.contains("komainu.toml"), "{why}");
+    assert_eq!(std::fs::read_to_string(rig.folder.at("komainu.toml")).unwrap(), before);
+    assert!(run(&["fmt"]).0 && run(&["fmt", "--check"]).0);
+    let after = std::fs::read_to_string(rig.folder.at("komainu.toml")).unwrap();
+    assert!(after.contains("path = \"/a\"   # one\n"), "{after}");
+    // Another layout is no other configuration.
+    assert_eq!(run(&["diff", "--pid", &pid]), (true, "nothing would change\n".into(), String::new()));
+    rig.folder.write(
+        "new.toml",
+        format!(
+            "threads = 3\n{}[[route]]\npath = \"/b\"\nrespond = \"b\"\n",
+            after.replace("\"a\"", "\"c\"")
+        ),
+    );
+    let (is_good, said, why) = run(&["diff", "--pid", &pid, "-c", "new.toml"]);
+    assert!(is_good, "{why}");
+    assert!(said.contains("~ route /a, respond: \"a\" -> \"c\"\n+ route /b = "), "{said}");
+    assert!(said.contains("+ threads = 3\n") && said.contains("all of it but `threads`"), "{said}");
+    assert_eq!(run(&["diff", "komainu.toml", "new.toml"]).1, said);
+}
