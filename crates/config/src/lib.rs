@@ -122,7 +122,7 @@ pub use source::{ConfigLine, joined};
 pub use tls::{CertificateSource, ClientTls, SiteTls, Tls, TlsVersion};
 pub use tracing::{IdSource, SHARE_ALL, Tracing};
 pub use units::{GIB, KIB, MIB, duration, size};
-pub use upstream::{Balance, Origin, ProxyHttp, ProxyProtocol, UpstreamHost};
+pub use upstream::{Balance, CgiScheme, Origin, ProxyHttp, ProxyProtocol, UpstreamHost};
 
 #[cfg(test)]
 mod tests;

@@ -31,6 +31,12 @@ const FIELDS: Map<String, Text<Template>> = Map {
     key: rule_name,
     value: Text { what: "a header value", parse: value_template },
 };
+const VARIABLES: Map<String, Text<Template>> = Map {
+    what: "names of variables",
+    key: variable_name,
+    value: Text { what: "a value", parse: value_template },
+};
+const FRONT: Text<String> = Text { what: "a script such as \"/index.php\"", parse: front };
 const DOMAINS: Map<String, Text<String>> =
     Map { what: "cookie domains", key: domain, value: Text { what: "a domain", parse: domain } };
 
@@ -146,8 +152,39 @@ directives! {
         /// route together, so that a slow client occupies no upstream connection; `spill` of `[limits]` limits those of
         /// all routes. 0 turns it off. When the files are full, the upstream server waits for slow clients.
         "spill" spill_bytes_max: u64 = "1GiB", Size { min: 0, max: SPILL_MAX };
+        /// Variables for servers with `fastcgi`, `uwsgi` or `scgi` URLs, besides those of CGI; one of the same name is replaced.
+        /// Values may contain the variables of header values.
+        ///
+        /// ```toml
+        /// [[route]]
+        /// proxy = { to = "fastcgi://127.0.0.1:9000", variables = { APP_ENV = "production" } }
+        /// ```
+        "variables" variables: Vec<(String, Template)> = {}, VARIABLES;
+        /// What `php` runs.
+        "scripts" scripts: Scripts = {}, table();
         /// Limits on the heads of responses; a response that exceeds them is answered 502.
         "limits" limits: ProxyLimits = {}, table();
+    }
+    held {
+        /// Whether the servers run the scripts among the route's files.
+        is_php: bool;
+    }
+}
+
+directives! {
+    /// The scripts that `php` runs, which lie among the files of the route.
+    ///
+    /// ```toml
+    /// [[route]]
+    /// files = "/srv/shop/public"
+    /// php   = { to = "fastcgi://php:9000", scripts = { root = "/var/www/html" } }
+    /// ```
+    Scripts in "`scripts` of `php`" {
+        /// The script for paths at which there is no file, as a path below the root; `false` for none, and then they are 404.
+        "front" front: Option<String> = "/index.php", Toggle { on: None, off: || None, shape: Maybe(FRONT) };
+        /// The folder of the scripts as the PHP server sees it, where that is another one than `files` names, as in a container.
+        "root" root: Option<String> = absent("the folder of `files`"),
+            Maybe(Text { what: "a folder such as \"/var/www/html\"", parse: script_root });
     }
 }
 
@@ -165,7 +202,8 @@ directives! {
     /// ```
     Upstream in "`to` of `proxy`" {
         /// Its address: `http://HOST:PORT`, `https://HOST:PORT`, `h2c://HOST:PORT` for HTTP/2 without TLS, or `unix:PATH`
-        /// for a Unix socket. The default port is 80, or 443 for `https`.
+        /// for a Unix socket. The default port is 80, or 443 for `https`. Servers that speak FastCGI, uwsgi or SCGI have
+        /// `fastcgi://HOST:PORT` or `fastcgi+unix:PATH`, and the same with `uwsgi` and `scgi`; their ports are 9000, 3031 and 4000.
         "url" url: Origin = required(""), UrlShape;
         /// Its share of the requests; 0 for none.
         "weight" weight: u32 = 1, Count { min: 0, max: 1000 };
@@ -493,6 +531,32 @@ fn rule_name(text: &str) -> Result<String, InvalidValue> {
     match text.to_ascii_lowercase().as_str() {
         "host" => Err(InvalidValue::new("set `Host` with `host` of `proxy`", "")),
         _ => header::rule_name(text),
+    }
+}
+
+/// The name of a variable.
+fn variable_name(text: &str) -> Result<String, InvalidValue> {
+    let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    match text.chars().all(is_name) && !text.is_empty() {
+        true => Ok(text.to_owned()),
+        false => Err(InvalidValue::new("a variable's name consists of letters, digits and `_`", "")),
+    }
+}
+
+fn front(text: &str) -> Result<String, InvalidValue> {
+    let is_path = text.starts_with('/') && !text.contains("..") && !text.contains('\0');
+    match is_path && text.ends_with(".php") {
+        true => Ok(text.to_owned()),
+        false => {
+            Err(InvalidValue::new("this is no script below the root", "write \"/index.php\", or `false`"))
+        }
+    }
+}
+
+fn script_root(text: &str) -> Result<String, InvalidValue> {
+    match text.starts_with('/') && !text.contains('\0') {
+        true => Ok(text.trim_end_matches('/').to_owned()),
+        false => Err(InvalidValue::new("this is no absolute path", "write \"/var/www/html\"")),
     }
 }
 

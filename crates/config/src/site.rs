@@ -7,7 +7,7 @@ use crate::check::{Checker, InvalidValue};
 use crate::compress::{self, CompressResponses};
 use crate::dictionary::{self, UseAsDictionary};
 use crate::files::{Files, StripPrefix};
-use crate::group::Proxied;
+use crate::group::{PhpServers, Proxied};
 use crate::header::{self, ResponseHeaders};
 use crate::host::HostPattern;
 use crate::network::{SOURCE, TrustedSource};
@@ -76,13 +76,14 @@ pub enum Action {
 
 impl Action {
     /// The directives that are actions: each route has one, or `files` with another one as fallback.
-    const NAMES: [&str; 5] = ["files", "proxy", "app", "redirect", "respond"];
+    const NAMES: [&str; 6] = ["files", "proxy", "php", "app", "redirect", "respond"];
 
     /// Its directive.
     pub fn name(&self) -> &'static str {
         match self {
             Self::NotFound => "nothing",
             Self::Files(_) => "files",
+            Self::Proxy(proxy) if proxy.is_php => "php",
             Self::Proxy(_) => "proxy",
             Self::App(_) => "app",
             Self::Redirect(_) => "redirect",
@@ -265,6 +266,17 @@ directives! {
         "files" = brief::<Files>("root") => |route, files| route.action = Action::Files(Box::new(files));
         /// Action: forwards requests to upstream servers. Beside `files`, only those that no file answers.
         "proxy" = Proxied => |route, proxy| route.otherwise = Some(Action::Proxy(Box::new(proxy)));
+        /// Action, beside `files`: lets PHP-FPM, or another FastCGI server, run the scripts among the files: a URL such as
+        /// `"unix:/run/php/php-fpm.sock"` or `"127.0.0.1:9000"`, or a table with the settings of `proxy`. A path names a script where
+        /// there is one, also with more of the path behind it (`/index.php/a/b`), or a folder with `index.php`. Other files are sent as
+        /// they are, never those with the name of a script. All other requests are for `scripts.front`.
+        ///
+        /// ```toml
+        /// [[route]]
+        /// files = "/srv/shop/public"
+        /// php   = "unix:/run/php/php-fpm.sock"
+        /// ```
+        "php" = PhpServers => |route, php| route.otherwise = Some(Action::Proxy(Box::new(php)));
         /// Action: lets an application answer. Beside `files`, only requests that no file answers.
         "app" = app::mounted() => |route, app| route.otherwise = Some(Action::App(Box::new(app)));
         /// Action: redirects.
@@ -418,8 +430,12 @@ fn route_agrees(route: &mut Route, node: &Node, check: &mut Checker) {
             let label = format!("a route needs one of {}", Action::NAMES.join(", "));
             check.error(&node.at, "a route without an action".to_owned(), label);
         }
+        [php] if php.key == "php" => {
+            let finding = check.error(&php.key_at, "`php` without `files`".to_owned(), "which scripts?");
+            finding.help("name the folder of the scripts: `files = \"public\"`");
+        }
         [_] => {}
-        [files, other] if files.key == "files" && matches!(other.key.as_str(), "proxy" | "app") => {}
+        [files, other] if files.key == "files" && matches!(other.key.as_str(), "proxy" | "php" | "app") => {}
         [first, more @ ..] => {
             for second in more {
                 let title = "a route with two actions".to_owned();

@@ -8,13 +8,13 @@ use std::io;
 use std::ops::Range;
 use std::rc::Rc;
 
-use http::{Coding, Fields, Length, Method, Name, Status, range};
+use http::{Coding, Fields, Length, Method, Name, Reject, Status, range};
 use net::{Core, Exchange, Fault};
 
 use crate::asked::{RequestFields, SendPlan};
 use crate::dictionary::{self, DictionaryAnswer};
 use crate::entry::{FileEntry, Variant};
-use crate::finder::{Answer, Finder};
+use crate::finder::{Answer, Finder, FoundScript};
 use crate::folder;
 use crate::listing::{self, ListingFormat, Style};
 use crate::multipart::Multipart;
@@ -96,6 +96,19 @@ impl Files {
             }
         }
         Ok(FileOutcome::Done)
+    }
+
+    /// The script that `path` names, or the front of it; a path as for [`Files::serve`].
+    ///
+    /// # Errors
+    /// As [`Files::serve`].
+    pub async fn script(&self, path: &[u8], core: &Core) -> Result<Option<Rc<FoundScript>>, Fault> {
+        self.finder.script(path, core).await.map_err(|error| match error {
+            OpenError::Failed(error) => Fault::Io(error),
+            OpenError::NoDescriptors | OpenError::WouldBlock => {
+                Reject::new(Status::SERVICE_UNAVAILABLE, "too many open files").into()
+            }
+        })
     }
 
     async fn refuse_method(&self, x: &mut Exchange<'_>, method: Method) -> Result<(), Fault> {

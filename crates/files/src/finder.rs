@@ -16,6 +16,11 @@ use crate::options::{Options, RootReport, RootState};
 use crate::store::Store;
 use crate::tree::{Content, FileTree, FoundEntry, LoadedFile};
 
+mod script;
+
+pub use script::FoundScript;
+use script::KnownScripts;
+
 /// Finds the file for a path, and caches it.
 #[derive(Debug)]
 pub struct Finder {
@@ -25,6 +30,7 @@ pub struct Finder {
     roots_checked_ms: Cell<u64>,
     candidates: Vec<PathCandidate>,
     store: Rc<RefCell<Store<FileEntry>>>,
+    scripts: KnownScripts,
 }
 
 /// The result of a search.
@@ -108,6 +114,7 @@ impl Finder {
             candidates.push(PathCandidate::fixed(fallback)?);
         }
         Ok(Finder {
+            scripts: KnownScripts::default(),
             tree: RefCell::new(Arc::new(FileTree::open(&options)?)),
             roots_checked_ms: Cell::new(0),
             candidates,

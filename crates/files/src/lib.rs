@@ -25,6 +25,7 @@ mod dictionary;
 pub mod files;
 
 pub use files::{FileOutcome, Files};
+pub use finder::FoundScript;
 pub use options::{
     Applies, CacheLimits, CacheRule, FileCompression, Options, RootReport, RootState, Symlinks,
 };

@@ -51,6 +51,7 @@ mod purge_method;
 mod coded;
 mod cache_responses;
 mod cached;
+mod php;
 mod router;
 mod assemble;
 mod check;

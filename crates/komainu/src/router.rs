@@ -16,7 +16,7 @@ use net::{
     Compression, ErrorPages, Exchange, Fault, FieldEdits, HandshakeFailure, Peer, Request, RequestRecord,
     Service, Sources,
 };
-use proxy::Proxy;
+use proxy::{Proxy, Script};
 
 use crate::access::{self, Access};
 use crate::auth::{self, SharedAuth};
@@ -27,12 +27,14 @@ use crate::ids::{IdMaker, IdRules};
 use crate::metrics::CoreMetrics;
 use crate::notice::ErrorLog;
 use crate::pages::SitePages;
+use crate::php::{PhpRoute, PhpTarget};
 use crate::rate::{self, CountedRequests, RateRules};
 
 /// The kinds of handlers.
 pub(crate) enum Handler {
     Files(Box<Files>),
     Proxy(Proxy),
+    Php(Box<PhpRoute>),
     App(Mounted),
     Redirect { to: Template, status: Status },
     Respond { status: Status, fields: Fields, body: Vec<u8> },
@@ -330,6 +332,8 @@ struct Path {
     /// It decoded; `None` where that changes nothing, so that nothing needs to be copied.
     decoded: Option<Vec<u8>>,
     has_encoded_slash: bool,
+    /// The script that it is for, on a route with scripts.
+    script: Option<Rc<Script>>,
 }
 
 impl Path {
@@ -337,7 +341,8 @@ impl Path {
         Ok(match request.normal_path()? {
             Cow::Borrowed(_) => Path::default(),
             Cow::Owned(decoded) => {
-                Path { decoded: Some(decoded), has_encoded_slash: has_encoded_slash(request.path()) }
+                let has_encoded_slash = has_encoded_slash(request.path());
+                Path { decoded: Some(decoded), has_encoded_slash, script: None }
             }
         })
     }
@@ -409,12 +414,34 @@ async fn serve_route(route: &Rc<Route>, exchange: &mut Exchange<'_>, path: &Path
     let (handler, otherwise) = route.handlers(path, exchange.request().method())?;
     exchange.limit_body(route.body_bytes_max)?;
     exchange.set_timeouts(route.body_ms, route.write_ms);
+    if let Handler::Php(php) = handler {
+        // Boxed, because it would make the future of every other request larger.
+        return Box::pin(serve_php(php, route, exchange, path)).await;
+    }
     let (Handler::Files(files), Some(otherwise)) = (handler, otherwise) else {
         return serve_cached(handler, route, exchange, path).await;
     };
     match files.serve(exchange, route.strip.below(&path.kept(exchange))).await? {
         FileOutcome::Done => Ok(()),
         FileOutcome::Declined(_) => serve_cached(otherwise, route, exchange, path).await,
+    }
+}
+
+/// Serves a file, or lets the server of scripts answer.
+async fn serve_php(
+    php: &PhpRoute,
+    route: &Rc<Route>,
+    exchange: &mut Exchange<'_>,
+    path: &Path,
+) -> Result<(), Fault> {
+    let kept = path.kept(exchange);
+    match php.find(exchange, route.strip.below(&kept), !path.has_encoded_slash).await? {
+        PhpTarget::Done => Ok(()),
+        PhpTarget::Missing(reason) => exchange.refuse(Status::NOT_FOUND, reason).await,
+        PhpTarget::Script(script) => {
+            let path = Path { script: Some(Rc::new(script)), ..path.clone() };
+            serve_cached(&route.handler, route, exchange, &path).await
+        }
     }
 }
 
@@ -425,7 +452,10 @@ async fn serve_cached(
     exchange: &mut Exchange<'_>,
     path: &Path,
 ) -> Result<(), Fault> {
-    let Some(cache) = route.cache.as_ref().filter(|_| matches!(handler, Handler::Proxy(_) | Handler::App(_)))
+    let Some(cache) = route
+        .cache
+        .as_ref()
+        .filter(|_| matches!(handler, Handler::Proxy(_) | Handler::Php(_) | Handler::App(_)))
     else {
         return serve_handler(handler, route, exchange, path).await;
     };
@@ -466,6 +496,7 @@ async fn serve_handler(
             }
         }
         Handler::Proxy(proxy) => proxy.serve(exchange).await,
+        Handler::Php(php) => php.proxy.serve_script(exchange, path.script.as_deref()).await,
         Handler::App(app) => app.serve(exchange, &path.kept(exchange)).await,
         Handler::Redirect { to, status } => {
             let mut location = Vec::new();

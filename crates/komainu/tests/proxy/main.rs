@@ -8,6 +8,7 @@ mod rig;
 
 mod balancing;
 mod guide;
+mod php;
 mod relay;
 mod streams;
 mod websocket;
