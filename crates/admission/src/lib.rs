@@ -11,6 +11,7 @@ mod table;
 mod limiter;
 mod fields;
 mod seen;
+mod remembered;
 mod basic;
 mod passwords;
 
@@ -19,5 +20,6 @@ pub use fields::{LimitState, policy_item, state_item};
 pub use limiter::{DelayPlace, KeyHasher, LimitCounters, LimitVerdict, Limiter, LimiterOptions};
 pub use passwords::{PasswordCheck, PasswordFile};
 pub use quota::{Decision, Quota};
+pub use remembered::{Remembered, RememberedKey};
 pub use seen::SeenKeys;
 pub use table::{KeyTable, TableAccount};

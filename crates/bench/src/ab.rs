@@ -3,9 +3,9 @@
 use crate::outcome::Outcome;
 use crate::tally::{ErrorKind, Times};
 
-/// The outcome as `ab` would print it.
+/// The outcome as `ab` would print it. With `any_length` responses of other lengths than the first have not failed (`ab -l`).
 #[must_use]
-pub fn report(outcome: &Outcome) -> String {
+pub fn report(outcome: &Outcome, any_length: bool) -> String {
     let (measured, tally) = (&outcome.measured, &outcome.measured.tally);
     let (host, port) = host_and_port(&outcome.setup.host);
     let seconds = measured.seconds.max(1e-9);
@@ -15,7 +15,8 @@ pub fn report(outcome: &Outcome) -> String {
         tally.statuses().iter().filter(|(code, _)| !(200..300).contains(code)).map(|(_, count)| count).sum();
     let connect = tally.errors.of(ErrorKind::Connect).0 + tally.errors.of(ErrorKind::Tls).0;
     let receive = tally.errors.total() - connect;
-    let failed = tally.errors.total() + tally.lengths_differ;
+    let differ = if any_length { 0 } else { tally.lengths_differ };
+    let failed = tally.errors.total() + differ;
     let mut text = String::new();
     let mut line = |name: &str, value: String| text += &format!("{name:<24}{value}\n");
     line("Server Software:", measured.facts.server.clone());
@@ -26,7 +27,6 @@ pub fn report(outcome: &Outcome) -> String {
     line("Concurrency Level:", outcome.setup.connections.to_string());
     line("Time taken for tests:", format!("{seconds:.3} seconds"));
     line("Complete requests:", tally.responses.to_string());
-    let differ = tally.lengths_differ;
     let kinds = match failed {
         0 => String::new(),
         _ => format!("\n   (Connect: {connect}, Receive: {receive}, Length: {differ}, Exceptions: 0)"),
@@ -51,6 +51,19 @@ pub fn report(outcome: &Outcome) -> String {
     text += "\n";
     text += &times(outcome);
     text
+}
+
+/// The percentiles as `ab -e` writes them.
+#[must_use]
+pub fn percentiles(outcome: &Outcome) -> String {
+    let latency = &outcome.measured.tally.latency;
+    let ms = |percent: u8| match percent {
+        0 => latency.min() as f64 / 1e6,
+        percent => latency.percentile(f64::from(percent)) as f64 / 1e6,
+    };
+    (0..=100).fold(String::from("Percentage served,Time in ms\n"), |text, percent| {
+        text + &format!("{percent},{:.3}\n", ms(percent))
+    })
 }
 
 fn host_and_port(authority: &str) -> (String, String) {
@@ -110,7 +123,10 @@ mod tests {
         tally.bytes_in = 204_800;
         (0..1_000).for_each(|_| tally.latency.record(20_000_000));
         (0..1_000).for_each(|_| tally.count_status(200));
-        let text = report(&outcome);
+        assert!(report(&outcome, true).contains("Failed requests:        0\n"));
+        let curve = percentiles(&outcome);
+        assert!(curve.lines().count() == 102 && curve.ends_with("\n99,20.000\n100,20.000\n"), "{curve}");
+        let text = report(&outcome, false);
         for line in [
             "Server Software:        nginx/1",
             "Server Hostname:        127.0.0.1",

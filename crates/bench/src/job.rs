@@ -57,7 +57,10 @@ pub enum Format {
     #[default]
     Text,
     /// In the format of `ab`.
-    Ab,
+    Ab {
+        /// A response of another length than the first has not failed.
+        any_length: bool,
+    },
     /// The same JSON as in the file.
     Json,
 }
@@ -71,12 +74,14 @@ pub struct Keep {
     pub csv: Option<PathBuf>,
     /// HTML.
     pub html: Option<PathBuf>,
+    /// The percentiles of the latency as CSV, as `ab -e` writes them; not of a comparison.
+    pub percentiles: Option<PathBuf>,
 }
 
 impl Keep {
     /// Checks, before the measurement, that the files can be written.
     fn check(&self) -> Result<(), String> {
-        for path in [&self.json, &self.csv, &self.html].into_iter().flatten() {
+        for path in [&self.json, &self.csv, &self.html, &self.percentiles].into_iter().flatten() {
             let opened = fs::OpenOptions::new().create(true).append(true).open(path);
             opened.map_err(|error| cannot_write(path, &error))?;
         }
@@ -91,6 +96,9 @@ impl Keep {
         };
         write(&self.json, &|| format!("{json:#}\n"))?;
         write(&self.csv, &|| record::csv(runs))?;
+        if let [(_, outcome)] = runs {
+            write(&self.percentiles, &|| ab::percentiles(outcome))?;
+        }
         write(&self.html, &|| page.to_string())
     }
 }
@@ -140,7 +148,7 @@ fn alone(job: &BenchJob, out: &mut dyn Write) -> Result<bool, String> {
         out,
         &match job.format {
             Format::Text => text::report(&outcome),
-            Format::Ab => ab::report(&outcome),
+            Format::Ab { any_length } => ab::report(&outcome, any_length),
             Format::Json => format!("{json:#}\n"),
         },
     )?;
@@ -181,7 +189,7 @@ fn compared(job: &BenchJob, versus: &Versus, out: &mut dyn Write) -> Result<bool
         out,
         &match job.format {
             Format::Json => format!("{json:#}\n"),
-            Format::Text | Format::Ab => said(&comparison, &pairs),
+            Format::Text | Format::Ab { .. } => said(&comparison, &pairs),
         },
     )?;
     let mut runs: Vec<(String, &Outcome)> = Vec::new();

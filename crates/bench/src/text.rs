@@ -16,11 +16,16 @@ pub fn report(outcome: &Outcome) -> String {
     line(
         "Requests",
         format!(
-            "{} requests/s: {} in {:.2} s, {} failed",
+            "{} requests/s: {} in {:.2} s, {} failed{}",
             digits(measured.rate()),
             thousands(measured.responses_in_time as f64),
             measured.seconds,
-            thousands(tally.errors.total() as f64)
+            thousands(tally.errors.total() as f64),
+            match outcome.errors() - tally.errors.total() {
+                0 => String::new(),
+                // `--expect 'errors = 0'` counts both.
+                statuses => format!(", {} with a status of 400 or above", thousands(statuses as f64)),
+            }
         ),
     );
     let seconds = measured.seconds.max(1e-9);

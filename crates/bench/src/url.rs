@@ -48,6 +48,11 @@ impl Url {
             None if tls => 443,
             None => 80,
         };
+        if !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit()) {
+            return Err(wrong(
+                "a number alone is no URL; if it belongs to an option, that option takes no number here",
+            ));
+        }
         if host.is_empty() || !host.bytes().all(|b| b.is_ascii_alphanumeric() || b".-_:%".contains(&b)) {
             return Err(wrong("the host's name is missing or has letters that DNS does not"));
         }

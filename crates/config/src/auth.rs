@@ -1,9 +1,14 @@
-//! Who has to prove who they are.
+//! Who has to prove who they are, and how.
 
-use crate::check::InvalidValue;
+use crate::auth_server::{AuthServer, SignInPart, auth_server, identity_field, sign_in};
+use crate::check::{Checker, InvalidValue};
+use crate::header;
+use crate::node::Node;
+use crate::proxy::{ProxyTls, upstream_host};
 use crate::rate::{RATE, Rate};
 use crate::record::{directives, table};
-use crate::shape::{Maybe, PathShape, Shape, Text, Time, Toggle, Unlimited};
+use crate::shape::{List, Maybe, PathShape, Shape, Text, Time, Toggle, Unlimited, alternatives};
+use crate::upstream::UpstreamHost;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -12,30 +17,120 @@ pub(crate) fn policy() -> impl Shape<Out = Option<Option<Auth>>> {
     Maybe(Toggle { on: None, off: || None, shape: Maybe(table::<Auth>()) })
 }
 
+const IDENTITY_FIELDS: List<Text<String>> =
+    List(Text { what: "a header name such as \"Remote-User\"", parse: identity_field });
+const REQUEST_FIELDS: List<Text<String>> =
+    List(Text { what: "a header name such as \"Cookie\"", parse: header::name });
+
 directives! {
-    /// Users and passwords: requests without them get 401, and browsers ask for them (Basic authentication, RFC 7617). `false` is
-    /// for routes of a site that has them.
+    /// Who may ask: users and passwords (`basic`) or whoever a server lets in (`ask`). `false` is for routes of a site that asks.
+    /// See [Who may ask](auth.md).
     ///
     /// ```toml
     /// [[route]]
     /// path  = "/admin/*"
     /// proxy = "http://127.0.0.1:3000"
     /// auth  = { basic = "/etc/komainu/admin.htpasswd" }
+    ///
+    /// [[route]]
+    /// proxy = "http://127.0.0.1:3000"
+    /// auth  = { ask = "http://127.0.0.1:9091/api/authz/forward-auth", response_headers = ["Remote-User", "Remote-Groups"] }
     /// ```
     ///
-    /// `htpasswd -B -c FILE NAME` writes such a file. Passwords are hashed with bcrypt (cost 4 to 15) or Argon2; others are refused,
-    /// because a stolen file would reveal them. A changed file counts within a few seconds. The request is passed on with its
-    /// `Authorization`. Passwords are readable by everyone on the network path unless the site has `tls`.
-    Auth in "`auth` of a site or route" {
-        /// A file with a line `NAME:HASH` for each user; `#` begins a comment.
-        "basic" basic: PathBuf = required(""), PathShape("a file of users and passwords");
-        /// What browsers show when they ask.
+    /// Passwords and cookies are readable by everyone on the network path unless the site has `tls`.
+    Auth in "`auth` of a site or route", check auth_agrees {
+        /// Users and passwords: requests without them get 401, and browsers ask for them (Basic authentication, RFC 7617). A file with
+        /// a line `NAME:HASH` for each user; `#` begins a comment. `htpasswd -B -c FILE NAME` writes such a file. Passwords are
+        /// hashed with bcrypt (cost 4 to 15) or Argon2; others are refused, because a stolen file would reveal them. A changed
+        /// file counts within a few seconds. The request is passed on with its `Authorization`.
+        "basic" basic: Option<PathBuf> = absent("not by a file"), Maybe(PathShape("a file of users and passwords"));
+        /// What browsers show when they ask for a password.
         "realm" realm: String = "restricted", Text { what: "a text", parse: realm };
-        /// How long a password that was right is remembered, as a keyed hash in memory, so that not each request costs the time that
-        /// the password's hash takes. `"0s"` remembers none.
-        "remember" remember: Duration = "1m", Time { min: Duration::ZERO, max: Duration::from_secs(3600) };
         /// How often a client, by address, may send a wrong password; more get 429. What is remembered is not counted.
         "failures" failures: Option<Rate> = "10/m", Unlimited(RATE);
+        /// The URL of a server that is asked for each request, as by nginx's `auth_request`, Traefik's `forwardAuth` and Caddy's
+        /// `forward_auth`: GET without a body, with the fields of the request, `X-Forwarded-Method`, `-Proto`, `-Host`, `-Uri`
+        /// and `-For`, `X-Original-Method` and `X-Original-URL`. A status 2xx lets the request in; any other answer goes to the
+        /// client. If the server cannot be asked, the answer is 502, 503 or 504.
+        "ask" ask: Option<AuthServer> = absent("no server"),
+            Maybe(Text { what: "a URL such as \"http://127.0.0.1:9091/api/verify\"", parse: auth_server });
+        /// Fields of the server's answer that upstream servers and applications get in the request. What a client sends under such a
+        /// name, in any spelling, is always removed.
+        "response_headers" response_headers: Vec<String> = [], IDENTITY_FIELDS;
+        /// How long all of the question may take.
+        "timeout" timeout: Duration = "10s", Time { min: Duration::from_millis(10), max: Duration::from_secs(300) };
+        /// The `Host` that the server is asked with: `"pass"`, that of the request; `"upstream"`, its own name; or a text.
+        "host" host: UpstreamHost = "pass", Text { what: "\"pass\", \"upstream\" or a host", parse: upstream_host };
+        /// TLS to a server with an `https` URL.
+        "tls" tls: ProxyTls = {}, table();
+        /// Where a browser is sent (302) that asks for a page with GET and that the server answers 401: a path or a URL. `$url` is the
+        /// URL that was asked for, percent-encoded, `$location` the `Location` of the answer. Where that is absent, 401 stays.
+        "sign_in" sign_in: Vec<SignInPart> = absent("401 goes to the client"),
+            Text { what: "a path or URL such as \"/oauth2/start?rd=$url\"", parse: sign_in };
+        /// How long a password that was right, or an answer of the server that lets a request in, is remembered, so that not each
+        /// request costs as much. Passwords are remembered as a keyed hash. `"0s"` remembers none.
+        "remember" remember: Option<Duration> = absent("`1m` for passwords, and no answers"),
+            Maybe(Time { min: Duration::ZERO, max: Duration::from_secs(3600) });
+        /// The fields of a request by which an answer of the server is remembered, beside the client's address, the method and the whole
+        /// URL: all that its answer depends on.
+        "remember_by" remember_by: Vec<String> = ["Cookie", "Authorization"], REQUEST_FIELDS;
+    }
+}
+
+/// How a request proves who sends it.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum AuthKind<'a> {
+    /// By a user and a password of this file.
+    Basic(&'a PathBuf),
+    /// This server decides.
+    Ask(&'a AuthServer),
+}
+
+/// The directives that say how, and those that belong to them alone.
+const KINDS: [(&str, &[&str]); 2] = [
+    ("basic", &["realm", "failures", "remember"]),
+    ("ask", &["response_headers", "timeout", "host", "tls", "sign_in", "remember", "remember_by"]),
+];
+
+impl Auth {
+    /// How. A checked configuration has exactly one way.
+    pub fn kind(&self) -> Option<AuthKind<'_>> {
+        let basic = self.basic.as_ref().map(AuthKind::Basic);
+        basic.or(self.ask.as_ref().map(AuthKind::Ask))
+    }
+
+    /// Names of fields that only the server sets in requests, in lower case.
+    pub fn identity_fields(&self) -> impl Iterator<Item = &str> {
+        self.response_headers.iter().map(String::as_str)
+    }
+}
+
+fn auth_agrees(_: &mut Auth, node: &Node, check: &mut Checker) {
+    let given: Vec<_> = KINDS.iter().filter_map(|(kind, own)| Some((node.entry(kind)?, *own))).collect();
+    match given.as_slice() {
+        [] => {
+            let title = format!("`{}` does not say who may ask", check.here());
+            let words = alternatives(KINDS.iter().map(|(kind, _)| format!("`{kind}`")));
+            check
+                .error(&node.at, title, format!("neither {}", words.replace(" or ", " nor ")))
+                .help(format!("give {words}"));
+        }
+        [(entry, own)] => {
+            for (kind, others) in KINDS.iter().filter(|(kind, _)| *kind != entry.key) {
+                for key in others.iter().filter(|key| !own.contains(key)) {
+                    if let Some(found) = node.entry(key) {
+                        let title = format!("`{key}` has no effect beside `{}`", entry.key);
+                        let finding = check.error(&found.key_at, title, format!("this belongs to `{kind}`"));
+                        finding.help("remove it");
+                    }
+                }
+            }
+        }
+        [(first, _), (second, _), ..] => {
+            let title = format!("both `{}` and `{}` in `{}`", first.key, second.key, check.here());
+            let finding = check.error(&second.key_at, title, "one of them decides");
+            finding.help("remove one of them");
+        }
     }
 }
 

@@ -44,6 +44,13 @@ impl fmt::Display for InvalidValue {
 
 impl std::error::Error for InvalidValue {}
 
+/// A snippet: where its keys and values stand, and where it is used.
+pub(crate) struct SnippetPlaces {
+    pub(crate) name: String,
+    pub(crate) places: Vec<TextSpan>,
+    pub(crate) uses: Vec<TextSpan>,
+}
+
 /// What all readers of values share: the text, the current directive, and the findings.
 pub(crate) struct Checker<'a> {
     text: &'a str,
@@ -55,6 +62,8 @@ pub(crate) struct Checker<'a> {
     pub(crate) homes: Vec<(&'static str, &'static str)>,
     /// Groups of upstream servers that have been read, by name; `None` for one with faults.
     pub(crate) groups: Vec<(String, Option<Node>)>,
+    /// The snippets of the file, and where they are used.
+    pub(crate) snippets: Vec<SnippetPlaces>,
     /// Where the strings begin that environment variables are a part of.
     expanded: HashSet<usize>,
     pub(crate) report: Report,
@@ -72,6 +81,7 @@ impl<'a> Checker<'a> {
             seen: HashMap::new(),
             homes: Vec::new(),
             groups: Vec::new(),
+            snippets: Vec::new(),
             expanded: HashSet::new(),
             report: Report::new(name, text),
         }

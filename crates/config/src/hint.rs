@@ -33,6 +33,12 @@ const FOREIGN: &[ForeignDirective] = &[
     ),
     foreign("auth_basic", NGINX, "`auth = { basic = \"FILE\", realm = \"...\" }` in a site or route"),
     foreign("auth_basic_user_file", NGINX, "`auth = { basic = \"FILE\" }` in a site or route"),
+    foreign("auth_request", NGINX, "`auth = { ask = \"http://HOST:PORT/PATH\" }` in a site or route"),
+    foreign(
+        "auth_request_set",
+        NGINX,
+        "`response_headers` in `auth = { ask = ..., response_headers = [\"Remote-User\"] }`",
+    ),
     foreign("autoindex", NGINX, "`listing` in `files = { ... }`"),
     foreign("backend", HAPROXY, "`[upstreams.NAME]`"),
     foreign("backlog", NGINX, "not needed: the kernel's longest queue is used"),

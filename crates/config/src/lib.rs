@@ -26,6 +26,8 @@ mod shape;
 
 mod record;
 
+mod snippet;
+
 mod network;
 
 mod tracing;
@@ -49,8 +51,6 @@ mod dictionary;
 
 mod rate;
 
-mod auth;
-
 mod cache_purge;
 
 mod cache_rule;
@@ -67,15 +67,20 @@ mod proxy;
 
 mod group;
 
+mod auth_server;
+
+mod auth;
+
 mod app;
 
 mod acme;
 
-mod site;
-
 mod log_destination;
 
 mod log;
+
+mod site;
+
 mod server;
 
 mod reference;
@@ -88,7 +93,8 @@ pub use acme::{Acme, AcmeChallenge, AcmeDirectory, AcmeDns, DnsAddress, External
 pub use app::{
     App, AppLimits, AppSandbox, AppTimeouts, AppWebSockets, ClientAbort, Lifespan, Mounted, Recycle, Workers,
 };
-pub use auth::Auth;
+pub use auth::{Auth, AuthKind};
+pub use auth_server::{AuthServer, SignInPart};
 pub use cache::{CacheDisk, CachePolicy, CacheStore};
 pub use cache_purge::{CachePurge, token};
 pub use cache_rule::{CacheKey, CacheRule, IgnoredField, QueryKey, StatusMatch, StripCookies};
@@ -101,8 +107,8 @@ pub use files::{FileMatch, Files, StripPrefix, Symlinks};
 pub use header::ResponseHeaders;
 pub use host::HostPattern;
 pub use listen::{EarlyHints, Listen, Listener};
-pub use log::{AccessLog, Level, Log, LogCondition, LogField};
-pub use log_destination::Sink;
+pub use log::{AccessLog, Level, Log, LogCondition, LogField, RequestLog};
+pub use log_destination::{Journal, Sink, Syslog, SyslogAddress};
 pub use network::{ForwardedFields, TrustedProxies, TrustedSource};
 pub use pattern::{PathPattern, ValuePattern};
 pub use proxy::{

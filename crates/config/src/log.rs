@@ -81,8 +81,8 @@ impl LogCondition {
 directives! {
     /// Logs. On SIGUSR1 the server opens the files again, after logrotate has moved them; requests answered before the
     /// signal are logged in the old files. The access log is written within a tenth of a second. If nobody reads a
-    /// FIFO, lines for it are dropped and counted on stderr; requests do not wait. A change of the access log needs a restart or an
-    /// upgrade.
+    /// FIFO, lines for it are dropped and counted on stderr; requests do not wait. `[[logs]]` and `[[site.logs]]` are further access
+    /// logs.
     ///
     /// ```toml
     /// [log]
@@ -115,6 +115,59 @@ directives! {
         /// `"warn"`, `"info"`, `"debug"`.
         "level" level: Level = "info",
             Word(&[("error", Level::Error), ("warn", Level::Warn), ("info", Level::Info), ("debug", Level::Debug)]);
+    }
+}
+
+directives! {
+    /// A further access log: of all requests, or of those of a site (`[[site.logs]]`). Several may write to one destination.
+    ///
+    /// ```toml
+    /// [[logs]]
+    /// access = "json"
+    /// file = { syslog = "udp://127.0.0.1:514" }
+    /// only = { status = ["5xx"], slower_than = "1s" }
+    ///
+    /// [[site]]
+    /// hosts = ["example.com"]
+    ///
+    /// [[site.logs]]
+    /// access = "combined"
+    /// file = "/var/log/komainu/example.com.log"
+    /// ```
+    RequestLog in "`[[logs]]`" {
+        /// Its format, as in `[log]`.
+        "access" access: AccessLog = "json", AccessFormat;
+        /// The fields of `"json"` and `"logfmt"`, as in `[log]`.
+        "fields" fields: Vec<LogField> = ["time", "remote_addr", "proxy_addr", "method", "host", "target", "version", "referer", "user_agent", "status", "body_bytes", "request_bytes", "duration_ms", "first_byte_ms", "queue_ms", "connect_ms", "upstream", "upstream_ms", "attempts", "cache", "request_id", "trace_id", "reason", "fault"], FIELDS;
+        /// Parameters of queries whose values are logged as `***`, besides those that `[log]` names.
+        "mask_query" mask_query: Vec<String> = [], PARAMETERS;
+        /// Fields of requests of which `$http_NAME` is logged as `***`, besides those that `[log]` names.
+        "mask_headers" mask_headers: Vec<String> = [], HEADERS;
+        /// Which requests are in it.
+        "only" only: LogCondition = {}, table();
+        /// Its destination.
+        "file" file: Sink = "stdout", LogDestination;
+    }
+}
+
+impl Log {
+    /// The access logs of all requests: this one, if there is one, and `more`.
+    pub(crate) fn with<'l>(&'l self, more: &'l [RequestLog]) -> impl Iterator<Item = RequestLog> + 'l {
+        let Log { access, fields, only, file, .. } = self.clone();
+        let own = RequestLog { access, fields, only, file, mask_query: Vec::new(), mask_headers: Vec::new() };
+        let masked = |mut log: RequestLog| {
+            log.mask_query.extend(self.mask_query.iter().cloned());
+            log.mask_headers.extend(self.mask_headers.iter().cloned());
+            log
+        };
+        let all = std::iter::once(own).chain(more.iter().cloned());
+        all.filter(|log| log.access != AccessLog::Off).map(masked)
+    }
+
+    /// The access logs of a site alone.
+    pub(crate) fn besides<'l>(&'l self, logs: &'l [RequestLog]) -> impl Iterator<Item = RequestLog> + 'l {
+        let own = usize::from(self.access != AccessLog::Off);
+        self.with(logs).skip(own)
     }
 }
 

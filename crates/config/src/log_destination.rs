@@ -1,13 +1,14 @@
 //! Where log lines go.
 
-use crate::check::Checker;
+use crate::check::{Checker, InvalidValue};
 use crate::node::{Data, Node};
-use crate::shape::{PathShape, Shape, ShapeKind};
+use crate::record::{directives, table};
+use crate::shape::{PathShape, Shape, ShapeKind, Text, Word};
 use serde_json::json;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Where log lines go.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub enum Sink {
     /// Standard output.
     Stdout,
@@ -15,23 +16,248 @@ pub enum Sink {
     Stderr,
     /// This file, opened for appending.
     File(PathBuf),
+    /// A syslog server.
+    Syslog(Syslog),
+    /// systemd's journal.
+    Journal(Journal),
 }
 
-/// "stdout", "stderr", or a file.
+/// The address of a syslog server.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum SyslogAddress {
+    /// No address: only for `Default`.
+    #[default]
+    None,
+    /// A Unix socket, of datagrams or of a stream.
+    Unix(PathBuf),
+    /// `HOST:PORT`, by datagrams (RFC 5426).
+    Udp(String),
+    /// `HOST:PORT`, by a connection, with octet counting (RFC 6587).
+    Tcp(String),
+}
+
+/// The socket of this machine's syslog server.
+const LOCAL_SOCKET: &str = "/dev/log";
+/// The ports of syslog: RFC 5426, and what RFC 6587 names for a connection.
+const UDP_PORT: u16 = 514;
+const TCP_PORT: u16 = 601;
+
+directives! {
+    /// A syslog server, which gets each line as a message by RFC 5424. `"syslog"` alone as the destination is the one of this machine.
+    ///
+    /// ```toml
+    /// [[logs]]
+    /// access = "json"
+    /// file = { syslog = "tcp://logs.example.com:601", facility = "local7" }
+    /// ```
+    ///
+    /// While it cannot be reached, lines wait for it (8 MiB), and stderr says so; those for UDP are lost. A line longer than 8 KiB is cut.
+    Syslog in "a log's destination (syslog)" {
+        /// Its address: `"unix:/dev/log"` (datagrams or a stream), `"udp://HOST:514"`, or `"tcp://HOST:601"` (octet counting).
+        "syslog" to: SyslogAddress = required(""), SyslogAddressShape;
+        /// The facility of the messages.
+        "facility" facility: u8 = "daemon", FACILITY;
+        /// Their `APP-NAME`.
+        "tag" tag: String = "komainu", TAG;
+    }
+}
+
+directives! {
+    /// systemd's journal, which gets each line as an entry, with its priority, `SYSLOG_IDENTIFIER` and `KOMAINU_LOG` (`access` or `error`).
+    /// `"journald"` alone as the destination is the one of the system.
+    ///
+    /// ```toml
+    /// [log]
+    /// errors = "journald"
+    /// ```
+    ///
+    /// A line longer than 48 KiB is cut.
+    Journal in "a log's destination (journald)" {
+        /// Its socket: that of a namespace is `/run/systemd/journal.NAME/socket`.
+        "journald" socket: PathBuf = "/run/systemd/journal/socket", PathShape("a socket");
+        /// The `SYSLOG_IDENTIFIER` of the entries.
+        "tag" tag: String = "komainu", TAG;
+    }
+}
+
+/// Facilities by name (RFC 5424 section 6.2.1).
+const FACILITY: Word<u8> = Word(&[
+    ("user", 1),
+    ("mail", 2),
+    ("daemon", 3),
+    ("auth", 4),
+    ("syslog", 5),
+    ("lpr", 6),
+    ("news", 7),
+    ("uucp", 8),
+    ("cron", 9),
+    ("authpriv", 10),
+    ("ftp", 11),
+    ("local0", 16),
+    ("local1", 17),
+    ("local2", 18),
+    ("local3", 19),
+    ("local4", 20),
+    ("local5", 21),
+    ("local6", 22),
+    ("local7", 23),
+]);
+const TAG: Text<String> = Text { what: "a name", parse: tag };
+
+/// At most 48 printable characters of ASCII without spaces (RFC 5424 section 6).
+fn tag(text: &str) -> Result<String, InvalidValue> {
+    match (1..=48).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_graphic()) {
+        true => Ok(text.to_owned()),
+        false => Err(InvalidValue::new(
+            "this is not a tag",
+            "write at most 48 characters of ASCII, without spaces",
+        )),
+    }
+}
+
+/// `unix:PATH`, `udp://HOST:PORT` or `tcp://HOST:PORT`.
+struct SyslogAddressShape;
+
+impl Shape for SyslogAddressShape {
+    type Out = SyslogAddress;
+
+    fn kind(&self) -> ShapeKind {
+        let text = "\"unix:PATH\", \"udp://HOST:PORT\" or \"tcp://HOST:PORT\"";
+        ShapeKind::new(text, json!({ "type": "string", "pattern": "^(unix:|udp://|tcp://)." }))
+    }
+
+    fn read(&self, node: &Node, check: &mut Checker) -> Option<SyslogAddress> {
+        let shape = Text { what: "an address such as \"udp://127.0.0.1:514\"", parse: syslog_address };
+        match shape.read(node, check)? {
+            SyslogAddress::Unix(path) => Some(SyslogAddress::Unix(check.resolve(&path.to_string_lossy()))),
+            address => Some(address),
+        }
+    }
+}
+
+fn syslog_address(text: &str) -> Result<SyslogAddress, InvalidValue> {
+    let invalid = || {
+        InvalidValue::new(
+            "this is no address of a syslog server",
+            "write \"unix:/dev/log\", \"udp://HOST:514\" or \"tcp://HOST:601\"",
+        )
+    };
+    if let Some(path) = text.strip_prefix("unix:") {
+        return match path.is_empty() || path.contains('\0') {
+            true => Err(invalid()),
+            false => Ok(SyslogAddress::Unix(path.into())),
+        };
+    }
+    let of = |rest: &str, usual: u16| {
+        let is_address = |host: &str| !host.is_empty() && host.bytes().all(|byte| byte.is_ascii_graphic());
+        let is_bare = rest.ends_with(']') || !rest.contains(':');
+        let (host, port) = match rest.rsplit_once(':').filter(|_| !is_bare) {
+            Some((host, port)) => (host, Some(port)),
+            None => (rest, None),
+        };
+        let port = port.map_or(Some(usual), |port| port.parse().ok().filter(|port| *port > 0));
+        let is_plain = is_address(host) && !host.contains(['/', '@']);
+        let is_v6 = host.starts_with('[') && host.ends_with(']');
+        port.filter(|_| is_plain && (is_v6 || !host.contains(':'))).map(|port| format!("{host}:{port}"))
+    };
+    let address = match text.split_once("://") {
+        Some(("udp", rest)) => of(rest, UDP_PORT).map(SyslogAddress::Udp),
+        Some(("tcp", rest)) => of(rest, TCP_PORT).map(SyslogAddress::Tcp),
+        _ => None,
+    };
+    address.ok_or_else(invalid)
+}
+
+/// "stdout", "stderr", "syslog", "journald", a file, or a table.
 pub(crate) struct LogDestination;
 
 impl Shape for LogDestination {
     type Out = Sink;
 
     fn kind(&self) -> ShapeKind {
-        ShapeKind::new("\"stdout\", \"stderr\" or a file", json!({ "type": "string", "minLength": 1 }))
+        let (syslog, journal) = (table::<Syslog>().kind(), table::<Journal>().kind());
+        let text = "\"stdout\", \"stderr\", \"syslog\", \"journald\", a file, or a table with `syslog` or `journald`";
+        let schema =
+            json!({ "anyOf": [{ "type": "string", "minLength": 1 }, syslog.schema, journal.schema] });
+        ShapeKind { chapters: [syslog.chapters, journal.chapters].concat(), ..ShapeKind::new(text, schema) }
     }
 
     fn read(&self, node: &Node, check: &mut Checker) -> Option<Sink> {
         match &node.data {
-            Data::Text(text) if text == "stdout" => Some(Sink::Stdout),
-            Data::Text(text) if text == "stderr" => Some(Sink::Stderr),
-            _ => PathShape("\"stdout\", \"stderr\" or a file").read(node, check).map(Sink::File),
+            Data::Text(text) => match text.as_str() {
+                "stdout" => Some(Sink::Stdout),
+                "stderr" => Some(Sink::Stderr),
+                "syslog" => {
+                    let to = SyslogAddress::Unix(Path::new(LOCAL_SOCKET).into());
+                    Some(Sink::Syslog(Syslog { to, ..Syslog::default() }))
+                }
+                "journald" => Some(Sink::Journal(Journal::default())),
+                _ => PathShape("\"stdout\", \"stderr\", \"syslog\", \"journald\" or a file")
+                    .read(node, check)
+                    .map(Sink::File),
+            },
+            Data::Table(_) if node.entry("journald").is_some() => {
+                table::<Journal>().read(node, check).map(Sink::Journal)
+            }
+            Data::Table(_) => table::<Syslog>().read(node, check).map(Sink::Syslog),
+            _ => {
+                check.mismatch(node, &self.kind().text);
+                None
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(value: &str) -> (Option<Sink>, String) {
+        let text = format!("file = {value}");
+        let mut check = Checker::new(&text, "test", Path::new("/etc"));
+        let node = Node::document(&text).unwrap();
+        let sink = LogDestination.read(&node.entry("file").unwrap().value, &mut check);
+        (sink, check.report.to_string())
+    }
+
+    #[test]
+    fn destinations() {
+        let syslog = |to| Sink::Syslog(Syslog { to, ..Syslog::default() });
+        for (value, want) in [
+            ("\"stdout\"", Sink::Stdout),
+            ("\"a.log\"", Sink::File("/etc/a.log".into())),
+            ("\"syslog\"", syslog(SyslogAddress::Unix("/dev/log".into()))),
+            ("{ syslog = \"unix:run/log\" }", syslog(SyslogAddress::Unix("/etc/run/log".into()))),
+            ("{ syslog = \"udp://logs.test\" }", syslog(SyslogAddress::Udp("logs.test:514".into()))),
+            ("{ syslog = \"tcp://[::1]\" }", syslog(SyslogAddress::Tcp("[::1]:601".into()))),
+            ("{ syslog = \"tcp://10.0.0.1:99\" }", syslog(SyslogAddress::Tcp("10.0.0.1:99".into()))),
+            ("\"journald\"", Sink::Journal(Journal::default())),
+        ] {
+            assert_eq!(read(value).0, Some(want), "{value}");
+        }
+        let local = read("{ syslog = \"syslog://a\" }");
+        assert!(local.1.contains("udp://HOST:514"), "{}", local.1);
+        let Some(Sink::Syslog(full)) =
+            read("{ syslog = \"udp://a:5\", facility = \"local7\", tag = \"shop\" }").0
+        else {
+            panic!("a syslog server")
+        };
+        assert_eq!((full.facility, full.tag.as_str()), (23, "shop"));
+    }
+
+    #[test]
+    fn what_is_wrong_is_said_with_a_remedy() {
+        for (value, part) in [
+            ("{ syslog = \"udp://\" }", "udp://HOST:514"),
+            ("{ syslog = \"udp://a:0\" }", "udp://HOST:514"),
+            ("{ syslog = \"tcp://::1:5\" }", "tcp://HOST:601"),
+            ("{ syslog = \"udp://a\", facility = \"local8\" }", "local7"),
+            ("{ syslog = \"udp://a\", tag = \"a b\" }", "without spaces"),
+            ("{ facility = \"local7\" }", "`syslog`"),
+            ("1", "a file"),
+        ] {
+            let (_, said) = read(value);
+            assert!(said.contains(part), "{value}: {said}");
         }
     }
 }

@@ -586,7 +586,7 @@ fn host_text(text: &str) -> Result<String, InvalidValue> {
     }
 }
 
-fn upstream_host(text: &str) -> Result<UpstreamHost, InvalidValue> {
+pub(crate) fn upstream_host(text: &str) -> Result<UpstreamHost, InvalidValue> {
     match text {
         "pass" => Ok(UpstreamHost::Pass),
         "upstream" => Ok(UpstreamHost::Upstream),

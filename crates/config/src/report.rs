@@ -88,6 +88,24 @@ impl Report {
         self.findings.last_mut().expect("one was added")
     }
 
+    /// The findings so far.
+    pub(crate) fn findings_mut(&mut self) -> &mut [Finding] {
+        &mut self.findings
+    }
+
+    /// Keeps one of several findings that say the same of the same place.
+    pub(crate) fn remove_repeated(&mut self) {
+        let mut kept: Vec<Finding> = Vec::new();
+        for finding in self.findings.drain(..) {
+            if !kept.iter().any(|other| other.at == finding.at && other.title == finding.title) {
+                kept.push(finding);
+            } else if finding.severity == Severity::Error {
+                self.errors -= 1;
+            }
+        }
+        self.findings = kept;
+    }
+
     /// Sorts the findings by their place and removes superfluous ones.
     pub(crate) fn finish(mut self) -> Self {
         self.left_out += self.findings.len().saturating_sub(FINDINGS_MAX);

@@ -13,7 +13,7 @@ use crate::group::Groups;
 use crate::header::ResponseHeaders;
 use crate::host::HostPattern;
 use crate::listen::{EarlyHints, Listen, Listener};
-use crate::log::Log;
+use crate::log::{Log, RequestLog};
 use crate::near::nearest;
 use crate::network::{TrustedProxies, TrustedSource};
 use crate::node::{Data, Entry, Node};
@@ -27,6 +27,7 @@ use crate::site::{
     BODY, ENCODED_SLASHES, ERROR_PAGES, EncodedSlashes, ErrorPages, PATIENCE, Route, Site, error_page,
     unreachable_routes,
 };
+use crate::snippet::{self, Snippets};
 use crate::tls::{CertificateSource, ServerTlsShape, SiteTls, Tls};
 use crate::tracing::{ID_SOURCE, IdSource, Tracing};
 use crate::units::{GIB, KIB, MIB, SPILL_MAX};
@@ -104,6 +105,8 @@ directives! {
         "timeouts" timeouts: Timeouts = {}, table();
         /// The access log and the error log.
         "log" log: Log = {}, table();
+        /// Further access logs.
+        "logs" logs: Vec<RequestLog> = [], List(table());
         /// The listener of those who operate the server.
         "control" control: Control = {}, table();
         /// The cache of open files.
@@ -117,6 +120,21 @@ directives! {
         "temp_path" temp_path: Option<PathBuf> = absent("TMPDIR, or /var/tmp"), Maybe(PathShape("a folder"));
         /// Groups of upstream servers that several routes share, by name.
         "upstreams" upstreams: Vec<(String, Proxy)> = {}, Groups;
+        /// Directives that several sites or routes share, by name: `[snippet.NAME]` has directives of a site or of a route, which those
+        /// have that write `use = "NAME"`. What a site or route says itself counts; tables are joined key by key, and lists of
+        /// tables become longer. No directive may be in two snippets that are used together.
+        ///
+        /// ```toml
+        /// [snippet.api]
+        /// limit    = "100/s"
+        /// timeouts = { body = "10s" }
+        ///
+        /// [[route]]
+        /// path  = "/v1/*"
+        /// use   = "api"
+        /// proxy = "http://127.0.0.1:3000"
+        /// ```
+        "snippet" snippets: Vec<String> = {}, Snippets;
         /// Applications, by name.
         "apps" apps: Vec<(String, App)> = {}, AppMap;
         /// Files to send with errors, by status or by class; a status takes precedence over its class.
@@ -221,6 +239,16 @@ directives! {
 }
 
 impl Config {
+    /// The access logs of every request.
+    pub fn access_logs(&self) -> impl Iterator<Item = RequestLog> + '_ {
+        self.log.with(&self.logs)
+    }
+
+    /// The access logs of a site's requests, besides those of every request.
+    pub fn site_access_logs(&self, site: usize) -> impl Iterator<Item = RequestLog> + '_ {
+        self.log.besides(self.sites.get(site).map(|site| site.logs.as_slice()).unwrap_or_default())
+    }
+
     /// Reads a configuration. `name` is the name of the file in errors; relative paths are relative to `base`. Returns
     /// the configuration and its warnings, or all errors.
     pub fn parse(text: &str, name: &str, base: &Path) -> Result<(Self, Report), Report> {
@@ -245,12 +273,14 @@ impl Config {
         let sources = check.report.sources().clone();
         let document = document::read(&sources, environment, &mut check);
         let config = document.and_then(|mut node| {
+            snippet::apply(&mut node, &mut check);
             // Groups are read first, because routes name them, wherever they are written.
             if let Data::Table(entries) = &mut node.data {
                 entries.sort_by_key(|entry| entry.key != "upstreams");
             }
             table::<Self>().read(&node, &mut check)
         });
+        snippet::place_findings(&mut check);
         let report = check.report.finish();
         match config {
             Some(config) if report.errors() == 0 => Ok((config, report)),
@@ -263,6 +293,12 @@ impl Config {
         let site = site.and_then(|site| self.sites.get(site));
         let own = site.and_then(|site| error_page(&site.error_pages, status));
         own.or_else(|| error_page(&self.error_pages, status))
+    }
+
+    /// What sites and routes ask of clients, each as often as it is written.
+    pub fn auths(&self) -> impl Iterator<Item = &Auth> {
+        let routes = self.sites.iter().flat_map(|site| &site.routes).map(|route| &route.auth);
+        self.sites.iter().map(|site| &site.auth).chain(routes).flatten().flatten()
     }
 
     /// The settings of a site, or of one of its routes, with the server's and the site's taken into account.

@@ -10,6 +10,7 @@ use crate::files::{Files, StripPrefix};
 use crate::group::{PhpServers, Proxied};
 use crate::header::{self, ResponseHeaders};
 use crate::host::HostPattern;
+use crate::log::RequestLog;
 use crate::network::{SOURCE, TrustedSource};
 use crate::node::{Entry, Node};
 use crate::pattern::{Condition, PathPattern, ValuePattern};
@@ -19,6 +20,7 @@ use crate::record::{brief, directives, table};
 use crate::shape::{
     Count, Flag, List, Map, Maybe, Numbers, OneOrMore, PathShape, Size, Text, Time, Toggle, Unlimited, Word,
 };
+use crate::snippet;
 use crate::source::ConfigLine;
 use crate::template::template;
 use crate::tls::{SiteTls, site_tls};
@@ -129,6 +131,8 @@ directives! {
         /// Hosts: a name, an IP address (IPv6 in brackets), or `*.example.com` for every name below `example.com`, at
         /// any depth, but not `example.com` itself. The default site has none.
         "hosts" hosts: Vec<HostPattern> = absent("the default site"), HOSTS;
+        /// Snippets whose directives the site has, by name: see `snippet`.
+        "use" uses: Vec<String> = absent("none"), snippet::USE;
         /// The clients that the site answers, by address: networks, addresses and `"unix"` for Unix sockets; all others get 403.
         /// A route's own `allow` counts in addition.
         "allow" allow: Option<Vec<TrustedSource>> = absent("every client"), Maybe(OneOrMore(SOURCE));
@@ -170,6 +174,8 @@ directives! {
         "limits" limits: RouteLimits = {}, table();
         /// Timeouts of the site's requests, instead of the server's.
         "timeouts" timeouts: RouteTimeouts = {}, table();
+        /// Access logs of the site's requests, besides those of the server.
+        "logs" logs: Vec<RequestLog> = [], List(table());
         /// Routes, in order: the first that matches answers. If none matches, the answer is 404.
         "route" routes: Vec<Route> = [], List(table());
     }
@@ -219,6 +225,8 @@ directives! {
         "query" query: Vec<(String, ValuePattern)> = {}, QUERY;
         /// Header fields; the request must have each with a value that matches, as in `query`.
         "header" header: Vec<(String, ValuePattern)> = {}, HEADER;
+        /// Snippets whose directives the route has, by name: see `snippet`.
+        "use" uses: Vec<String> = absent("none"), snippet::USE;
         /// The clients that the route answers, by address: networks, addresses and `"unix"` for Unix sockets; all others get 403.
         /// The address is the one that `trusted_proxies` report, where they do. The site's `allow` counts too.
         ///

@@ -1,6 +1,6 @@
 //! The head of a request, independent of the protocol.
 
-use crate::field_list::FieldList;
+use crate::field_list::{Field, FieldList};
 use crate::framing::BodySize;
 use crate::method::Method;
 use crate::name::Name;
@@ -63,9 +63,17 @@ pub struct Head {
     /// The protocol that the client wants on this stream instead of HTTP: `:protocol` of an extended CONNECT (RFC 8441); else empty.
     /// Apart from this, such a request looks like the GET request with `Upgrade` that asks for the same in HTTP/1.1.
     pub protocol: Span,
+    /// Where in the bytes the fields begin that this server has set itself, in place of what a client may say; 0 where there are none.
+    pub own_at: usize,
 }
 
 impl Head {
+    /// Whether this server has set the field itself.
+    #[must_use]
+    pub fn is_own(&self, field: &Field) -> bool {
+        self.own_at != 0 && field.name.start() >= self.own_at
+    }
+
     /// The first field of that known name.
     #[must_use]
     pub fn field<'b>(&self, buffer: &'b [u8], id: Name) -> Option<&'b [u8]> {

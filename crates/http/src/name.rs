@@ -298,6 +298,16 @@ impl NameSet {
     }
 }
 
+/// Whether programs that get fields as variables (`HTTP_REMOTE_USER`) may take two names for the same: they differ in case, and in
+/// what is neither a letter nor a digit.
+#[must_use]
+pub fn is_twin(one: &[u8], other: &[u8]) -> bool {
+    let same = |(a, b): (&u8, &u8)| {
+        a.eq_ignore_ascii_case(b) || !a.is_ascii_alphanumeric() && !b.is_ascii_alphanumeric()
+    };
+    one.len() == other.len() && one.iter().zip(other).all(same)
+}
+
 /// Whether a field is meant only for an application and the server in front of it: which file to send in place of the body,
 /// and where the files are (`X-Accel-…`, `X-Sendfile…`, `X-LIGHTTPD-send-…`). A client that received it would learn paths;
 /// an application that accepted it from a client could be made to send any file.

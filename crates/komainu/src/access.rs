@@ -3,7 +3,7 @@
 use std::cell::{Cell, RefCell};
 use std::fmt::Write as _;
 
-use config::{AccessLog, LogCondition, LogField, SHARE_ALL};
+use config::{AccessLog, LogCondition, LogField, RequestLog, SHARE_ALL};
 use http::encode::decimal;
 use http::path::encode_beyond_ascii;
 use http::template::{TlsValues, Values};
@@ -13,7 +13,7 @@ use time::format_description::well_known::Rfc3339;
 use time::{OffsetDateTime, PrimitiveDateTime};
 
 use crate::masks::Masks;
-use crate::sink::{Collector, LogSink};
+use crate::sink::{Collector, LogSink, LogSinks};
 
 /// Lines collected before they are handed over without waiting for the next [`FLUSH_MS`].
 const BLOCK_BYTES: usize = 32 * 1024;
@@ -22,8 +22,50 @@ pub(crate) const FLUSH_MS: u64 = 80;
 /// What stands in place of a secret.
 const MASKED: &[u8] = b"***";
 
-/// One core's access log.
-pub(crate) struct Access {
+/// One core's access logs.
+#[derive(Default)]
+pub(crate) struct AccessLogs {
+    /// Of every request.
+    all: Vec<Access>,
+    /// By site: of its requests alone.
+    sites: Vec<Vec<Access>>,
+}
+
+impl AccessLogs {
+    /// Those of a configuration, whose destinations are open; `None` if it has none.
+    pub(crate) fn new(config: &config::Config, sinks: &LogSinks) -> Option<AccessLogs> {
+        let access = |log: RequestLog| Some(Access::new(&log, sinks.of(&log.file)?));
+        let all: Vec<Access> = config.access_logs().filter_map(access).collect();
+        let of_site = |site| config.site_access_logs(site).filter_map(access).collect::<Vec<_>>();
+        let sites: Vec<Vec<Access>> = (0..config.sites.len()).map(of_site).collect();
+        let logs = AccessLogs { all, sites };
+        let is_empty = logs.each().next().is_none();
+        (!is_empty).then_some(logs)
+    }
+
+    fn each(&self) -> impl Iterator<Item = &Access> {
+        self.all.iter().chain(self.sites.iter().flatten())
+    }
+
+    /// Adds the lines of a request; `site` is asked for the place of its site.
+    pub(crate) fn log(&self, record: &RequestRecord<'_>, site: impl FnOnce(&[u8]) -> Option<usize>) {
+        self.all.iter().for_each(|log| log.log(record));
+        if self.sites.iter().all(Vec::is_empty) {
+            return;
+        }
+        // Of bytes that were no request it is not known whose they are.
+        let site = record.request.as_ref().and_then(|request| site(request.authority()));
+        site.and_then(|site| self.sites.get(site)).into_iter().flatten().for_each(|log| log.log(record));
+    }
+
+    /// Hands over what was collected.
+    pub(crate) fn flush(&self) {
+        self.each().for_each(Access::flush);
+    }
+}
+
+/// One core's access log of one destination.
+struct Access {
     format: LineFormat,
     only: LogCondition,
     /// Where the choice of samples is, in millionths.
@@ -86,7 +128,7 @@ const ECS: [(&str, Variable); 16] = [
 const ECS_START: &[u8] = b"{\"ecs.version\":\"8.11.0\",\"event.dataset\":\"komainu.access\"";
 
 impl LineFormat {
-    fn new(log: &config::Log) -> LineFormat {
+    fn new(log: &RequestLog) -> LineFormat {
         match &log.access {
             AccessLog::Off | AccessLog::Combined => LineFormat::Combined,
             AccessLog::Json => LineFormat::Json(log.fields.iter().map(LineField::json).collect()),
@@ -137,7 +179,7 @@ impl LineField {
 }
 
 impl Access {
-    pub(crate) fn new(log: &config::Log, sink: LogSink) -> Access {
+    fn new(log: &RequestLog, sink: LogSink) -> Access {
         Access {
             format: LineFormat::new(log),
             only: log.only.clone(),
@@ -169,7 +211,7 @@ impl Access {
     }
 
     /// Adds the line of a request.
-    pub(crate) fn log(&self, record: &RequestRecord<'_>) {
+    fn log(&self, record: &RequestRecord<'_>) {
         if !self.admits(record) {
             return;
         }
@@ -187,7 +229,7 @@ impl Access {
     }
 
     /// Hands over what was collected.
-    pub(crate) fn flush(&self) {
+    fn flush(&self) {
         let mut lines = self.lines.borrow_mut();
         if !lines.is_empty() {
             // The next lines are likely to be as many.

@@ -27,8 +27,9 @@ use crate::control::Socket;
 use crate::engine;
 use crate::hosting;
 use crate::link::{self, DESCRIPTORS_MAX, TEXT_BYTES_MAX};
+use crate::notice::ErrorLog;
 use crate::privilege::Identity;
-use crate::sink::open_file;
+use crate::sink::{self, LogSink, LogTarget, open_file};
 use crate::systemd::Notifier;
 use crate::upgrade::Predecessor;
 
@@ -54,8 +55,8 @@ pub(crate) struct ParentState {
     /// The server that is to be replaced, until this one serves.
     pub(crate) predecessor: Mutex<Option<Predecessor>>,
     pub(crate) control: Option<Socket>,
-    /// The files of the logs, in the order of [`sink::files`].
-    pub(crate) logs: [Option<PathBuf>; 2],
+    /// The supervisor's own log.
+    pub(crate) notices: ErrorLog,
     pub(crate) launched: Mutex<Launched>,
     /// A server has served before: the next one starts even if its logs cannot be opened.
     pub(crate) served: AtomicBool,
@@ -105,7 +106,7 @@ impl ParentState {
                 return Ok(());
             }
             ("sockets", place) => self.sockets(link, place),
-            ("open", number) => self.open(link, number),
+            ("open", path) => self.open(link, Path::new(path)),
             ("read", path) => self.read(link, Path::new(path)),
             ("list", path) => self.list(link, Path::new(path)),
             ("launch", words) => self.launch(link, words, &descriptors),
@@ -167,6 +168,7 @@ impl ParentState {
     fn adopt(&self) {
         let Some(offered) = lock(&self.offered).take() else { return };
         let wanted = engine::listens(&offered.config);
+        self.change_log(&offered.config.log);
         *lock(&self.current) = offered;
         let mut listeners = lock(&self.listeners);
         listeners.append(&mut lock(&self.offered_listeners));
@@ -177,6 +179,16 @@ impl ParentState {
         }
         // Those that are left are closed.
         *listeners = kept;
+    }
+
+    /// Has the supervisor log as the offered configuration says.
+    fn change_log(&self, log: &config::Log) {
+        let is_same = lock(&self.current).config.log.errors == log.errors;
+        let sink = match is_same {
+            true => None,
+            false => LogSink::open_or_stderr(LogTarget::from(&log.errors)).ok(),
+        };
+        self.notices.change(sink, log.level);
     }
 
     /// The offered configuration is not taken over.
@@ -234,11 +246,13 @@ impl ParentState {
         }
     }
 
-    /// One of the logs, opened now.
-    fn open(&self, link: &OwnedFd, number: &str) -> io::Result<()> {
-        let index = number.parse::<usize>().ok();
-        let path = index.and_then(|index| self.logs.get(index)?.as_deref());
-        let path = path.ok_or_else(|| io::Error::other("there is no such log"))?;
+    /// A log that the configuration in force names, or the one that is being loaded, opened now.
+    fn open(&self, link: &OwnedFd, path: &Path) -> io::Result<()> {
+        let is_named =
+            |loaded: &LoadedConfig| sink::files(&loaded.config).iter().any(|named| named.as_path() == path);
+        if !is_named(&lock(&self.current)) && !lock(&self.offered).as_ref().is_some_and(is_named) {
+            return Err(io::Error::other("there is no such log"));
+        }
         match open_file(path)? {
             Some(file) => link::send(link, "log", &[file.as_fd()]),
             // A FIFO without a reader: the server asks again.

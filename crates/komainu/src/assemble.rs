@@ -1,6 +1,6 @@
 //! Turns a checked configuration into handlers: the only place that knows both.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::io;
 use std::path::PathBuf;
@@ -18,13 +18,13 @@ use http::{Coding, EmptySegments, Fields, Name, Status};
 use net::{Compression, Core, FieldEdits, SpillStore};
 use proxy::{Group, GroupShared, UpstreamEvent};
 
+use crate::access::AccessLogs;
 use crate::auth::AuthPlan;
 use crate::cache_rules::{CacheRules, RoutePlace};
 use crate::cached::RouteCache;
-use crate::clients::TrustedProxies;
 use crate::config_files::{ConfigFiles, purge_token_files};
 use crate::dictionaries;
-use crate::engine::sources;
+use crate::engine::{https_port, sources, trusted_proxies};
 use crate::hosting::{self, AppHandles, Hosting, Mounted};
 use crate::ids::IdRules;
 use crate::metrics::{CoreMetrics, RouteLabels};
@@ -34,17 +34,9 @@ use crate::php::PhpRoute;
 use crate::purge_method::{PurgeAccess, PurgeToken};
 use crate::rate::LimitPlan;
 use crate::router::{ClientAccess, Handler, Route, RouteEdits, RouteTable, SiteHttps, Strip, TemplateEdits};
+use crate::sink::LogSinks;
 use crate::tls::TlsPlan;
-use crate::upstreams::GroupPlan;
-
-/// The proxies that may send forwarding fields; `None` if there are none.
-fn introducers(trusted: &config::TrustedProxies) -> Option<TrustedProxies> {
-    let dialect = match trusted.fields {
-        config::ForwardedFields::XForwarded => http::Dialect::XForwarded,
-        config::ForwardedFields::Standard => http::Dialect::Standard,
-    };
-    (!trusted.from.is_empty()).then(|| TrustedProxies { sources: sources(&trusted.from), dialect })
-}
+use crate::upstreams::{GroupPlan, UpstreamRoute};
 
 /// The part of `limits.memory` that the cache of responses takes at most.
 const CACHE_SHARE: u64 = 4;
@@ -68,6 +60,8 @@ pub(crate) struct ServerPlan {
     purge_tokens: HashMap<PathBuf, PurgeToken>,
     pub(crate) limits: LimitPlan,
     auth: AuthPlan,
+    /// The destinations of access logs, once they are open.
+    pub(crate) sinks: LogSinks,
 }
 
 impl ServerPlan {
@@ -103,8 +97,18 @@ impl ServerPlan {
         let before = before.map(|plan| plan.groups.shared.as_slice()).unwrap_or_default();
         let groups = GroupPlan::new(&config, before, &spill, &files)?;
         let purge_tokens = purge_tokens(&config, &files)?;
-        let plan =
-            ServerPlan { groups, tls, https_port, config, cache, dictionaries, purge_tokens, limits, auth };
+        let plan = ServerPlan {
+            groups,
+            tls,
+            https_port,
+            config,
+            cache,
+            dictionaries,
+            purge_tokens,
+            limits,
+            auth,
+            sinks: LogSinks::default(),
+        };
         for (name, app) in &plan.config.apps {
             match hosting {
                 Some(hosting) => hosting.check(name, app)?,
@@ -126,15 +130,6 @@ impl ServerPlan {
 pub(crate) fn temporary_folder(config: &Config) -> PathBuf {
     let usual = || std::env::var_os("TMPDIR").map_or_else(|| PathBuf::from("/var/tmp"), PathBuf::from);
     config.temp_path.clone().unwrap_or_else(usual)
-}
-
-/// The port of the first address that speaks TLS; 0 for one that the kernel chooses.
-fn https_port(config: &Config) -> Option<u16> {
-    config.listen.iter().find(|listener| listener.is_tls()).and_then(|listener| match &listener.address {
-        config::Listen::Tcp(address) => Some(address.port()),
-        config::Listen::Any(port) | config::Listen::Localhost(port) => Some(*port),
-        config::Listen::Unix(_) => None,
-    })
 }
 
 /// The store of temporary files. A folder that the configuration names must be writable; if the default folder is not,
@@ -202,7 +197,7 @@ pub(crate) fn table(
     pages.push(Rc::new(server_pages));
     edits.push(self::edits(&config.settings(None, None).response_headers));
     empty_segments.push(self::empty_segments(config.merge_slashes));
-    let introducers = introducers(&config.trusted_proxies);
+    let introducers = trusted_proxies(&config.trusted_proxies);
     Ok(RouteTable {
         routes: Routes::compile(&config.sites),
         sites,
@@ -212,6 +207,7 @@ pub(crate) fn table(
         https,
         introducers,
         ids: IdRules::new(config),
+        access: Cell::new(core_context.and_then(|_| AccessLogs::new(config, &plan.sinks))),
     })
 }
 
@@ -257,11 +253,9 @@ fn route(
         || dictionaries::transport(config, plan.dictionaries.as_ref(), (site, index), effort);
     let not_found =
         || Handler::Respond { status: Status::NOT_FOUND, fields: Fields::new(), body: Vec::new() };
-    let proxy = || {
-        let way = plan.groups.of(site, index);
-        let group = way.and_then(|way| Some(groups.get(way.group)?.proxy(&way.options, way.spill.clone())));
-        group.map_or_else(not_found, Handler::Proxy)
-    };
+    let reach = |way: &UpstreamRoute| Some(groups.get(way.group)?.proxy(&way.options, way.spill.clone()));
+    let proxy = || plan.groups.of(site, index).and_then(reach).map_or_else(not_found, Handler::Proxy);
+    let asked = |auth: &config::Auth| plan.groups.of_auth(auth).and_then(reach);
     let app = |app: &config::Mounted| {
         let prefix = stripped(route, &app.strip_prefix);
         let target = app.target.clone().unwrap_or_default().into_bytes();
@@ -317,7 +311,7 @@ fn route(
         write_ms: ms(settings.write_timeout),
         edits: secure_edits(&settings.response_headers, &config.sites[site]),
         client_access: client_access(&config.sites[site], route),
-        auth: settings.auth.and_then(|auth| plan.auth.of(auth)),
+        auth: plan.auth.of_route(config, (site, index), asked, core_context.map(|of| of.notices)),
         rates: plan.limits.of(site, index, core_context.map(|of| of.notices)).map(Rc::new),
         label: core_context.map_or(0, |of| of.metrics.label(&RouteLabels::of(&config.sites[site], route))),
         cache: route_cache(plan, (site, index), core_context),

@@ -203,12 +203,11 @@ impl RouteCache {
     ) -> Lookup {
         let object = object.filter(|object| object.freshness().is_kept(now_s));
         let refusal = entry.and_then(|entry| entry.refusal(now_s));
-        let has = |name| request.field(name).is_some();
         let is_refused = match refusal {
             // Asking for all of it again and again would cost more than the part.
             Some(NotStored::TooLarge) => true,
             // Those without a cookie may get what can be stored.
-            Some(_) => has(Name::Cookie) || has(Name::Authorization),
+            Some(_) => request.field(Name::Cookie).is_some() || request.is_authorized(),
             None => false,
         };
         // What is never fresh is validated for each request by itself: nobody may have another one's response.
@@ -393,8 +392,7 @@ impl RouteCache {
 
     fn facts(&self, request: &Request<'_>, matched: MatchedRules) -> RequestFacts {
         let mut facts = RequestFacts {
-            is_authorized: request.field(Name::Authorization).is_some()
-                || request.tls().is_some_and(|session| session.client.is_some()),
+            is_authorized: request.is_authorized(),
             has_cookies: self.rules.has_cookies(matched, request),
             ..RequestFacts::default()
         };

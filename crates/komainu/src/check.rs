@@ -253,7 +253,7 @@ pub(crate) fn files_are_open(config: &Config, user: &Identity) -> Result<(), Str
 
 /// Checks that the logs can be opened, as far as possible without creating files.
 fn logs_have_folders(config: &Config) -> Result<(), String> {
-    sink::files(config).into_iter().flatten().try_for_each(|path| {
+    sink::files(config).into_iter().try_for_each(|path| {
         let folder = path.parent().filter(|folder| *folder != Path::new("")).unwrap_or(Path::new("."));
         let fault = match std::fs::metadata(folder) {
             Ok(found) if !found.is_dir() => format!("{} is not a folder", folder.display()),

@@ -10,8 +10,9 @@ use clap::error::ErrorKind;
 use clap::{Args, Parser, Subcommand};
 use config::Listen;
 
+use crate::ab::Ab;
 use crate::env_file;
-use crate::measure::{Ab, BenchArguments, LabArguments};
+use crate::measure::{BenchArguments, LabArguments};
 
 /// The range of `--timeout`: that of the configuration.
 const TIMEOUT_MIN: Duration = Duration::from_millis(10);

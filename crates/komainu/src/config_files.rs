@@ -8,7 +8,7 @@ use std::io::{self, Read};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-use config::{Action, CertificateSource, Config, Proxy, SiteTls};
+use config::{Action, Auth, CertificateSource, Config, Proxy, ProxyTls, SiteTls};
 use rustix::fs::OFlags;
 
 use crate::link::SupervisorLink;
@@ -40,7 +40,7 @@ impl NamedFiles {
         groups.chain(inline).for_each(|proxy| named.add_proxy(proxy));
         config.sites.iter().filter_map(|site| site.tls.as_ref()).for_each(|tls| named.add_site(tls));
         let secret = config.acme.dns.iter().map(|dns| &dns.secret_file).chain(purge_token_files(config));
-        let secret = secret.chain(password_files(config));
+        config.auths().for_each(|auth| named.add_auth(auth));
         named.files.extend(config.tls.ticket_keys.iter().chain(&config.acme.ca).chain(secret).cloned());
         named
     }
@@ -58,9 +58,16 @@ impl NamedFiles {
 
     fn add_proxy(&mut self, proxy: &Proxy) {
         let own = proxy.to.iter().filter_map(|upstream| upstream.tls.as_ref());
-        for tls in own.chain([&proxy.tls]) {
-            self.files.extend([&tls.ca, &tls.certificate, &tls.key].into_iter().flatten().cloned());
-        }
+        own.chain([&proxy.tls]).for_each(|tls| self.add_tls(tls));
+    }
+
+    fn add_tls(&mut self, tls: &ProxyTls) {
+        self.files.extend([&tls.ca, &tls.certificate, &tls.key].into_iter().flatten().cloned());
+    }
+
+    fn add_auth(&mut self, auth: &Auth) {
+        self.files.extend(auth.basic.iter().cloned());
+        self.add_tls(&auth.tls);
     }
 
     /// Whether it names this file.
@@ -82,13 +89,6 @@ pub(crate) fn purge_token_files(config: &Config) -> impl Iterator<Item = &PathBu
     let caches = config.sites.iter().map(|site| &site.cache).chain(routes);
     let purges = caches.flatten().flatten().filter_map(|policy| policy.purge.as_ref());
     purges.filter_map(|purge| purge.token_file.as_ref())
-}
-
-/// The files of users and passwords.
-fn password_files(config: &Config) -> impl Iterator<Item = &PathBuf> {
-    let routes = config.sites.iter().flat_map(|site| &site.routes).map(|route| &route.auth);
-    let policies = config.sites.iter().map(|site| &site.auth).chain(routes).flatten().flatten();
-    policies.map(|auth| &auth.basic)
 }
 
 /// One part of a path, as [`Path::components`] gives it.

@@ -1,11 +1,14 @@
 //! The options of the engine: addresses, threads, limits and the number of file descriptors.
 
-use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::{fs, io};
 
+use bench::procfs;
 use config::{Action, Config};
 use net::{Bind, Listen, Listener, Sources};
 use rustix::process::{Resource, getrlimit};
 
+use crate::clients::TrustedProxies;
 use crate::memory;
 use crate::sockets::GivenSockets;
 
@@ -175,7 +178,7 @@ pub(crate) fn open(config: &Config, given: &mut GivenSockets, threads: usize) ->
 /// # Errors
 /// The error of the system, with a remedy.
 pub(crate) fn bind(listen: Listen, threads: usize, open: &[Bind]) -> io::Result<Listener> {
-    let port = listen.at.port();
+    let (at, port) = (listen.at.clone(), listen.at.port());
     Listener::bind_beside(listen, threads, open).map_err(|error| {
         let remedy = match (error.kind(), port) {
             (io::ErrorKind::PermissionDenied, Some(port @ 1..PORT_OF_ALL_MIN)) => format!(
@@ -183,13 +186,28 @@ pub(crate) fn bind(listen: Listen, threads: usize, open: &[Bind]) -> io::Result<
                  systemd unit, or `setcap cap_net_bind_service=+ep FILE`); or let everybody use such ports \
                  (`sysctl net.ipv4.ip_unprivileged_port_start={port}`); or take a port from 1024 on"
             ),
-            (io::ErrorKind::AddrInUse, Some(port)) => {
-                format!("another program listens there: `ss -ltnp 'sport = :{port}'` shows which")
-            }
+            (io::ErrorKind::AddrInUse, Some(port)) => match holder(&at) {
+                Some((name, pid)) => format!("{name} (process {pid}) listens there"),
+                None => format!("another program listens there: `ss -ltnp 'sport = :{port}'` shows which"),
+            },
             _ => return error,
         };
         io::Error::new(error.kind(), format!("{error}: {remedy}"))
     })
+}
+
+/// The name and number of a process that listens there, as far as this user may see it.
+fn holder(at: &Bind) -> Option<(String, u32)> {
+    let port = at.port()?;
+    let everywhere = [Ipv4Addr::UNSPECIFIED.into(), Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()];
+    // Every address is in use where one of them is: most often it is this machine's own.
+    let addresses = match at {
+        Bind::Tcp(address) if !address.ip().is_unspecified() => vec![*address],
+        _ => everywhere.map(|ip: IpAddr| SocketAddr::new(ip, port)).to_vec(),
+    };
+    let pid = addresses.into_iter().find_map(|address| procfs::listeners(address).first().copied())?;
+    let name = fs::read_to_string(format!("/proc/{pid}/comm")).ok()?;
+    Some((name.trim().to_owned(), pid))
 }
 
 /// How many threads serve. Beside applications too, one for each processor: on two of them a single one was measured to
@@ -216,6 +234,15 @@ pub(crate) fn listens(config: &Config) -> Vec<Listen> {
     config.listen.iter().flat_map(listens).collect()
 }
 
+/// The port of the first address that speaks TLS; 0 for one that the kernel chooses.
+pub(crate) fn https_port(config: &Config) -> Option<u16> {
+    config.listen.iter().find(|listener| listener.is_tls()).and_then(|listener| match &listener.address {
+        config::Listen::Tcp(address) => Some(address.port()),
+        config::Listen::Any(port) | config::Listen::Localhost(port) => Some(*port),
+        config::Listen::Unix(_) => None,
+    })
+}
+
 /// What an address of the configuration stands for.
 pub(crate) fn binds(address: &config::Listen) -> Vec<Bind> {
     match address {
@@ -232,6 +259,15 @@ pub(crate) fn binds(address: &config::Listen) -> Vec<Bind> {
             binds
         }
     }
+}
+
+/// The proxies that may send forwarding fields; `None` if there are none.
+pub(crate) fn trusted_proxies(trusted: &config::TrustedProxies) -> Option<TrustedProxies> {
+    let dialect = match trusted.fields {
+        config::ForwardedFields::XForwarded => http::Dialect::XForwarded,
+        config::ForwardedFields::Standard => http::Dialect::Standard,
+    };
+    (!trusted.from.is_empty()).then(|| TrustedProxies { sources: sources(&trusted.from), dialect })
 }
 
 /// Peers that may send the PROXY protocol or forwarding fields.

@@ -7,7 +7,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, sync_chann
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use config::{AccessLog, Config};
+use config::Config;
 use net::{Listen, Listeners, NewListeners};
 use rustix::process::{Signal, pidfd_send_signal};
 use signal_hook::consts::{SIGHUP, SIGUSR1, SIGUSR2};
@@ -22,7 +22,7 @@ use crate::link::{self, SupervisorLink, SupervisorOrder};
 use crate::metrics::Metrics;
 use crate::notice::ErrorLog;
 use crate::operate::ControlListener;
-use crate::sink::{LogSink, LogTarget};
+use crate::sink::{LogSink, LogSinks, LogTarget, SinkThread};
 use crate::systemd::Notifier;
 use crate::tls::TlsPlan;
 use crate::upgrade::{self, HandedSockets, Successor};
@@ -55,11 +55,25 @@ impl Current {
     }
 }
 
-/// Every log that the server writes.
+/// Every log that the server writes. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct Logs {
-    pub(crate) access: Option<LogSink>,
+    access: Arc<Mutex<LogSinks>>,
     pub(crate) notices: ErrorLog,
+    link: Option<SupervisorLink>,
+    /// The threads of destinations that no log names any more.
+    left: Arc<Mutex<Vec<SinkThread>>>,
+}
+
+/// The target of a log; a file is opened by the supervisor, where there is one.
+fn target(link: Option<&SupervisorLink>, sink: &config::Sink) -> LogTarget {
+    match (link.cloned(), sink) {
+        (Some(link), config::Sink::File(path)) => {
+            let named = path.clone();
+            LogTarget::Given { path: path.clone(), open: Arc::new(move || link::opened_log(&link, &named)) }
+        }
+        _ => LogTarget::from(sink),
+    }
 }
 
 impl Logs {
@@ -67,31 +81,50 @@ impl Logs {
     pub(crate) fn open(config: &Config, link: Option<&SupervisorLink>, again: bool) -> io::Result<Logs> {
         // A server that has served before continues, whatever has become of its logs.
         let open = if again { LogSink::open_or_stderr } else { LogSink::open };
-        let target = |number: usize, sink: &config::Sink| match (link.cloned(), sink) {
-            (Some(link), config::Sink::File(path)) => LogTarget::Given {
-                path: path.clone(),
-                open: Arc::new(move || link::opened_log(&link, number)),
-            },
-            _ => LogTarget::from(sink),
-        };
-        let access = match &config.log.access {
-            AccessLog::Off => None,
-            _ => Some(open(target(0, &config.log.file))?),
-        };
-        let errors = open(target(1, &config.log.errors))?;
-        Ok(Logs { access, notices: ErrorLog::new(errors, config.log.level) })
+        let access = LogSinks::new(config, &LogSinks::default(), |sink| open(target(link, sink)))?;
+        let errors = open(target(link, &config.log.errors))?;
+        Ok(Logs {
+            access: Arc::new(Mutex::new(access)),
+            notices: ErrorLog::new(errors, config.log.level),
+            link: link.cloned(),
+            left: Arc::default(),
+        })
+    }
+
+    /// The destinations of access logs.
+    pub(crate) fn access(&self) -> LogSinks {
+        self.access.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Opens what a new configuration writes to and `old` does not: the access logs, and the error log.
+    fn prepare(&self, old: &Config, new: &Config) -> io::Result<(LogSinks, Option<LogSink>)> {
+        let open = |sink: &config::Sink| LogSink::open(target(self.link.as_ref(), sink));
+        let access = LogSinks::new(new, &self.access(), open)?;
+        let errors = (old.log.errors != new.log.errors).then(|| open(&new.log.errors)).transpose()?;
+        Ok((access, errors))
+    }
+
+    /// Writes to other destinations from now on; cores take them over with the new configuration.
+    fn change(&self, sinks: LogSinks, errors: Option<LogSink>, level: config::Level) {
+        let mut access = self.access.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = std::mem::replace(&mut *access, sinks);
+        let mut left = self.left.lock().unwrap_or_else(PoisonError::into_inner);
+        left.retain(|thread| !thread.has_ended());
+        left.extend(before.left_by(&access));
+        left.extend(self.notices.change(errors, level).map(|sink| sink.thread()));
     }
 
     /// Opens log files again; what was said before goes to the old ones. Takes a moment.
     fn reopen(&self) {
         self.notices.sink().reopen();
-        self.access.iter().for_each(LogSink::reopen);
+        self.access().each().for_each(LogSink::reopen);
     }
 
     pub(crate) fn close(&self) {
         // As if a second had passed: what is not logged now never is.
         self.notices.log_counts(Instant::now() + Duration::from_secs(1));
-        self.access.iter().for_each(LogSink::close);
+        self.access().each().for_each(LogSink::close);
+        self.left.lock().unwrap_or_else(PoisonError::into_inner).iter().for_each(SinkThread::wait);
         self.notices.sink().close();
     }
 }
@@ -332,22 +365,27 @@ impl RunningServer {
         let before = current.plan();
         let plan = |(config, doubts)| {
             let plan = ServerPlan::new(config, Some(&before), current.cores, Some(&current.hosting));
-            let plan = plan.map_err(|error| error.to_string())?;
+            let mut plan = plan.map_err(|error| error.to_string())?;
             // Bound before anything changes: an address may not be free.
             let listeners = self.new_listeners(&plan.config).map_err(|error| error.to_string())?;
-            Ok((plan, listeners, doubts))
+            let opened =
+                self.logs.prepare(&before.config, &plan.config).map_err(|error| error.to_string())?;
+            plan.sinks = opened.0.clone();
+            Ok((plan, listeners, opened, doubts))
         };
-        let (plan, listeners, mut warnings): (_, _, Vec<String>) = match reread().and_then(plan) {
-            Ok(new) => new,
-            Err(error) => {
-                self.link.iter().for_each(|link| link.report("rejected"));
-                let text = format!("the configuration was not changed:\n{error}");
-                notices.error(&text);
-                return refused(&text);
-            }
-        };
+        let (plan, listeners, (sinks, errors), mut warnings): (_, _, _, Vec<String>) =
+            match reread().and_then(plan) {
+                Ok(new) => new,
+                Err(error) => {
+                    self.link.iter().for_each(|link| link.report("rejected"));
+                    let text = format!("the configuration was not changed:\n{error}");
+                    notices.error(&text);
+                    return refused(&text);
+                }
+            };
         // Before applications are started from it.
         self.link.iter().for_each(|link| link.report("adopted"));
+        self.logs.change(sinks, errors, plan.config.log.level);
         let late = late_changes(&current.started, &plan.config);
         let mut failures = Vec::new();
         if !late.is_empty() {
@@ -482,7 +520,6 @@ fn late_changes(old: &Config, new: &Config) -> Vec<&'static str> {
         ("`[limits]`", limits != old.limits),
         ("`temp_path`", new.temp_path != old.temp_path),
         ("`[timeouts]`", timeouts != old.timeouts),
-        ("`[log]`", new.log != old.log),
         ("`[control]`", new.control != old.control),
     ];
     changes.into_iter().filter(|(_, differs)| *differs).map(|(name, _)| name).collect()

@@ -10,6 +10,7 @@ use std::fs::File;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -63,12 +64,12 @@ pub(crate) fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
     Ok((supervisor, server))
 }
 
-/// The log of this number, opened by the supervisor.
+/// A log of the configuration in force or of the one that is being loaded, opened by the supervisor.
 ///
 /// # Errors
 /// Why it cannot be opened.
-pub(crate) fn opened_log(link: &SupervisorLink, number: usize) -> io::Result<Option<File>> {
-    let packet = link.ask(&format!("open {number}"))?;
+pub(crate) fn opened_log(link: &SupervisorLink, path: &Path) -> io::Result<Option<File>> {
+    let packet = link.ask(&format!("open {}", path.display()))?;
     Ok(packet.descriptors.into_iter().next().map(File::from))
 }
 

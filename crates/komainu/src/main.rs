@@ -5,8 +5,10 @@
 //! Modules, from low to high; a module uses only those above it.
 
 mod measure;
+mod ab;
 mod env_file;
 mod cli;
+mod remote_log;
 mod sink;
 mod masks;
 mod access;
@@ -91,7 +93,7 @@ fn main() -> ExitCode {
         Command::Trust(arguments) => cert::trust(&arguments).and_then(|text| print(&text)),
         Command::Upgrade(arguments) => status::upgrade(&arguments).and_then(|text| print(&text)),
         Command::Bench(arguments) => return judged(measure::bench(&arguments)),
-        Command::Ab(arguments) => return judged(measure::ab(&arguments)),
+        Command::Ab(arguments) => return judged(ab::ab(&arguments)),
         Command::Lab(arguments) => return judged(measure::lab(&arguments)),
         Command::Schema => print(&format!("{:#}\n", config::schema())),
         Command::Reference => print(&config::reference()),

@@ -1,4 +1,4 @@
-//! `komainu bench`, `komainu ab` and `komainu lab`: their arguments, as calls of the load generator.
+//! `komainu bench` and `komainu lab`: their arguments, as calls of the load generator.
 
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -100,11 +100,11 @@ struct AttackArguments {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Load")]
 struct Load {
-    /// Connections at once
-    #[arg(short, long, value_name = "N", default_value_t = 50)]
+    /// Connections at once, at least 1
+    #[arg(short, long, value_name = "N", default_value = "50", value_parser = connections)]
     connections: usize,
     /// Duration: 10s, 500ms, 2m [default: 10s, or no limit with -n]
-    #[arg(short, long, value_name = "TIME", value_parser = quantity::duration)]
+    #[arg(short, long, short_alias = 'z', value_name = "TIME", value_parser = quantity::duration)]
     duration: Option<Duration>,
     /// Stop after this number of requests
     #[arg(short = 'n', long, value_name = "N")]
@@ -113,7 +113,7 @@ struct Load {
     #[arg(short, long, value_name = "N")]
     threads: Option<usize>,
     /// Requests a second, independent of the responses (an open loop): 5000, 5k
-    #[arg(long, value_name = "N", value_parser = quantity::count)]
+    #[arg(long, short_alias = 'R', value_name = "N", value_parser = quantity::count)]
     rate: Option<f64>,
     /// How the requests of --rate arrive
     #[arg(long, value_name = "HOW", default_value = "poisson", requires = "rate")]
@@ -134,13 +134,13 @@ struct Load {
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = quantity::duration)]
     connect_timeout: Duration,
     /// Use a new connection for each request
-    #[arg(long)]
+    #[arg(long, alias = "disable-keepalive")]
     no_keepalive: bool,
     /// Requests sent at once on one connection (pipelining)
     #[arg(long, value_name = "DEPTH", default_value_t = 1, conflicts_with = "http2")]
     pipeline: usize,
     /// Requests at once on one connection of --http2, each a stream; the server may allow fewer
-    #[arg(short = 'm', long, value_name = "N", default_value_t = 1, requires = "http2")]
+    #[arg(short = 'm', long, value_name = "N", default_value = "1", requires = "http2", value_parser = streams)]
     streams: usize,
     /// Seed of everything that is random
     #[arg(long, value_name = "N", default_value_t = 1)]
@@ -156,6 +156,9 @@ struct Asking {
     /// A header field. May be repeated
     #[arg(short = 'H', long, value_name = "NAME: VALUE")]
     header: Vec<String>,
+    /// Name and password, for the field Authorization (Basic)
+    #[arg(short = 'u', long, short_alias = 'a', value_name = "NAME:PASSWORD")]
+    user: Option<String>,
     /// The body: text, or @FILE
     #[arg(short, long, value_name = "TEXT")]
     body: Option<String>,
@@ -198,6 +201,13 @@ struct Asking {
     /// Compare each response's content with the first one's
     #[arg(long)]
     verify: bool,
+    /// A script of wrk, a content type or file of hey: each is written in another way here.
+    #[arg(short = 's', long, hide = true, value_parser = instead("scripts are not run: --list FILE names several URLs with methods and bodies"))]
+    script: Option<String>,
+    #[arg(short = 'T', hide = true, value_parser = instead("write -H 'Content-Type: …'"))]
+    content_type: Option<String>,
+    #[arg(short = 'D', hide = true, value_parser = instead("write -b @FILE"))]
+    body_file: Option<String>,
 }
 
 #[derive(Debug, Args)]
@@ -234,6 +244,9 @@ struct Showing {
     /// Show no progress
     #[arg(short, long)]
     quiet: bool,
+    /// The flag with which wrk prints percentiles: they are always printed here.
+    #[arg(long, short = 'L', hide = true)]
+    latency: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -247,58 +260,6 @@ enum LoadShape {
     Text,
     Ab,
     Json,
-}
-
-/// `komainu ab`: ApacheBench's own flags.
-#[derive(Debug, Args)]
-#[command(disable_help_flag = true)]
-#[command(after_help = "The report has ab's format; `komainu bench` shows more.")]
-pub(crate) struct Ab {
-    /// Requests
-    #[arg(short, value_name = "N")]
-    n: Option<u64>,
-    /// Concurrent requests
-    #[arg(short, value_name = "N", default_value_t = 1)]
-    c: usize,
-    /// Maximum time in seconds; implies -n 50000
-    #[arg(short, value_name = "S")]
-    t: Option<u64>,
-    /// Seconds to wait for a response
-    #[arg(short, value_name = "S", default_value_t = 30)]
-    s: u64,
-    /// Keep connections alive (HTTP/1.0)
-    #[arg(short)]
-    k: bool,
-    /// A header field
-    #[arg(short = 'H', value_name = "NAME: VALUE")]
-    header: Vec<String>,
-    /// A cookie
-    #[arg(short = 'C', value_name = "NAME=VALUE")]
-    cookie: Vec<String>,
-    /// The method
-    #[arg(short, value_name = "METHOD")]
-    m: Option<String>,
-    /// A file to POST
-    #[arg(short, value_name = "FILE")]
-    p: Option<PathBuf>,
-    /// A file to PUT
-    #[arg(short, value_name = "FILE", conflicts_with = "p")]
-    u: Option<PathBuf>,
-    /// The content's type
-    #[arg(short = 'T', value_name = "TYPE", default_value = "text/plain")]
-    content_type: String,
-    /// Send HEAD requests
-    #[arg(short)]
-    i: bool,
-    /// Show no progress
-    #[arg(short)]
-    q: bool,
-    /// Print this help
-    #[arg(short = 'h', long, action = clap::ArgAction::Help)]
-    help: Option<bool>,
-    /// The URL to load
-    #[arg(value_name = "URL")]
-    url: String,
 }
 
 /// `komainu bench`. True if all expectations hold.
@@ -327,11 +288,16 @@ pub(crate) fn bench(arguments: &BenchArguments) -> Result<bool, String> {
         expectations: showing.expect.iter().map(|text| Expectation::parse(text)).collect::<Result<_, _>>()?,
         format: match showing.format {
             LoadShape::Text => Format::Text,
-            LoadShape::Ab => Format::Ab,
+            LoadShape::Ab => Format::Ab { any_length: false },
             LoadShape::Json => Format::Json,
         },
         quiet: showing.quiet,
-        keep: Keep { json: showing.json.clone(), csv: showing.csv.clone(), html: showing.html.clone() },
+        keep: Keep {
+            json: showing.json.clone(),
+            csv: showing.csv.clone(),
+            html: showing.html.clone(),
+            percentiles: None,
+        },
     };
     bench::job::run(&job, &mut out)
 }
@@ -387,7 +353,11 @@ fn subject(arguments: &BenchArguments, urls: &[String]) -> Result<LoadSubject, S
         version,
         keep_alive: !load.no_keepalive,
         chunked: asking.chunked,
-        fields: fields(&asking.header)?,
+        fields: {
+            let mut lines = asking.header.clone();
+            lines.extend(asking.user.as_deref().map(|user| basic("Authorization", user)));
+            fields(&lines)?
+        },
     };
     let asks = asks(asking, urls)?;
     let reach = Reach {
@@ -404,7 +374,7 @@ fn subject(arguments: &BenchArguments, urls: &[String]) -> Result<LoadSubject, S
     let default = Duration::from_millis(if compared { 400 } else { 10_000 });
     plan.duration = load.duration.or(load.requests.is_none().then_some(default));
     plan.requests_max = load.requests;
-    plan.connections = load.connections.max(1);
+    plan.connections = load.connections;
     plan.at_random = asking.random;
     plan.seed = load.seed;
     plan.pipeline = if asking.http2 { load.streams } else { load.pipeline };
@@ -448,7 +418,7 @@ fn asks(asking: &Asking, urls: &[String]) -> Result<Vec<Ask>, String> {
     Ok(asks)
 }
 
-fn fields(lines: &[String]) -> Result<Fields, String> {
+pub(crate) fn fields(lines: &[String]) -> Result<Fields, String> {
     let mut fields = Fields::new();
     for line in lines {
         let (name, value) = line.split_once(':').ok_or(format!("{line:?}: a header field is NAME: VALUE"))?;
@@ -459,6 +429,36 @@ fn fields(lines: &[String]) -> Result<Fields, String> {
     Ok(fields)
 }
 
+/// A header line with a name and a password in the Basic scheme (RFC 7617).
+pub(crate) fn basic(field: &str, user: &str) -> String {
+    format!("{field}: Basic {}", data_encoding::BASE64.encode(user.as_bytes()))
+}
+
+/// Reads the number of connections.
+pub(crate) fn connections(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(0) => Err("there has to be a connection: write 1 or more".into()),
+        Ok(count) => Ok(count),
+        Err(_) => Err("write a whole number from 1 on".into()),
+    }
+}
+
+fn streams(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(count) if count > 0 => Ok(count),
+        // It is the method for hey.
+        Err(_) if text.bytes().all(|byte| byte.is_ascii_alphabetic()) => {
+            Err(format!("the method is -X {text}"))
+        }
+        _ => Err("write a whole number from 1 on".into()),
+    }
+}
+
+/// Refuses an option of another tool, and says what is written here.
+pub(crate) fn instead(what: &'static str) -> impl Fn(&str) -> Result<String, String> + Clone {
+    move |_| Err(what.into())
+}
+
 fn named(text: &str) -> Result<(String, String), String> {
     let (name, value) = text.split_once('=').ok_or("write NAME=VALUE")?;
     Ok((name.trim().to_string(), value.trim().to_string()))
@@ -466,58 +466,6 @@ fn named(text: &str) -> Result<(String, String), String> {
 
 fn expectation(text: &str) -> Result<String, String> {
     Expectation::parse(text).map(|_| text.to_string())
-}
-
-/// `komainu ab`.
-pub(crate) fn ab(arguments: &Ab) -> Result<bool, String> {
-    let mut header = arguments.header.clone();
-    header.extend(arguments.cookie.iter().map(|cookie| format!("Cookie: {cookie}")));
-    let (body, method) = match (&arguments.p, &arguments.u) {
-        (Some(path), _) => (Some(path), "POST"),
-        (None, Some(path)) => (Some(path), "PUT"),
-        (None, None) => (None, if arguments.i { "HEAD" } else { "GET" }),
-    };
-    let body = match body {
-        Some(path) => {
-            Some(std::fs::read(path).map_err(|error| format!("cannot read {}: {error}", path.display()))?)
-        }
-        None => None,
-    };
-    if body.is_some() {
-        header.push(format!("Content-Type: {}", arguments.content_type));
-    }
-    let manner = RequestManner {
-        version: Version::Http10,
-        keep_alive: arguments.k,
-        chunked: false,
-        fields: fields(&header)?,
-    };
-    let method = arguments.m.clone().unwrap_or_else(|| method.into());
-    let ask = Ask { method, url: Url::parse(&arguments.url)?, body, weight: 1 };
-    let mut plan =
-        Plan::new(std::slice::from_ref(&ask), &manner, &Reach { insecure: true, ..Reach::default() })?;
-    plan.connections = arguments.c.max(1);
-    plan.duration = arguments.t.map(Duration::from_secs);
-    plan.requests_max = Some(arguments.n.unwrap_or(if arguments.t.is_some() { 50_000 } else { 1 }));
-    plan.warm_up = Duration::ZERO;
-    plan.timeout = Duration::from_secs(arguments.s);
-    let subject = LoadSubject {
-        url: ask.url.to_string(),
-        plan,
-        version: Version::Http10,
-        server_pids: Vec::new(),
-        beside_pids: Vec::new(),
-    };
-    let job = BenchJob {
-        subject,
-        versus: None,
-        pairs: 2,
-        expectations: Vec::new(),
-        format: Format::Ab,
-        quiet: arguments.q,
-        keep: Keep::default(),
-    };
-    bench::job::run(&job, &mut io::stdout())
 }
 
 /// `komainu lab`: experiments as files.

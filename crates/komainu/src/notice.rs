@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard};
 use std::time::{Instant, SystemTime};
 
 use cache::DiskEvent;
@@ -17,8 +17,8 @@ use crate::sink::LogSink;
 /// The error log. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct ErrorLog {
-    sink: LogSink,
-    level: Level,
+    /// The destination, and which messages go there: a reload may change both.
+    output: Arc<RwLock<(LogSink, Level)>>,
     bursts: Arc<Mutex<LogThrottles>>,
     roots: Arc<Mutex<BTreeMap<PathBuf, RootSeen>>>,
 }
@@ -33,7 +33,19 @@ enum RootSeen {
 
 impl ErrorLog {
     pub(crate) fn new(sink: LogSink, level: Level) -> ErrorLog {
-        ErrorLog { sink, level, bursts: Arc::default(), roots: Arc::default() }
+        let output = Arc::new(RwLock::new((sink, level)));
+        ErrorLog { output, bursts: Arc::default(), roots: Arc::default() }
+    }
+
+    /// Writes elsewhere from now on, or other messages. `None` keeps the destination; else the one before is returned.
+    pub(crate) fn change(&self, sink: Option<LogSink>, level: Level) -> Option<LogSink> {
+        let mut output = self.output.write().unwrap_or_else(PoisonError::into_inner);
+        output.1 = level;
+        sink.map(|sink| std::mem::replace(&mut output.0, sink))
+    }
+
+    fn destination(&self) -> RwLockReadGuard<'_, (LogSink, Level)> {
+        self.output.read().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Writes a line of that level.
@@ -176,17 +188,24 @@ impl ErrorLog {
     }
 
     /// The sink, which can open its file again.
-    pub(crate) fn sink(&self) -> &LogSink {
-        &self.sink
+    pub(crate) fn sink(&self) -> LogSink {
+        self.destination().0.clone()
     }
 
     fn say(&self, level: Level, name: &str, text: &str) {
-        if level as u8 > self.level as u8 {
+        let output = self.destination();
+        let (sink, level_max) = &*output;
+        if level as u8 > *level_max as u8 {
             return;
+        }
+        if sink.is_stamped() {
+            // One message, however many lines the text has.
+            let line = format!("{name}: {}\n", text.trim_end().replace('\n', " | "));
+            return sink.write_as(line.into_bytes(), level.into(), "error");
         }
         let unix_s =
             SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs());
-        self.sink.write(format!("{} {name}: {text}\n", rfc3339(unix_s)).into_bytes());
+        sink.write_as(format!("{} {name}: {text}\n", rfc3339(unix_s)).into_bytes(), level.into(), "error");
     }
 }
 

@@ -27,7 +27,7 @@ use crate::engine;
 use crate::link::{self, SupervisorOrder};
 use crate::notice::ErrorLog;
 use crate::privilege::{self, Identity};
-use crate::sink::{self, LogSink, LogTarget};
+use crate::sink::{LogSink, LogTarget};
 use crate::sockets::GivenSockets;
 use crate::systemd::{self, Notifier};
 use crate::upgrade::{self, HandedSockets, Predecessor, Successor};
@@ -106,7 +106,7 @@ pub(crate) fn supervise(
     }
     let (file, text) = file.unzip();
     let state = Arc::new(ParentState {
-        logs: sink::files(&config),
+        notices: notices.clone(),
         identity,
         file,
         current: Mutex::new(LoadedConfig { config, text }),

@@ -1,9 +1,8 @@
 //! Finds the handler for a request. Each core has its own router.
 
 use std::borrow::Cow;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
-use std::sync::Arc;
 
 use config::Level;
 use config::matcher::{self, Routes};
@@ -18,8 +17,8 @@ use net::{
 };
 use proxy::{Proxy, Script};
 
-use crate::access::{self, Access};
-use crate::auth::{self, SharedAuth};
+use crate::access::{self, AccessLogs};
+use crate::auth::{self, RouteAuth};
 use crate::cached::{CachedHandler, RouteCache};
 use crate::clients::TrustedProxies;
 use crate::hosting::Mounted;
@@ -61,8 +60,8 @@ pub(crate) struct Route {
     pub(crate) client_access: ClientAccess,
     /// How often they may ask.
     pub(crate) rates: Option<Rc<RateRules>>,
-    /// The users that it answers, where it asks for them.
-    pub(crate) auth: Option<Arc<SharedAuth>>,
+    /// What it asks of clients.
+    pub(crate) auth: Option<RouteAuth>,
     /// What its requests are counted under.
     pub(crate) label: usize,
     /// Compression of its responses.
@@ -212,13 +211,15 @@ pub(crate) struct RouteTable {
     /// The proxies that may send forwarding fields.
     pub(crate) introducers: Option<TrustedProxies>,
     pub(crate) ids: IdRules,
+    /// The access logs, until the router takes them: they end with their configuration, and the table with its last request.
+    pub(crate) access: Cell<Option<AccessLogs>>,
 }
 
 /// One core's router.
 pub(crate) struct Router {
     table: RefCell<Rc<RouteTable>>,
     renew: Box<dyn Fn() -> Option<Rc<RouteTable>>>,
-    access: Option<Access>,
+    access: RefCell<Option<AccessLogs>>,
     notices: ErrorLog,
     /// What a certificate authority asks for.
     challenges: HttpChallenges,
@@ -231,20 +232,24 @@ impl Router {
     pub(crate) fn new(
         table: Rc<RouteTable>,
         renew: Box<dyn Fn() -> Option<Rc<RouteTable>>>,
-        access: Option<Access>,
         notices: ErrorLog,
         challenges: HttpChallenges,
         metrics: Rc<CoreMetrics>,
     ) -> Router {
-        let id_maker = IdMaker::new();
+        let (id_maker, access) = (IdMaker::new(), RefCell::new(table.access.take()));
         Router { table: RefCell::new(table), renew, access, notices, challenges, metrics, id_maker }
     }
 
     /// Passes the collected lines of the access log to its thread.
     pub(crate) fn flush(&self) {
-        if let Some(access) = &self.access {
+        if let Some(access) = &*self.access.borrow() {
             access.flush();
         }
+    }
+
+    /// Whether there is an access log.
+    pub(crate) fn logs_requests(&self) -> bool {
+        self.access.borrow().is_some()
     }
 
     /// Switches to the new configuration, if there is one.
@@ -254,6 +259,8 @@ impl Router {
 
     fn table(&self) -> Rc<RouteTable> {
         if let Some(table) = (self.renew)() {
+            // What the logs before have collected is handed over.
+            self.access.replace(table.access.take());
             *self.table.borrow_mut() = table;
         }
         self.table.borrow().clone()
@@ -553,8 +560,8 @@ impl Service for SharedRouter {
 
     fn log(&self, record: &RequestRecord<'_>) {
         self.0.metrics.count(record);
-        if let Some(access) = &self.0.access {
-            access.log(record);
+        if let Some(access) = &*self.0.access.borrow() {
+            access.log(record, |authority| self.0.table.borrow().routes.site(authority));
         }
         match record.fault {
             Some(fault @ (Fault::Io(_) | Fault::Broken(_))) => {

@@ -4,7 +4,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -12,6 +12,8 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::OFlags;
 use rustix::io::Errno;
+
+use crate::remote_log::{RemoteLog, RemoteTarget, SyslogSeverity};
 
 /// Bytes of lines that may wait for a slow disk; more lines are dropped and counted.
 const WAITING_BYTES_MAX: usize = 8 * 1024 * 1024;
@@ -21,6 +23,10 @@ const CLOSE_MAX: Duration = Duration::from_secs(2);
 
 /// How long a rotation waits for the cores to hand over the lines of requests answered before it.
 const ROTATE_MAX: Duration = Duration::from_secs(1);
+
+/// The pause before a receiver that is away is tried again, and how often a stop is looked for meanwhile.
+const AWAY_PAUSE: Duration = Duration::from_millis(500);
+const STOP_LOOK: Duration = Duration::from_millis(10);
 
 /// The destination of a sink.
 #[derive(Clone)]
@@ -33,6 +39,8 @@ pub(crate) enum LogTarget {
         path: PathBuf,
         open: Opener,
     },
+    /// A receiver of messages.
+    Remote(RemoteTarget),
 }
 
 impl From<&config::Sink> for LogTarget {
@@ -41,15 +49,17 @@ impl From<&config::Sink> for LogTarget {
             config::Sink::Stdout => LogTarget::Stdout,
             config::Sink::Stderr => LogTarget::Stderr,
             config::Sink::File(path) => LogTarget::File(path.clone()),
+            config::Sink::Syslog(syslog) => LogTarget::Remote(RemoteTarget::Syslog(syslog.clone())),
+            config::Sink::Journal(journal) => LogTarget::Remote(RemoteTarget::Journal(journal.clone())),
         }
     }
 }
 
 impl LogTarget {
-    /// Opens what is not a standard stream; `None` for those, and for a FIFO without a reader.
+    /// Opens what is a file; `None` for others, and for a FIFO without a reader.
     fn open(&self) -> io::Result<Option<File>> {
         match self {
-            LogTarget::Stdout | LogTarget::Stderr => Ok(None),
+            LogTarget::Stdout | LogTarget::Stderr | LogTarget::Remote(_) => Ok(None),
             LogTarget::File(path) => open_file(path),
             LogTarget::Given { open, .. } => open(),
         }
@@ -60,7 +70,8 @@ impl LogTarget {
 pub(crate) type Opener = Arc<dyn Fn() -> io::Result<Option<File>> + Send + Sync>;
 
 enum LogCommand {
-    Lines(Vec<u8>),
+    /// Lines of that severity, from the log of that name.
+    Lines(Vec<u8>, SyslogSeverity, &'static str),
     /// The file was moved away: open it again.
     Reopen,
     Stop,
@@ -71,7 +82,33 @@ enum LogCommand {
 pub(crate) struct LogSink {
     orders: Sender<LogCommand>,
     counts: Arc<Counts>,
-    thread: Arc<Mutex<Option<JoinHandle<()>>>>,
+    thread: SinkThread,
+    /// Each line becomes a message with a time of its own.
+    is_stamped: bool,
+}
+
+/// The thread of a sink.
+#[derive(Clone)]
+pub(crate) struct SinkThread(Arc<Mutex<Option<JoinHandle<()>>>>);
+
+impl SinkThread {
+    /// Whether it has written all that it ever will.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).as_ref().is_none_or(JoinHandle::is_finished)
+    }
+
+    /// Waits until it ends, but not for ever: its reader may have stopped reading.
+    pub(crate) fn wait(&self) {
+        let until = Instant::now() + CLOSE_MAX;
+        let Some(thread) = self.0.lock().unwrap_or_else(PoisonError::into_inner).take() else { return };
+        while !thread.is_finished() {
+            if Instant::now() >= until {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let _ = thread.join();
+    }
 }
 
 #[derive(Default)]
@@ -86,6 +123,8 @@ struct Counts {
     rotations: AtomicU64,
     /// Collectors that have handed over their lines since the latest one.
     handed_over: AtomicUsize,
+    /// The process ends: a receiver that is away is not waited for.
+    is_closing: AtomicBool,
 }
 
 /// A collector of lines that hands them over in batches, and has to do so before a rotation.
@@ -133,23 +172,41 @@ impl LogSink {
 
     fn start(output: LogOutput) -> io::Result<LogSink> {
         let (orders, inbox) = channel();
+        let is_stamped = output.remote.is_some();
         let counts = Arc::new(Counts::default());
         let theirs = counts.clone();
         let thread = std::thread::Builder::new()
             .name("komainu-log".into())
             .spawn(move || write(output, &inbox, &theirs))?;
-        Ok(LogSink { orders, counts, thread: Arc::new(Mutex::new(Some(thread))) })
+        let thread = SinkThread(Arc::new(Mutex::new(Some(thread))));
+        Ok(LogSink { orders, counts, thread, is_stamped })
     }
 
-    /// Hands lines over. Never blocks: where the disk is too slow they are dropped and counted.
+    /// Whether each line becomes a message with a time of its own.
+    pub(crate) fn is_stamped(&self) -> bool {
+        self.is_stamped
+    }
+
+    /// The thread that writes; it ends when no clone of the sink is left.
+    pub(crate) fn thread(&self) -> SinkThread {
+        self.thread.clone()
+    }
+
+    /// Hands over lines of access logs, as [`LogSink::write_as`].
     pub(crate) fn write(&self, lines: Vec<u8>) {
+        self.write_as(lines, SyslogSeverity::Info, "access");
+    }
+
+    /// Hands lines over. Never blocks: where the disk, or the receiver, is too slow they are dropped and counted. `log` is the
+    /// name of the log that they are from.
+    pub(crate) fn write_as(&self, lines: Vec<u8>, severity: SyslogSeverity, log: &'static str) {
         if self.counts.waiting_bytes.load(Ordering::Relaxed) + lines.len() > WAITING_BYTES_MAX {
             self.counts.dropped_lines.fetch_add(count_lines(&lines), Ordering::Relaxed);
             return;
         }
         self.counts.waiting_bytes.fetch_add(lines.len(), Ordering::Relaxed);
         // Fails only after `close`.
-        let _ = self.orders.send(LogCommand::Lines(lines));
+        let _ = self.orders.send(LogCommand::Lines(lines, severity, log));
     }
 
     /// Registers a collector.
@@ -175,16 +232,10 @@ impl LogSink {
     /// Writes out what was handed over, and ends the thread. One that waits for a reader who takes nothing is left
     /// behind: it ends with the process.
     pub(crate) fn close(&self) {
-        let until = Instant::now() + CLOSE_MAX;
-        let Some(thread) = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take() else { return };
+        self.counts.is_closing.store(true, Ordering::Release);
+        // Fails only after an earlier `close`.
         let _ = self.orders.send(LogCommand::Stop);
-        while !thread.is_finished() {
-            if Instant::now() >= until {
-                return;
-            }
-            std::thread::sleep(Duration::from_millis(1));
-        }
-        let _ = thread.join();
+        self.thread.wait();
     }
 }
 
@@ -195,8 +246,11 @@ fn count_lines(bytes: &[u8]) -> u64 {
 fn write(mut output: LogOutput, inbox: &Receiver<LogCommand>, counts: &Counts) {
     while let Ok(order) = inbox.recv() {
         match order {
-            LogCommand::Lines(lines) => {
-                output.write(&lines);
+            LogCommand::Lines(lines, severity, log) => {
+                match output.remote.is_some() {
+                    true => output.send(&lines, (severity, log), counts),
+                    false => output.write(&lines),
+                }
                 counts.waiting_bytes.fetch_sub(lines.len(), Ordering::Relaxed);
             }
             LogCommand::Reopen => output.reopen(),
@@ -215,6 +269,8 @@ struct LogOutput {
     target: LogTarget,
     /// `None` for the standard streams, and for a FIFO that has had no reader yet.
     file: Option<File>,
+    /// Where lines are sent as messages.
+    remote: Option<RemoteLog>,
     /// It could not be opened when the server was started again: lines go to stderr.
     on_stderr: bool,
     /// Whether the last write failed; reported once, not for every line.
@@ -227,7 +283,11 @@ struct LogOutput {
 
 impl LogOutput {
     fn of(target: LogTarget) -> LogOutput {
-        LogOutput { target, file: None, on_stderr: false, failing: false, lost_lines: 0, torn: false }
+        let remote = match &target {
+            LogTarget::Remote(remote) => Some(RemoteLog::new(remote.clone())),
+            _ => None,
+        };
+        LogOutput { target, file: None, remote, on_stderr: false, failing: false, lost_lines: 0, torn: false }
     }
 
     /// Writes to stderr, as the target cannot be opened.
@@ -247,7 +307,7 @@ impl LogOutput {
 
     fn open(target: LogTarget) -> io::Result<LogOutput> {
         let mut output = LogOutput::of(target);
-        if matches!(output.target, LogTarget::Stdout | LogTarget::Stderr) {
+        if matches!(output.target, LogTarget::Stdout | LogTarget::Stderr | LogTarget::Remote(_)) {
             return Ok(output);
         }
         output.file = output.target.open()?;
@@ -259,6 +319,36 @@ impl LogOutput {
             );
         }
         Ok(output)
+    }
+
+    /// Sends lines to their receiver; while it is away they wait, if it is known whether they arrive.
+    fn send(&mut self, mut lines: &[u8], (severity, log): (SyslogSeverity, &'static str), counts: &Counts) {
+        let (Some(remote), LogTarget::Remote(target)) = (&mut self.remote, &self.target) else { return };
+        let keeps = target.keeps();
+        while let Err((sent, error)) = remote.send(lines, severity, log) {
+            lines = &lines[sent..];
+            let is_first = !std::mem::replace(&mut self.failing, true);
+            let rest = if keeps { "lines wait for it" } else { "lines are dropped until it can" };
+            let text = format!("cannot be reached: {error}; {rest}");
+            if !keeps || counts.is_closing.load(Ordering::Acquire) {
+                self.lost_lines += count_lines(lines);
+                if is_first {
+                    self.complain(&text);
+                }
+                return;
+            }
+            let until = Instant::now() + AWAY_PAUSE;
+            if is_first {
+                report(&self.target, &text);
+            }
+            while Instant::now() < until && !counts.is_closing.load(Ordering::Acquire) {
+                std::thread::sleep(STOP_LOOK);
+            }
+        }
+        if std::mem::take(&mut self.failing) {
+            self.complain("it can be reached again");
+            self.report_lost();
+        }
     }
 
     fn write(&mut self, lines: &[u8]) {
@@ -291,7 +381,7 @@ impl LogOutput {
             (Some(file), _) => file,
             (None, LogTarget::Stderr) => &mut stderr,
             (None, LogTarget::Stdout) => &mut stdout,
-            (None, LogTarget::File(_) | LogTarget::Given { .. }) => return Err((0, Errno::NXIO.into())),
+            (None, _) => return Err((0, Errno::NXIO.into())),
         };
         if self.torn {
             out.write_all(b"\n").map_err(|error| (0, error))?;
@@ -319,16 +409,14 @@ impl LogOutput {
 
     /// Reports on stderr what is wrong with this log.
     fn complain(&self, text: &str) {
-        let name = match &self.target {
-            LogTarget::Stdout => "stdout".to_owned(),
-            LogTarget::Stderr => "stderr".to_owned(),
-            LogTarget::File(path) | LogTarget::Given { path, .. } => path.display().to_string(),
-        };
-        let _ = writeln!(io::stderr(), "komainu: the log {name}: {text}");
+        report(&self.target, text);
     }
 
     fn reopen(&mut self) {
         self.report_lost();
+        if let Some(remote) = &mut self.remote {
+            return remote.reconnect();
+        }
         if self.on_stderr {
             if !self.comes_back() {
                 self.complain("it can still not be opened; its lines go to stderr");
@@ -342,17 +430,79 @@ impl LogOutput {
     }
 }
 
-/// The files of the access log and of the error log, where they are files.
-pub(crate) fn files(config: &config::Config) -> [Option<PathBuf>; 2] {
-    let file = |sink: &config::Sink| match sink {
-        config::Sink::File(path) => Some(path.clone()),
-        _ => None,
+/// The open destinations of access logs. Cheap to clone.
+#[derive(Clone, Default)]
+pub(crate) struct LogSinks(Arc<Vec<(config::Sink, LogSink)>>);
+
+impl LogSinks {
+    /// Those of a configuration: the ones that were open `before` stay, `open` opens the others.
+    ///
+    /// # Errors
+    /// Where one cannot be opened.
+    pub(crate) fn new(
+        config: &config::Config,
+        before: &LogSinks,
+        open: impl Fn(&config::Sink) -> io::Result<LogSink>,
+    ) -> io::Result<LogSinks> {
+        let each = destinations(config).into_iter();
+        let sinks = each.map(|sink| match before.of(&sink) {
+            Some(kept) => Ok((sink, kept)),
+            None => open(&sink).map(|opened| (sink, opened)),
+        });
+        Ok(LogSinks(Arc::new(sinks.collect::<io::Result<_>>()?)))
+    }
+
+    /// The one of a destination.
+    pub(crate) fn of(&self, sink: &config::Sink) -> Option<LogSink> {
+        self.0.iter().find(|(other, _)| other == sink).map(|(_, open)| open.clone())
+    }
+
+    /// All of them.
+    pub(crate) fn each(&self) -> impl Iterator<Item = &LogSink> {
+        self.0.iter().map(|(_, open)| open)
+    }
+
+    /// The threads of those that are not in `after`.
+    pub(crate) fn left_by(&self, after: &LogSinks) -> impl Iterator<Item = SinkThread> {
+        let left = |(sink, open): &(config::Sink, LogSink)| after.of(sink).is_none().then(|| open.thread());
+        self.0.iter().filter_map(left)
+    }
+}
+
+/// Reports on stderr what is wrong with a log.
+fn report(target: &LogTarget, text: &str) {
+    let name = match target {
+        LogTarget::Stdout => "stdout".to_owned(),
+        LogTarget::Stderr => "stderr".to_owned(),
+        LogTarget::File(path) | LogTarget::Given { path, .. } => path.display().to_string(),
+        LogTarget::Remote(remote) => remote.name(),
     };
-    let access = match &config.log.access {
-        config::AccessLog::Off => None,
-        _ => file(&config.log.file),
-    };
-    [access, file(&config.log.errors)]
+    let _ = writeln!(io::stderr(), "komainu: the log {name}: {text}");
+}
+
+/// The destinations of all access logs, each once.
+pub(crate) fn destinations(config: &config::Config) -> Vec<config::Sink> {
+    let of_sites = (0..config.sites.len()).flat_map(|site| config.site_access_logs(site));
+    let mut all: Vec<config::Sink> = Vec::new();
+    for log in config.access_logs().chain(of_sites) {
+        if !all.contains(&log.file) {
+            all.push(log.file);
+        }
+    }
+    all
+}
+
+/// The files of the access logs and of the error log.
+pub(crate) fn files(config: &config::Config) -> Vec<PathBuf> {
+    let all = destinations(config).into_iter().chain([config.log.errors.clone()]);
+    let mut files: Vec<PathBuf> = all
+        .filter_map(|sink| match sink {
+            config::Sink::File(path) => Some(path),
+            _ => None,
+        })
+        .collect();
+    files.dedup();
+    files
 }
 
 /// Opens a log file for appending, without ever waiting; makes it where it is missing. `None` where it is a FIFO without a
@@ -400,71 +550,4 @@ pub(crate) fn open_file(path: &Path) -> io::Result<Option<File>> {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::io::Read;
-
-    use rustix::fs::{CWD, FileType, Mode, mknodat};
-
-    use super::*;
-
-    struct TestFolder(PathBuf);
-
-    impl TestFolder {
-        fn new(name: &str) -> TestFolder {
-            let path = std::env::temp_dir().join(format!("komainu-sink-{}-{name}", std::process::id()));
-            std::fs::create_dir_all(&path).unwrap();
-            TestFolder(path)
-        }
-    }
-
-    impl Drop for TestFolder {
-        fn drop(&mut self) {
-            let _ = std::fs::remove_dir_all(&self.0);
-        }
-    }
-
-    #[test]
-    fn a_fifo_is_opened_without_its_reader_and_written_once_there_is_one() {
-        let scratch = TestFolder::new("fifo");
-        let path = scratch.0.join("fifo");
-        mknodat(CWD, &path, FileType::Fifo, Mode::from_raw_mode(0o600), 0).unwrap();
-        let sink = LogSink::open(LogTarget::File(path.clone())).unwrap();
-        sink.write(b"lost\n".to_vec());
-        while sink.counts.waiting_bytes.load(Ordering::Relaxed) > 0 {
-            std::thread::yield_now();
-        }
-        let mut reader = OpenOptions::new()
-            .read(true)
-            .custom_flags(OFlags::NONBLOCK.bits().cast_signed())
-            .open(&path)
-            .unwrap();
-        sink.write(b"kept\n".to_vec());
-        sink.close();
-        let mut text = String::new();
-        reader.read_to_string(&mut text).unwrap();
-        assert_eq!(text, "kept\n");
-    }
-
-    #[test]
-    fn lines_collected_before_a_rotation_go_to_the_old_file() {
-        let scratch = TestFolder::new("rotation");
-        let (path, old) = (scratch.0.join("log"), scratch.0.join("log.1"));
-        let sink = LogSink::open(LogTarget::File(path.clone())).unwrap();
-        let mut collector = sink.collector();
-        std::fs::rename(&path, &old).unwrap();
-        let theirs = sink.clone();
-        let core = std::thread::spawn(move || {
-            while theirs.counts.rotations.load(Ordering::Acquire) == 0 {
-                std::thread::yield_now();
-            }
-            theirs.write(b"before\n".to_vec());
-            collector.handed_over();
-        });
-        sink.reopen();
-        sink.write(b"after\n".to_vec());
-        core.join().unwrap();
-        sink.close();
-        let read = |path: &Path| std::fs::read_to_string(path).unwrap();
-        assert_eq!((read(&old), read(&path)), ("before\n".into(), "after\n".into()));
-    }
-}
+mod tests;

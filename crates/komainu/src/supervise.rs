@@ -15,7 +15,7 @@ use rustix::process::{Resource, getrlimit, setrlimit};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
 use signal_hook::iterator::Signals;
 
-use crate::access::{Access, FLUSH_MS};
+use crate::access::FLUSH_MS;
 use crate::assemble::{self, CoreContext, ServerPlan};
 use crate::cache_commands;
 use crate::certificates::{AutomaticCertificates, is_system};
@@ -91,7 +91,7 @@ pub(crate) fn serve(start: Start, ready: impl FnOnce(&[net::ListenUrl])) -> io::
     let sandboxed = sandbox.description();
     logs.notices.debug(&format!("sandbox of the serving threads: {sandboxed}"));
     let replaces = predecessor.is_some() || inherited.as_ref().is_some_and(|inherited| inherited.replaces);
-    let current = first_plan(config, &hosting, &listeners, cores, replaces)?;
+    let current = first_plan(config, &hosting, (&listeners, &logs), cores, replaces)?;
     options.tls = Some(current.tls.clone());
     load_certificates(&current, is_system(link.as_ref()), &logs.notices)?;
     let server = start_threads(&options, listeners, sandbox, &current, &logs)?;
@@ -194,12 +194,13 @@ fn finish(
 fn first_plan(
     config: Config,
     hosting: &Arc<Hosting>,
-    listeners: &[net::Listener],
+    (listeners, logs): (&[net::Listener], &Logs),
     cores: usize,
     replaces: bool,
 ) -> io::Result<Arc<Current>> {
     let mut plan = ServerPlan::new(config, None, cores, Some(hosting))?;
     plan.https_port = https_port(listeners);
+    plan.sinks = logs.access();
     let certificates = AutomaticCertificates::default();
     let tls = net::TlsAcceptor::new(certificates.store.clone());
     TlsPlan::put_in_force(plan.tls.as_ref(), &plan.config, &tls)?;
@@ -355,27 +356,21 @@ fn router(core: &net::Core, index: usize, current: &Arc<Current>, logs: &Logs) -
     let core_context =
         CoreContext { core, handles: &handles, notices: &logs.notices, groups: &groups, metrics: &metrics };
     let table = Rc::new(assemble::table(&plan, Some(core_context), current.cores)?);
-    let access = logs.access.clone().map(|sink| Access::new(&plan.config.log, sink));
     let router = Rc::new(Router::new(
         table,
         renewer(core.clone(), handles, groups, current.clone(), (logs.notices.clone(), metrics.clone())),
-        access,
         logs.notices.clone(),
         current.certificates.challenges.clone(),
         metrics,
     ));
-    if logs.access.is_some() {
-        let (flushed, clock) = (router.clone(), core.clone());
-        core.spawn(async move {
-            loop {
-                clock.sleep(FLUSH_MS).await;
-                flushed.flush();
-            }
-        });
-    }
     let (flushed, clock, notices) = (router.clone(), core.clone(), logs.notices.clone());
     core.spawn(async move {
+        let mut flushes = false;
         loop {
+            if !flushes && flushed.logs_requests() {
+                flushes = true;
+                clock.spawn(flush(flushed.clone(), clock.clone()));
+            }
             clock.sleep(1_000).await;
             // A core without requests must switch to a new configuration too: removed applications and upstream servers
             // end only when no core holds them any more.
@@ -385,6 +380,14 @@ fn router(core: &net::Core, index: usize, current: &Arc<Current>, logs: &Logs) -
         }
     });
     Ok(SharedRouter(router))
+}
+
+/// Hands over the lines of access logs again and again, from the first log on.
+async fn flush(router: Rc<Router>, core: net::Core) {
+    loop {
+        core.sleep(FLUSH_MS).await;
+        router.flush();
+    }
 }
 
 /// Logs that requests are refused for lack of memory: one line a second for all cores.

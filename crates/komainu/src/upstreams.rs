@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use config::{Action, Config, StripPrefix};
+use config::{Action, Auth, AuthKind, Config, StripPrefix};
 use http::Status;
 use net::{ClientCertificates, ServerCertificate, SpillQuota, SpillStore};
 use proxy::GroupShared;
@@ -23,6 +23,8 @@ pub(crate) struct GroupPlan {
     pub(crate) shared: Vec<Arc<GroupShared>>,
     /// By site and route.
     ways: Vec<Vec<Option<UpstreamRoute>>>,
+    /// Servers that are asked whether requests may be served.
+    asked: Vec<(Auth, UpstreamRoute)>,
 }
 
 /// How a route reaches its servers.
@@ -59,12 +61,23 @@ impl GroupPlan {
             let ways = ways.collect::<io::Result<Vec<_>>>()?;
             groups.ways.push(ways);
         }
+        for auth in config.auths() {
+            let Some(proxy) = asked(auth).filter(|_| groups.of_auth(auth).is_none()) else { continue };
+            let options = route_options(&config::Route::default(), &proxy).into();
+            let group = groups.add(group_options(&proxy, files)?, &mut before)?;
+            groups.asked.push((auth.clone(), UpstreamRoute { group, options, spill: None }));
+        }
         Ok(groups)
     }
 
     /// The upstream route of a route.
     pub(crate) fn of(&self, site: usize, route: usize) -> Option<&UpstreamRoute> {
         self.ways.get(site)?.get(route)?.as_ref()
+    }
+
+    /// The way to the server that an `auth` asks.
+    pub(crate) fn of_auth(&self, auth: &Auth) -> Option<&UpstreamRoute> {
+        self.asked.iter().find(|(of, _)| of == auth).map(|(_, way)| way)
     }
 
     fn add(&mut self, options: GroupOptions, before: &mut Vec<Arc<GroupShared>>) -> io::Result<usize> {
@@ -98,6 +111,18 @@ impl GroupPlan {
         let spill = SpillQuota::new(spill, proxy.spill_bytes_max);
         Ok(Some(UpstreamRoute { group, options: route_options(route, proxy).into(), spill }))
     }
+}
+
+/// The proxy through which an authentication server is asked.
+fn asked(auth: &Auth) -> Option<config::Proxy> {
+    let AuthKind::Ask(server) = auth.kind()? else { return None };
+    let mut proxy = config::Proxy::to([server.origin.clone()]);
+    proxy.tls = auth.tls.clone();
+    proxy.host = auth.host.clone();
+    // What these fields say is stated with each question.
+    proxy.forwarded.x_forwarded = false;
+    proxy.forwarded.standard = false;
+    Some(proxy)
 }
 
 fn ms(time: Duration) -> u64 {

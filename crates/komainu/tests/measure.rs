@@ -187,6 +187,66 @@ fn expectations_decide_and_faults_are_reported() {
 }
 
 #[test]
+fn habits_from_other_tools_work_or_are_answered_with_ours() {
+    let url = format!("http://{}/", server());
+    for arguments in [
+        // wrk, wrk2, hey
+        &["bench", "-t1", "-c2", "-z", "50ms", "--latency", &url][..],
+        &["bench", "-c2", "-d50ms", "-R", "500", "-L", &url],
+        &["bench", "-n", "20", "-c", "2", "--disable-keepalive", "-a", "me:secret", &url],
+        // ab
+        &["ab", "-r", "-l", "-S", "-d", "-v", "2", "-A", "me:secret", "-n", "20", "-c", "2", &url],
+    ] {
+        let done = komainu(arguments);
+        assert!(done.status.success(), "{arguments:?}: {}", text(&done.stderr));
+    }
+    for (arguments, what) in [
+        (&["bench", "-c", "0", &url][..], "write 1 or more"),
+        (&["ab", "-c", "0", "-n", "1", &url], "write 1 or more"),
+        (&["bench", "-s", "post.lua", &url], "--list FILE"),
+        (&["bench", "-n", "1", "-m", "POST", &url], "the method is -X POST"),
+        (&["bench", "-n", "1", "-T", "text/html", &url], "-H 'Content-Type: …'"),
+        (&["bench", "-n", "1", "-D", "body.json", &url], "-b @FILE"),
+        (&["bench", "-n", "1", "-q", "50", &url], "a number alone is no URL"),
+        (&["ab", "-g", "plot.tsv", &url], "-e FILE writes the percentiles"),
+        (&["ab", "-w", &url], "komainu bench --html FILE"),
+    ] {
+        let done = komainu(arguments);
+        let said = text(&done.stderr);
+        assert!(done.status.code() == Some(2) && said.contains(what), "{arguments:?}: {said}");
+    }
+    let folder = Folder::new("habits");
+    let curve = folder.file("curve.csv");
+    assert!(komainu(&["ab", "-n", "50", "-e", &curve, &url]).status.success());
+    assert!(std::fs::read_to_string(&curve).unwrap().starts_with("Percentage served,Time in ms\n0,"));
+}
+
+#[test]
+fn a_name_and_a_password_are_sent_and_error_statuses_stand_beside_failures() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}/", listener.local_addr().unwrap());
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().flatten() {
+            let lines = BufReader::new(stream.try_clone().unwrap()).lines().map_while(Result::ok);
+            let head: Vec<String> = lines.take_while(|line| !line.is_empty()).collect();
+            let knows = head.iter().any(|line| line == "Authorization: Basic bWU6c2VjcmV0");
+            let status = if knows { "404 Not Found" } else { "401 Unauthorized" };
+            let _ = write!(stream, "HTTP/1.1 {status}\r\nConnection: close\r\nContent-Length: 0\r\n\r\n");
+        }
+    });
+    for arguments in [
+        &["bench", "-n", "5", "-c", "1", "--no-keepalive", "-u", "me:secret", &url][..],
+        &["bench", "-n", "5", "-c", "1", "--no-keepalive", "--expect", "errors = 0", "-u", "me:secret", &url],
+    ] {
+        let done = komainu(arguments);
+        let printed = text(&done.stdout);
+        assert!(printed.contains("0 failed, 5 with a status of 400 or above"), "{printed}");
+        assert!(printed.contains("404 5×"), "{printed}");
+        assert_eq!(done.status.code(), Some(i32::from(arguments.contains(&"--expect"))), "{printed}");
+    }
+}
+
+#[test]
 fn a_full_disk_costs_the_file_and_not_the_figures() {
     let url = format!("http://{}/", server());
     for form in ["--json", "--csv", "--html"] {

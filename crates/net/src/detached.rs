@@ -81,10 +81,11 @@ impl DetachedRequest {
         &self.context.core
     }
 
-    /// Removes fields.
+    /// Removes fields, but none that this server has set itself.
     pub fn retain(&mut self, keeps: impl Fn(Name, &[u8]) -> bool) {
-        let bytes = &self.bytes;
-        self.head.fields.retain(|field| keeps(field.id, field.name.of(bytes)));
+        let (bytes, own_at) = (&self.bytes, self.head.own_at);
+        let is_own = |name: Span| own_at != 0 && name.start() >= own_at;
+        self.head.fields.retain(|field| is_own(field.name) || keeps(field.id, field.name.of(bytes)));
     }
 
     /// Replaces the query, and with it the target as sent; `None` for a target without one.

@@ -14,7 +14,7 @@ use http::{Coding, Fields, Method, Name, Status, media, scan};
 
 use crate::compress::has_fixed_bytes;
 pub use crate::compress::weaken_tag;
-use crate::exchange::Request;
+use crate::request::Request;
 
 /// Whether a rule is for the response of that path.
 pub type DictionaryPathTest = Arc<dyn Fn(&[u8]) -> bool + Send + Sync>;

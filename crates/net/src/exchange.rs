@@ -8,12 +8,11 @@ use std::sync::Arc;
 
 use coding::Effort;
 use http::encode::Lines;
-use http::path::{self, EmptySegments};
-use http::{
-    BodySize, Coding, Dialect, Fields, Head, Length, Method, Name, Reject, RequestIds, Status, Version,
-};
+use http::path::EmptySegments;
+use http::{BodySize, Coding, Dialect, Fields, Length, Name, Reject, RequestIds, Status};
 
 use crate::address::{Client, Peer};
+use crate::amend::AmendedHead;
 use crate::compress::{COMPRESSED_BYTES, COMPRESSED_WEIGHT, Compression, CompressionInput};
 use crate::core::Core;
 use crate::detached::{self, DetachedRequest};
@@ -25,8 +24,8 @@ use crate::lane::Lane;
 use crate::memory::Pressure;
 use crate::notes::RequestNotes;
 use crate::page::ErrorPages;
+use crate::request::Request;
 use crate::state::{self, ReplyState, RequestState};
-use crate::tls::TlsSession;
 
 /// The status in the access log for a client that disconnected before its response began. It is never sent; nginx logs
 /// the same status.
@@ -41,158 +40,6 @@ const FILE_BYTES: usize = 64 * 1024;
 pub struct Exchange<'c> {
     pub(crate) state: &'c mut RequestState,
     pub(crate) lane: Lane<'c>,
-}
-
-/// A view of the request's head.
-#[derive(Clone, Copy)]
-pub struct Request<'x> {
-    head: &'x Head,
-    bytes: &'x [u8],
-    state: &'x RequestState,
-}
-
-impl<'x> Request<'x> {
-    pub(crate) fn of(state: &'x RequestState, (head, bytes): (&'x Head, &'x [u8])) -> Request<'x> {
-        Request { head, bytes, state }
-    }
-
-    /// The client's TLS connection with this server, if it has one.
-    #[must_use]
-    pub fn tls(&self) -> Option<&'x TlsSession> {
-        self.state.tls.as_deref()
-    }
-
-    /// The method.
-    #[must_use]
-    pub fn method(&self) -> Method {
-        self.head.method
-    }
-
-    /// The method as sent.
-    #[must_use]
-    pub fn method_name(&self) -> &'x [u8] {
-        self.head.method_name.of(self.bytes)
-    }
-
-    /// The version.
-    #[must_use]
-    pub fn version(&self) -> Version {
-        self.head.version
-    }
-
-    /// The target as sent.
-    #[must_use]
-    pub fn target(&self) -> &'x [u8] {
-        self.head.target.whole.of(self.bytes)
-    }
-
-    /// The path as sent, not decoded; `*` for `OPTIONS *`.
-    #[must_use]
-    pub fn path(&self) -> &'x [u8] {
-        self.head.target.path(self.bytes)
-    }
-
-    /// The path decoded: what routes match and handlers see. See [`http::path`].
-    ///
-    /// # Errors
-    /// 400 for a path that servers read in two ways.
-    pub fn normal_path(&self) -> Result<Cow<'x, [u8]>, Reject> {
-        path::normal_path(self.path(), self.state.empty_segments)
-    }
-
-    /// The same path percent-encoded, for request targets and header fields.
-    ///
-    /// # Errors
-    /// Those of [`Request::normal_path`].
-    pub fn encoded_path(&self) -> Result<Cow<'x, [u8]>, Reject> {
-        path::encoded_path(self.path(), self.state.empty_segments)
-    }
-
-    /// What becomes of empty segments in the path.
-    #[must_use]
-    pub fn empty_segments(&self) -> EmptySegments {
-        self.state.empty_segments
-    }
-
-    /// What follows the `?`, with bytes beyond ASCII percent-encoded.
-    #[must_use]
-    pub fn encoded_query(&self) -> Option<Cow<'x, [u8]>> {
-        self.query().map(path::encode_beyond_ascii)
-    }
-
-    /// What follows the `?`, as sent.
-    #[must_use]
-    pub fn query(&self) -> Option<&'x [u8]> {
-        self.head.target.query.map(|query| query.of(self.bytes))
-    }
-
-    /// `host[:port]` that the request is for; empty where a 1.0 client named none.
-    #[must_use]
-    pub fn authority(&self) -> &'x [u8] {
-        self.head.authority.of(self.bytes)
-    }
-
-    /// Whether it is a gRPC call: over HTTP/2, with the content type `application/grpc` or a kind of it. Errors are reported to it
-    /// as `grpc-status`.
-    #[must_use]
-    pub fn is_grpc_call(&self) -> bool {
-        grpc::is_call(self.version(), self.field(Name::ContentType))
-    }
-
-    /// The time that the client gives a gRPC call, in milliseconds; `None` where it says nothing, and for other requests.
-    #[must_use]
-    pub fn grpc_timeout_ms(&self) -> Option<u64> {
-        // Its name has no number of its own.
-        if !self.head.fields.has(Name::Other) || !self.is_grpc_call() {
-            return None;
-        }
-        let mut fields = self.fields().filter(|(id, _, _)| *id == Name::Other);
-        let (_, _, value) = fields.find(|(_, name, _)| name.eq_ignore_ascii_case(b"grpc-timeout"))?;
-        grpc::timeout_ms(value)
-    }
-
-    /// The first field of that name.
-    #[must_use]
-    pub fn field(&self, id: Name) -> Option<&'x [u8]> {
-        self.head.field(self.bytes, id)
-    }
-
-    /// All fields in order: known name, name as sent, value.
-    pub fn fields(&self) -> impl Iterator<Item = (Name, &'x [u8], &'x [u8])> {
-        let bytes = self.bytes;
-        self.head.fields.iter().map(move |field| (field.id, field.name.of(bytes), field.value.of(bytes)))
-    }
-
-    /// The parsed head and the bytes that its spans refer to.
-    #[must_use]
-    pub fn head(&self) -> (&'x Head, &'x [u8]) {
-        (self.head, self.bytes)
-    }
-
-    /// Its ids: none but those that [`Exchange::set_ids`] has set.
-    #[must_use]
-    pub fn ids(&self) -> RequestIds {
-        self.state.ids
-    }
-
-    /// How much body the request has.
-    #[must_use]
-    pub fn body(&self) -> BodySize {
-        self.head.body
-    }
-
-    /// The peer of the connection: the client, or the nearest HTTP proxy in front of this server. Behind a proxy that
-    /// speaks the PROXY protocol, it is the peer that the proxy reports, not the proxy itself.
-    #[must_use]
-    pub fn peer(&self) -> Peer {
-        self.state.peer
-    }
-
-    /// The client that sent the request: the peer, or the client that [`Exchange::set_client`] has set.
-    #[must_use]
-    pub fn client(&self) -> Client {
-        self.state.client
-    }
 }
 
 impl<'c> Exchange<'c> {
@@ -221,12 +68,27 @@ impl<'c> Exchange<'c> {
 
     /// Counts what the request holds.
     fn weigh(&mut self) {
-        self.lane.hold(self.state.handler_bytes + self.state.filters.weight_bytes());
+        let amended = self.state.amended.as_ref().map_or(0, |amended| amended.weight_bytes());
+        self.lane.hold(self.state.handler_bytes + self.state.filters.weight_bytes() + amended);
     }
 
     /// Sets the client from the fields that a trusted peer has sent.
     pub fn set_client(&mut self, address: Peer, secure: bool, vouched: Dialect) {
         self.state.client = Client { address, secure, vouched: Some(vouched) };
+    }
+
+    /// Removes fields of the request, in any spelling that programs may take for these names, and adds others, for whoever looks at the
+    /// request from now on: upstream servers, applications, the cache, the log. Trailers lose them too.
+    pub fn amend(&mut self, removed: &[Vec<u8>], own: &Fields) {
+        let amended = AmendedHead::new(self.request().head(), removed, own);
+        let amended = amended.after(self.state.amended.as_deref());
+        self.state.amended = Some(Box::new(amended));
+        self.weigh();
+    }
+
+    /// Says that the request was let in because of who sends it: see [`Request::is_authorized`].
+    pub fn set_authorized(&mut self) {
+        self.state.is_authorized = true;
     }
 
     /// Sets the request's ids, which upstream servers and applications get.
@@ -283,7 +145,7 @@ impl<'c> Exchange<'c> {
     /// The request without its client, its body, and an upgrade that it offers.
     #[must_use]
     pub fn detach(&self) -> DetachedRequest {
-        let (head, bytes) = detached::copied(self.lane.head());
+        let (head, bytes) = detached::copied(self.request().head());
         DetachedRequest {
             head,
             bytes,
@@ -347,8 +209,12 @@ impl<'c> Exchange<'c> {
 
     /// The trailer fields of the request, once [`Exchange::read`] has returned `None`.
     #[must_use]
-    pub fn trailers(&self) -> Option<&Fields> {
-        self.lane.trailers()
+    pub fn trailers(&self) -> Option<Cow<'_, Fields>> {
+        let trailers = self.lane.trailers()?;
+        Some(match &self.state.amended {
+            None => Cow::Borrowed(trailers),
+            Some(amended) => amended.trailers(trailers),
+        })
     }
 
     /// Whether a response head is out: then only its body can follow.

@@ -13,7 +13,7 @@ use http::machine::ServerMachine;
 use http::{BodySize, Fields, Reject};
 
 use crate::conn::{Conn, OUT_BYTES_MAX, REQUEST_WEIGHT_BYTES};
-use crate::exchange::{Exchange, Request};
+use crate::exchange::Exchange;
 use crate::fault::Fault;
 use crate::h2::{self, H2Server, PrefaceMatch};
 use crate::lane::Lane;
@@ -22,6 +22,7 @@ use crate::memory::Pressure;
 use crate::mux::{
     CutReason, MuxConn, MuxEnds, MuxEvent, MuxProtocol, ResetReason, StreamLane, StreamRequest,
 };
+use crate::request::Request;
 use crate::service::{Engine, Service, guarded};
 use crate::source::READ;
 use crate::state::{ReplyState, RequestState};

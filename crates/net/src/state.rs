@@ -5,6 +5,7 @@ use std::rc::Rc;
 use http::{BodySize, EmptySegments, RequestIds, Status};
 
 use crate::address::{Client, Peer};
+use crate::amend::AmendedHead;
 use crate::fault::Fault;
 use crate::filters::Filters;
 use crate::notes::RequestNotes;
@@ -53,6 +54,10 @@ pub(crate) struct RequestState {
     pub(crate) pages: Option<Rc<dyn ErrorPages>>,
     /// Bytes of memory that the handler holds.
     pub(crate) handler_bytes: usize,
+    /// Its head as changed by this server, in place of the one that was sent.
+    pub(crate) amended: Option<Box<AmendedHead>>,
+    /// Whether it was let in because of who sends it.
+    pub(crate) is_authorized: bool,
 }
 
 impl RequestState {
@@ -74,6 +79,8 @@ impl RequestState {
             filters: Filters::default(),
             pages: None,
             handler_bytes: 0,
+            amended: None,
+            is_authorized: false,
         }
     }
 

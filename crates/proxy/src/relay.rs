@@ -233,7 +233,7 @@ impl<'r, 'c> Relay<'r, 'c> {
         let (x, plan) = (&*self.x, self.plan);
         self.side.finish(|| {
             let ask = TemplateContext::of(&x.request(), plan.upstream);
-            x.trailers().map(|trailers| plan.request.trailers(trailers, &ask)).unwrap_or_default()
+            x.trailers().map(|trailers| plan.request.trailers(&trailers, &ask)).unwrap_or_default()
         });
     }
 

@@ -294,6 +294,7 @@ impl RequestRules {
             Name::Forwarded => !self.options.forwarded.standard && vouched(Dialect::Standard),
             // Addressed to this proxy, not to the upstream (RFC 9110 section 11.7.1).
             Name::ProxyAuthorization => false,
+            Name::Other if ask.head.is_own(field) => true,
             Name::Other => self.is_welcome(name, vouched(Dialect::XForwarded)),
             _ => true,
         };

@@ -245,7 +245,7 @@ const ROWS: &[Row] = &[
     ),
     r(
         "log lines that nobody takes",
-        (24_576 * KIB, "8 MiB in all; more lines are dropped and counted"),
+        (24_576 * KIB, "8 MiB a destination; more lines are dropped and counted"),
         "",
         (600_000 * US, "for 5,000 requests"),
         "40 MB of targets, a FIFO that nobody reads",

@@ -11,6 +11,7 @@ mod rig;
 mod access_log;
 mod control;
 mod listen_reload;
+mod logs;
 mod metrics;
 mod operation;
 mod privileges;

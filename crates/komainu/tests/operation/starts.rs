@@ -64,7 +64,7 @@ fn a_second_server_on_the_same_port_is_refused() {
     let www = rig.folder.at("www");
     let (ok, _, errors) = run(&["run", "--listen", &rig.address.to_string(), www.to_str().unwrap()]);
     assert!(!ok && errors.contains(&rig.address.to_string()) && errors.contains("in use"), "{errors}");
-    assert!(errors.contains("ss -ltnp"), "{errors}");
+    assert!(errors.contains("komainu (process ") && errors.contains("listens there"), "{errors}");
 }
 
 #[test]

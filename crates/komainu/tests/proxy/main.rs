@@ -6,6 +6,7 @@ mod origin;
 #[path = "../rig/mod.rs"]
 mod rig;
 
+mod ask;
 mod balancing;
 mod guide;
 mod php;

@@ -2,7 +2,8 @@
 
 use http::framing::Length;
 use http::{
-    BodySize, EmptySegments, Fields, Head, Method, Name, Reject, RequestHead, RequestIds, Span, Status,
+    BodySize, Dialect, EmptySegments, Fields, Head, Method, Name, Reject, RequestHead, RequestIds, Span,
+    Status,
 };
 use net::preface::Endpoints;
 use net::{Client, Peer, Request};
@@ -104,6 +105,16 @@ impl FetchRequest {
         let bytes = bytes[..end.unwrap_or(0)].to_vec();
         let more = (request.empty_segments(), request.ids());
         FetchRequest::build(head, bytes, request.peer(), request.client(), more, body)
+    }
+
+    /// The same request, asked because of a client's: it has that one's address and ids, and its own fields that name a client
+    /// (`X-Forwarded-For` and the like) are believed.
+    #[must_use]
+    pub fn because_of(mut self, request: &Request<'_>) -> FetchRequest {
+        self.peer = request.peer();
+        self.client = Client { vouched: Some(Dialect::XForwarded), ..request.client() };
+        self.ids = request.ids();
+        self
     }
 
     fn build(

@@ -8,6 +8,7 @@ use std::fs::Metadata;
 use std::future::poll_fn;
 use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Poll, Waker};
@@ -17,7 +18,7 @@ use admission::{
     Credentials, LimitVerdict, Limiter, LimiterOptions, PasswordCheck, PasswordFile, Quota, SeenKeys,
 };
 use aws_lc_rs::hmac;
-use config::{Auth, Config, Level, RateLimit};
+use config::{Auth, AuthKind, Config, Level, RateLimit};
 use http::{Fields, Name, Status};
 use net::clock::Clock;
 use net::offload::OffloadPool;
@@ -27,6 +28,8 @@ use crate::config_files::{ConfigFiles, FILE_BYTES_MAX};
 use crate::notice::ErrorLog;
 use crate::rate::add_client;
 
+/// How long a password that was right is remembered, by default.
+const REMEMBER: Duration = Duration::from_secs(60);
 /// Passwords that are verified or wait for it, over all cores.
 const PENDING_MAX: usize = 64;
 /// Passwords that are remembered, and clients whose failures are.
@@ -39,15 +42,16 @@ const UNAUTHORIZED: Status = Status::of(401).expect("three digits");
 const TOO_MANY: Status = Status::of(429).expect("three digits");
 
 /// The files of users of a configuration.
-pub(crate) struct AuthPlan {
-    shared: Vec<Arc<SharedAuth>>,
+pub(super) struct PasswordPlan {
+    shared: Vec<Arc<SharedPasswords>>,
     /// The threads that verify.
     pool: OffloadPool,
 }
 
 /// A file of users, for all cores.
-pub(crate) struct SharedAuth {
+pub(crate) struct SharedPasswords {
     of: Auth,
+    path: PathBuf,
     files: ConfigFiles,
     users: Mutex<Arc<Users>>,
     /// When the file was last looked at.
@@ -83,44 +87,36 @@ struct PendingState {
     wakers: Vec<Waker>,
 }
 
-fn policies(config: &Config) -> impl Iterator<Item = &Auth> {
-    let routes = config.sites.iter().flat_map(|site| &site.routes).map(|route| &route.auth);
-    config.sites.iter().map(|site| &site.auth).chain(routes).flatten().flatten()
-}
-
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl AuthPlan {
+impl PasswordPlan {
     /// Reads the files. One that was named in the same way `before` keeps what it remembers.
     ///
     /// # Errors
     /// A file that cannot be read, or has a line that cannot be used, by name.
-    pub(crate) fn new(
+    pub(super) fn new(
         config: &Config,
-        before: Option<&AuthPlan>,
+        before: Option<&PasswordPlan>,
         (files, memory, notices): (&ConfigFiles, &MemoryBudget, Option<&ErrorLog>),
         cores: usize,
-    ) -> io::Result<AuthPlan> {
+    ) -> io::Result<PasswordPlan> {
         let pool = before.map_or_else(|| OffloadPool::new(cores.div_ceil(2)), |plan| plan.pool.clone());
-        let mut plan = AuthPlan { shared: Vec::new(), pool };
-        for auth in policies(config) {
-            if plan.of(auth).is_some() {
+        let mut plan = PasswordPlan { shared: Vec::new(), pool };
+        for auth in config.auths() {
+            let Some(AuthKind::Basic(path)) = auth.kind().filter(|_| plan.of(auth).is_none()) else {
                 continue;
-            }
+            };
             let same = before.and_then(|before| before.of(auth));
             plan.shared.push(match same {
                 Some(same) => same,
                 None => {
                     let named = |error: io::Error| {
-                        io::Error::new(
-                            error.kind(),
-                            format!("`auth.basic` {}: {error}", auth.basic.display()),
-                        )
+                        io::Error::new(error.kind(), format!("`auth.basic` {}: {error}", path.display()))
                     };
                     let place = (files.clone(), memory.clone(), notices.cloned());
-                    Arc::new(SharedAuth::new(auth, place, plan.pool.clone()).map_err(named)?)
+                    Arc::new(SharedPasswords::new((auth, path), place, plan.pool.clone()).map_err(named)?)
                 }
             });
         }
@@ -128,18 +124,18 @@ impl AuthPlan {
     }
 
     /// That of a route.
-    pub(crate) fn of(&self, auth: &Auth) -> Option<Arc<SharedAuth>> {
+    pub(super) fn of(&self, auth: &Auth) -> Option<Arc<SharedPasswords>> {
         self.shared.iter().find(|shared| shared.of == *auth).cloned()
     }
 }
 
-impl SharedAuth {
+impl SharedPasswords {
     fn new(
-        of: &Auth,
+        (of, path): (&Auth, &Path),
         (files, memory, notices): (ConfigFiles, MemoryBudget, Option<ErrorLog>),
         pool: OffloadPool,
-    ) -> io::Result<SharedAuth> {
-        let users = Users::read(&files, of, None)?.ok_or_else(|| io::Error::other("it cannot be read"))?;
+    ) -> io::Result<SharedPasswords> {
+        let users = Users::read(&files, path, None)?.ok_or_else(|| io::Error::other("it cannot be read"))?;
         let account = || {
             let memory = memory.clone();
             Arc::new(move |before, after| memory.change(before, after))
@@ -150,8 +146,9 @@ impl SharedAuth {
                 LimiterOptions { quota, delay_max: Duration::ZERO, delayed_max: 0, keys_max: KEYS_MAX };
             Arc::new(Limiter::new(options, account()))
         });
-        Ok(SharedAuth {
+        Ok(SharedPasswords {
             of: of.clone(),
+            path: path.to_owned(),
             files,
             users: Mutex::new(Arc::new(users)),
             looked_ms: AtomicU64::new(0),
@@ -182,7 +179,7 @@ impl SharedAuth {
 
     fn reread(&self) {
         let stamp = lock(&self.users).stamp;
-        match Users::read(&self.files, &self.of, Some(stamp)) {
+        match Users::read(&self.files, &self.path, Some(stamp)) {
             Ok(None) => *lock(&self.failed) = None,
             Ok(Some(users)) => {
                 let count = users.file.len();
@@ -203,7 +200,7 @@ impl SharedAuth {
 
     fn report(&self, level: Level, text: &str) {
         if let Some(notices) = &self.notices {
-            let kind = format!("`auth.basic` {}: {text}", self.of.basic.display());
+            let kind = format!("`auth.basic` {}: {text}", self.path.display());
             notices.once_a_second(level, kind.clone(), || kind);
         }
     }
@@ -250,7 +247,7 @@ impl SharedAuth {
             None => Err(Fault::Gone),
             Some(true) => Ok(true),
             Some(false) => {
-                let kind = format!("`auth.basic` {}: wrong user or password", self.of.basic.display());
+                let kind = format!("`auth.basic` {}: wrong user or password", self.path.display());
                 if let Some(notices) = &self.notices {
                     let user = String::from_utf8_lossy(credentials.user()).into_owned();
                     notices
@@ -318,7 +315,7 @@ struct RefusedCheck {
 
 /// One verification. Dropping it states the outcome, also where it was not finished.
 struct CheckJob {
-    shared: Arc<SharedAuth>,
+    shared: Arc<SharedPasswords>,
     key: u64,
     client_key: u64,
     pending: Arc<PendingCheck>,
@@ -339,7 +336,8 @@ impl Drop for CheckJob {
         let shared = &self.shared;
         if self.is_right {
             let now_ns = Clock::new().now_us().saturating_mul(1_000);
-            let remember_ns = u64::try_from(shared.of.remember.as_nanos()).unwrap_or(u64::MAX);
+            let remember_ns =
+                u64::try_from(shared.of.remember.unwrap_or(REMEMBER).as_nanos()).unwrap_or(u64::MAX);
             shared.seen.insert(self.key, now_ns, now_ns.saturating_add(remember_ns));
             if let Some(failures) = &shared.failures {
                 failures.refund(self.client_key, now_ns);
@@ -369,8 +367,8 @@ impl PendingCheck {
 
 impl Users {
     /// Reads the file, unless it is as it was.
-    fn read(files: &ConfigFiles, of: &Auth, before: Option<FileStamp>) -> io::Result<Option<Users>> {
-        let file = files.open(&of.basic)?;
+    fn read(files: &ConfigFiles, path: &Path, before: Option<FileStamp>) -> io::Result<Option<Users>> {
+        let file = files.open(path)?;
         let stamp = stamp(&file.metadata()?);
         if before == Some(stamp) {
             return Ok(None);
@@ -397,15 +395,14 @@ fn stamp(metadata: &Metadata) -> FileStamp {
     (metadata.len(), metadata.mtime(), metadata.mtime_nsec(), metadata.ino())
 }
 
-/// Asks for the user of a route that has users. Returns whether the request may be served.
+/// Asks for the user. Returns whether the request may be served.
 ///
 /// # Errors
 /// The client is gone.
-pub(crate) async fn admit(auth: Option<&Arc<SharedAuth>>, x: &mut Exchange<'_>) -> Result<bool, Fault> {
-    match auth {
-        None => Ok(true),
-        Some(auth) if auth.remembers(x) => Ok(true),
+pub(super) async fn admit(auth: &Arc<SharedPasswords>, x: &mut Exchange<'_>) -> Result<bool, Fault> {
+    match auth.remembers(x) {
+        true => Ok(true),
         // Boxed, as it is seldom.
-        Some(auth) => Box::pin(auth.check(x)).await,
+        false => Box::pin(auth.check(x)).await,
     }
 }

@@ -1,0 +1,153 @@
+//! What was found out a short time ago, with its result: bounded in entries and in bytes.
+
+use std::collections::{HashMap, VecDeque};
+use std::fmt;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use crate::table::TableAccount;
+
+/// A digest, by which something is remembered.
+pub type RememberedKey = [u8; 32];
+
+/// What an entry holds beside its value, in bytes: the key twice, and its place in the tables.
+const ENTRY_BYTES: usize = 128;
+
+/// Results that are remembered until their time. Where there is no room, the oldest leave.
+pub struct Remembered<V> {
+    state: Mutex<RememberedState<V>>,
+    entries_max: usize,
+    bytes_max: usize,
+    account: TableAccount,
+}
+
+struct RememberedState<V> {
+    entries: HashMap<RememberedKey, RememberedEntry<V>>,
+    /// In the order in which they came.
+    order: VecDeque<RememberedKey>,
+    bytes: usize,
+}
+
+struct RememberedEntry<V> {
+    value: V,
+    bytes: usize,
+    until_ms: u64,
+}
+
+impl<V: Clone> Remembered<V> {
+    /// Room for so many entries, and so many bytes. `account` learns of each change of the bytes held.
+    #[must_use]
+    pub fn new(entries_max: usize, bytes_max: usize, account: TableAccount) -> Remembered<V> {
+        let state = RememberedState { entries: HashMap::new(), order: VecDeque::new(), bytes: 0 };
+        Remembered { state: Mutex::new(state), entries_max, bytes_max, account }
+    }
+
+    /// The value of a key, unless its time is over.
+    #[must_use]
+    pub fn find(&self, key: &RememberedKey, now_ms: u64) -> Option<V> {
+        let state = self.lock();
+        let entry = state.entries.get(key).filter(|entry| entry.until_ms > now_ms)?;
+        Some(entry.value.clone())
+    }
+
+    /// Remembers a value of so many bytes until a time, in place of what the key had.
+    pub fn insert(&self, key: RememberedKey, value: V, bytes: usize, until_ms: u64) {
+        let bytes = bytes + ENTRY_BYTES;
+        if bytes > self.bytes_max {
+            return;
+        }
+        let mut state = self.lock();
+        let before = state.bytes;
+        match state.entries.insert(key, RememberedEntry { value, bytes, until_ms }) {
+            Some(old) => state.bytes -= old.bytes,
+            None => state.order.push_back(key),
+        }
+        state.bytes += bytes;
+        while state.entries.len() > self.entries_max || state.bytes > self.bytes_max {
+            let Some(oldest) = state.order.pop_front() else { break };
+            if let Some(left) = state.entries.remove(&oldest) {
+                state.bytes -= left.bytes;
+            }
+        }
+        (self.account)(before as u64, state.bytes as u64);
+    }
+
+    /// Forgets all.
+    pub fn clear(&self) {
+        let mut state = self.lock();
+        (self.account)(state.bytes as u64, 0);
+        *state = RememberedState { entries: HashMap::new(), order: VecDeque::new(), bytes: 0 };
+    }
+
+    /// Bytes held.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.lock().bytes
+    }
+
+    fn lock(&self) -> MutexGuard<'_, RememberedState<V>> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<V> fmt::Debug for Remembered<V> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Remembered").field("entries_max", &self.entries_max).finish_non_exhaustive()
+    }
+}
+
+impl<V> Drop for Remembered<V> {
+    fn drop(&mut self) {
+        let bytes = self.state.get_mut().unwrap_or_else(PoisonError::into_inner).bytes;
+        (self.account)(bytes as u64, 0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicI64, Ordering};
+
+    use super::*;
+
+    fn key(number: u32) -> RememberedKey {
+        let mut key = [0; 32];
+        key[..4].copy_from_slice(&number.to_le_bytes());
+        key
+    }
+
+    #[test]
+    fn results_are_known_until_their_time() {
+        let known = Remembered::new(10, 10_000, Arc::new(|_, _| {}));
+        known.insert(key(1), "a", 1, 20);
+        assert_eq!(
+            (known.find(&key(1), 19), known.find(&key(1), 20), known.find(&key(2), 0)),
+            (Some("a"), None, None)
+        );
+        known.insert(key(1), "b", 1, 40);
+        assert_eq!(known.find(&key(1), 39), Some("b"));
+        known.clear();
+        assert_eq!((known.find(&key(1), 0), known.bytes()), (None, 0));
+    }
+
+    #[test]
+    fn a_million_keys_take_no_more_than_the_bounds() {
+        let held = Arc::new(AtomicI64::new(0));
+        let counted = held.clone();
+        let count = move |before: u64, after: u64| {
+            counted.fetch_add(after as i64 - before as i64, Ordering::Relaxed);
+        };
+        let known = Remembered::new(1_000, 1_000_000, Arc::new(count));
+        for number in 0..1_000_000 {
+            known.insert(key(number), number, if number % 2 == 0 { 10 } else { 5_000 }, 10);
+            if number % 100_000 == 0 {
+                assert!(known.bytes() <= 1_000_000 && held.load(Ordering::Relaxed) == known.bytes() as i64);
+            }
+        }
+        assert!(known.bytes() <= 1_000_000 && known.bytes() > 900_000);
+        assert_eq!((known.find(&key(999_999), 0), known.find(&key(0), 0)), (Some(999_999), None));
+        known.insert(key(0), 0, 2_000_000, 10);
+        assert_eq!(known.find(&key(0), 0), None);
+        drop(known);
+        assert_eq!(held.load(Ordering::Relaxed), 0);
+    }
+}

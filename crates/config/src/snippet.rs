@@ -1,0 +1,327 @@
+//! Directives that sites and routes share: each `[snippet.NAME]` is joined to the tables that name it in `use`, before they are read.
+
+use crate::check::{Checker, SnippetPlaces, shortened};
+use crate::near::nearest;
+use crate::node::{Data, Entry, Node};
+use crate::report::TextSpan;
+use crate::shape::{OneOrMore, Shape, ShapeKind, Text};
+use serde_json::json;
+
+/// Keys and values that all uses of snippets together may add to a configuration.
+const ADDED_MAX: usize = 200_000;
+/// Uses that an error in a snippet names.
+const USES_SHOWN: usize = 3;
+
+/// `use` of a site or route.
+pub(crate) const USE: OneOrMore<Text<String>> =
+    OneOrMore(Text { what: "the name of a `[snippet.NAME]`", parse: |text| Ok(text.to_owned()) });
+
+/// The snippets, by name.
+pub(crate) struct Snippets;
+
+impl Shape for Snippets {
+    type Out = Vec<String>;
+
+    fn kind(&self) -> ShapeKind {
+        let schema = json!({ "type": "object", "additionalProperties": { "type": "object" } });
+        ShapeKind::new("a table from names to tables with directives of sites or routes", schema)
+    }
+
+    fn read(&self, node: &Node, check: &mut Checker) -> Option<Vec<String>> {
+        let Data::Table(entries) = &node.data else {
+            check.mismatch(node, &self.kind().text);
+            return None;
+        };
+        for Entry { key, key_at, value } in entries {
+            if !matches!(value.data, Data::Table(_)) {
+                check.mismatch(value, "a table").help(format!("write `[snippet.{}]`", shortened(key)));
+            }
+            if let Some(entry) = value.entry("use") {
+                let title = format!("`use` in `[snippet.{}]`", shortened(key));
+                let finding = check.error(&entry.key_at, title, "a snippet cannot use another one");
+                finding.help("name both in the `use` of the site or route");
+            }
+            let is_used = check.snippets.iter().any(|known| known.name == *key && !known.uses.is_empty());
+            if !is_used {
+                let title = format!("nobody uses `[snippet.{}]`", shortened(key));
+                let finding = check.warning(key_at, title, "its directives are not read");
+                finding.help(format!("write `use = \"{}\"` in a site or a route", shortened(key)));
+            }
+        }
+        Some(entries.iter().map(|entry| entry.key.clone()).collect())
+    }
+}
+
+/// Joins to each site and route the snippets that it names.
+pub(crate) fn apply(document: &mut Node, check: &mut Checker) {
+    let snippets = match document.entry("snippet").map(|entry| &entry.value.data) {
+        Some(Data::Table(entries)) => entries.clone(),
+        _ => Vec::new(),
+    };
+    check.snippets = snippets
+        .iter()
+        .map(|entry| {
+            let mut places = Vec::new();
+            places_of(&entry.value, &mut places);
+            SnippetPlaces { name: entry.key.clone(), places, uses: Vec::new() }
+        })
+        .collect();
+    let mut left = ADDED_MAX;
+    let Data::Table(entries) = &mut document.data else { return };
+    for entry in entries.iter_mut().filter(|entry| matches!(entry.key.as_str(), "site" | "route")) {
+        let Data::List(tables) = &mut entry.value.data else { continue };
+        for table in tables {
+            use_in(table, &snippets, &mut left, check);
+            if entry.key != "site" {
+                continue;
+            }
+            let Data::Table(own) = &mut table.data else { continue };
+            for routes in own.iter_mut().filter(|own| own.key == "route") {
+                let Data::List(routes) = &mut routes.value.data else { continue };
+                routes.iter_mut().for_each(|route| use_in(route, &snippets, &mut left, check));
+            }
+        }
+    }
+}
+
+/// Where the keys and values of a table stand.
+fn places_of(node: &Node, places: &mut Vec<TextSpan>) {
+    places.push(node.at.clone());
+    match &node.data {
+        Data::Table(entries) => {
+            for entry in entries {
+                places.push(entry.key_at.clone());
+                places_of(&entry.value, places);
+            }
+        }
+        Data::List(items) => items.iter().for_each(|item| places_of(item, places)),
+        _ => {}
+    }
+}
+
+/// Joins to one table the snippets that it names.
+fn use_in(table: &mut Node, snippets: &[Entry], left: &mut usize, check: &mut Checker) {
+    let Some(entry) = table.entry("use") else { return };
+    let items = match table.items("use") {
+        [] => std::slice::from_ref(&entry.value),
+        items => items,
+    };
+    let named: Vec<(String, TextSpan)> = items
+        .iter()
+        .filter_map(|item| match &item.data {
+            Data::Text(name) => Some((name.clone(), item.at.clone())),
+            _ => None,
+        })
+        .collect();
+    let mut joined: Vec<Entry> = Vec::new();
+    for (index, (name, at)) in named.iter().enumerate() {
+        if let Some((_, first)) = named[..index].iter().find(|(other, _)| other == name) {
+            let title = format!("`use` names `{}` twice", shortened(name));
+            check.error(at, title, "named again here").related(first.clone(), "first named here");
+            continue;
+        }
+        let Some(position) = snippets.iter().position(|snippet| snippet.key == *name) else {
+            let label = match nearest(name, snippets.iter().map(|snippet| snippet.key.as_str())) {
+                Some(near) => format!("did you mean `{near}`?"),
+                None => "no such snippet".to_owned(),
+            };
+            check.error(at, format!("there is no `[snippet.{}]`", shortened(name)), label);
+            continue;
+        };
+        check.snippets[position].uses.push(at.clone());
+        match left.checked_sub(check.snippets[position].places.len()) {
+            Some(rest) => *left = rest,
+            None => {
+                let title = format!("the uses of snippets add more than {ADDED_MAX} keys and values");
+                check.error(at, title, "one too many");
+                return;
+            }
+        }
+        let Data::Table(shared) = &snippets[position].value.data else { continue };
+        let shared = shared.iter().filter(|entry| entry.key != "use").cloned().collect();
+        join(&mut joined, shared, &mut Doubles::Reported { used_at: at, place: String::new(), check });
+    }
+    if let Data::Table(own) = &mut table.data {
+        join(own, joined, &mut Doubles::OwnWins);
+    }
+}
+
+/// What becomes of a directive that both have.
+enum Doubles<'d, 'c> {
+    /// What a site or a route says itself counts.
+    OwnWins,
+    /// Two snippets that are used together say it: nobody knows which one is meant.
+    Reported { used_at: &'d TextSpan, place: String, check: &'d mut Checker<'c> },
+}
+
+/// Puts directives beside those that are there: tables are joined key by key, lists of tables become longer.
+fn join(own: &mut Vec<Entry>, more: Vec<Entry>, doubles: &mut Doubles<'_, '_>) {
+    for entry in more {
+        let Some(known) = own.iter_mut().find(|known| known.key == entry.key) else {
+            own.push(entry);
+            continue;
+        };
+        match (&mut known.value.data, entry.value.data) {
+            (Data::Table(known), Data::Table(more)) => {
+                let length = doubles.enter(&entry.key);
+                join(known, more, doubles);
+                doubles.leave(length);
+            }
+            (Data::List(known), Data::List(more)) if is_tables(known) && is_tables(&more) => {
+                known.extend(more);
+            }
+            _ => doubles.report(&entry.key, &entry.key_at, &known.key_at),
+        }
+    }
+}
+
+impl Doubles<'_, '_> {
+    fn enter(&mut self, key: &str) -> usize {
+        let Doubles::Reported { place, .. } = self else { return 0 };
+        let length = place.len();
+        place.push_str(key);
+        place.push('.');
+        length
+    }
+
+    fn leave(&mut self, length: usize) {
+        if let Doubles::Reported { place, .. } = self {
+            place.truncate(length);
+        }
+    }
+
+    fn report(&mut self, key: &str, second: &TextSpan, first: &TextSpan) {
+        let Doubles::Reported { used_at, place, check } = self else { return };
+        let title = format!(
+            "`{}` is given in two snippets that are used together",
+            shortened(&format!("{place}{key}"))
+        );
+        let finding = check.error(used_at, title, "used here");
+        finding.related(first.clone(), "given here").related(second.clone(), "and given here");
+        finding.help("leave it out of one of them, or name only one in `use`");
+    }
+}
+
+fn is_tables(items: &[Node]) -> bool {
+    !items.is_empty() && items.iter().all(|item| matches!(item.data, Data::Table(_)))
+}
+
+/// Adds to what is wrong within a snippet where it is used, once however often that is.
+pub(crate) fn place_findings(check: &mut Checker) {
+    let snippets = std::mem::take(&mut check.snippets);
+    if snippets.iter().all(|snippet| snippet.uses.is_empty()) {
+        return;
+    }
+    check.report.remove_repeated();
+    for finding in check.report.findings_mut() {
+        let is_inside = |place: &TextSpan| place.start <= finding.at.start && finding.at.end <= place.end;
+        let Some(snippet) = snippets.iter().find(|snippet| snippet.places.iter().any(is_inside)) else {
+            continue;
+        };
+        for at in snippet.uses.iter().take(USES_SHOWN) {
+            finding.related(at.clone(), "used here");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::Config;
+    use std::path::Path;
+    use std::time::Duration;
+
+    fn read(text: &str) -> Result<Config, String> {
+        let read = Config::parse(text, "komainu.toml", Path::new("/base"));
+        read.map(|(config, _)| config).map_err(|report| report.render(false))
+    }
+
+    fn faults(text: &str) -> String {
+        read(text).map(|_| ()).unwrap_err()
+    }
+
+    const SHARED: &str = "[snippet.slow]\ntimeouts = { body = \"5s\", write = \"9s\" }\nlimit = \"5/m\"\n\
+        [snippet.headers.response_headers.set]\nX-A = \"1\"\n";
+
+    #[test]
+    fn a_route_has_the_directives_of_its_snippets() {
+        let config = read(&format!(
+            "{SHARED}[[route]]\nuse = [\"slow\", \"headers\"]\nrespond = \"ok\"\ntimeouts.write = \"7s\"\n\
+             response_headers = {{ set = {{ X-B = \"2\" }} }}\n\
+             [[route]]\nuse = \"slow\"\npath = \"/b\"\nlimit = \"9/m\"\nrespond = \"ok\"\n"
+        ));
+        let config = config.unwrap();
+        let [first, second] = &config.sites[0].routes[..] else { panic!("two routes") };
+        assert_eq!(first.timeouts.body, Some(Duration::from_secs(5)));
+        // What the route says itself counts.
+        assert_eq!(first.timeouts.write, Some(Duration::from_secs(7)));
+        assert_eq!(first.limit[0].rate.count, 5);
+        assert_eq!(first.response_headers.set.len(), 2);
+        assert_eq!((second.limit.len(), second.limit[0].rate.count), (1, 9));
+        assert_eq!(second.timeouts.write, Some(Duration::from_secs(9)));
+    }
+
+    #[test]
+    fn a_site_has_the_directives_and_routes_of_its_snippets() {
+        let config = read(
+            "[snippet.probe]\ndeny = \"10.0.0.0/8\"\n[[snippet.probe.route]]\npath = \"/health\"\nrespond = \"fine\"\n\
+             [[site]]\nhosts = \"a.test\"\nuse = \"probe\"\n[[site.route]]\npath = \"/\"\nrespond = \"a\"\n\
+             [[site]]\nhosts = \"b.test\"\nuse = \"probe\"\n",
+        );
+        let config = config.unwrap();
+        assert_eq!(config.sites.iter().map(|site| site.routes.len()).collect::<Vec<_>>(), [2, 1]);
+        assert!(config.sites.iter().all(|site| site.deny.len() == 1));
+    }
+
+    #[test]
+    fn faults_name_the_snippet_and_where_it_is_used() {
+        let text = faults(
+            "[snippet.a]\nlimit = \"often\"\n[[route]]\nuse = \"a\"\npath = \"/1\"\nrespond = \"ok\"\n\
+             [[route]]\nuse = \"a\"\nrespond = \"ok\"\n",
+        );
+        assert_eq!(text.matches("error:").count(), 1, "{text}");
+        assert!(text.contains("limit = \"often\"") && text.contains("this is not a rate"), "{text}");
+        assert_eq!(text.matches("used here").count(), 2, "{text}");
+        let text = faults("[snippet.a]\nlimits = 5\nunknown = 1\n[[route]]\nuse = \"a\"\nrespond = \"ok\"\n");
+        assert_eq!((text.matches("error:").count(), text.matches("used here").count()), (2, 2), "{text}");
+    }
+
+    #[test]
+    fn names_that_fit_nothing_are_reported() {
+        let text = faults("[snippet.slow]\nlimit = \"1/s\"\n[[route]]\nuse = \"slwo\"\nrespond = \"ok\"\n");
+        assert!(
+            text.contains("there is no `[snippet.slwo]`") && text.contains("did you mean `slow`?"),
+            "{text}"
+        );
+        let text =
+            faults("[snippet.a]\nlimit = \"1/s\"\n[[route]]\nuse = [\"a\", \"a\"]\nrespond = \"ok\"\n");
+        assert!(text.contains("names `a` twice"), "{text}");
+        let text = faults("[snippet.a]\nuse = \"b\"\n[[route]]\nuse = \"a\"\nrespond = \"ok\"\n");
+        assert!(text.contains("a snippet cannot use another one"), "{text}");
+        let text = faults("[snippet]\na = 5\n[[route]]\nuse = \"a\"\nrespond = \"ok\"\n");
+        assert!(text.contains("write `[snippet.a]`"), "{text}");
+    }
+
+    #[test]
+    fn two_snippets_do_not_say_the_same() {
+        let text = faults(
+            "[snippet.a]\ntimeouts.body = \"1s\"\n[snippet.b]\ntimeouts = { body = \"2s\", write = \"3s\" }\n\
+             [[route]]\nuse = [\"a\", \"b\"]\nrespond = \"ok\"\n",
+        );
+        assert!(text.contains("`timeouts.body` is given in two snippets"), "{text}");
+        assert!(text.contains("given here") && text.contains("and given here"), "{text}");
+    }
+
+    #[test]
+    fn a_snippet_that_nobody_uses_is_warned_of() {
+        let (_, report) = Config::parse("[snippet.a]\nx = 1\n", "k", Path::new("/")).unwrap();
+        assert!(report.render(false).contains("nobody uses `[snippet.a]`"), "{}", report.render(false));
+    }
+
+    #[test]
+    fn uses_do_not_multiply_without_end() {
+        let keys: String = (0..1000).map(|at| format!("x{at} = 1\n")).collect();
+        let routes = "[[route]]\nuse = \"a\"\nrespond = \"ok\"\n".repeat(300);
+        let text = faults(&format!("[snippet.a.response_headers.set]\n{keys}{routes}"));
+        assert!(text.contains("add more than"), "{text}");
+    }
+}

@@ -1,0 +1,235 @@
+//! Several access logs, where they go, and their change by a reload.
+
+use std::fs;
+use std::io::Read;
+use std::net::{TcpListener, UdpSocket};
+use std::os::unix::net::{UnixDatagram, UnixListener};
+use std::process::{Child, Command};
+
+use crate::rig::{self, Folder, PATIENCE, Rig, eventually, installed, komainu};
+
+fn reload(rig: &Rig, text: &str) {
+    rig.folder.write("komainu.toml", text);
+    let done = komainu().args(["reload", "--pid", &rig.child.id().to_string()]).output().unwrap();
+    assert!(done.status.success(), "{}{}", rig::text(&done.stdout), rig::text(&done.stderr));
+}
+
+fn lines(rig: &Rig, name: &str) -> Vec<String> {
+    fs::read_to_string(rig.folder.at(name)).unwrap_or_default().lines().map(str::to_owned).collect()
+}
+
+#[track_caller]
+fn has_lines(rig: &Rig, name: &str, want: &[&str]) {
+    eventually(&format!("{name} has {want:?}"), || lines(rig, name).len() >= want.len());
+    assert_eq!(lines(rig, name), want, "{name}");
+}
+
+#[test]
+fn logs_of_sites_with_conditions_change_with_a_reload() {
+    for kind in rig::kinds() {
+        let folder = Folder::new();
+        // A server without root's rights cannot make files here: its supervisor opens them.
+        let head = format!("listen = \"127.0.0.1:0\"\nthreads = 1\n{kind}");
+        let routes = "[[route]]\nrespond = \"any\"\n[[site]]\nhosts = [\"a.test\"]\n[[site.route]]\npath = \"/a\"\nrespond = \"A\"\n";
+        let first =
+            format!("{head}[log]\nfile = \"all.log\"\nmask_query = [\"token\"]\naccess = \"$uri\"\n{routes}");
+        folder.write("komainu.toml", &first);
+        let mut command = komainu();
+        command.arg("start").arg("-c").arg(folder.at("komainu.toml"));
+        let rig = Rig::start(command, folder);
+        let ask = |host: &str, target: &str| {
+            rig.send(&format!("GET {target} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n"));
+        };
+        ask("a.test", "/a?1");
+        has_lines(&rig, "all.log", &["/a?1"]);
+        // Further logs: one of errors, one of a site; the first stays as it is.
+        let errors =
+            "[[logs]]\naccess = \"$status $uri\"\nfile = \"errors.log\"\nonly = { status = [\"4xx\"] }\n";
+        let of_site = "[[site.logs]]\naccess = \"$host $uri\"\nfile = \"site.log\"\n";
+        let second = first
+            .replace("[[route]]", &format!("{errors}[[route]]"))
+            .replace("[[site.route]]", &format!("{of_site}[[site.route]]"));
+        reload(&rig, &second);
+        ask("a.test", "/a?token=secret");
+        ask("a.test", "/none");
+        ask("b.test", "/b");
+        has_lines(&rig, "all.log", &["/a?1", "/a?token=***", "/none", "/b"]);
+        has_lines(&rig, "errors.log", &["404 /none"]);
+        has_lines(&rig, "site.log", &["a.test /a?token=***", "a.test /none"]);
+        // Files that were moved away are opened again, those that a reload has brought too.
+        for name in ["all.log", "errors.log", "site.log"] {
+            fs::rename(rig.folder.at(name), rig.folder.at(&format!("{name}.1"))).unwrap();
+        }
+        rig.signal("-USR1");
+        eventually("the logs are opened again", || {
+            ["all.log", "errors.log", "site.log"].iter().all(|name| rig.folder.at(name).exists())
+        });
+        ask("a.test", "/after");
+        has_lines(&rig, "site.log", &["a.test /after"]);
+        has_lines(&rig, "errors.log", &["404 /after"]);
+        // One goes, another format comes, and the error log moves.
+        let third = first
+            .replace("\"$uri\"", "\"$method\"")
+            .replace("[log]\n", "[log]\nerrors = \"err.log\"\nlevel = \"debug\"\n");
+        reload(&rig, &third);
+        ask("a.test", "/last");
+        has_lines(&rig, "all.log", &["/after", "GET"]);
+        assert_eq!(lines(&rig, "site.log"), ["a.test /after"]);
+        eventually("the new error log is used", || {
+            lines(&rig, "err.log").iter().any(|line| line.contains("the configuration was read again"))
+        });
+        // A log that cannot be opened keeps the configuration out.
+        rig.folder.write("komainu.toml", third.replace("all.log", "none/all.log"));
+        let refused = komainu().args(["reload", "--pid", &rig.child.id().to_string()]).output().unwrap();
+        assert!(!refused.status.success() && rig::text(&refused.stderr).contains("none/all.log"));
+        ask("a.test", "/kept");
+        has_lines(&rig, "all.log", &["/after", "GET", "GET"]);
+    }
+}
+
+/// A message by RFC 5424, taken apart: priority, tag, log, line.
+fn message(bytes: &[u8]) -> (u32, String, String, String) {
+    let text = std::str::from_utf8(bytes).unwrap();
+    let words: Vec<&str> = text.splitn(8, ' ').collect();
+    let [head, time, host, tag, pid, log, data, line] = words[..] else { panic!("{text:?}") };
+    let priority = head.strip_prefix('<').and_then(|head| head.strip_suffix(">1")).unwrap();
+    assert!(time.len() == 24 && time.as_bytes()[10] == b'T' && time.ends_with('Z'), "{text:?}");
+    assert!(!host.is_empty() && pid.parse::<u32>().is_ok() && data == "-", "{text:?}");
+    (priority.parse().unwrap(), tag.into(), log.into(), line.into())
+}
+
+/// The messages of a stream, each behind its length.
+fn frames(mut bytes: &[u8]) -> Vec<(u32, String, String, String)> {
+    let mut all = Vec::new();
+    while !bytes.is_empty() {
+        let space = bytes.iter().position(|&byte| byte == b' ').unwrap();
+        let len: usize = std::str::from_utf8(&bytes[..space]).unwrap().parse().unwrap();
+        all.push(message(&bytes[space + 1..][..len]));
+        bytes = &bytes[space + 1 + len..];
+    }
+    all
+}
+
+/// What one datagram brings.
+fn datagram(mut receive: impl FnMut(&mut [u8]) -> std::io::Result<usize>) -> Vec<u8> {
+    let mut room = vec![0; 65_536];
+    let len = receive(&mut room).unwrap();
+    room[..len].to_vec()
+}
+
+#[test]
+fn lines_go_to_syslog_and_to_the_journal() {
+    let folder = Folder::new();
+    let udp = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let tcp = TcpListener::bind("127.0.0.1:0").unwrap();
+    let (unix, stream, journal) =
+        (folder.at("dgram.sock"), folder.at("stream.sock"), folder.at("journal.sock"));
+    let of_stream = UnixListener::bind(&stream).unwrap();
+    let of_journal = UnixDatagram::bind(&journal).unwrap();
+    udp.set_read_timeout(Some(PATIENCE)).unwrap();
+    of_journal.set_read_timeout(Some(PATIENCE)).unwrap();
+    let log = |to: &str| format!("[[logs]]\naccess = \"$method $uri\"\nfile = {to}\n");
+    let logs = [
+        log(&format!(
+            "{{ syslog = \"udp://{}\", facility = \"local7\", tag = \"shop\" }}",
+            udp.local_addr().unwrap()
+        )),
+        log(&format!("{{ syslog = \"tcp://{}\" }}", tcp.local_addr().unwrap())),
+        log("{ syslog = \"unix:dgram.sock\" }"),
+        log("{ syslog = \"unix:stream.sock\" }"),
+        log("{ journald = \"journal.sock\" }"),
+    ];
+    let text = format!(
+        "threads = 1\n{}[log]\nerrors = {{ journald = \"journal.sock\", tag = \"errors\" }}\n[[route]]\nrespond = \"ok\"\n",
+        logs.concat()
+    );
+    let rig = Rig::config(folder, &text);
+    rig.get("/a").expect(200, "ok");
+    let want = |facility: u32, tag: &str, line: &str| {
+        (facility * 8 + 6, tag.to_owned(), "access".to_owned(), line.to_owned())
+    };
+    assert_eq!(message(&datagram(|room| udp.recv(room))), want(23, "shop", "GET /a"));
+    // The socket is not there yet: the line waits for it, and another one with it.
+    eventually("it is said that the receiver is away", || {
+        rig.reported().contains("dgram.sock): cannot be reached")
+    });
+    rig.get("/b").expect(200, "ok");
+    assert_eq!(message(&datagram(|room| udp.recv(room))), want(23, "shop", "GET /b"));
+    let of_unix = UnixDatagram::bind(&unix).unwrap();
+    of_unix.set_read_timeout(Some(PATIENCE)).unwrap();
+    for line in ["GET /a", "GET /b"] {
+        assert_eq!(message(&datagram(|room| of_unix.recv(room))), want(3, "komainu", line));
+    }
+    let mut entries = Vec::new();
+    while entries.iter().filter(|entry: &&String| entry.contains("KOMAINU_LOG=access")).count() < 2 {
+        entries.push(String::from_utf8(datagram(|room| of_journal.recv(room))).unwrap());
+    }
+    let is =
+        |start: &str, end: &str| entries.iter().any(|entry| entry.starts_with(start) && entry.ends_with(end));
+    assert!(
+        is("PRIORITY=6\nSYSLOG_IDENTIFIER=komainu\nKOMAINU_LOG=access\nMESSAGE=", "GET /b\n"),
+        "{entries:?}"
+    );
+    assert!(
+        is("PRIORITY=6\nSYSLOG_IDENTIFIER=errors\nKOMAINU_LOG=error\nMESSAGE=info: ", "\n"),
+        "{entries:?}"
+    );
+    // Streams end with the server: what was collected is written before.
+    rig.signal("-TERM");
+    let taken = |mut stream: Box<dyn Read>| {
+        let mut bytes = Vec::new();
+        stream.read_to_end(&mut bytes).unwrap();
+        frames(&bytes)
+    };
+    let both = vec![want(3, "komainu", "GET /a"), want(3, "komainu", "GET /b")];
+    assert_eq!(taken(Box::new(tcp.accept().unwrap().0)), both);
+    assert_eq!(taken(Box::new(of_stream.accept().unwrap().0)), both);
+}
+
+/// Ends with its test.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn rsyslog_takes_what_is_sent() {
+    let Some(rsyslog) = installed("rsyslogd") else { return };
+    let folder = Folder::new();
+    let at = folder.path().display();
+    folder.write(
+        "rsyslog.conf",
+        format!(
+            "global(workDirectory=\"{at}\")\n\
+             module(load=\"imuxsock\" SysSock.Use=\"off\")\nmodule(load=\"imptcp\")\n\
+             input(type=\"imuxsock\" Socket=\"{at}/dgram.sock\" UseSpecialParser=\"off\" ParseHostname=\"on\")\n\
+             input(type=\"imptcp\" path=\"{at}/stream.sock\")\n\
+             template(name=\"t\" type=\"string\" string=\"%syslogfacility-text%.%syslogseverity-text% %app-name% %msgid% %protocol-version% %msg%\\n\")\n\
+             action(type=\"omfile\" file=\"{at}/out\" template=\"t\" asyncWriting=\"off\" flushOnTXEnd=\"on\")\n"
+        ),
+    );
+    let mut command = Command::new(rsyslog);
+    command.arg("-n").arg("-f").arg(folder.at("rsyslog.conf")).arg("-i").arg(folder.at("rsyslog.pid"));
+    let _running = Running(command.spawn().unwrap());
+    eventually("rsyslog listens", || folder.at("stream.sock").exists() && folder.at("dgram.sock").exists());
+    let log = |socket: &str, facility: &str| {
+        let to = format!("{{ syslog = \"unix:{socket}.sock\", facility = \"{facility}\" }}");
+        format!("[[logs]]\naccess = \"json\"\nfields = [\"target\", \"http_x\"]\nfile = {to}\n")
+    };
+    let text = format!(
+        "threads = 1\n{}{}[[route]]\nrespond = \"ok\"\n",
+        log("dgram", "local3"),
+        log("stream", "local4")
+    );
+    let rig = Rig::config(folder, &text);
+    rig.ask("/a", "X: a\u{e9}\" \\\r\n");
+    eventually("both lines arrive", || lines(&rig, "out").len() >= 2);
+    let mut got = lines(&rig, "out");
+    got.sort();
+    let line = "komainu access 1 {\"target\":\"/a\",\"http_x\":\"a\u{e9}\\\" \\\\\"}";
+    assert_eq!(got, [format!("local3.info {line}"), format!("local4.info {line}")]);
+}

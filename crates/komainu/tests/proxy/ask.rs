@@ -1,0 +1,364 @@
+//! `auth = { ask = ... }`: servers that are asked whether requests may be served. The stubs answer as Authelia and oauth2-proxy
+//! document their endpoints.
+
+use std::io::{Read, Write};
+use std::net::TcpListener;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use crate::origin::{Ask, Origin, answer, nobody, ok};
+use crate::rig;
+use crate::rig::{Folder, Rig, curl, eventually, text};
+
+/// An origin that says who the client is.
+fn upstream() -> Origin {
+    Origin::start(|ask| ok(&format!("{:?} {:?}", ask.field("Remote-User"), ask.field("Remote-Groups"))))
+}
+
+/// As Authelia's endpoints: `/api/authz/forward-auth` and the older `/api/verify` send browsers to the portal, `/api/authz/auth-request`
+/// answers 401 with `Location`.
+fn authelia() -> Origin {
+    Origin::start(|ask| {
+        let session = ask.field("Cookie").iter().any(|cookies| cookies.contains("authelia_session=alice"));
+        if session {
+            return answer(
+                "200 OK",
+                "Remote-User: alice\r\nRemote-Groups: admins,dev\r\nRemote-Name: Alice\r\n",
+                "200 OK",
+            );
+        }
+        let one = |name: &str| ask.field(name).first().copied().unwrap_or_default().to_owned();
+        let of_nginx = ask.line().contains("auth-request");
+        let url = match of_nginx {
+            true => one("X-Original-URL"),
+            false => format!(
+                "{}://{}{}",
+                one("X-Forwarded-Proto"),
+                one("X-Forwarded-Host"),
+                one("X-Forwarded-Uri")
+            ),
+        };
+        let method = one(if of_nginx { "X-Original-Method" } else { "X-Forwarded-Method" });
+        let location =
+            format!("Location: https://auth.test/?rd={url}&rm={method}\r\nContent-Type: text/html\r\n");
+        let status =
+            if of_nginx || !one("Accept").contains("html") { "401 Unauthorized" } else { "302 Found" };
+        answer(status, &location, "<a>sign in</a>")
+    })
+}
+
+/// As oauth2-proxy's `/oauth2/auth`, with `--set-xauthrequest` and a cookie that is renewed, and `/oauth2/start`.
+fn oauth2_proxy() -> Origin {
+    Origin::start(|ask| match ask.line().split(' ').nth(1).unwrap() {
+        "/oauth2/auth" => match ask.field("Cookie").first() {
+            Some(&"_oauth2_proxy=renew") => answer(
+                "202 Accepted",
+                "X-Auth-Request-User: bob\r\nX-Forwarded-User: bob\r\nSet-Cookie: _oauth2_proxy=new; HttpOnly\r\n",
+                "",
+            ),
+            Some(&"_oauth2_proxy=good") => {
+                answer("202 Accepted", "X-Auth-Request-User: bob\r\nX-Forwarded-User: bob\r\n", "")
+            }
+            _ => answer("401 Unauthorized", "WWW-Authenticate: Basic realm=\"x\"\r\n", "Unauthorized\n"),
+        },
+        path => ok(path),
+    })
+}
+
+fn started(text: &str) -> Rig {
+    Rig::config(Folder::new(), &format!("threads = 1\n{text}"))
+}
+
+const BROWSER: &str = "Accept: text/html,*/*;q=0.8\r\n";
+const ALICE: &str = "Cookie: authelia_session=alice\r\n";
+
+#[test]
+fn authelia_decides_as_it_does_behind_other_proxies() {
+    let (auth, origin) = (authelia(), upstream());
+    let route = |path: &str, ask: &str| {
+        format!(
+            "[[route]]\npath = \"{path}/*\"\nproxy = \"{}\"\nauth = {{ ask = \"{}{ask}\", response_headers = [\"Remote-User\", \
+             \"Remote-Groups\", \"Remote-Name\", \"Remote-Email\"]{} }}\n",
+            origin.url,
+            auth.url,
+            if path == "/nginx" { ", sign_in = \"$location\"" } else { "" }
+        )
+    };
+    let rig = started(
+        &[
+            route("/new", "/api/authz/forward-auth"),
+            route("/old", "/api/verify?rd=https://auth.test/"),
+            route("/nginx", "/api/authz/auth-request"),
+        ]
+        .concat(),
+    );
+    for (path, ask) in [
+        ("/new", "/api/authz/forward-auth"),
+        ("/old", "/api/verify?rd=https://auth.test/"),
+        ("/nginx", "/api/authz/auth-request"),
+    ] {
+        let target = format!("{path}/a%20b?c=d&e");
+        let sent = rig.ask(&target, BROWSER);
+        let url = format!("https://auth.test/?rd={}://localhost{target}&rm=GET", rig.scheme());
+        sent.expect_status(302).expect_field("Location", &url).expect_field("Cache-Control", "no-store");
+        assert_eq!(auth.last().line(), format!("GET {ask} HTTP/1.1"));
+        rig.ask(&target, &format!("{BROWSER}{ALICE}")).expect(200, "[\"alice\"] [\"admins,dev\"]");
+    }
+    assert_eq!(origin.asks().len(), 3);
+    // What is no browser gets the status.
+    let plain = rig.ask("/new/", "Accept: application/json\r\n");
+    plain.expect(401, "<a>sign in</a>").expect_field("Content-Type", "text/html");
+    // A body stays here, and is passed on once the request is let in.
+    let posted = rig.send(&format!(
+        "POST /new/x HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n{ALICE}Content-Length: 4\r\nIf-None-Match: \"x\"\r\n\
+         Range: bytes=0-1\r\nX-Forwarded-Uri: /open\r\nX-Original-URL: http://localhost/open\r\nX_Original_URL: /open\r\n\r\nbody"
+    ));
+    posted.expect(200, "[\"alice\"] [\"admins,dev\"]");
+    assert_eq!(text(&origin.last().body), "body");
+    let asked = auth.last();
+    assert_eq!((asked.line(), asked.body.len()), ("GET /api/authz/forward-auth HTTP/1.1", 0));
+    let one = |name: &str| asked.field(name).join("|");
+    assert_eq!((one("X-Forwarded-Method"), one("X-Original-Method")), ("POST".into(), "POST".into()));
+    assert_eq!((one("X-Forwarded-Uri"), one("X-Forwarded-Host")), ("/new/x".into(), "localhost".into()));
+    assert_eq!((one("X-Forwarded-For"), one("X-Real-IP")), ("127.0.0.1".into(), "127.0.0.1".into()));
+    assert_eq!(one("X-Original-URL"), format!("{}://localhost/new/x", rig.scheme()));
+    for absent in ["Content-Length", "If-None-Match", "Range", "X_Original_URL", "Connection"] {
+        assert!(asked.field(absent).is_empty(), "{absent} in {}", asked.head);
+    }
+    assert_eq!(auth.connections(), 1, "the connection is kept");
+}
+
+#[test]
+fn oauth2_proxy_decides_as_its_documents_say() {
+    let auth = oauth2_proxy();
+    let origin = Origin::start(|ask| ok(&format!("{:?}", ask.field("X-Forwarded-User"))));
+    let rig = started(&format!(
+        "[[site]]\nauth = {{ ask = \"{0}/oauth2/auth\", response_headers = [\"X-Auth-Request-User\", \"X-Forwarded-User\"], \
+         sign_in = \"/oauth2/start?rd=$url\" }}\n\
+         [[site.route]]\npath = \"/oauth2/*\"\nauth = false\nproxy = \"{0}\"\n\
+         [[site.route]]\npath = \"/open\"\nauth = false\nproxy = \"{1}\"\n\
+         [[site.route]]\nproxy = \"{1}\"\n",
+        auth.url, origin.url
+    ));
+    let away = rig.ask("/a?b=c&d", BROWSER);
+    let url = if rig.scheme() == "https" { "https" } else { "http" };
+    away.expect_status(302)
+        .expect_field("Location", &format!("/oauth2/start?rd={url}%3A%2F%2Flocalhost%2Fa%3Fb%3Dc%26d"));
+    rig.get("/oauth2/start").expect(200, "/oauth2/start");
+    let post = "POST / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: 0\r\n\r\n";
+    rig.send(post).expect(401, "Unauthorized\n").expect_field("WWW-Authenticate", "Basic realm=\"x\"");
+    rig.ask("/", "Cookie: _oauth2_proxy=good\r\n").expect(200, "[\"bob\"]").expect_no_field("Set-Cookie");
+    rig.ask("/", "Cookie: _oauth2_proxy=renew\r\n")
+        .expect(200, "[\"bob\"]")
+        .expect_field("Set-Cookie", "_oauth2_proxy=new; HttpOnly");
+    // A route that asks nobody lets nobody claim to be one.
+    rig.ask("/open", "X-Forwarded-User: root\r\nX_Forwarded_User: root\r\n").expect(200, "[]");
+}
+
+#[test]
+fn nobody_says_himself_who_he_is() {
+    let auth = Origin::start(|ask| match ask.field("Cookie").first() {
+        Some(&"user=alice") => answer("200 OK", "Remote-User: alice\r\n", ""),
+        _ => answer("200 OK", "", ""),
+    });
+    let origin = Origin::start(|ask| ok(&ask.head));
+    let rig = Rig::config(
+        Folder::new(),
+        &format!(
+            "threads = 1\n[[route]]\nproxy = {{ to = \"{}\", underscores = true }}\n\
+             auth = {{ ask = \"{}\", response_headers = [\"Remote-User\"] }}\n",
+            origin.url, auth.url
+        ),
+    );
+    const SPELLINGS: [&str; 7] = [
+        "Remote-User",
+        "REMOTE-USER",
+        "remote-user",
+        "Remote_User",
+        "remote_user",
+        "REMOTE_USER",
+        "Remote.User",
+    ];
+    let claims = |ask: &Ask| {
+        let lines = ask
+            .head
+            .lines()
+            .filter(|line| line.to_ascii_lowercase().replace(['_', '.'], "-").starts_with("remote-user"));
+        lines.map(str::to_owned).collect::<Vec<_>>()
+    };
+    for spelling in SPELLINGS {
+        rig.ask("/", &format!("{spelling}: root\r\n{spelling}: root\r\n")).expect_status(200);
+        assert!(claims(&origin.last()).is_empty(), "{}", origin.last().head);
+        rig.ask("/", &format!("{spelling}: root\r\nCookie: user=alice\r\n")).expect_status(200);
+        let claimed = claims(&origin.last()).join("|").to_ascii_lowercase();
+        assert_eq!(claimed, "remote-user: alice", "{}", origin.last().head);
+    }
+    // Named by `Connection`, the server's own field would be lost; in trailers, some servers would merge it into the head.
+    rig.send(
+        "GET / HTTP/1.1\r\nHost: localhost\r\nCookie: user=alice\r\nConnection: close, Remote-User\r\n\r\n",
+    );
+    assert_eq!(claims(&origin.last()).len(), 1);
+    let _ = rig.send(
+        "POST / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nTE: trailers\r\nTrailer: Remote-User\r\n\
+         Transfer-Encoding: chunked\r\n\r\n1\r\nx\r\n0\r\nRemote-User: root\r\nX-Fine: 1\r\n\r\n",
+    );
+    assert!(claims(&origin.last()).is_empty());
+}
+
+#[test]
+fn nobody_says_himself_who_he_is_over_http_2() {
+    let auth = Origin::start(|_| answer("200 OK", "", ""));
+    let origin = Origin::start(|ask| ok(&ask.head));
+    let folder = Folder::new();
+    folder.write(
+        "k.toml",
+        format!(
+            "{}threads = 1\nlisten = {{ address = \"127.0.0.1:0\", h2c = true }}\n[[route]]\n\
+             proxy = {{ to = \"{}\", underscores = true }}\nauth = {{ ask = \"{}\", response_headers = [\"Remote-User\"] }}\n",
+            rig::as_we_are(),
+            origin.url,
+            auth.url
+        ),
+    );
+    let mut command = rig::komainu();
+    command.arg("start").arg("-c").arg(folder.at("k.toml"));
+    let rig = Rig::start(command, folder);
+    let url = format!("http://{}/", rig.listens);
+    let output = curl(&[
+        "--http2-prior-knowledge",
+        "-w",
+        "%{http_version} %{http_code}",
+        &url,
+        "-H",
+        "remote-user: a",
+        "-H",
+        "remote_user: b",
+        "-H",
+        "remote.user: c",
+        "-H",
+        "X-Else: d",
+    ]);
+    let shown = text(&output.stdout);
+    assert!(shown.ends_with("2 200") && shown.to_ascii_lowercase().contains("x-else: d"), "{shown}");
+    assert!(!shown.to_ascii_lowercase().contains("remote"), "{shown}");
+}
+
+#[test]
+fn without_an_answer_nothing_is_served() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let flood = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            let mut head = [0; 4096];
+            let count = stream.read(&mut head).unwrap();
+            let status = if head[..count].starts_with(b"GET /in") { "200 OK" } else { "403 Forbidden" };
+            let _ = write!(stream, "HTTP/1.1 {status}\r\nContent-Length: 100000000\r\n\r\n");
+            let piece = [b'x'; 65536];
+            while stream.write_all(&piece).is_ok() {}
+        }
+    });
+    let odd = Origin::start(|ask| match ask.line().split(' ').nth(1).unwrap() {
+        "/close" => String::new(),
+        "/rubbish" => "nonsense\r\n\r\n".into(),
+        "/304" => "HTTP/1.1 304 Not Modified\r\n\r\n".into(),
+        "/switch" => "HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\n\r\n".into(),
+        "/short" => "HTTP/1.1 403 Forbidden\r\nContent-Length: 10\r\nConnection: close\r\n\r\nx".into(),
+        "/split" => answer("403 Forbidden", "X-Accel-Redirect: /secret\r\nServer: other\r\n", "no"),
+        _ => answer("500 Oh", "", "no"),
+    });
+    // One that never answers.
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let origin = Origin::start(|_| ok("secret"));
+    let mut config = String::new();
+    let mut add = |path: &str, url: String| {
+        config.push_str(&format!(
+            "[[route]]\npath = \"{path}\"\nproxy = \"{}\"\nauth = {{ ask = \"{url}\", timeout = \"{}\" }}\n",
+            origin.url,
+            if matches!(path, "/silent" | "/short") { "200ms" } else { "30s" }
+        ));
+    };
+    add("/flood", format!("http://{flood}/"));
+    add("/in", format!("http://{flood}/in"));
+    add("/silent", format!("http://{}/", silent.local_addr().unwrap()));
+    add("/dead", format!("http://{}/", nobody()));
+    for path in ["/close", "/rubbish", "/304", "/switch", "/short", "/split", "/500"] {
+        add(path, format!("{}{path}", odd.url));
+    }
+    let rig = started(&config);
+    for (path, status) in [
+        ("/flood", 502),
+        ("/silent", 504),
+        ("/dead", 502),
+        ("/close", 502),
+        ("/rubbish", 502),
+        ("/304", 502),
+        ("/switch", 502),
+        ("/short", 502),
+        ("/500", 500),
+    ] {
+        let answer = rig.get(path);
+        assert_eq!(answer.status(), status, "{path}: {}", answer.text());
+        answer.expect_field("Cache-Control", "no-store");
+    }
+    rig.get("/split").expect(403, "no").expect_no_field("X-Accel-Redirect");
+    assert!(origin.asks().is_empty());
+    // One that lets a request in has said so in its head, however much it says afterwards.
+    rig.get("/in").expect(200, "secret");
+    eventually("the log says what is wrong", || rig.reported().contains("`auth.ask` /"));
+}
+
+#[test]
+fn answers_are_remembered_where_that_is_wanted() {
+    let count = AtomicUsize::new(0);
+    let auth = Origin::start(move |ask| {
+        let number = count.fetch_add(1, Ordering::SeqCst);
+        match ask.field("Cookie").first() {
+            Some(cookie) => answer("200 OK", &format!("Remote-User: {cookie}-{number}\r\n"), ""),
+            None => answer("403 Forbidden", "", "no"),
+        }
+    });
+    let origin = upstream();
+    let rig = started(&format!(
+        "[[route]]\nproxy = \"{}\"\nauth = {{ ask = \"{}\", response_headers = [\"Remote-User\"], remember = \"1h\" }}\n",
+        origin.url, auth.url
+    ));
+    for _ in 0..3 {
+        rig.ask("/", "Cookie: a\r\nRemote-User: x\r\n").expect(200, "[\"a-0\"] []");
+    }
+    rig.ask("/other", "Cookie: a\r\n").expect(200, "[\"a-1\"] []");
+    rig.ask("/", "Cookie: b\r\n").expect(200, "[\"b-2\"] []");
+    rig.ask("/", "Cookie: a\r\nAuthorization: x\r\n").expect(200, "[\"a-3\"] []");
+    // A refusal is none that is remembered.
+    for number in 5..7 {
+        rig.get("/").expect(403, "no");
+        assert_eq!(auth.asks().len(), number);
+    }
+    rig.ask("/", "Cookie: a\r\n").expect(200, "[\"a-0\"] []");
+}
+
+#[test]
+fn a_cache_shares_only_what_says_that_it_may() {
+    let auth = Origin::start(|ask| match ask.field("Cookie").first() {
+        Some(cookie) => answer("200 OK", &format!("X-Forwarded-User: {cookie}\r\n"), ""),
+        None => answer("403 Forbidden", "", "no"),
+    });
+    let origin = Origin::start(|ask| {
+        let public = if ask.line().contains("public") { ", public" } else { "" };
+        answer(
+            "200 OK",
+            &format!("Cache-Control: max-age=3600{public}\r\n"),
+            &format!("page of {:?}", ask.field("X-Forwarded-User")),
+        )
+    });
+    let rig = started(&format!(
+        "[[route]]\nproxy = \"{}\"\ncache = {{}}\nauth = {{ ask = \"{}\", response_headers = [\"X-Forwarded-User\"] }}\n",
+        origin.url, auth.url
+    ));
+    for user in ["alice", "bob", "alice"] {
+        let cookie = format!("Cookie: {user}\r\nX-Forwarded-User: root\r\n");
+        rig.ask("/own", &cookie).expect(200, &format!("page of [\"{user}\"]"));
+        rig.ask("/public", &cookie).expect(200, "page of [\"alice\"]");
+    }
+    rig.get("/public").expect(403, "no");
+    assert_eq!(origin.asks().len(), 4);
+}

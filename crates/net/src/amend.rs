@@ -1,0 +1,113 @@
+//! Heads of requests that this server changes: fields that say who a client is come from what has verified it, never from the client.
+
+use std::borrow::Cow;
+
+use http::{Field, Fields, Head, Name, Span, is_twin, scan};
+
+/// A changed head, and the bytes that its spans refer to.
+pub(crate) struct AmendedHead {
+    pub(crate) head: Head,
+    pub(crate) bytes: Vec<u8>,
+    /// Names that only this server sets.
+    removed: Vec<Vec<u8>>,
+}
+
+impl AmendedHead {
+    /// A copy of a head without the fields of these names, in any spelling that programs may take for them, and with those of `own`.
+    pub(crate) fn new((head, bytes): (&Head, &[u8]), removed: &[Vec<u8>], own: &Fields) -> AmendedHead {
+        let spans = head.fields.iter().flat_map(|field| [field.name, field.value]);
+        let end = spans.chain([head.method_name, head.target.whole, head.authority, head.protocol]);
+        let end = end.map(Span::end).max().unwrap_or(0);
+        let (mut head, mut bytes) = (head.clone(), bytes[..end].to_vec());
+        let is_removed = |name: &[u8]| removed.iter().any(|other| is_twin(other, name));
+        head.fields.retain(|field| !is_removed(field.name.of(&bytes)));
+        // A field that `Connection` names would not be passed on.
+        for at in 0..head.fields.len() {
+            let field = head.fields[at];
+            if field.id != Name::Connection || !scan::list(field.value.of(&bytes)).any(is_removed) {
+                continue;
+            }
+            let options = scan::list(field.value.of(&bytes)).filter(|option| !is_removed(option));
+            let value = options.collect::<Vec<_>>().join(&b", "[..]);
+            let start = bytes.len();
+            bytes.extend_from_slice(&value);
+            head.fields.replace(at, Field { value: Span::new(start, bytes.len()), ..field });
+        }
+        // What an earlier change has set stays the server's own.
+        if head.own_at == 0 {
+            head.own_at = bytes.len();
+        }
+        for (name, value) in own.iter() {
+            let start = bytes.len();
+            bytes.extend_from_slice(name);
+            let value_at = bytes.len();
+            bytes.extend_from_slice(value);
+            let (name_span, value) = (Span::new(start, value_at), Span::new(value_at, bytes.len()));
+            head.fields.push(Field { id: Name::of(name), name: name_span, value });
+        }
+        AmendedHead { head, bytes, removed: removed.to_vec() }
+    }
+
+    /// The trailers without those that would say the same.
+    pub(crate) fn trailers<'t>(&self, trailers: &'t Fields) -> Cow<'t, Fields> {
+        let is_removed = |name: &[u8]| self.removed.iter().any(|other| is_twin(other, name));
+        if !trailers.iter().any(|(name, _)| is_removed(name)) {
+            return Cow::Borrowed(trailers);
+        }
+        let mut kept = Fields::new();
+        for (name, value) in trailers.iter().filter(|(name, _)| !is_removed(name)) {
+            kept.try_push(name, value).expect("a field that was read is valid");
+        }
+        Cow::Owned(kept)
+    }
+
+    /// The same, where the request was changed `before`: what was removed then stays removed from trailers.
+    pub(crate) fn after(mut self, before: Option<&AmendedHead>) -> AmendedHead {
+        self.removed.extend(before.into_iter().flat_map(|before| before.removed.iter().cloned()));
+        self
+    }
+
+    /// Bytes of memory that it holds.
+    pub(crate) fn weight_bytes(&self) -> usize {
+        size_of::<AmendedHead>() + self.bytes.capacity() + self.head.fields.weight_bytes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &str) -> (Head, Vec<u8>) {
+        let mut head = http::RequestHead::default();
+        assert!(head.parse(text.as_bytes(), &http::Limits::default()).unwrap());
+        (Head::clone(&head), text.as_bytes().to_vec())
+    }
+
+    fn texts(amended: &AmendedHead) -> Vec<String> {
+        let text = |span: Span| String::from_utf8(span.of(&amended.bytes).to_vec()).unwrap();
+        amended.head.fields.iter().map(|field| text(field.name) + ": " + &text(field.value)).collect()
+    }
+
+    #[test]
+    fn no_spelling_of_a_name_comes_from_the_client() {
+        let (head, bytes) = read(
+            "GET / HTTP/1.1\r\nHost: a\r\nRemote-User: x\r\nREMOTE_USER: y\r\nremote.user: z\r\nRemoteUser: kept\r\n\
+             Connection: close, remote-user\r\nRemote-Users: kept\r\n\r\n",
+        );
+        let mut own = Fields::new();
+        own.try_push(b"Remote-User", b"alice").unwrap();
+        let removed = [b"remote-user".to_vec()];
+        let amended = AmendedHead::new((&head, &bytes), &removed, &own);
+        assert_eq!(
+            texts(&amended),
+            ["Host: a", "RemoteUser: kept", "Connection: close", "Remote-Users: kept", "Remote-User: alice"]
+        );
+        let own: Vec<bool> = amended.head.fields.iter().map(|field| amended.head.is_own(field)).collect();
+        assert_eq!(own, [false, false, false, false, true]);
+        let none = AmendedHead::new((&head, &bytes), &removed, &Fields::new());
+        assert!(!none.head.fields.iter().any(|field| none.head.is_own(field)) && none.head.fields.len() == 4);
+        let mut trailers = Fields::new();
+        trailers.try_push(b"Remote_User", b"x").unwrap();
+        assert!(none.trailers(&trailers).is_empty());
+    }
+}
