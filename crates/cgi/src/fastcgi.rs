@@ -68,7 +68,7 @@ pub enum RecordStep {
 
 /// What reads the records of a response. It never holds content: that is passed on where it stands.
 #[derive(Debug, Default)]
-pub struct RecordReader {
+pub struct FastCgiReader {
     /// A header, or the content of an END_REQUEST, as far as it came.
     gathered: [u8; HEADER_BYTES],
     gathered_len: usize,
@@ -82,7 +82,7 @@ pub struct RecordReader {
     ended: Option<RecordStep>,
 }
 
-impl RecordReader {
+impl FastCgiReader {
     /// Takes bytes, and returns how many of them it consumed before the step. The bytes of [`RecordStep::Output`] and
     /// [`RecordStep::Errors`] are the next ones: the caller consumes them itself.
     ///

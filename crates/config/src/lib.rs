@@ -63,6 +63,7 @@ mod files;
 
 mod upstream;
 
+mod scripts;
 mod proxy;
 
 mod group;

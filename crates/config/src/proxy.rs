@@ -5,6 +5,7 @@ use crate::files::{StripPrefix, rooted, strip_text};
 use crate::header;
 use crate::node::{Entry, Node};
 use crate::record::{brief, directives, table};
+use crate::scripts::{Scripts, variable_name};
 use crate::shape::{
     Count, Flag, List, Map, Maybe, OneOrMore, PathShape, Size, Text, Time, Toggle, Unlimited, Word,
 };
@@ -36,7 +37,6 @@ const VARIABLES: Map<String, Text<Template>> = Map {
     key: variable_name,
     value: Text { what: "a value", parse: value_template },
 };
-const FRONT: Text<String> = Text { what: "a script such as \"/index.php\"", parse: front };
 const DOMAINS: Map<String, Text<String>> =
     Map { what: "cookie domains", key: domain, value: Text { what: "a domain", parse: domain } };
 
@@ -168,23 +168,6 @@ directives! {
     held {
         /// Whether the servers run the scripts among the route's files.
         is_php: bool;
-    }
-}
-
-directives! {
-    /// The scripts that `php` runs, which lie among the files of the route.
-    ///
-    /// ```toml
-    /// [[route]]
-    /// files = "/srv/shop/public"
-    /// php   = { to = "fastcgi://php:9000", scripts = { root = "/var/www/html" } }
-    /// ```
-    Scripts in "`scripts` of `php`" {
-        /// The script for paths at which there is no file, as a path below the root; `false` for none, and then they are 404.
-        "front" front: Option<String> = "/index.php", Toggle { on: None, off: || None, shape: Maybe(FRONT) };
-        /// The folder of the scripts as the PHP server sees it, where that is another one than `files` names, as in a container.
-        "root" root: Option<String> = absent("the folder of `files`"),
-            Maybe(Text { what: "a folder such as \"/var/www/html\"", parse: script_root });
     }
 }
 
@@ -531,32 +514,6 @@ fn rule_name(text: &str) -> Result<String, InvalidValue> {
     match text.to_ascii_lowercase().as_str() {
         "host" => Err(InvalidValue::new("set `Host` with `host` of `proxy`", "")),
         _ => header::rule_name(text),
-    }
-}
-
-/// The name of a variable.
-fn variable_name(text: &str) -> Result<String, InvalidValue> {
-    let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_';
-    match text.chars().all(is_name) && !text.is_empty() {
-        true => Ok(text.to_owned()),
-        false => Err(InvalidValue::new("a variable's name consists of letters, digits and `_`", "")),
-    }
-}
-
-fn front(text: &str) -> Result<String, InvalidValue> {
-    let is_path = text.starts_with('/') && !text.contains("..") && !text.contains('\0');
-    match is_path && text.ends_with(".php") {
-        true => Ok(text.to_owned()),
-        false => {
-            Err(InvalidValue::new("this is no script below the root", "write \"/index.php\", or `false`"))
-        }
-    }
-}
-
-fn script_root(text: &str) -> Result<String, InvalidValue> {
-    match text.starts_with('/') && !text.contains('\0') {
-        true => Ok(text.trim_end_matches('/').to_owned()),
-        false => Err(InvalidValue::new("this is no absolute path", "write \"/var/www/html\"")),
     }
 }
 

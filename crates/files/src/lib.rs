@@ -20,12 +20,13 @@ pub mod entry;
 pub mod send;
 pub mod folder;
 pub mod listing;
+pub mod script;
 pub mod finder;
 mod dictionary;
 pub mod files;
 
 pub use files::{FileOutcome, Files};
-pub use finder::FoundScript;
 pub use options::{
     Applies, CacheLimits, CacheRule, FileCompression, Options, RootReport, RootState, Symlinks,
 };
+pub use script::FoundScript;

@@ -30,7 +30,7 @@ use crate::ids::IdRules;
 use crate::metrics::{CoreMetrics, RouteLabels};
 use crate::notice::ErrorLog;
 use crate::pages::SitePages;
-use crate::php::PhpRoute;
+use crate::php::{self, PhpRoute};
 use crate::purge_method::{PurgeAccess, PurgeToken};
 use crate::rate::LimitPlan;
 use crate::router::{ClientAccess, Handler, Route, RouteEdits, RouteTable, SiteHttps, Strip, TemplateEdits};
@@ -273,21 +273,17 @@ fn route(
             options.compression = options.compression.or(settings.compress.map(kept_compression));
             options.dictionaries = dictionary_transport();
             options.root_report = core_context.map(|core_context| root_report(core_context.notices));
-            let php = php_of(route);
+            let php = php::of(route);
             if php.is_some() {
-                scripts_among(&mut options)?;
+                php::scripts_among(&mut options)?;
             }
             let files = Files::new(options);
             let files =
                 Box::new(files.map_err(|error| placed("files", "route", route.line.as_ref(), &error))?);
             match php.map(|php| (php, proxy())) {
-                Some((php, Handler::Proxy(proxy))) => Handler::Php(Box::new(PhpRoute {
-                    files,
-                    proxy,
-                    front: php.scripts.front.clone().map(String::into_bytes),
-                    root: php.scripts.root.clone().map(String::into_bytes),
-                    prefix: strip.clone(),
-                })),
+                Some((php, Handler::Proxy(proxy))) => {
+                    Handler::Php(Box::new(PhpRoute::new(php, files, proxy, &strip)))
+                }
                 _ => Handler::Files(files),
             }
         }
@@ -299,7 +295,7 @@ fn route(
     let ms = |time: std::time::Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX / 4);
     Ok(Route {
         handler,
-        otherwise: route.otherwise.as_ref().filter(|_| php_of(route).is_none()).map(|action| match action {
+        otherwise: route.otherwise.as_ref().filter(|_| php::of(route).is_none()).map(|action| match action {
             Action::App(mounted) => app(mounted),
             _ => proxy(),
         }),
@@ -317,27 +313,6 @@ fn route(
         cache: route_cache(plan, (site, index), core_context),
         compression: settings.compress.map(|compress| Rc::new(compression(compress))),
     })
-}
-
-/// The server of the scripts among a route's files.
-fn php_of(route: &config::Route) -> Option<&config::Proxy> {
-    match &route.otherwise {
-        Some(Action::Proxy(proxy)) if proxy.is_php => Some(proxy),
-        _ => None,
-    }
-}
-
-/// Makes options of files those of files with scripts among them.
-fn scripts_among(options: &mut files::Options) -> io::Result<()> {
-    options.scripts = true;
-    if !options.index.iter().any(|name| name.ends_with(".php")) {
-        options.index.insert(0, "index.php".into());
-    }
-    for root in &mut options.roots {
-        // Another process opens them.
-        *root = std::path::absolute(&*root)?;
-    }
-    Ok(())
 }
 
 /// What is taken from the front of paths.

@@ -1,5 +1,8 @@
 //! Routes whose scripts a PHP server runs: which request is for a script, which for a file.
 
+use std::io;
+
+use config::Action;
 use files::{FileOutcome, Files, FoundScript};
 use net::{Exchange, Fault};
 use proxy::{Proxy, Script};
@@ -26,7 +29,35 @@ pub(crate) enum PhpTarget {
     Missing(&'static str),
 }
 
+/// The server of the scripts among a route's files.
+pub(crate) fn of(route: &config::Route) -> Option<&config::Proxy> {
+    match &route.otherwise {
+        Some(Action::Proxy(proxy)) if proxy.is_php => Some(proxy),
+        _ => None,
+    }
+}
+
+/// Makes options of files those of files with scripts among them.
+pub(crate) fn scripts_among(options: &mut files::Options) -> io::Result<()> {
+    options.scripts = true;
+    if !options.index.iter().any(|name| name.ends_with(".php")) {
+        options.index.insert(0, "index.php".into());
+    }
+    for root in &mut options.roots {
+        // Another process opens them.
+        *root = std::path::absolute(&*root)?;
+    }
+    Ok(())
+}
+
 impl PhpRoute {
+    /// A route's, whose scripts are among `files`.
+    pub(crate) fn new(php: &config::Proxy, files: Box<Files>, proxy: Proxy, prefix: &[u8]) -> PhpRoute {
+        let bytes = |text: &Option<String>| text.clone().map(String::into_bytes);
+        let (front, root) = (bytes(&php.scripts.front), bytes(&php.scripts.root));
+        PhpRoute { files, proxy, front, root, prefix: prefix.to_vec() }
+    }
+
     /// Sends the file that a request is for, or finds the script: at `path`, which is below the prefix, or the one for all others.
     /// `has_file` says that files and scripts may have such a path.
     pub(crate) async fn find(

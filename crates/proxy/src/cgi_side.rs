@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use cgi::fastcgi::{self, RecordReader, RecordStep};
+use cgi::fastcgi::{self, FastCgiReader, RecordStep};
 use cgi::{ResponseHeadReader, Variables, packet};
 use http::body::Body;
 use http::machine::Step;
@@ -11,7 +11,7 @@ use net::Fault;
 
 use crate::failure::AttemptFailure;
 use crate::options::CgiProtocol;
-use crate::upstream_connection::{ReadOutcome, UpstreamConnection};
+use crate::upstream_connection::{InputOutcome, UpstreamConnection};
 
 /// The most bytes of error messages that are read of one request.
 const ERRORS_BYTES_MAX: usize = 16 * 1024 * 1024;
@@ -31,7 +31,7 @@ pub(crate) type ErrorSink = Rc<dyn Fn(&str)>;
 pub(crate) struct CgiSide {
     pub(crate) connection: UpstreamConnection,
     protocol: CgiProtocol,
-    records: RecordReader,
+    records: FastCgiReader,
     head: ResponseHeadReader,
     /// The response's head as HTTP/1 writes it.
     head_bytes: Vec<u8>,
@@ -82,7 +82,7 @@ impl CgiSide {
         Ok(CgiSide {
             connection,
             protocol,
-            records: RecordReader::default(),
+            records: FastCgiReader::default(),
             head: ResponseHeadReader::default(),
             head_bytes: Vec::new(),
             content: 0,
@@ -184,15 +184,15 @@ impl CgiSide {
                 }
             }
             match self.connection.read_some()? {
-                ReadOutcome::Some => {}
-                ReadOutcome::Nothing => return Ok(CgiStep::Pending),
-                ReadOutcome::End if self.protocol == CgiProtocol::FastCgi => {
+                InputOutcome::Some => {}
+                InputOutcome::Nothing => return Ok(CgiStep::Pending),
+                InputOutcome::End if self.protocol == CgiProtocol::FastCgi => {
                     return Err(self.connection.cut("the upstream closed in the middle of a response"));
                 }
-                ReadOutcome::End if !self.connection.has_begun() && self.head.is_empty() => {
+                InputOutcome::End if !self.connection.has_begun() && self.head.is_empty() => {
                     return Err(self.connection.cut("the upstream closed without a response"));
                 }
-                ReadOutcome::End => self.ended = true,
+                InputOutcome::End => self.ended = true,
             }
         }
     }

@@ -35,7 +35,7 @@ pub(crate) struct IdleConnection {
 
 /// What reading from a connection brought.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum ReadOutcome {
+pub(crate) enum InputOutcome {
     /// Bytes, in its input.
     Some,
     /// Nothing yet.
@@ -150,11 +150,11 @@ impl UpstreamConnection {
     ///
     /// # Errors
     /// The connection broke.
-    pub(crate) fn read_some(&mut self) -> Result<ReadOutcome, AttemptFailure> {
+    pub(crate) fn read_some(&mut self) -> Result<InputOutcome, AttemptFailure> {
         match self.fill() {
-            Ok(Some(0)) => Ok(ReadOutcome::End),
-            Ok(Some(_)) => Ok(ReadOutcome::Some),
-            Ok(None) => Ok(ReadOutcome::Nothing),
+            Ok(Some(0)) => Ok(InputOutcome::End),
+            Ok(Some(_)) => Ok(InputOutcome::Some),
+            Ok(None) => Ok(InputOutcome::Nothing),
             Err(Fault::Broken(reason)) if !self.has_begun() => Err(AttemptFailure::Invalid(reason)),
             Err(_) => Err(self.cut("the upstream broke the connection")),
         }

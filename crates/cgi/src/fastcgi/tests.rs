@@ -15,7 +15,7 @@ fn end(protocol_status: u8) -> Vec<u8> {
 
 /// What pieces of bytes bring: the response, the messages, and the last step.
 fn read(pieces: &[&[u8]]) -> Result<(Vec<u8>, Vec<u8>, RecordStep), &'static str> {
-    let mut reader = RecordReader::default();
+    let mut reader = FastCgiReader::default();
     let (mut output, mut errors, mut last) = (Vec::new(), Vec::new(), RecordStep::NeedMore);
     for piece in pieces {
         let mut rest = *piece;
@@ -100,7 +100,7 @@ fn records_that_lie_are_errors() {
 
 #[test]
 fn the_end_is_the_end_and_its_padding_is_skipped() {
-    let mut reader = RecordReader::default();
+    let mut reader = FastCgiReader::default();
     let bytes = record(END_REQUEST, &[0; 8], 3);
     assert_eq!(reader.feed(&bytes), Ok((16, RecordStep::End)));
     assert!(!reader.is_at_rest());

@@ -155,7 +155,7 @@ impl OwnVariables<'_> {
     }
 }
 
-/// Who asks, and whom.
+/// Both ends of the request: the client and the server.
 fn push_ends(variables: &mut OwnVariables<'_>, ask: &TemplateContext<'_>, local: Option<SocketAddr>) {
     variables.push(b"REQUEST_SCHEME", ask.scheme().as_bytes());
     if ask.client.secure {

@@ -5,9 +5,6 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 use std::rc::Rc;
 
-use net::Core;
-
-use super::Finder;
 use crate::open::{OpenError, Patience};
 use crate::tree::FileTree;
 
@@ -30,38 +27,25 @@ pub struct FoundScript {
 
 /// Scripts that were found, and when that was, by their paths.
 #[derive(Debug, Default)]
-pub(super) struct KnownScripts(RefCell<HashMap<Vec<u8>, (u64, Rc<FoundScript>)>>);
+pub(crate) struct KnownScripts(RefCell<HashMap<Vec<u8>, (u64, Rc<FoundScript>)>>);
 
-impl Finder {
-    /// The script at `path`, or at the front of it; `None` where there is none. Files that are not served are no scripts.
-    ///
-    /// # Errors
-    /// [`OpenError`], but not [`OpenError::WouldBlock`].
-    pub async fn script(&self, path: &[u8], core: &Core) -> Result<Option<Rc<FoundScript>>, OpenError> {
-        let now_ms = core.now_ms();
-        if let Some((since_ms, found)) = self.scripts.0.borrow().get(path)
-            && now_ms < since_ms.saturating_add(self.options.cache.revalidate_ms)
-        {
-            return Ok(Some(found.clone()));
+impl KnownScripts {
+    /// The script at a path, where it was found since then, by the core's clock.
+    pub(crate) fn since(&self, path: &[u8], from_ms: u64) -> Option<Rc<FoundScript>> {
+        let known = self.0.borrow();
+        known.get(path).filter(|(found_ms, _)| *found_ms >= from_ms).map(|(_, found)| found.clone())
+    }
+
+    /// Remembers a script.
+    pub(crate) fn add(&self, path: &[u8], now_ms: u64, found: &Rc<FoundScript>) {
+        if path.len() > REMEMBERED_PATH_BYTES_MAX {
+            return;
         }
-        if !self.are_roots_fresh(now_ms) {
-            self.check_roots(core).await;
+        let mut known = self.0.borrow_mut();
+        if known.len() >= REMEMBERED_MAX {
+            known.clear();
         }
-        let tree = self.tree();
-        let mut found = tree.script(path, Patience::CacheOnly);
-        if matches!(found, Err(OpenError::WouldBlock)) {
-            let path = path.to_vec();
-            found = core.offload(move || tree.script(&path, Patience::Blocking)).await;
-        }
-        let Some(found) = found?.map(Rc::new) else { return Ok(None) };
-        if path.len() <= REMEMBERED_PATH_BYTES_MAX {
-            let mut known = self.scripts.0.borrow_mut();
-            if known.len() >= REMEMBERED_MAX {
-                known.clear();
-            }
-            known.insert(path.to_vec(), (now_ms, found.clone()));
-        }
-        Ok(Some(found))
+        known.insert(path.to_vec(), (now_ms, found.clone()));
     }
 }
 
