@@ -12,6 +12,7 @@ mod limiter;
 mod fields;
 mod seen;
 mod remembered;
+mod split;
 mod basic;
 mod passwords;
 
@@ -22,4 +23,5 @@ pub use passwords::{PasswordCheck, PasswordFile};
 pub use quota::{Decision, Quota};
 pub use remembered::{Remembered, RememberedKey};
 pub use seen::SeenKeys;
+pub use split::{ShareDraw, WeightedChoice, point};
 pub use table::{KeyTable, TableAccount};

@@ -483,14 +483,14 @@ fn name_pattern(text: &str) -> Result<ValuePattern, InvalidValue> {
     }
 }
 
-fn parameter(text: &str) -> Result<String, InvalidValue> {
+pub(crate) fn parameter(text: &str) -> Result<String, InvalidValue> {
     match text {
         "" => Err(InvalidValue::new("an empty name", "write the name of a query parameter")),
         _ => Ok(text.to_owned()),
     }
 }
 
-fn cookie_name(text: &str) -> Result<String, InvalidValue> {
+pub(crate) fn cookie_name(text: &str) -> Result<String, InvalidValue> {
     match !text.is_empty() && text.chars().all(header::is_token) {
         true => Ok(text.to_owned()),
         false => Err(InvalidValue::new("this is not the name of a cookie", "write one such as \"theme\"")),

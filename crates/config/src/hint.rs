@@ -177,11 +177,11 @@ pub(crate) fn for_syntax(text: &str) -> Option<&'static str> {
     if first.starts_with('{') || first.starts_with('[') && first.ends_with('{') {
         return Some(match (text.contains("\"listeners\""), text.contains("\"apps\"")) {
             (true, _) => {
-                "this file looks like a configuration of NGINX Unit; Komainu reads TOML: `listeners` are `listen` at the top of \
+                "this file looks like a configuration of NGINX Unit; `komainu import unit FILE` translates it. Komainu reads TOML: `listeners` are `listen` at the top of \
                  the file, `routes` are `[[route]]`, `applications` are `[apps.NAME]`"
             }
             (false, true) => {
-                "this file looks like Caddy's JSON; Komainu reads TOML: a server is a `[[site]]`, a route a `[[site.route]]`"
+                "this file looks like Caddy's JSON; `komainu import caddy FILE` translates it. Komainu reads TOML: a server is a `[[site]]`, a route a `[[site.route]]`"
             }
             (false, false) => {
                 "this file looks like JSON; Komainu reads TOML: `{ \"a\": { \"b\": 1 } }` is `[a]` and below it `b = 1`"
@@ -216,7 +216,7 @@ pub(crate) fn for_syntax(text: &str) -> Option<&'static str> {
         && !text.lines().any(|line| line.trim_end().ends_with(';'));
     if is_caddyfile {
         return Some(
-            "this file looks like a Caddyfile; Komainu reads TOML: a site's block is a `[[site]]` with `hosts`, `handle` is a \
+            "this file looks like a Caddyfile; `komainu import caddy` translates what `caddy adapt` makes of it. Komainu reads TOML: a site's block is a `[[site]]` with `hosts`, `handle` is a \
              `[[site.route]]`, `reverse_proxy` is `proxy`, `file_server` is `files`",
         );
     }
@@ -224,7 +224,7 @@ pub(crate) fn for_syntax(text: &str) -> Option<&'static str> {
         && (is_block || first.ends_with([';', '}']))
     {
         return Some(
-            "this file looks like a configuration of nginx; Komainu reads TOML: `[[site]]` is nginx's `server`, \
+            "this file looks like a configuration of nginx; `komainu import nginx FILE` translates it. Komainu reads TOML: `[[site]]` is nginx's `server`, \
              `[[site.route]]` its `location`, `threads` its `worker_processes`",
         );
     }

@@ -80,6 +80,12 @@ mod log_destination;
 
 mod log;
 
+mod conditions;
+
+mod shadow;
+
+mod action;
+
 mod site;
 
 mod server;
@@ -91,6 +97,7 @@ mod schema;
 pub mod matcher;
 
 pub use acme::{Acme, AcmeChallenge, AcmeDirectory, AcmeDns, DnsAddress, ExternalAccountBinding};
+pub use action::{Action, Branch, Redirect, Respond, Split, SplitBy};
 pub use app::{
     App, AppLimits, AppSandbox, AppTimeouts, AppWebSockets, ClientAbort, Lifespan, Mounted, Recycle, Workers,
 };
@@ -101,6 +108,7 @@ pub use cache_purge::{CachePurge, token};
 pub use cache_rule::{CacheKey, CacheRule, IgnoredField, QueryKey, StatusMatch, StripCookies};
 pub use check::InvalidValue;
 pub use compress::{Coding, Compress, CompressResponses, Effort};
+pub use conditions::Conditions;
 pub use control::Control;
 pub use dictionary::{DictionaryStore, UseAsDictionary};
 pub use document::{EnvironmentLookup, includes};
@@ -121,8 +129,9 @@ pub use reference::reference;
 pub use report::{Finding, Report, Severity, TextSpan};
 pub use schema::schema;
 pub use server::{Config, Limits, OpenFiles, Settings, TEXT_BYTES_MAX, Timeouts};
+pub use shadow::{InjectedFault, Mirror};
 pub use site::{
-    Action, EncodedSlashes, ErrorPages, Redirect, Respond, Route, RouteLimits, RouteTimeouts, Site,
+    EncodedSlashes, ErrorPages, MIRROR_FIELD, PartOf, Route, RouteLimits, RoutePart, RouteTimeouts, Site,
     StatusPattern,
 };
 pub use source::{ConfigLine, joined};

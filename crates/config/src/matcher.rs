@@ -1,8 +1,9 @@
 //! From a request to its route. Compiled once from the sites; finding a route allocates nothing.
 
+use crate::action::Action;
 use crate::host::{HOST_BYTES_MAX, HostPattern};
 use crate::pattern::{PathPattern, ValuePattern};
-use crate::site::{Action, Route, Site};
+use crate::site::{Route, Site};
 use std::collections::HashMap;
 
 /// A route: the site, and its route, as indexes into `Config::sites`.
@@ -64,7 +65,9 @@ impl Routes {
                 };
                 map.entry(name.as_bytes().into()).or_insert(index);
             }
-            routes.sites.push(site.routes.iter().map(RouteConditions::of).collect());
+            // Hidden routes stand behind all others.
+            let found = site.routes.iter().filter(|route| route.part_of.is_none());
+            routes.sites.push(found.map(RouteConditions::of).collect());
         }
         routes
     }

@@ -24,8 +24,8 @@ use crate::shape::{
     Chapter, Count, Flag, List, Maybe, OneOrMore, PathShape, Shape, Size, Text, Time, Unlimited, Word,
 };
 use crate::site::{
-    BODY, ENCODED_SLASHES, ERROR_PAGES, EncodedSlashes, ErrorPages, PATIENCE, Route, Site, error_page,
-    unreachable_routes,
+    BODY, ENCODED_SLASHES, ERROR_PAGES, EncodedSlashes, ErrorPages, PATIENCE, Route, Site, branch_nodes,
+    error_page, unreachable_routes,
 };
 use crate::snippet::{self, Snippets};
 use crate::tls::{CertificateSource, ServerTlsShape, SiteTls, Tls};
@@ -283,7 +283,10 @@ impl Config {
         snippet::place_findings(&mut check);
         let report = check.report.finish();
         match config {
-            Some(config) if report.errors() == 0 => Ok((config, report)),
+            Some(mut config) if report.errors() == 0 => {
+                config.sites.iter_mut().for_each(Site::add_hidden_routes);
+                Ok((config, report))
+            }
             _ => Err(report),
         }
     }
@@ -507,7 +510,8 @@ fn apps_exist(node: &Node, check: &mut Checker) {
     };
     let names = || entries.iter().map(|entry| entry.key.as_str());
     let sites = node.items("site").iter().flat_map(|site| site.items("route"));
-    for route in node.items("route").iter().chain(sites) {
+    let routes = node.items("route").iter().chain(sites);
+    for route in routes.flat_map(|route| std::iter::once(route).chain(branch_nodes(route))) {
         let Some(entry) = route.entry("app") else { continue };
         let at = entry.value.entry("name").map_or(&entry.value, |entry| &entry.value);
         let Data::Text(name) = &at.data else { continue };

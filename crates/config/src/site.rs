@@ -1,6 +1,7 @@
 //! Sites and their routes: which handler answers a request.
 
-use crate::app::{self, Mounted};
+use crate::action::{Action, Branch, Redirect, Respond, Split, actions_agree};
+use crate::app;
 use crate::auth::{self, Auth};
 use crate::cache::{self, CachePolicy};
 use crate::check::{Checker, InvalidValue};
@@ -12,20 +13,17 @@ use crate::header::{self, ResponseHeaders};
 use crate::host::HostPattern;
 use crate::log::RequestLog;
 use crate::network::{SOURCE, TrustedSource};
-use crate::node::{Entry, Node};
+use crate::node::{Data, Node};
 use crate::pattern::{Condition, PathPattern, ValuePattern};
-use crate::proxy::Proxy;
 use crate::rate::{self, RateLimit};
 use crate::record::{brief, directives, table};
-use crate::shape::{
-    Count, Flag, List, Map, Maybe, Numbers, OneOrMore, PathShape, Size, Text, Time, Toggle, Unlimited, Word,
-};
+use crate::shadow::{self, InjectedFault, Mirror};
+use crate::shape::{Flag, List, Map, Maybe, OneOrMore, PathShape, Size, Text, Time, Toggle, Unlimited, Word};
 use crate::snippet;
 use crate::source::ConfigLine;
-use crate::template::template;
 use crate::tls::{SiteTls, site_tls};
 use crate::units::GIB;
-use http::{Template, TemplatePart, Variable};
+use http::{Template, Variable};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -56,42 +54,6 @@ pub enum EncodedSlashes {
     Refuse,
     /// They are answered, and these characters are never decoded.
     Keep,
-}
-
-/// What answers a request.
-#[derive(Debug, Clone, PartialEq, Default)]
-pub enum Action {
-    /// 404 Not Found: only for `Default`, because a route needs an action.
-    #[default]
-    NotFound,
-    /// Files of a folder.
-    Files(Box<Files>),
-    /// Upstream servers.
-    Proxy(Box<Proxy>),
-    /// An application.
-    App(Box<Mounted>),
-    /// A redirect.
-    Redirect(Box<Redirect>),
-    /// A fixed response.
-    Respond(Box<Respond>),
-}
-
-impl Action {
-    /// The directives that are actions: each route has one, or `files` with another one as fallback.
-    const NAMES: [&str; 6] = ["files", "proxy", "php", "app", "redirect", "respond"];
-
-    /// Its directive.
-    pub fn name(&self) -> &'static str {
-        match self {
-            Self::NotFound => "nothing",
-            Self::Files(_) => "files",
-            Self::Proxy(proxy) if proxy.is_php => "php",
-            Self::Proxy(_) => "proxy",
-            Self::App(_) => "app",
-            Self::Redirect(_) => "redirect",
-            Self::Respond(_) => "respond",
-        }
-    }
 }
 
 pub(crate) const ERROR_PAGES: Map<StatusPattern, PathShape> =
@@ -256,6 +218,10 @@ directives! {
         "cache" cache: Option<Option<CachePolicy>> = absent("as the site has it"), cache::policy();
         /// Responses that clients keep as dictionaries, so that later ones are sent as the difference from them.
         "use_as_dictionary" dictionaries: Vec<UseAsDictionary> = false, dictionary::rules();
+        /// Copies of a share of the requests for other servers, whose responses are dropped.
+        "mirror" mirror: Option<Mirror> = absent("none"), shadow::mirror();
+        /// Faults for tests: delays, errors and closed connections for a share of the requests.
+        "fault" faults: Vec<InjectedFault> = absent("none"), shadow::faults();
         /// Limits of the route's requests, instead of the site's.
         "limits" limits: RouteLimits = {}, table();
         /// Timeouts of the route's requests, instead of the site's.
@@ -268,6 +234,8 @@ directives! {
         otherwise: Option<Action>;
         /// Where it begins, if it stands in a file.
         line: Option<ConfigLine>;
+        /// The route that it belongs to, if it is hidden: a branch, or the way of mirrored requests.
+        part_of: Option<PartOf>;
     }
     also {
         /// Action: serves files.
@@ -292,32 +260,8 @@ directives! {
         /// Action: sends a fixed response.
         "respond" = brief::<Respond>("body").number("status") =>
             |route, answer| route.action = Action::Respond(Box::new(answer));
-    }
-}
-
-directives! {
-    /// A redirect. A target alone stands for `to`.
-    Redirect in "`redirect`" {
-        /// The target: a URL, or a path of this site. It may contain `$path`, `$rest` (what the final `*` of the
-        /// route's path matched), `$query` (with its `?`; empty if there is none), `$args` (without the `?`), `$uri`
-        /// (`$path$query`), `$host` and `$scheme`; `$$` is a dollar sign. Paths are percent-encoded.
-        "to" to: Template = required(""),
-            Text { what: "a URL or path such as \"https://example.com$path\"", parse: target };
-        /// The status: 301 and 308 are permanent, 307 and 308 keep the method.
-        "status" status: u16 = 302, Numbers(&[301, 302, 303, 307, 308]);
-    }
-}
-
-directives! {
-    /// A fixed response. A text alone stands for `body`, a number alone for `status`.
-    Respond in "`respond`", check respond_agrees {
-        /// The status.
-        "status" status: u16 = 200, Count { min: 200, max: 599 };
-        /// The body. Without one, an error (status 400 or above) has the error page of its status.
-        "body" body: String = "", Text { what: "a text", parse: |text| Ok(text.to_owned()) };
-        /// The body's media type.
-        "type" media_type: String = "text/plain; charset=utf-8",
-            Text { what: "a media type such as \"text/html\"", parse: header::media_type };
+        /// Action: one of several, for a part of the requests each.
+        "split" = brief::<Split>("branches") => |route, split| route.action = Action::Split(Box::new(split));
     }
 }
 
@@ -429,38 +373,96 @@ fn hsts(text: &str) -> Result<String, InvalidValue> {
 
 fn route_agrees(route: &mut Route, node: &Node, check: &mut Checker) {
     route.line = Some(check.line(&node.at));
-    if matches!(route.action, Action::NotFound) {
-        route.action = route.otherwise.take().unwrap_or_default();
+    actions_agree((&mut route.action, &mut route.otherwise), ("a route", &Action::NAMES), node, check);
+    rate::limits_agree(&route.limit, node, check);
+    shadow::faults_agree(node, check);
+    prefix_agrees(route, (&route.action, &route.otherwise), node, check);
+    if let Action::Split(split) = &route.action {
+        for (branch, node) in split.branches.iter().zip(branch_nodes(node)) {
+            prefix_agrees(route, (&branch.action, &branch.otherwise), node, check);
+        }
     }
-    let actions: Vec<&Entry> = Action::NAMES.iter().filter_map(|name| node.entry(name)).collect();
-    match actions.as_slice() {
-        [] => {
-            let label = format!("a route needs one of {}", Action::NAMES.join(", "));
-            check.error(&node.at, "a route without an action".to_owned(), label);
-        }
-        [php] if php.key == "php" => {
-            let finding = check.error(&php.key_at, "`php` without `files`".to_owned(), "which scripts?");
-            finding.help("name the folder of the scripts: `files = \"public\"`");
-        }
-        [_] => {}
-        [files, other] if files.key == "files" && matches!(other.key.as_str(), "proxy" | "php" | "app") => {}
-        [first, more @ ..] => {
-            for second in more {
-                let title = "a route with two actions".to_owned();
-                let finding = check.error(&second.key_at, title, "a second action");
-                finding
-                    .related(first.key_at.clone(), "the first action")
-                    .help("write two routes, or remove one");
+}
+
+/// The tables of a route's branches.
+pub(crate) fn branch_nodes(route: &Node) -> &[Node] {
+    match route.entry("split") {
+        Some(split) if matches!(split.value.data, Data::List(_)) => route.items("split"),
+        Some(split) => split.value.items("branches"),
+        None => &[],
+    }
+}
+
+impl Site {
+    /// Gives branches and mirrors routes of their own behind those of the file, which no request finds: so they have what routes have.
+    pub(crate) fn add_hidden_routes(&mut self) {
+        for index in 0..self.routes.len() {
+            let hidden = |part, action, otherwise, of: &Route| Route {
+                part_of: Some(PartOf { route: index, part }),
+                action,
+                otherwise,
+                limit: Vec::new(),
+                faults: Vec::new(),
+                mirror: None,
+                ..of.clone()
+            };
+            let route = self.routes[index].clone();
+            let next = self.routes.len();
+            if let Some(mirror) = &route.mirror {
+                let mut proxy = mirror.to.clone();
+                let mark = Template::parse("1", |_| false).expect("a text without variables is a template");
+                proxy.request_headers.set.push((MIRROR_FIELD.to_ascii_lowercase(), mark));
+                let mut copies = hidden(RoutePart::Mirror, Action::Proxy(Box::new(proxy)), None, &route);
+                copies.cache = Some(None);
+                if let Some(mirror) = &mut self.routes[index].mirror {
+                    mirror.route = next;
+                }
+                self.routes.push(copies);
+            }
+            let Action::Split(split) = &route.action else { continue };
+            let next = self.routes.len();
+            if let Action::Split(own) = &mut self.routes[index].action {
+                own.first_route = next;
+            }
+            for Branch { name, action, otherwise, line, .. } in &split.branches {
+                let part = RoutePart::Branch(name.clone());
+                let branch = hidden(part, action.clone(), otherwise.clone(), &route);
+                self.routes.push(Route { line: line.clone(), ..branch });
             }
         }
     }
-    rate::limits_agree(&route.limit, node, check);
-    prefix_agrees(route, node, check);
+}
+
+/// The field by which servers know the copies of a mirror.
+pub const MIRROR_FIELD: &str = "X-Mirrored";
+
+/// The route that a hidden route belongs to.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct PartOf {
+    /// Its index in the site.
+    pub route: usize,
+    /// What the hidden route is.
+    pub part: RoutePart,
+}
+
+/// What a hidden route is.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum RoutePart {
+    /// The way of its mirrored requests.
+    #[default]
+    Mirror,
+    /// A branch of its split, by name.
+    Branch(String),
 }
 
 /// `strip_prefix = true` and `$rest` need a path that ends with `/*`.
-fn prefix_agrees(route: &Route, node: &Node, check: &mut Checker) {
-    for action in std::iter::once(&route.action).chain(&route.otherwise) {
+fn prefix_agrees(
+    route: &Route,
+    (action, otherwise): (&Action, &Option<Action>),
+    node: &Node,
+    check: &mut Checker,
+) {
+    for action in std::iter::once(action).chain(otherwise) {
         let (asked, key) = match action {
             Action::Files(files) => (files.strip_prefix == StripPrefix::OfRoute, "strip_prefix"),
             Action::Proxy(proxy) => (proxy.strip_prefix == StripPrefix::OfRoute, "strip_prefix"),
@@ -479,23 +481,6 @@ fn prefix_agrees(route: &Route, node: &Node, check: &mut Checker) {
             Some(path) => finding.related(path.value.at.clone(), "has no single `/*` at its end"),
             None => finding.help("give the route a `path` such as \"/old/*\""),
         };
-    }
-}
-
-fn respond_agrees(respond: &mut Respond, node: &Node, check: &mut Checker) {
-    let bodiless = matches!(respond.status, 204 | 205 | 304);
-    if let Some(entry) = node.entry("body").filter(|_| bodiless && !respond.body.is_empty()) {
-        let title = format!("a response with status {} has no body", respond.status);
-        check
-            .error(&entry.value.at, title, "this cannot be sent")
-            .help("remove the body, or use another status");
-    }
-    let is_status = respond.body.len() == 3 && respond.body.bytes().all(|byte| byte.is_ascii_digit());
-    if let Some(entry) = node.entry("body").filter(|_| is_status && node.entry("status").is_none()) {
-        let title = format!("a response with status 200 and the body \"{}\"", respond.body);
-        check
-            .warning(&entry.value.at, title, "this is a text")
-            .help(format!("the status is written without quotes: {}", respond.body));
     }
 }
 
@@ -532,25 +517,4 @@ fn parameter(text: &str) -> Result<String, InvalidValue> {
         "" => Err(InvalidValue::new("an empty name", "write the name of a query parameter")),
         _ => Ok(text.to_owned()),
     }
-}
-
-/// The target of a redirect: the characters that a Location field may contain (RFC 9110 section 10.2.2).
-fn target(text: &str) -> Result<Template, InvalidValue> {
-    const VARIABLES: &[&str] = &["path", "rest", "query", "args", "uri", "host", "scheme"];
-    if let Some((at, wrong)) = text.char_indices().find(|(_, c)| !c.is_ascii_graphic()) {
-        let fault = InvalidValue::new(format!("a URL must not contain {wrong:?}"), "percent-encode it");
-        return Err(fault.within(at..at + wrong.len_utf8()));
-    }
-    let template = template(text, VARIABLES)?;
-    let start = template.start();
-    let scheme =
-        start.split_once("://").is_some_and(|(scheme, _)| scheme.chars().all(|c| c.is_ascii_alphanumeric()));
-    let variable = matches!(
-        template.parts().first(),
-        Some(TemplatePart::Variable(Variable::Path | Variable::Uri | Variable::Scheme))
-    );
-    if scheme || variable || start.starts_with('/') {
-        return Ok(template);
-    }
-    Err(InvalidValue::new("neither a URL nor a path", format!("write \"https://{text}\" or \"/{text}\"")))
 }

@@ -3,12 +3,13 @@
 use crate::record::{DirectiveTable, chapters, table};
 use crate::shape::Shape;
 use crate::{
-    Acme, AcmeDirectory, AcmeDns, App, AppLimits, AppSandbox, AppTimeouts, AppWebSockets, Auth, CacheDisk,
-    CacheKey, CachePolicy, CachePurge, CacheRule, CacheStore, ClientTls, Compress, CompressResponses, Config,
-    Control, DictionaryStore, Eject, ExternalAccountBinding, Files, Forwarded, Health, KeepAlive, Limits,
-    Listener, Log, LogCondition, Mounted, OpenFiles, Proxy, ProxyHeaders, ProxyLimits, ProxyTimeouts,
-    ProxyTls, RateLimit, Recycle, Redirect, Respond, ResponseHeaders, Retry, Route, RouteLimits,
-    RouteTimeouts, Site, SiteTls, Timeouts, Tls, Tracing, TrustedProxies, Upstream, UseAsDictionary, Workers,
+    Acme, AcmeDirectory, AcmeDns, App, AppLimits, AppSandbox, AppTimeouts, AppWebSockets, Auth, Branch,
+    CacheDisk, CacheKey, CachePolicy, CachePurge, CacheRule, CacheStore, ClientTls, Compress,
+    CompressResponses, Conditions, Config, Control, DictionaryStore, Eject, ExternalAccountBinding, Files,
+    Forwarded, Health, InjectedFault, KeepAlive, Limits, Listener, Log, LogCondition, Mirror, Mounted,
+    OpenFiles, Proxy, ProxyHeaders, ProxyLimits, ProxyTimeouts, ProxyTls, RateLimit, Recycle, Redirect,
+    Respond, ResponseHeaders, Retry, Route, RouteLimits, RouteTimeouts, Site, SiteTls, Split, Timeouts, Tls,
+    Tracing, TrustedProxies, Upstream, UseAsDictionary, Workers,
 };
 use crate::{check::Checker, node::Node};
 use std::path::Path;
@@ -92,6 +93,11 @@ fn written_out_defaults_change_nothing() {
         written_out::<ClientTls>(),
         written_out::<Redirect>(),
         written_out::<Respond>(),
+        written_out::<Split>(),
+        written_out::<Branch>(),
+        written_out::<Conditions>(),
+        written_out::<Mirror>(),
+        written_out::<InjectedFault>(),
     ];
     for chapter in chapters::<Config>() {
         assert!(known.contains(&chapter.name), "{} is not looked at", chapter.name);

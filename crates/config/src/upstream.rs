@@ -369,7 +369,7 @@ fn unknown_balance(text: &str) -> InvalidValue {
 }
 
 /// A name that a `Set-Cookie` field may hold (RFC 6265 section 4.1.1).
-fn cookie(text: &str) -> Result<String, InvalidValue> {
+pub(crate) fn cookie(text: &str) -> Result<String, InvalidValue> {
     match text.char_indices().find(|(_, c)| !header::is_token(*c)) {
         Some((at, wrong)) => {
             let fault = InvalidValue::new(format!("a cookie's name must not contain {wrong:?}"), "");

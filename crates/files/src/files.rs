@@ -14,12 +14,13 @@ use net::{Core, Exchange, Fault};
 use crate::asked::{RequestFields, SendPlan};
 use crate::dictionary::{self, DictionaryAnswer};
 use crate::entry::{FileEntry, Variant};
-use crate::finder::{Answer, Finder, FoundScript};
+use crate::finder::{Answer, Finder};
 use crate::folder;
 use crate::listing::{self, ListingFormat, Style};
 use crate::multipart::Multipart;
 use crate::open::OpenError;
 use crate::options::Options;
+use crate::script::FoundScript;
 use crate::send::send;
 
 /// Serves the files below some roots. Each core has its own.

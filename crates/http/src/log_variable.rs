@@ -38,6 +38,8 @@ pub enum LogVariable {
     UpstreamMs,
     /// `$attempts`: how often upstream servers were asked.
     Attempts,
+    /// `$branch`: the branch of a `split` that has served it.
+    Branch,
     /// `$cache`: what the cache has done.
     Cache,
     /// `$reason`: why this server has answered with an error by itself.

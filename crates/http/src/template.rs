@@ -87,7 +87,7 @@ pub trait TlsValues {
 }
 
 /// Variables by name. The last two are for every field and cookie.
-static NAMED: [(&str, Variable); 46] = [
+static NAMED: [(&str, Variable); 47] = [
     ("path", Variable::Path),
     ("rest", Variable::Rest),
     ("query", Variable::Query),
@@ -120,6 +120,7 @@ static NAMED: [(&str, Variable); 46] = [
     ("connect_ms", Variable::Log(LogVariable::ConnectMs)),
     ("upstream_ms", Variable::Log(LogVariable::UpstreamMs)),
     ("attempts", Variable::Log(LogVariable::Attempts)),
+    ("branch", Variable::Log(LogVariable::Branch)),
     ("cache", Variable::Log(LogVariable::Cache)),
     ("reason", Variable::Log(LogVariable::Reason)),
     ("fault", Variable::Log(LogVariable::Fault)),

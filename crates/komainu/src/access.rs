@@ -411,6 +411,9 @@ impl Access {
             LogVariable::UpstreamMs => notes.upstream_us.iter().for_each(|us| thousandths(out, *us)),
             LogVariable::Attempts if notes.attempts == 0 => {}
             LogVariable::Attempts => decimal(out, notes.attempts.into()),
+            LogVariable::Branch => {
+                out.extend_from_slice(notes.branch.as_deref().unwrap_or_default().as_bytes())
+            }
             LogVariable::Cache => {
                 out.extend_from_slice(notes.cache.map_or("", |outcome| outcome.text()).as_bytes());
             }

@@ -10,12 +10,11 @@ use std::time::Duration;
 
 use cache::{Cache, Disk, DiskEvent, DiskOptions};
 use coding::Dictionaries;
-use coding::Effort;
 use config::matcher::Routes;
-use config::{Action, Config, ConfigLine, EncodedSlashes};
+use config::{Action, Config, ConfigLine, EncodedSlashes, PartOf, RoutePart};
 use files::Files;
-use http::{Coding, EmptySegments, Fields, Name, Status};
-use net::{Compression, Core, FieldEdits, SpillStore};
+use http::{EmptySegments, Fields, Name, Status};
+use net::{Core, FieldEdits, SpillStore};
 use proxy::{Group, GroupShared, UpstreamEvent};
 
 use crate::access::AccessLogs;
@@ -23,6 +22,7 @@ use crate::auth::AuthPlan;
 use crate::cache_rules::{CacheRules, RoutePlace};
 use crate::cached::RouteCache;
 use crate::config_files::{ConfigFiles, purge_token_files};
+use crate::content::{compression, effort, file_options, kept_compression};
 use crate::dictionaries;
 use crate::engine::{https_port, sources, trusted_proxies};
 use crate::hosting::{self, AppHandles, Hosting, Mounted};
@@ -33,6 +33,7 @@ use crate::pages::SitePages;
 use crate::php::{self, PhpRoute};
 use crate::purge_method::{PurgeAccess, PurgeToken};
 use crate::rate::LimitPlan;
+use crate::release_plan::{ReleasePlan, release, with_branches};
 use crate::router::{ClientAccess, Handler, Route, RouteEdits, RouteTable, SiteHttps, Strip, TemplateEdits};
 use crate::sink::LogSinks;
 use crate::tls::TlsPlan;
@@ -52,7 +53,7 @@ pub(crate) struct ServerPlan {
     pub(crate) tls: Option<TlsPlan>,
     /// The port that requests without TLS are redirected to.
     pub(crate) https_port: Option<u16>,
-    groups: GroupPlan,
+    pub(crate) groups: GroupPlan,
     /// The cache of responses, if a route has one.
     pub(crate) cache: Option<Arc<Cache>>,
     /// The dictionaries that clients may have, if a route makes some.
@@ -60,6 +61,7 @@ pub(crate) struct ServerPlan {
     purge_tokens: HashMap<PathBuf, PurgeToken>,
     pub(crate) limits: LimitPlan,
     auth: AuthPlan,
+    pub(crate) releases: ReleasePlan,
     /// The destinations of access logs, once they are open.
     pub(crate) sinks: LogSinks,
 }
@@ -94,6 +96,7 @@ impl ServerPlan {
         let limits = LimitPlan::new(&config, before.map(|plan| &plan.limits), &budget);
         let place = (&files, &budget, hosting.map(Hosting::notices));
         let auth = AuthPlan::new(&config, before.map(|plan| &plan.auth), place, cores)?;
+        let releases = ReleasePlan::new(&config, before.map(|plan| &plan.releases));
         let before = before.map(|plan| plan.groups.shared.as_slice()).unwrap_or_default();
         let groups = GroupPlan::new(&config, before, &spill, &files)?;
         let purge_tokens = purge_tokens(&config, &files)?;
@@ -107,6 +110,7 @@ impl ServerPlan {
             purge_tokens,
             limits,
             auth,
+            releases,
             sinks: LogSinks::default(),
         };
         for (name, app) in &plan.config.apps {
@@ -182,7 +186,8 @@ pub(crate) fn table(
     for (site_index, site) in config.sites.iter().enumerate() {
         let route = |index| self::route(plan, core_context, &groups, (site_index, index), cores);
         let routes = (0..site.routes.len()).map(route);
-        sites.push(routes.map(|route| route.map(Rc::new)).collect::<io::Result<Vec<_>>>()?);
+        let routes = routes.collect::<io::Result<Vec<_>>>()?;
+        sites.push(with_branches(&site.routes, routes));
         let own = SitePages::read([&site.error_pages, &config.error_pages]);
         pages.push(Rc::new(own.map_err(|error| placed("error_pages", "site", site.line.as_ref(), &error))?));
         let settings = config.settings(Some(site_index), None);
@@ -291,7 +296,11 @@ fn route(
             Handler::Redirect { to: redirect.to.clone(), status: status(redirect.status) }
         }
         Action::Respond(respond) => fixed_response(respond),
+        // Its branches serve.
+        Action::Split(_) => not_found(),
     };
+    let owner = route.part_of.as_ref().map_or(index, |part| part.route);
+    let is_counted = !matches!(&route.part_of, Some(PartOf { part: RoutePart::Mirror, .. }));
     let ms = |time: std::time::Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX / 4);
     Ok(Route {
         handler,
@@ -308,10 +317,14 @@ fn route(
         edits: secure_edits(&settings.response_headers, &config.sites[site]),
         client_access: client_access(&config.sites[site], route),
         auth: plan.auth.of_route(config, (site, index), asked, core_context.map(|of| of.notices)),
-        rates: plan.limits.of(site, index, core_context.map(|of| of.notices)).map(Rc::new),
-        label: core_context.map_or(0, |of| of.metrics.label(&RouteLabels::of(&config.sites[site], route))),
+        rates: plan.limits.of(site, owner, core_context.map(|of| of.notices)).map(Rc::new),
+        label: core_context
+            .filter(|_| is_counted)
+            .map_or(0, |of| of.metrics.label(&RouteLabels::of(&config.sites[site], route))),
         cache: route_cache(plan, (site, index), core_context),
         compression: settings.compress.map(|compress| Rc::new(compression(compress))),
+        release: release(&plan.releases, config, (&plan.groups, groups), (site, index)),
+        branches: Vec::new(),
     })
 }
 
@@ -505,99 +518,4 @@ fn fixed(levels: &[TemplateEdits]) -> Option<FieldEdits> {
         fields.try_push(name.as_bytes(), text.as_bytes()).expect("the configuration checked it");
     });
     (!depends).then_some(edits)
-}
-
-fn coding(coding: &config::Coding) -> Coding {
-    match coding {
-        config::Coding::Brotli => Coding::Brotli,
-        config::Coding::Zstd => Coding::Zstd,
-        config::Coding::Gzip => Coding::Gzip,
-    }
-}
-
-fn effort(effort: config::Effort) -> Effort {
-    match effort {
-        config::Effort::Fast => Effort::Fast,
-        config::Effort::Balanced => Effort::Balanced,
-        config::Effort::Small => Effort::Small,
-    }
-}
-
-fn compression(compress: &config::CompressResponses) -> Compression {
-    Compression {
-        codings: compress.codings.iter().map(coding).collect(),
-        bytes_min: compress.min_bytes,
-        effort: effort(compress.effort),
-        media: compress.types.clone(),
-        secrets: compress.secrets,
-    }
-}
-
-/// The same for files.
-fn kept_compression(compress: &config::CompressResponses) -> files::FileCompression {
-    let Compression { codings, bytes_min, effort, media, .. } = compression(compress);
-    files::FileCompression { codings, bytes_min, effort, media, ..files::FileCompression::default() }
-}
-
-fn file_options(config: &Config, files: &config::Files, cores: usize) -> files::Options {
-    let open = &config.open_files;
-    files::Options {
-        roots: files.root.clone(),
-        index: files.index.clone(),
-        candidates: files.candidates.clone(),
-        fallback: files.fallback.clone(),
-        listing: files.listing,
-        hidden: files.hidden,
-        symlinks: match files.symlinks {
-            config::Symlinks::Off => files::Symlinks::Inside,
-            config::Symlinks::OwnerMatch => files::Symlinks::OwnerMatch,
-            config::Symlinks::On => files::Symlinks::Follow,
-        },
-        cache_control: files.cache_control.iter().map(cache_rule).collect(),
-        precompressed: files.precompressed.iter().map(coding).collect(),
-        compression: files.compress.as_ref().map(|compress| files::FileCompression {
-            codings: compress.codings.iter().map(coding).collect(),
-            bytes_min: compress.min_bytes,
-            bytes_max: compress.max_bytes,
-            effort: effort(compress.effort),
-            media: compress.types.clone(),
-        }),
-        charset: files.charset.clone(),
-        ranges_max: files.ranges_max as usize,
-        cache: files::CacheLimits {
-            // With fewer entries than threads it must not become 0, which turns the cache off.
-            entries_max: (open.entries_max as usize).div_ceil(cores),
-            bytes_max: open.memory_bytes_max / cores as u64,
-            file_bytes_max: open.memory_per_file_bytes_max,
-            revalidate_ms: u64::try_from(open.recheck.as_millis()).unwrap_or(u64::MAX),
-            ..files::CacheLimits::default()
-        },
-        ..files::Options::default()
-    }
-}
-
-fn cache_rule((applies, value): &(config::FileMatch, String)) -> files::CacheRule {
-    let applies = match applies {
-        config::FileMatch::All => files::Applies::All,
-        config::FileMatch::Type(media) => files::Applies::Media(media.clone()),
-        config::FileMatch::Path(pattern) => {
-            let pattern = pattern.clone();
-            files::Applies::Path(Arc::new(move |path| pattern.matches(path)))
-        }
-    };
-    files::CacheRule { applies, value: value.clone() }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn fewer_open_files_than_threads_are_some() {
-        let mut config = Config::default();
-        for (entries_max, each) in [(0, 0), (3, 1), (1024, 128)] {
-            config.open_files.entries_max = entries_max;
-            assert_eq!(file_options(&config, &config::Files::default(), 8).cache.entries_max, each);
-        }
-    }
 }

@@ -5,7 +5,7 @@ use bench::table::TextTable;
 use serde_json::{Value, json};
 
 use crate::cli::{CacheCommand, CachePurge, CacheWhy, ShowCacheStats};
-use crate::{control, status};
+use crate::{control_client, status};
 
 /// `komainu cache`: the text to print.
 ///
@@ -32,7 +32,7 @@ fn purge(arguments: &CachePurge) -> Result<String, String> {
     }
     let (mut objects, mut sum) = (0, 0);
     for purge in purges {
-        let answer = control::ask(pid, &format!("cache purge {purge}"))?;
+        let answer = control_client::ask(pid, &format!("cache purge {purge}"))?;
         objects += answer["objects"].as_u64().unwrap_or_default();
         sum += answer["bytes"].as_u64().unwrap_or_default();
     }
@@ -58,7 +58,7 @@ fn responses(count: u64) -> String {
 }
 
 fn stats(arguments: &ShowCacheStats) -> Result<String, String> {
-    let answer = control::ask(status::one(arguments.pid)?, "cache stats")?;
+    let answer = control_client::ask(status::one(arguments.pid)?, "cache stats")?;
     match arguments.json {
         true => Ok(format!("{answer:#}\n")),
         false => Ok(shown_stats(&answer)),
@@ -103,15 +103,15 @@ fn shown_stats(answer: &Value) -> String {
         of("fills"),
         share(of("hits") + of("stale")),
     );
-    control::printable(&format!("{holds}{}", table.plain("  ")))
+    control_client::printable(&format!("{holds}{}", table.plain("  ")))
 }
 
 fn why(arguments: &CacheWhy) -> Result<String, String> {
     let document = json!({ "url": arguments.url, "fields": arguments.header });
-    let answer = control::ask(status::one(arguments.pid)?, &format!("cache why {document}"))?;
+    let answer = control_client::ask(status::one(arguments.pid)?, &format!("cache why {document}"))?;
     match arguments.json {
         true => Ok(format!("{answer:#}\n")),
-        false => Ok(control::printable(&explained(&answer))),
+        false => Ok(control_client::printable(&explained(&answer))),
     }
 }
 

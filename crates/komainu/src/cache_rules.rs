@@ -5,7 +5,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::rc::Rc;
 
 use cache::{KeyFields, Policy, RulePolicy, query, vary};
-use config::{CachePolicy, CacheRule, ConfigLine, IgnoredField, QueryKey, StripCookies};
+use config::{CachePolicy, CacheRule, ConfigLine, IgnoredField, PartOf, QueryKey, RoutePart, StripCookies};
 use http::{Fields, Head, Name, Status};
 use net::{DetachedRequest, Request};
 
@@ -35,13 +35,19 @@ impl RoutePlace {
         index: usize,
         has_cache: impl Fn(usize) -> bool,
     ) -> RoutePlace {
-        if routes.iter().all(|route| route.header.is_empty() && route.query.is_empty()) {
+        let is_plain = |route: &config::Route| {
+            route.header.is_empty() && route.query.is_empty() && route.part_of.is_none()
+        };
+        if routes.iter().all(is_plain) {
             return RoutePlace::default();
         }
         // By what it says, not by its place in the file, which changes.
         let name = |route: &config::Route| {
             let mut hasher = DefaultHasher::new();
             format!("{:?}", (&route.path, &route.method, &route.header, &route.query)).hash(&mut hasher);
+            if let Some(PartOf { part: RoutePart::Branch(name), .. }) = &route.part_of {
+                name.hash(&mut hasher);
+            }
             format!(" route={:016x}", hasher.finish()).into_bytes()
         };
         let cached = routes.iter().enumerate().filter(|(index, _)| has_cache(*index));

@@ -11,7 +11,8 @@ use serde_json::Value;
 use crate::access::rfc3339;
 use crate::certificates::default_state_folder;
 use crate::cli::{Cert, CertPlace, Trust};
-use crate::control::{self as socket, printable};
+use crate::control as socket;
+use crate::control_client::{self, printable};
 
 /// `komainu cert`: the text to print.
 ///
@@ -44,7 +45,7 @@ fn certificates(of: &CertPlace) -> Result<Vec<Value>, String> {
     let pids = match (&of.state, of.pid) {
         (Some(_), _) => Vec::new(),
         (None, Some(pid)) => vec![pid],
-        (None, None) => socket::running(),
+        (None, None) => control_client::running(),
     };
     if pids.is_empty() {
         let folder = of.state.clone().unwrap_or_else(own_state_folder);
@@ -63,7 +64,7 @@ fn certificates(of: &CertPlace) -> Result<Vec<Value>, String> {
     let mut failures = Vec::new();
     let asked = pids.len();
     for pid in pids {
-        match socket::ask(pid, "certificates") {
+        match control_client::ask(pid, "certificates") {
             Ok(answer) => all.extend(answer["certificates"].as_array().cloned().unwrap_or_default()),
             // Not each server that runs knows the command: an older one says so.
             Err(error) if error.contains("unknown command") => {
@@ -114,7 +115,7 @@ fn relative(value: &Value, now: SystemTime) -> String {
 
 /// Why the list is empty.
 fn none_listed(of: &CertPlace) -> String {
-    if of.state.is_none() && (of.pid.is_some() || !socket::running().is_empty()) {
+    if of.state.is_none() && (of.pid.is_some() || !control_client::running().is_empty()) {
         return "no certificates: no site has `tls`\n".into();
     }
     let path = of.state.clone().unwrap_or_else(own_state_folder);
@@ -223,7 +224,7 @@ fn shown(one: &Value) -> String {
 }
 
 fn renew(names: &[String], pid: Option<u32>) -> Result<String, String> {
-    let pids = pid.map_or_else(socket::running, |pid| vec![pid]);
+    let pids = pid.map_or_else(control_client::running, |pid| vec![pid]);
     let pid = match pids.as_slice() {
         [pid] => *pid,
         [] => {
@@ -235,7 +236,7 @@ fn renew(names: &[String], pid: Option<u32>) -> Result<String, String> {
     };
     let mut text = String::new();
     for name in names {
-        let answer = socket::ask(pid, &format!("renew {name}"))?;
+        let answer = control_client::ask(pid, &format!("renew {name}"))?;
         text += &format!("{}\n", answer["done"].as_str().unwrap_or("done"));
     }
     Ok(printable(&text) + "`komainu cert list` shows what becomes of it\n")

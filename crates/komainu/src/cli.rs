@@ -44,6 +44,8 @@ pub(crate) enum Command {
     Start(StartArguments),
     /// Check a configuration file, and show which route answers a URL
     Check(Check),
+    /// Translate the configuration of another server: the result goes to stdout, what differs and what is not possible to stderr
+    Import(ImportArguments),
     /// Show the running servers: their processes, with requests, CPU time and memory
     Status(StatusArguments),
     /// Load the applications of a running server again, and read its configuration again; no request is lost
@@ -217,6 +219,31 @@ pub(crate) struct StartArguments {
     /// The configuration file
     #[arg(long, short, value_name = "FILE", default_value = "komainu.toml")]
     pub(crate) config: PathBuf,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  \
+    komainu import nginx /etc/nginx/nginx.conf > komainu.toml\n  \
+    komainu import unit config.json > komainu.toml\n")]
+pub(crate) struct ImportArguments {
+    /// Whose configuration it is
+    pub(crate) format: ImportFormat,
+    /// Its file; files that it includes are read too
+    pub(crate) file: PathBuf,
+    /// The folder of nginx's configuration on the machine that serves, for names of files in it [default: that of the file]
+    #[arg(long, value_name = "FOLDER")]
+    pub(crate) prefix: Option<PathBuf>,
+}
+
+/// Servers whose configuration can be translated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum ImportFormat {
+    /// nginx.conf, or a part of it
+    Nginx,
+    /// The JSON of NGINX Unit, as GET /config of its control socket prints it
+    Unit,
+    /// The JSON of Caddy, as `caddy adapt` makes it of a Caddyfile
+    Caddy,
 }
 
 #[derive(Debug, Args)]

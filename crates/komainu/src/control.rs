@@ -27,21 +27,20 @@ use crate::exposition::LimitMetrics;
 use crate::hosting::{Hosting, Loading};
 use crate::link::SupervisorLink;
 use crate::notice::ErrorLog;
+use crate::rule_counters::RuleCount;
 use crate::tls::FromFile;
 
 /// For a client to send its line, and again for it to take the document.
-const CLIENT_MAX: Duration = Duration::from_secs(2);
+pub(crate) const CLIENT_MAX: Duration = Duration::from_secs(2);
 /// Clients served at the same time.
 const CLIENTS_MAX: usize = 64;
 /// The pause after an accept that failed.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
 const LINE_BYTES_MAX: usize = 4096;
-/// How long `komainu status`, `reload` and `upgrade` wait for a sign of life: a server that has died, or is stuck, gives none.
-const ALIVE_MAX: Duration = Duration::from_secs(5);
+/// The same for a request of the API, which may bring a whole configuration.
+const API_LINE_BYTES_MAX: usize = 4 << 20;
 /// How often a server that works on a command gives one.
 const LIFE_SIGN: Duration = Duration::from_secs(1);
-/// A document larger than this is no server's.
-const ANSWER_BYTES_MAX: u64 = 64 << 20;
 
 /// Where this user's servers have their sockets: the unit's `RuntimeDirectory` under systemd; `/run/komainu` for root;
 /// else `komainu` in `XDG_RUNTIME_DIR`, or `komainu-UID` in the folder for temporary files.
@@ -64,7 +63,7 @@ pub(crate) fn folder() -> PathBuf {
 }
 
 /// The folders that are searched for sockets: this user's, and for root those of all users.
-fn folders() -> Vec<PathBuf> {
+pub(crate) fn folders() -> Vec<PathBuf> {
     let mut folders = vec![folder()];
     // A unit with `RuntimeDirectory=komainu`, or a server of root's: the permissions of its socket decide who may connect.
     folders.push("/run/komainu".into());
@@ -126,8 +125,14 @@ pub(crate) struct ServerInfo {
     pub(crate) cache: Box<dyn Fn(&str) -> Value + Send + Sync>,
     /// What the limits on how often clients ask have done.
     pub(crate) limits: Box<dyn Fn() -> Vec<LimitMetrics> + Send + Sync>,
+    /// What rules that few routes have did.
+    pub(crate) rules: Box<dyn Fn() -> Vec<RuleCount> + Send + Sync>,
     /// The groups of upstream servers.
     pub(crate) upstreams: Box<dyn Fn() -> Vec<Arc<GroupShared>> + Send + Sync>,
+    /// The same, each with its name.
+    pub(crate) groups: Box<dyn Fn() -> Vec<(String, Arc<GroupShared>)> + Send + Sync>,
+    /// Opens the logs again.
+    pub(crate) reopen: Box<dyn Fn() + Send + Sync>,
     /// Those in files.
     pub(crate) file_certificates: Box<dyn Fn() -> Vec<FromFile> + Send + Sync>,
     /// Reads the configuration again, and waits until that is done.
@@ -168,6 +173,9 @@ impl Drop for Socket {
     }
 }
 
+/// Answers a request of the API in a line, `{ "method", "path", … }`, of this user.
+pub(crate) type ApiLine = Arc<dyn Fn(&str, u32) -> Value + Send + Sync>;
+
 /// Answers clients of `listener`, on a thread of its own, until the process ends. Only root and `user` are answered.
 ///
 /// # Errors
@@ -175,10 +183,11 @@ impl Drop for Socket {
 pub(crate) fn serve(
     listener: UnixListener,
     user: u32,
-    info: Arc<ServerInfo>,
+    (info, api): (Arc<ServerInfo>, ApiLine),
     clients: ControlClients,
     notices: ErrorLog,
 ) -> io::Result<()> {
+    let served = (info, api);
     std::thread::Builder::new().name("control".into()).spawn(move || {
         for client in listener.incoming() {
             let Ok(client) = client else {
@@ -186,7 +195,7 @@ pub(crate) fn serve(
                 std::thread::sleep(ACCEPT_PAUSE);
                 continue;
             };
-            if let Err(error) = admit(client, user, &info, &clients, &notices) {
+            if let Err(error) = admit(client, user, &served, &clients, &notices) {
                 notices.debug(&format!("control socket: {error}"));
             }
         }
@@ -198,7 +207,7 @@ pub(crate) fn serve(
 fn admit(
     client: UnixStream,
     user: u32,
-    info: &Arc<ServerInfo>,
+    (info, api): &(Arc<ServerInfo>, ApiLine),
     clients: &ControlClients,
     notices: &ErrorLog,
 ) -> io::Result<()> {
@@ -212,10 +221,10 @@ fn admit(
         let error = format!("{CLIENTS_MAX} clients are connected to the control socket: try again");
         return send(client, &json!({ "error": error }));
     }
-    let (info, notices) = (info.clone(), notices.clone());
+    let (info, api, notices) = (info.clone(), api.clone(), notices.clone());
     std::thread::Builder::new().name("control-client".into()).spawn(move || {
         let _counted = counted;
-        if let Err(error) = answer(client, info) {
+        if let Err(error) = answer(client, uid, info, &api) {
             notices.debug(&format!("control socket: {error}"));
         }
     })?;
@@ -250,15 +259,20 @@ impl Drop for Counted {
     }
 }
 
-fn answer(mut client: UnixStream, info: Arc<ServerInfo>) -> io::Result<()> {
+fn answer(mut client: UnixStream, uid: u32, info: Arc<ServerInfo>, api: &ApiLine) -> io::Result<()> {
     let line = match read_line(&mut client) {
         Ok(line) => line,
         Err(error) => return send(client, &json!({ "error": error.to_string() })),
     };
     let (done, document) = channel();
+    let api = api.clone();
     std::thread::Builder::new().name("control-command".into()).spawn(move || {
+        let document = match line.strip_prefix("api ") {
+            Some(request) => api(request, uid),
+            None => obey(&line, &info),
+        };
         // Fails only where the client has left.
-        let _ = done.send(obey(&line, &info));
+        let _ = done.send(document);
     })?;
     loop {
         match document.recv_timeout(LIFE_SIGN) {
@@ -273,7 +287,7 @@ fn answer(mut client: UnixStream, info: Arc<ServerInfo>) -> io::Result<()> {
 }
 
 /// Does what a line says; the document for who sent it.
-fn obey(line: &str, info: &ServerInfo) -> Value {
+pub(crate) fn obey(line: &str, info: &ServerInfo) -> Value {
     match line.trim_end().split_once(' ').unwrap_or((line.trim_end(), "")) {
         ("ping", "") => json!({ "pid": std::process::id(), "state": state(info) }),
         ("status", "") => status(info),
@@ -309,7 +323,7 @@ fn state(info: &ServerInfo) -> &'static str {
 }
 
 /// The state of a server that finishes what runs before it ends.
-const DRAINING: &str = "draining";
+pub(crate) const DRAINING: &str = "draining";
 
 /// The result of a reload, once the applications are loaded or do not load.
 fn reloaded(reported: Result<String, String>, loading: &[Loading]) -> Value {
@@ -341,7 +355,7 @@ fn with_warnings(mut document: Value, warnings: &[String]) -> Value {
 /// Reads up to a newline, or to the end of the stream.
 fn read_line(client: &mut UnixStream) -> io::Result<String> {
     let until = Instant::now() + CLIENT_MAX;
-    let (mut bytes, mut piece) = (Vec::new(), [0; 512]);
+    let (mut bytes, mut piece) = (Vec::new(), [0; 4096]);
     loop {
         let left = until.saturating_duration_since(Instant::now());
         let late = || io::Error::other(format!("no line within {} s", CLIENT_MAX.as_secs()));
@@ -355,10 +369,12 @@ fn read_line(client: &mut UnixStream) -> io::Result<String> {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Err(late()),
             Err(error) => return Err(error),
         };
+        let before = bytes.len();
         bytes.extend_from_slice(&piece[..len]);
-        let end = bytes.iter().position(|byte| *byte == b'\n');
-        if end.unwrap_or(bytes.len()) > LINE_BYTES_MAX {
-            return Err(io::Error::other(format!("the line is longer than {LINE_BYTES_MAX} bytes")));
+        let end = piece[..len].iter().position(|byte| *byte == b'\n').map(|at| before + at);
+        let bytes_max = if bytes.starts_with(b"api ") { API_LINE_BYTES_MAX } else { LINE_BYTES_MAX };
+        if end.unwrap_or(bytes.len()) > bytes_max {
+            return Err(io::Error::other(format!("the line is longer than {bytes_max} bytes")));
         }
         if end.is_some() || len == 0 {
             bytes.truncate(end.unwrap_or(bytes.len()));
@@ -465,7 +481,8 @@ pub(crate) fn certificate(status: &CertificateStatus) -> Value {
     })
 }
 
-fn process(process: &ProcessInfo) -> Value {
+/// A process of an application.
+pub(crate) fn process(process: &ProcessInfo) -> Value {
     json!({
         "pid": process.pid,
         "state": process.state,
@@ -489,91 +506,8 @@ fn ms(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// Another user's server may say anything: nothing of it reaches the terminal but text.
-pub(crate) fn printable(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() && c != '\n' { '?' } else { c }).collect()
-}
-
-/// Asks the server of this process id.
-///
-/// # Errors
-/// Where there is no such server, where it does not answer, or its own error.
-pub(crate) fn ask(pid: u32, line: &str) -> Result<Value, String> {
-    let name = format!("{pid}.sock");
-    let path = folders().into_iter().map(|folder| folder.join(&name)).find(|path| path.exists());
-    let path = path.unwrap_or_else(|| folder().join(&name));
-    ask_at(&path, line).map_err(|error| format!("process {pid}: {error}"))
-}
-
-fn ask_at(path: &Path, line: &str) -> io::Result<Value> {
-    let text = exchange(path, line)?;
-    if text.trim().is_empty() {
-        return Err(io::Error::other("the server ended before it answered"));
-    }
-    let answer: Value = serde_json::from_str(&text)?;
-    match answer["error"].as_str() {
-        Some(error) => Err(io::Error::other(error)),
-        None => Ok(answer),
-    }
-}
-
-/// Sends a line, and reads what comes back.
-fn exchange(path: &Path, line: &str) -> io::Result<String> {
-    let mut server = UnixStream::connect(path).map_err(|error| {
-        io::Error::new(error.kind(), format!("no server answers at {}: {error}", path.display()))
-    })?;
-    // For each read: the server sends something every second until it is done.
-    server.set_read_timeout(Some(ALIVE_MAX))?;
-    server.set_write_timeout(Some(CLIENT_MAX))?;
-    server.write_all(format!("{line}\n").as_bytes())?;
-    let mut text = String::new();
-    match (&server).take(ANSWER_BYTES_MAX).read_to_string(&mut text) {
-        Ok(_) => Ok(text),
-        Err(error) if error.kind() == io::ErrorKind::WouldBlock => Err(io::Error::new(
-            io::ErrorKind::TimedOut,
-            "the server does not answer on its control socket: it is starting, or stuck",
-        )),
-        Err(error) => Err(error),
-    }
-}
-
-/// The process ids of the servers that this user may ask, in order. Sockets that killed servers of this user have left
-/// behind are removed.
-pub(crate) fn running() -> Vec<u32> {
-    let mut pids: Vec<u32> = folders()
-        .iter()
-        .flat_map(|folder| {
-            // Another user's folder is read, and nothing in it is removed: it may be a link to elsewhere.
-            let is_ours = fs::symlink_metadata(folder).is_ok_and(|found| found.uid() == getuid().as_raw());
-            sockets(folder).into_iter().filter(move |(_, path)| match UnixStream::connect(path) {
-                Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
-                    if is_ours {
-                        remove_if_stale(path);
-                    }
-                    false
-                }
-                Err(error) => error.kind() != io::ErrorKind::PermissionDenied,
-                Ok(_) => true,
-            })
-        })
-        .map(|(pid, _)| pid)
-        .collect();
-    pids.sort_unstable();
-    pids.dedup();
-    pids
-}
-
-/// Those of them that serve: a server that was replaced by an upgrade finishes what runs.
-pub(crate) fn serving() -> Vec<u32> {
-    let mut pids = running();
-    if pids.len() > 1 {
-        pids.retain(|pid| ask(*pid, "ping").is_ok_and(|answer| answer["state"] != DRAINING));
-    }
-    pids
-}
-
 /// The sockets in a folder, each with its server's process id.
-fn sockets(folder: &Path) -> Vec<(u32, PathBuf)> {
+pub(crate) fn sockets(folder: &Path) -> Vec<(u32, PathBuf)> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     let socket = |entry: fs::DirEntry| {
         let pid = entry.file_name().to_str()?.strip_suffix(".sock")?.parse().ok()?;
@@ -583,7 +517,7 @@ fn sockets(folder: &Path) -> Vec<(u32, PathBuf)> {
 }
 
 /// Removes a socket that no process listens on.
-fn remove_if_stale(path: &Path) {
+pub(crate) fn remove_if_stale(path: &Path) {
     let refused =
         UnixStream::connect(path).is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused);
     if refused {

@@ -17,6 +17,7 @@ use proxy::health::ServerState;
 use proxy::{FAILURE_REASONS, GroupShared, UpstreamCounters};
 
 use crate::metrics::{Metrics, RouteCounters, RouteLabels, STATUS_MIN, STATUSES};
+use crate::rule_counters::{FAMILIES, RuleCount};
 
 /// A process of an application.
 #[derive(Debug)]
@@ -58,6 +59,7 @@ pub(crate) struct Gauges {
     pub(crate) exits: Vec<(String, [u64; WorkerExit::ALL.len()])>,
     pub(crate) upstreams: Vec<Arc<GroupShared>>,
     pub(crate) limits: Vec<LimitMetrics>,
+    pub(crate) rules: Vec<RuleCount>,
     /// Name and expiry, in seconds since 1970.
     pub(crate) certificates: Vec<(String, i64)>,
 }
@@ -156,6 +158,7 @@ impl Collector for Scrape {
             .chain(upstreams(&self.gauges.upstreams))
             .chain(applications(&self.gauges))
             .chain(limits(&self.gauges))
+            .chain(rules(&self.gauges))
             .chain(certificates(&self.gauges));
         for ((name, help, kind), rows) in families {
             let mut metric = encoder.encode_descriptor(name, help, None, kind)?;
@@ -414,6 +417,18 @@ fn certificates(gauges: &Gauges) -> Vec<(Family, Vec<MetricRow>)> {
         "komainu_certificate_expiry_timestamp_seconds",
         "When a certificate expires, in seconds since 1970.",
     )]
+}
+
+/// Rules that few routes have.
+fn rules(gauges: &Gauges) -> Vec<(Family, Vec<MetricRow>)> {
+    let family = |(name, help): (&'static str, &'static str)| {
+        let mut rows = Rows::default();
+        for rule in gauges.rules.iter().filter(|rule| rule.family == name) {
+            rows.count(rule.labels.clone(), rule.count);
+        }
+        rows.counters(name, help)
+    };
+    FAMILIES.into_iter().map(family).collect()
 }
 
 /// Limits on how often clients ask. Those of one name at routes of one label count together.

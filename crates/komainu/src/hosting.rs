@@ -410,6 +410,11 @@ impl Hosting {
         apps.iter().map(|app| (app.name().to_owned(), app.processes())).collect()
     }
 
+    /// The name of each application.
+    pub(crate) fn names(&self) -> Vec<String> {
+        self.running().iter().map(|(_, app)| app.name().to_owned()).collect()
+    }
+
     /// The name of each application, and how many of its workers have ended in each way.
     pub(crate) fn exits(&self) -> Vec<(String, [u64; WorkerExit::ALL.len()])> {
         self.running().iter().map(|(_, app)| (app.name().to_owned(), app.exits())).collect()

@@ -8,6 +8,7 @@ mod measure;
 mod ab;
 mod env_file;
 mod cli;
+mod foreign;
 mod remote_log;
 mod sink;
 mod masks;
@@ -19,6 +20,7 @@ mod clients;
 mod ids;
 mod memory;
 mod metrics;
+mod rule_counters;
 mod exposition;
 mod sandbox;
 mod sockets;
@@ -40,6 +42,8 @@ mod cache_rules;
 mod cache_urls;
 mod cache_commands;
 mod control;
+mod control_client;
+mod api;
 mod dictionaries;
 mod operate;
 mod watch;
@@ -48,6 +52,7 @@ mod cache_cli;
 mod cert;
 mod rate;
 mod auth;
+mod release;
 mod filling;
 mod purge_method;
 mod coded;
@@ -55,6 +60,8 @@ mod cache_responses;
 mod cached;
 mod php;
 mod router;
+mod release_plan;
+mod content;
 mod assemble;
 mod check;
 mod answers;
@@ -86,6 +93,7 @@ fn main() -> ExitCode {
         Command::Run(run) => taking_over(|taken| serve_targets(&run, taken)),
         Command::Start(start) => taking_over(|taken| serve_file(start.config, taken)),
         Command::Check(arguments) => check::check(&arguments),
+        Command::Import(arguments) => foreign::import(&arguments),
         Command::Status(arguments) => status::status(&arguments).and_then(|text| print(&text)),
         Command::Reload(arguments) => status::reload(&arguments).and_then(|text| print(&text)),
         Command::Cache(command) => cache_cli::cache(&command).and_then(|text| print(&text)),

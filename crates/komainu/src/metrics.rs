@@ -4,7 +4,7 @@
 use std::cell::RefCell;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use config::Action;
+use config::{Action, RoutePart};
 use net::{CacheOutcome, Counter, DurationHistogram, RequestRecord};
 
 /// Statuses are counted each: 100 to 599.
@@ -18,20 +18,25 @@ pub(crate) struct RouteLabels {
     pub(crate) site: String,
     /// The paths of the route; empty where no route answers.
     pub(crate) route: String,
-    /// `files`, `proxy`, `redirect`, `respond`, or `app` with its name.
+    /// `files`, `proxy`, `redirect`, `respond`, `split`, or `app` or `branch` with its name.
     pub(crate) handler: String,
 }
 
 impl RouteLabels {
     /// What the requests of a route are counted under.
     pub(crate) fn of(site: &config::Site, route: &config::Route) -> RouteLabels {
-        let handler = match &route.action {
+        let branch = route.part_of.as_ref().and_then(|of| match &of.part {
+            RoutePart::Branch(name) => Some(format!("branch {name}")),
+            RoutePart::Mirror => None,
+        });
+        let handler = branch.unwrap_or_else(|| match &route.action {
             Action::Files(_) => "files".to_owned(),
             Action::Proxy(_) => "proxy".to_owned(),
             Action::App(mounted) => format!("app {}", mounted.name),
             Action::Redirect(_) => "redirect".to_owned(),
             Action::Respond(_) | Action::NotFound => "respond".to_owned(),
-        };
+            Action::Split(_) => "split".to_owned(),
+        });
         let paths: Vec<String> = route.path.iter().map(ToString::to_string).collect();
         let route = if paths.is_empty() { "*".to_owned() } else { paths.join(" ") };
         RouteLabels { site: RouteLabels::of_site(site), route, handler }

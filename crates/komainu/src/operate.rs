@@ -1,17 +1,22 @@
-//! The listener for those who operate the server (`[control] listen`): `GET /metrics` and `GET /v1/status`.
+//! The listener for those who operate the server (`[control] listen`): `GET /metrics`, and the API below `/v1/`.
 //!
 //! It is a small server of its own, with one thread, so that it answers however busy the others are.
 
+use std::future::poll_fn;
 use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Poll, Waker};
 use std::time::{Duration, Instant};
 
 use apps::Usage;
 use http::{BodySize, Fields, Method, Name, Status};
-use net::{Counters, Exchange, Fault, Listener, RequestRecord, Server, Service};
+use net::{Counters, Exchange, Fault, Listener, Request, RequestRecord, Server, Service};
 use serde_json::Value;
 
-use crate::control::{self, ServerInfo};
+use crate::api::{self, Api, ApiRequest, ApiResponse, BODY_BYTES_MAX, Caller, ControlRole};
+use crate::control;
 use crate::engine;
 use crate::exposition::{self, Gauges, WorkerMetrics};
 use crate::metrics::Metrics;
@@ -25,11 +30,13 @@ const IDLE_MS: u64 = 120_000;
 /// How long a server that replaces another one tries to listen where that one still does.
 const PREDECESSOR_MAX: Duration = Duration::from_secs(60);
 const PAUSE: Duration = Duration::from_millis(200);
+/// Requests of the API that are answered at the same time.
+const UNDER_WAY_MAX: usize = 32;
 
 /// What it answers from.
 #[derive(Clone)]
 pub(crate) struct Operated {
-    pub(crate) info: Arc<ServerInfo>,
+    pub(crate) api: Arc<Api>,
     pub(crate) metrics: Metrics,
     /// Of the cores that serve.
     pub(crate) counters: Vec<Arc<Counters>>,
@@ -111,7 +118,7 @@ fn start(
     listener: &ControlListener,
     notices: &ErrorLog,
 ) -> io::Result<()> {
-    let memory = operated.info.memory.clone();
+    let memory = operated.api.info.memory.clone();
     let mut options = net::Options { threads: 1, memory, ..net::Options::default() };
     options.limits.connections_max = CONNECTIONS_MAX;
     (options.timeouts.head_ms, options.timeouts.idle_ms) = (HEAD_MS, IDLE_MS);
@@ -119,7 +126,7 @@ fn start(
     let listeners = binds.map(|bind| Listener::bind(bind.into(), 1)).collect::<io::Result<_>>()?;
     let is_network = !matches!(address, config::Listen::Unix(_));
     let server = Server::serve(&options, listeners, move |_| {
-        Ok(OperatorService { operated: operated.clone(), is_network })
+        Ok(OperatorService { operated: operated.clone(), is_network, under_way: UnderWay::default() })
     })?;
     let urls: Vec<String> = server.listeners().urls().iter().map(ToString::to_string).collect();
     notices.info(&format!("the control listener is {}", urls.join(", ")));
@@ -130,29 +137,110 @@ fn start(
 struct OperatorService {
     operated: Operated,
     is_network: bool,
+    under_way: UnderWay,
 }
 
-/// A document, and its media type.
-type Document = (&'static str, String);
-
 impl OperatorService {
-    /// What a path stands for.
-    fn document(&self, path: &[u8], is_open: bool) -> Option<Box<dyn FnOnce() -> Document + Send>> {
+    async fn metrics(&self, exchange: &mut Exchange<'_>) -> Result<(), Fault> {
+        let wants_open = |value: &[u8]| value.windows(23).any(|part| part == b"application/openmetrics");
+        let is_open = exchange.request().field(Name::Accept).is_some_and(wants_open);
+        let kind = match is_open {
+            true => "application/openmetrics-text; version=1.0.0; charset=utf-8",
+            false => "text/plain; version=0.0.4; charset=utf-8",
+        };
         let operated = self.operated.clone();
-        match path {
-            b"/metrics" => Some(Box::new(move || {
-                let kind = match is_open {
-                    true => "application/openmetrics-text; version=1.0.0; charset=utf-8",
-                    false => "text/plain; version=0.0.4; charset=utf-8",
-                };
-                (kind, exposition::exposition(&operated.metrics, operated.gauges(), is_open))
-            })),
-            b"/v1/status" => Some(Box::new(move || {
-                ("application/json", format!("{:#}\n", control::status(&operated.info)))
-            })),
-            _ => None,
+        let document = move || exposition::exposition(&operated.metrics, operated.gauges(), is_open);
+        let text = exchange.core().clone().offload(document).await;
+        let mut fields = Fields::new();
+        fields.push(Name::ContentType, kind.as_bytes());
+        fields.push(Name::CacheControl, b"no-store");
+        exchange.reply(Status::OK, &fields, text.as_bytes()).await
+    }
+
+    /// Who asks, and what they may do.
+    fn caller(&self, request: &Request<'_>) -> Caller {
+        match self.is_network {
+            true => Caller { name: request.peer().to_string(), role: ControlRole::Open },
+            // Whoever may open the socket is trusted.
+            false => Caller { name: "the Unix socket".to_owned(), role: ControlRole::Admin },
         }
     }
+
+    /// The API below `/v1/`.
+    async fn api(&self, exchange: &mut Exchange<'_>) -> Result<(), Fault> {
+        let request = exchange.request();
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        let mut asked = ApiRequest {
+            caller: self.caller(&request),
+            method: text(request.method_name()),
+            path: text(request.path()),
+            query: text(request.query().unwrap_or_default()),
+            if_match: request.field(Name::IfMatch).map(text),
+            body: Vec::new(),
+        };
+        let is_read = matches!(request.method(), Method::Get | Method::Head);
+        let may = api::needed_role(&asked.method, &asked.path).is_some_and(|role| asked.caller.role >= role);
+        if let (false, Some(response)) = (is_read, foreign(&request)) {
+            return reply(exchange, response).await;
+        }
+        if may && request.body() != BodySize::None {
+            exchange.limit_body(BODY_BYTES_MAX as u64)?;
+            while let Some(piece) = exchange.read().await? {
+                asked.body.extend_from_slice(piece);
+                let held = asked.body.capacity();
+                exchange.hold(held);
+            }
+        }
+        let (under_way, theirs) = (self.under_way.clone(), self.operated.api.clone());
+        let response = match under_way.begin() {
+            Some(place) => {
+                let work = move || {
+                    let _place = place;
+                    api::answer(&theirs, &asked)
+                };
+                on_thread(work).await
+            }
+            None => ApiResponse::error(503, "too many requests are being answered: try again"),
+        };
+        reply(exchange, response).await
+    }
+}
+
+async fn reply(exchange: &mut Exchange<'_>, response: ApiResponse) -> Result<(), Fault> {
+    let mut fields = Fields::new();
+    fields.push(Name::ContentType, b"application/json");
+    fields.push(Name::CacheControl, b"no-store");
+    if let Some(etag) = &response.etag {
+        fields.push(Name::Etag, etag.as_bytes());
+    }
+    if let Some(allow) = &response.allow {
+        fields.push(Name::Allow, allow.as_bytes());
+    }
+    if response.status == 401 {
+        fields.push(Name::WwwAuthenticate, b"Bearer");
+    }
+    let status = Status::of(response.status).unwrap_or(Status::INTERNAL_SERVER_ERROR);
+    exchange.reply(status, &fields, format!("{:#}\n", response.document).as_bytes()).await
+}
+
+/// The refusal of a request to change something that a page of another origin may have made a browser send: without asking first
+/// (CORS) it can send no JSON.
+fn foreign(request: &Request<'_>) -> Option<ApiResponse> {
+    let kind = request.field(Name::ContentType).unwrap_or_default();
+    let kind = kind.split(|&byte| byte == b';').next().unwrap_or_default().trim_ascii();
+    let is_json = [&b"application/json"[..], b"application/merge-patch+json"]
+        .iter()
+        .any(|json| kind.eq_ignore_ascii_case(json));
+    if !is_json {
+        return Some(ApiResponse::error(
+            415,
+            "requests to change something need `Content-Type: application/json`",
+        ));
+    }
+    let origin = request.field(Name::Origin)?;
+    let host = origin.split(|&byte| byte == b'/').nth(2).unwrap_or_default();
+    (!host.eq_ignore_ascii_case(request.authority()))
+        .then(|| ApiResponse::error(403, "a page of another origin has sent this: it may not"))
 }
 
 impl Service for OperatorService {
@@ -163,27 +251,78 @@ impl Service for OperatorService {
             let why = "ask by the address of this server, not by a name";
             return exchange.refuse(Status::of(421).expect("three digits"), why).await;
         }
-        if !matches!(request.method(), Method::Get | Method::Head) {
+        let is_read = matches!(request.method(), Method::Get | Method::Head);
+        if is_read && request.body() != BodySize::None {
+            return exchange.refuse(Status::BAD_REQUEST, "such requests have no body").await;
+        }
+        if request.path().starts_with(b"/v1/") {
+            return self.api(exchange).await;
+        }
+        if !is_read {
             let mut fields = Fields::new();
             fields.push(Name::Allow, b"GET, HEAD");
             return exchange.refuse_with(Status::METHOD_NOT_ALLOWED, "only GET and HEAD", &fields).await;
         }
-        if request.body() != BodySize::None {
-            return exchange.refuse(Status::BAD_REQUEST, "requests here have no body").await;
+        match request.path() {
+            b"/metrics" => self.metrics(exchange).await,
+            _ => {
+                exchange
+                    .refuse(
+                        Status::NOT_FOUND,
+                        "there is /metrics, and below /v1/ the API: /v1/openapi.json lists it",
+                    )
+                    .await
+            }
         }
-        let wants_open = |value: &[u8]| value.windows(23).any(|part| part == b"application/openmetrics");
-        let is_open = request.field(Name::Accept).is_some_and(wants_open);
-        let Some(document) = self.document(request.path(), is_open) else {
-            return exchange.refuse(Status::NOT_FOUND, "there are /metrics and /v1/status").await;
-        };
-        let (kind, text) = exchange.core().clone().offload(document).await;
-        let mut fields = Fields::new();
-        fields.push(Name::ContentType, kind.as_bytes());
-        fields.push(Name::CacheControl, b"no-store");
-        exchange.reply(Status::OK, &fields, text.as_bytes()).await
     }
 
     fn log(&self, _: &RequestRecord<'_>) {}
+}
+
+/// How many requests of the API are being answered, each by a thread.
+#[derive(Clone, Default)]
+struct UnderWay(Arc<AtomicUsize>);
+
+impl UnderWay {
+    fn begin(&self) -> Option<UnderWayPlace> {
+        let place = UnderWayPlace(self.0.clone());
+        (self.0.fetch_add(1, Ordering::Relaxed) < UNDER_WAY_MAX).then_some(place)
+    }
+}
+
+struct UnderWayPlace(Arc<AtomicUsize>);
+
+impl Drop for UnderWayPlace {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Runs what may take long, such as a reload, on a thread of its own.
+async fn on_thread(work: impl FnOnce() -> ApiResponse + Send + 'static) -> ApiResponse {
+    let shared: Arc<Mutex<(Option<ApiResponse>, Option<Waker>)>> = Arc::default();
+    let theirs = shared.clone();
+    let started = std::thread::Builder::new().name("control-api".into()).spawn(move || {
+        let response = catch_unwind(AssertUnwindSafe(work));
+        let failed = |_| ApiResponse::error(500, "this failed: the error log says how");
+        let mut shared = theirs.lock().unwrap_or_else(PoisonError::into_inner);
+        shared.0 = Some(response.unwrap_or_else(failed));
+        shared.1.take().into_iter().for_each(Waker::wake);
+    });
+    if let Err(error) = started {
+        return ApiResponse::error(503, format!("there can be no thread: {error}"));
+    }
+    poll_fn(|context| {
+        let mut shared = shared.lock().unwrap_or_else(PoisonError::into_inner);
+        match shared.0.take() {
+            Some(response) => Poll::Ready(response),
+            None => {
+                shared.1 = Some(context.waker().clone());
+                Poll::Pending
+            }
+        }
+    })
+    .await
 }
 
 /// Whether a request names an IP address or `localhost`.
@@ -196,7 +335,7 @@ fn is_plain_host(authority: &[u8]) -> bool {
 
 impl Operated {
     fn gauges(&self) -> Gauges {
-        let info = &self.info;
+        let info = &self.api.info;
         let usage = Usage::of(std::process::id());
         let processes = info.hosting.processes().into_iter();
         let workers = processes.flat_map(|(name, processes)| {
@@ -221,6 +360,7 @@ impl Operated {
             refused: info.memory.refused(),
             workers: workers.collect(),
             limits: (info.limits)(),
+            rules: (info.rules)(),
             exits: info.hosting.exits(),
             upstreams: (info.upstreams)(),
             certificates: certificates.iter().filter_map(expiry).collect(),

@@ -28,6 +28,7 @@ use crate::notice::ErrorLog;
 use crate::pages::SitePages;
 use crate::php::{PhpRoute, PhpTarget};
 use crate::rate::{self, CountedRequests, RateRules};
+use crate::release::{Release, ReleaseStep};
 
 /// The kinds of handlers.
 pub(crate) enum Handler {
@@ -66,6 +67,10 @@ pub(crate) struct Route {
     pub(crate) label: usize,
     /// Compression of its responses.
     pub(crate) compression: Option<Rc<Compression>>,
+    /// What is done with its requests before the handler, where a release has rules for them.
+    pub(crate) release: Option<Box<Release>>,
+    /// The branches of its split.
+    pub(crate) branches: Vec<Rc<Route>>,
 }
 
 /// Which clients a route answers, by address.
@@ -417,6 +422,19 @@ async fn serve_route(route: &Rc<Route>, exchange: &mut Exchange<'_>, path: &Path
     if !auth::admit(route.auth.as_ref(), exchange).await? {
         return Ok(());
     }
+    let route = match &route.release {
+        None => route,
+        // Boxed, as few routes have it.
+        Some(release) => match Box::pin(release.begin(exchange)).await? {
+            ReleaseStep::Answered => return Ok(()),
+            ReleaseStep::Serve => route,
+            ReleaseStep::Branch(branch) => {
+                let branch = &route.branches[branch];
+                exchange.set_label(branch.label);
+                branch
+            }
+        },
+    };
     exchange.set_compression(route.compression.clone());
     let (handler, otherwise) = route.handlers(path, exchange.request().method())?;
     exchange.limit_body(route.body_bytes_max)?;

@@ -9,13 +9,16 @@ use serde_json::Value;
 
 use crate::cli::{Reload, StatusArguments, Upgrade};
 use crate::control;
+use crate::control_client;
 
 /// `komainu status`: the text to print.
 ///
 /// # Errors
 /// Where no server runs, or one does not answer.
 pub(crate) fn status(arguments: &StatusArguments) -> Result<String, String> {
-    let answers = chosen(arguments.pid, control::running)?.into_iter().map(|pid| control::ask(pid, "status"));
+    let answers = chosen(arguments.pid, control_client::running)?
+        .into_iter()
+        .map(|pid| control_client::ask(pid, "status"));
     let (servers, failed): (Vec<_>, Vec<_>) = answers.partition(Result::is_ok);
     let servers: Vec<Value> = servers.into_iter().flatten().collect();
     // One of several may have ended just now.
@@ -26,7 +29,7 @@ pub(crate) fn status(arguments: &StatusArguments) -> Result<String, String> {
         return Ok(format!("{:#}\n", Value::Array(servers)));
     }
     let text = servers.iter().map(shown).collect::<Vec<_>>().join("\n");
-    Ok(control::printable(&text))
+    Ok(control_client::printable(&text))
 }
 
 /// `komainu reload`: waits for the result, and returns the text to print.
@@ -49,10 +52,10 @@ pub(crate) fn upgrade(arguments: &Upgrade) -> Result<String, String> {
 
 /// Sends a line to the one server that is meant.
 fn command(pid: Option<u32>, line: &str) -> Result<String, String> {
-    let answer = control::ask(one(pid)?, line)?;
+    let answer = control_client::ask(one(pid)?, line)?;
     for text in list(&answer["warnings"]).iter().filter_map(Value::as_str) {
         // Nobody reads a standard error that is closed.
-        let _ = writeln!(io::stderr(), "warning: {}", control::printable(text));
+        let _ = writeln!(io::stderr(), "warning: {}", control_client::printable(text));
     }
     Ok(format!("{}\n", answer["done"].as_str().unwrap_or("done")))
 }
@@ -62,7 +65,7 @@ fn command(pid: Option<u32>, line: &str) -> Result<String, String> {
 /// # Errors
 /// Where none runs, or several.
 pub(crate) fn one(pid: Option<u32>) -> Result<u32, String> {
-    match chosen(pid, control::serving)?.as_slice() {
+    match chosen(pid, control_client::serving)?.as_slice() {
         [pid] => Ok(*pid),
         pids => {
             let pids: Vec<String> = pids.iter().map(u32::to_string).collect();

@@ -16,10 +16,11 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
 use signal_hook::iterator::Signals;
 
 use crate::access::FLUSH_MS;
+use crate::api::{self, Api, AuditLog};
 use crate::assemble::{self, CoreContext, ServerPlan};
 use crate::cache_commands;
 use crate::certificates::{AutomaticCertificates, is_system};
-use crate::control::{self, ControlClients, ServerInfo, Socket};
+use crate::control::{self, ApiLine, ControlClients, ServerInfo, Socket};
 use crate::engine::{self, Descriptors};
 use crate::hosting::{AppHandles, Hosting};
 use crate::inherited::Inherited;
@@ -95,11 +96,11 @@ pub(crate) fn serve(start: Start, ready: impl FnOnce(&[net::ListenUrl])) -> io::
     options.tls = Some(current.tls.clone());
     load_certificates(&current, is_system(link.as_ref()), &logs.notices)?;
     let server = start_threads(&options, listeners, sandbox, &current, &logs)?;
-    // Its file is removed at the end.
     let shown = (options.memory.clone(), sandboxed);
     let info = server_info(&current, &server, inherited.as_ref(), shown, &events);
-    let control = serve_control(control, &info, inherited.as_ref(), &logs.notices);
-    let control_listener = serve_operators(&current, &server, info, replaces, &logs.notices)?;
+    let api = Arc::new(Api::new(info, AuditLog::new(None, logs.notices.clone())));
+    let control = serve_control(control, &api, inherited.as_ref(), &logs.notices);
+    let control_listener = serve_operators(&current, &server, api, replaces, &logs.notices)?;
     if watch {
         watch::watch(hosting.folders(), hosting.clone(), logs.notices.clone())?;
     }
@@ -144,13 +145,13 @@ fn load_certificates(current: &Current, system: bool, notices: &ErrorLog) -> io:
 fn serve_operators(
     current: &Current,
     server: &net::Server,
-    info: Arc<ServerInfo>,
+    api: Arc<Api>,
     replaces: bool,
     notices: &ErrorLog,
 ) -> io::Result<ControlListener> {
     let Some(address) = &current.started.control.listen else { return Ok(ControlListener::default()) };
     let (metrics, counters) = (current.metrics.clone(), server.counters().to_vec());
-    operate::serve(address, Operated { info, metrics, counters }, replaces, notices)
+    operate::serve(address, Operated { api, metrics, counters }, replaces, notices)
 }
 
 /// Starts the threads that serve.
@@ -276,7 +277,7 @@ fn server_info(
     (memory, sandbox): (net::MemoryBudget, String),
     events: &Sender<ServerEvent>,
 ) -> Arc<ServerInfo> {
-    let (upgrades, events) = (events.clone(), events.clone());
+    let (upgrades, reopens, events) = (events.clone(), events.clone(), events.clone());
     let reload = move || {
         let (asker, outcome) = sync_channel(1);
         let sent = events.send(ServerEvent::Reload(Some(asker)));
@@ -291,14 +292,19 @@ fn server_info(
     let theirs = current.clone();
     let file_certificates =
         move || theirs.plan().tls.as_ref().map(|tls| tls.files().to_vec()).unwrap_or_default();
-    let (theirs, groups, of_limits) = (current.clone(), current.clone(), current.clone());
+    let (theirs, groups, named, of_limits) =
+        (current.clone(), current.clone(), current.clone(), current.clone());
+    let of_rules = current.clone();
     Arc::new(ServerInfo {
         upstreams: Box::new(move || groups.plan().upstreams().to_vec()),
+        groups: Box::new(move || named.plan().groups.named()),
+        reopen: Box::new(move || _ = reopens.send(ServerEvent::Reopen)),
         cache: Box::new(move |line| {
             let plan = theirs.plan();
             cache_commands::obey(line, plan.cache.as_ref(), &plan.config)
         }),
         limits: Box::new(move || of_limits.plan().limits.metrics()),
+        rules: Box::new(move || of_rules.plan().releases.counters.counts()),
         hosting: current.hosting.clone(),
         file_certificates: Box::new(file_certificates),
         certificates: current.certificates.running.clone(),
@@ -316,14 +322,16 @@ fn server_info(
 /// Without a control socket the server still serves.
 fn serve_control(
     control: Control,
-    info: &Arc<ServerInfo>,
+    api: &Arc<Api>,
     inherited: Option<&Inherited>,
     notices: &ErrorLog,
 ) -> (Option<Socket>, ControlClients) {
     let clients = ControlClients::default();
     let user = if inherited.is_some() { 0 } else { rustix::process::getuid().as_raw() };
     let served = control.and_then(|(listener, socket)| {
-        control::serve(listener, user, info.clone(), clients.clone(), notices.clone())?;
+        let (info, theirs) = (api.info.clone(), api.clone());
+        let line: ApiLine = Arc::new(move |line, uid| api::line(&theirs, line, uid));
+        control::serve(listener, user, (info, line), clients.clone(), notices.clone())?;
         Ok(socket)
     });
     let socket = match served {

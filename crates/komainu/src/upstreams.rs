@@ -16,11 +16,14 @@ use proxy::options::{
 };
 
 use crate::config_files::ConfigFiles;
+use crate::metrics::RouteLabels;
 
 /// The groups of a configuration, which all cores share, and how each route uses them.
 #[derive(Default)]
 pub(crate) struct GroupPlan {
     pub(crate) shared: Vec<Arc<GroupShared>>,
+    /// Their names: those of the configuration, or of the route that has a group of its own.
+    names: Vec<String>,
     /// By site and route.
     ways: Vec<Vec<Option<UpstreamRoute>>>,
     /// Servers that are asked whether requests may be served.
@@ -54,20 +57,26 @@ impl GroupPlan {
         let mut named = Vec::new();
         for (name, proxy) in &config.upstreams {
             named.push(name.as_str());
-            groups.add(group_options(proxy, files)?, &mut before)?;
+            groups.add(name.clone(), group_options(proxy, files)?, &mut before)?;
         }
         for site in &config.sites {
-            let ways = site.routes.iter().map(|route| groups.way(route, &named, &mut before, spill, files));
+            let ways =
+                site.routes.iter().map(|route| groups.way((site, route), &named, &mut before, spill, files));
             let ways = ways.collect::<io::Result<Vec<_>>>()?;
             groups.ways.push(ways);
         }
         for auth in config.auths() {
             let Some(proxy) = asked(auth).filter(|_| groups.of_auth(auth).is_none()) else { continue };
             let options = route_options(&config::Route::default(), &proxy).into();
-            let group = groups.add(group_options(&proxy, files)?, &mut before)?;
+            let group = groups.add("auth".to_owned(), group_options(&proxy, files)?, &mut before)?;
             groups.asked.push((auth.clone(), UpstreamRoute { group, options, spill: None }));
         }
         Ok(groups)
+    }
+
+    /// All groups, each with its name.
+    pub(crate) fn named(&self) -> Vec<(String, Arc<GroupShared>)> {
+        self.names.iter().cloned().zip(self.shared.iter().cloned()).collect()
     }
 
     /// The upstream route of a route.
@@ -80,18 +89,29 @@ impl GroupPlan {
         self.asked.iter().find(|(of, _)| of == auth).map(|(_, way)| way)
     }
 
-    fn add(&mut self, options: GroupOptions, before: &mut Vec<Arc<GroupShared>>) -> io::Result<usize> {
+    fn add(
+        &mut self,
+        name: String,
+        options: GroupOptions,
+        before: &mut Vec<Arc<GroupShared>>,
+    ) -> io::Result<usize> {
         let same = before.iter().position(|shared| *shared.options() == options);
         self.shared.push(match same {
             Some(index) => before.swap_remove(index),
             None => GroupShared::after(options, before, &self.shared).map_err(io::Error::other)?,
+        });
+        let twins =
+            self.names.iter().filter(|other| **other == name || other.starts_with(&format!("{name}#")));
+        self.names.push(match twins.count() {
+            0 => name,
+            count => format!("{name}#{}", count + 1),
         });
         Ok(self.shared.len() - 1)
     }
 
     fn way(
         &mut self,
-        route: &config::Route,
+        (site, route): (&config::Site, &config::Route),
         named: &[&str],
         before: &mut Vec<Arc<GroupShared>>,
         spill: &Arc<SpillStore>,
@@ -106,10 +126,19 @@ impl GroupPlan {
         let shares = |name: &String| named.iter().position(|known| known == name);
         let group = match proxy.upstream.as_ref().and_then(shares) {
             Some(group) => group,
-            None => self.add(group_options(proxy, files)?, before)?,
+            None => self.add(own_name(site, route), group_options(proxy, files)?, before)?,
         };
         let spill = SpillQuota::new(spill, proxy.spill_bytes_max);
         Ok(Some(UpstreamRoute { group, options: route_options(route, proxy).into(), spill }))
+    }
+}
+
+/// The name of a group that a route does not share: its site and its path.
+fn own_name(site: &config::Site, route: &config::Route) -> String {
+    let labels = RouteLabels::of(site, route);
+    match labels.route.as_str() {
+        "*" => labels.site,
+        route => format!("{}{route}", labels.site),
     }
 }
 

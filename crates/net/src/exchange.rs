@@ -67,9 +67,11 @@ impl<'c> Exchange<'c> {
     }
 
     /// Counts what the request holds.
-    fn weigh(&mut self) {
+    pub(crate) fn weigh(&mut self) {
         let amended = self.state.amended.as_ref().map_or(0, |amended| amended.weight_bytes());
-        self.lane.hold(self.state.handler_bytes + self.state.filters.weight_bytes() + amended);
+        let copied = self.state.body_copy.as_ref().map_or(0, |copy| copy.bytes_max());
+        let held = self.state.handler_bytes + self.state.filters.weight_bytes() + amended + copied;
+        self.lane.hold(held);
     }
 
     /// Sets the client from the fields that a trusted peer has sent.
@@ -200,10 +202,14 @@ impl<'c> Exchange<'c> {
     pub async fn read(&mut self) -> Result<Option<&[u8]>, Fault> {
         match self.lane.body_piece(self.state.reply != ReplyState::Unsent).await? {
             Some((start, end)) => {
-                self.state.body_read += (end - start) as u64;
-                Ok(Some(self.lane.slice(start, end)))
+                let piece = self.lane.slice(start, end);
+                self.state.read_piece(piece);
+                Ok(Some(piece))
             }
-            None => Ok(None),
+            None => {
+                self.state.body_ended();
+                Ok(None)
+            }
         }
     }
 

@@ -8,6 +8,7 @@ use std::task::{Context, Poll};
 use http::encode::Lines;
 use http::{BodySize, Length, Status};
 
+use crate::body_copy::{BodyCopied, BodyCopy};
 use crate::compress::{COMPRESSED_BYTES, COMPRESSED_WEIGHT};
 use crate::exchange::Exchange;
 use crate::fault::Fault;
@@ -147,12 +148,27 @@ impl Exchange<'_> {
     pub fn try_read(&mut self) -> Result<BodyPiece<'_>, Fault> {
         match self.lane.try_body_piece(self.state.reply != ReplyState::Unsent)? {
             BodyChunk::Data(start, end) => {
-                self.state.body_read += (end - start) as u64;
-                Ok(BodyPiece::Data(self.lane.slice(start, end)))
+                let piece = self.lane.slice(start, end);
+                self.state.read_piece(piece);
+                Ok(BodyPiece::Data(piece))
             }
-            BodyChunk::End => Ok(BodyPiece::End),
+            BodyChunk::End => {
+                self.state.body_ended();
+                Ok(BodyPiece::End)
+            }
             BodyChunk::Pending => Ok(BodyPiece::Pending),
         }
+    }
+
+    /// Has the request's body copied while the handler reads it, up to so many bytes, which the request holds meanwhile. `copied` gets
+    /// it at its end, and is dropped where the handler does not read to the end.
+    pub fn copy_body(&mut self, bytes_max: usize, copied: BodyCopied) {
+        let announced = match self.request().body() {
+            BodySize::Known(len) => Some(len),
+            BodySize::None | BodySize::Unknown => None,
+        };
+        self.state.body_copy = Some(Box::new(BodyCopy::new(bytes_max, announced, copied)));
+        self.weigh();
     }
 
     /// Whether the client still waits for `100 Continue`, and has sent nothing of the body: the first read answers it.

@@ -33,6 +33,7 @@ pub mod options;
 pub mod page;
 pub mod counters;
 pub mod notes;
+mod body_copy;
 pub mod compress;
 mod filters;
 mod amend;
@@ -68,6 +69,7 @@ pub mod server;
 
 pub use address::{Bind, Client, Dial, Listen, ListenUrl, Peer, Sources};
 pub use bind::{Listener, bound_address};
+pub use body_copy::BodyCopied;
 pub use compress::{Compression, coded_fields};
 pub use core::Core;
 pub use counters::{Counter, Counters, DurationHistogram};

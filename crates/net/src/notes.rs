@@ -58,6 +58,8 @@ pub struct RequestNotes {
     pub upstream: Option<Rc<str>>,
     /// How often upstream servers were asked.
     pub attempts: u32,
+    /// The branch of a split that has served it.
+    pub branch: Option<Rc<str>>,
     /// What the cache has done.
     pub cache: Option<CacheOutcome>,
     /// Why this server has answered by itself with an error: one of a fixed list of texts.

@@ -6,6 +6,7 @@ use http::{BodySize, EmptySegments, RequestIds, Status};
 
 use crate::address::{Client, Peer};
 use crate::amend::AmendedHead;
+use crate::body_copy::BodyCopy;
 use crate::fault::Fault;
 use crate::filters::Filters;
 use crate::notes::RequestNotes;
@@ -47,6 +48,8 @@ pub(crate) struct RequestState {
     pub(crate) body_sent: u64,
     /// Content bytes of the request that were read.
     pub(crate) body_read: u64,
+    /// The copy that is made of that content.
+    pub(crate) body_copy: Option<Box<BodyCopy>>,
     pub(crate) notes: RequestNotes,
     /// What the response passes on its way out. The filters stay when a handler fails: the answer to that is the site's too.
     pub(crate) filters: Filters,
@@ -75,12 +78,30 @@ impl RequestState {
             status: Status::OK,
             body_sent: 0,
             body_read: 0,
+            body_copy: None,
             notes: RequestNotes::default(),
             filters: Filters::default(),
             pages: None,
             handler_bytes: 0,
             amended: None,
             is_authorized: false,
+        }
+    }
+
+    /// Counts content that the handler gets.
+    pub(crate) fn read_piece(&mut self, piece: &[u8]) {
+        self.body_read += piece.len() as u64;
+        if let Some(copy) = &mut self.body_copy
+            && copy.add(piece)
+        {
+            self.body_ended();
+        }
+    }
+
+    /// The handler has all of the content.
+    pub(crate) fn body_ended(&mut self) {
+        if let Some(copy) = self.body_copy.take() {
+            copy.finish();
         }
     }
 

@@ -175,7 +175,24 @@ impl Balancer {
         })
     }
 
+    /// The server that is drained for all but its own clients, of which this is one.
+    fn known(&self, shared: &GroupShared, x: &impl Requester, tried: &[usize]) -> Option<usize> {
+        let Balance::Sticky { cookie } = &shared.options.balance else { return None };
+        let drained = |server: &usize| shared.servers[*server].health.serves_known();
+        let mut drained = (0..shared.count()).filter(drained).peekable();
+        drained.peek()?;
+        let id = x.context("").values().cookie(cookie).and_then(from_hex);
+        drained.find(|&server| {
+            Some(shared.servers[server].id) == id
+                && !tried.contains(&server)
+                && (!shared.counted || shared.gate.has_room(server))
+        })
+    }
+
     fn pick(&self, shared: &GroupShared, now_ms: u64, x: &impl Requester, tried: &[usize]) -> Picked {
+        if let Some(server) = self.known(shared, x, tried) {
+            return Picked::Server(server, None);
+        }
         let mut candidates = self.candidates.borrow_mut();
         // The order: servers in service; backups; ejected servers, which may have recovered and are better than one that has
         // just failed this request; finally servers tried before.
@@ -199,9 +216,9 @@ impl Balancer {
                 };
                 let could = stands && options.backup == backup && (again || !tried.contains(&server));
                 let room = !shared.counted || shared.gate.has_room(server);
-                busy |= could && options.weight > 0 && !room;
-                let upstream = &shared.servers[server];
-                let share = upstream.health.share(options.weight, now_ms, shared.options.slow_start_ms);
+                let (upstream, weight) = (&shared.servers[server], shared.weight(server));
+                busy |= could && weight > 0 && !room;
+                let share = upstream.health.share(weight, now_ms, shared.options.slow_start_ms);
                 candidates.push(Candidate {
                     weight: if could && room { share } else { 0 },
                     load: if shared.counted { shared.gate.load(server) } else { 0 },

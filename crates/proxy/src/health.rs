@@ -1,6 +1,6 @@
 //! The health of a server, as its responses and health checks show it, for all cores. The time is an argument.
 
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use crate::options::{Ejection, HealthCheck};
 
@@ -22,8 +22,8 @@ pub struct Health {
     ill: AtomicBool,
     /// Consecutive check results that contradict `ill`.
     turning: AtomicU32,
-    /// The server gets no new requests, because [`Health::drain`] was called.
-    draining: AtomicBool,
+    /// What an operator has ordered: a [`UpstreamOrder`] by its place in [`UpstreamOrder::ALL`].
+    order: AtomicU8,
     /// When the server returned to service; 0 if it was never out of service.
     back_since_ms: AtomicU64,
 }
@@ -41,11 +41,38 @@ pub enum ServerState {
     Down,
 }
 
+/// What an operator has ordered for a server while it runs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum UpstreamOrder {
+    /// It gets requests as its health allows.
+    #[default]
+    Ready,
+    /// It gets no requests but those of clients whose sticky cookie names it.
+    Drain,
+    /// It gets none.
+    Down,
+}
+
+impl UpstreamOrder {
+    /// All of them.
+    pub const ALL: [UpstreamOrder; 3] = [UpstreamOrder::Ready, UpstreamOrder::Drain, UpstreamOrder::Down];
+
+    /// The word for it: `ready`, `drain` or `down`.
+    #[must_use]
+    pub fn text(self) -> &'static str {
+        match self {
+            UpstreamOrder::Ready => "ready",
+            UpstreamOrder::Drain => "drain",
+            UpstreamOrder::Down => "down",
+        }
+    }
+}
+
 impl Health {
     /// The state at `now_ms`.
     #[must_use]
     pub fn standing(&self, now_ms: u64) -> ServerState {
-        if self.draining.load(Relaxed) || self.ill.load(Relaxed) {
+        if self.order.load(Relaxed) != UpstreamOrder::Ready as u8 || self.ill.load(Relaxed) {
             return ServerState::Down;
         }
         match self.ejected_until_ms.load(Relaxed) {
@@ -57,7 +84,7 @@ impl Health {
     }
 
     /// Copies the health of the same server from before a reload: with `ejection` the failures and the ejection, with
-    /// `checks` the results of health checks. A probe that is under way reports to `other` alone.
+    /// `checks` the results of health checks; always what an operator has ordered. A probe that is under way reports to `other` alone.
     pub fn resume(&self, other: &Health, ejection: bool, checks: bool) {
         if ejection {
             self.failures.store(other.failures.load(Relaxed), Relaxed);
@@ -68,6 +95,7 @@ impl Health {
             self.ill.store(other.ill.load(Relaxed), Relaxed);
             self.turning.store(other.turning.load(Relaxed), Relaxed);
         }
+        self.order.store(other.order.load(Relaxed), Relaxed);
         self.back_since_ms.store(other.back_since_ms.load(Relaxed), Relaxed);
     }
 
@@ -131,11 +159,26 @@ impl Health {
         true
     }
 
+    /// What an operator has ordered.
+    #[must_use]
+    pub fn order(&self) -> UpstreamOrder {
+        UpstreamOrder::ALL.get(usize::from(self.order.load(Relaxed))).copied().unwrap_or_default()
+    }
+
     /// Stops new requests to the server, or allows them again. Requests under way continue.
-    pub fn drain(&self, drain: bool, now_ms: u64) {
-        if self.draining.swap(drain, Relaxed) && !drain {
+    pub fn set_order(&self, order: UpstreamOrder, now_ms: u64) {
+        let before = self.order.swap(order as u8, Relaxed);
+        if before != UpstreamOrder::Ready as u8 && order == UpstreamOrder::Ready {
             self.back_since_ms.store(now_ms.max(1), Relaxed);
         }
+    }
+
+    /// Whether a client that the server knows may still ask it: it is drained, and otherwise well.
+    #[must_use]
+    pub fn serves_known(&self) -> bool {
+        self.order() == UpstreamOrder::Drain
+            && !self.ill.load(Relaxed)
+            && self.ejected_until_ms.load(Relaxed) == 0
     }
 
     /// The weight during the slow start: it grows from a tenth of `weight` to all of it over `slow_start_ms`. In
@@ -207,9 +250,11 @@ mod tests {
     fn a_server_that_comes_back_gets_its_share_slowly() {
         let health = Health::default();
         assert_eq!(health.share(3, 0, 1_000), 300);
-        health.drain(true, 100);
-        assert_eq!(health.standing(100), ServerState::Down);
-        health.drain(false, 5_000);
+        health.set_order(UpstreamOrder::Drain, 100);
+        assert!(health.standing(100) == ServerState::Down && health.serves_known());
+        health.set_order(UpstreamOrder::Down, 100);
+        assert!(health.standing(100) == ServerState::Down && !health.serves_known());
+        health.set_order(UpstreamOrder::Ready, 5_000);
         assert_eq!(health.standing(5_000), ServerState::Up);
         assert_eq!(health.share(2, 5_000, 1_000), 20);
         assert_eq!(health.share(2, 5_500, 1_000), 110);

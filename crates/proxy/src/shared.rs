@@ -1,14 +1,14 @@
 //! What the cores of one proxy share: who is well, how much each server has to do, addresses, TLS sessions.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use net::{TlsClient, TlsClientOptions};
 
 use crate::counts::{UpstreamCounters, UpstreamCounts};
 use crate::gate::ConnectionLimiter;
 use crate::hash::hash;
-use crate::health::{Health, ServerState};
+use crate::health::{Health, ServerState, UpstreamOrder};
 use crate::names::ServerAddresses;
 use crate::options::{Balance, GroupOptions, UpstreamAddress, UpstreamProtocol, UpstreamServer};
 use crate::pool::IdleEntry;
@@ -46,6 +46,8 @@ pub(crate) struct Upstream {
     pub(crate) idle: Arc<IdleEntry>,
     /// What the cores count of it, also for other groups that ask it.
     pub(crate) counts: Arc<UpstreamCounts>,
+    /// Its share of the requests: that of the options, unless an operator has changed it.
+    weight: AtomicU32,
     /// Its URL.
     shown: String,
 }
@@ -110,6 +112,7 @@ impl GroupShared {
             }
             let mut others = before.iter().flat_map(|other| other.servers.iter().map(move |it| (other, it)));
             if let Some((other, it)) = others.find(|(_, it)| it.shown == upstream.shown) {
+                upstream.resume_weight(other, it);
                 let checked = shared.options.check.is_some() && other.options.check == shared.options.check;
                 upstream.health.resume(&it.health, shared.options.ejection.is_some(), checked);
             }
@@ -147,10 +150,39 @@ impl GroupShared {
         self.servers[server].health.standing(now_ms)
     }
 
+    /// What an operator has ordered for a server.
+    #[must_use]
+    pub fn order(&self, server: usize) -> UpstreamOrder {
+        self.servers[server].health.order()
+    }
+
     /// Gives a server no more requests (or gives it some again). Those under way end in peace; kept connections to
     /// it are closed when they are found.
-    pub fn drain(&self, server: usize, drain: bool, now_ms: u64) {
-        self.servers[server].health.drain(drain, now_ms);
+    pub fn set_order(&self, server: usize, order: UpstreamOrder, now_ms: u64) {
+        self.servers[server].health.set_order(order, now_ms);
+        if order == UpstreamOrder::Ready {
+            self.came(now_ms);
+        }
+    }
+
+    /// A server's share of the requests.
+    #[must_use]
+    pub fn weight(&self, server: usize) -> u32 {
+        self.servers[server].weight.load(Ordering::Relaxed)
+    }
+
+    /// Changes that share until the configuration says another.
+    pub fn set_weight(&self, server: usize, weight: u32, now_ms: u64) {
+        self.servers[server].weight.store(weight, Ordering::Relaxed);
+        self.came(now_ms);
+    }
+
+    /// Requests under way on a server.
+    #[must_use]
+    pub fn active(&self, server: usize) -> u64 {
+        let each = self.counters(server);
+        let ended: u64 = each.iter().map(|core| core.ended.value()).sum();
+        each.iter().map(|core| core.requests.value()).sum::<u64>().saturating_sub(ended)
     }
 
     /// A server is back: who waits may have it.
@@ -164,7 +196,7 @@ impl GroupShared {
     }
 
     fn serves(&self, server: usize, now_ms: u64) -> bool {
-        self.options.servers[server].weight > 0 && self.standing(server, now_ms) == ServerState::Up
+        self.weight(server) > 0 && self.standing(server, now_ms) == ServerState::Up
     }
 
     /// A backup's turn is when all others are out of service, not when they are busy.
@@ -176,6 +208,15 @@ impl GroupShared {
 }
 
 impl Upstream {
+    /// Keeps the weight that an operator has given this server in another group, if the configuration says what it said.
+    fn resume_weight(&self, group: &GroupShared, before: &Upstream) {
+        let at = group.servers.iter().position(|server| std::ptr::eq(server, before));
+        let configured = at.map(|at| group.options.servers[at].weight);
+        if configured == Some(self.weight.load(Ordering::Relaxed)) {
+            self.weight.store(before.weight.load(Ordering::Relaxed), Ordering::Relaxed);
+        }
+    }
+
     fn new(server: &UpstreamServer) -> Result<Upstream, String> {
         let shown = server.to_string();
         let (names, host) = match &server.at {
@@ -208,6 +249,7 @@ impl Upstream {
             tls_http2,
             idle: Arc::default(),
             counts: Arc::default(),
+            weight: AtomicU32::new(server.weight),
             shown,
         })
     }

@@ -40,6 +40,19 @@ fn examples_of_the_page_on_limits_parse() {
 }
 
 #[test]
+fn examples_of_the_page_on_releases_parse() {
+    let text = std::fs::read_to_string(place("../../docs/releases.md")).unwrap();
+    let examples: Vec<&str> =
+        text.split("```toml\n").skip(1).map(|rest| rest.split("```").next().unwrap()).collect();
+    assert!(examples.len() >= 4);
+    for example in examples {
+        if let Err(report) = Config::parse(example, "example", Path::new("")) {
+            panic!("{report}\n{example}");
+        }
+    }
+}
+
+#[test]
 fn every_directive_is_in_the_reference_and_in_the_schema() {
     let (text, schema) = (reference(), schema());
     let tables = schema["$defs"].as_object().unwrap().values().chain([&schema]);

@@ -9,6 +9,7 @@ mod origin;
 mod rig;
 
 mod access_log;
+mod api;
 mod control;
 mod listen_reload;
 mod logs;

@@ -11,5 +11,6 @@ mod balancing;
 mod guide;
 mod php;
 mod relay;
+mod releases;
 mod streams;
 mod websocket;

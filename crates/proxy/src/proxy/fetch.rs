@@ -107,6 +107,12 @@ impl FetchRequest {
         FetchRequest::build(head, bytes, request.peer(), request.client(), more, body)
     }
 
+    /// Gives it this body in place of its own.
+    pub fn set_body(&mut self, body: Vec<u8>) {
+        self.head.body = body_size(&body);
+        self.body = body;
+    }
+
     /// The same request, asked because of a client's: it has that one's address and ids, and its own fields that name a client
     /// (`X-Forwarded-For` and the like) are believed.
     #[must_use]
@@ -126,13 +132,17 @@ impl FetchRequest {
         body: Vec<u8>,
     ) -> FetchRequest {
         let mut head = head.clone();
-        head.body = if body.is_empty() { BodySize::None } else { BodySize::Known(body.len() as u64) };
+        head.body = body_size(&body);
         head.expects_continue = false;
         // Nobody could use a connection that has switched protocols.
         head.fields.retain(|field| field.id != Name::Upgrade);
         head.protocol = Span::EMPTY;
         FetchRequest { head, bytes, peer, client, empty_segments, ids, body }
     }
+}
+
+fn body_size(body: &[u8]) -> BodySize {
+    if body.is_empty() { BodySize::None } else { BodySize::Known(body.len() as u64) }
 }
 
 impl Requester for FetchRequest {

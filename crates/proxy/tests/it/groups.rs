@@ -43,13 +43,13 @@ fn backups_wait_until_nobody_else_is_left() {
     options.group.servers[1].backup = true;
     let rig = Rig::with(options);
     assert_eq!(names(&rig, 3), "aaa");
-    rig.shared.drain(0, true, 1);
+    rig.shared.set_order(0, proxy::health::UpstreamOrder::Drain, 1);
     assert_eq!(names(&rig, 3), "bbb");
-    rig.shared.drain(1, true, 1);
+    rig.shared.set_order(1, proxy::health::UpstreamOrder::Drain, 1);
     let response = rig.get("/");
     assert_eq!(response.refused(), (503, "no upstream is in service".into()));
     assert_eq!(response.field("Retry-After"), Some("5"));
-    rig.shared.drain(0, false, 1);
+    rig.shared.set_order(0, proxy::health::UpstreamOrder::Ready, 1);
     assert_eq!(names(&rig, 3), "aaa");
 }
 
@@ -63,7 +63,7 @@ fn a_server_that_fails_is_left_alone() {
     assert_eq!(names(&rig, 20), "a".repeat(20));
     assert!(matches!(rig.shared.standing(1, 0), proxy::health::ServerState::Ejected(_)));
     // If all servers have failed, one still gets the request.
-    rig.shared.drain(0, true, 1);
+    rig.shared.set_order(0, proxy::health::UpstreamOrder::Drain, 1);
     assert_eq!(rig.get("/").refused().0, 502);
 }
 
@@ -105,7 +105,7 @@ fn the_same_client_or_field_meets_the_same_server() {
     let first: Vec<String> = (0..40).map(of).collect();
     assert_eq!(first, (0..40).map(of).collect::<Vec<_>>());
     assert!(["a", "b", "c", "d"].iter().all(|name| first.iter().any(|met| met == name)), "{first:?}");
-    rig.shared.drain(1, true, 1);
+    rig.shared.set_order(1, proxy::health::UpstreamOrder::Drain, 1);
     for (user, met) in first.iter().enumerate() {
         assert!(met == "b" || of(user) == *met);
     }
@@ -127,7 +127,8 @@ fn a_cookie_leads_back() {
         assert_eq!((response.text(), response.field("Set-Cookie")), (first.text(), None));
     }
     // The cookie's server stops: the client gets another server and a new cookie.
-    rig.shared.drain(if first.text() == "a" { 0 } else { 1 }, true, 1);
+    let drained = if first.text() == "a" { 0 } else { 1 };
+    rig.shared.set_order(drained, proxy::health::UpstreamOrder::Down, 1);
     let moved = again();
     assert!(moved.text() != first.text() && moved.field("Set-Cookie").is_some());
 }
@@ -302,9 +303,9 @@ fn a_rolling_restart_loses_nothing() {
     });
     for _ in 0..20 {
         for server in [0, 1] {
-            rig.shared.drain(server, true, 1);
+            rig.shared.set_order(server, proxy::health::UpstreamOrder::Drain, 1);
             std::thread::sleep(Duration::from_millis(5));
-            rig.shared.drain(server, false, 1);
+            rig.shared.set_order(server, proxy::health::UpstreamOrder::Ready, 1);
         }
     }
     stop.store(true, Ordering::SeqCst);
@@ -362,7 +363,7 @@ fn backups_do_not_stand_in_for_those_that_are_busy() {
     // A backup does replace a server that goes down while a request waits.
     held.release(1);
     assert_eq!(first.response(http::Method::Get).unwrap().text(), "h");
-    rig.shared.drain(0, true, 1);
+    rig.shared.set_order(0, proxy::health::UpstreamOrder::Drain, 1);
     assert_eq!(names(&rig, 2), "bb");
 }
 
@@ -373,9 +374,9 @@ fn a_backup_that_was_ejected_is_not_tried_while_others_serve() {
     options.group.servers[1].backup = true;
     options.group.ejection = Some(Ejection { failures_max: 1, first_ms: 1, ms_max: 1 });
     let rig = Rig::with(options);
-    rig.shared.drain(0, true, 1);
+    rig.shared.set_order(0, proxy::health::UpstreamOrder::Drain, 1);
     assert_eq!(rig.get("/").status, 502);
-    rig.shared.drain(0, false, 1);
+    rig.shared.set_order(0, proxy::health::UpstreamOrder::Ready, 1);
     let asked = backup.connections();
     std::thread::sleep(Duration::from_millis(20));
     assert_eq!(names(&rig, 5), "aaaaa");

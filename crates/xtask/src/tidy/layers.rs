@@ -29,8 +29,10 @@ const ALL: &[&str] = &[
     "cache",
     "apps",
     "admission",
+    "tree",
     "bench",
     "control",
+    "import",
 ];
 const PURE: &[&str] = &[
     "std::fs",
@@ -64,6 +66,7 @@ const LAYERS: &[Layer] = &[
         may_use: &["http"],
         never: &["std::process", "std::thread", "TcpStream", "rustix", "tokio"],
     },
+    Layer { folder: "tree", may_use: &[], never: PURE },
     Layer { folder: "ring", may_use: &[], never: &["TcpStream", "TcpListener", "tokio"] },
     Layer {
         folder: "workers",
@@ -81,6 +84,12 @@ const LAYERS: &[Layer] = &[
     Layer { folder: "bench", may_use: &["http", "http2", "net"], never: &["tokio"] },
     // It never touches a request's path.
     Layer { folder: "control", may_use: &["http", "config"], never: &["net::", "std::net::TcpListener"] },
+    // It reads the configurations of other servers, and writes text.
+    Layer {
+        folder: "import",
+        may_use: &["config"],
+        never: &["std::process", "std::thread", "std::net::Tcp", "rustix", "tokio"],
+    },
     Layer { folder: "komainu", may_use: ALL, never: &["tokio"] },
     Layer { folder: "corpus", may_use: &[], never: &["tokio"] },
     Layer { folder: "xtask", may_use: &["config", "bench"], never: &["tokio"] },

@@ -1,0 +1,355 @@
+//! What a route does with a request.
+
+use crate::app::{self, Mounted};
+use crate::check::{Checker, InvalidValue, shortened};
+use crate::conditions::Conditions;
+use crate::files::Files;
+use crate::group::Proxied;
+use crate::header;
+use crate::near::nearest;
+use crate::node::{Entry, Node};
+use crate::proxy::Proxy;
+use crate::record::{brief, directives, table};
+use crate::shape::{Count, List, Maybe, Numbers, Text};
+use crate::source::ConfigLine;
+use crate::template::template;
+use crate::upstream::cookie;
+use http::{Template, TemplatePart, Variable};
+
+/// What answers a request.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub enum Action {
+    /// 404 Not Found: only for `Default`, because a route needs an action.
+    #[default]
+    NotFound,
+    /// Files of a folder.
+    Files(Box<Files>),
+    /// Upstream servers.
+    Proxy(Box<Proxy>),
+    /// An application.
+    App(Box<Mounted>),
+    /// A redirect.
+    Redirect(Box<Redirect>),
+    /// A fixed response.
+    Respond(Box<Respond>),
+    /// One of several actions, chosen for each request.
+    Split(Box<Split>),
+}
+
+impl Action {
+    /// The directives that are actions: each route has one, or `files` with another one as fallback.
+    pub(crate) const NAMES: [&str; 7] = ["files", "proxy", "app", "redirect", "respond", "php", "split"];
+
+    /// Its directive.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::NotFound => "nothing",
+            Self::Files(_) => "files",
+            Self::Proxy(proxy) if proxy.is_php => "php",
+            Self::Proxy(_) => "proxy",
+            Self::App(_) => "app",
+            Self::Redirect(_) => "redirect",
+            Self::Respond(_) => "respond",
+            Self::Split(_) => "split",
+        }
+    }
+}
+
+directives! {
+    /// A redirect. A target alone stands for `to`.
+    Redirect in "`redirect`" {
+        /// The target: a URL, or a path of this site. It may contain `$path`, `$rest` (what the final `*` of the
+        /// route's path matched), `$query` (with its `?`; empty if there is none), `$args` (without the `?`), `$uri`
+        /// (`$path$query`), `$host` and `$scheme`; `$$` is a dollar sign. Paths are percent-encoded.
+        "to" to: Template = required(""),
+            Text { what: "a URL or path such as \"https://example.com$path\"", parse: target };
+        /// The status: 301 and 308 are permanent, 307 and 308 keep the method.
+        "status" status: u16 = 302, Numbers(&[301, 302, 303, 307, 308]);
+    }
+}
+
+directives! {
+    /// A fixed response. A text alone stands for `body`, a number alone for `status`.
+    Respond in "`respond`", check respond_agrees {
+        /// The status.
+        "status" status: u16 = 200, Count { min: 200, max: 599 };
+        /// The body. Without one, an error (status 400 or above) has the error page of its status.
+        "body" body: String = "", Text { what: "a text", parse: |text| Ok(text.to_owned()) };
+        /// The body's media type.
+        "type" media_type: String = "text/plain; charset=utf-8",
+            Text { what: "a media type such as \"text/html\"", parse: header::media_type };
+    }
+}
+
+/// What keeps a client on a branch.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum SplitBy {
+    /// Nothing: each request is drawn.
+    Random,
+    /// The client's address.
+    #[default]
+    HashClient,
+    /// The value of a header field, whose name is in lower case.
+    HashHeader(String),
+    /// The value of a cookie.
+    HashCookie(String),
+    /// A cookie of this name, which the server sets.
+    Sticky(String),
+}
+
+impl SplitBy {
+    const WORDS: [&str; 3] = ["random", "hash:client", "sticky"];
+
+    /// Parses one of the words, `hash:header:NAME`, `hash:cookie:NAME` or `sticky:COOKIE`.
+    fn parse(text: &str) -> Result<Self, InvalidValue> {
+        let later = |fault: InvalidValue, prefix: &str| match fault.at.clone() {
+            Some(at) => fault.within(at.start + prefix.len()..at.end + prefix.len()),
+            None => fault,
+        };
+        for (prefix, make) in [
+            ("hash:header:", Self::hash_header as fn(&str) -> Result<Self, InvalidValue>),
+            ("hash:cookie:", |name| cookie(name).map(Self::HashCookie)),
+            ("sticky:", |name| cookie(name).map(Self::Sticky)),
+        ] {
+            if let Some(name) = text.strip_prefix(prefix) {
+                return make(name).map_err(|fault| later(fault, prefix));
+            }
+        }
+        Ok(match text {
+            "random" => Self::Random,
+            "hash:client" => Self::HashClient,
+            "sticky" => Self::Sticky(SPLIT_COOKIE.to_owned()),
+            _ => {
+                let message = match nearest(text, Self::WORDS) {
+                    Some(word) => format!("did you mean \"{word}\"?"),
+                    None => "not one of these".to_owned(),
+                };
+                return Err(InvalidValue::new(
+                    message,
+                    "there are \"random\", \"hash:client\", \"hash:header:NAME\", \"hash:cookie:NAME\", \"sticky\" and \
+                     \"sticky:COOKIE\"",
+                ));
+            }
+        })
+    }
+
+    fn hash_header(name: &str) -> Result<Self, InvalidValue> {
+        header::name(name).map(Self::HashHeader)
+    }
+}
+
+/// The name of the cookie for `"sticky"`.
+const SPLIT_COOKIE: &str = "komainu_split";
+/// Branches of one split.
+const BRANCHES_MAX: usize = 64;
+
+directives! {
+    /// A release in parts: requests are split between branches, each with an action of its own. A list stands for `branches`.
+    ///
+    /// ```toml
+    /// [[route]]
+    /// path  = "/*"
+    /// split = [
+    ///     { name = "stable", weight = 95, proxy = "http://127.0.0.1:3000" },
+    ///     { name = "canary", weight = 5, proxy = "http://127.0.0.1:4000", when = { header = { X-Canary = "yes" } } },
+    /// ]
+    ///
+    /// [[site]]
+    /// hosts = "shop.example.com"
+    ///
+    /// [[site.route]]
+    /// [site.route.split]
+    /// by = "sticky:release"
+    ///
+    /// [[site.route.split.branches]]
+    /// name   = "blue"
+    /// proxy  = { upstream = "blue" }
+    ///
+    /// [[site.route.split.branches]]
+    /// name   = "green"
+    /// proxy  = { upstream = "green" }
+    /// weight = 0
+    ///
+    /// [upstreams.blue]
+    /// to = "http://127.0.0.1:3001"
+    ///
+    /// [upstreams.green]
+    /// to = "http://127.0.0.1:3002"
+    /// ```
+    ///
+    /// A request goes to the first branch whose `when` it meets, and else to one by weight. What `by` names decides which one, by the
+    /// names and weights of the branches alone: on every thread, on every server, and after a restart, it is the same. When weights
+    /// change, no more clients change their branch than the weights demand; splits whose branches have the same names have the same
+    /// clients in them. The cache of the route keeps the branches apart. The branch is `$branch` in the access log, and `branch NAME`
+    /// is the `handler` in metrics. Clients can choose their branch by the fields and cookies that `when` and `by` name: a split is no
+    /// access control.
+    Split in "`split`", check split_agrees {
+        /// The branches.
+        "branches" branches: Vec<Branch> = required(""), List(table::<Branch>());
+        /// What keeps a client on its branch: `"hash:client"` its address; `"hash:header:NAME"` and `"hash:cookie:NAME"` a value that
+        /// it sends, or the address of one that does not; `"sticky"` or `"sticky:COOKIE"` a cookie that the server sets
+        /// (`komainu_split`), with a number drawn for the client; `"random"` nothing, so that each request is drawn.
+        "by" by: SplitBy = "hash:client", Text { what: "what keeps a client on its branch", parse: SplitBy::parse };
+    }
+    held {
+        /// The hidden route of its site that is the first branch; the others follow.
+        first_route: usize;
+    }
+}
+
+directives! {
+    /// A branch of a `split`: a name and an action, which is one of those of a route, or `files` with `proxy` or `app`.
+    Branch in "a branch of `split`", check branch_agrees {
+        /// Its name, in the access log and in metrics: letters, digits, `-`, `_` and `.`.
+        "name" name: String = required(""), Text { what: "the name of a branch", parse: branch_name };
+        /// Its part of the requests, in proportion to the weights of the others. 0 is for a branch that gets only what meets its `when`.
+        "weight" weight: Option<u32> = absent("1, or 0 with `when`"), Maybe(Count { min: 0, max: 1_000_000 });
+        /// Requests that go to this branch whatever its weight.
+        "when" when: Option<Conditions> = absent("by weight alone"), Maybe(table());
+    }
+    held {
+        /// The action.
+        action: Action;
+        /// The action for requests that `files` does not answer.
+        otherwise: Option<Action>;
+        /// Where it begins.
+        line: Option<ConfigLine>;
+    }
+    also {
+        /// Action: serves files.
+        "files" = brief::<Files>("root") => |branch, files| branch.action = Action::Files(Box::new(files));
+        /// Action: forwards requests to upstream servers. Beside `files`, only those that no file answers.
+        "proxy" = Proxied => |branch, proxy| branch.otherwise = Some(Action::Proxy(Box::new(proxy)));
+        /// Action: lets an application answer. Beside `files`, only requests that no file answers.
+        "app" = app::mounted() => |branch, app| branch.otherwise = Some(Action::App(Box::new(app)));
+        /// Action: redirects.
+        "redirect" = brief::<Redirect>("to") => |branch, to| branch.action = Action::Redirect(Box::new(to));
+        /// Action: sends a fixed response.
+        "respond" = brief::<Respond>("body").number("status") =>
+            |branch, answer| branch.action = Action::Respond(Box::new(answer));
+    }
+}
+
+impl Branch {
+    /// Its part of the requests.
+    #[must_use]
+    pub fn weight(&self) -> u32 {
+        self.weight.unwrap_or(u32::from(self.when.is_none()))
+    }
+}
+
+/// Settles what stands in the table of a route or branch: one action, or `files` with a fallback.
+pub(crate) fn actions_agree(
+    (action, otherwise): (&mut Action, &mut Option<Action>),
+    (what, names): (&str, &[&str]),
+    node: &Node,
+    check: &mut Checker,
+) {
+    if matches!(action, Action::NotFound) {
+        *action = otherwise.take().unwrap_or_default();
+    }
+    let actions: Vec<&Entry> = names.iter().filter_map(|name| node.entry(name)).collect();
+    match actions.as_slice() {
+        [] => {
+            let label = format!("{what} needs one of {}", names.join(", "));
+            check.error(&node.at, format!("{what} without an action"), label);
+        }
+        [php] if php.key == "php" => {
+            let finding = check.error(&php.key_at, "`php` without `files`".to_owned(), "which scripts?");
+            finding.help("name the folder of the scripts: `files = \"public\"`");
+        }
+        [_] => {}
+        [files, other] if files.key == "files" && matches!(other.key.as_str(), "proxy" | "php" | "app") => {}
+        [first, more @ ..] => {
+            for second in more {
+                let title = format!("{what} with two actions");
+                let finding = check.error(&second.key_at, title, "a second action");
+                finding.related(first.key_at.clone(), "the first action");
+                finding.help(if what == "a route" {
+                    "write two routes, or remove one"
+                } else {
+                    "write two branches, or remove one"
+                });
+            }
+        }
+    }
+}
+
+fn branch_agrees(branch: &mut Branch, node: &Node, check: &mut Checker) {
+    branch.line = Some(check.line(&node.at));
+    // Neither scripts nor further branches.
+    let names = &Action::NAMES[..Action::NAMES.len() - 2];
+    actions_agree((&mut branch.action, &mut branch.otherwise), ("a branch", names), node, check);
+}
+
+fn split_agrees(split: &mut Split, node: &Node, check: &mut Checker) {
+    let Some(entry) = node.entry("branches") else { return };
+    let items = node.items("branches");
+    if split.branches.len() != items.len() {
+        return; // reported already
+    }
+    if let Some(item) = items.get(BRANCHES_MAX) {
+        check.error(&item.at, format!("more than {BRANCHES_MAX} branches"), "one too many");
+    }
+    for (index, (branch, item)) in split.branches.iter().zip(items).enumerate() {
+        let is_same = |other: &Branch| other.name == branch.name;
+        let Some(first) = split.branches[..index].iter().position(is_same) else { continue };
+        let title = format!("two branches with the name `{}`", shortened(&branch.name));
+        let finding = check.error(&item.at, title, "clients and metrics could not tell them apart");
+        finding.related(items[first].at.clone(), "the first one").help("give one another `name`");
+    }
+    if split.branches.iter().all(|branch| branch.weight() == 0) {
+        let title = "a `split` in which no branch has a weight".to_owned();
+        let finding = check.error(&entry.value.at, title, "which one is for all other requests?");
+        finding.help("give one a `weight`: a branch with `when` has the weight 0 unless it says another one");
+    }
+}
+
+fn branch_name(text: &str) -> Result<String, InvalidValue> {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
+    match (1..=32).contains(&text.len()) && text.bytes().all(is_plain) {
+        true => Ok(text.to_owned()),
+        false => Err(InvalidValue::new(
+            "this is not the name of a branch",
+            "write 1 to 32 letters, digits, `-`, `_` and `.`",
+        )),
+    }
+}
+
+fn respond_agrees(respond: &mut Respond, node: &Node, check: &mut Checker) {
+    let bodiless = matches!(respond.status, 204 | 205 | 304);
+    if let Some(entry) = node.entry("body").filter(|_| bodiless && !respond.body.is_empty()) {
+        let title = format!("a response with status {} has no body", respond.status);
+        check
+            .error(&entry.value.at, title, "this cannot be sent")
+            .help("remove the body, or use another status");
+    }
+    let is_status = respond.body.len() == 3 && respond.body.bytes().all(|byte| byte.is_ascii_digit());
+    if let Some(entry) = node.entry("body").filter(|_| is_status && node.entry("status").is_none()) {
+        let title = format!("a response with status 200 and the body \"{}\"", respond.body);
+        check
+            .warning(&entry.value.at, title, "this is a text")
+            .help(format!("the status is written without quotes: {}", respond.body));
+    }
+}
+
+/// The target of a redirect: the characters that a Location field may contain (RFC 9110 section 10.2.2).
+fn target(text: &str) -> Result<Template, InvalidValue> {
+    const VARIABLES: &[&str] = &["path", "rest", "query", "args", "uri", "host", "scheme"];
+    if let Some((at, wrong)) = text.char_indices().find(|(_, c)| !c.is_ascii_graphic()) {
+        let fault = InvalidValue::new(format!("a URL must not contain {wrong:?}"), "percent-encode it");
+        return Err(fault.within(at..at + wrong.len_utf8()));
+    }
+    let template = template(text, VARIABLES)?;
+    let start = template.start();
+    let scheme =
+        start.split_once("://").is_some_and(|(scheme, _)| scheme.chars().all(|c| c.is_ascii_alphanumeric()));
+    let variable = matches!(
+        template.parts().first(),
+        Some(TemplatePart::Variable(Variable::Path | Variable::Uri | Variable::Scheme))
+    );
+    if scheme || variable || start.starts_with('/') {
+        return Ok(template);
+    }
+    Err(InvalidValue::new("neither a URL nor a path", format!("write \"https://{text}\" or \"/{text}\"")))
+}

@@ -1,0 +1,113 @@
+//! What is done to a share of a route's requests for a test: copies to other servers, and faults.
+
+use crate::check::Checker;
+use crate::conditions::Conditions;
+use crate::group::Proxied;
+use crate::node::Node;
+use crate::proxy::Proxy;
+use crate::record::{brief, directives, table};
+use crate::shape::{Count, Flag, Maybe, OneOrMore, Shape, Size, Time};
+use crate::tracing::SHARE;
+use crate::units::MIB;
+use std::time::Duration;
+
+/// Faults of one route.
+const FAULTS_MAX: usize = 16;
+
+/// `mirror` of a route.
+pub(crate) fn mirror() -> impl Shape<Out = Option<Mirror>> {
+    Maybe(brief::<Mirror>("to"))
+}
+
+/// `fault` of a route.
+pub(crate) fn faults() -> impl Shape<Out = Vec<InjectedFault>> {
+    OneOrMore(table())
+}
+
+directives! {
+    /// Copies of requests for other servers, whose responses are dropped. A URL alone stands for `to`.
+    ///
+    /// ```toml
+    /// [[route]]
+    /// path   = "/*"
+    /// proxy  = "http://127.0.0.1:3000"
+    /// mirror = { to = "http://127.0.0.1:4000", share = "10%" }
+    /// ```
+    ///
+    /// The client's request is served as if there were no copy: it waits for none, and fails for none. A copy is made of what the route
+    /// has admitted, with `X-Mirrored: 1`, whatever answers the request (a cache too); none is made of a request that has this field.
+    /// It leaves once the request's body has been read. A response is read up to 64 KiB and dropped.
+    Mirror in "`mirror`" {
+        /// The servers: a URL, a list, or a table as of `proxy`, which may name a group (`{ upstream = "NAME" }`).
+        "to" to: Proxy = required(""), Proxied;
+        /// The share of requests of which there is a copy: `"0%"` to `"100%"`.
+        "share" share: u32 = "100%", SHARE;
+        /// Only requests that meet these conditions.
+        "when" when: Option<Conditions> = absent("every request"), Maybe(table());
+        /// Bytes of a request body that a copy may have. Requests with a longer one have no copy.
+        "body_max" body_bytes_max: u64 = "64KiB", Size { min: 0, max: 16 * MIB };
+        /// Copies that are on their way at the same time, on all threads. Those beyond are dropped and counted.
+        "in_flight" in_flight_max: u32 = 100, Count { min: 1, max: 10_000 };
+        /// How long a copy may take, its response included.
+        "timeout" timeout: Duration = "10s", Time { min: Duration::from_millis(10), max: Duration::from_secs(600) };
+    }
+    held {
+        /// The hidden route of its site by whose rules copies are sent.
+        route: usize;
+    }
+}
+
+directives! {
+    /// A fault, so that a test shows what clients do when this server or what is behind it is slow or fails. There is none unless it is
+    /// written, and every start warns of it. Of several, each request gets the first one that applies.
+    ///
+    /// ```toml
+    /// [[route]]
+    /// path  = "/api/*"
+    /// proxy = "http://127.0.0.1:3000"
+    /// fault = [
+    ///     { delay = "200ms", share = "10%" },
+    ///     { status = 503, when = { header = { X-Test-Fault = "status" } } },
+    /// ]
+    /// ```
+    InjectedFault in "`fault`", check fault_agrees {
+        /// How long the request waits before anything else is done.
+        "delay" delay: Duration = "0s", Time { min: Duration::ZERO, max: Duration::from_secs(600) };
+        /// The status that it is answered with.
+        "status" status: Option<u16> = absent("it is served"), Maybe(Count { min: 400, max: 599 });
+        /// Whether the connection is closed without a response; over HTTP/2, the stream is reset.
+        "abort" abort: bool = false, Flag;
+        /// The share of requests, of those that meet `when`: `"0%"` to `"100%"`.
+        "share" share: u32 = "100%", SHARE;
+        /// Only requests that meet these conditions.
+        "when" when: Option<Conditions> = absent("every request"), Maybe(table());
+    }
+}
+
+fn fault_agrees(fault: &mut InjectedFault, node: &Node, check: &mut Checker) {
+    if fault.delay.is_zero() && fault.status.is_none() && !fault.abort {
+        let title = "a `fault` that does nothing".to_owned();
+        let finding = check.error(&node.at, title, "neither `delay` nor `status` nor `abort`");
+        finding.help("write for example `fault = { delay = \"200ms\", share = \"10%\" }`, or remove it");
+        return;
+    }
+    if let (Some(entry), Some(other)) = (node.entry("abort").filter(|_| fault.abort), node.entry("status")) {
+        let title = "a `fault` with both `status` and `abort`".to_owned();
+        let finding = check.error(&other.key_at, title, "an aborted request has no status");
+        finding
+            .related(entry.key_at.clone(), "it is aborted")
+            .help("write two faults, or remove one of them");
+    }
+    if fault.share > 0 {
+        let title = "requests are made to fail (`fault`)".to_owned();
+        let finding = check.warning(&node.at, title, "this is for tests");
+        finding.help("remove it, or write `share = \"0%\"`, where clients are to be served");
+    }
+}
+
+/// At most so many faults.
+pub(crate) fn faults_agree(node: &Node, check: &mut Checker) {
+    if let Some(item) = node.items("fault").get(FAULTS_MAX) {
+        check.error(&item.at, format!("more than {FAULTS_MAX} faults"), "one too many");
+    }
+}

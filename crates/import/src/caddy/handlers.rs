@@ -1,0 +1,332 @@
+//! Handlers of Caddy: what they answer, and what they set for those after them.
+
+use crate::data::DatumAt;
+use crate::draft::{TomlItem, TomlSection};
+use crate::findings::ImportLedger;
+
+/// What handlers before a route have set for it.
+#[derive(Debug, Clone, Default)]
+pub(super) struct CaddySettings {
+    pub(super) section: TomlSection,
+    pub(super) root: Option<String>,
+    pub(super) strip_prefix: Option<String>,
+    pub(super) tries: Vec<String>,
+}
+
+/// Reads the routes of a configuration.
+pub(super) struct CaddyReader<'a> {
+    pub(super) ledger: &'a ImportLedger,
+}
+
+impl CaddyReader<'_> {
+    pub(super) fn fields(&self, fields: Option<&DatumAt>, key: &str, section: &mut TomlSection) {
+        let Some(fields) = fields else { return };
+        for (name, place) in [("set", "set"), ("add", "add")] {
+            let mut all = Vec::new();
+            for (field, values) in fields.get(name).map_or(&[][..], DatumAt::entries) {
+                match template(&values.texts().join(", ")) {
+                    Some(value) => {
+                        all.push((field.clone(), TomlItem::Text(value)));
+                        values.translated(self.ledger);
+                    }
+                    None => values.impossible(self.ledger, "there is no such variable here"),
+                }
+            }
+            if !all.is_empty() {
+                section.set_in(key, place, TomlItem::Table(all));
+            }
+        }
+        if let Some(removed) = fields.get("delete") {
+            section.set_in(
+                key,
+                "remove",
+                TomlItem::List(removed.texts().into_iter().map(TomlItem::Text).collect()),
+            );
+            removed.translated(self.ledger);
+        }
+        if let Some(deferred) = fields.get("deferred") {
+            deferred.needless(self.ledger, "not needed: fields are set when the response is sent");
+        }
+    }
+
+    pub(super) fn encode(&self, handler: &DatumAt, section: &mut TomlSection) {
+        let mut codings: Vec<TomlItem> = Vec::new();
+        let prefer = handler.get("prefer").map_or_else(Vec::new, DatumAt::texts);
+        let given =
+            handler.get("encodings").map_or(&[][..], DatumAt::entries).iter().map(|(name, _)| name.clone());
+        for name in prefer.into_iter().chain(given) {
+            let item = TomlItem::Text(name);
+            if !codings.contains(&item) {
+                codings.push(item);
+            }
+        }
+        let min = handler.get("minimum_length").and_then(DatumAt::number).unwrap_or(512);
+        section.set_in("compress", "codings", TomlItem::List(codings));
+        section.set_in("compress", "min", TomlItem::Text(format!("{min}B")));
+        handler.translated(self.ledger);
+        if let Some(matcher) = handler.get("match") {
+            matcher.differs(self.ledger, "the types are the default of `types` in `compress`");
+        }
+    }
+
+    pub(super) fn rewrite(&self, handler: &DatumAt, settings: &mut CaddySettings) {
+        if let Some(prefix) = handler.get("strip_path_prefix") {
+            settings.strip_prefix = prefix.text().map(str::to_owned);
+            prefix.translated(self.ledger);
+        }
+        if let Some(uri) = handler.get("uri") {
+            match uri.text() == Some("{http.matchers.file.relative}") {
+                true => uri.translated(self.ledger),
+                false => uri.impossible(
+                    self.ledger,
+                    "paths are not rewritten: `strip_prefix` and `add_prefix` do it",
+                ),
+            }
+        }
+    }
+
+    pub(super) fn respond(&self, handler: &DatumAt, section: &mut TomlSection) {
+        let status = handler.get("status_code");
+        let code = status.and_then(DatumAt::number);
+        status.into_iter().for_each(|one| one.translated(self.ledger));
+        let location = handler.at(&["headers", "Location"]);
+        if let Some(location) = location {
+            let to = location.texts().first().and_then(|to| template(to));
+            match (to, code.unwrap_or(302)) {
+                (Some(to), code @ (301 | 302 | 303 | 307 | 308)) => {
+                    section.set(
+                        "redirect",
+                        TomlItem::Table(vec![
+                            ("to".to_owned(), TomlItem::Text(to)),
+                            ("status".to_owned(), TomlItem::Number(code)),
+                        ]),
+                    );
+                    location.translated(self.ledger);
+                    return;
+                }
+                _ => location.impossible(self.ledger, "the target has a variable that is not here"),
+            }
+        }
+        section.set_in(
+            "respond",
+            "status",
+            TomlItem::Number(code.filter(|code| (200..600).contains(code)).unwrap_or(200)),
+        );
+        if let Some(body) = handler.get("body") {
+            match body.text().filter(|body| !body.contains("{http.")) {
+                Some(text) => {
+                    section.set_in("respond", "body", TomlItem::text(text));
+                    body.translated(self.ledger);
+                }
+                None => body.impossible(self.ledger, "the body is a text without variables"),
+            }
+        }
+    }
+
+    pub(super) fn files(&self, handler: &DatumAt, settings: &CaddySettings, section: &mut TomlSection) {
+        let root = handler.get("root").and_then(DatumAt::text).map(str::to_owned).or(settings.root.clone());
+        let root = root.unwrap_or_else(|| ".".to_owned());
+        if root.contains('{') {
+            handler.impossible(self.ledger, "the folder depends on the request: write a route for each");
+            section.set("respond", TomlItem::Number(501));
+            return;
+        }
+        section.set_in("files", "root", TomlItem::Text(root));
+        section.set_in("files", "symlinks", TomlItem::text("on"));
+        handler.get("root").into_iter().for_each(|one| one.translated(self.ledger));
+        if let Some(names) = handler.get("index_names") {
+            section.set_in(
+                "files",
+                "index",
+                TomlItem::List(names.texts().into_iter().map(TomlItem::Text).collect()),
+            );
+            names.translated(self.ledger);
+        }
+        if let Some(browse) = handler.get("browse") {
+            section.set_in("files", "listing", TomlItem::Flag(true));
+            browse.translated(self.ledger);
+        }
+        if let Some(order) = handler.get("precompressed_order").or(handler.get("precompressed")) {
+            section.set_in("files", "precompressed", TomlItem::Flag(true));
+            order.translated(self.ledger);
+            handler.get("precompressed").into_iter().for_each(|one| one.translated(self.ledger));
+        }
+        if let Some(hidden) = handler.get("hide") {
+            hidden.differs(
+                self.ledger,
+                "files with a leading dot are hidden; write a route with `respond = 404` for others",
+            );
+        }
+        if let Some(prefix) = &settings.strip_prefix {
+            section.set_in("files", "strip_prefix", TomlItem::text(prefix.clone()));
+        }
+        if let Some((last, tries)) = settings.tries.split_last() {
+            match last.contains('$') {
+                true => section.set_in(
+                    "files",
+                    "try",
+                    TomlItem::List(settings.tries.iter().cloned().map(TomlItem::Text).collect()),
+                ),
+                false => {
+                    if tries != ["$path"] && !tries.is_empty() {
+                        section.set_in(
+                            "files",
+                            "try",
+                            TomlItem::List(tries.iter().cloned().map(TomlItem::Text).collect()),
+                        );
+                    }
+                    section.set_in("files", "fallback", TomlItem::text(last.clone()));
+                }
+            }
+        }
+    }
+
+    pub(super) fn proxy(&self, handler: &DatumAt, settings: &CaddySettings, section: &mut TomlSection) {
+        let transport = handler.get("transport");
+        let protocol = transport.and_then(|one| one.get("protocol"));
+        if protocol.and_then(DatumAt::text).is_some_and(|name| name != "http") {
+            handler.impossible(
+                self.ledger,
+                "only HTTP is spoken to upstream servers here; the route answers 501",
+            );
+            section.comment(format!(
+                "CHECK line {}: FastCGI is not spoken: name a server of HTTP in `proxy`.",
+                handler.line
+            ));
+            section.set("respond", TomlItem::Number(501));
+            return;
+        }
+        protocol.into_iter().for_each(|one| one.translated(self.ledger));
+        let tls = transport.and_then(|one| one.get("tls"));
+        let scheme = if tls.is_some() { "https" } else { "http" };
+        let mut to = Vec::new();
+        for upstream in handler.get("upstreams").map_or(&[][..], DatumAt::items) {
+            let Some(dial) = upstream.get("dial") else { continue };
+            let text = dial.text().unwrap_or("");
+            let text = text.strip_prefix("tcp/").unwrap_or(text);
+            match text.strip_prefix("unix/") {
+                _ if text.contains('{') => {
+                    dial.impossible(self.ledger, "the server depends on the request: write a route for each")
+                }
+                Some(path) => to.push(format!("unix:{path}")),
+                None if text.starts_with(':') => to.push(format!("{scheme}://127.0.0.1{text}")),
+                None => to.push(format!("{scheme}://{text}")),
+            }
+            dial.translated(self.ledger);
+        }
+        if to.is_empty() {
+            handler.impossible(self.ledger, "its servers are not known from the configuration");
+            section.set("respond", TomlItem::Number(501));
+            return;
+        }
+        section.set_in("proxy", "to", TomlItem::texts(to));
+        if let Some(prefix) = &settings.strip_prefix {
+            section.set_in("proxy", "strip_prefix", TomlItem::text(prefix.clone()));
+        }
+        if let Some(tls) = tls {
+            if let Some(insecure) = tls.get("insecure_skip_verify") {
+                section.set_in(
+                    "proxy",
+                    "tls",
+                    TomlItem::Table(vec![("verify".to_owned(), TomlItem::Flag(false))]),
+                );
+                insecure.translated(self.ledger);
+            }
+            tls.needless(self.ledger, "");
+        }
+        self.balance(handler, section);
+        let mut fields = TomlSection::default();
+        self.fields(handler.at(&["headers", "request"]), "request_headers", &mut fields);
+        self.fields(handler.at(&["headers", "response"]), "response_headers", &mut fields);
+        for (key, item) in fields.entries {
+            let item = host_apart(item, section);
+            section.set_in("proxy", &key, item);
+        }
+    }
+
+    pub(super) fn balance(&self, handler: &DatumAt, section: &mut TomlSection) {
+        if let Some(policy) = handler.at(&["load_balancing", "selection_policy", "policy"]) {
+            let name = match policy.text().unwrap_or("") {
+                "round_robin" => Some("round-robin"),
+                "least_conn" => Some("least-requests"),
+                "random" | "random_choose" => Some("two-choices"),
+                "ip_hash" | "client_ip_hash" => Some("hash:client"),
+                "uri_hash" => Some("hash:uri"),
+                "cookie" => Some("sticky"),
+                _ => None,
+            };
+            match name {
+                Some(name) => {
+                    section.set_in("proxy", "balance", TomlItem::text(name));
+                    policy.translated(self.ledger);
+                }
+                None => policy.impossible(self.ledger, "`balance` has no such way"),
+            }
+        }
+        let active = handler.at(&["health_checks", "active"]);
+        if let Some((active, path)) =
+            active.and_then(|active| Some((active, active.get("uri").or(active.get("path"))?)))
+        {
+            section.set_in("proxy", "health", TomlItem::text(path.text().unwrap_or("/")));
+            path.translated(self.ledger);
+            active.differs(self.ledger, "`interval`, `timeout` and `expect` of `health` have their defaults");
+        }
+    }
+}
+
+/// `Host` is set by `host` of `proxy`.
+fn host_apart(item: TomlItem, section: &mut TomlSection) -> TomlItem {
+    let TomlItem::Table(mut places) = item else { return item };
+    for (_, fields) in &mut places {
+        if let TomlItem::Table(fields) = fields
+            && let Some(at) = fields.iter().position(|(name, _)| name.eq_ignore_ascii_case("host"))
+        {
+            let (_, value) = fields.remove(at);
+            let value = match value {
+                TomlItem::Text(text) if text == "$upstream" => TomlItem::text("upstream"),
+                TomlItem::Text(text) if text.contains('$') => TomlItem::text("pass"),
+                other => other,
+            };
+            section.set_in("proxy", "host", value);
+        }
+    }
+    places.retain(|(_, fields)| !matches!(fields, TomlItem::Table(fields) if fields.is_empty()));
+    TomlItem::Table(places)
+}
+
+impl DatumAt {
+    /// All values in it, whatever was reported of them: not possible.
+    pub(super) fn refuse(&self, ledger: &ImportLedger, reason: &str) {
+        self.differs(ledger, "");
+        let all: Vec<&DatumAt> = self.entries().iter().map(|(_, value)| value).chain(self.items()).collect();
+        all.into_iter().for_each(|one| one.refuse(ledger, reason));
+        if let Some(entry) = self.entry {
+            ledger.impossible(entry, reason);
+        }
+    }
+}
+
+/// A text with Caddy's placeholders as one with variables.
+fn template(text: &str) -> Option<String> {
+    let mut out = text.replace('$', "$$");
+    for (placeholder, variable) in [
+        ("{http.request.host}", "$host"),
+        ("{http.request.hostport}", "$http_host"),
+        ("{http.request.uri.path}", "$path"),
+        ("{http.request.uri.query}", "$args"),
+        ("{http.request.uri}", "$uri"),
+        ("{http.request.scheme}", "$scheme"),
+        ("{http.request.method}", "$method"),
+        ("{http.request.remote.host}", "$remote_addr"),
+        ("{http.vars.client_ip}", "$remote_addr"),
+        ("{http.reverse_proxy.upstream.hostport}", "$upstream"),
+    ] {
+        out = out.replace(placeholder, variable);
+    }
+    while let Some(at) = out.find("{http.request.header.") {
+        let end = at + out[at..].find('}')?;
+        let name = out[at + "{http.request.header.".len()..end].to_lowercase().replace('-', "_");
+        out.replace_range(at..=end, &format!("$http_{name}"));
+    }
+    (!out.contains("{http.") && !out.contains("{env.")).then_some(out)
+}

@@ -1,0 +1,324 @@
+//! The configuration of Caddy, in JSON.
+
+mod handlers;
+
+use std::path::Path;
+
+use crate::data::{DatumAt, json, read};
+use crate::draft::{Draft, SiteDraft, TomlItem, TomlSection};
+use crate::findings::{ImportError, ImportLedger, Imported};
+use handlers::{CaddyReader, CaddySettings};
+
+/// What differs between the servers whatever a configuration says.
+const GENERAL: [&str; 4] = [
+    "Upper and lower case differ in paths; Caddy's path matchers take both.",
+    "Certificates are obtained by Komainu with an account of its own (`[acme]`); those of Caddy are not read.",
+    "HTTP/3 is not there: clients use HTTP/2.",
+    "Files with a leading dot are not served (`hidden` in `files`).",
+];
+/// Routes within routes.
+const DEPTH_MAX: usize = 16;
+
+/// A route with the hosts that it is for.
+struct CaddyRoute {
+    hosts: Vec<String>,
+    section: TomlSection,
+}
+
+/// Translates Caddy's configuration: the JSON that `caddy adapt --config Caddyfile` prints.
+///
+/// # Errors
+/// A file that cannot be read, or is no JSON: a Caddyfile is one of these.
+pub fn import(path: &Path) -> Result<Imported, ImportError> {
+    let (name, text) = read(path)?;
+    let ledger = ImportLedger::default();
+    let mut config = json(&name, &text).map_err(|error| match text.trim_start().starts_with("{\"") {
+        true => error,
+        false => {
+            let remedy = "if this is a Caddyfile, `caddy adapt --config Caddyfile --pretty > caddy.json` makes the JSON that is read here";
+            ImportError { message: format!("{}; {remedy}", error.message), ..error }
+        }
+    })?;
+    config.enter(&ledger, &name, "");
+    let mut draft = Draft::default();
+    let reader = CaddyReader { ledger: &ledger };
+    let servers = config.at(&["apps", "http", "servers"]).map_or(&[][..], DatumAt::entries);
+    let mut addresses: Vec<TomlItem> = Vec::new();
+    let mut routes = Vec::new();
+    for (_, server) in servers {
+        reader.server(server, &mut addresses);
+        reader.routes(server.get("routes"), &[], &CaddySettings::default(), 0, &mut routes);
+        server.impossible(&ledger, "a server has nothing like it here");
+    }
+    if !addresses.is_empty() {
+        draft.top.set("listen", TomlItem::List(addresses));
+    }
+    if let Some(email) = config
+        .at(&["apps", "tls", "automation", "policies"])
+        .and_then(|policies| policies.items().iter().find_map(email))
+    {
+        draft.table("acme").set_text("email", email.text().unwrap_or(""));
+        email.translated(&ledger);
+    }
+    sites(routes, &mut draft);
+    draft.gather();
+    config.impossible(
+        &ledger,
+        "there is nothing like it here: see docs/configuration.md for what Komainu has instead",
+    );
+    Ok(Imported {
+        toml: draft.text(),
+        remarks: ledger.into_remarks(),
+        general: GENERAL.map(str::to_owned).into(),
+    })
+}
+
+fn email(policy: &DatumAt) -> Option<&DatumAt> {
+    policy.get("issuers")?.items().iter().find_map(|issuer| issuer.get("email"))
+}
+
+/// Writes a site for each set of hosts, in the order in which Caddy has them.
+fn sites(routes: Vec<CaddyRoute>, draft: &mut Draft) {
+    let mut hosts: Vec<Vec<String>> = Vec::new();
+    for route in routes.iter().filter(|route| !route.hosts.is_empty()) {
+        if !hosts.contains(&route.hosts) {
+            hosts.push(route.hosts.clone());
+        }
+    }
+    for names in hosts {
+        let applies = |route: &&CaddyRoute| route.hosts.is_empty() || route.hosts == names;
+        let mut site = SiteDraft::default();
+        site.section.set("hosts", TomlItem::List(names.iter().cloned().map(TomlItem::Text).collect()));
+        site.routes = routes.iter().filter(applies).map(|route| route.section.clone()).collect();
+        draft.sites.push(site);
+    }
+    let rest: Vec<TomlSection> =
+        routes.into_iter().filter(|route| route.hosts.is_empty()).map(|route| route.section).collect();
+    if !rest.is_empty() || draft.sites.is_empty() {
+        draft.sites.push(SiteDraft { section: TomlSection::default(), routes: rest });
+    }
+}
+
+impl CaddyReader<'_> {
+    fn server(&self, server: &DatumAt, addresses: &mut Vec<TomlItem>) {
+        let automatic = server.at(&["automatic_https", "disable"]).and_then(DatumAt::flag) != Some(true);
+        for address in server.get("listen").map_or_else(Vec::new, DatumAt::texts) {
+            let text = address.strip_prefix("tcp/").unwrap_or(&address).replace("unix/", "unix:");
+            let item = TomlItem::Text(text.clone());
+            if !addresses.contains(&item) {
+                addresses.push(item);
+            }
+            let plain = TomlItem::text(":80");
+            if text == ":443" && automatic && !addresses.contains(&plain) {
+                addresses.push(plain);
+            }
+        }
+        for key in ["listen", "automatic_https"] {
+            server.get(key).into_iter().for_each(|one| one.translated(self.ledger));
+        }
+        if let Some(logs) = server.get("logs") {
+            logs.impossible(self.ledger, "`[log] access` or `[[logs]]` has the access log");
+        }
+    }
+
+    fn routes(
+        &self,
+        routes: Option<&DatumAt>,
+        hosts: &[String],
+        settings: &CaddySettings,
+        depth: usize,
+        found: &mut Vec<CaddyRoute>,
+    ) {
+        let mut settings = settings.clone();
+        for route in routes.map_or(&[][..], DatumAt::items) {
+            for key in ["group", "terminal"] {
+                route.get(key).into_iter().for_each(|one| {
+                    one.needless(self.ledger, "not needed: the first route that matches answers")
+                });
+            }
+            let sets = route.get("match").map_or(&[][..], DatumAt::items);
+            if let [one] = sets
+                && let Some(tries) = one.at(&["file", "try_files"])
+            {
+                self.tries(one, tries, &mut settings);
+                self.handlers(route, &mut settings, hosts, depth, found);
+                continue;
+            }
+            let mut merged: Vec<(Vec<String>, TomlSection)> = Vec::new();
+            let matched: Result<Vec<_>, String> = sets.iter().map(|one| self.matcher(one)).collect();
+            match matched {
+                Ok(all) if all.is_empty() => merged.push((Vec::new(), TomlSection::default())),
+                Ok(all) => merged = all,
+                Err(reason) => {
+                    self.refused(route, &reason, found, hosts);
+                    continue;
+                }
+            }
+            let last = merged.len();
+            for (at, (own_hosts, conditions)) in merged.into_iter().enumerate() {
+                let mut inner = settings.clone();
+                let clashes = conditions.entries.iter().any(|(key, _)| inner.section.get(key).is_some())
+                    || !own_hosts.is_empty() && !hosts.is_empty();
+                if clashes {
+                    self.refused(route, "conditions within conditions cannot be joined", found, hosts);
+                    break;
+                }
+                let is_free = conditions.entries.is_empty() && own_hosts.is_empty();
+                inner.section.entries.splice(0..0, conditions.entries);
+                let next_hosts = if own_hosts.is_empty() { hosts.to_vec() } else { own_hosts };
+                let before = found.len();
+                self.handlers(route, &mut inner, &next_hosts, depth, found);
+                match (found.len() > before, is_free) {
+                    // What a route without conditions has set counts for those that follow.
+                    (false, true) => settings = inner,
+                    (false, false) if at + 1 == last => self.refused(
+                        route,
+                        "what this sets for some requests alone has to stand in the routes that answer them",
+                        &mut [],
+                        hosts,
+                    ),
+                    _ => {}
+                }
+            }
+        }
+    }
+
+    /// Reports a route as not possible; closes it, so that no other answers in its place.
+    fn refused(&self, route: &DatumAt, reason: &str, found: &mut [CaddyRoute], hosts: &[String]) {
+        let what = format!("{reason}: write a `[[site.route]]` by hand");
+        route.refuse(self.ledger, &what);
+        if let Some(next) = found.last_mut().filter(|next| next.hosts == hosts) {
+            next.section
+                .comment(format!("CHECK line {}: a route after this one is missing: {reason}.", route.line));
+        }
+    }
+
+    fn tries(&self, one: &DatumAt, tries: &DatumAt, settings: &mut CaddySettings) {
+        let plain: Vec<String> = tries
+            .texts()
+            .into_iter()
+            .map(|path| path.replace("{http.request.uri.path}", "$path"))
+            .map(|path| {
+                path.strip_suffix('/').filter(|rest| !rest.is_empty()).map(str::to_owned).unwrap_or(path)
+            })
+            .collect();
+        match plain.iter().any(|path| path.contains(['{', '=']) || path.ends_with(".php")) {
+            true => one.impossible(self.ledger, "`try` in `files` takes paths with `$path`"),
+            false => {
+                one.translated(self.ledger);
+                settings.tries = plain;
+            }
+        }
+    }
+
+    fn matcher(&self, one: &DatumAt) -> Result<(Vec<String>, TomlSection), String> {
+        let mut section = TomlSection::default();
+        let mut hosts = Vec::new();
+        for (key, value) in one.entries() {
+            let texts = value.texts();
+            match key.as_str() {
+                "host" => {
+                    if texts
+                        .iter()
+                        .any(|host| host.contains('{') || host.trim_start_matches("*.").contains('*'))
+                    {
+                        return Err("`hosts` takes names and `*.example.com`".to_owned());
+                    }
+                    hosts = texts;
+                }
+                "path" => {
+                    let is_plain = |path: &String| {
+                        path.starts_with(['/', '*']) && !path.contains(['?', '#', '%', '\\', '{'])
+                    };
+                    if !texts.iter().all(is_plain) {
+                        return Err("`path` takes paths with `*`".to_owned());
+                    }
+                    section.set("path", TomlItem::texts(texts));
+                }
+                "method" => section.set("method", TomlItem::texts(texts)),
+                "header" | "query" => {
+                    for (name, pattern) in value.entries() {
+                        match pattern.texts().as_slice() {
+                            [one] => section.set_in(key, name, TomlItem::text(one.clone())),
+                            _ => return Err(format!("`{key}` takes one value for a name")),
+                        }
+                    }
+                }
+                "path_regexp" => {
+                    let pattern = value.get("pattern").and_then(DatumAt::text).unwrap_or("");
+                    let set = crate::paths::from_regex(pattern, false)?;
+                    set.differs.iter().for_each(|reason| value.differs(self.ledger, reason));
+                    section.set("path", TomlItem::texts(set.patterns));
+                }
+                _ => return Err(format!("a route cannot ask for `{key}`")),
+            }
+            value.translated(self.ledger);
+        }
+        Ok((hosts, section))
+    }
+
+    fn handlers(
+        &self,
+        route: &DatumAt,
+        settings: &mut CaddySettings,
+        hosts: &[String],
+        depth: usize,
+        found: &mut Vec<CaddyRoute>,
+    ) {
+        for handler in route.get("handle").map_or(&[][..], DatumAt::items) {
+            let kind = handler.get("handler").and_then(DatumAt::text).unwrap_or("");
+            handler.get("handler").into_iter().for_each(|one| one.translated(self.ledger));
+            let mut section = settings.section.clone();
+            match kind {
+                "subroute" if depth < DEPTH_MAX => {
+                    self.routes(handler.get("routes"), hosts, settings, depth + 1, found);
+                    continue;
+                }
+                "vars" => {
+                    if let Some(root) = handler.get("root") {
+                        settings.root = root.text().map(str::to_owned);
+                        root.translated(self.ledger);
+                    }
+                    continue;
+                }
+                "headers" => {
+                    self.fields(handler.get("response"), "response_headers", &mut settings.section);
+                    continue;
+                }
+                "encode" => {
+                    self.encode(handler, &mut settings.section);
+                    continue;
+                }
+                "rewrite" => {
+                    self.rewrite(handler, settings);
+                    continue;
+                }
+                "request_body" => {
+                    if let Some(size) = handler.get("max_size") {
+                        settings.section.set_in(
+                            "limits",
+                            "body",
+                            TomlItem::Text(format!("{}B", size.number().unwrap_or(0))),
+                        );
+                        size.translated(self.ledger);
+                    }
+                    continue;
+                }
+                "static_response" | "error" => self.respond(handler, &mut section),
+                "file_server" => self.files(handler, settings, &mut section),
+                "reverse_proxy" => self.proxy(handler, settings, &mut section),
+                _ => {
+                    handler.refuse(
+                        self.ledger,
+                        "there is no such handler here; where it guards a route, the route is closed (501)",
+                    );
+                    section.comment(format!("CHECK line {}: Caddy's handler `{kind}`.", handler.line));
+                    section.set("respond", TomlItem::Number(501));
+                }
+            }
+            handler.impossible(self.ledger, "there is nothing like it here");
+            found.push(CaddyRoute { hosts: hosts.to_vec(), section });
+            return;
+        }
+    }
+}

@@ -1,0 +1,291 @@
+//! The configuration that is being written: sites, routes and tables with comments, and their text.
+
+use std::fmt::Write;
+
+/// A value of TOML.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum TomlItem {
+    Text(String),
+    Number(u64),
+    Flag(bool),
+    List(Vec<TomlItem>),
+    Table(Vec<(String, TomlItem)>),
+}
+
+impl TomlItem {
+    pub(crate) fn text(text: impl Into<String>) -> Self {
+        Self::Text(text.into())
+    }
+
+    /// One text as it is, several as a list.
+    pub(crate) fn texts(texts: impl IntoIterator<Item = String>) -> Self {
+        let mut items: Vec<TomlItem> = texts.into_iter().map(TomlItem::Text).collect();
+        match items.len() {
+            1 => items.remove(0),
+            _ => Self::List(items),
+        }
+    }
+
+    fn write(&self, out: &mut String) {
+        match self {
+            Self::Text(text) => quote(text, out),
+            Self::Number(number) => {
+                let _ = write!(out, "{number}");
+            }
+            Self::Flag(flag) => {
+                let _ = write!(out, "{flag}");
+            }
+            Self::List(items) => {
+                out.push('[');
+                for (at, item) in items.iter().enumerate() {
+                    out.push_str(if at == 0 { "" } else { ", " });
+                    item.write(out);
+                }
+                out.push(']');
+            }
+            Self::Table(entries) if entries.is_empty() => out.push_str("{}"),
+            Self::Table(entries) => {
+                out.push_str("{ ");
+                for (at, (key, item)) in entries.iter().enumerate() {
+                    out.push_str(if at == 0 { "" } else { ", " });
+                    write_key(key, out);
+                    out.push_str(" = ");
+                    item.write(out);
+                }
+                out.push_str(" }");
+            }
+        }
+    }
+
+    fn shown(&self) -> String {
+        let mut out = String::new();
+        self.write(&mut out);
+        out
+    }
+}
+
+fn quote(text: &str, out: &mut String) {
+    out.push('"');
+    for c in text.chars() {
+        match c {
+            '"' => out.push_str("\\\""),
+            '\\' => out.push_str("\\\\"),
+            '\n' => out.push_str("\\n"),
+            '\t' => out.push_str("\\t"),
+            c if c.is_control() => {
+                let _ = write!(out, "\\u{:04X}", u32::from(c));
+            }
+            c => out.push(c),
+        }
+    }
+    out.push('"');
+}
+
+fn write_key(key: &str, out: &mut String) {
+    let is_bare = !key.is_empty() && key.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_');
+    match is_bare {
+        true => out.push_str(key),
+        false => quote(key, out),
+    }
+}
+
+/// Keys and values of one table, with the comments above it.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(crate) struct TomlSection {
+    pub(crate) comments: Vec<String>,
+    pub(crate) entries: Vec<(String, TomlItem)>,
+}
+
+/// A line longer than this is broken where that is possible.
+const COLUMNS: usize = 110;
+
+impl TomlSection {
+    pub(crate) fn get(&self, key: &str) -> Option<&TomlItem> {
+        self.entries.iter().find(|(name, _)| name == key).map(|(_, item)| item)
+    }
+
+    pub(crate) fn set(&mut self, key: &str, item: TomlItem) {
+        match self.entries.iter_mut().find(|(name, _)| name == key) {
+            Some((_, place)) => *place = item,
+            None => self.entries.push((key.to_owned(), item)),
+        }
+    }
+
+    pub(crate) fn set_text(&mut self, key: &str, text: impl Into<String>) {
+        self.set(key, TomlItem::text(text));
+    }
+
+    pub(crate) fn remove(&mut self, key: &str) -> Option<TomlItem> {
+        let at = self.entries.iter().position(|(name, _)| name == key)?;
+        Some(self.entries.remove(at).1)
+    }
+
+    /// Sets a key of the table that stands under `table`.
+    pub(crate) fn set_in(&mut self, table: &str, key: &str, item: TomlItem) {
+        if !matches!(self.get(table), Some(TomlItem::Table(_))) {
+            self.set(table, TomlItem::Table(Vec::new()));
+        }
+        let Some((_, TomlItem::Table(entries))) = self.entries.iter_mut().find(|(name, _)| name == table)
+        else {
+            return;
+        };
+        match entries.iter_mut().find(|(name, _)| name == key) {
+            Some((_, place)) => *place = item,
+            None => entries.push((key.to_owned(), item)),
+        }
+    }
+
+    /// Adds a comment, once.
+    pub(crate) fn comment(&mut self, text: impl Into<String>) {
+        let text = text.into().replace(['\n', '\r'], " ");
+        if !self.comments.contains(&text) {
+            self.comments.push(text);
+        }
+    }
+
+    fn write(&self, header: &str, path: &str, out: &mut String) {
+        for comment in &self.comments {
+            wrapped(comment, out);
+        }
+        if !header.is_empty() {
+            let _ = writeln!(out, "{header}");
+        }
+        let mut long = Vec::new();
+        for (key, item) in &self.entries {
+            let mut line = String::new();
+            write_key(key, &mut line);
+            let name = line.clone();
+            line.push_str(" = ");
+            item.write(&mut line);
+            match item {
+                TomlItem::Table(entries) if line.chars().count() > COLUMNS => long.push((name, entries)),
+                TomlItem::List(items) if line.chars().count() > COLUMNS => write_list(&name, items, out),
+                _ => {
+                    let _ = writeln!(out, "{line}");
+                }
+            }
+        }
+        for (name, entries) in long {
+            let path = if path.is_empty() { name } else { format!("{path}.{name}") };
+            out.push('\n');
+            let section = TomlSection { comments: Vec::new(), entries: entries.clone() };
+            section.write(&format!("[{path}]"), &path, out);
+        }
+    }
+}
+
+fn write_list(name: &str, items: &[TomlItem], out: &mut String) {
+    let _ = writeln!(out, "{name} = [");
+    for item in items {
+        let _ = writeln!(out, "    {},", item.shown());
+    }
+    out.push_str("]\n");
+}
+
+/// A comment, in lines of a readable length.
+fn wrapped(text: &str, out: &mut String) {
+    let mut line = String::from("#");
+    for word in text.split_whitespace() {
+        if line.chars().count() + 1 + word.chars().count() > COLUMNS && line.len() > 1 {
+            let _ = writeln!(out, "{line}");
+            line = String::from("#");
+        }
+        line.push(' ');
+        line.push_str(word);
+    }
+    let _ = writeln!(out, "{line}");
+}
+
+/// A site with its routes.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(crate) struct SiteDraft {
+    pub(crate) section: TomlSection,
+    pub(crate) routes: Vec<TomlSection>,
+}
+
+/// What every route of a site may have, and the site itself, with the same meaning.
+const OF_SITES: [&str; 9] =
+    ["response_headers", "compress", "cache", "limits", "timeouts", "limit", "auth", "allow", "deny"];
+/// What every site may have, and the file's top level.
+const OF_ALL: [&str; 4] = ["response_headers", "compress", "limits", "error_pages"];
+
+impl SiteDraft {
+    /// Moves to the site what all its routes have.
+    pub(crate) fn gather(&mut self) {
+        for key in OF_SITES {
+            let Some(first) = self.routes.first().and_then(|route| route.get(key)).cloned() else { continue };
+            let is_shared = self.routes.iter().all(|route| route.get(key) == Some(&first));
+            if is_shared && self.section.get(key).is_none() {
+                self.routes.iter_mut().for_each(|route| {
+                    route.remove(key);
+                });
+                self.section.set(key, first);
+            }
+        }
+    }
+}
+
+/// A whole configuration.
+#[derive(Debug, Default)]
+pub(crate) struct Draft {
+    pub(crate) top: TomlSection,
+    /// Tables with their path, such as `upstreams.app`.
+    pub(crate) tables: Vec<(String, TomlSection)>,
+    pub(crate) sites: Vec<SiteDraft>,
+}
+
+impl Draft {
+    /// The table at this path, made where it is not there.
+    pub(crate) fn table(&mut self, path: &str) -> &mut TomlSection {
+        let at = match self.tables.iter().position(|(name, _)| name == path) {
+            Some(at) => at,
+            None => {
+                self.tables.push((path.to_owned(), TomlSection::default()));
+                self.tables.len() - 1
+            }
+        };
+        &mut self.tables[at].1
+    }
+
+    /// Moves to the top of the file what all sites have.
+    pub(crate) fn gather(&mut self) {
+        self.sites.iter_mut().for_each(SiteDraft::gather);
+        for key in OF_ALL {
+            let Some(first) = self.sites.first().and_then(|site| site.section.get(key)).cloned() else {
+                continue;
+            };
+            if self.sites.iter().all(|site| site.section.get(key) == Some(&first)) {
+                self.sites.iter_mut().for_each(|site| {
+                    site.section.remove(key);
+                });
+                self.top.set(key, first);
+            }
+        }
+    }
+
+    /// The text of the file.
+    pub(crate) fn text(&self) -> String {
+        let mut out = String::new();
+        self.top.write("", "", &mut out);
+        for (path, section) in &self.tables {
+            out.push('\n');
+            section.write(&format!("[{path}]"), path, &mut out);
+        }
+        for site in &self.sites {
+            out.push('\n');
+            site.section.write("[[site]]", "site", &mut out);
+            for route in &site.routes {
+                out.push('\n');
+                route.write("[[site.route]]", "site.route", &mut out);
+            }
+        }
+        out
+    }
+}
+
+/// The key of a table, quoted where it has to be.
+pub(crate) fn table_path(first: &str, name: &str) -> String {
+    let mut out = format!("{first}.");
+    write_key(name, &mut out);
+    out
+}

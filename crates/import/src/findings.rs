@@ -1,0 +1,209 @@
+//! What became of each directive of a foreign configuration.
+
+use std::cell::RefCell;
+use std::fmt::{self, Write};
+
+/// What became of a directive.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum ImportVerdict {
+    /// It means the same here, or is not needed here.
+    Translated,
+    /// Something differs, which the remark says.
+    Differs,
+    /// There is nothing here that does it; the remark says what to do instead.
+    Impossible,
+}
+
+/// One directive of the source, and what became of it.
+#[derive(Debug, Clone)]
+pub struct Remark {
+    /// The file that it stands in.
+    pub file: String,
+    /// Its line, from 1.
+    pub line: usize,
+    /// The directive, shortened.
+    pub directive: String,
+    /// What became of it.
+    pub verdict: ImportVerdict,
+    /// Why, in sentences without a full stop. May be empty for what is translated.
+    pub reasons: Vec<String>,
+}
+
+impl fmt::Display for Remark {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "{}:{}: {}", self.file, self.line, self.directive)?;
+        self.reasons.iter().try_for_each(|reason| write!(out, "\n    {reason}"))
+    }
+}
+
+/// A translated configuration.
+#[derive(Debug, Clone)]
+pub struct Imported {
+    /// The text of `komainu.toml`.
+    pub toml: String,
+    /// Each directive of the source, in the order in which they were read.
+    pub remarks: Vec<Remark>,
+    /// What differs between the servers whatever the source says.
+    pub general: Vec<String>,
+}
+
+impl Imported {
+    /// The report for people: what is not possible first, then what differs, then what was translated.
+    pub fn report(&self) -> String {
+        let mut out = String::new();
+        let parts = [
+            (ImportVerdict::Impossible, "Not possible"),
+            (ImportVerdict::Differs, "Translated with a difference"),
+            (ImportVerdict::Translated, "Translated"),
+        ];
+        for (verdict, title) in parts {
+            let found: Vec<&Remark> = self.remarks.iter().filter(|one| one.verdict == verdict).collect();
+            let _ = writeln!(out, "{title} ({}):", found.len());
+            for remark in found {
+                let _ = writeln!(out, "  {}", remark.to_string().replace('\n', "\n  "));
+            }
+            out.push('\n');
+        }
+        if !self.general.is_empty() {
+            out.push_str("What differs between the servers in any case:\n");
+            self.general.iter().for_each(|one| {
+                let _ = writeln!(out, "  - {one}");
+            });
+        }
+        out
+    }
+
+    /// How many directives had this outcome.
+    pub fn count(&self, verdict: ImportVerdict) -> usize {
+        self.remarks.iter().filter(|remark| remark.verdict == verdict).count()
+    }
+}
+
+/// Why nothing was translated: a file that cannot be read, or is not what it was taken for.
+#[derive(Debug, Clone)]
+pub struct ImportError {
+    /// The file, or empty.
+    pub file: String,
+    /// The line, from 1; 0 where it has none.
+    pub line: usize,
+    /// What is wrong.
+    pub message: String,
+}
+
+impl ImportError {
+    pub(crate) fn new(file: &str, line: usize, message: impl Into<String>) -> Self {
+        Self { file: file.to_owned(), line, message: message.into() }
+    }
+}
+
+impl fmt::Display for ImportError {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.file.as_str(), self.line) {
+            ("", _) => out.write_str(&self.message),
+            (file, 0) => write!(out, "{file}: {}", self.message),
+            (file, line) => write!(out, "{file}:{line}: {}", self.message),
+        }
+    }
+}
+
+impl std::error::Error for ImportError {}
+
+/// The number of a directive in a [`ImportLedger`].
+pub(crate) type EntryNumber = usize;
+
+#[derive(Debug)]
+struct LedgerItem {
+    file: String,
+    line: usize,
+    directive: String,
+    verdict: Option<ImportVerdict>,
+    reasons: Vec<String>,
+}
+
+/// Every directive that was read, with what became of it. What nobody reports is not possible: nothing is lost.
+#[derive(Debug, Default)]
+pub(crate) struct ImportLedger(RefCell<Vec<LedgerItem>>);
+
+/// Characters of a directive in a report.
+const SHOWN_MAX: usize = 100;
+
+impl ImportLedger {
+    /// Notes a directive that was read.
+    pub(crate) fn enter(&self, file: &str, line: usize, directive: &str) -> EntryNumber {
+        let mut items = self.0.borrow_mut();
+        let mut shown: String = directive.chars().take(SHOWN_MAX).collect();
+        if shown.len() < directive.len() {
+            shown.push('…');
+        }
+        let shown = shown.replace(['\n', '\r'], " ");
+        items.push(LedgerItem {
+            file: file.to_owned(),
+            line,
+            directive: shown,
+            verdict: None,
+            reasons: Vec::new(),
+        });
+        items.len() - 1
+    }
+
+    fn set(&self, entry: EntryNumber, verdict: ImportVerdict, reason: &str) {
+        let mut items = self.0.borrow_mut();
+        let Some(item) = items.get_mut(entry) else { return };
+        item.verdict = Some(item.verdict.map_or(verdict, |before| before.max(verdict)));
+        if !reason.is_empty() && !item.reasons.iter().any(|one| one == reason) {
+            item.reasons.push(reason.to_owned());
+        }
+    }
+
+    /// It means the same here.
+    pub(crate) fn translated(&self, entry: EntryNumber) {
+        self.set(entry, ImportVerdict::Translated, "");
+    }
+
+    /// Nothing has to be written for it.
+    pub(crate) fn needless(&self, entry: EntryNumber, reason: &str) {
+        self.set(entry, ImportVerdict::Translated, reason);
+    }
+
+    /// It was translated, and this differs.
+    pub(crate) fn differs(&self, entry: EntryNumber, reason: impl AsRef<str>) {
+        self.set(entry, ImportVerdict::Differs, reason.as_ref());
+    }
+
+    /// It cannot be translated: why, and what to do instead.
+    pub(crate) fn impossible(&self, entry: EntryNumber, reason: impl AsRef<str>) {
+        self.set(entry, ImportVerdict::Impossible, reason.as_ref());
+    }
+
+    /// Whether something was reported of it.
+    pub(crate) fn is_marked(&self, entry: EntryNumber) -> bool {
+        self.0.borrow().get(entry).is_some_and(|item| item.verdict.is_some())
+    }
+
+    /// What a human has to do about it, if it is not possible.
+    pub(crate) fn open_end(&self, entry: EntryNumber) -> Option<String> {
+        let items = self.0.borrow();
+        let item = items.get(entry).filter(|item| item.verdict == Some(ImportVerdict::Impossible))?;
+        let reason = item.reasons.first().map_or("", String::as_str);
+        Some(format!("CHECK {}:{}: `{}`: {reason}.", item.file, item.line, item.directive))
+    }
+
+    /// All of them, in the order in which they were read.
+    pub(crate) fn into_remarks(self) -> Vec<Remark> {
+        let remark = |item: LedgerItem| {
+            let unread = item.verdict.is_none();
+            let mut reasons = item.reasons;
+            if unread {
+                reasons.push("nothing was made of this: write by hand what it is for".to_owned());
+            }
+            Remark {
+                file: item.file,
+                line: item.line,
+                directive: item.directive,
+                verdict: item.verdict.unwrap_or(ImportVerdict::Impossible),
+                reasons,
+            }
+        };
+        self.0.into_inner().into_iter().map(remark).collect()
+    }
+}

@@ -1,0 +1,323 @@
+//! Who may ask, how often, and how much: `allow`, `auth_basic`, `limit_req`, sizes and timeouts.
+
+use super::scope::{Scope, bytes, duration, field_name, milliseconds};
+use super::tree::NginxDirective;
+use super::work::Translation;
+use crate::draft::{TomlItem, TomlSection};
+
+impl Translation<'_> {
+    /// Writes what is checked before a route answers. Nothing of it counts before `return`, as in nginx.
+    pub(crate) fn access(&self, scope: &Scope<'_>, section: &mut TomlSection) {
+        self.addresses(scope, section);
+        self.password(scope, section);
+        self.rates(scope, section);
+        if let Some(one) = scope.one("satisfy") {
+            match one.first() {
+                "any" => self.ledger.differs(one.entry, "a request has to meet both, addresses and password"),
+                _ => self.ledger.translated(one.entry),
+            }
+        }
+        self.guards(scope, section);
+    }
+
+    /// What asked somebody else who may come in: `auth_request`, and what there is nothing for here.
+    fn guards(&self, scope: &Scope<'_>, section: &mut TomlSection) {
+        const GUARDS: [&str; 5] =
+            ["auth_request", "auth_jwt", "access_by_lua_block", "access_by_lua_file", "secure_link"];
+        let is_on = |one: &NginxDirective| one.first() != "off";
+        let Some(guard) = GUARDS.iter().find_map(|name| scope.one(name).filter(|one| is_on(one))) else {
+            scope.one("auth_request").into_iter().for_each(|one| self.ledger.translated(one.entry));
+            return;
+        };
+        let asked = (guard.name == "auth_request").then(|| self.asked(guard, scope)).flatten();
+        match asked {
+            Some(url) if section.get("auth").is_none() => {
+                self.ledger.differs(
+                    guard.entry,
+                    "what is not let in gets the answer of the server that is asked; see docs/auth.md",
+                );
+                section.set_in("auth", "ask", TomlItem::Text(url));
+                let mut fields = Vec::new();
+                for one in scope.all("auth_request_set") {
+                    let field = one.arg(1).strip_prefix("$upstream_http_").filter(|name| !name.contains('$'));
+                    match field {
+                        Some("set_cookie") => self.ledger.needless(
+                            one.entry,
+                            "not needed: cookies of the answer are added to the response",
+                        ),
+                        Some(field) => {
+                            fields.push(TomlItem::Text(field_name(field)));
+                            self.ledger.differs(one.entry, "the field is copied into the request under its own name (`response_headers`)");
+                        }
+                        None => self.ledger.impossible(
+                            one.entry,
+                            "only fields of the answer can be copied (`response_headers` of `auth`)",
+                        ),
+                    }
+                }
+                if !fields.is_empty() {
+                    section.set_in("auth", "response_headers", TomlItem::List(fields));
+                }
+            }
+            _ => {
+                self.ledger.impossible(
+                    guard.entry,
+                    "nothing here decides in its place, so the route is closed (403)",
+                );
+                refuse(section);
+            }
+        }
+    }
+
+    /// The URL that `auth_request` asks: that of `proxy_pass` in its location.
+    fn asked(&self, guard: &NginxDirective, scope: &Scope<'_>) -> Option<String> {
+        let path = guard.first();
+        let is_it = |one: &&NginxDirective| {
+            one.name == "location" && one.args.last().is_some_and(|last| last == path)
+        };
+        let location = scope.levels.iter().rev().find_map(|level| level.iter().find(is_it))?;
+        let pass = location.inner().iter().find(|one| one.name == "proxy_pass")?;
+        let url = pass.first().replace("http://unix:", "unix:");
+        if url.contains('$') {
+            return None;
+        }
+        let has_path =
+            url.split_once("://").map_or(url.matches(':').count() > 1, |(_, rest)| rest.contains('/'));
+        let name = url.split_once("://")?.1.split(['/', ':']).next()?;
+        match (self.is_upstream(name), has_path) {
+            // A group cannot be asked.
+            (true, _) => None,
+            (_, true) => Some(url),
+            (_, false) => Some(format!("{url}{path}")),
+        }
+    }
+
+    fn addresses(&self, scope: &Scope<'_>, section: &mut TomlSection) {
+        let rules = scope.all_of(&["allow", "deny"]);
+        let mut allowed = Vec::new();
+        let mut denied = Vec::new();
+        let mut closed = false;
+        let mut open = false;
+        for one in &rules {
+            let network = match one.first() {
+                "unix:" => "unix",
+                network => network,
+            };
+            if closed || open {
+                self.ledger.needless(one.entry, "it has no effect: an `all` stands before it");
+                continue;
+            }
+            self.ledger.translated(one.entry);
+            match (one.name.as_str(), network) {
+                ("deny", "all") => closed = true,
+                ("allow", "all") => open = true,
+                ("deny", network) => {
+                    if !allowed.is_empty() {
+                        self.ledger.differs(
+                            one.entry,
+                            "`deny` counts before `allow` here: an address that an earlier `allow` names is refused if this one has it too",
+                        );
+                    }
+                    denied.push(TomlItem::text(network));
+                }
+                (_, network) => allowed.push(TomlItem::text(network)),
+            }
+        }
+        if closed && allowed.is_empty() {
+            refuse(section);
+            return;
+        }
+        if closed {
+            section.set("allow", TomlItem::List(allowed));
+        }
+        if !denied.is_empty() {
+            section.set("deny", TomlItem::List(denied));
+        }
+    }
+
+    fn password(&self, scope: &Scope<'_>, section: &mut TomlSection) {
+        let Some(realm) = scope.one("auth_basic") else { return };
+        let file = scope.one("auth_basic_user_file");
+        self.ledger.translated(realm.entry);
+        if realm.first() == "off" {
+            return;
+        }
+        let Some(file) = file else {
+            self.ledger.impossible(realm.entry, "`auth_basic_user_file` is missing: the route is closed");
+            refuse(section);
+            return;
+        };
+        let mut auth = vec![("basic".to_owned(), TomlItem::text(self.file(file.first())))];
+        match realm.first().contains('$') {
+            true => self.ledger.differs(realm.entry, "the realm is a text without variables"),
+            false => auth.push(("realm".to_owned(), TomlItem::text(realm.first()))),
+        }
+        self.ledger.differs(
+            file.entry,
+            "passwords must be hashed with bcrypt or Argon2: make those of `htpasswd -m` and `crypt` again with `htpasswd -B`",
+        );
+        section.set("auth", TomlItem::Table(auth));
+    }
+
+    fn rates(&self, scope: &Scope<'_>, section: &mut TomlSection) {
+        let status = scope.one("limit_req_status");
+        let dry = scope.one("limit_req_dry_run");
+        let mut limits = Vec::new();
+        for one in scope.all("limit_req") {
+            if let Some(limit) = self.rate(one, status, dry) {
+                limits.push(limit);
+            }
+        }
+        for one in [status, dry].into_iter().flatten() {
+            self.ledger.translated(one.entry);
+        }
+        match limits.len() {
+            0 => {}
+            1 => section.set("limit", limits.remove(0)),
+            _ => section.set("limit", TomlItem::List(limits)),
+        }
+    }
+
+    fn rate(
+        &self,
+        one: &NginxDirective,
+        status: Option<&NginxDirective>,
+        dry: Option<&NginxDirective>,
+    ) -> Option<TomlItem> {
+        let value = |name: &str| one.args.iter().find_map(|arg| arg.strip_prefix(name));
+        let zone = value("zone=")?;
+        let is_zone = |found: &&NginxDirective| {
+            found
+                .args
+                .iter()
+                .any(|arg| arg.strip_prefix("zone=").is_some_and(|rest| rest.split(':').next() == Some(zone)))
+        };
+        let Some(found) = self.http.all("limit_req_zone").into_iter().find(is_zone) else {
+            self.ledger.impossible(one.entry, "there is no such `limit_req_zone`");
+            return None;
+        };
+        let Some(key) = rate_key(found.first()) else {
+            self.ledger.impossible(one.entry, "what its zone counts by cannot be a key here");
+            self.ledger.impossible(
+                found.entry,
+                "`key` of `limit` takes the client, a field, a cookie, a parameter, the path or the host",
+            );
+            return None;
+        };
+        let rate = found.args.iter().find_map(|arg| arg.strip_prefix("rate="));
+        let Some((number, unit)) = rate.and_then(|rate| rate.split_once("r/")) else {
+            self.ledger.impossible(found.entry, "the rate is missing");
+            return None;
+        };
+        self.ledger.differs(
+            found.entry,
+            "each route, or the site where all its routes have it, counts for itself; a network of IPv6 (/64) is one client",
+        );
+        let per_ms = if unit == "m" { 60_000 } else { 1000 };
+        let burst: u64 = value("burst=").and_then(|burst| burst.parse().ok()).unwrap_or(0);
+        let delay = match (one.args.iter().any(|arg| arg == "nodelay"), value("delay=")) {
+            (true, _) => 0,
+            (false, delay) => burst.saturating_sub(delay.and_then(|delay| delay.parse().ok()).unwrap_or(0)),
+        };
+        let mut limit = vec![
+            ("rate".to_owned(), TomlItem::Text(format!("{number}/{unit}"))),
+            ("burst".to_owned(), TomlItem::Number((burst - delay).min(1_000_000))),
+        ];
+        if key != "client" {
+            limit.push(("key".to_owned(), TomlItem::Text(key)));
+        }
+        let wait = delay * per_ms / number.parse::<u64>().unwrap_or(1).max(1);
+        if wait > 0 {
+            limit.push(("delay".to_owned(), TomlItem::Text(duration(wait.min(60_000)))));
+        }
+        let status = status.and_then(|status| status.first().parse().ok()).unwrap_or(503);
+        limit.push(("status".to_owned(), TomlItem::Number(status)));
+        if dry.is_some_and(|dry| dry.first() == "on") {
+            limit.push(("dry_run".to_owned(), TomlItem::Flag(true)));
+        }
+        self.ledger.translated(one.entry);
+        Some(TomlItem::Table(limit))
+    }
+
+    /// Writes limits and timeouts that sites and routes may have.
+    pub(crate) fn sizes(&self, scope: &Scope<'_>, section: &mut TomlSection) {
+        let body = match scope.one("client_max_body_size") {
+            Some(one) => {
+                self.ledger.translated(one.entry);
+                match bytes(one.first()) {
+                    Some(0) => "unlimited".to_owned(),
+                    Some(_) => self.size(one).unwrap_or_default(),
+                    None => {
+                        self.ledger.impossible(one.entry, "this is no size");
+                        "1MiB".to_owned()
+                    }
+                }
+            }
+            // The default of nginx.
+            None => "1MiB".to_owned(),
+        };
+        section.set_in("limits", "body", TomlItem::Text(body));
+        let hour = 3_600_000;
+        self.time(scope, "client_body_timeout", section, ("timeouts", "body"), (10, hour));
+        self.time(scope, "send_timeout", section, ("timeouts", "write"), (10, hour));
+    }
+
+    /// Timeouts and limits that the whole server has.
+    pub(crate) fn connection_settings(&self, scope: &Scope<'_>, top: &mut TomlSection) {
+        self.time(scope, "client_header_timeout", top, ("timeouts", "head"), (10, 3_600_000));
+        if let Some(one) = scope.one("keepalive_timeout") {
+            let ms = milliseconds(one.first()).unwrap_or(75_000);
+            let text = duration(ms.clamp(10, 86_400_000));
+            match ms {
+                0 => self
+                    .ledger
+                    .differs(one.entry, "connections are kept, for 10 ms: they cannot be closed at once"),
+                _ => self.ledger.translated(one.entry),
+            }
+            top.set_in("timeouts", "idle", TomlItem::Text(text));
+        }
+        if let Some(one) = scope.one("keepalive_requests") {
+            top.set_in(
+                "limits",
+                "requests_per_connection",
+                TomlItem::Number(one.first().parse().unwrap_or(1000).max(1)),
+            );
+            self.ledger.translated(one.entry);
+        }
+        if let Some(one) = scope.one("large_client_header_buffers") {
+            let size = Self::bytes(one.arg(1)).max(1024);
+            let total = one.first().parse::<u64>().unwrap_or(4).saturating_mul(size);
+            let kib = |bytes: u64| TomlItem::Text(format!("{}KiB", (bytes / 1024).clamp(1, 1024)));
+            top.set_in("limits", "head", kib(total));
+            top.set_in("limits", "request_line", kib(size));
+            self.ledger.translated(one.entry);
+        }
+    }
+}
+
+/// Has a route answer 403 in place of what it did.
+fn refuse(section: &mut TomlSection) {
+    for action in ["files", "proxy", "app", "redirect", "respond", "cache"] {
+        section.remove(action);
+    }
+    section.set("respond", TomlItem::Number(403));
+}
+
+/// What a zone counts by, as a `key` of `limit`.
+fn rate_key(key: &str) -> Option<String> {
+    let key = key.replace(['{', '}'], "");
+    Some(match key.as_str() {
+        "$binary_remote_addr" | "$remote_addr" => "client".to_owned(),
+        "$server_name" | "$host" | "$http_host" => "host".to_owned(),
+        "$uri" | "$request_uri" => "path".to_owned(),
+        _ => {
+            let one = |prefix: &str| key.strip_prefix(prefix).filter(|name| !name.contains('$'));
+            match (one("$http_"), one("$cookie_"), one("$arg_")) {
+                (Some(name), ..) => format!("header:{}", field_name(name)),
+                (_, Some(name), _) => format!("cookie:{name}"),
+                (.., Some(name)) => format!("query:{name}"),
+                _ => return None,
+            }
+        }
+    })
+}

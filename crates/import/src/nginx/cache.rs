@@ -1,0 +1,206 @@
+//! `proxy_cache` and what belongs to it.
+
+use super::scope::{Scope, bytes, duration, field_name, milliseconds, size};
+use super::tree::NginxDirective;
+use super::work::Translation;
+use crate::draft::{TomlItem, TomlSection};
+
+const YEAR_MS: u64 = 365 * 86_400_000;
+
+impl Translation<'_> {
+    /// Writes the `cache` of a location.
+    pub(crate) fn cache(&self, scope: &Scope<'_>, section: &mut TomlSection) {
+        let Some(one) = scope.one("proxy_cache") else { return };
+        self.ledger.translated(one.entry);
+        if one.first() == "off" {
+            return;
+        }
+        self.store(one);
+        let mut cache = TomlSection::default();
+        let mut rules: Vec<TomlItem> = Vec::new();
+        self.bypasses(scope, &mut rules);
+        let mut common = Vec::new();
+        self.key(scope, &mut common);
+        self.ignored(scope, &mut common, &mut cache);
+        if let Some(uses) = scope.one("proxy_cache_min_uses") {
+            common.push((
+                "min_uses".to_owned(),
+                TomlItem::Number(uses.first().parse().unwrap_or(1).clamp(1, 1000)),
+            ));
+            self.ledger.translated(uses.entry);
+        }
+        if let Some(update) = scope.one("proxy_cache_background_update") {
+            if update.first() == "on" {
+                common.push(("stale_while_revalidate".to_owned(), TomlItem::text("1h")));
+                cache.comment("CHECK: how long stale responses are used while new ones are fetched: stale_while_revalidate.");
+            }
+            self.ledger
+                .differs(update.entry, "for at most an hour (`stale_while_revalidate`); nginx sets no end");
+        }
+        if !common.is_empty() {
+            rules.push(TomlItem::Table(common));
+        }
+        for valid in scope.all("proxy_cache_valid") {
+            rules.extend(self.valid(valid));
+        }
+        match scope.one("proxy_cache_use_stale") {
+            Some(stale) if stale.first() == "off" => {
+                cache.set_text("grace", "0s");
+                self.ledger.translated(stale.entry);
+            }
+            Some(stale) => self.ledger.differs(
+                stale.entry,
+                "stale responses are used for an hour (`grace`) while the origin cannot be reached, and for errors as `stale_if_error` says",
+            ),
+            None => cache.set_text("grace", "0s"),
+        }
+        if let Some(methods) = scope.one("proxy_cache_methods") {
+            self.ledger.differs(methods.entry, "responses to GET and HEAD are stored, to no other method");
+        }
+        if !rules.is_empty() {
+            cache.set("rule", TomlItem::List(rules));
+        }
+        cache.comments.into_iter().for_each(|comment| section.comment(comment));
+        section.set(
+            "cache",
+            match cache.entries.is_empty() {
+                true => TomlItem::Flag(true),
+                false => TomlItem::Table(cache.entries),
+            },
+        );
+    }
+
+    /// The store: `[cache]`, from the `proxy_cache_path` of the zone.
+    fn store(&self, zone: &NginxDirective) {
+        let is_zone = |path: &&NginxDirective| {
+            path.args.iter().any(|arg| {
+                arg.strip_prefix("keys_zone=")
+                    .is_some_and(|rest| rest.split(':').next() == Some(zone.first()))
+            })
+        };
+        let Some(path) = self.http.all("proxy_cache_path").into_iter().find(is_zone) else { return };
+        let value = |name: &str| path.args.iter().find_map(|arg| arg.strip_prefix(name));
+        let disk_size = value("max_size=")
+            .filter(|text| bytes(text).is_some_and(|bytes| bytes >= 1 << 20))
+            .and_then(size);
+        self.table("cache", |section| {
+            let found = section.get("disk").is_some();
+            let reason = match found {
+                true => "there is one store: this zone shares that of the first",
+                false => "responses are kept in memory (64 MiB, `memory` in `[cache]`) and on disk; `levels` and `inactive` are not needed",
+            };
+            self.ledger.differs(path.entry, reason);
+            if !found {
+                section.set_in("disk", "path", TomlItem::text(self.file(path.first())));
+                let text = disk_size.unwrap_or_else(|| "1GiB".to_owned());
+                section.set_in("disk", "size", TomlItem::text(text));
+            }
+        });
+    }
+
+    fn valid(&self, one: &NginxDirective) -> Option<TomlItem> {
+        let (codes, time) = match one.args.split_last() {
+            Some((time, codes)) => (codes, time),
+            None => return None,
+        };
+        let Some(ms) = milliseconds(time) else {
+            self.ledger.impossible(one.entry, "this is no duration");
+            return None;
+        };
+        let status = |code: &String| match code.as_str() {
+            "any" => vec!["2xx", "3xx", "4xx", "5xx"].into_iter().map(TomlItem::text).collect(),
+            code => code.parse::<u64>().map(|code| vec![TomlItem::Number(code)]).unwrap_or_default(),
+        };
+        let statuses: Vec<TomlItem> = match codes {
+            [] => [200, 301, 302].into_iter().map(TomlItem::Number).collect(),
+            codes => codes.iter().flat_map(status).collect(),
+        };
+        self.ledger.translated(one.entry);
+        Some(TomlItem::Table(vec![
+            ("status".to_owned(), TomlItem::List(statuses)),
+            ("default_ttl".to_owned(), TomlItem::text(duration(ms.min(YEAR_MS)))),
+        ]))
+    }
+
+    /// `proxy_cache_bypass` and `proxy_no_cache`: conditions of requests that pass the cache.
+    fn bypasses(&self, scope: &Scope<'_>, rules: &mut Vec<TomlItem>) {
+        for one in [scope.all("proxy_cache_bypass"), scope.all("proxy_no_cache")].concat() {
+            for variable in &one.args {
+                let condition = match variable.trim_start_matches('$') {
+                    name if name.starts_with("cookie_") => {
+                        Some(("cookie", TomlItem::text(&name["cookie_".len()..])))
+                    }
+                    name if name.starts_with("http_") => {
+                        Some(("header", present(&field_name(&name["http_".len()..]))))
+                    }
+                    name if name.starts_with("arg_") => Some(("query", present(&name["arg_".len()..]))),
+                    _ => None,
+                };
+                let Some((key, condition)) = condition else {
+                    self.ledger.impossible(
+                        one.entry,
+                        format!("`{variable}` cannot be a condition: use `cookie`, `header`, `query` or `path` of a rule with `bypass = true`"),
+                    );
+                    continue;
+                };
+                let rule = TomlItem::Table(vec![
+                    (key.to_owned(), condition),
+                    ("bypass".to_owned(), TomlItem::Flag(true)),
+                ]);
+                if !rules.contains(&rule) {
+                    rules.push(rule);
+                }
+                self.ledger.differs(
+                    one.entry,
+                    "such requests pass the cache in both directions, whatever the value is",
+                );
+            }
+        }
+    }
+
+    fn key(&self, scope: &Scope<'_>, common: &mut Vec<(String, TomlItem)>) {
+        let Some(one) = scope.one("proxy_cache_key") else { return };
+        let key = one.first().replace(['{', '}'], "");
+        let whole = ["$request_uri", "$uri$is_args$args"];
+        let rest = ["$scheme", "$request_method", "$proxy_host", "$host", "$http_host"]
+            .iter()
+            .fold(key.clone(), |key, part| key.replace(part, ""));
+        let rest = rest.trim_matches(|c: char| !c.is_alphanumeric() && c != '$');
+        match rest {
+            rest if whole.contains(&rest) => self.ledger.translated(one.entry),
+            "$uri" => {
+                common.push((
+                    "key".to_owned(),
+                    TomlItem::Table(vec![("query".to_owned(), TomlItem::Flag(false))]),
+                ));
+                self.ledger.translated(one.entry);
+            }
+            _ => self.ledger.differs(
+                one.entry,
+                "the key is scheme, host, path and query; `key` of a rule adds fields and cookies",
+            ),
+        }
+    }
+
+    fn ignored(&self, scope: &Scope<'_>, common: &mut Vec<(String, TomlItem)>, cache: &mut TomlSection) {
+        let Some(one) = scope.one("proxy_ignore_headers") else { return };
+        let mut ignored = Vec::new();
+        self.ledger.translated(one.entry);
+        for name in &one.args {
+            match name.to_ascii_lowercase().as_str() {
+                "cache-control" => ignored.push(TomlItem::text("Cache-Control")),
+                "expires" => ignored.push(TomlItem::text("Expires")),
+                "vary" => ignored.push(TomlItem::text("Vary")),
+                "set-cookie" => cache.set("set_cookie", TomlItem::Flag(true)),
+                _ => self.ledger.differs(one.entry, format!("`{name}` has no effect here in any case")),
+            }
+        }
+        if !ignored.is_empty() {
+            common.push(("ignore".to_owned(), TomlItem::List(ignored)));
+        }
+    }
+}
+
+fn present(name: &str) -> TomlItem {
+    TomlItem::Table(vec![(name.to_owned(), TomlItem::Flag(true))])
+}

@@ -1,0 +1,214 @@
+//! Files: `root`, `alias`, `index`, `try_files`, `autoindex`.
+
+use super::scope::{Scope, constants};
+use super::tree::NginxDirective;
+use super::work::{Matcher, Translation, unavailable};
+use crate::draft::{TomlItem, TomlSection};
+
+/// What the last word of `try_files` asks for.
+pub(crate) enum Last<'d> {
+    /// Nothing but the files.
+    Files,
+    /// A named location, whose action answers what no file does.
+    Named(&'d NginxDirective),
+}
+
+impl<'d> Translation<'d> {
+    /// Writes the `files` of a location. `named` finds named locations.
+    pub(crate) fn files(
+        &self,
+        scope: &Scope<'d>,
+        matcher: &Matcher,
+        section: &mut TomlSection,
+        named: &dyn Fn(&str) -> Option<&'d NginxDirective>,
+    ) -> Last<'d> {
+        let mut files = TomlSection::default();
+        match scope.own_one("alias") {
+            Some(alias) => self.alias(alias, scope, matcher, &mut files),
+            None => self.root(scope, &mut files),
+        }
+        if files.get("root").is_none() {
+            unavailable(section);
+            return Last::Files;
+        }
+        self.index(scope, &mut files);
+        self.file_settings(scope, &mut files);
+        let last = match scope.own_one("try_files") {
+            Some(one) => self.try_files(one, &mut files, named),
+            None => Last::Files,
+        };
+        section.set("files", TomlItem::Table(files.entries));
+        last
+    }
+
+    fn index(&self, scope: &Scope<'_>, files: &mut TomlSection) {
+        let index = scope.all("index");
+        let names: Vec<TomlItem> = index
+            .iter()
+            .flat_map(|one| &one.args)
+            .map(|name| name.trim_start_matches('/'))
+            .map(TomlItem::text)
+            .collect();
+        for one in &index {
+            match one.args.iter().any(|name| name.contains('$') || name.ends_with(".php")) {
+                true => self
+                    .ledger
+                    .differs(one.entry, "a name that an application answers (`index.php`) is left out"),
+                false => self.ledger.translated(one.entry),
+            }
+        }
+        let names: Vec<TomlItem> = names.into_iter().filter(|item| !matches!(item, TomlItem::Text(name) if name.contains(['$', '/']) || name.ends_with(".php"))).collect();
+        if !names.is_empty() && names != [TomlItem::text("index.html")] {
+            files.set("index", TomlItem::List(names));
+        }
+    }
+
+    fn file_settings(&self, scope: &Scope<'_>, files: &mut TomlSection) {
+        if let Some(one) = scope.one("autoindex") {
+            if one.first() == "on" {
+                files.set("listing", TomlItem::Flag(true));
+            }
+            self.ledger.translated(one.entry);
+        }
+        if let Some(one) = scope.one("disable_symlinks") {
+            match one.first() {
+                "off" => files.set_text("symlinks", "on"),
+                "if_not_owner" => files.set_text("symlinks", "owner-match"),
+                _ => {}
+            }
+            self.ledger.differs(one.entry, "links that stay below the root are always followed");
+        } else {
+            files.set_text("symlinks", "on");
+        }
+        if let Some(one) = scope.one("max_ranges") {
+            files.set("ranges", TomlItem::Number(one.first().parse::<u64>().unwrap_or(16).min(1000)));
+            self.ledger.translated(one.entry);
+        }
+        match scope.one("charset") {
+            Some(one) if one.first() == "off" => {
+                files.set("charset", TomlItem::Flag(false));
+                self.ledger.translated(one.entry);
+            }
+            Some(one) => {
+                if one.first() != "utf-8" {
+                    files.set_text("charset", one.first());
+                }
+                self.ledger.translated(one.entry);
+            }
+            None => {}
+        }
+    }
+
+    fn folder_of(&self, one: &NginxDirective, scope: &Scope<'_>, files: &mut TomlSection) {
+        let folder = constants(one.first(), scope, 0);
+        match folder.contains('$') {
+            true => self.ledger.impossible(
+                one.entry,
+                "the folder depends on the request: write a site or route for each value",
+            ),
+            false => {
+                self.ledger.translated(one.entry);
+                files.set_text("root", self.file(&folder));
+            }
+        }
+    }
+
+    fn root(&self, scope: &Scope<'_>, files: &mut TomlSection) {
+        match scope.one("root") {
+            Some(root) => self.folder_of(root, scope, files),
+            // The default of nginx.
+            None => files.set_text("root", self.file("html")),
+        }
+    }
+
+    fn alias(&self, alias: &NginxDirective, scope: &Scope<'_>, matcher: &Matcher, files: &mut TomlSection) {
+        let folder = constants(alias.first(), scope, 0);
+        match matcher {
+            Matcher::Prefix(path, _) if !folder.contains('$') => {
+                self.folder_of(alias, scope, files);
+                let strip = path.trim_end_matches('/');
+                if !strip.is_empty() {
+                    files.set_text("strip_prefix", strip);
+                }
+                if path.ends_with('/') != alias.first().ends_with('/') {
+                    self.ledger.differs(alias.entry, "either the location or `alias` ends with `/`: whole segments of the path are replaced");
+                }
+            }
+            Matcher::Exact(_) if !folder.contains('$') => {
+                let path = self.file(&folder);
+                let (root, name) = path.rsplit_once('/').unwrap_or(("", path.as_str()));
+                files.set_text("root", if root.is_empty() { "/" } else { root });
+                files.set("try", TomlItem::List(vec![TomlItem::Text(format!("/{name}"))]));
+                self.ledger.translated(alias.entry);
+            }
+            _ => self.ledger.impossible(
+                alias.entry,
+                "the file depends on what the expression found: write a route with `strip_prefix` for each folder",
+            ),
+        }
+    }
+
+    fn try_files(
+        &self,
+        one: &NginxDirective,
+        files: &mut TomlSection,
+        named: &dyn Fn(&str) -> Option<&'d NginxDirective>,
+    ) -> Last<'d> {
+        let Some((last, tries)) = one.args.split_last() else { return Last::Files };
+        let mut paths: Vec<String> = Vec::new();
+        let mut is_exact = true;
+        for path in tries {
+            let path = path.replace("${uri}", "$uri").replace("$document_uri", "$uri");
+            // A folder is found with its file's path.
+            let path = path.strip_suffix('/').filter(|rest| !rest.is_empty()).unwrap_or(&path).to_owned();
+            let path = path.replace("$uri", "$path");
+            let rest = path.replace("$path", "");
+            match rest.contains('$') || !path.starts_with(['/', '$']) {
+                true => is_exact = false,
+                false if !paths.contains(&path) => paths.push(path),
+                false => {}
+            }
+        }
+        match is_exact {
+            true => self.ledger.translated(one.entry),
+            false => self.ledger.differs(one.entry, "paths with other variables than `$uri` are not tried"),
+        }
+        if paths.is_empty() {
+            self.ledger.differs(one.entry, "the path itself is tried too");
+        } else if paths != ["$path"] {
+            files.set("try", TomlItem::List(paths.into_iter().map(TomlItem::Text).collect()));
+        }
+        match last.as_str() {
+            "=404" => Last::Files,
+            code if code.starts_with('=') => {
+                self.ledger.differs(one.entry, format!("the status is 404, not {}", &code[1..]));
+                Last::Files
+            }
+            name if name.starts_with('@') => match named(name) {
+                Some(location) => Last::Named(location),
+                None => {
+                    self.ledger.impossible(one.entry, format!("there is no `location {name}`"));
+                    Last::Files
+                }
+            },
+            path => {
+                let path = path.split('?').next().unwrap_or(path);
+                if path.contains('$') || path.ends_with(".php") || !path.starts_with('/') {
+                    self.ledger.impossible(
+                        one.entry,
+                        format!("`{path}` is answered by another location: give this route its `proxy` or `app` beside `files`"),
+                    );
+                } else if path == "/" {
+                    files.set_text("fallback", "/index.html");
+                } else {
+                    files.set_text(
+                        "fallback",
+                        path.strip_suffix('/')
+                            .map_or(path.to_owned(), |folder| format!("{folder}/index.html")),
+                    );
+                }
+                Last::Files
+            }
+        }
+    }
+}

@@ -1,0 +1,334 @@
+//! Header fields of responses, and compression.
+
+use super::scope::{Scope, TemplateUse, TextPart, milliseconds, parts};
+use super::tree::NginxDirective;
+use super::work::Translation;
+use crate::draft::{TomlItem, TomlSection};
+
+/// Seconds of `expires max`.
+const EXPIRES_MAX: u64 = 315_360_000;
+
+/// What `expires` says.
+#[derive(Debug, PartialEq)]
+enum Expires {
+    Off,
+    Value(String),
+    /// By the media type, through a `map` of `$sent_http_content_type`.
+    Types(Vec<(String, TomlItem)>),
+    Unknown(&'static str),
+}
+
+fn expires_word(word: &str) -> Expires {
+    match word {
+        "off" => Expires::Off,
+        "epoch" => Expires::Value("no-cache".to_owned()),
+        "max" => Expires::Value(format!("max-age={EXPIRES_MAX}")),
+        word if word.starts_with('-') => Expires::Value("no-cache".to_owned()),
+        word if word.starts_with('@') => Expires::Unknown("a time of day cannot be set: write `max-age`"),
+        word => match milliseconds(word.trim_start_matches('+')) {
+            Some(ms) => Expires::Value(format!("max-age={}", ms / 1000)),
+            None => Expires::Unknown("this is no duration"),
+        },
+    }
+}
+
+impl Translation<'_> {
+    /// Writes `response_headers`, and `cache_control` where files are served.
+    pub(crate) fn headers(&self, scope: &Scope<'_>, section: &mut TomlSection) {
+        let serves_files = section.get("files").is_some() && section.get("proxy").is_none();
+        let expires = self.expires(scope);
+        let mut controls: Vec<String> = Vec::new();
+        let mut set: Vec<(String, TomlItem)> = Vec::new();
+        let mut add: Vec<(String, TomlItem)> = Vec::new();
+        let replaces = matches!(expires, Expires::Value(_));
+        match expires {
+            Expires::Value(value) => controls.push(value),
+            Expires::Types(types) if serves_files => files_control(section, TomlItem::Table(types)),
+            Expires::Types(_) if section.get("proxy").is_none() => {}
+            Expires::Types(_) => section.comment(
+                "CHECK: `expires` by media type counts for files alone: let the application send Cache-Control.",
+            ),
+            Expires::Off | Expires::Unknown(_) => {}
+        }
+        for one in scope.all("add_header") {
+            let (name, lower) = (one.first(), one.first().to_ascii_lowercase());
+            if one.arg(1).is_empty() {
+                self.ledger.needless(one.entry, "not needed: an empty field is not sent");
+                continue;
+            }
+            if lower == "x-cache-status" || one.arg(1).contains("$upstream_cache_status") {
+                self.ledger.differs(one.entry, "`Cache-Status` is sent instead, by itself");
+                continue;
+            }
+            let Some(value) = self.template(one, one.arg(1), scope, TemplateUse::Header) else { continue };
+            self.always(one);
+            match lower.as_str() {
+                "cache-control" => controls.push(value),
+                "content-type" if section.get("respond").is_some() => {
+                    section.set_in("respond", "type", TomlItem::Text(value));
+                }
+                _ => match add.iter_mut().find(|(known, _)| known.eq_ignore_ascii_case(name)) {
+                    Some(_) if lower == "set-cookie" => {
+                        self.ledger.impossible(
+                            one.entry,
+                            "a field can be added once: let the application send this cookie",
+                        );
+                    }
+                    Some((_, TomlItem::Text(before))) => *before = format!("{before}, {value}"),
+                    _ => add.push((name.to_owned(), TomlItem::Text(value))),
+                },
+            }
+        }
+        for one in [scope.all("more_set_headers"), scope.all("more_clear_headers")].concat() {
+            self.more(one, scope, section, &mut set);
+        }
+        match (controls.is_empty(), serves_files && section.get("files").is_some()) {
+            (true, _) => {}
+            (false, true) => files_control(section, TomlItem::text(controls.join(", "))),
+            (false, false) => {
+                let field = ("Cache-Control".to_owned(), TomlItem::text(controls.join(", ")));
+                if replaces { set.push(field) } else { add.push(field) }
+            }
+        }
+        for (key, fields) in [("set", set), ("add", add)] {
+            if !fields.is_empty() {
+                section.set_in("response_headers", key, TomlItem::Table(fields));
+            }
+        }
+    }
+
+    fn always(&self, one: &NginxDirective) {
+        match one.arg(2) {
+            "always" => self.ledger.translated(one.entry),
+            _ => {
+                self.ledger.differs(one.entry, "responses with an error status have it too, as with `always`")
+            }
+        }
+    }
+
+    /// `more_set_headers` and `more_clear_headers`.
+    fn more(
+        &self,
+        one: &NginxDirective,
+        scope: &Scope<'_>,
+        section: &mut TomlSection,
+        set: &mut Vec<(String, TomlItem)>,
+    ) {
+        for arg in &one.args {
+            match arg.split_once(':') {
+                _ if arg.starts_with('-') => {
+                    self.ledger.impossible(
+                        one.entry,
+                        "`-s` and `-t` limit it to some responses: fields are for all",
+                    );
+                }
+                Some((name, value)) if one.name == "more_set_headers" => {
+                    if let Some(value) = self.template(one, value.trim(), scope, TemplateUse::Header) {
+                        set.push((name.trim().to_owned(), TomlItem::Text(value)));
+                        self.ledger.translated(one.entry);
+                    }
+                }
+                _ => {
+                    let name = arg.split(':').next().unwrap_or(arg).trim();
+                    section.set_in("response_headers", "remove", TomlItem::List(vec![TomlItem::text(name)]));
+                    self.ledger.translated(one.entry);
+                }
+            }
+        }
+    }
+
+    fn expires(&self, scope: &Scope<'_>) -> Expires {
+        let Some(one) = scope.one("expires") else { return Expires::Off };
+        let word = match one.first() {
+            "modified" => {
+                self.ledger
+                    .impossible(one.entry, "a time since the last change cannot be set: write `max-age`");
+                return Expires::Off;
+            }
+            word => word,
+        };
+        let found = match word.strip_prefix('$') {
+            Some(variable) => self.expires_map(variable),
+            None => expires_word(word),
+        };
+        match &found {
+            Expires::Unknown(reason) => self.ledger.impossible(one.entry, reason),
+            Expires::Off => self.ledger.translated(one.entry),
+            _ => self.ledger.differs(one.entry, "as `Cache-Control` alone, without `Expires`"),
+        }
+        found
+    }
+
+    /// A `map $sent_http_content_type $variable { ... }`, as rules by media type.
+    fn expires_map(&self, variable: &str) -> Expires {
+        let is_it = |map: &&&NginxDirective| map.arg(1).strip_prefix('$') == Some(variable);
+        let maps = self.http.all("map");
+        let Some(map) = maps.iter().find(is_it) else {
+            return Expires::Unknown("the variable has no `map`");
+        };
+        if !matches!(parts(map.first()).as_slice(), [TextPart::Variable(name)] if name == "sent_http_content_type")
+        {
+            return Expires::Unknown("only a `map` of `$sent_http_content_type` can be translated");
+        }
+        let mut rules = Vec::new();
+        let mut rest = None;
+        let mut is_exact = true;
+        for line in map.inner() {
+            let value = match expires_word(line.first()) {
+                Expires::Value(value) => value,
+                _ => {
+                    is_exact &= line.name == "default";
+                    continue;
+                }
+            };
+            match line.name.as_str() {
+                "default" => rest = Some(value),
+                "volatile" | "hostnames" | "include" => {}
+                name => {
+                    let (types, exact) = media_types(name);
+                    is_exact &= exact && !types.is_empty();
+                    rules.extend(types.into_iter().map(|name| (name, TomlItem::text(value.clone()))));
+                }
+            }
+        }
+        if let Some(value) = rest {
+            rules.push(("*".to_owned(), TomlItem::Text(value)));
+        }
+        let mut seen: Vec<String> = Vec::new();
+        rules.retain(|(name, _)| {
+            !seen.contains(name) && {
+                seen.push(name.clone());
+                true
+            }
+        });
+        match is_exact {
+            true => self.ledger.translated(map.entry),
+            false => self.ledger.differs(
+                map.entry,
+                "media types count as a whole: what an expression matched within a type is left out",
+            ),
+        }
+        Expires::Types(rules)
+    }
+
+    /// Writes `compress`, and `precompressed` where files are served.
+    pub(crate) fn compression(&self, scope: &Scope<'_>, section: &mut TomlSection) {
+        let mut codings = Vec::new();
+        let mut compress = TomlSection::default();
+        for (coding, on) in [("br", "brotli"), ("zstd", "zstd"), ("gzip", "gzip")] {
+            let Some(one) = scope.one(on) else { continue };
+            self.ledger.translated(one.entry);
+            if one.first() != "on" {
+                continue;
+            }
+            codings.push(TomlItem::text(coding));
+            self.compression_of(on, scope, &mut compress);
+        }
+        self.precompressed(scope, section);
+        if codings.is_empty() {
+            return;
+        }
+        if compress.get("types").is_none() {
+            compress.set("types", TomlItem::List(vec![TomlItem::text("text/html")]));
+        }
+        if compress.get("min").is_none() {
+            compress.set_text("min", "20B");
+        }
+        compress.entries.insert(0, ("codings".to_owned(), TomlItem::List(codings)));
+        section.set("compress", TomlItem::Table(compress.entries));
+    }
+
+    fn compression_of(&self, on: &str, scope: &Scope<'_>, compress: &mut TomlSection) {
+        if let Some(one) = scope.one(&format!("{on}_min_length"))
+            && let Some(size) = self.size(one)
+        {
+            compress.set_text("min", size);
+        }
+        if let Some(one) = scope.one(&format!("{on}_comp_level")) {
+            let level = one.first().parse::<u32>().unwrap_or(1);
+            compress.set_text(
+                "level",
+                match level {
+                    0..=3 => "fast",
+                    4..=7 => "balanced",
+                    _ => "small",
+                },
+            );
+            self.ledger.differs(one.entry, "there are three levels: \"fast\", \"balanced\" and \"small\"");
+        }
+        if let Some(one) = scope.one(&format!("{on}_types")) {
+            let mut types = vec![TomlItem::text("text/html")];
+            for name in &one.args {
+                let item = TomlItem::text(if name == "*" { "*/*" } else { name });
+                if !types.contains(&item) {
+                    types.push(item);
+                }
+            }
+            if types.contains(&TomlItem::text("*/*")) {
+                self.ledger.differs(one.entry, "what is usually compressed: `types` cannot name every type");
+                types = ["text/*", "application/*", "image/svg+xml", "font/*"].map(TomlItem::text).into();
+            } else {
+                self.ledger.translated(one.entry);
+            }
+            compress.set("types", TomlItem::List(types));
+        }
+        if let Some(one) = scope.one(&format!("{on}_proxied")) {
+            match one.first() {
+                "any" => self.ledger.translated(one.entry),
+                _ => self
+                    .ledger
+                    .differs(one.entry, "requests that come through a proxy get compressed responses too"),
+            }
+        }
+    }
+
+    fn precompressed(&self, scope: &Scope<'_>, section: &mut TomlSection) {
+        let found: Vec<&NginxDirective> =
+            [("br", "brotli_static"), ("zst", "zstd_static"), ("gz", "gzip_static")]
+                .iter()
+                .filter_map(|(_, name)| scope.one(name))
+                .collect();
+        let mut endings = Vec::new();
+        for one in found {
+            self.ledger.translated(one.entry);
+            let ending = if one.name.starts_with("br") {
+                "br"
+            } else if one.name.starts_with('z') {
+                "zst"
+            } else {
+                "gz"
+            };
+            match one.first() {
+                "off" => {}
+                "always" => {
+                    self.ledger.differs(one.entry, "only clients that accept them get compressed files");
+                    endings.push(TomlItem::text(ending));
+                }
+                _ => endings.push(TomlItem::text(ending)),
+            }
+        }
+        if !endings.is_empty() && section.get("files").is_some() {
+            section.set_in("files", "precompressed", TomlItem::List(endings));
+        }
+    }
+}
+
+fn files_control(section: &mut TomlSection, value: TomlItem) {
+    section.set_in("files", "cache_control", value);
+}
+
+/// Media types that an entry of such a map names, and whether they are all of it.
+fn media_types(name: &str) -> (Vec<String>, bool) {
+    let Some(regex) = name.strip_prefix("~*").or_else(|| name.strip_prefix('~')) else {
+        return (vec![name.to_owned()], true);
+    };
+    let plain: String = regex.replace('\\', "");
+    let body = plain.trim_start_matches('^').trim_end_matches('$');
+    match body.strip_suffix('/').or_else(|| body.strip_suffix("/.*")) {
+        Some(kind) if kind.chars().all(char::is_alphanumeric) => (vec![format!("{kind}/*")], true),
+        _ if body.contains('/') && !body.contains(['(', '[', '*', '|', '.', '?']) => {
+            (vec![body.to_owned()], false)
+        }
+        _ => (Vec::new(), false),
+    }
+}

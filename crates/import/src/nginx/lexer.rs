@@ -1,0 +1,207 @@
+//! The words of nginx's configuration.
+
+use crate::findings::ImportError;
+
+/// A word, or a sign between words.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum NginxToken {
+    Word(String),
+    Open,
+    Close,
+    End,
+}
+
+/// A token and its line.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct TokenAt {
+    pub(crate) token: NginxToken,
+    pub(crate) line: usize,
+}
+
+/// Bytes of a word.
+const WORD_BYTES_MAX: usize = 64 << 10;
+
+struct Lexer<'a> {
+    file: &'a str,
+    text: &'a str,
+    at: usize,
+    line: usize,
+}
+
+/// Splits a text into words as nginx does: quotes count at the start of a word alone, and so does `#`.
+///
+/// # Errors
+/// An open quote or block of Lua, a word that follows a quote at once, a word that is too long.
+pub(crate) fn tokens(file: &str, text: &str) -> Result<Vec<TokenAt>, ImportError> {
+    let mut lexer = Lexer { file, text, at: 0, line: 1 };
+    let mut found = Vec::new();
+    while let Some(one) = lexer.next()? {
+        let opens_lua = one.token == NginxToken::Open
+            && matches!(found.last(), Some(TokenAt { token: NginxToken::Word(word), .. }) if word.ends_with("_by_lua_block"));
+        found.push(one);
+        if opens_lua {
+            lexer.skip_block()?;
+        }
+    }
+    Ok(found)
+}
+
+impl Lexer<'_> {
+    fn peek(&self) -> Option<char> {
+        self.text[self.at..].chars().next()
+    }
+
+    fn take(&mut self) -> Option<char> {
+        let c = self.peek()?;
+        self.at += c.len_utf8();
+        self.line += usize::from(c == '\n');
+        Some(c)
+    }
+
+    fn fault(&self, line: usize, message: &str) -> ImportError {
+        ImportError::new(self.file, line, message)
+    }
+
+    fn next(&mut self) -> Result<Option<TokenAt>, ImportError> {
+        loop {
+            match self.peek() {
+                None => return Ok(None),
+                Some('#') => {
+                    while self.peek().is_some_and(|c| c != '\n') {
+                        self.take();
+                    }
+                }
+                Some(c) if c.is_ascii_whitespace() || c == '\u{feff}' => drop(self.take()),
+                Some(_) => break,
+            }
+        }
+        let line = self.line;
+        let sign = match self.peek() {
+            Some('{') => Some(NginxToken::Open),
+            Some('}') => Some(NginxToken::Close),
+            Some(';') => Some(NginxToken::End),
+            _ => None,
+        };
+        let token = match sign {
+            Some(sign) => {
+                self.take();
+                sign
+            }
+            None => NginxToken::Word(self.word()?),
+        };
+        Ok(Some(TokenAt { token, line }))
+    }
+
+    fn word(&mut self) -> Result<String, ImportError> {
+        let line = self.line;
+        let quote = self.peek().filter(|c| matches!(c, '"' | '\''));
+        if quote.is_some() {
+            self.take();
+        }
+        let mut word = String::new();
+        loop {
+            if word.len() > WORD_BYTES_MAX {
+                return Err(self.fault(line, "a word is too long: is a quote missing?"));
+            }
+            let Some(c) = self.peek() else {
+                return match quote {
+                    Some(_) => Err(self.fault(line, "a quote is not closed")),
+                    None => Ok(word),
+                };
+            };
+            match c {
+                '\\' => {
+                    self.take();
+                    self.escaped(&mut word);
+                }
+                '$' if self.text[self.at..].starts_with("${") => {
+                    self.take();
+                    self.take();
+                    word.push_str("${");
+                }
+                _ if quote == Some(c) => {
+                    self.take();
+                    let is_end =
+                        self.peek().is_none_or(|c| c.is_ascii_whitespace() || matches!(c, ';' | '{' | ')'));
+                    return match is_end {
+                        true => Ok(word),
+                        false => Err(self.fault(self.line, "a space or `;` is missing after a quote")),
+                    };
+                }
+                c if quote.is_none() && (c.is_ascii_whitespace() || matches!(c, ';' | '{')) => {
+                    return Ok(word);
+                }
+                c => {
+                    self.take();
+                    word.push(c);
+                }
+            }
+        }
+    }
+
+    /// What follows a backslash: nginx keeps the backslash before anything else than these.
+    fn escaped(&mut self, word: &mut String) {
+        match self.take() {
+            Some(c @ ('"' | '\'' | '\\')) => word.push(c),
+            Some('t') => word.push('\t'),
+            Some('r') => word.push('\r'),
+            Some('n') => word.push('\n'),
+            Some(c) => word.extend(['\\', c]),
+            None => word.push('\\'),
+        }
+    }
+
+    /// Skips a block of Lua up to its closing brace, which is the next token.
+    fn skip_block(&mut self) -> Result<(), ImportError> {
+        let line = self.line;
+        let mut depth = 0;
+        loop {
+            match self.peek() {
+                None => return Err(self.fault(line, "a block of Lua is not closed")),
+                Some('}') if depth == 0 => return Ok(()),
+                Some('}') => depth -= 1,
+                Some('{') => depth += 1,
+                _ => {}
+            }
+            self.take();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(text: &str) -> String {
+        let shown = |one: &TokenAt| match &one.token {
+            NginxToken::Word(word) => format!("<{word}>"),
+            NginxToken::Open => "{".to_owned(),
+            NginxToken::Close => "}".to_owned(),
+            NginxToken::End => ";".to_owned(),
+        };
+        match tokens("f", text) {
+            Ok(all) => all.iter().map(shown).collect(),
+            Err(error) => error.to_string(),
+        }
+    }
+
+    #[test]
+    fn words_are_split_as_nginx_does() {
+        for (text, expected) in [
+            ("a b;", "<a><b>;"),
+            ("a 'b c' \"d;e\"; # x\nf{}", "<a><b c><d;e>;<f>{}"),
+            (r#"log '$a "$b"';"#, "<log><$a \"$b\">;"),
+            (r"location ~ \.php$ {}", r"<location><~><\.php$>{}"),
+            (r"a '\'x\n';", "<a><'x\n>;"),
+            ("a ${b}c;", "<a><${b}c>;"),
+            ("a#b;", "<a#b>;"),
+            ("a 'b", "f:1: a quote is not closed"),
+            ("a\n'b'c;", "f:2: a space or `;` is missing after a quote"),
+            ("x_by_lua_block { if a { b } } c;", "<x_by_lua_block>{}<c>;"),
+            ("x_by_lua_block { a", "f:1: a block of Lua is not closed"),
+            ("\u{feff}a;", "<a>;"),
+        ] {
+            assert_eq!(words(text), expected, "{text}");
+        }
+    }
+}

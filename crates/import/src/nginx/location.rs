@@ -1,0 +1,268 @@
+//! The locations of a server, in an order in which the first that matches is the one that nginx chooses.
+
+use super::route::Place;
+use super::scope::Scope;
+use super::tree::NginxDirective;
+use super::work::{Matcher, Translation};
+use crate::draft::TomlSection;
+use crate::paths::{below, from_literal, from_regex};
+
+/// A location before its place is known.
+struct FoundLocation<'d> {
+    directive: &'d NginxDirective,
+    scope: Scope<'d>,
+    matcher: Matcher,
+    /// Patterns of its paths.
+    paths: Vec<String>,
+    /// The prefix location that it stands in.
+    within: Option<String>,
+}
+
+impl<'d> Translation<'d> {
+    /// The routes of a server.
+    pub(crate) fn locations(&self, server: &Scope<'d>) -> Vec<TomlSection> {
+        let mut found = Vec::new();
+        let mut named = Vec::new();
+        self.collect(server, None, &mut found, &mut named);
+        let places = self.ordered(found);
+        let find = |name: &str| named.iter().copied().find(|one: &&NginxDirective| one.first() == name);
+        let server_place = Place { scope: server.clone(), matcher: Matcher::Server, paths: Vec::new() };
+        let mut routes = self.finished(self.rewrites(&server_place), server);
+        if let Some(one) = server.own_one("return") {
+            let mut section = TomlSection::default();
+            self.respond(one, server, &mut section);
+            self.headers(server, &mut section);
+            routes.extend(self.finished(vec![section], server));
+            for place in &places {
+                self.unreached(place.scope.own());
+            }
+            return routes;
+        }
+        let has_rest = places.iter().any(|place| place.paths == ["/*"]);
+        for place in &places {
+            routes.extend(self.routes(place, &find));
+        }
+        if !has_rest {
+            // What no location has is served from the folder of the server.
+            let own: Vec<&NginxDirective> = server.own().iter().collect();
+            let serves =
+                own.iter().any(|one| matches!(one.name.as_str(), "root" | "try_files")) || places.is_empty();
+            if serves || server.one("root").is_some() {
+                let mut rest = self.routes_of_server(server, &find);
+                routes.append(&mut rest);
+            }
+        }
+        for one in named {
+            if !self.ledger.is_marked(one.entry) {
+                self.ledger
+                    .differs(one.entry, "no `try_files` that was translated names it, so it is left out");
+                self.unreached(one.inner());
+            }
+        }
+        routes
+    }
+
+    fn routes_of_server(
+        &self,
+        server: &Scope<'d>,
+        find: &dyn Fn(&str) -> Option<&'d NginxDirective>,
+    ) -> Vec<TomlSection> {
+        // Its own `rewrite` and `if` stand before all locations already.
+        let place = Place { scope: server.clone(), matcher: Matcher::Server, paths: Vec::new() };
+        let all = self.routes(&place, find);
+        all.into_iter().next_back().into_iter().collect()
+    }
+
+    fn unreached(&self, block: &[NginxDirective]) {
+        for one in block {
+            if !self.ledger.is_marked(one.entry) {
+                self.ledger.differs(one.entry, "nothing that was translated reaches it, so it is left out");
+            }
+            self.unreached(one.inner());
+        }
+    }
+
+    fn collect(
+        &self,
+        scope: &Scope<'d>,
+        within: Option<&str>,
+        found: &mut Vec<FoundLocation<'d>>,
+        named: &mut Vec<&'d NginxDirective>,
+    ) {
+        for one in scope.own().iter().filter(|one| one.name == "location") {
+            let (operator, path) = match one.args.as_slice() {
+                [path] => match path.strip_prefix('=').or(path.strip_prefix("^~")) {
+                    Some(rest) if !rest.is_empty() => (&path[..path.len() - rest.len()], rest),
+                    _ => ("", path.as_str()),
+                },
+                [operator, path] => (operator.as_str(), path.as_str()),
+                _ => {
+                    self.ledger.impossible(one.entry, "this is no location of nginx");
+                    continue;
+                }
+            };
+            if path.starts_with('@') {
+                named.push(one);
+                continue;
+            }
+            let inner = scope.with(one.inner());
+            let matcher = match operator {
+                "=" => Matcher::Exact(path.to_owned()),
+                "~" => Matcher::Regex(path.to_owned(), false),
+                "~*" => Matcher::Regex(path.to_owned(), true),
+                _ => Matcher::Prefix(path.to_owned(), operator == "^~"),
+            };
+            let next = match &matcher {
+                Matcher::Prefix(path, _) => Some(path.as_str()),
+                _ => within,
+            };
+            self.collect(&inner, next, found, named);
+            let Some(paths) = self.paths(one, &matcher, within) else { continue };
+            let within = within.map(str::to_owned);
+            found.push(FoundLocation { directive: one, scope: inner, matcher, paths, within });
+        }
+    }
+
+    /// The patterns of a location.
+    fn paths(&self, one: &NginxDirective, matcher: &Matcher, within: Option<&str>) -> Option<Vec<String>> {
+        let literal = |path: &str, is_prefix| match from_literal(path, is_prefix) {
+            Some(pattern) => {
+                self.ledger.translated(one.entry);
+                Some(vec![pattern])
+            }
+            None => {
+                self.ledger.impossible(one.entry, "no path pattern can be this: no route was written for it");
+                self.lost_location(one);
+                None
+            }
+        };
+        let (regex, ignores_case) = match matcher {
+            Matcher::Exact(path) => return literal(path, false),
+            Matcher::Prefix(path, _) => return literal(path, true),
+            Matcher::Regex(regex, ignores_case) => (regex, *ignores_case),
+            Matcher::Server => return None,
+        };
+        let is_dotfiles =
+            regex.starts_with(r"/\.") || regex.starts_with(r"(^|/)\.") || regex.starts_with(r"(?:^|/)\.");
+        let only_denies = one
+            .inner()
+            .iter()
+            .all(|one| matches!(one.name.as_str(), "deny" | "access_log" | "log_not_found" | "return"));
+        let set = match from_regex(regex, ignores_case) {
+            Ok(set) => set,
+            Err(_) if is_dotfiles && only_denies => {
+                self.ledger.differs(
+                    one.entry,
+                    "not needed for `files`, which never serve what begins with a dot, except `/.well-known/`; routes with `proxy` or `app` do get such paths",
+                );
+                one.inner().iter().for_each(|inner| self.ledger.needless(inner.entry, "see its location"));
+                return None;
+            }
+            Err(reason) => {
+                self.ledger.impossible(
+                    one.entry,
+                    format!("{reason}: no route was written for it, other routes get its requests; write `path` with `*` and `**` by hand"),
+                );
+                self.lost_location(one);
+                return None;
+            }
+        };
+        match &set.differs {
+            None => self.ledger.translated(one.entry),
+            Some(reason) => self.ledger.differs(one.entry, format!("{reason}: {}", set.patterns.join(", "))),
+        }
+        let paths = match within {
+            Some(prefix) => set.patterns.iter().flat_map(|pattern| below(prefix, pattern)).collect(),
+            None => set.patterns,
+        };
+        Some(paths)
+    }
+
+    fn lost_location(&self, one: &NginxDirective) {
+        for inner in one.inner() {
+            if !self.ledger.is_marked(inner.entry) {
+                self.ledger.impossible(inner.entry, "it belongs to a location without a route");
+            }
+            self.lost_location(inner);
+        }
+    }
+
+    /// First those with `=`, then those with `^~`, then expressions in their order, then prefixes, the longest first. Where a longer
+    /// prefix without `^~` stands below one with it, its expressions and itself come first.
+    fn ordered(&self, found: Vec<FoundLocation<'d>>) -> Vec<Place<'d>> {
+        let place = |one: &FoundLocation<'d>, paths: Vec<String>| Place {
+            scope: one.scope.clone(),
+            matcher: one.matcher.clone(),
+            paths,
+        };
+        let mut places = Vec::new();
+        let is_exact = |one: &&FoundLocation<'d>| matches!(one.matcher, Matcher::Exact(_));
+        places.extend(found.iter().filter(is_exact).map(|one| place(one, one.paths.clone())));
+        let mut prefixes: Vec<(&FoundLocation<'d>, &str, bool)> = found
+            .iter()
+            .filter_map(|one| match &one.matcher {
+                Matcher::Prefix(path, first) => Some((one, path.as_str(), *first)),
+                _ => None,
+            })
+            .collect();
+        prefixes.sort_by_key(|(_, path, _)| std::cmp::Reverse(path.len()));
+        // Expressions in a location come before those of the server.
+        let is_regex = |one: &&FoundLocation<'d>| matches!(one.matcher, Matcher::Regex(..));
+        let mut regexes: Vec<&FoundLocation<'d>> = found.iter().filter(is_regex).collect();
+        regexes.sort_by_key(|one| usize::MAX - one.within.as_ref().map_or(0, String::len));
+        let mut done = vec![false; prefixes.len()];
+        for at in 0..prefixes.len() {
+            let (one, path, is_first) = prefixes[at];
+            if !is_first {
+                continue;
+            }
+            for inner in 0..at {
+                let (inner_one, inner_path, inner_first) = prefixes[inner];
+                if done[inner] || inner_first || !inner_path.starts_with(path) {
+                    continue;
+                }
+                for regex in &regexes {
+                    let paths: Vec<String> =
+                        regex.paths.iter().flat_map(|pattern| below(inner_path, pattern)).collect();
+                    if !paths.is_empty() {
+                        places.push(place(regex, paths));
+                    }
+                }
+                places.push(place(inner_one, inner_one.paths.clone()));
+                done[inner] = true;
+            }
+            // Expressions within it come before it.
+            for regex in regexes.iter().filter(|regex| regex.within.as_deref() == Some(path)) {
+                places.push(place(regex, regex.paths.clone()));
+            }
+            places.push(place(one, one.paths.clone()));
+            done[at] = true;
+        }
+        places.extend(
+            regexes.iter().filter(|one| !one.paths.is_empty()).map(|one| place(one, one.paths.clone())),
+        );
+        for (at, (one, ..)) in prefixes.iter().enumerate() {
+            if !done[at] {
+                places.push(place(one, one.paths.clone()));
+            }
+        }
+        self.nested_overlap(&regexes, &prefixes);
+        places
+    }
+
+    /// An expression within a location does not count below a longer one that stands outside of it; the routes cannot say that.
+    fn nested_overlap(&self, regexes: &[&FoundLocation<'d>], prefixes: &[(&FoundLocation<'d>, &str, bool)]) {
+        for regex in regexes {
+            let Some(within) = regex.within.as_deref() else { continue };
+            let is_taken = |(one, path, _): &(&FoundLocation<'d>, &str, bool)| {
+                path.len() > within.len() && path.starts_with(within) && one.within.as_deref() != Some(within)
+            };
+            if prefixes.iter().any(is_taken) {
+                self.ledger.differs(
+                    regex.directive.entry,
+                    "it counts below the longer locations within its own too: look at their order",
+                );
+            }
+        }
+    }
+}

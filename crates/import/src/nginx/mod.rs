@@ -1,0 +1,227 @@
+//! nginx's configuration.
+
+mod lexer;
+
+mod tree;
+
+mod known;
+
+mod scope;
+
+mod work;
+
+mod upstream;
+
+mod cache;
+
+mod proxy;
+
+mod headers;
+
+mod access;
+
+mod files;
+
+mod route;
+
+mod location;
+
+mod server;
+
+mod log;
+
+mod sites;
+
+use std::cell::RefCell;
+use std::path::Path;
+
+use crate::draft::{Draft, TomlItem};
+use crate::findings::{ImportError, ImportLedger, Imported};
+use scope::Scope;
+use tree::{NginxDirective, TreeReader, visit};
+use work::Translation;
+
+/// What differs between the servers whatever a configuration says.
+const GENERAL: [&str; 8] = [
+    "Each site answers at every address in `listen`; nginx has a set of servers for each address.",
+    "Paths with an encoded slash (`%2F`) are answered 400 (`encoded_slashes`), and files and folders with a leading dot are not served \
+     (`hidden` in `files`), except `/.well-known/`.",
+    "Upstream servers always get X-Forwarded-For, X-Forwarded-Proto, X-Forwarded-Host and Via (`forwarded` in `proxy`); what clients \
+     send in them is replaced unless `trusted_proxies` has them.",
+    "Text is sent with `charset=utf-8`, unless `charset` in `files` says otherwise.",
+    "X-Accel-Redirect and other X-Accel fields of upstream servers have no effect and are passed on.",
+    "Requests without an answer are sent to another upstream server at most 3 times (`retry`); WebSockets are passed on by default \
+     (`upgrades`).",
+    "Where a directive is absent, the defaults of Komainu count, except for `client_max_body_size` (1 MiB), `gzip` (off) and links in \
+     folders (followed): docs/import.md has the list.",
+    "The old server keeps running: Komainu cannot take its addresses until it is stopped.",
+];
+
+/// Translates nginx's configuration with the files that it includes. `prefix` is the folder that relative names are relative to: that of
+/// the file, if it is not given.
+///
+/// # Errors
+/// A file that cannot be read, or is no configuration of nginx.
+pub fn import(path: &Path, prefix: Option<&Path>) -> Result<Imported, ImportError> {
+    let ledger = ImportLedger::default();
+    let folder = prefix.or(path.parent()).unwrap_or(Path::new("")).to_owned();
+    let main = {
+        let include_folder = path.parent().unwrap_or(Path::new(""));
+        TreeReader::new(&ledger, path, include_folder).read(path)?
+    };
+    let toml = {
+        visit(&main, &mut |one| {
+            known::mark(&ledger, one);
+        });
+        let http = main.iter().find(|one| one.name == "http");
+        if let Some(http) = http {
+            ledger.translated(http.entry);
+        }
+        let levels = match http {
+            Some(http) => vec![main.as_slice(), http.inner()],
+            None => vec![main.as_slice()],
+        };
+        let work =
+            Translation { ledger: &ledger, http: Scope { levels }, folder, tables: RefCell::default() };
+        let mut draft = work.draft(&main);
+        work.variables(&main);
+        work.open_ends(&main, &mut draft.top);
+        if let Some(http) = http {
+            work.open_ends(http.inner(), &mut draft.top);
+        }
+        draft.gather();
+        draft.tables.extend(work.tables.into_inner());
+        if draft.sites.is_empty() {
+            draft.top.comment("There was no `server` in this file.");
+        }
+        draft.text()
+    };
+    let general = GENERAL.iter().map(|one| (*one).to_owned()).collect();
+    Ok(Imported { toml, remarks: ledger.into_remarks(), general })
+}
+
+impl<'d> Translation<'d> {
+    fn draft(&self, main: &'d [NginxDirective]) -> Draft {
+        let mut draft = Draft::default();
+        let mut all = Vec::new();
+        visit(main, &mut |one| all.push(one));
+        self.process(main, &mut draft);
+        self.connection_settings(&self.http, &mut draft.top);
+        let servers: Vec<_> = self.http.own().iter().filter(|one| one.name == "server").collect();
+        self.sites(servers, &mut draft);
+        self.proxies(&all, &mut draft.top);
+        self.server_wide(&all, &mut draft);
+        self.logs(&all, draft.table("log"));
+        self.unused_upstreams(&self.http);
+        draft
+    }
+
+    /// What nginx's processes are.
+    fn process(&self, main: &[NginxDirective], draft: &mut Draft) {
+        for one in main {
+            match one.name.as_str() {
+                "user" => {
+                    draft.top.set_text("user", one.first());
+                    if !one.arg(1).is_empty() {
+                        draft.top.set_text("group", one.arg(1));
+                    }
+                    self.ledger.translated(one.entry);
+                }
+                "worker_processes" => {
+                    match one.first().parse::<u64>() {
+                        Ok(count) => draft.top.set("threads", TomlItem::Number(count.min(1024))),
+                        Err(_) => self
+                            .ledger
+                            .needless(one.entry, "not needed: one thread for each core is the default"),
+                    }
+                    self.ledger.translated(one.entry);
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// Settings that are for the whole server here: the first that says something counts.
+    fn server_wide(&self, all: &[&'d NginxDirective], draft: &mut Draft) {
+        let first = |name: &str| all.iter().filter(|one| one.name == name).collect::<Vec<_>>();
+        for (at, one) in first("merge_slashes").into_iter().enumerate() {
+            if at == 0 && one.first() == "off" {
+                draft.top.set("merge_slashes", TomlItem::Flag(false));
+            }
+            self.ledger.differs(one.entry, "it counts for all sites");
+        }
+        for (at, one) in first("ssl_protocols").into_iter().enumerate() {
+            let is_new = one.args == ["TLSv1.3"];
+            if at == 0 && is_new {
+                draft.table("tls").set_text("min", "1.3");
+            }
+            match one.args.iter().all(|arg| matches!(arg.as_str(), "TLSv1.2" | "TLSv1.3")) {
+                true => self.ledger.translated(one.entry),
+                false => self.ledger.differs(one.entry, "TLS 1.2 is the oldest version that there is"),
+            }
+        }
+        for one in first("ssl_session_tickets") {
+            self.ledger.needless(one.entry, "not needed: the keys of tickets change every 12 hours; `tickets = false` in `[tls]` turns them off");
+        }
+        let keys: Vec<TomlItem> = first("ssl_session_ticket_key")
+            .into_iter()
+            .map(|one| {
+                self.ledger.translated(one.entry);
+                TomlItem::text(self.file(one.first()))
+            })
+            .collect();
+        if !keys.is_empty() {
+            draft.table("tls").set("ticket_keys", TomlItem::List(keys));
+        }
+        for one in first("open_file_cache") {
+            if let Some(count) = one.args.iter().find_map(|arg| arg.strip_prefix("max=")?.parse::<u64>().ok())
+            {
+                draft.table("open_files").set("entries", TomlItem::Number(count.min(1_000_000)));
+            }
+            self.ledger.differs(one.entry, "open files are kept by default; the limit is for each route");
+        }
+        for one in first("open_file_cache_valid") {
+            self.ledger.needless(
+                one.entry,
+                "not needed: files are checked again after a second (`recheck` in `[open_files]`)",
+            );
+        }
+    }
+
+    /// What is left: zones, formats and variables that something used, or nothing.
+    fn variables(&self, main: &'d [NginxDirective]) {
+        let mut texts = String::new();
+        visit(main, &mut |one| {
+            texts.push_str(&one.args.join(" "));
+            texts.push(' ');
+        });
+        visit(main, &mut |one| {
+            if self.ledger.is_marked(one.entry) {
+                return;
+            }
+            let used = |name: &str| {
+                !name.is_empty()
+                    && texts
+                        .match_indices(name)
+                        .filter(|(at, _)| texts[at + name.len()..].starts_with([' ', ';', '/', '"']))
+                        .count()
+                        > 1
+            };
+            match one.name.as_str() {
+                "map" if one.first() == "$http_upgrade" => {
+                    self.ledger.needless(one.entry, "not needed: WebSockets are passed on (`upgrades` in `proxy`)");
+                }
+                "map" if !used(one.arg(1)) => self.ledger.needless(one.entry, "nothing uses its variable"),
+                "map" => self.ledger.impossible(
+                    one.entry,
+                    "there are no variables of your own: write a route with `header`, `query` or `path` for each value, or a `[[site]]` for each host",
+                ),
+                "log_format" => self.ledger.needless(one.entry, "the access log that is written does not use it"),
+                "limit_req_zone" | "proxy_cache_path" => {
+                    self.ledger.differs(one.entry, "no location that was translated uses it, so it is left out");
+                }
+                _ => {}
+            }
+        });
+    }
+}

@@ -1,0 +1,412 @@
+//! `proxy_pass` and what belongs to it.
+
+use super::scope::{Scope, TemplateUse, constants, duration_within, field_name, milliseconds};
+use super::tree::NginxDirective;
+use super::upstream::server_url;
+use super::work::{Matcher, Translation, unavailable};
+use crate::draft::{TomlItem, TomlSection};
+
+const DAY_MS: u64 = 86_400_000;
+
+/// The parts of the URL of `proxy_pass`.
+struct PassTarget {
+    scheme: &'static str,
+    address: String,
+    /// What stands behind the address, or none.
+    uri: Option<String>,
+}
+
+impl PassTarget {
+    fn parse(url: &str) -> Option<Self> {
+        let (scheme, rest) = match url.split_once("://") {
+            Some(("http", rest)) => ("http", rest),
+            Some(("https" | "grpcs", rest)) => ("https", rest),
+            Some(("grpc", rest)) => ("h2c", rest),
+            None => ("h2c", url),
+            Some(_) => return None,
+        };
+        if rest.contains('$') {
+            return None;
+        }
+        if let Some(path) = rest.strip_prefix("unix:") {
+            let (path, uri) = match path.split_once(':') {
+                Some((path, uri)) => (path, Some(uri.to_owned()).filter(|uri| !uri.is_empty())),
+                None => (path, None),
+            };
+            return Some(Self { scheme, address: format!("unix:{path}"), uri });
+        }
+        let end = rest.find('/').unwrap_or(rest.len());
+        let uri = Some(rest[end..].to_owned()).filter(|uri| !uri.is_empty());
+        Some(Self { scheme, address: rest[..end].to_owned(), uri })
+    }
+}
+
+impl Translation<'_> {
+    /// Writes the `proxy` of a location that has `proxy_pass` or `grpc_pass`.
+    pub(crate) fn proxy(
+        &self,
+        pass: &NginxDirective,
+        scope: &Scope<'_>,
+        matcher: &Matcher,
+        section: &mut TomlSection,
+    ) {
+        let url = constants(pass.first(), scope, 0);
+        let Some(target) = PassTarget::parse(&url) else {
+            self.ledger.impossible(
+                pass.entry,
+                "the upstream server depends on the request: write a route with its own `proxy` for each",
+            );
+            unavailable(section);
+            return;
+        };
+        self.ledger.translated(pass.entry);
+        let mut proxy = TomlSection::default();
+        match self.group(&target.address, target.scheme) {
+            Some(group) => proxy.set_text("upstream", group),
+            None => proxy.set_text("to", server_url(&target.address, target.scheme)),
+        }
+        self.host(&target, scope, &mut proxy);
+        self.prefixes(pass, &target, scope, matcher, &mut proxy);
+        self.request_headers(scope, &mut proxy);
+        self.response_fields(scope, &mut proxy);
+        self.proxy_timeouts(scope, &mut proxy);
+        self.upstream_tls(&target, scope, &mut proxy);
+        self.retries(scope, &mut proxy);
+        self.proxy_rest(scope, &mut proxy);
+        self.cache(scope, section);
+        let item = match proxy.entries.as_slice() {
+            [(key, to)] if key == "to" => to.clone(),
+            _ => TomlItem::Table(proxy.entries),
+        };
+        proxy.comments.into_iter().for_each(|comment| section.comment(comment));
+        section.set("proxy", item);
+    }
+
+    /// `Host`, which is that of the upstream server unless something else is said.
+    fn host(&self, target: &PassTarget, scope: &Scope<'_>, proxy: &mut TomlSection) {
+        let headers = [scope.all("proxy_set_header"), scope.all("grpc_set_header")].concat();
+        let set = headers.into_iter().find(|one| one.first().eq_ignore_ascii_case("host"));
+        let value = set.map(|one| constants(one.arg(1), scope, 0));
+        let is_group = self.is_upstream(&target.address);
+        let is_unix = target.address.starts_with("unix:");
+        match (value.as_deref(), set) {
+            (Some("$host" | "${host}"), Some(one)) => {
+                self.ledger.needless(one.entry, "not needed: `Host` is passed on as the client sent it");
+            }
+            (Some("$http_host" | "${http_host}"), Some(one)) => self.ledger.translated(one.entry),
+            (Some("$proxy_host" | "${proxy_host}"), Some(one)) => {
+                self.ledger.translated(one.entry);
+                proxy.set_text("host", "upstream");
+            }
+            (Some(text), Some(one)) if !text.contains('$') && !text.is_empty() => {
+                self.ledger.translated(one.entry);
+                proxy.set_text("host", text);
+            }
+            (Some(_), Some(one)) => {
+                self.ledger.impossible(one.entry, "`host` in `proxy` takes a text, \"pass\" or \"upstream\"");
+            }
+            (_, None) | (None, _) => match (is_group, is_unix) {
+                (_, true) => proxy.set_text("host", "localhost"),
+                (true, _) => proxy.set_text("host", target.address.clone()),
+                (false, _) => proxy.set_text("host", "upstream"),
+            },
+        }
+    }
+
+    /// The part of the path that is replaced where `proxy_pass` has one of its own.
+    fn prefixes(
+        &self,
+        pass: &NginxDirective,
+        target: &PassTarget,
+        scope: &Scope<'_>,
+        matcher: &Matcher,
+        proxy: &mut TomlSection,
+    ) {
+        if let Some(rewrite) = scope.own_one("rewrite").filter(|one| one.arg(2) == "break") {
+            self.rewritten(rewrite, proxy);
+            return;
+        }
+        let Some(uri) = &target.uri else { return };
+        let Some(replaced) = matcher.replaced() else {
+            self.ledger.differs(
+                pass.entry,
+                "the path of `proxy_pass` does not count in a location with an expression",
+            );
+            return;
+        };
+        if uri.contains(['?', '#']) {
+            self.ledger.impossible(pass.entry, "a query cannot be added: only the path is replaced");
+        }
+        let uri = uri.split(['?', '#']).next().unwrap_or("/");
+        let is_exact = matches!(matcher, Matcher::Exact(_));
+        let (strip, add) = (replaced.trim_end_matches('/'), uri.trim_end_matches('/'));
+        if strip == add && replaced.ends_with('/') == uri.ends_with('/') {
+            return;
+        }
+        if !is_exact && replaced.ends_with('/') != uri.ends_with('/') {
+            self.ledger.differs(
+                pass.entry,
+                "either the location or `proxy_pass` ends with `/`: nginx joins them without, or with two; here there is one",
+            );
+        }
+        if is_exact && !uri.ends_with('/') {
+            self.ledger
+                .differs(pass.entry, "the upstream server may get a `/` at the end of the path: look at it");
+        }
+        if !strip.is_empty() {
+            proxy.set_text("strip_prefix", strip);
+        }
+        if !add.is_empty() {
+            proxy.set_text("add_prefix", add);
+        }
+    }
+
+    /// `rewrite ^/a/(.*)$ /b/$1 break;` before `proxy_pass`.
+    fn rewritten(&self, rewrite: &NginxDirective, proxy: &mut TomlSection) {
+        let from = rewrite.first().strip_prefix('^').map(|from| from.trim_end_matches('$'));
+        let strip = from.and_then(|from| {
+            from.strip_suffix("/(.*)")
+                .or_else(|| from.strip_suffix("/?(.*)"))
+                .or_else(|| from.strip_suffix("(/.*)"))
+        });
+        let add = rewrite.arg(1).strip_suffix("$1").map(|to| to.trim_end_matches('/'));
+        let is_plain = |text: &&str| !text.contains(['(', '[', '\\', '*', '+', '?', '$', '|', '.']);
+        match (strip.filter(is_plain), add.filter(|add| !add.contains('$'))) {
+            (Some(strip), Some(add)) => {
+                self.ledger.translated(rewrite.entry);
+                if !strip.is_empty() {
+                    proxy.set_text("strip_prefix", strip);
+                }
+                if !add.is_empty() {
+                    proxy.set_text("add_prefix", add);
+                }
+            }
+            _ => {
+                self.ledger.impossible(
+                    rewrite.entry,
+                    "paths are changed by `strip_prefix` and `add_prefix` alone: the upstream server gets the path as it was",
+                );
+                proxy.comment(format!("CHECK: rewrite {} is not applied.", rewrite.args.join(" ")));
+            }
+        }
+    }
+
+    fn request_headers(&self, scope: &Scope<'_>, proxy: &mut TomlSection) {
+        let mut set = Vec::new();
+        let mut removed = Vec::new();
+        for one in [scope.all("proxy_set_header"), scope.all("grpc_set_header")].concat() {
+            let (name, value) = (one.first(), constants(one.arg(1), scope, 0));
+            let bare = value.replace(['{', '}'], "");
+            match (name.to_ascii_lowercase().as_str(), bare.as_str()) {
+                ("host", _) => {}
+                ("connection" | "upgrade", _) => self.ledger.needless(
+                    one.entry,
+                    "not needed: WebSockets are passed on, and connections are kept (`upgrades` in `proxy`)",
+                ),
+                ("x-forwarded-for", "$proxy_add_x_forwarded_for") => self.ledger.differs(
+                    one.entry,
+                    "it is always sent; what clients send in it counts only from `trusted_proxies`, others cannot make it up",
+                ),
+                ("x-forwarded-for", "$remote_addr") | ("x-forwarded-proto", "$scheme") | ("x-forwarded-host", "$host" | "$http_host") => {
+                    self.ledger.needless(one.entry, "not needed: it is always sent");
+                }
+                (_, variable) if is_answered(scope, name, variable) => {
+                    self.ledger.needless(one.entry, "not needed: `response_headers` of `auth` copies the field");
+                }
+                (_, "") => {
+                    removed.push(TomlItem::text(name));
+                    self.ledger.translated(one.entry);
+                }
+                _ => {
+                    if let Some(value) = self.template(one, &value, scope, TemplateUse::Header) {
+                        set.push((name.to_owned(), TomlItem::Text(value)));
+                        self.ledger.translated(one.entry);
+                    }
+                }
+            }
+        }
+        if !set.is_empty() {
+            proxy.set_in("request_headers", "set", TomlItem::Table(set));
+        }
+        if !removed.is_empty() {
+            proxy.set_in("request_headers", "remove", TomlItem::List(removed));
+        }
+    }
+
+    fn response_fields(&self, scope: &Scope<'_>, proxy: &mut TomlSection) {
+        let hidden = scope.all("proxy_hide_header");
+        if !hidden.is_empty() {
+            let names = hidden.iter().map(|one| {
+                self.ledger.translated(one.entry);
+                TomlItem::text(one.first())
+            });
+            proxy.set_in("response_headers", "remove", TomlItem::List(names.collect()));
+        }
+        for one in scope.all("proxy_pass_header") {
+            self.ledger.needless(one.entry, "not needed: fields of upstream servers are passed on");
+        }
+        for one in scope.all("proxy_cookie_domain") {
+            match (one.first(), one.arg(1)) {
+                ("off", _) => self.ledger.translated(one.entry),
+                (from, to) if !from.starts_with('~') && !from.contains('$') && !to.contains('$') => {
+                    let from = from.trim_start_matches('.').to_owned();
+                    proxy.set_in("cookie_domains", &from, TomlItem::text(to));
+                    self.ledger.translated(one.entry);
+                }
+                _ => self.ledger.impossible(one.entry, "`cookie_domains` takes domains as they are"),
+            }
+        }
+        let redirects = scope.all("proxy_redirect");
+        for one in redirects {
+            match one.first() {
+                "off" => {
+                    proxy.set("rewrite", TomlItem::Flag(false));
+                    self.ledger.differs(one.entry, "with `rewrite = false` cookies keep their paths too");
+                }
+                "default" => self.ledger.translated(one.entry),
+                _ => self.ledger.differs(
+                    one.entry,
+                    "addresses of upstream servers and their paths are changed to the client's by themselves, others are not",
+                ),
+            }
+        }
+    }
+
+    fn proxy_timeouts(&self, scope: &Scope<'_>, proxy: &mut TomlSection) {
+        let range = (10, DAY_MS);
+        self.time(scope, "proxy_connect_timeout", proxy, ("timeouts", "connect"), range);
+        self.time(scope, "grpc_connect_timeout", proxy, ("timeouts", "connect"), range);
+        for name in ["proxy_read_timeout", "grpc_read_timeout"] {
+            self.time(scope, name, proxy, ("timeouts", "head"), range);
+            self.time(scope, name, proxy, ("timeouts", "between"), range);
+        }
+        let is_upgraded = |one: &&NginxDirective| one.first().eq_ignore_ascii_case("upgrade");
+        if let (Some(read), Some(_)) = (
+            scope.one("proxy_read_timeout"),
+            scope.all("proxy_set_header").iter().find(|one| is_upgraded(one)),
+        ) && let Some(ms) = milliseconds(read.first())
+        {
+            proxy.set_in("timeouts", "tunnel", TomlItem::text(duration_within(ms, 10, DAY_MS).0));
+        }
+        for name in ["proxy_send_timeout", "grpc_send_timeout"] {
+            let Some(send) = scope.one(name) else { continue };
+            let read = scope.one(&name.replace("send", "read"));
+            match read.is_some_and(|read| read.first() == send.first()) {
+                true => self.ledger.translated(send.entry),
+                false => self.ledger.differs(
+                    send.entry,
+                    "`between` counts for both directions, and is that of `proxy_read_timeout` (or 60 s)",
+                ),
+            }
+        }
+        if let Some(one) = scope.one("proxy_next_upstream_timeout") {
+            self.ledger.impossible(
+                one.entry,
+                "`total` in `timeouts` counts the response's body too: set it by hand",
+            );
+        }
+    }
+
+    fn upstream_tls(&self, target: &PassTarget, scope: &Scope<'_>, proxy: &mut TomlSection) {
+        let files = [
+            ("proxy_ssl_trusted_certificate", "ca"),
+            ("proxy_ssl_certificate", "certificate"),
+            ("proxy_ssl_certificate_key", "key"),
+        ];
+        if target.scheme != "https" {
+            return;
+        }
+        match scope.one("proxy_ssl_verify").or_else(|| scope.one("grpc_ssl_verify")) {
+            Some(one) if one.first() == "on" => self.ledger.translated(one.entry),
+            found => {
+                if let Some(one) = found {
+                    self.ledger.translated(one.entry);
+                }
+                proxy.set_in("tls", "verify", TomlItem::Flag(false));
+                proxy.comment(
+                    "nginx does not verify the upstream server's certificate: remove `verify = false` if it has a valid one.",
+                );
+            }
+        }
+        for (name, key) in files {
+            if let Some(one) = scope.one(name) {
+                proxy.set_in("tls", key, TomlItem::text(self.file(one.first())));
+                self.ledger.translated(one.entry);
+            }
+        }
+        if let Some(one) = scope.one("proxy_ssl_name") {
+            match one.first() {
+                name if name.contains('$') => {
+                    self.ledger
+                        .impossible(one.entry, "`name` in `tls` is a text; it is the URL's host by default");
+                }
+                name => {
+                    proxy.set_in("tls", "name", TomlItem::text(name));
+                    self.ledger.translated(one.entry);
+                }
+            }
+        }
+    }
+
+    fn retries(&self, scope: &Scope<'_>, proxy: &mut TomlSection) {
+        if let Some(one) = scope.one("proxy_next_upstream") {
+            let mut statuses = Vec::new();
+            for word in &one.args {
+                if let Some(code) = word.strip_prefix("http_").and_then(|code| code.parse::<u64>().ok()) {
+                    statuses.push(TomlItem::Number(code));
+                }
+            }
+            match one.first() {
+                "off" => proxy.set("retry", TomlItem::Flag(false)),
+                _ => {
+                    if !statuses.is_empty() {
+                        proxy.set_in("retry", "statuses", TomlItem::List(statuses));
+                    }
+                    if one.args.iter().any(|word| word == "non_idempotent") {
+                        proxy.set_in("retry", "non_idempotent", TomlItem::Flag(true));
+                    }
+                }
+            }
+            self.ledger.differs(one.entry, "at most 20 of 100 requests are sent again (`budget` in `retry`)");
+        }
+        if let Some(one) = scope.one("proxy_next_upstream_tries") {
+            match one.first().parse::<u64>() {
+                Ok(count @ 1..=100) if proxy.get("retry") != Some(&TomlItem::Flag(false)) => {
+                    proxy.set_in("retry", "attempts", TomlItem::Number(count));
+                    self.ledger.translated(one.entry);
+                }
+                _ => self.ledger.differs(one.entry, "`attempts` in `retry` is 3"),
+            }
+        }
+    }
+
+    fn proxy_rest(&self, scope: &Scope<'_>, proxy: &mut TomlSection) {
+        for name in ["proxy_buffering", "proxy_request_buffering"] {
+            if let Some(one) = scope.one(name) {
+                let reason = match (name, one.first()) {
+                    (_, "on") => "bodies are buffered in so far as the other side is slow",
+                    ("proxy_buffering", _) => "not needed: each part of a response is passed on as it comes",
+                    _ => {
+                        "a request whose body is announced and fits into `read_ahead` waits until it is complete"
+                    }
+                };
+                self.ledger.needless(one.entry, reason);
+            }
+        }
+        if let Some(one) = scope.one("underscores_in_headers") {
+            if one.first() == "on" {
+                proxy.set("underscores", TomlItem::Flag(true));
+            }
+            self.ledger.translated(one.entry);
+        }
+    }
+}
+
+/// Whether a variable is the field of this name in the answer of the server that `auth_request` asks.
+fn is_answered(scope: &Scope<'_>, name: &str, variable: &str) -> bool {
+    let is_it = |one: &NginxDirective| {
+        let field = one.arg(1).strip_prefix("$upstream_http_").unwrap_or("");
+        one.first() == variable && field_name(field).eq_ignore_ascii_case(name)
+    };
+    scope.all("auth_request_set").into_iter().any(is_it)
+}

@@ -1,0 +1,332 @@
+//! What counts where: inheritance from `http` to `server` to `location`, and variables.
+
+use super::tree::NginxDirective;
+
+/// The blocks around a place, the outermost first.
+#[derive(Debug, Clone)]
+pub(crate) struct Scope<'d> {
+    pub(crate) levels: Vec<&'d [NginxDirective]>,
+}
+
+impl<'d> Scope<'d> {
+    /// The same place, one block further in.
+    pub(crate) fn with(&self, block: &'d [NginxDirective]) -> Self {
+        let mut levels = self.levels.clone();
+        levels.push(block);
+        Self { levels }
+    }
+
+    /// The directive that counts here: that of the innermost block that has it.
+    pub(crate) fn one(&self, name: &str) -> Option<&'d NginxDirective> {
+        self.levels.iter().rev().find_map(|level| level.iter().rev().find(|one| one.name == name))
+    }
+
+    /// The directives that count here, of those that add up: all of the innermost block that has any.
+    pub(crate) fn all(&self, name: &str) -> Vec<&'d NginxDirective> {
+        self.all_of(&[name])
+    }
+
+    /// The same for several names that replace each other, such as `allow` and `deny`.
+    pub(crate) fn all_of(&self, names: &[&str]) -> Vec<&'d NginxDirective> {
+        let named = |level: &&'d [NginxDirective]| -> Vec<&'d NginxDirective> {
+            level.iter().filter(|one| names.contains(&one.name.as_str())).collect()
+        };
+        self.levels.iter().rev().map(named).find(|found| !found.is_empty()).unwrap_or_default()
+    }
+
+    /// The directives of the innermost block alone.
+    pub(crate) fn own(&self) -> &'d [NginxDirective] {
+        self.levels.last().copied().unwrap_or(&[])
+    }
+
+    /// A directive of the innermost block alone.
+    pub(crate) fn own_one(&self, name: &str) -> Option<&'d NginxDirective> {
+        self.own().iter().rev().find(|one| one.name == name)
+    }
+
+    /// The one value that `set` gives a variable in these blocks.
+    fn set_value(&self, variable: &str) -> Option<&'d NginxDirective> {
+        let is_it =
+            |one: &&NginxDirective| one.name == "set" && one.first().strip_prefix('$') == Some(variable);
+        let mut found = self.levels.iter().flat_map(|level| level.iter()).filter(is_it);
+        let first = found.next()?;
+        found.next().is_none().then_some(first)
+    }
+}
+
+/// A part of a text with variables.
+#[derive(Debug, PartialEq)]
+pub(crate) enum TextPart {
+    Text(String),
+    Variable(String),
+}
+
+/// Splits a text into its variables and what stands between them.
+pub(crate) fn parts(text: &str) -> Vec<TextPart> {
+    let mut found = Vec::new();
+    let mut plain = String::new();
+    let mut rest = text;
+    while let Some(at) = rest.find('$') {
+        plain.push_str(&rest[..at]);
+        let after = &rest[at + 1..];
+        let (name, end) = match after.strip_prefix('{').and_then(|inner| inner.split_once('}')) {
+            Some((name, _)) => (name, name.len() + 2),
+            None => {
+                let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_';
+                let end = after.find(|c| !is_name(c)).unwrap_or(after.len());
+                (&after[..end], end)
+            }
+        };
+        if name.is_empty() {
+            plain.push('$');
+        } else {
+            if !plain.is_empty() {
+                found.push(TextPart::Text(std::mem::take(&mut plain)));
+            }
+            found.push(TextPart::Variable(name.to_owned()));
+        }
+        rest = &after[end..];
+    }
+    plain.push_str(rest);
+    if !plain.is_empty() {
+        found.push(TextPart::Text(plain));
+    }
+    found
+}
+
+/// Where a text with variables will stand.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) enum TemplateUse {
+    /// The value of a header field.
+    Header,
+    /// The target of a redirect.
+    Target,
+    /// A line of the access log.
+    Log,
+}
+
+/// Variables of `set` within variables of `set`.
+const SET_DEPTH_MAX: usize = 8;
+
+/// A text with nginx's variables as one with Komainu's.
+///
+/// # Errors
+/// The variable that Komainu does not have.
+pub(crate) fn template(text: &str, scope: &Scope<'_>, used: TemplateUse) -> Result<String, String> {
+    let resolved = constants(text, scope, 0);
+    let mut out = String::new();
+    let parts = parts(&resolved);
+    let mut at = 0;
+    while let Some(part) = parts.get(at) {
+        at += 1;
+        match part {
+            TextPart::Text(plain) => out.push_str(&plain.replace('$', "$$")),
+            TextPart::Variable(name) => {
+                let is_query = name == "is_args"
+                    && matches!(parts.get(at), Some(TextPart::Variable(next)) if next == "args" || next == "query_string");
+                let mapped = match is_query {
+                    true => {
+                        at += 1;
+                        "query".to_owned()
+                    }
+                    false => variable(name, used).ok_or_else(|| format!("there is no `${name}` here"))?,
+                };
+                let braced = matches!(parts.get(at), Some(TextPart::Text(next))
+                    if next.starts_with(|c: char| c.is_ascii_alphanumeric() || c == '_'));
+                match braced {
+                    true => out.push_str(&format!("${{{mapped}}}")),
+                    false => out.push_str(&format!("${mapped}")),
+                }
+            }
+        }
+    }
+    Ok(out)
+}
+
+/// The text with the variables replaced that `set` gives one value.
+pub(crate) fn constants(text: &str, scope: &Scope<'_>, depth: usize) -> String {
+    let mut out = String::new();
+    for part in parts(text) {
+        match part {
+            TextPart::Text(plain) => out.push_str(&plain),
+            TextPart::Variable(name) => match scope.set_value(&name).filter(|_| depth < SET_DEPTH_MAX) {
+                Some(set) => out.push_str(&constants(set.arg(1), scope, depth + 1)),
+                None => out.push_str(&match server_constant(&name, scope) {
+                    Some(value) => value,
+                    None => format!("${{{name}}}"),
+                }),
+            },
+        }
+    }
+    out
+}
+
+/// Variables that have one value in a server.
+fn server_constant(name: &str, scope: &Scope<'_>) -> Option<String> {
+    let value = match name {
+        "server_name" => scope.one("server_name")?.first(),
+        "document_root" | "realpath_root" => scope.one("root")?.first(),
+        _ => return None,
+    };
+    (!value.contains('$')).then(|| value.to_owned())
+}
+
+/// The name of a variable here.
+fn variable(name: &str, used: TemplateUse) -> Option<String> {
+    let known = match name {
+        "host" => "host",
+        "scheme" => "scheme",
+        "request_uri" => "uri",
+        "uri" | "document_uri" => "path",
+        "args" | "query_string" => "args",
+        // Its port is lost.
+        "http_host" if used == TemplateUse::Target => "host",
+        _ if used == TemplateUse::Target => return None,
+        "remote_addr" | "realip_remote_addr" if name == "remote_addr" => "remote_addr",
+        "remote_port" => "client_port",
+        "request_method" => "method",
+        "request_id" => "request_id",
+        "ssl_client_verify" if used == TemplateUse::Header => "tls_client_verify",
+        "ssl_client_s_dn" if used == TemplateUse::Header => "tls_client_subject",
+        "ssl_client_i_dn" if used == TemplateUse::Header => "tls_client_issuer",
+        "ssl_client_serial" if used == TemplateUse::Header => "tls_client_serial",
+        _ if name.starts_with("http_") || name.starts_with("cookie_") => name,
+        _ if used == TemplateUse::Log => return log_variable(name).map(str::to_owned),
+        _ => return None,
+    };
+    Some(known.to_owned())
+}
+
+/// Variables that the access log alone has. Those that nginx has and Komainu does not are `-` there.
+fn log_variable(name: &str) -> Option<&'static str> {
+    Some(match name {
+        "time_local" => "time_local",
+        "time_iso8601" => "time",
+        "status" => "status",
+        "body_bytes_sent" | "bytes_sent" => "body_bytes",
+        "request_length" => "request_bytes",
+        "request_time" => "request_time",
+        "upstream_response_time" => "upstream_ms",
+        "upstream_connect_time" => "connect_ms",
+        "upstream_header_time" => "first_byte_ms",
+        "upstream_addr" => "upstream",
+        "upstream_cache_status" => "cache",
+        "server_protocol" => "version",
+        "realip_remote_addr" => "proxy_addr",
+        _ => return None,
+    })
+}
+
+/// The name of a field in a variable: `X-Api-Key` of `$http_x_api_key`.
+pub(crate) fn field_name(name: &str) -> String {
+    let capital = |word: &str| {
+        let mut chars = word.chars();
+        chars.next().map_or(String::new(), |first| first.to_uppercase().chain(chars).collect())
+    };
+    name.split('_').map(capital).collect::<Vec<String>>().join("-")
+}
+
+/// Bytes of a size such as `10m`, as Komainu writes sizes.
+pub(crate) fn size(text: &str) -> Option<String> {
+    let (digits, unit) = match text.char_indices().next_back()? {
+        (at, 'k' | 'K') => (&text[..at], "KiB"),
+        (at, 'm' | 'M') => (&text[..at], "MiB"),
+        (at, 'g' | 'G') => (&text[..at], "GiB"),
+        _ => (text, "B"),
+    };
+    let number: u64 = digits.parse().ok()?;
+    Some(match unit {
+        "B" if number >= 1024 && number.is_multiple_of(1024) => format!("{}KiB", number / 1024),
+        _ => format!("{number}{unit}"),
+    })
+}
+
+/// Bytes of such a size.
+pub(crate) fn bytes(text: &str) -> Option<u64> {
+    let (digits, factor) = match text.char_indices().next_back()? {
+        (at, 'k' | 'K') => (&text[..at], 1 << 10),
+        (at, 'm' | 'M') => (&text[..at], 1 << 20),
+        (at, 'g' | 'G') => (&text[..at], 1 << 30),
+        _ => (text, 1),
+    };
+    digits.parse::<u64>().ok()?.checked_mul(factor)
+}
+
+/// Milliseconds of a duration such as `1h 30m`, `60`, `500ms`.
+pub(crate) fn milliseconds(text: &str) -> Option<u64> {
+    let mut rest = text.trim();
+    let mut total: u64 = 0;
+    while !rest.is_empty() {
+        let end = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
+        let number: u64 = rest[..end].parse().ok()?;
+        let after = &rest[end..];
+        let unit_end = after.find(|c: char| !c.is_ascii_alphabetic()).unwrap_or(after.len());
+        let factor = match &after[..unit_end] {
+            "ms" => 1,
+            "" | "s" => 1000,
+            "m" => 60_000,
+            "h" => 3_600_000,
+            "d" => 86_400_000,
+            "w" => 7 * 86_400_000,
+            "M" => 30 * 86_400_000,
+            "y" => 365 * 86_400_000,
+            _ => return None,
+        };
+        total = total.checked_add(number.checked_mul(factor)?)?;
+        rest = after[unit_end..].trim_start();
+    }
+    Some(total)
+}
+
+/// Milliseconds as Komainu writes durations.
+pub(crate) fn duration(ms: u64) -> String {
+    match ms {
+        0 => "0s".to_owned(),
+        _ if !ms.is_multiple_of(1000) => format!("{ms}ms"),
+        _ => {
+            let seconds = ms / 1000;
+            match seconds {
+                _ if seconds.is_multiple_of(86_400) => format!("{}d", seconds / 86_400),
+                _ if seconds.is_multiple_of(3600) => format!("{}h", seconds / 3600),
+                _ if seconds.is_multiple_of(60) => format!("{}m", seconds / 60),
+                _ => format!("{seconds}s"),
+            }
+        }
+    }
+}
+
+/// Such a duration within the range that a directive takes.
+pub(crate) fn duration_within(ms: u64, min: u64, max: u64) -> (String, bool) {
+    let within = ms.clamp(min, max);
+    (duration(within), within == ms)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn units_of_nginx() {
+        assert_eq!(size("10m").as_deref(), Some("10MiB"));
+        assert_eq!(size("8192").as_deref(), Some("8KiB"));
+        assert_eq!(size("1x"), None);
+        assert_eq!(milliseconds("1h 30m"), Some(5_400_000));
+        assert_eq!(milliseconds("60"), Some(60_000));
+        assert_eq!(milliseconds("1x"), None);
+        assert_eq!(duration(90_000), "90s");
+        assert_eq!(duration(3_600_000), "1h");
+    }
+
+    #[test]
+    fn variables_are_named_as_here() {
+        let scope = Scope { levels: Vec::new() };
+        let of = |text: &str, used| template(text, &scope, used);
+        assert_eq!(of("https://$host$request_uri", TemplateUse::Target).as_deref(), Ok("https://$host$uri"));
+        assert_eq!(
+            of("${scheme}s_$uri$is_args$args", TemplateUse::Header).as_deref(),
+            Ok("${scheme}s_$path$query")
+        );
+        assert_eq!(of("a$1", TemplateUse::Header), Err("there is no `$1` here".to_owned()));
+        assert_eq!(of("100$", TemplateUse::Header).as_deref(), Ok("100$$"));
+    }
+}

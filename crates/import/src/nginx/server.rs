@@ -1,0 +1,313 @@
+//! `server` blocks: addresses, names, certificates and error pages.
+
+use super::scope::Scope;
+use super::tree::{NginxDirective, unique};
+use super::work::Translation;
+use crate::draft::{SiteDraft, TomlItem, TomlSection};
+use crate::paths::hosts_from_regex;
+
+/// An address that a server listens on.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct ListenAddress {
+    pub(crate) text: String,
+    pub(crate) tls: bool,
+    pub(crate) proxy_protocol: bool,
+    pub(crate) is_default: bool,
+}
+
+/// A `server` block.
+pub(crate) struct NginxServer<'d> {
+    pub(crate) block: &'d NginxDirective,
+    pub(crate) scope: Scope<'d>,
+    pub(crate) addresses: Vec<ListenAddress>,
+    /// The hosts that it names; none where it names no host that there can be.
+    pub(crate) hosts: Vec<String>,
+}
+
+impl<'d> NginxServer<'d> {
+    pub(crate) fn speaks_tls(&self) -> bool {
+        self.addresses.iter().any(|address| address.tls)
+    }
+
+    pub(crate) fn speaks_plainly(&self) -> bool {
+        self.addresses.iter().any(|address| !address.tls)
+    }
+
+    /// Where `return` or `if` of certbot sends every request to the same host by `https`, that directive.
+    pub(crate) fn https_redirect(&self) -> Option<&'d NginxDirective> {
+        let own = self.scope.own();
+        let root = own.iter().find(|one| one.name == "location" && one.first() == "/");
+        let returns = |block: &'d [NginxDirective]| block.iter().find(|one| one.name == "return");
+        let conditions = own.iter().filter(|one| one.name == "if" && one.first().starts_with("($host"));
+        let from_if: Vec<&NginxDirective> = conditions.filter_map(|one| returns(one.inner())).collect();
+        let only = |one: &&NginxDirective| {
+            let target = match one.args.as_slice() {
+                [code, target] if matches!(code.as_str(), "301" | "302" | "307" | "308") => target.as_str(),
+                [target] => target.as_str(),
+                _ => return false,
+            };
+            let Some(rest) = target.strip_prefix("https://") else { return false };
+            let host = rest.strip_suffix("$request_uri").or_else(|| rest.strip_suffix("$uri$is_args$args"));
+            host.is_some_and(|host| {
+                matches!(host, "$host" | "$server_name" | "$http_host")
+                    || self.hosts.iter().all(|own| own == host) && !self.hosts.is_empty()
+            })
+        };
+        let others = own.iter().filter(|one| one.name == "location" && one.first() != "/");
+        let is_challenge = |one: &NginxDirective| {
+            one.args.last().is_some_and(|path| path.contains(".well-known/acme-challenge"))
+        };
+        if !others.clone().all(is_challenge) || self.speaks_tls() {
+            return None;
+        }
+        let found = returns(own).or_else(|| root.and_then(|root| returns(root.inner())));
+        match from_if.first() {
+            Some(first) if from_if.iter().all(only) => Some(first),
+            _ => found.filter(only),
+        }
+    }
+}
+
+impl<'d> Translation<'d> {
+    /// Reads what a server listens on and what it is called.
+    pub(crate) fn server_of(&self, block: &'d NginxDirective) -> NginxServer<'d> {
+        let scope = self.http.with(block.inner());
+        self.ledger.translated(block.entry);
+        let listens = block.inner().iter().filter(|one| one.name == "listen");
+        let mut addresses: Vec<ListenAddress> = listens.filter_map(|one| self.address(one)).collect();
+        let old_ssl = scope.one("ssl").is_some_and(|one| one.first() == "on");
+        if let Some(one) = scope.one("ssl") {
+            self.ledger.translated(one.entry);
+        }
+        if addresses.is_empty() {
+            addresses.push(ListenAddress {
+                text: "0.0.0.0:80".to_owned(),
+                tls: false,
+                proxy_protocol: false,
+                is_default: false,
+            });
+        }
+        addresses.iter_mut().for_each(|address| address.tls |= old_ssl);
+        let mut hosts = Vec::new();
+        for one in block.inner().iter().filter(|one| one.name == "server_name") {
+            self.ledger.translated(one.entry);
+            for name in &one.args {
+                hosts.extend(self.hosts(one, name));
+            }
+        }
+        NginxServer { block, scope, addresses, hosts: unique(hosts) }
+    }
+
+    fn hosts(&self, one: &NginxDirective, name: &str) -> Vec<String> {
+        let is_host = |name: &str| {
+            name.split('.').all(|label| {
+                (1..=63).contains(&label.len())
+                    && label.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_')
+            }) && name.len() <= 253
+        };
+        let name = name.to_ascii_lowercase();
+        match name.as_str() {
+            // Names that no client asks for.
+            "" | "_" | "__" | "--" | "!@#" => Vec::new(),
+            _ if name.starts_with('~') => match hosts_from_regex(&name[1..]) {
+                Some((hosts, wider))
+                    if hosts.iter().all(|host| is_host(host.strip_prefix("*.").unwrap_or(host))) =>
+                {
+                    if wider {
+                        self.ledger.differs(one.entry, "the hosts match more than the regular expression");
+                    }
+                    hosts
+                }
+                _ => {
+                    self.ledger
+                        .impossible(one.entry, "`hosts` takes names and `*.example.com`, no such expression");
+                    Vec::new()
+                }
+            },
+            _ if name.starts_with('.') && is_host(&name[1..]) => {
+                vec![name[1..].to_owned(), format!("*{name}")]
+            }
+            _ if is_host(name.strip_prefix("*.").unwrap_or(&name)) => vec![name],
+            _ if name.starts_with('[') => vec![name],
+            "$hostname" => {
+                self.ledger.impossible(one.entry, "write the machine's name in `hosts`");
+                Vec::new()
+            }
+            _ => {
+                self.ledger.impossible(one.entry, "a `*` can only be the first label: write each host");
+                Vec::new()
+            }
+        }
+    }
+
+    fn address(&self, one: &NginxDirective) -> Option<ListenAddress> {
+        let (text, parameters) = match one.args.split_first() {
+            Some((text, parameters)) => (text.as_str(), parameters),
+            None => return None,
+        };
+        self.ledger.translated(one.entry);
+        let has = |name: &str| parameters.iter().any(|word| word == name);
+        if has("quic") {
+            self.ledger.impossible(one.entry, "HTTP/3 is not there: clients use HTTP/2");
+            return None;
+        }
+        let with_port = |host: &str| format!("{host}:80");
+        let text = match text {
+            _ if text.starts_with("unix:") => text.to_owned(),
+            port if port.bytes().all(|b| b.is_ascii_digit()) => format!("0.0.0.0:{port}"),
+            text if text.starts_with('[') && !text.contains("]:") => with_port(text),
+            text if text.starts_with("*:") => format!("0.0.0.0{}", &text[1..]),
+            text if text.starts_with("[::]:") && has("ipv6only=off") => text[4..].to_owned(),
+            text if text.contains(':') => text.to_owned(),
+            "*" => "0.0.0.0:80".to_owned(),
+            text => with_port(text),
+        };
+        let is_number = text.starts_with("unix:")
+            || text.starts_with(':')
+            || text.starts_with("localhost:")
+            || text.parse::<std::net::SocketAddr>().is_ok();
+        if !is_number {
+            self.ledger.impossible(one.entry, "an address is a number: \"IP:PORT\" or \":PORT\"");
+            return None;
+        }
+        if parameters.iter().any(|word| {
+            word.starts_with("setfib") || word.starts_with("so_keepalive") || word.starts_with("fastopen")
+        }) {
+            self.ledger.differs(one.entry, "the socket's own settings are left as they are");
+        }
+        Some(ListenAddress {
+            text,
+            tls: has("ssl"),
+            proxy_protocol: has("proxy_protocol"),
+            is_default: has("default_server") || has("default"),
+        })
+    }
+
+    /// The certificates of a site.
+    pub(crate) fn tls(&self, server: &NginxServer<'d>, site: &mut SiteDraft) {
+        let scope = &server.scope;
+        let certificates = scope.all("ssl_certificate");
+        let keys = scope.all("ssl_certificate_key");
+        if !server.speaks_tls() || certificates.is_empty() {
+            for one in scope
+                .own()
+                .iter()
+                .filter(|one| one.name.starts_with("ssl_") && !self.ledger.is_marked(one.entry))
+            {
+                self.ledger.needless(one.entry, "the server speaks no TLS");
+            }
+            if server.speaks_tls() && scope.one("ssl_reject_handshake").is_none() {
+                site.section.comment("CHECK: a certificate: `tls = \"auto\"`, or the names of its files.");
+            }
+            if let Some(one) = scope.one("ssl_reject_handshake") {
+                self.ledger.translated(one.entry);
+                site.section.set("tls", TomlItem::Flag(false));
+            }
+            return;
+        }
+        let names = |all: &[&NginxDirective]| TomlItem::texts(all.iter().map(|one| self.file(one.first())));
+        let mut tls = TomlSection::default();
+        for one in certificates.iter().chain(&keys) {
+            match one.first() {
+                name if name.contains('$') || name.starts_with("data:") || name.starts_with("engine:") => {
+                    self.ledger.impossible(one.entry, "certificates and keys are files: for one that depends on the name give a folder of them");
+                }
+                name if name.contains("/letsencrypt/live/") => {
+                    self.ledger
+                        .needless(one.entry, "`tls = \"auto\"` would obtain and renew it without certbot");
+                }
+                _ => self.ledger.translated(one.entry),
+            }
+        }
+        tls.set("certificate", names(&certificates));
+        tls.set("key", names(&keys));
+        self.client_certificates(scope, &mut tls);
+        site.section.set("tls", TomlItem::Table(tls.entries));
+    }
+
+    fn client_certificates(&self, scope: &Scope<'d>, tls: &mut TomlSection) {
+        let verify = scope.one("ssl_verify_client");
+        let authority = scope.one("ssl_client_certificate");
+        let crl = scope.one("ssl_crl");
+        for one in [verify, authority, crl, scope.one("ssl_verify_depth")].into_iter().flatten() {
+            self.ledger.translated(one.entry);
+        }
+        let (Some(verify), Some(authority)) = (verify, authority) else { return };
+        let required = match verify.first() {
+            "on" => true,
+            "optional" => false,
+            "optional_no_ca" => {
+                self.ledger.impossible(verify.entry, "certificates are verified, or not asked for");
+                return;
+            }
+            _ => return,
+        };
+        tls.set_in("client", "ca", TomlItem::text(self.file(authority.first())));
+        tls.set_in("client", "required", TomlItem::Flag(required));
+        if required {
+            self.ledger.differs(
+                verify.entry,
+                "clients without a certificate are refused in the handshake, not with 400",
+            );
+        }
+        if let Some(crl) = crl {
+            tls.set_in("client", "crl", TomlItem::text(self.file(crl.first())));
+        }
+    }
+
+    /// `error_page`: files for statuses. Other kinds cannot be written.
+    pub(crate) fn error_pages(&self, scope: &Scope<'d>, section: &mut TomlSection) {
+        for one in scope.all("error_page") {
+            let Some((target, codes)) = one.args.split_last() else { continue };
+            let is_plain = target.starts_with('/') && !target.contains('$');
+            let keeps_status = !codes.iter().any(|code| code.starts_with('='));
+            if !is_plain || !keeps_status {
+                self.ledger.impossible(one.entry, "an error page is a file, and keeps the status: answer with a route, or `fallback` of `files`");
+                continue;
+            }
+            let Some(folder) = self.folder_of_page(scope, target) else {
+                self.ledger
+                    .impossible(one.entry, "where its file is depends on the request: write `error_pages`");
+                continue;
+            };
+            for code in codes {
+                section.set_in("error_pages", code, TomlItem::Text(format!("{folder}{target}")));
+            }
+            self.ledger.differs(one.entry, "a page is one file, and is not passed through locations; responses of upstream servers keep theirs");
+        }
+        // Those of locations.
+        let mut below: Vec<&NginxDirective> =
+            scope.own().iter().filter(|one| one.name == "location").collect();
+        while let Some(location) = below.pop() {
+            for one in location.inner() {
+                match one.name.as_str() {
+                    "error_page" => {
+                        self.ledger.impossible(one.entry, "`error_pages` is for a site or the whole server")
+                    }
+                    "location" => below.push(one),
+                    _ => {}
+                }
+            }
+        }
+    }
+
+    /// The folder in which the file of an error page is: that of the location that has it.
+    fn folder_of_page(&self, scope: &Scope<'d>, page: &str) -> Option<String> {
+        let has = |one: &&NginxDirective| {
+            one.name == "location"
+                && match one.args.as_slice() {
+                    [operator, path] if operator == "=" => path == page,
+                    [operator, path] => operator == "^~" && page.starts_with(path.as_str()),
+                    [path] => path != "/" && page.starts_with(path.as_str()),
+                    _ => false,
+                }
+        };
+        let own = scope
+            .own()
+            .iter()
+            .find(has)
+            .and_then(|one| one.inner().iter().find(|inner| inner.name == "root"));
+        let root = own.or_else(|| scope.one("root"))?;
+        (!root.first().contains('$')).then(|| self.file(root.first()))
+    }
+}

@@ -1,0 +1,207 @@
+//! Servers as sites: which is the default, which only redirect to `https`, and what is listened on.
+
+use super::server::{ListenAddress, NginxServer};
+use super::tree::NginxDirective;
+use super::work::Translation;
+use crate::draft::{Draft, SiteDraft, TomlItem};
+
+impl<'d> Translation<'d> {
+    /// Writes `listen` and a site for each server.
+    pub(crate) fn sites(&self, blocks: Vec<&'d NginxDirective>, draft: &mut Draft) {
+        let servers: Vec<NginxServer<'d>> = blocks.into_iter().map(|block| self.server_of(block)).collect();
+        self.listen(&servers, draft);
+        let merged: Vec<bool> = servers.iter().map(|server| self.is_merged(server, &servers)).collect();
+        let kept: Vec<&NginxServer<'d>> =
+            servers.iter().zip(&merged).filter(|(_, merged)| !**merged).map(|(s, _)| s).collect();
+        let default = default_of(&kept);
+        let mut taken: Vec<String> = Vec::new();
+        for (at, server) in kept.iter().enumerate() {
+            let mut site = SiteDraft::default();
+            let is_default = Some(at) == default;
+            if !self.hosts_of(server, is_default, &mut taken, &mut site) {
+                continue;
+            }
+            self.tls(server, &mut site);
+            let answers_plainly = server.speaks_plainly() && site.section.get("tls").is_some();
+            if answers_plainly {
+                site.section.set("redirect_https", TomlItem::Flag(false));
+            }
+            self.error_pages(&server.scope, &mut site.section);
+            site.routes = self.locations(&server.scope);
+            self.open_ends(server.scope.own(), &mut site.section);
+            draft.sites.push(site);
+        }
+    }
+
+    /// Writes the hosts of a site; false where it can have none that another does not have.
+    fn hosts_of(
+        &self,
+        server: &NginxServer<'d>,
+        is_default: bool,
+        taken: &mut Vec<String>,
+        site: &mut SiteDraft,
+    ) -> bool {
+        if is_default {
+            if !server.hosts.is_empty() {
+                site.section.comment(format!(
+                    "{}, and every host that no other site names.",
+                    server.hosts.join(", ")
+                ));
+            }
+            return true;
+        }
+        let (free, twice): (Vec<String>, Vec<String>) =
+            server.hosts.iter().cloned().partition(|host| !taken.contains(host));
+        let names = server.scope.own_one("server_name").unwrap_or(server.block);
+        if !twice.is_empty() {
+            self.ledger.impossible(
+                names.entry,
+                format!("another server has {} at another address: each host has one site, so run a second Komainu for this one", twice.join(", ")),
+            );
+        }
+        if free.is_empty() {
+            if twice.is_empty() {
+                self.ledger.impossible(
+                    server.block.entry,
+                    "it is the default of its address, or names no host that there can be; there is one default site for all addresses: run a second Komainu for it",
+                );
+            }
+            self.skipped(server.block.inner());
+            return false;
+        }
+        if server.addresses.iter().any(|address| address.is_default) {
+            self.ledger.differs(
+                server.block.entry,
+                "another server is the default for all addresses; this one answers for its hosts alone",
+            );
+        }
+        site.section.set("hosts", TomlItem::List(free.iter().cloned().map(TomlItem::Text).collect()));
+        taken.extend(free);
+        true
+    }
+
+    fn skipped(&self, block: &[NginxDirective]) {
+        for one in block {
+            self.ledger.impossible(one.entry, "it belongs to a server without a site");
+            self.skipped(one.inner());
+        }
+    }
+
+    /// Whether a server only redirects to `https`, which the sites that speak TLS do by themselves.
+    fn is_merged(&self, server: &NginxServer<'d>, all: &[NginxServer<'d>]) -> bool {
+        let Some(redirect) = server.https_redirect() else { return false };
+        let covers = |host: &String| all.iter().any(|other| other.speaks_tls() && other.hosts.contains(host));
+        if server.hosts.is_empty() || !server.hosts.iter().all(covers) {
+            return false;
+        }
+        self.ledger.differs(
+            redirect.entry,
+            "the site with `tls` redirects by itself (`redirect_https`), with 308 in place of 301",
+        );
+        self.merged(server.block.inner());
+        true
+    }
+
+    fn merged(&self, block: &[NginxDirective]) {
+        for one in block {
+            if !self.ledger.is_marked(one.entry) {
+                self.ledger.needless(one.entry, "the site with `tls` redirects by itself; certificates are obtained without files (`tls = \"auto\"`)");
+            }
+            self.merged(one.inner());
+        }
+    }
+
+    fn listen(&self, servers: &[NginxServer<'d>], draft: &mut Draft) {
+        let mut addresses: Vec<ListenAddress> = Vec::new();
+        for address in servers.iter().flat_map(|server| &server.addresses) {
+            match addresses.iter_mut().find(|known| known.text == address.text) {
+                Some(known) => {
+                    known.tls |= address.tls;
+                    known.proxy_protocol |= address.proxy_protocol;
+                }
+                None => addresses.push(address.clone()),
+            }
+        }
+        // IPv4 and IPv6 together are every address.
+        let mut both: Vec<ListenAddress> = Vec::new();
+        for address in &addresses {
+            let port = address.text.strip_prefix("0.0.0.0:");
+            let pair = port.map(|port| format!("[::]:{port}"));
+            let is_pair = |other: &ListenAddress| {
+                Some(&other.text) == pair.as_ref()
+                    && other.tls == address.tls
+                    && other.proxy_protocol == address.proxy_protocol
+            };
+            let is_second = address.text.strip_prefix("[::]:").is_some_and(|port| {
+                let first = format!("0.0.0.0:{port}");
+                addresses.iter().any(|other| {
+                    other.text == first
+                        && other.tls == address.tls
+                        && other.proxy_protocol == address.proxy_protocol
+                })
+            });
+            match (addresses.iter().any(is_pair), is_second) {
+                (true, _) => {
+                    both.push(ListenAddress { text: format!(":{}", port.unwrap_or("80")), ..address.clone() })
+                }
+                (_, true) => {}
+                _ => both.push(address.clone()),
+            }
+        }
+        let clear_http2 =
+            servers.iter().any(|server| server.scope.one("http2").is_some_and(|one| one.first() == "on"));
+        let items: Vec<TomlItem> = both.iter().map(|address| address_item(address, clear_http2)).collect();
+        match items.len() {
+            0 => {}
+            1 => draft.top.set("listen", items.into_iter().next().unwrap_or(TomlItem::Flag(false))),
+            _ => draft.top.set("listen", TomlItem::List(items)),
+        }
+    }
+}
+
+fn address_item(address: &ListenAddress, clear_http2: bool) -> TomlItem {
+    let by_port = address.text.ends_with(":443");
+    let mut entries = vec![("address".to_owned(), TomlItem::text(address.text.clone()))];
+    if address.tls != by_port {
+        entries.push(("tls".to_owned(), TomlItem::Flag(address.tls)));
+    }
+    if address.proxy_protocol {
+        let networks = ["0.0.0.0/0", "::/0"].map(TomlItem::text);
+        entries.push(("proxy_protocol".to_owned(), TomlItem::List(networks.into())));
+    }
+    if clear_http2 && !address.tls {
+        entries.push(("h2c".to_owned(), TomlItem::Flag(true)));
+    }
+    match entries.len() {
+        1 => entries.remove(0).1,
+        _ => TomlItem::Table(entries),
+    }
+}
+
+/// The server that answers for all other hosts: the default of an address, at best one that names no host, and has TLS.
+fn default_of(servers: &[&NginxServer<'_>]) -> Option<usize> {
+    let is_default = |at: usize| {
+        servers[at].addresses.iter().any(|address| {
+            let same = |other: &&NginxServer<'_>| other.addresses.iter().any(|one| one.text == address.text);
+            let flagged = servers
+                .iter()
+                .any(|other| other.addresses.iter().any(|one| one.text == address.text && one.is_default));
+            match flagged {
+                true => address.is_default,
+                false => !servers[..at].iter().any(same),
+            }
+        })
+    };
+    let rank = |at: usize| {
+        let server = servers[at];
+        let flagged = server.addresses.iter().any(|address| address.is_default);
+        (server.hosts.is_empty(), flagged, server.speaks_tls() && server.hosts.is_empty())
+    };
+    let mut best: Option<usize> = None;
+    for at in (0..servers.len()).filter(|&at| is_default(at)) {
+        if best.is_none_or(|before| rank(at) > rank(before)) {
+            best = Some(at);
+        }
+    }
+    best
+}

@@ -1,0 +1,281 @@
+//! The directives of nginx's configuration, with the files that it includes.
+
+use std::collections::HashSet;
+use std::path::{Path, PathBuf};
+
+use super::lexer::{NginxToken, TokenAt, tokens};
+use crate::findings::{EntryNumber, ImportError, ImportLedger};
+
+/// Bytes of one file.
+const FILE_BYTES_MAX: u64 = 4 << 20;
+/// Files that one configuration may include.
+const FILES_MAX: usize = 1000;
+/// Files that include each other, and blocks within blocks.
+const DEPTH_MAX: usize = 32;
+/// Directives of all files.
+const DIRECTIVES_MAX: usize = 100_000;
+
+/// A directive of nginx.
+#[derive(Debug, Clone)]
+pub(crate) struct NginxDirective {
+    pub(crate) entry: EntryNumber,
+    pub(crate) name: String,
+    pub(crate) args: Vec<String>,
+    /// What stands between its braces.
+    pub(crate) block: Option<Vec<NginxDirective>>,
+}
+
+impl NginxDirective {
+    /// Its first argument, or an empty text.
+    pub(crate) fn first(&self) -> &str {
+        self.arg(0)
+    }
+
+    /// An argument, or an empty text.
+    pub(crate) fn arg(&self, at: usize) -> &str {
+        self.args.get(at).map_or("", String::as_str)
+    }
+
+    /// Its block, or nothing.
+    pub(crate) fn inner(&self) -> &[NginxDirective] {
+        self.block.as_deref().unwrap_or(&[])
+    }
+}
+
+/// Blocks whose lines are no directives but data: they are reported with their block.
+fn is_data(name: &str) -> bool {
+    matches!(name, "map" | "geo" | "types" | "split_clients" | "charset_map" | "match")
+        || name.ends_with("_by_lua_block")
+}
+
+/// Files that every installation has, and which need not be there: Komainu has no use for them.
+fn is_stock(path: &Path) -> bool {
+    let name = path.file_name().and_then(|name| name.to_str()).unwrap_or("");
+    matches!(
+        name,
+        "mime.types"
+            | "fastcgi_params"
+            | "fastcgi.conf"
+            | "uwsgi_params"
+            | "scgi_params"
+            | "fastcgi-php.conf"
+    )
+}
+
+/// Reads files and gives each directive a number.
+pub(crate) struct TreeReader<'a> {
+    ledger: &'a ImportLedger,
+    /// What relative names are relative to.
+    prefix: PathBuf,
+    /// How names of files begin that are shown without it.
+    shown_below: PathBuf,
+    open: Vec<PathBuf>,
+    files: usize,
+    directives: usize,
+}
+
+impl<'a> TreeReader<'a> {
+    /// A reader for the file `main`, whose relative names are relative to `prefix`.
+    pub(crate) fn new(ledger: &'a ImportLedger, main: &Path, prefix: &Path) -> Self {
+        let shown_below = main.parent().unwrap_or(Path::new("")).to_owned();
+        Self { ledger, prefix: prefix.to_owned(), shown_below, open: Vec::new(), files: 0, directives: 0 }
+    }
+
+    /// Reads a file and what it includes.
+    ///
+    /// # Errors
+    /// A file that cannot be read, is too long, includes itself, or is no configuration of nginx.
+    pub(crate) fn read(&mut self, path: &Path) -> Result<Vec<NginxDirective>, ImportError> {
+        let shown = path.strip_prefix(&self.shown_below).unwrap_or(path).display().to_string();
+        let fault = |message: String| ImportError::new(&shown, 0, message);
+        let canonical = path.canonicalize().map_err(|error| fault(error.to_string()))?;
+        if self.open.contains(&canonical) {
+            return Err(fault("this file includes itself".to_owned()));
+        }
+        self.files += 1;
+        if self.files > FILES_MAX || self.open.len() >= DEPTH_MAX {
+            return Err(fault(format!(
+                "more than {FILES_MAX} files are included, or {DEPTH_MAX} by each other"
+            )));
+        }
+        let text = read_text(path).map_err(fault)?;
+        let mut tokens = tokens(&shown, &text)?.into_iter();
+        self.open.push(canonical);
+        let found = self.block(&shown, &mut tokens, None, 0)?;
+        self.open.pop();
+        Ok(found)
+    }
+
+    fn block(
+        &mut self,
+        file: &str,
+        tokens: &mut std::vec::IntoIter<TokenAt>,
+        opened: Option<usize>,
+        depth: usize,
+    ) -> Result<Vec<NginxDirective>, ImportError> {
+        let mut found = Vec::new();
+        let mut words: Vec<String> = Vec::new();
+        let mut first_line = 0;
+        let mut last_line = 0;
+        if depth > DEPTH_MAX {
+            return Err(ImportError::new(file, opened.unwrap_or(0), "blocks are nested too deeply"));
+        }
+        while let Some(TokenAt { token, line }) = tokens.next() {
+            last_line = line;
+            match token {
+                NginxToken::Word(word) => {
+                    first_line = if words.is_empty() { line } else { first_line };
+                    words.push(word);
+                }
+                NginxToken::Close => {
+                    return match (words.is_empty(), opened) {
+                        (true, Some(_)) => Ok(found),
+                        (false, _) => Err(ImportError::new(file, line, "a `;` is missing before `}`")),
+                        (true, None) => Err(ImportError::new(file, line, "this `}` closes nothing")),
+                    };
+                }
+                NginxToken::End | NginxToken::Open if words.is_empty() => {
+                    return Err(ImportError::new(file, line, "a directive's name is missing here"));
+                }
+                NginxToken::End => {
+                    let words = std::mem::take(&mut words);
+                    self.directive(file, first_line, words, &mut found)?;
+                }
+                NginxToken::Open => {
+                    let mut one = self.entered(file, first_line, std::mem::take(&mut words), true)?;
+                    one.block = Some(match is_data(&one.name) {
+                        true => data(file, tokens, line)?,
+                        false => self.block(file, tokens, Some(line), depth + 1)?,
+                    });
+                    found.push(one);
+                }
+            }
+        }
+        match (opened, words.is_empty()) {
+            (Some(line), _) => Err(ImportError::new(file, line, "this `{` is not closed")),
+            (None, false) => Err(ImportError::new(file, last_line, "a `;` is missing at the end")),
+            (None, true) => Ok(found),
+        }
+    }
+
+    fn entered(
+        &mut self,
+        file: &str,
+        line: usize,
+        mut words: Vec<String>,
+        is_block: bool,
+    ) -> Result<NginxDirective, ImportError> {
+        self.directives += 1;
+        if self.directives > DIRECTIVES_MAX {
+            return Err(ImportError::new(file, line, format!("more than {DIRECTIVES_MAX} directives")));
+        }
+        let shown = format!("{}{}", words.join(" "), if is_block { " { }" } else { "" });
+        let entry = self.ledger.enter(file, line, &shown);
+        let name = words.remove(0);
+        Ok(NginxDirective { entry, name, args: words, block: None })
+    }
+
+    fn directive(
+        &mut self,
+        file: &str,
+        line: usize,
+        words: Vec<String>,
+        found: &mut Vec<NginxDirective>,
+    ) -> Result<(), ImportError> {
+        let one = self.entered(file, line, words, false)?;
+        if one.name != "include" {
+            found.push(one);
+            return Ok(());
+        }
+        let pattern = self.prefix.join(one.first());
+        let has_stars = one.first().contains(['*', '?', '[']);
+        let mut paths: Vec<PathBuf> = match has_stars {
+            false => vec![pattern.clone()],
+            true => glob::glob(&pattern.to_string_lossy())
+                .map_err(|error| ImportError::new(file, line, error.to_string()))?
+                .filter_map(Result::ok)
+                .take(FILES_MAX + 1)
+                .collect(),
+        };
+        paths.sort();
+        match () {
+            () if is_stock(&pattern) => {
+                self.ledger.needless(
+                    one.entry,
+                    "not needed: Komainu knows media types, and runs applications by itself",
+                );
+                return Ok(());
+            }
+            () if !has_stars && !pattern.exists() => {
+                self.ledger
+                    .impossible(one.entry, "there is no such file, so what stands in it is missing here");
+                return Ok(());
+            }
+            () if paths.is_empty() => self.ledger.needless(one.entry, "no file matches"),
+            () => self.ledger.translated(one.entry),
+        }
+        for path in paths {
+            let inner = self.read(&path).map_err(|error| match error.line {
+                0 => ImportError::new(file, line, error.to_string()),
+                _ => error,
+            })?;
+            found.extend(inner);
+        }
+        Ok(())
+    }
+}
+
+/// The lines of a block that has no directives: words up to each `;`.
+fn data(
+    file: &str,
+    tokens: &mut std::vec::IntoIter<TokenAt>,
+    opened: usize,
+) -> Result<Vec<NginxDirective>, ImportError> {
+    let mut found = Vec::new();
+    let mut words: Vec<String> = Vec::new();
+    for TokenAt { token, line } in tokens {
+        match token {
+            NginxToken::Word(word) => words.push(word),
+            NginxToken::End if !words.is_empty() => {
+                let name = words.remove(0);
+                found.push(NginxDirective {
+                    entry: EntryNumber::MAX,
+                    name,
+                    args: std::mem::take(&mut words),
+                    block: None,
+                });
+            }
+            NginxToken::End => {}
+            NginxToken::Close => return Ok(found),
+            NginxToken::Open => return Err(ImportError::new(file, line, "a block does not belong here")),
+        }
+    }
+    Err(ImportError::new(file, opened, "this `{` is not closed"))
+}
+
+fn read_text(path: &Path) -> Result<String, String> {
+    use std::io::Read;
+    let file = std::fs::File::open(path).map_err(|error| error.to_string())?;
+    let mut bytes = Vec::new();
+    file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes).map_err(|error| error.to_string())?;
+    match bytes.len() as u64 > FILE_BYTES_MAX {
+        true => Err(format!("longer than {} MiB", FILE_BYTES_MAX >> 20)),
+        false => Ok(String::from_utf8_lossy(&bytes).into_owned()),
+    }
+}
+
+/// All directives, with those in blocks.
+pub(crate) fn visit<'d>(directives: &'d [NginxDirective], each: &mut dyn FnMut(&'d NginxDirective)) {
+    for one in directives {
+        each(one);
+        if !is_data(&one.name) {
+            visit(one.inner(), each);
+        }
+    }
+}
+
+/// Directives that stand twice in `names`, once each.
+pub(crate) fn unique(names: impl IntoIterator<Item = String>) -> Vec<String> {
+    let mut seen = HashSet::new();
+    names.into_iter().filter(|name| seen.insert(name.clone())).collect()
+}

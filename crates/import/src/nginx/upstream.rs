@@ -1,0 +1,211 @@
+//! `upstream` blocks: groups of servers.
+
+use super::scope::{Scope, duration, field_name, milliseconds};
+use super::tree::NginxDirective;
+use super::work::Translation;
+use crate::draft::{TomlItem, TomlSection, table_path};
+
+/// How a group is named here: a letter, digit, `_` or `-` each.
+fn group_name(name: &str, scheme: &str) -> String {
+    match scheme {
+        "http" => name.to_owned(),
+        _ => format!("{name}-{scheme}"),
+    }
+}
+
+/// The address of a server with its scheme, as Komainu writes it.
+pub(crate) fn server_url(address: &str, scheme: &str) -> String {
+    match address.strip_prefix("unix:") {
+        Some(path) => format!("unix:{path}"),
+        None => format!("{scheme}://{address}"),
+    }
+}
+
+impl Translation<'_> {
+    /// The `upstream` of this name.
+    fn upstream(&self, name: &str) -> Option<&NginxDirective> {
+        let is_it = |one: &&NginxDirective| one.name == "upstream" && one.first() == name;
+        self.http.levels.iter().flat_map(|level| level.iter()).find(is_it)
+    }
+
+    /// The name under which the file has this group, which is translated with its first use.
+    pub(crate) fn group(&self, name: &str, scheme: &str) -> Option<String> {
+        let block = self.upstream(name)?;
+        let group = group_name(name, scheme);
+        let path = table_path("upstreams", &group);
+        if !self.tables.borrow().iter().any(|(known, _)| *known == path) {
+            let section = self.upstream_section(block, scheme);
+            self.tables.borrow_mut().push((path, section));
+        }
+        Some(group)
+    }
+
+    fn upstream_section(&self, block: &NginxDirective, scheme: &str) -> TomlSection {
+        let mut section = TomlSection::default();
+        self.ledger.translated(block.entry);
+        let mut servers = Vec::new();
+        for one in block.inner() {
+            match one.name.as_str() {
+                "server" => servers.push(self.server(one, scheme, &mut section)),
+                _ => self.balancing(one, &mut section),
+            }
+        }
+        let item = match servers.len() {
+            1 => servers.remove(0),
+            _ => TomlItem::List(servers),
+        };
+        section.entries.insert(0, ("to".to_owned(), item));
+        section
+    }
+
+    fn server(&self, one: &NginxDirective, scheme: &str, section: &mut TomlSection) -> TomlItem {
+        let mut entries = vec![("url".to_owned(), TomlItem::text(server_url(one.first(), scheme)))];
+        self.ledger.translated(one.entry);
+        for parameter in one.args.iter().skip(1) {
+            let (name, value) = parameter.split_once('=').unwrap_or((parameter, ""));
+            match (name, value.parse::<u64>()) {
+                ("weight", Ok(weight)) => {
+                    entries.push(("weight".to_owned(), TomlItem::Number(weight.min(1000))))
+                }
+                ("backup", _) => entries.push(("backup".to_owned(), TomlItem::Flag(true))),
+                ("max_conns", Ok(0)) => {}
+                ("max_conns", Ok(count)) => entries.push(("connections".to_owned(), TomlItem::Number(count))),
+                ("down", _) => entries.push(("weight".to_owned(), TomlItem::Number(0))),
+                ("max_fails", Ok(0)) => {
+                    section.set("eject", TomlItem::Flag(false));
+                    self.ledger.differs(one.entry, "`eject = false` counts for the whole group");
+                }
+                ("max_fails", Ok(count)) => {
+                    section.set_in("eject", "failures", TomlItem::Number(count.min(1000)));
+                    self.ledger.differs(
+                        one.entry,
+                        "`failures` are failures in a row, for all servers of the group; nginx counts those in `fail_timeout`",
+                    );
+                }
+                ("fail_timeout", _) => match milliseconds(value).filter(|&ms| ms >= 10) {
+                    Some(ms) if section.get("eject") != Some(&TomlItem::Flag(false)) => {
+                        section.set_in("eject", "first", TomlItem::text(duration(ms.min(300_000))));
+                        self.ledger.differs(
+                            one.entry,
+                            "a server that keeps failing is left out for twice as long each time",
+                        );
+                    }
+                    _ => {}
+                },
+                ("resolve" | "service" | "route", _) => {
+                    self.ledger.differs(
+                        one.entry,
+                        format!("`{name}` is not needed, or not there: names are resolved again every 30 s"),
+                    );
+                }
+                ("slow_start", _) => match milliseconds(value) {
+                    Some(ms) => section.set_text("slow_start", duration(ms.min(3_600_000))),
+                    None => self.ledger.impossible(one.entry, "`slow_start` is no duration"),
+                },
+                _ => self.ledger.impossible(one.entry, format!("`{parameter}` is not known")),
+            }
+        }
+        match entries.len() {
+            1 => entries.remove(0).1,
+            _ => TomlItem::Table(entries),
+        }
+    }
+
+    fn balancing(&self, one: &NginxDirective, section: &mut TomlSection) {
+        let ledger = self.ledger;
+        let mut balance = |value: String| section.set_text("balance", value);
+        match one.name.as_str() {
+            "least_conn" => {
+                balance("least-requests".to_owned());
+                ledger.translated(one.entry);
+            }
+            "ip_hash" => {
+                balance("hash:client".to_owned());
+                ledger.differs(
+                    one.entry,
+                    "the whole address counts, nginx takes the first three bytes of IPv4",
+                );
+            }
+            "random" => {
+                balance("two-choices".to_owned());
+                ledger.differs(one.entry, "the less busy of two random servers");
+            }
+            "hash" => match hash(one.first()) {
+                Some(key) => {
+                    balance(key);
+                    ledger
+                        .differs(one.entry, "clients are spread over the servers in another way than before");
+                }
+                None => ledger.impossible(
+                    one.entry,
+                    "`balance` takes the client, the URI, one field or one cookie: choose one",
+                ),
+            },
+            "sticky" if one.first() == "cookie" => {
+                balance(format!("sticky:{}", one.arg(1)));
+                ledger.differs(
+                    one.entry,
+                    "the cookie's value is another one; it lasts as long as the browser's session",
+                );
+            }
+            "keepalive" => match one.first().parse::<u64>() {
+                Ok(count) => {
+                    section.set_in("keep_alive", "connections", TomlItem::Number(count.min(100_000)));
+                    ledger.differs(
+                        one.entry,
+                        "connections of all threads together, where nginx counts each worker's",
+                    );
+                }
+                Err(_) => ledger.impossible(one.entry, "this is no number"),
+            },
+            "keepalive_requests" => {
+                section.set_in(
+                    "keep_alive",
+                    "requests",
+                    TomlItem::Number(one.first().parse().unwrap_or(1000)),
+                );
+                ledger.translated(one.entry);
+            }
+            "keepalive_timeout" => {
+                let ms = milliseconds(one.first()).unwrap_or(60_000).clamp(10, 86_400_000);
+                section.set_in("keep_alive", "idle", TomlItem::text(duration(ms)));
+                ledger.translated(one.entry);
+            }
+            "zone" => {
+                ledger.needless(one.entry, "not needed: all threads share what they know of upstream servers")
+            }
+            _ => ledger.impossible(one.entry, "`[upstreams.NAME]` has nothing like it: see docs/proxy.md"),
+        }
+    }
+
+    /// The one server of a group, which `Host` names.
+    pub(crate) fn is_upstream(&self, name: &str) -> bool {
+        self.upstream(name).is_some()
+    }
+
+    /// Reports the groups that nothing uses.
+    pub(crate) fn unused_upstreams(&self, scope: &Scope<'_>) {
+        let blocks = scope.levels.iter().flat_map(|level| level.iter()).filter(|one| one.name == "upstream");
+        for block in blocks.filter(|block| !self.ledger.is_marked(block.entry)) {
+            self.ledger.differs(block.entry, "no location uses it here, so it is left out");
+            for one in block.inner() {
+                self.ledger.differs(one.entry, "it belongs to a group that no location uses here");
+            }
+        }
+    }
+}
+
+fn hash(key: &str) -> Option<String> {
+    Some(match key {
+        "$request_uri" | "$uri" | "$scheme$proxy_host$request_uri" => "hash:uri".to_owned(),
+        "$remote_addr" | "$binary_remote_addr" => "hash:client".to_owned(),
+        _ => {
+            let is_plain = |name: &str| !name.contains('$');
+            match (key.strip_prefix("$http_"), key.strip_prefix("$cookie_")) {
+                (Some(name), _) if is_plain(name) => format!("hash:header:{}", field_name(name)),
+                (_, Some(name)) if is_plain(name) => format!("hash:cookie:{name}"),
+                _ => return None,
+            }
+        }
+    })
+}

@@ -1,0 +1,432 @@
+//! Regular expressions as path patterns: what of them `*` and `**` can say, and a wider pattern where they cannot.
+
+use std::iter::Peekable;
+use std::str::Chars;
+
+/// Alternatives that one expression may become.
+const ALTERNATIVES_MAX: usize = 64;
+/// Groups within groups.
+const DEPTH_MAX: usize = 16;
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum RegexPiece {
+    One(char),
+    /// Any run of characters without a slash.
+    Segment,
+    /// Any run of characters.
+    Any,
+    Start,
+    End,
+}
+
+/// Path patterns in place of a regular expression.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct PathSet {
+    pub(crate) patterns: Vec<String>,
+    /// What they match that the expression does not, or the reverse; none where they are equal.
+    pub(crate) differs: Option<String>,
+}
+
+type Alternatives = Vec<Vec<RegexPiece>>;
+
+struct RegexReader<'a> {
+    chars: Peekable<Chars<'a>>,
+    depth: usize,
+    wider: bool,
+    ignores_case: bool,
+}
+
+impl RegexReader<'_> {
+    fn alternatives(&mut self) -> Result<Alternatives, String> {
+        self.depth += 1;
+        if self.depth > DEPTH_MAX {
+            return Err("its groups are nested too deeply".to_owned());
+        }
+        let mut all = Vec::new();
+        let mut now: Alternatives = vec![Vec::new()];
+        while let Some(&c) = self.chars.peek() {
+            match c {
+                ')' => break,
+                '|' => {
+                    self.chars.next();
+                    all.append(&mut now);
+                    now = vec![Vec::new()];
+                }
+                _ => {
+                    let part = self.repeated()?;
+                    now = product(&now, &part)?;
+                }
+            }
+        }
+        all.append(&mut now);
+        self.depth -= 1;
+        match all.len() > ALTERNATIVES_MAX {
+            true => Err("it has too many alternatives".to_owned()),
+            false => Ok(all),
+        }
+    }
+
+    fn repeated(&mut self) -> Result<Alternatives, String> {
+        let atom = self.atom()?;
+        let quantifier = match self.chars.peek() {
+            Some(&c @ ('*' | '+' | '?')) => c,
+            Some('{') => '{',
+            _ => {
+                // One character of a class is written as a run.
+                self.wider |=
+                    atom.iter().flatten().any(|p| matches!(p, RegexPiece::Segment | RegexPiece::Any))
+                        && atom.len() == 1
+                        && atom[0].len() == 1;
+                return Ok(atom);
+            }
+        };
+        self.chars.next();
+        if quantifier == '{' {
+            self.chars.by_ref().find(|&c| c == '}').ok_or("a `{` is not closed")?;
+        }
+        while self.chars.next_if(|&c| matches!(c, '?' | '+')).is_some() {}
+        let run = match atom.iter().flatten().any(|p| matches!(p, RegexPiece::Any | RegexPiece::One('/'))) {
+            true => RegexPiece::Any,
+            false => RegexPiece::Segment,
+        };
+        let is_run = atom.len() == 1 && atom[0].len() == 1 && atom[0][0] == run;
+        Ok(match quantifier {
+            '?' if !is_run => atom.into_iter().chain([Vec::new()]).collect(),
+            '*' => {
+                self.wider |= !is_run;
+                vec![vec![run]]
+            }
+            _ if is_run => {
+                self.wider |= quantifier != '+' || run == RegexPiece::Any;
+                vec![vec![run]]
+            }
+            '+' => {
+                self.wider = true;
+                product(&atom, &vec![vec![run]])?
+            }
+            _ => {
+                self.wider = true;
+                vec![vec![run]]
+            }
+        })
+    }
+
+    fn atom(&mut self) -> Result<Alternatives, String> {
+        let one = |piece| Ok(vec![vec![piece]]);
+        match self.chars.next() {
+            Some('^') => one(RegexPiece::Start),
+            Some('$') => one(RegexPiece::End),
+            Some('.') => one(RegexPiece::Any),
+            Some('[') => self.class(),
+            Some('(') => self.group(),
+            Some('\\') => match self.chars.next() {
+                Some('d' | 'w' | 's') => {
+                    // Narrower than what `*` matches.
+                    self.wider = true;
+                    one(RegexPiece::Segment)
+                }
+                Some('D' | 'W' | 'S') => one(RegexPiece::Any),
+                Some('b' | 'B' | 'A' | 'Z' | 'z' | 'G') => Err("it has an assertion".to_owned()),
+                Some(c) if c.is_ascii_digit() => Err("it refers to one of its own groups".to_owned()),
+                Some(c) => one(RegexPiece::One(c)),
+                None => Err("it ends with a backslash".to_owned()),
+            },
+            Some(c) => one(RegexPiece::One(c)),
+            None => Ok(vec![Vec::new()]),
+        }
+    }
+
+    fn group(&mut self) -> Result<Alternatives, String> {
+        if self.chars.next_if_eq(&'?').is_some() {
+            match self.chars.next() {
+                Some(':') => {}
+                Some('i') if self.chars.next_if_eq(&')').is_some() => {
+                    self.ignores_case = true;
+                    return Ok(vec![Vec::new()]);
+                }
+                Some('P') | Some('<') if !matches!(self.chars.peek(), Some('=' | '!')) => {
+                    self.chars.by_ref().find(|&c| c == '>').ok_or("a group's name is not closed")?;
+                }
+                _ => return Err("it looks ahead or back, which no path pattern can".to_owned()),
+            }
+        }
+        let inner = self.alternatives()?;
+        match self.chars.next() {
+            Some(')') => Ok(inner),
+            _ => Err("a `(` is not closed".to_owned()),
+        }
+    }
+
+    fn class(&mut self) -> Result<Alternatives, String> {
+        let negated = self.chars.next_if_eq(&'^').is_some();
+        let mut members = Vec::new();
+        let mut is_range = false;
+        let mut first = true;
+        loop {
+            match self.chars.next() {
+                None => return Err("a `[` is not closed".to_owned()),
+                Some(']') if !first => break,
+                Some('\\') => match self.chars.next() {
+                    Some('d' | 'w' | 's') => is_range = true,
+                    Some(c) => members.push(c),
+                    None => return Err("a `[` is not closed".to_owned()),
+                },
+                Some('-') if !members.is_empty() && self.chars.peek().is_some_and(|&c| c != ']') => {
+                    is_range = true;
+                }
+                Some(c) => members.push(c),
+            }
+            first = false;
+        }
+        let has_slash = members.contains(&'/');
+        let piece = match has_slash != negated {
+            true => RegexPiece::Any,
+            false => RegexPiece::Segment,
+        };
+        let is_repeated = self.chars.peek().is_some_and(|c| matches!(c, '*' | '+' | '{'));
+        if negated || is_range || is_repeated || members.len() > 6 {
+            // `[^/]` alone is what `*` is, all other classes are narrower.
+            self.wider |= !(negated && members == ['/']);
+            return Ok(vec![vec![piece]]);
+        }
+        Ok(members.into_iter().map(|c| vec![RegexPiece::One(c)]).collect())
+    }
+}
+
+fn product(left: &Alternatives, right: &Alternatives) -> Result<Alternatives, String> {
+    if left.len() * right.len() > ALTERNATIVES_MAX {
+        return Err("it has too many alternatives".to_owned());
+    }
+    let joined = |l: &Vec<RegexPiece>| {
+        let l = l.clone();
+        right.iter().map(move |r| [l.as_slice(), r.as_slice()].concat()).collect::<Vec<_>>()
+    };
+    Ok(left.iter().flat_map(joined).collect())
+}
+
+fn read(regex: &str, ignores_case: bool) -> Result<(Alternatives, bool, bool), String> {
+    let mut reader = RegexReader { chars: regex.chars().peekable(), depth: 0, wider: false, ignores_case };
+    let all = reader.alternatives()?;
+    match reader.chars.next() {
+        Some(_) => Err("a `)` is not opened".to_owned()),
+        None => Ok((all, reader.wider, reader.ignores_case)),
+    }
+}
+
+/// The path patterns that match what a regular expression of nginx or Unit matches.
+///
+/// # Errors
+/// Why there are none.
+pub(crate) fn from_regex(regex: &str, ignores_case: bool) -> Result<PathSet, String> {
+    let (all, mut wider, ignores_case) = read(regex, ignores_case)?;
+    let mut patterns = Vec::new();
+    for alternative in all {
+        if let Some((pattern, is_wider)) = pattern_of(&alternative) {
+            wider |= is_wider;
+            patterns.push(pattern);
+        }
+    }
+    let mut differs = Vec::new();
+    if wider {
+        differs.push("the patterns match more than the regular expression");
+    }
+    if ignores_case && patterns.iter().any(|one| one.contains(|c: char| c.is_alphabetic())) {
+        differs.push("paths match in lower and in upper case, but not in mixed case");
+        let upper: Vec<String> = patterns.iter().map(|one| one.to_uppercase()).collect();
+        patterns = patterns.iter().map(|one| one.to_lowercase()).chain(upper).collect();
+    }
+    let mut seen = Vec::new();
+    patterns.retain(|one| {
+        !seen.contains(one) && {
+            seen.push(one.clone());
+            true
+        }
+    });
+    match patterns.is_empty() {
+        true => Err("no path can match it".to_owned()),
+        false => Ok(PathSet { patterns, differs: (!differs.is_empty()).then(|| differs.join("; ")) }),
+    }
+}
+
+/// One alternative as a path pattern, and whether it matches more.
+fn pattern_of(pieces: &[RegexPiece]) -> Option<(String, bool)> {
+    let mut pieces = pieces.to_vec();
+    match pieces.first() {
+        Some(RegexPiece::Start) => drop(pieces.remove(0)),
+        _ => pieces.insert(0, RegexPiece::Any),
+    }
+    match pieces.last() {
+        Some(RegexPiece::End) => drop(pieces.pop()),
+        _ => pieces.push(RegexPiece::Any),
+    }
+    if pieces.iter().any(|piece| matches!(piece, RegexPiece::Start | RegexPiece::End)) {
+        return None;
+    }
+    let mut wider = false;
+    let mut merged: Vec<RegexPiece> = Vec::new();
+    for piece in pieces {
+        let is_run = |piece: &RegexPiece| matches!(piece, RegexPiece::Any | RegexPiece::Segment);
+        match merged.last_mut() {
+            Some(last) if is_run(last) && is_run(&piece) => {
+                if piece == RegexPiece::Any {
+                    *last = RegexPiece::Any;
+                }
+            }
+            _ => merged.push(piece),
+        }
+    }
+    // The first and the last star reach across slashes.
+    for at in [0, merged.len().saturating_sub(1)] {
+        if let Some(piece @ RegexPiece::Segment) = merged.get_mut(at) {
+            *piece = RegexPiece::Any;
+            wider = true;
+        }
+    }
+    let last = merged.len().saturating_sub(1);
+    let mut out = String::new();
+    for (at, piece) in merged.iter().enumerate() {
+        match piece {
+            RegexPiece::One('*') => {
+                out.push('*');
+                wider = true;
+            }
+            RegexPiece::One(c) => out.push(*c),
+            RegexPiece::Any if at == 0 || at == last => out.push('*'),
+            RegexPiece::Any => out.push_str("**"),
+            _ => out.push('*'),
+        }
+    }
+    let is_path = out.starts_with(['/', '*'])
+        && !out.contains(['?', '#', '\\', '%'])
+        && !out.chars().any(char::is_control)
+        && !out.split('/').any(|segment| matches!(segment, "." | ".."));
+    is_path.then_some((out, wider))
+}
+
+/// The hosts that a regular expression names, if they are few: `^(www\.)?example\.com$`.
+pub(crate) fn hosts_from_regex(regex: &str) -> Option<(Vec<String>, bool)> {
+    let (all, mut wider, _) = read(regex, true).ok()?;
+    let mut hosts = Vec::new();
+    for alternative in all {
+        let inner = match alternative.as_slice() {
+            [RegexPiece::Start, inner @ .., RegexPiece::End] => inner,
+            [inner @ .., RegexPiece::End] => {
+                wider = true;
+                inner
+            }
+            _ => return None,
+        };
+        let (wildcard, inner) = match inner {
+            [RegexPiece::Segment | RegexPiece::Any, rest @ ..] => ("*", rest),
+            all => ("", all),
+        };
+        let mut host = wildcard.to_owned();
+        for piece in inner {
+            match piece {
+                RegexPiece::One(c) => host.push(*c),
+                _ => return None,
+            }
+        }
+        if !wildcard.is_empty() && !host.starts_with("*.") {
+            return None;
+        }
+        wider |= !wildcard.is_empty();
+        hosts.push(host.to_lowercase());
+    }
+    Some((hosts, wider))
+}
+
+/// A text as a path pattern for what begins with it, or for it alone; none where a pattern would read it otherwise.
+pub(crate) fn from_literal(path: &str, is_prefix: bool) -> Option<String> {
+    let is_plain = path.starts_with('/')
+        && !path.contains(['*', '?', '#', '\\', '%'])
+        && !path.chars().any(char::is_control)
+        && !path.split('/').any(|segment| matches!(segment, "." | ".."));
+    is_plain.then(|| if is_prefix { format!("{path}*") } else { path.to_owned() })
+}
+
+/// The paths that begin with `prefix` and match the pattern.
+pub(crate) fn below(prefix: &str, pattern: &str) -> Vec<String> {
+    let Some(rest) = pattern.strip_prefix('*') else {
+        let fixed = pattern.split('*').next().unwrap_or("");
+        return match (fixed.starts_with(prefix), prefix.starts_with(fixed) && pattern.ends_with('*')) {
+            (true, _) => vec![pattern.to_owned()],
+            (_, true) if pattern.matches('*').count() == 1 => vec![format!("{prefix}*")],
+            _ => Vec::new(),
+        };
+    };
+    let rest = rest.trim_start_matches('*');
+    if rest.is_empty() {
+        return vec![format!("{prefix}*")];
+    }
+    let mut all = vec![format!("{prefix}**{rest}")];
+    if let (Some(rest), true) = (rest.strip_prefix('/'), prefix.ends_with('/')) {
+        all.push(format!("{prefix}{rest}"));
+    }
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shown(regex: &str) -> String {
+        match from_regex(regex, false) {
+            Ok(set) => {
+                format!("{}{}", set.patterns.join(" "), set.differs.map_or("", |_| " ~"))
+            }
+            Err(reason) => format!("! {reason}"),
+        }
+    }
+
+    #[test]
+    fn expressions_become_patterns() {
+        for (regex, patterns) in [
+            (r"\.php$", "*.php"),
+            (r"\.(jpe?g|png)$", "*.jpeg *.jpg *.png"),
+            (r"^/images/", "/images/*"),
+            (r"^/(a|b)/c$", "/a/c /b/c"),
+            (r"/\.", "*/.*"),
+            (r"^/user/[^/]+/edit$", "/user/*/edit"),
+            (r"^/user/(\d+)$", "/user/* ~"),
+            (r"^/a[bc]$", "/ab /ac"),
+            (r"^/a.*z$", "/a**z"),
+            (r"^/(?<name>[a-z]+)/x$", "/*/x ~"),
+            (r"\.(?:css|js)$", "*.css *.js"),
+            (r"^/.+\.php(/|$)", "/**.php/* /**.php ~"),
+            (r"^/v\d+/", "/v*/* ~"),
+            (r"^/a/.+$", "/a/* ~"),
+            (r"^/[a-z]+/x$", "/*/x ~"),
+            (r"^.*$", "*"),
+            (r"^a", "! no path can match it"),
+            (r"/\.(?!well-known)", "! it looks ahead or back, which no path pattern can"),
+            (r"(a", "! a `(` is not closed"),
+            (r"a)", "! a `)` is not opened"),
+        ] {
+            assert_eq!(shown(regex), patterns, "{regex}");
+        }
+        assert_eq!(
+            from_regex("[a-z]{1,3}(x{1,3}){9}((((((((((((((((((((a))))))))))))))))))))", false).ok(),
+            None
+        );
+        let set = from_regex(r"\.Png$", true).unwrap();
+        assert_eq!(set.patterns, ["*.png", "*.PNG"]);
+    }
+
+    #[test]
+    fn hosts_of_expressions() {
+        let hosts = |regex: &str| hosts_from_regex(regex).map(|(hosts, _)| hosts.join(" "));
+        assert_eq!(hosts(r"^(www\.)?example\.com$").as_deref(), Some("www.example.com example.com"));
+        assert_eq!(hosts(r"^(?<user>.+)\.example\.com$").as_deref(), Some("*.example.com"));
+        assert_eq!(hosts(r"^www\d+\.example\.com$"), None);
+    }
+
+    #[test]
+    fn patterns_below_a_prefix() {
+        assert_eq!(below("/a/", "*.php"), ["/a/**.php"]);
+        assert_eq!(below("/a/", "*/.*"), ["/a/**/.*", "/a/.*"]);
+        assert_eq!(below("/a/", "/a/b*"), ["/a/b*"]);
+        assert_eq!(below("/a/b/", "/a/*"), ["/a/b/*"]);
+        assert_eq!(below("/a/", "/b*"), Vec::<String>::new());
+    }
+}

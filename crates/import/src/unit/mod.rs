@@ -1,0 +1,194 @@
+//! The configuration of NGINX Unit.
+
+mod app;
+
+mod routes;
+
+use std::path::Path;
+
+use crate::data::{DatumAt, json, read};
+use crate::draft::{Draft, TomlItem, table_path};
+use crate::findings::{ImportError, ImportLedger, Imported};
+use routes::UnitRoutes;
+
+/// What differs between the servers whatever a configuration says.
+const GENERAL: [&str; 3] = [
+    "All listeners have the same sites and routes.",
+    "Upstream servers get X-Forwarded-For, X-Forwarded-Proto, X-Forwarded-Host and Via (`forwarded` in `proxy`).",
+    "Files with a leading dot are not served (`hidden` in `files`), and upper and lower case differ in paths.",
+];
+
+/// Translates the configuration of NGINX Unit: what `GET /config` of its control socket prints.
+///
+/// # Errors
+/// A file that cannot be read, or is no JSON.
+pub fn import(path: &Path) -> Result<Imported, ImportError> {
+    let (name, text) = read(path)?;
+    let ledger = ImportLedger::default();
+    let mut config = json(&name, &text)?;
+    config.enter(&ledger, &name, "");
+    // What `GET /` prints has the configuration below `config`.
+    let config = config.get("config").unwrap_or(&config).clone();
+    let mut draft = Draft::default();
+    let pass = listeners(&config, &ledger, &mut draft);
+    settings(&config, &ledger, &mut draft);
+    for (name, one) in config.get("applications").map_or(&[][..], DatumAt::entries) {
+        if let Some(section) = app::section(one, &ledger) {
+            draft.tables.push((table_path("apps", name), section));
+        }
+    }
+    for (name, one) in config.get("upstreams").map_or(&[][..], DatumAt::entries) {
+        let servers = one.get("servers").map_or(&[][..], DatumAt::entries);
+        let server = |(address, server): &(String, DatumAt)| {
+            server.translated(&ledger);
+            let url = ("url".to_owned(), TomlItem::text(format!("http://{address}")));
+            match server.get("weight").and_then(DatumAt::text).and_then(|weight| weight.parse::<f64>().ok()) {
+                Some(weight) => {
+                    if weight.fract() != 0.0 {
+                        server.differs(&ledger, "weights are whole numbers");
+                    }
+                    TomlItem::Table(vec![url, ("weight".to_owned(), TomlItem::Number(weight.round() as u64))])
+                }
+                None => url.1,
+            }
+        };
+        let to = servers.iter().map(server).collect();
+        draft.table(&table_path("upstreams", name)).set("to", TomlItem::List(to));
+    }
+    let routes = UnitRoutes { ledger: &ledger, config: &config };
+    routes.write(pass.as_deref(), &mut draft);
+    access_log(&config, &ledger, &mut draft);
+    draft.gather();
+    let toml = draft.text();
+    Ok(Imported { toml, remarks: ledger.into_remarks(), general: GENERAL.map(str::to_owned).into() })
+}
+
+/// Writes `listen`; returns where the first listener passes requests to.
+fn listeners(config: &DatumAt, ledger: &ImportLedger, draft: &mut Draft) -> Option<String> {
+    let mut first: Option<String> = None;
+    let mut addresses = Vec::new();
+    for (address, one) in config.get("listeners").map_or(&[][..], DatumAt::entries) {
+        let pass = one.get("pass");
+        let target = pass.and_then(DatumAt::text).unwrap_or("").to_owned();
+        match (&first, pass) {
+            (Some(known), Some(pass)) if *known != target => {
+                pass.impossible(
+                    ledger,
+                    "all listeners have the same routes: run a second Komainu for this one",
+                );
+                one.impossible(ledger, "it belongs to a listener that was left out");
+                continue;
+            }
+            (_, Some(pass)) => pass.translated(ledger),
+            (_, None) => {}
+        }
+        first.get_or_insert(target);
+        let text = match address.strip_prefix("*:") {
+            Some(port) => format!(":{port}"),
+            None => address.clone(),
+        };
+        let mut entries = vec![("address".to_owned(), TomlItem::Text(text.clone()))];
+        if let Some(tls) = one.get("tls") {
+            tls.impossible(
+                ledger,
+                "Unit keeps certificates itself: write `tls` with the files of this one, or `tls = \"auto\"`",
+            );
+            draft.top.comment(format!(
+                "CHECK: the certificates of {address}: `certificate` and `key` in `tls` of `[[site]]`."
+            ));
+            if !text.ends_with(":443") {
+                entries.push(("tls".to_owned(), TomlItem::Flag(true)));
+            }
+        } else if text.ends_with(":443") {
+            entries.push(("tls".to_owned(), TomlItem::Flag(false)));
+        }
+        forwarded(one, ledger, draft);
+        one.impossible(ledger, "a listener has `address`, `tls` and `proxy_protocol`");
+        addresses.push(match entries.len() {
+            1 => entries.remove(0).1,
+            _ => TomlItem::Table(entries),
+        });
+    }
+    match addresses.len() {
+        0 => {}
+        1 => draft.top.set("listen", addresses.remove(0)),
+        _ => draft.top.set("listen", TomlItem::List(addresses)),
+    }
+    first
+}
+
+fn forwarded(one: &DatumAt, ledger: &ImportLedger, draft: &mut Draft) {
+    let Some((forwarded, source)) =
+        one.get("forwarded").or(one.get("client_ip")).and_then(|found| Some((found, found.get("source")?)))
+    else {
+        return;
+    };
+    if source.texts().iter().any(|text| text.starts_with('!')) {
+        forwarded.impossible(ledger, "`trusted_proxies` takes networks that are trusted");
+        return;
+    }
+    draft
+        .top
+        .set("trusted_proxies", TomlItem::List(source.texts().into_iter().map(TomlItem::Text).collect()));
+    forwarded.differs(ledger, "the fields are X-Forwarded-For and X-Forwarded-Proto, for all listeners; trusted proxies in them are passed over");
+}
+
+fn settings(config: &DatumAt, ledger: &ImportLedger, draft: &mut Draft) {
+    let Some(http) = config.at(&["settings", "http"]) else { return };
+    for (name, key) in [
+        ("header_read_timeout", "head"),
+        ("body_read_timeout", "body"),
+        ("send_timeout", "write"),
+        ("idle_timeout", "idle"),
+    ] {
+        if let Some(one) = http.get(name) {
+            one.translated(ledger);
+            draft.top.set_in(
+                "timeouts",
+                key,
+                TomlItem::Text(format!("{}s", one.number().unwrap_or(30).clamp(1, 3600))),
+            );
+        }
+    }
+    if let Some(one) = http.get("max_body_size") {
+        one.translated(ledger);
+        draft.top.set_in("limits", "body", TomlItem::Text(format!("{}B", one.number().unwrap_or(8 << 20))));
+    } else {
+        // The default of Unit.
+        draft.top.set_in("limits", "body", TomlItem::text("8MiB"));
+    }
+    for name in ["server_version", "discard_unsafe_fields", "log_route"] {
+        if let Some(one) = http.get(name) {
+            one.needless(
+                ledger,
+                "not needed: the version is never sent, and fields with `_` are not passed on",
+            );
+        }
+    }
+    if let Some(threads) =
+        config.at(&["settings", "listen_threads"]).or(config.at(&["settings", "listen_threads_count"]))
+    {
+        threads.translated(ledger);
+        draft.top.set("threads", TomlItem::Number(threads.number().unwrap_or(0).min(1024)));
+    }
+    if let Some(settings) = config.get("settings") {
+        settings.impossible(ledger, "this cannot be set: media types are those of the server's own list");
+    }
+}
+
+fn access_log(config: &DatumAt, ledger: &ImportLedger, draft: &mut Draft) {
+    let Some(one) = config.get("access_log") else { return };
+    let path = one.text().or(one.get("path").and_then(DatumAt::text));
+    if let Some(path) = path {
+        draft.table("log").set_text("access", "combined");
+        draft.table("log").set_text("file", path);
+        one.text().map_or_else(
+            || one.get("path").into_iter().for_each(|path| path.translated(ledger)),
+            |_| one.translated(ledger),
+        );
+    }
+    one.impossible(
+        ledger,
+        "the log is \"combined\": `access` and `only` in `[log]` say other formats and conditions",
+    );
+}

@@ -1,0 +1,456 @@
+//! Routes of Unit: steps, of which the first that matches answers.
+
+use crate::data::{Datum, DatumAt};
+use crate::draft::{Draft, SiteDraft, TomlItem, TomlSection};
+use crate::findings::ImportLedger;
+use crate::paths::from_regex;
+
+/// Routes that lead to routes.
+const DEPTH_MAX: usize = 8;
+
+/// The steps of a configuration.
+pub(super) struct UnitRoutes<'a> {
+    pub(super) ledger: &'a ImportLedger,
+    pub(super) config: &'a DatumAt,
+}
+
+/// A step as a route, with the hosts that it is for.
+struct HostedRoute {
+    hosts: Vec<String>,
+    section: TomlSection,
+}
+
+impl<'a> UnitRoutes<'a> {
+    /// Writes the sites for what the listeners pass requests to.
+    pub(super) fn write(&self, pass: Option<&str>, draft: &mut Draft) {
+        let mut routes = Vec::new();
+        match pass {
+            Some(pass) if pass == "routes" || pass.starts_with("routes/") => self.steps(pass, 0, &mut routes),
+            Some(pass) => {
+                let mut section = TomlSection::default();
+                self.pass(pass, &mut section);
+                routes.push(HostedRoute { hosts: Vec::new(), section });
+            }
+            None => {}
+        }
+        for named in self.config.get("routes").into_iter() {
+            named.impossible(self.ledger, "no listener that was translated leads to it");
+        }
+        let mut hosts: Vec<String> = Vec::new();
+        for host in routes.iter().flat_map(|route| &route.hosts) {
+            if !hosts.contains(host) {
+                hosts.push(host.clone());
+            }
+        }
+        // Nothing stands behind a route without conditions.
+        let reached = |mut own: Vec<TomlSection>| {
+            let is_any = |route: &TomlSection| {
+                ["path", "method", "header", "query", "allow"].iter().all(|key| route.get(key).is_none())
+            };
+            if let Some(at) = own.iter().position(is_any) {
+                own.truncate(at + 1);
+            }
+            own
+        };
+        let applies = |route: &HostedRoute, host: &str| {
+            let matches = |pattern: &String| {
+                pattern == host
+                    || pattern.strip_prefix('*').is_some_and(|rest| host.ends_with(rest) && host != pattern)
+            };
+            route.hosts.is_empty() || route.hosts.iter().any(matches)
+        };
+        for host in hosts {
+            let own: Vec<TomlSection> = routes
+                .iter()
+                .filter(|route| applies(route, &host))
+                .map(|route| route.section.clone())
+                .collect();
+            let own = reached(own);
+            let same = draft.sites.iter_mut().find(|site| site.routes == own);
+            match same.map(|site| &mut site.section) {
+                Some(section) => {
+                    if let Some((_, TomlItem::List(names))) =
+                        section.entries.iter_mut().find(|(key, _)| key == "hosts")
+                    {
+                        names.push(TomlItem::Text(host));
+                    }
+                }
+                None => {
+                    let mut site = SiteDraft::default();
+                    site.section.set("hosts", TomlItem::List(vec![TomlItem::Text(host)]));
+                    site.routes = own;
+                    draft.sites.push(site);
+                }
+            }
+        }
+        let rest: Vec<TomlSection> =
+            routes.into_iter().filter(|route| route.hosts.is_empty()).map(|route| route.section).collect();
+        let rest = reached(rest);
+        if !rest.is_empty() || draft.sites.is_empty() {
+            draft.sites.push(SiteDraft { section: TomlSection::default(), routes: rest });
+        }
+    }
+
+    fn steps(&self, pass: &str, depth: usize, found: &mut Vec<HostedRoute>) {
+        let routes = self.config.get("routes");
+        let steps = match pass.strip_prefix("routes/") {
+            Some(name) => routes.and_then(|routes| routes.get(name)),
+            None => routes,
+        };
+        for step in steps.map_or(&[][..], DatumAt::items) {
+            self.step(step, depth, found);
+        }
+    }
+
+    fn step(&self, step: &DatumAt, depth: usize, found: &mut Vec<HostedRoute>) {
+        let mut section = TomlSection::default();
+        let mut hosts = Vec::new();
+        if let Some(conditions) = step.get("match")
+            && let Err(reason) = self.conditions(conditions, &mut section, &mut hosts)
+        {
+            step.differs(self.ledger, "");
+            conditions.impossible(self.ledger, &reason);
+            let all = "the step was left out: write a route for it by hand";
+            self.unmatched(step, &format!("{reason}: {all}"));
+            return;
+        }
+        let Some(action) = step.get("action") else { return };
+        let pass = action.get("pass").and_then(DatumAt::text).unwrap_or("");
+        if let Some(inner) = Some(pass).filter(|pass| pass.starts_with("routes/") && depth < DEPTH_MAX) {
+            let mut below = Vec::new();
+            self.steps(inner, depth + 1, &mut below);
+            action.translated(self.ledger);
+            let clashes = below.iter().any(|route| {
+                !route.hosts.is_empty() && !hosts.is_empty()
+                    || route.section.entries.iter().any(|(key, _)| section.get(key).is_some())
+            });
+            if clashes {
+                action.differs(self.ledger, "");
+                self.unmatched(action, "conditions of both, the step and the routes that it leads to, cannot be joined: write these routes by hand");
+                return;
+            }
+            for mut route in below {
+                let mut entries = section.entries.clone();
+                entries.append(&mut route.section.entries);
+                route.section.entries = entries;
+                if route.hosts.is_empty() {
+                    route.hosts = hosts.clone();
+                }
+                found.push(route);
+            }
+            return;
+        }
+        self.action(action, &mut section);
+        found.push(HostedRoute { hosts, section });
+    }
+
+    /// Reports values as not possible that may have been reported otherwise before.
+    fn unmatched(&self, value: &DatumAt, reason: &str) {
+        match &value.datum {
+            Datum::Table(entries) => entries.iter().for_each(|(_, inner)| self.unmatched(inner, reason)),
+            Datum::List(items) => items.iter().for_each(|inner| self.unmatched(inner, reason)),
+            _ => {}
+        }
+        if let Some(entry) = value.entry {
+            self.ledger.impossible(entry, reason);
+        }
+    }
+
+    fn conditions(
+        &self,
+        all: &DatumAt,
+        section: &mut TomlSection,
+        hosts: &mut Vec<String>,
+    ) -> Result<(), String> {
+        for (key, value) in all.entries() {
+            let texts = value.texts();
+            let is_regex = |text: &String| text.starts_with('~');
+            if texts.iter().any(|text| text.starts_with('!')) {
+                return Err("a route cannot ask for what is not so (`!`)".to_owned());
+            }
+            match key.as_str() {
+                "host" => {
+                    for host in &texts {
+                        let name = host.strip_prefix("*.").unwrap_or(host);
+                        if is_regex(host) || name.contains('*') || name.is_empty() {
+                            return Err("`hosts` takes names and `*.example.com`".to_owned());
+                        }
+                        hosts.push(host.to_lowercase());
+                    }
+                    value.translated(self.ledger);
+                }
+                "uri" => {
+                    let mut paths = Vec::new();
+                    value.translated(self.ledger);
+                    for text in &texts {
+                        match text.strip_prefix('~') {
+                            Some(regex) => {
+                                let set = from_regex(regex, false)?;
+                                paths.extend(set.patterns);
+                                set.differs.iter().for_each(|reason| value.differs(self.ledger, reason));
+                            }
+                            None => paths.push(path_pattern(text)?),
+                        }
+                    }
+                    section.set("path", TomlItem::texts(paths));
+                }
+                "method" => {
+                    if texts.iter().any(|text| text.contains('*') || is_regex(text)) {
+                        return Err("a method is a word".to_owned());
+                    }
+                    section.set("method", TomlItem::texts(texts.iter().map(|text| text.to_uppercase())));
+                    value.translated(self.ledger);
+                }
+                "headers" | "arguments" => self.values(key, value, section)?,
+                "source" => {
+                    section.set(
+                        "allow",
+                        TomlItem::List(
+                            texts.iter().map(|text| TomlItem::text(text.trim_end_matches(":*"))).collect(),
+                        ),
+                    );
+                    value.differs(self.ledger, "others get 403, they are not passed to the next step");
+                }
+                _ => return Err(format!("a route cannot ask for `{key}`")),
+            }
+        }
+        Ok(())
+    }
+
+    fn values(&self, key: &str, value: &DatumAt, section: &mut TomlSection) -> Result<(), String> {
+        let table = match value.items() {
+            [] => value,
+            [one] => one,
+            _ => return Err("one of several fields cannot be asked for: write a route for each".to_owned()),
+        };
+        let name = if key == "headers" { "header" } else { "query" };
+        for (field, pattern) in table.entries() {
+            let patterns = pattern.texts();
+            match patterns.as_slice() {
+                [one] if !one.starts_with(['~', '!']) => {
+                    section.set_in(name, field, TomlItem::text(one.clone()))
+                }
+                _ => return Err("one pattern for a value can be asked for".to_owned()),
+            }
+        }
+        value.translated(self.ledger);
+        Ok(())
+    }
+
+    fn action(&self, action: &DatumAt, section: &mut TomlSection) {
+        let text = |key: &str| action.get(key).and_then(DatumAt::text);
+        if let Some(headers) = action.get("response_headers") {
+            self.response_headers(headers, section);
+        }
+        if let Some(rewrite) = action.get("rewrite") {
+            rewrite.impossible(self.ledger, "paths are not rewritten: `strip_prefix` and `add_prefix` of `files`, `proxy` and `app` do it");
+            section.comment("CHECK: Unit rewrote the path here.");
+        }
+        if let Some(pass) = text("pass") {
+            self.pass(pass, section);
+            action.translated_key("pass", self.ledger);
+        } else if let Some(url) = text("proxy") {
+            section.set_text("proxy", proxy_url(url));
+            action.translated_key("proxy", self.ledger);
+        } else if let Some(share) = action.get("share") {
+            self.share(action, share, section);
+        } else if let Some(code) = action.get("return").and_then(DatumAt::number) {
+            let location = text("location");
+            match (code, location) {
+                (301 | 302 | 303 | 307 | 308, Some(to)) => {
+                    let to = template(to);
+                    section.set(
+                        "redirect",
+                        match code {
+                            302 => TomlItem::Text(to),
+                            _ => TomlItem::Table(vec![
+                                ("to".to_owned(), TomlItem::Text(to)),
+                                ("status".to_owned(), TomlItem::Number(code)),
+                            ]),
+                        },
+                    );
+                }
+                (200..=599, _) => section.set("respond", TomlItem::Number(code)),
+                _ => section.set("respond", TomlItem::Number(501)),
+            }
+            action.translated_key("return", self.ledger);
+            action.translated_key("location", self.ledger);
+        }
+        action.impossible(self.ledger, "an action has nothing like it here");
+        let has_action =
+            ["files", "proxy", "app", "redirect", "respond"].iter().any(|key| section.get(key).is_some());
+        if !has_action {
+            section.comment("CHECK: what answered here is not possible: see the report.");
+            section.set("respond", TomlItem::Number(501));
+        }
+    }
+
+    fn pass(&self, pass: &str, section: &mut TomlSection) {
+        let mut parts = pass.split('/');
+        match (parts.next(), parts.next(), parts.next()) {
+            (Some("applications"), Some(name), target) => {
+                let is_there =
+                    self.config.at(&["applications", name, "type"]).and_then(DatumAt::text).is_some_and(
+                        |kind| ["python", "perl", "ruby"].iter().any(|known| kind.starts_with(known)),
+                    );
+                match (is_there, target) {
+                    (false, _) => {
+                        section.comment(format!("CHECK: the application {name} is not one that Komainu runs: name its server in `proxy`."));
+                        section.set("respond", TomlItem::Number(501));
+                    }
+                    (true, None) => section.set_text("app", name),
+                    (true, Some(target)) => {
+                        section.set_in("app", "name", TomlItem::text(name));
+                        section.set_in("app", "target", TomlItem::text(target));
+                    }
+                }
+            }
+            (Some("upstreams"), Some(name), _) => section.set_in("proxy", "upstream", TomlItem::text(name)),
+            _ => {
+                section.comment(format!("CHECK: requests were passed to {pass}."));
+                section.set("respond", TomlItem::Number(501));
+            }
+        }
+    }
+
+    fn share(&self, action: &DatumAt, share: &DatumAt, section: &mut TomlSection) {
+        let mut roots = Vec::new();
+        let mut tries = Vec::new();
+        for text in share.texts() {
+            match text.strip_suffix("$uri") {
+                Some(root) if !root.contains('$') => roots.push(root.trim_end_matches('/').to_owned()),
+                None if !text.contains('$') && !text.ends_with('/') => {
+                    let (root, name) = text.rsplit_once('/').unwrap_or((".", &text));
+                    roots.push(root.to_owned());
+                    tries.push(TomlItem::Text(format!("/{name}")));
+                }
+                _ => {
+                    share
+                        .impossible(self.ledger, "the folder depends on the request: write a route for each");
+                    return;
+                }
+            }
+        }
+        if !tries.is_empty() && roots.len() > 1 {
+            share.impossible(self.ledger, "folders and files together: write a route with `files` for each");
+            return;
+        }
+        share.translated(self.ledger);
+        let roots = roots.into_iter().map(|root| if root.is_empty() { "/".to_owned() } else { root });
+        section.set_in("files", "root", TomlItem::texts(roots));
+        if !tries.is_empty() {
+            section.set_in("files", "try", TomlItem::List(tries));
+        }
+        if let Some(index) = action.get("index") {
+            section.set_in(
+                "files",
+                "index",
+                TomlItem::List(index.texts().into_iter().map(TomlItem::Text).collect()),
+            );
+            index.translated(self.ledger);
+        }
+        let follows = action.get("follow_symlinks").and_then(DatumAt::flag).unwrap_or(true);
+        if follows {
+            section.set_in("files", "symlinks", TomlItem::text("on"));
+        }
+        for key in ["follow_symlinks", "chroot", "traverse_mounts"] {
+            if let Some(one) = action.get(key) {
+                one.differs(
+                    self.ledger,
+                    "paths never leave the root; `symlinks` in `files` says which links are followed",
+                );
+            }
+        }
+        self.fallback(action, section);
+    }
+
+    fn fallback(&self, action: &DatumAt, section: &mut TomlSection) {
+        let Some(fallback) = action.get("fallback") else { return };
+        let text = |key: &str| fallback.get(key).and_then(DatumAt::text);
+        match (text("pass"), text("proxy"), text("share")) {
+            (Some(pass), ..) if !pass.starts_with("routes") => {
+                self.pass(pass, section);
+                fallback.translated(self.ledger);
+            }
+            (_, Some(url), _) => {
+                section.set_text("proxy", proxy_url(url));
+                fallback.translated(self.ledger);
+            }
+            (.., Some(file)) if !file.contains('$') => {
+                let name = file.rsplit('/').next().unwrap_or(file);
+                section.set_in("files", "fallback", TomlItem::Text(format!("/{name}")));
+                fallback.differs(self.ledger, "the file has to be in the same folder");
+            }
+            _ => {
+                section.comment("CHECK: what no file answered had another action in Unit; it is 404 here.");
+                fallback.impossible(
+                    self.ledger,
+                    "what no file answers is 404, or belongs to `proxy`, `app` or `fallback`",
+                );
+            }
+        }
+        if section.get("respond").is_some() {
+            // What is no application here cannot stand beside files.
+            section.remove("respond");
+        }
+    }
+
+    fn response_headers(&self, headers: &DatumAt, section: &mut TomlSection) {
+        let mut removed = Vec::new();
+        for (name, value) in headers.entries() {
+            value.translated(self.ledger);
+            match (&value.datum, value.text()) {
+                (Datum::Null, _) => removed.push(TomlItem::text(name.clone())),
+                (_, Some(text)) => {
+                    let mut set = match section.get("response_headers") {
+                        Some(TomlItem::Table(entries)) => {
+                            entries.iter().find(|(key, _)| key == "set").map(|(_, item)| item.clone())
+                        }
+                        _ => None,
+                    };
+                    let entries = set.get_or_insert(TomlItem::Table(Vec::new()));
+                    if let TomlItem::Table(entries) = entries {
+                        entries.push((name.clone(), TomlItem::Text(template(text))));
+                    }
+                    section.set_in("response_headers", "set", entries.clone());
+                }
+                _ => {}
+            }
+        }
+        if !removed.is_empty() {
+            section.set_in("response_headers", "remove", TomlItem::List(removed));
+        }
+    }
+}
+
+impl DatumAt {
+    /// What stands under this key: it means the same here.
+    fn translated_key(&self, key: &str, ledger: &ImportLedger) {
+        if let Some(one) = self.get(key) {
+            one.translated(ledger);
+        }
+    }
+}
+
+fn proxy_url(url: &str) -> String {
+    url.strip_prefix("http://unix:").map_or_else(|| url.to_owned(), |path| format!("unix:{path}"))
+}
+
+/// A pattern of Unit, whose `*` reaches across slashes, as one of Komainu.
+fn path_pattern(text: &str) -> Result<String, String> {
+    let inner = text.trim_matches('*').replace('*', "**");
+    let start = if text.starts_with('*') { "*" } else { "" };
+    let end = if text.ends_with('*') && !inner.is_empty() { "*" } else { "" };
+    let found = format!("{start}{inner}{end}");
+    match found.starts_with(['/', '*']) && !found.contains(['?', '#', '%', '\\']) {
+        true => Ok(found),
+        false => Err("it is no path pattern".to_owned()),
+    }
+}
+
+/// A text with Unit's variables as one with Komainu's.
+fn template(text: &str) -> String {
+    let text = text.replace("${", "$").replace('}', "");
+    let text = text.replace("$request_uri", "\u{1}").replace("$uri", "$path").replace('\u{1}', "$uri");
+    text.replace("$header_", "$http_").replace("$dollar", "$$")
+}

@@ -1,0 +1,154 @@
+//! Each sample becomes the configuration and the report beside it, the configuration is one that Komainu reads, and every directive
+//! of the sample is in the report. `KOMAINU_BLESS=1` writes the expected files.
+
+#![allow(clippy::unwrap_used)]
+
+use std::path::{Path, PathBuf};
+
+use config::Config;
+use import::{ImportVerdict, Imported};
+
+fn samples(format: &str, ending: &str) -> Vec<PathBuf> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests").join(format);
+    let mut found: Vec<PathBuf> = std::fs::read_dir(&folder)
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .filter(|path| path.extension().is_some_and(|found| found == ending))
+        .collect();
+    found.sort();
+    assert!(!found.is_empty(), "{}", folder.display());
+    found
+}
+
+/// Compares a result with the file that has the expected one.
+fn expect(path: &Path, actual: &str) {
+    if std::env::var_os("KOMAINU_BLESS").is_some() {
+        std::fs::write(path, actual).unwrap();
+    }
+    let expected = std::fs::read_to_string(path).unwrap_or_default();
+    assert!(expected == actual, "{} differs; KOMAINU_BLESS=1 writes it:\n{actual}", path.display());
+}
+
+fn check(source: &Path, imported: &Imported) {
+    expect(&source.with_extension("toml"), &imported.toml);
+    expect(&source.with_extension("report"), &imported.report());
+    if let Err(report) = Config::parse(&imported.toml, "komainu.toml", Path::new("/etc/komainu")) {
+        panic!("{}:\n{}\n{}", source.display(), report.render(false), imported.toml);
+    }
+    for remark in imported.remarks.iter().filter(|remark| remark.verdict != ImportVerdict::Translated) {
+        assert!(!remark.reasons.is_empty(), "{}: {remark}", source.display());
+    }
+}
+
+/// The lines at which a directive of nginx begins, found without the parser: those that follow a `;`, `{` or `}`.
+fn directive_lines(text: &str) -> Vec<usize> {
+    let mut lines = Vec::new();
+    let mut ended = true;
+    let mut data = false;
+    for (at, line) in text.lines().enumerate() {
+        let line = line.split(" #").next().unwrap_or("").trim();
+        if line.is_empty() || line.starts_with('#') {
+            continue;
+        }
+        if line.starts_with('}') {
+            data = false;
+            ended = true;
+            continue;
+        }
+        if ended && !data {
+            lines.push(at + 1);
+        }
+        data |= ["map ", "geo ", "types ", "split_clients "].iter().any(|word| line.starts_with(word));
+        ended = line.ends_with([';', '{', '}']);
+    }
+    lines
+}
+
+#[test]
+fn nginx() {
+    for source in samples("nginx", "conf") {
+        let imported = import::nginx::import(&source, Some(Path::new("/etc/nginx"))).unwrap();
+        check(&source, &imported);
+        let name = source.file_name().unwrap().to_string_lossy();
+        for line in directive_lines(&std::fs::read_to_string(&source).unwrap()) {
+            let is_there = imported.remarks.iter().any(|remark| remark.line == line && remark.file == name);
+            assert!(is_there, "{name}:{line} is not in the report");
+        }
+    }
+}
+
+#[test]
+fn what_is_no_configuration_of_nginx_is_refused_with_its_line() {
+    let folder = std::env::temp_dir().join(format!("komainu-import-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let path = folder.join("nginx.conf");
+    let fault = |text: &str| {
+        std::fs::write(&path, text).unwrap();
+        import::nginx::import(&path, None).unwrap_err().to_string()
+    };
+    assert_eq!(fault("http {\n server {\n}"), "nginx.conf:1: this `{` is not closed");
+    assert_eq!(fault("a\n}"), "nginx.conf:2: a `;` is missing before `}`");
+    assert_eq!(fault("a;\n}"), "nginx.conf:2: this `}` closes nothing");
+    assert_eq!(fault("a"), "nginx.conf:1: a `;` is missing at the end");
+    assert_eq!(fault(";"), "nginx.conf:1: a directive's name is missing here");
+    assert_eq!(fault("a;\ninclude nginx.conf;"), "nginx.conf:2: nginx.conf: this file includes itself");
+    assert_eq!(fault(&"a {".repeat(100)), "nginx.conf:1: blocks are nested too deeply");
+    assert!(import::nginx::import(&folder.join("none"), None).is_err());
+    std::fs::remove_dir_all(&folder).unwrap();
+}
+
+/// The text of the first block of code in this language.
+fn block<'a>(text: &'a str, language: &str) -> &'a str {
+    let start = format!("```{language}\n");
+    let (_, rest) = text.split_once(&start).unwrap();
+    rest.split_once("```").unwrap().0
+}
+
+#[test]
+fn the_example_of_the_document_is_what_is_printed() {
+    let document =
+        std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/import.md")).unwrap();
+    let (_, nginx) = document.split_once("\n## nginx\n").unwrap();
+    let folder = std::env::temp_dir().join(format!("komainu-import-document-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let path = folder.join("site.conf");
+    std::fs::write(&path, block(nginx, "nginx")).unwrap();
+    let imported = import::nginx::import(&path, None).unwrap();
+    assert_eq!(imported.toml, block(nginx, "toml"));
+    std::fs::remove_dir_all(&folder).unwrap();
+}
+
+/// The keys and values of a file of JSON, found without the parser: each scalar that follows a key has its line in the report.
+fn check_lines(source: &Path, imported: &Imported) {
+    let name = source.file_name().unwrap().to_string_lossy();
+    for (at, line) in std::fs::read_to_string(source).unwrap().lines().enumerate() {
+        let has_value = line.trim_start().starts_with('"')
+            && line.contains(':')
+            && !line.trim_end().ends_with(['{', '[']);
+        let is_there = imported.remarks.iter().any(|remark| remark.line == at + 1 && remark.file == name);
+        assert!(is_there || !has_value, "{name}:{} is not in the report", at + 1);
+    }
+}
+
+#[test]
+fn unit() {
+    for source in samples("unit", "json") {
+        let imported = import::unit::import(&source).unwrap();
+        check(&source, &imported);
+        check_lines(&source, &imported);
+    }
+}
+
+#[test]
+fn caddy() {
+    for source in samples("caddy", "json") {
+        let imported = import::caddy::import(&source).unwrap();
+        check(&source, &imported);
+        check_lines(&source, &imported);
+    }
+    let path = std::env::temp_dir().join(format!("komainu-import-Caddyfile-{}", std::process::id()));
+    std::fs::write(&path, "example.com {\n\tfile_server\n}\n").unwrap();
+    let error = import::caddy::import(&path).unwrap_err().to_string();
+    assert!(error.contains("caddy adapt"), "{error}");
+    std::fs::remove_file(&path).unwrap();
+}

@@ -1,0 +1,18 @@
+//! The control API, `/v1/…`: one table of operations, by which requests are answered and of which `/v1/openapi.json` is made,
+//! whichever way they come (the control listener, or the control socket of `komainu ctl`).
+
+mod request;
+mod audit;
+mod operation;
+mod upstreams;
+mod applications;
+mod server;
+mod openapi;
+mod table;
+mod line;
+
+pub(crate) use audit::AuditLog;
+pub(crate) use line::line;
+pub(crate) use operation::Api;
+pub(crate) use request::{ApiRequest, ApiResponse, BODY_BYTES_MAX, Caller, ControlRole};
+pub(crate) use table::{answer, needed_role};

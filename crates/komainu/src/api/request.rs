@@ -1,0 +1,81 @@
+//! A request of the API and its answer.
+
+use serde_json::{Value, json};
+
+/// The longest body of a request.
+pub(crate) const BODY_BYTES_MAX: usize = 1 << 20;
+
+/// What a caller may do. Each may do what those before it may.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum ControlRole {
+    /// Read figures and states: whoever reaches an open listener.
+    Open,
+    /// Read everything: the configuration, the audit log, who is connected.
+    Read,
+    /// Operate the server as it is configured: reload, drain, restart, purge.
+    Operate,
+    /// Change the configuration.
+    Admin,
+}
+
+impl ControlRole {
+    /// The word for it.
+    pub(crate) fn text(self) -> &'static str {
+        match self {
+            ControlRole::Open => "open",
+            ControlRole::Read => "read",
+            ControlRole::Operate => "operate",
+            ControlRole::Admin => "admin",
+        }
+    }
+}
+
+/// Who asks.
+#[derive(Clone, Debug)]
+pub(crate) struct Caller {
+    /// For the audit log.
+    pub(crate) name: String,
+    pub(crate) role: ControlRole,
+}
+
+/// A request.
+#[derive(Clone, Debug)]
+pub(crate) struct ApiRequest {
+    pub(crate) caller: Caller,
+    pub(crate) method: String,
+    /// Without the query, percent-encoded.
+    pub(crate) path: String,
+    pub(crate) query: String,
+    #[expect(dead_code, reason = "changes of the configuration need it")]
+    /// The field `If-Match`.
+    pub(crate) if_match: Option<String>,
+    pub(crate) body: Vec<u8>,
+}
+
+/// What is answered.
+#[derive(Clone, Debug)]
+pub(crate) struct ApiResponse {
+    pub(crate) status: u16,
+    pub(crate) document: Value,
+    /// The version of the configuration.
+    pub(crate) etag: Option<String>,
+    /// The methods that there are, for status 405.
+    pub(crate) allow: Option<String>,
+}
+
+impl ApiResponse {
+    /// What was asked for.
+    pub(crate) fn of(document: Value) -> ApiResponse {
+        ApiResponse { status: 200, document, etag: None, allow: None }
+    }
+
+    /// What was done.
+    pub(crate) fn done(text: impl Into<String>) -> ApiResponse {
+        ApiResponse::of(json!({ "done": text.into() }))
+    }
+
+    /// Why nothing was done.
+    pub(crate) fn error(status: u16, text: impl Into<String>) -> ApiResponse {
+        ApiResponse { status, ..ApiResponse::of(json!({ "error": text.into() })) }
+    }
+}

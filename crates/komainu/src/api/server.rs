@@ -1,0 +1,63 @@
+//! The server as a whole: status, reload, cache, certificates, logs, and who has changed what.
+
+use serde_json::{Value, json};
+
+use crate::api::operation::{Api, ApiCall, Outcome};
+use crate::api::request::ApiResponse;
+use crate::control;
+
+/// What `komainu status --json` prints.
+pub(crate) fn status(api: &Api, _: &ApiCall<'_>) -> Outcome {
+    Ok(ApiResponse::of(control::status(&api.info)))
+}
+
+/// Reads the configuration again.
+pub(crate) fn reload(api: &Api, _: &ApiCall<'_>) -> Outcome {
+    answered(control::obey("reload", &api.info), 422)
+}
+
+/// What the cache holds.
+pub(crate) fn cache(api: &Api, _: &ApiCall<'_>) -> Outcome {
+    answered((api.info.cache)("stats"), 404)
+}
+
+/// Removes stored responses.
+pub(crate) fn purge(api: &Api, call: &ApiCall<'_>) -> Outcome {
+    let body = call.object()?;
+    ApiCall::only(&body, &["url", "prefix", "tag", "all", "soft"])?;
+    let mut response = answered((api.info.cache)(&format!("purge {}", Value::Object(body))), 400)?;
+    let text = format!("{} responses were removed", response.document["objects"]);
+    response.document["done"] = json!(text);
+    Ok(response)
+}
+
+/// The certificates that are in use.
+pub(crate) fn certificates(api: &Api, _: &ApiCall<'_>) -> Outcome {
+    Ok(ApiResponse::of(json!({ "certificates": control::all_certificates(&api.info) })))
+}
+
+/// Renews a certificate that the server obtains by itself.
+pub(crate) fn renew(api: &Api, call: &ApiCall<'_>) -> Outcome {
+    let response = answered(control::obey(&format!("renew {}", call.part("name")), &api.info), 404)?;
+    Ok(ApiResponse { status: 202, ..response })
+}
+
+/// Opens the log files again, after they were moved away.
+pub(crate) fn reopen(api: &Api, _: &ApiCall<'_>) -> Outcome {
+    (api.info.reopen)();
+    api.audit.reopen();
+    Ok(ApiResponse::done("the logs are opened again"))
+}
+
+/// Who has changed what.
+pub(crate) fn audit(api: &Api, _: &ApiCall<'_>) -> Outcome {
+    Ok(ApiResponse::of(json!({ "entries": api.audit.entries() })))
+}
+
+/// A document of the control socket: with an error it has this status.
+fn answered(document: Value, status: u16) -> Outcome {
+    match document["error"].is_string() {
+        true => Err(ApiResponse { status, ..ApiResponse::of(document) }),
+        false => Ok(ApiResponse::of(document)),
+    }
+}

@@ -1,0 +1,69 @@
+//! A copy of a request's body, made while its handler reads it.
+
+/// What gets the copy: all of the body, or `None` where it is longer than may be copied.
+pub type BodyCopied = Box<dyn FnOnce(Option<Vec<u8>>)>;
+
+/// A copy on its way. Dropped without having been passed on where the body does not end.
+pub(crate) struct BodyCopy {
+    bytes: Vec<u8>,
+    bytes_max: usize,
+    /// Bytes until the end, where they were announced: a handler need not read on to learn of it.
+    left: Option<u64>,
+    copied: BodyCopied,
+}
+
+impl BodyCopy {
+    pub(crate) fn new(bytes_max: usize, announced: Option<u64>, copied: BodyCopied) -> BodyCopy {
+        BodyCopy { bytes: Vec::new(), bytes_max, left: announced, copied }
+    }
+
+    /// The most that it holds, in bytes.
+    pub(crate) fn bytes_max(&self) -> usize {
+        self.left
+            .map_or(self.bytes_max, |left| self.bytes.len() + usize::try_from(left).unwrap_or(self.bytes_max))
+    }
+
+    /// Adds what the handler gets; true where the copy is complete, or has become too long.
+    pub(crate) fn add(&mut self, piece: &[u8]) -> bool {
+        let is_too_long = self.bytes.len() + piece.len() > self.bytes_max;
+        if is_too_long {
+            self.bytes_max = 0;
+            self.bytes = Vec::new();
+            return true;
+        }
+        self.bytes.extend_from_slice(piece);
+        self.left = self.left.map(|left| left.saturating_sub(piece.len() as u64));
+        self.left == Some(0)
+    }
+
+    /// Passes it on.
+    pub(crate) fn finish(self) {
+        let is_too_long = self.bytes_max == 0;
+        (self.copied)((!is_too_long).then_some(self.bytes));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+    use std::rc::Rc;
+
+    use super::*;
+
+    #[test]
+    fn a_body_is_passed_on_at_its_end_and_not_where_it_is_too_long() {
+        let got = Rc::new(RefCell::new(Vec::new()));
+        let copied = || -> BodyCopied {
+            let got = got.clone();
+            Box::new(move |body| got.borrow_mut().push(body))
+        };
+        let mut copy = BodyCopy::new(8, Some(5), copied());
+        assert!(!copy.add(b"ab") && copy.add(b"cde"));
+        copy.finish();
+        let mut copy = BodyCopy::new(8, None, copied());
+        assert!(!copy.add(b"12345678") && copy.add(b"9"));
+        copy.finish();
+        drop(BodyCopy::new(8, None, copied()));
+        assert_eq!(*got.borrow(), [Some(b"abcde".to_vec()), None]);
+    }
+}

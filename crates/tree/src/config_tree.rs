@@ -1,0 +1,321 @@
+//! The files of a configuration as one tree.
+
+use serde_json::{Map, Value as Json};
+use toml_edit::DocumentMut;
+
+use crate::container::{TreeStep, container};
+use crate::json::{TablePlace, of_table};
+use crate::path::{TreeError, TreePath};
+
+/// A segment for the place behind the last item of a list.
+const BEHIND: &str = "-";
+/// The name of an item that has none of the keys that name items.
+const NAMELESS: &str = "*";
+
+/// The files of a configuration, of which the first includes the others, as one tree: their tables are one, and their lists of
+/// tables follow each other.
+#[derive(Clone, Debug)]
+pub struct ConfigTree {
+    files: Vec<(String, DocumentMut)>,
+    /// Keys of which the value, or the first of the values, names an item of a list.
+    names: &'static [&'static str],
+    /// Keys at the top that only the first file may change the meaning of.
+    fixed: &'static [&'static str],
+}
+
+/// A place where an item, or a part of it, stands.
+#[derive(Clone, Debug)]
+struct TreePart {
+    file: usize,
+    steps: Vec<TreeStep>,
+    value: Json,
+}
+
+impl ConfigTree {
+    /// Reads files, each with its name. `names` are the keys that name the items of a list; keys of `fixed` stand at the top of
+    /// the first file, and cannot be changed here.
+    ///
+    /// # Errors
+    /// A file that is no TOML.
+    pub fn parse(
+        files: impl IntoIterator<Item = (String, String)>,
+        names: &'static [&'static str],
+        fixed: &'static [&'static str],
+    ) -> Result<ConfigTree, TreeError> {
+        let parsed = files.into_iter().map(|(name, text)| match text.parse::<DocumentMut>() {
+            Ok(document) => Ok((name, document)),
+            Err(error) => Err(TreeError::Invalid(format!("{name} is not TOML: {error}"))),
+        });
+        let files: Vec<_> = parsed.collect::<Result<_, _>>()?;
+        Ok(ConfigTree { files, names, fixed })
+    }
+
+    /// Each file, with its text.
+    #[must_use]
+    pub fn texts(&self) -> Vec<(String, String)> {
+        self.files.iter().map(|(name, document)| (name.clone(), document.to_string())).collect()
+    }
+
+    /// The item at a path.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn get(&self, path: &TreePath) -> Result<Json, TreeError> {
+        let parts = self.parts(path)?;
+        merged(&parts).ok_or_else(|| self.nothing_at(path))
+    }
+
+    /// Gives an item a value, whether it is there or not; a place behind the last item of a list adds one. Tables on the way are
+    /// made.
+    ///
+    /// # Errors
+    /// A value that TOML has not, a path that leads through something else than tables and lists, a key that cannot be changed.
+    pub fn put(&mut self, path: &TreePath, value: &Json) -> Result<(), TreeError> {
+        self.may_change(path, value)?;
+        let parts = self.parts(path)?;
+        match (parts.as_slice(), path.split_last()) {
+            ([], Some((parent, last))) => self.add(&parent, last, value),
+            ([part], Some(_)) => {
+                let part = part.clone();
+                self.set(part.file, &part.steps, value)
+            }
+            _ => self.put_parts(path, &merged(&parts).unwrap_or_default(), value),
+        }
+    }
+
+    /// Changes the keys of a table (RFC 7396): those with `null` are removed, tables are changed in the same way, other values are
+    /// put.
+    ///
+    /// # Errors
+    /// As [`ConfigTree::put`]'s.
+    pub fn patch(&mut self, path: &TreePath, patch: &Json) -> Result<(), TreeError> {
+        let Json::Object(entries) = patch else { return self.put(path, patch) };
+        let is_table = merged(&self.parts(path)?).is_some_and(|value| value.is_object());
+        if !is_table {
+            return self.put(path, &without_nulls(patch));
+        }
+        for (key, value) in entries {
+            let path = path.join(key.as_str());
+            match value {
+                Json::Null if self.parts(&path)?.is_empty() => {}
+                Json::Null => self.delete(&path)?,
+                value => self.patch(&path, value)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes an item.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn delete(&mut self, path: &TreePath) -> Result<(), TreeError> {
+        self.may_change(path, &Json::Null)?;
+        let Some((parent, _)) = path.split_last() else {
+            return Err(TreeError::Invalid("the whole configuration cannot be deleted".to_owned()));
+        };
+        let parts = self.parts(path)?;
+        if parts.is_empty() {
+            return Err(self.nothing_at(path));
+        }
+        let is_list = self.get(&parent)?.is_array();
+        for part in parts.iter().rev() {
+            let Some((last, steps)) = part.steps.split_last() else { continue };
+            let document = &mut self.files[part.file].1;
+            let top = document.as_table_mut();
+            let is_empty = container(top, TablePlace::Top, steps).is_some_and(|mut it| it.remove(last));
+            // A list of tables without a table is not there at all.
+            if let (true, true, Some((key, above))) = (is_empty, is_list, steps.split_last())
+                && let Some(mut above) =
+                    container(self.files[part.file].1.as_table_mut(), TablePlace::Top, above)
+            {
+                above.remove_empty_tables(key);
+            }
+        }
+        Ok(())
+    }
+
+    fn nothing_at(&self, path: &TreePath) -> TreeError {
+        let mut path = path.clone();
+        let wanted = path.to_string();
+        while let Some((parent, last)) = path.split_last() {
+            if let Ok(parts) = self.parts(&parent)
+                && let Some(found) = merged(&parts)
+            {
+                let has = match &found {
+                    Json::Object(entries) => entries.keys().cloned().collect::<Vec<_>>().join(", "),
+                    Json::Array(items) => format!("{} items", items.len()),
+                    _ => "a value".to_owned(),
+                };
+                let place = if parent.is_root() { "the top".to_owned() } else { format!("`{parent}`") };
+                return TreeError::NotFound(format!("there is no `{last}` at {place}, which has: {has}"));
+            }
+            path = parent;
+        }
+        TreeError::NotFound(format!("there is no `{wanted}`"))
+    }
+
+    fn may_change(&self, path: &TreePath, value: &Json) -> Result<(), TreeError> {
+        let first = path.segments().first();
+        let changes = |key: &str| match first {
+            Some(first) => first == key,
+            None => {
+                self.files.first().and_then(|(_, document)| of_table(document.as_table()).get(key).cloned())
+                    != value.get(key).cloned()
+            }
+        };
+        match self.fixed.iter().find(|key| changes(key)) {
+            None => Ok(()),
+            Some(key) => Err(TreeError::Conflict(format!("`{key}` can only be changed in the file"))),
+        }
+    }
+
+    /// Where the item at a path stands; several places where several files have a part of it.
+    fn parts(&self, path: &TreePath) -> Result<Vec<TreePart>, TreeError> {
+        let mut parts: Vec<TreePart> = (self.files.iter().enumerate())
+            .map(|(file, (_, document))| {
+                let mut top = of_table(document.as_table());
+                if file > 0 {
+                    self.fixed.iter().for_each(|key| _ = top.remove(*key));
+                }
+                TreePart { file, steps: Vec::new(), value: Json::Object(top) }
+            })
+            .collect();
+        for segment in path.segments() {
+            parts = match parts.iter().any(|part| part.value.is_array()) {
+                true => self.item(parts, segment)?.into_iter().collect(),
+                false => parts.into_iter().filter_map(|part| part.child(segment)).collect(),
+            };
+        }
+        Ok(parts)
+    }
+
+    /// The item of a list, by number or name.
+    fn item(&self, lists: Vec<TreePart>, segment: &str) -> Result<Option<TreePart>, TreeError> {
+        let items = lists.into_iter().flat_map(TreePart::items);
+        if let Ok(index) = segment.parse::<usize>() {
+            return Ok(items.into_iter().nth(index));
+        }
+        let mut named = items.filter(|part| self.is_named(&part.value, segment));
+        match (named.next(), named.next()) {
+            (_, Some(_)) => Err(TreeError::Conflict(format!(
+                "several items are named `{segment}`: write the number of one, from 0"
+            ))),
+            (found, None) => Ok(found),
+        }
+    }
+
+    fn is_named(&self, item: &Json, wanted: &str) -> bool {
+        let Json::Object(entries) = item else { return item.as_str() == Some(wanted) };
+        match self.names.iter().find_map(|key| entries.get(*key)) {
+            Some(Json::String(name)) => name == wanted,
+            Some(Json::Array(names)) => names.first().and_then(Json::as_str) == Some(wanted),
+            Some(_) => false,
+            None => wanted == NAMELESS,
+        }
+    }
+
+    /// Adds an item to what is at a path; that is made where it is missing.
+    fn add(&mut self, parent: &TreePath, last: &str, value: &Json) -> Result<(), TreeError> {
+        let parts = self.parts(parent)?;
+        // At the top of the first file, and at the end of a list.
+        let is_list = parts.iter().any(|part| part.value.is_array());
+        let Some(part) = (if is_list { parts.last() } else { parts.first() }).cloned() else {
+            return self.put(parent, &Json::Object(Map::from_iter([(last.to_owned(), value.clone())])));
+        };
+        let step = match &part.value {
+            Json::Object(_) => TreeStep::Key(last.to_owned()),
+            Json::Array(items) => {
+                let count: usize = parts.iter().map(|part| part.value.as_array().map_or(0, Vec::len)).sum();
+                if last != BEHIND && last.parse() != Ok(count) {
+                    return Err(self.nothing_at(&parent.join(last)));
+                }
+                TreeStep::Index(items.len())
+            }
+            _ => return Err(TreeError::Invalid(format!("`{parent}` is neither a table nor a list"))),
+        };
+        let steps: Vec<TreeStep> = part.steps.into_iter().chain([step]).collect();
+        self.set(part.file, &steps, value)
+    }
+
+    fn set(&mut self, file: usize, steps: &[TreeStep], value: &Json) -> Result<(), TreeError> {
+        let lost = || TreeError::Invalid("the path does not lead to an item".to_owned());
+        let (last, above) = steps.split_last().ok_or_else(lost)?;
+        let top = self.files[file].1.as_table_mut();
+        container(top, TablePlace::Top, above).ok_or_else(lost)?.set(last, value)
+    }
+
+    /// Gives an item that stands in several places a value, part by part.
+    fn put_parts(&mut self, path: &TreePath, before: &Json, value: &Json) -> Result<(), TreeError> {
+        match (before, value) {
+            (Json::Object(before), Json::Object(entries)) => {
+                for key in before.keys().filter(|key| !entries.contains_key(*key)) {
+                    self.delete(&path.join(key.as_str()))?;
+                }
+                let changed = entries.iter().filter(|(key, value)| before.get(*key) != Some(value));
+                changed.into_iter().try_for_each(|(key, value)| self.put(&path.join(key.as_str()), value))
+            }
+            (Json::Array(before), Json::Array(items)) => {
+                for at in (items.len()..before.len()).rev() {
+                    self.delete(&path.join(at.to_string()))?;
+                }
+                items.iter().enumerate().try_for_each(|(at, item)| self.put(&path.join(at.to_string()), item))
+            }
+            _ => Err(TreeError::Conflict(format!(
+                "several files have a part of `{path}`: it cannot become something else"
+            ))),
+        }
+    }
+}
+
+impl TreePart {
+    fn child(self, key: &str) -> Option<TreePart> {
+        let Json::Object(mut entries) = self.value else { return None };
+        let value = entries.remove(key)?;
+        let steps = self.steps.into_iter().chain([TreeStep::Key(key.to_owned())]).collect();
+        Some(TreePart { file: self.file, steps, value })
+    }
+
+    fn items(self) -> Vec<TreePart> {
+        let Json::Array(items) = self.value else { return Vec::new() };
+        let item = |(at, value)| {
+            let steps = self.steps.iter().cloned().chain([TreeStep::Index(at)]).collect();
+            TreePart { file: self.file, steps, value }
+        };
+        items.into_iter().enumerate().map(item).collect()
+    }
+}
+
+/// The parts as one value; `None` where there is none.
+fn merged(parts: &[TreePart]) -> Option<Json> {
+    let mut parts = parts.iter().map(|part| part.value.clone());
+    let first = parts.next()?;
+    Some(parts.fold(first, merge))
+}
+
+fn merge(first: Json, more: Json) -> Json {
+    match (first, more) {
+        (Json::Object(mut first), Json::Object(more)) => {
+            for (key, value) in more {
+                let both = match first.remove(&key) {
+                    Some(known) => merge(known, value),
+                    None => value,
+                };
+                first.insert(key, both);
+            }
+            Json::Object(first)
+        }
+        (Json::Array(first), Json::Array(more)) => first.into_iter().chain(more).collect(),
+        (first, _) => first,
+    }
+}
+
+fn without_nulls(value: &Json) -> Json {
+    match value {
+        Json::Object(entries) => {
+            let kept = entries.iter().filter(|(_, value)| !value.is_null());
+            Json::Object(kept.map(|(key, value)| (key.clone(), without_nulls(value))).collect())
+        }
+        other => other.clone(),
+    }
+}

@@ -1,0 +1,214 @@
+//! The place of an item in one document, and its change there with the comments around it kept.
+
+use serde_json::{Map, Value as Json};
+use toml_edit::{Array, ArrayOfTables, Item, RawString, TableLike, Value};
+
+use crate::json::{TablePlace, of_item, of_table, of_value, to_item, to_table, to_value};
+use crate::path::TreeError;
+
+/// A step from a table or list to what is in it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum TreeStep {
+    Key(String),
+    Index(usize),
+}
+
+/// What holds items.
+pub(crate) enum Container<'d> {
+    Table(&'d mut dyn TableLike, TablePlace),
+    Array(&'d mut Array),
+    Tables(&'d mut ArrayOfTables),
+}
+
+/// What these steps lead to from a table, if it holds items.
+pub(crate) fn container<'d>(
+    table: &'d mut dyn TableLike,
+    place: TablePlace,
+    steps: &[TreeStep],
+) -> Option<Container<'d>> {
+    match steps.split_first() {
+        None => Some(Container::Table(table, place)),
+        Some((TreeStep::Key(key), rest)) => of_item_mut(table.get_mut(key)?, rest),
+        Some((TreeStep::Index(_), _)) => None,
+    }
+}
+
+fn of_item_mut<'d>(item: &'d mut Item, steps: &[TreeStep]) -> Option<Container<'d>> {
+    match (item, steps.split_first()) {
+        (Item::Table(table), _) => container(table, TablePlace::Header, steps),
+        (Item::Value(value), _) => of_value_mut(value, steps),
+        (Item::ArrayOfTables(tables), None) => Some(Container::Tables(tables)),
+        (Item::ArrayOfTables(tables), Some((TreeStep::Index(at), rest))) => {
+            container(tables.get_mut(*at)?, TablePlace::Header, rest)
+        }
+        _ => None,
+    }
+}
+
+fn of_value_mut<'d>(value: &'d mut Value, steps: &[TreeStep]) -> Option<Container<'d>> {
+    match (value, steps.split_first()) {
+        (Value::InlineTable(table), _) => container(table, TablePlace::Line, steps),
+        (Value::Array(items), None) => Some(Container::Array(items)),
+        (Value::Array(items), Some((TreeStep::Index(at), rest))) => of_value_mut(items.get_mut(*at)?, rest),
+        _ => None,
+    }
+}
+
+impl Container<'_> {
+    /// Gives an item a value; one behind the last of a list is added.
+    ///
+    /// # Errors
+    /// A value that TOML or this list has not.
+    pub(crate) fn set(&mut self, step: &TreeStep, json: &Json) -> Result<(), TreeError> {
+        match (self, step) {
+            (Container::Table(table, place), TreeStep::Key(key)) => set_in_table(*table, *place, key, json),
+            (Container::Array(items), TreeStep::Index(at)) => match items.get_mut(*at) {
+                Some(item) => put_value(item, json),
+                None => {
+                    items.push(to_value(json)?);
+                    Ok(())
+                }
+            },
+            (Container::Tables(tables), TreeStep::Index(at)) => match (json.as_object(), tables.get_mut(*at))
+            {
+                (Some(entries), Some(table)) => put_table(table, TablePlace::Header, entries),
+                (Some(entries), None) => {
+                    tables.push(to_table(entries)?);
+                    Ok(())
+                }
+                (None, _) => Err(TreeError::Invalid("the items of this list are tables".to_owned())),
+            },
+            _ => Err(TreeError::Invalid("the path does not lead there".to_owned())),
+        }
+    }
+
+    /// Removes an item. Whether none is left.
+    pub(crate) fn remove(&mut self, step: &TreeStep) -> bool {
+        match (self, step) {
+            (Container::Table(table, _), TreeStep::Key(key)) => {
+                table.remove(key);
+                table.is_empty()
+            }
+            (Container::Array(items), TreeStep::Index(at)) => {
+                remove_value(items, *at);
+                items.is_empty()
+            }
+            (Container::Tables(tables), TreeStep::Index(at)) => {
+                tables.remove(*at);
+                tables.is_empty()
+            }
+            _ => false,
+        }
+    }
+}
+
+impl Container<'_> {
+    /// Removes a list of tables that has none.
+    pub(crate) fn remove_empty_tables(&mut self, step: &TreeStep) {
+        if let (Container::Table(table, _), TreeStep::Key(key)) = (self, step)
+            && table.get(key).and_then(Item::as_array_of_tables).is_some_and(ArrayOfTables::is_empty)
+        {
+            table.remove(key);
+        }
+    }
+}
+
+/// Removes a value of a list, and the comment behind it. The comment behind the value before it, which stands ahead of this one,
+/// stays.
+fn remove_value(items: &mut Array, at: usize) {
+    let text = |raw: Option<&RawString>| raw.and_then(RawString::as_str).unwrap_or_default().to_owned();
+    let ahead = |value: &Value| text(value.decor().prefix());
+    let removed = items.remove(at);
+    let behind = items.get(at).map_or_else(|| text(Some(items.trailing())), ahead);
+    let removed = ahead(&removed);
+    let (Some(end), Some(from)) = (removed.find('\n'), behind.find('\n')) else { return };
+    let kept = format!("{}{}", &removed[..end], &behind[from..]);
+    match items.get_mut(at) {
+        Some(next) => next.decor_mut().set_prefix(kept),
+        None => items.set_trailing(kept),
+    }
+}
+
+fn set_in_table(
+    table: &mut dyn TableLike,
+    place: TablePlace,
+    key: &str,
+    json: &Json,
+) -> Result<(), TreeError> {
+    match table.get_mut(key).filter(|item| !item.is_none()) {
+        Some(item) => put_item(item, place, json),
+        None => {
+            table.insert(key, to_item(json, place)?);
+            Ok(())
+        }
+    }
+}
+
+/// Changes an item to a value; what is the same stays as it is written.
+fn put_item(item: &mut Item, place: TablePlace, json: &Json) -> Result<(), TreeError> {
+    if of_item(item) == *json {
+        return Ok(());
+    }
+    match (&mut *item, json) {
+        (Item::Table(table), Json::Object(entries)) => put_table(table, TablePlace::Header, entries),
+        (Item::ArrayOfTables(tables), Json::Array(items))
+            if !items.is_empty() && items.iter().all(Json::is_object) =>
+        {
+            while tables.len() > items.len() {
+                tables.remove(tables.len() - 1);
+            }
+            for (at, entries) in items.iter().filter_map(Json::as_object).enumerate() {
+                match tables.get_mut(at) {
+                    Some(table) => put_table(table, TablePlace::Header, entries)?,
+                    None => tables.push(to_table(entries)?),
+                }
+            }
+            Ok(())
+        }
+        (Item::Value(value), json) if !json.is_object() || value.is_inline_table() => put_value(value, json),
+        _ => {
+            *item = to_item(json, place)?;
+            Ok(())
+        }
+    }
+}
+
+fn put_table(
+    table: &mut dyn TableLike,
+    place: TablePlace,
+    entries: &Map<String, Json>,
+) -> Result<(), TreeError> {
+    let gone: Vec<String> = of_table(table).into_iter().map(|(key, _)| key).collect();
+    for key in gone.iter().filter(|key| !entries.contains_key(*key)) {
+        table.remove(key);
+    }
+    entries.iter().try_for_each(|(key, json)| set_in_table(table, place, key, json))
+}
+
+fn put_value(value: &mut Value, json: &Json) -> Result<(), TreeError> {
+    if of_value(value) == *json {
+        return Ok(());
+    }
+    match (&mut *value, json) {
+        (Value::InlineTable(table), Json::Object(entries)) => put_table(table, TablePlace::Line, entries),
+        (Value::Array(items), Json::Array(wanted)) => {
+            while items.len() > wanted.len() {
+                remove_value(items, items.len() - 1);
+            }
+            for (at, json) in wanted.iter().enumerate() {
+                match items.get_mut(at) {
+                    Some(item) => put_value(item, json)?,
+                    None => items.push(to_value(json)?),
+                }
+            }
+            Ok(())
+        }
+        _ => {
+            // What stands around it in its line stays, such as a comment.
+            let decor = value.decor().clone();
+            *value = to_value(json)?;
+            *value.decor_mut() = decor;
+            Ok(())
+        }
+    }
+}

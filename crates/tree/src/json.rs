@@ -1,0 +1,112 @@
+//! TOML values as JSON, and JSON as TOML values.
+
+use serde_json::{Map, Number, Value as Json, json};
+use toml_edit::{Array, ArrayOfTables, InlineTable, Item, Table, TableLike, Value};
+
+use crate::path::TreeError;
+
+/// Where a table stands, which decides how tables in it are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum TablePlace {
+    /// The document itself.
+    Top,
+    /// It has a header.
+    Header,
+    /// It stands in a line.
+    Line,
+}
+
+/// A table longer than this in one line gets a header of its own.
+const LINE_CHARS_MAX: usize = 100;
+/// The deepest value that is taken over.
+const DEPTH_MAX: usize = 32;
+
+/// A table as JSON.
+pub(crate) fn of_table(table: &dyn TableLike) -> Map<String, Json> {
+    let present = table.iter().filter(|(_, item)| !item.is_none());
+    present.map(|(key, item)| (key.to_owned(), of_item(item))).collect()
+}
+
+/// An item as JSON.
+pub(crate) fn of_item(item: &Item) -> Json {
+    match item {
+        Item::None => Json::Null,
+        Item::Value(value) => of_value(value),
+        Item::Table(table) => Json::Object(of_table(table)),
+        Item::ArrayOfTables(tables) => tables.iter().map(|table| Json::Object(of_table(table))).collect(),
+    }
+}
+
+/// A value as JSON. A date is its text; a number that JSON has not is its text too.
+pub(crate) fn of_value(value: &Value) -> Json {
+    match value {
+        Value::String(text) => json!(text.value()),
+        Value::Integer(number) => json!(number.value()),
+        Value::Float(number) => {
+            Number::from_f64(*number.value()).map_or_else(|| json!(number.value().to_string()), Json::Number)
+        }
+        Value::Boolean(flag) => json!(flag.value()),
+        Value::Datetime(date) => json!(date.value().to_string()),
+        Value::Array(items) => items.iter().map(of_value).collect(),
+        Value::InlineTable(table) => Json::Object(of_table(table)),
+    }
+}
+
+/// JSON as a value in a line.
+pub(crate) fn to_value(json: &Json) -> Result<Value, TreeError> {
+    value_within(json, DEPTH_MAX)
+}
+
+fn value_within(json: &Json, depth: usize) -> Result<Value, TreeError> {
+    let invalid = |text: &str| Err(TreeError::Invalid(text.to_owned()));
+    let Some(depth) = depth.checked_sub(1) else { return invalid("the value is nested too deeply") };
+    Ok(match json {
+        Json::Null => return invalid("TOML has no null: leave the key out, or delete it"),
+        Json::Bool(flag) => (*flag).into(),
+        Json::String(text) => text.as_str().into(),
+        Json::Number(number) => match (number.as_i64(), number.as_f64()) {
+            (Some(number), _) => number.into(),
+            (None, Some(float)) if number.is_f64() => float.into(),
+            _ => return invalid("the number is larger than TOML's integers"),
+        },
+        Json::Array(items) => {
+            let items = items.iter().map(|item| value_within(item, depth));
+            Value::Array(items.collect::<Result<Array, _>>()?)
+        }
+        Json::Object(entries) => {
+            let mut table = InlineTable::new();
+            for (key, value) in entries {
+                table.insert(key, value_within(value, depth)?);
+            }
+            Value::InlineTable(table)
+        }
+    })
+}
+
+/// JSON as an item of a table that stands there: what is long gets headers of its own, where that is possible, and so does what
+/// stands at the top.
+pub(crate) fn to_item(json: &Json, place: TablePlace) -> Result<Item, TreeError> {
+    let value = to_value(json)?;
+    let fits = place != TablePlace::Top && value.to_string().len() <= LINE_CHARS_MAX;
+    match json {
+        _ if place == TablePlace::Line || fits => Ok(Item::Value(value)),
+        Json::Object(entries) => Ok(Item::Table(to_table(entries)?)),
+        Json::Array(items) if !items.is_empty() && items.iter().all(Json::is_object) => {
+            let mut tables = ArrayOfTables::new();
+            for entries in items.iter().filter_map(Json::as_object) {
+                tables.push(to_table(entries)?);
+            }
+            Ok(Item::ArrayOfTables(tables))
+        }
+        _ => Ok(Item::Value(value)),
+    }
+}
+
+/// A table with a header.
+pub(crate) fn to_table(entries: &Map<String, Json>) -> Result<Table, TreeError> {
+    let mut table = Table::new();
+    for (key, value) in entries {
+        table.insert(key, to_item(value, TablePlace::Header)?);
+    }
+    Ok(table)
+}
