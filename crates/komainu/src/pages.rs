@@ -89,6 +89,19 @@ fn read(path: &Path) -> io::Result<Page> {
     Ok(Page { content_type: content_type.into(), body })
 }
 
+/// The text of the error page if `respond` has an error status and no body.
+pub(crate) fn why(status: Status) -> &'static str {
+    match status.code() {
+        401 => "this address requires authentication",
+        403 => "access to this address is forbidden",
+        404 => "there is nothing at this address",
+        410 => "this address no longer exists",
+        429 => "too many requests",
+        400..500 => "this request is refused",
+        _ => "this address is temporarily out of service",
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -25,7 +25,7 @@ use crate::hosting::Mounted;
 use crate::ids::{IdMaker, IdRules};
 use crate::metrics::CoreMetrics;
 use crate::notice::ErrorLog;
-use crate::pages::SitePages;
+use crate::pages::{SitePages, why};
 use crate::php::{PhpRoute, PhpTarget};
 use crate::rate::{self, CountedRequests, RateRules};
 use crate::release::{Release, ReleaseStep};
@@ -544,19 +544,6 @@ async fn serve_handler(
             exchange.refuse(*status, why(*status)).await
         }
         Handler::Respond { status, fields, body } => exchange.reply(*status, fields, body).await,
-    }
-}
-
-/// The text of the error page if `respond` has an error status and no body.
-fn why(status: Status) -> &'static str {
-    match status.code() {
-        401 => "this address requires authentication",
-        403 => "access to this address is forbidden",
-        404 => "there is nothing at this address",
-        410 => "this address no longer exists",
-        429 => "too many requests",
-        400..500 => "this request is refused",
-        _ => "this address is temporarily out of service",
     }
 }
 
