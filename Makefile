@@ -13,7 +13,7 @@ FUZZ_S ?= 60
 LABS ?= files proxy idle $(basename $(notdir $(wildcard labs/hosts-*.toml)))
 BENCH ?=
 
-.PHONY: help build run test check bench fuzz audit install clean
+.PHONY: help build run test check bench fuzz audit install deb wheel gem cpan container tarball packages clean
 
 help: ## this list
 	@echo 'Komainu. The usual ways in:'
@@ -71,6 +71,43 @@ install: ## the binary, its manual and completions (PREFIX=/usr/local, DESTDIR=)
 	$(KOMAINU) completions bash > $(DESTDIR)$(PREFIX)/share/bash-completion/completions/komainu
 	$(KOMAINU) completions zsh > $(DESTDIR)$(PREFIX)/share/zsh/site-functions/_komainu
 	$(KOMAINU) completions fish > $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/komainu.fish
+
+deb: build ## Debian packages in target/packages: the server, and workers for Perl, Python and Ruby
+	@scripts/setup package
+	fakeroot debian/rules binary KOMAINU_DEBS=$(abspath $(TARGET))/packages
+	@ls -l $(TARGET)/packages/*.deb
+
+wheel: build ## a Python wheel with the server inside, in target/packages
+	@scripts/setup package
+	scripts/wheel $(TARGET)/release $(TARGET)/packages
+
+gem: build ## a Ruby gem with the server inside, in target/packages
+	@scripts/setup package
+	scripts/gem $(TARGET)/release $(TARGET)/packages
+
+cpan: ## the CPAN distribution of Plack::Handler::Komainu, in target/packages
+	@mkdir -p $(TARGET)/packages $(TARGET)/cpan
+	rm -rf $(TARGET)/cpan/* && cp -R packages/cpan/. $(TARGET)/cpan/
+	cd $(TARGET)/cpan && perl Makefile.PL >/dev/null && $(MAKE) --no-print-directory dist >/dev/null
+	mv $(TARGET)/cpan/*.tar.gz $(TARGET)/packages/ && ls -l $(TARGET)/packages/Plack-Handler-*.tar.gz
+
+container: build ## a container image, in target/packages
+	@scripts/setup package
+	scripts/container $(TARGET)/release $(TARGET)/packages
+
+tarball: build ## the server and its workers as an archive to unpack under /usr/local, in target/packages
+	rm -rf $(TARGET)/tarball && $(MAKE) --no-print-directory install DESTDIR=$(abspath $(TARGET))/tarball PREFIX=
+	strip $(TARGET)/tarball/bin/komainu
+	@mkdir -p $(TARGET)/packages
+	tar -C $(TARGET)/tarball -cJf $(TARGET)/packages/komainu-$(shell uname -m).tar.xz .
+	@ls -l $(TARGET)/packages/*.tar.xz
+
+packages: deb wheel gem cpan container tarball ## all of these, each installed into an empty environment and tried
+	scripts/try-packages $(TARGET)/packages
+	scripts/try-wheel $(TARGET)/packages/*.whl
+	scripts/try-gem $(TARGET)/packages/*.gem
+	scripts/try-cpan $(TARGET)/packages/Plack-Handler-*.tar.gz $(KOMAINU)
+	scripts/try-container $(TARGET)/packages/komainu.oci.tar
 
 clean: ## remove what was built and measured
 	cargo clean

@@ -8,6 +8,8 @@ use std::time::Duration;
 
 use crate::quota::{Decision, Quota};
 use crate::table::{KeyTable, TableAccount};
+use crate::unreported::{LimitKey, Unreported, UnreportedKeys};
+use aws_lc_rs::digest::Context;
 
 /// What a limit is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,6 +42,8 @@ pub struct Limiter {
     table: KeyTable,
     secret: RandomState,
     delayed: AtomicU32,
+    /// What was not reported to the servers that share the limit.
+    unreported: Option<UnreportedKeys>,
     /// Turns that were given back while others of the same key wait for later ones: the key, and its state after the turn. At most
     /// as many as may wait. It is locked inside of a change of the table.
     freed: Mutex<BTreeSet<(u64, u64)>>,
@@ -48,7 +52,11 @@ pub struct Limiter {
 }
 
 /// Makes the key of a request from its parts, which a secret keeps hidden: nobody can look for two keys that are the same here.
-pub struct KeyHasher(std::hash::DefaultHasher);
+pub struct KeyHasher {
+    local: std::hash::DefaultHasher,
+    /// Of a limit that is shared.
+    name: Option<Box<Context>>,
+}
 
 /// What becomes of a request.
 #[derive(Debug)]
@@ -77,7 +85,7 @@ pub enum LimitVerdict {
 #[derive(Debug)]
 pub struct DelayPlace {
     limiter: Arc<Limiter>,
-    key: u64,
+    key: LimitKey,
     /// The key's state after the turn.
     full_at_ns: u64,
     since_ns: u64,
@@ -85,16 +93,35 @@ pub struct DelayPlace {
 }
 
 impl KeyHasher {
+    /// Begins with the secret that is in the hasher.
+    pub(crate) fn of(hasher: std::hash::DefaultHasher) -> KeyHasher {
+        KeyHasher { local: hasher, name: None }
+    }
+
     /// Adds a part. Its length is a part of the key: `ab` and `c` are not `a` and `bc`.
     pub fn add(&mut self, part: &[u8]) {
-        self.0.write_usize(part.len());
-        self.0.write(part);
+        self.local.write_usize(part.len());
+        self.local.write(part);
+        if let Some(name) = &mut self.name {
+            name.update(&(part.len() as u64).to_be_bytes());
+            name.update(part);
+        }
     }
 
     /// The key.
     #[must_use]
     pub fn key(&self) -> u64 {
-        self.0.finish()
+        self.local.finish()
+    }
+
+    /// The key with its name in all servers.
+    #[must_use]
+    pub fn limit_key(self) -> LimitKey {
+        let mut key = LimitKey::from(self.local.finish());
+        if let Some(name) = self.name {
+            key.name.copy_from_slice(&name.finish().as_ref()[..16]);
+        }
+        key
     }
 }
 
@@ -107,8 +134,37 @@ impl Limiter {
             table: KeyTable::new(options.keys_max, account),
             secret: RandomState::new(),
             delayed: AtomicU32::new(0),
+            unreported: None,
             freed: Mutex::default(),
             counters: LimitCounters::default(),
+        }
+    }
+
+    /// A limit that several servers share. `scope` says which one it is: the same in all of them.
+    #[must_use]
+    pub fn shared(options: LimiterOptions, account: TableAccount, scope: &[u8]) -> Limiter {
+        let unreported = Some(UnreportedKeys::new(scope, options.keys_max, account.clone()));
+        Limiter { unreported, ..Limiter::new(options, account) }
+    }
+
+    /// What was counted here since the last call, for those that share it.
+    #[must_use]
+    pub fn take_unreported(&self) -> Vec<Unreported> {
+        self.unreported.as_ref().map(UnreportedKeys::take).unwrap_or_default()
+    }
+
+    /// All servers together have spent so much of a key that at `now_ns` its bucket is full again only in `ahead_ns`.
+    pub fn settle(&self, key: u64, now_ns: u64, ahead_ns: u64) {
+        let Some(unreported) = &self.unreported else { return };
+        self.table.update(key, now_ns, |_| {
+            (now_ns.saturating_add(ahead_ns).saturating_add_signed(unreported.of(key)), ())
+        });
+    }
+
+    /// Remembers for other servers that a key's state has changed from `before_ns`.
+    fn note(&self, key: LimitKey, before_ns: u64, after_ns: u64) {
+        if let Some(unreported) = self.unreported.as_ref().filter(|_| before_ns != after_ns) {
+            unreported.add(key, before_ns, after_ns);
         }
     }
 
@@ -121,16 +177,19 @@ impl Limiter {
     /// Begins the key of a request.
     #[must_use]
     pub fn hasher(&self) -> KeyHasher {
-        KeyHasher(self.secret.build_hasher())
+        let name = self.unreported.as_ref().map(|unreported| Box::new(unreported.scope()));
+        KeyHasher { local: self.secret.build_hasher(), name }
     }
 
     /// Decides about a request of a key, and counts it against the key unless it is refused. The times of all calls are those of
     /// one clock.
-    pub fn admit(self: &Arc<Self>, key: u64, now_ns: u64) -> LimitVerdict {
+    pub fn admit(self: &Arc<Self>, key: impl Into<LimitKey>, now_ns: u64) -> LimitVerdict {
+        let key = key.into();
         let Limiter { options, counters, .. } = &**self;
         let delay_ns_max = u64::try_from(options.delay_max.as_nanos()).unwrap_or(u64::MAX);
-        let updated = self.table.update(key, now_ns, |full_at_ns| {
-            match options.quota.decide(full_at_ns, now_ns, delay_ns_max) {
+        let updated = self.table.update(key.local, now_ns, |before_ns| {
+            let full_at_ns = before_ns;
+            let changed = match options.quota.decide(full_at_ns, now_ns, delay_ns_max) {
                 Decision::Admit { full_at_ns, wait_ns: 0 } => (full_at_ns, LimitVerdict::Pass { full_at_ns }),
                 decision => match self.wait(key, now_ns, full_at_ns, decision) {
                     Ok((wait_ns, place)) => {
@@ -138,7 +197,11 @@ impl Limiter {
                     }
                     Err(retry_ns) => (full_at_ns, LimitVerdict::Refuse { retry_ns }),
                 },
+            };
+            if changed.0 != before_ns {
+                self.note(key, before_ns.max(now_ns), changed.0);
             }
+            changed
         });
         if updated.has_forgotten {
             counters.forgotten.fetch_add(1, Ordering::Relaxed);
@@ -152,8 +215,13 @@ impl Limiter {
     }
 
     /// Takes back that a request was counted: another limit has refused it.
-    pub fn refund(&self, key: u64, now_ns: u64) {
-        self.table.update(key, now_ns, |full_at_ns| (self.options.quota.refund(full_at_ns), ()));
+    pub fn refund(&self, key: impl Into<LimitKey>, now_ns: u64) {
+        let key = key.into();
+        self.table.update(key.local, now_ns, |full_at_ns| {
+            let after_ns = self.options.quota.refund(full_at_ns);
+            self.note(key, full_at_ns, after_ns);
+            (after_ns, ())
+        });
     }
 
     /// How many requests more a key may send at once, and in how many nanoseconds there is room for one more than that.
@@ -173,7 +241,7 @@ impl Limiter {
     /// long it waits, or in which time it would not be refused.
     fn wait(
         self: &Arc<Self>,
-        key: u64,
+        key: LimitKey,
         now_ns: u64,
         full_at_ns: u64,
         decision: Decision,
@@ -188,18 +256,20 @@ impl Limiter {
         let mut freed = self.freed();
         // Of turns that are over, nobody has any use.
         let first_ns = now_ns.saturating_add(self.options.quota.window_ns());
-        let freed_ns =
-            freed.range((key, first_ns)..(key, full_at_ns.max(first_ns))).next().map(|turn| turn.1);
+        let freed_ns = freed
+            .range((key.local, first_ns)..(key.local, full_at_ns.max(first_ns)))
+            .next()
+            .map(|turn| turn.1);
         let (after_ns, wait_ns) = match freed_ns {
             Some(after_ns) => (after_ns, after_ns - first_ns),
             None => last?,
         };
         let place = self.place(key, after_ns, now_ns).ok_or(wait_ns)?;
-        freed.remove(&(key, after_ns));
+        freed.remove(&(key.local, after_ns));
         Ok((wait_ns, place))
     }
 
-    fn place(self: &Arc<Self>, key: u64, full_at_ns: u64, since_ns: u64) -> Option<DelayPlace> {
+    fn place(self: &Arc<Self>, key: LimitKey, full_at_ns: u64, since_ns: u64) -> Option<DelayPlace> {
         let max = self.options.delayed_max;
         let more = |taken: u32| (taken < max).then_some(taken + 1);
         self.delayed.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).ok()?;
@@ -211,11 +281,12 @@ impl Limiter {
     fn give_back(&self, place: &DelayPlace) {
         let (key, quota) = (place.key, &self.options.quota);
         // A key that is forgotten has nothing to take back, at any time.
-        self.table.update(key, 0, |mut full_at_ns| {
+        self.table.update(key.local, 0, |mut full_at_ns| {
+            let before_ns = full_at_ns;
             let mut freed = self.freed();
             if full_at_ns == place.full_at_ns {
                 full_at_ns = quota.refund(full_at_ns);
-                while freed.remove(&(key, full_at_ns)) {
+                while freed.remove(&(key.local, full_at_ns)) {
                     full_at_ns = quota.refund(full_at_ns);
                 }
             } else if full_at_ns > place.full_at_ns {
@@ -225,9 +296,10 @@ impl Limiter {
                     freed.retain(|turn| turn.1 > over_ns);
                 }
                 if freed.len() < max {
-                    freed.insert((key, place.full_at_ns));
+                    freed.insert((key.local, place.full_at_ns));
                 }
             }
+            self.note(key, before_ns, full_at_ns);
             (full_at_ns, ())
         });
     }
@@ -447,5 +519,77 @@ mod tests {
         limiter.refund(8, SECOND_NS);
         assert!(matches!(limiter.admit(8, SECOND_NS), LimitVerdict::Pass { .. }));
         assert!(matches!(limiter.admit(8, SECOND_NS), LimitVerdict::Refuse { .. }));
+    }
+
+    /// Exchanges what two servers have counted, as a third one that adds it up; returns by how much the key is ahead there.
+    fn exchange(ahead_ns: &mut u64, servers: &[&Arc<Limiter>], now_ns: u64) {
+        for server in servers {
+            for change in server.take_unreported() {
+                let sum_ns = (*ahead_ns).max(now_ns).saturating_add_signed(change.spent_ns);
+                *ahead_ns = sum_ns;
+                server.settle(change.key, now_ns, sum_ns.saturating_sub(now_ns));
+            }
+        }
+    }
+
+    #[test]
+    fn servers_that_exchange_share_a_limit_and_pay_what_they_exceed() {
+        let quota = Quota::new(100, Duration::from_secs(1), 9);
+        let options = LimiterOptions { quota, delay_max: Duration::ZERO, delayed_max: 0, keys_max: 1_000 };
+        let server = || Arc::new(Limiter::shared(options, Arc::new(|_, _| {}), b"limit"));
+        let servers = [server(), server()];
+        let key = |server: &Limiter| {
+            let mut hasher = server.hasher();
+            hasher.add(b"192.0.2.1");
+            hasher.limit_key()
+        };
+        assert_eq!(key(&servers[0]).name, key(&servers[1]).name);
+        assert_ne!(key(&servers[0]).local, key(&servers[1]).local);
+        let (mut passed, mut ahead_ns) = (0, 0);
+        for ms in 1_000..21_000 {
+            let now_ns = ms * 1_000_000;
+            for server in &servers {
+                for _ in 0..3 {
+                    passed +=
+                        u64::from(matches!(server.admit(key(server), now_ns), LimitVerdict::Pass { .. }));
+                }
+            }
+            // Every 20 ms: in that time two requests pass by the rate.
+            if ms % 20 == 0 {
+                exchange(&mut ahead_ns, &[&servers[0], &servers[1]], now_ns);
+            }
+        }
+        // In 20 seconds 2,000 and the burst of 10; both may have had it, which is paid, and what passed in the last exchange's time.
+        assert!((2_000..=2_010 + 2 * 3).contains(&passed), "{passed}");
+    }
+
+    #[test]
+    fn what_is_given_back_is_reported_and_a_million_keys_cost_no_more() {
+        let quota = Quota::new(1, Duration::from_secs(1), 0);
+        let options = LimiterOptions { quota, delay_max: Duration::ZERO, delayed_max: 0, keys_max: 10_000 };
+        let held = Arc::new(AtomicU64::new(0));
+        let theirs = held.clone();
+        let account = Arc::new(move |before: u64, after: u64| {
+            theirs.fetch_add(after.wrapping_sub(before), Ordering::Relaxed);
+        });
+        let limiter = Arc::new(Limiter::shared(options, account, b"limit"));
+        assert!(matches!(limiter.admit(7, SECOND_NS), LimitVerdict::Pass { .. }));
+        limiter.refund(7, SECOND_NS);
+        assert!(limiter.take_unreported().is_empty());
+        assert!(matches!(limiter.admit(7, SECOND_NS), LimitVerdict::Pass { .. }));
+        assert!(matches!(limiter.admit(7, SECOND_NS), LimitVerdict::Refuse { .. }));
+        let reported = limiter.take_unreported();
+        assert_eq!(reported.iter().map(|change| change.spent_ns).collect::<Vec<_>>(), [SECOND_NS as i64]);
+        let before = held.load(Ordering::Relaxed);
+        for key in 0..1_000_000 {
+            let mut hasher = limiter.hasher();
+            hasher.add(&u64::to_be_bytes(key));
+            let _ = limiter.admit(hasher.limit_key(), SECOND_NS);
+        }
+        let bytes = held.load(Ordering::Relaxed) - before;
+        assert!(bytes < 4 << 20, "{bytes}");
+        assert!(limiter.take_unreported().len() <= 10_000);
+        drop(limiter);
+        assert_eq!(held.load(Ordering::Relaxed), 0);
     }
 }

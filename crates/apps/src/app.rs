@@ -15,7 +15,7 @@ use crate::log::{AppLog, Log};
 use crate::mail::{CommandQueue, EventQueue, SupervisorCommand, lock};
 use crate::options::Options;
 use crate::outcome::LoadError;
-use crate::process::{ProcessInfo, WorkerExit};
+use crate::process::{AppSnapshot, ProcessInfo, WorkerExit};
 use crate::supervisor::{Supervisor, SupervisorStatus};
 
 /// How long the supervisor may take to report its processes.
@@ -97,6 +97,12 @@ impl App {
     /// Its processes with their CPU time and memory; empty if the supervisor has ended.
     #[must_use]
     pub fn processes(&self) -> Vec<ProcessInfo> {
+        self.snapshot().processes
+    }
+
+    /// Its processes, what they work on, and its queue; empty if the supervisor has ended.
+    #[must_use]
+    pub fn snapshot(&self) -> AppSnapshot {
         let (report, reported) = sync_channel(1);
         *lock(&self.board.look) = Some(report);
         self.commands.send(SupervisorCommand::Look);

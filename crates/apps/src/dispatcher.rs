@@ -9,8 +9,8 @@ use net::{Core, TaskId};
 use ring::{Lost, Refused, ServerSide, Ticket, WorkerSlot};
 
 use crate::deflate::Codecs;
-use crate::generation::Generation;
-use crate::mail::{CommandQueue, KillReason, SupervisorCommand};
+use crate::generation::{ClaimedHead, Generation, HeadStart, SHOWN_MAX};
+use crate::mail::{CommandQueue, KillReason, SupervisorCommand, lock};
 use crate::options::Options;
 
 mod pending;
@@ -117,6 +117,8 @@ pub(crate) struct Dispatcher {
     /// Tickets whose worker died and whose tasks have not noticed it yet; whether another worker may get the request.
     /// Their slots may be in use again.
     lost: RefCell<Vec<(Ticket, bool)>>,
+    /// By ticket: the beginning of the request's head, for people; as far as tickets were in use at once.
+    heads: RefCell<Vec<HeadStart>>,
     /// Requests that took too long, and that their workers must release.
     late: RefCell<Vec<Late>>,
     buffers: RefCell<Vec<Vec<u8>>>,
@@ -150,6 +152,7 @@ impl Dispatcher {
             entries: RefCell::new(vec![None; server.slots()]),
             server: RefCell::new(server),
             lost: RefCell::default(),
+            heads: RefCell::default(),
             late: RefCell::default(),
             buffers: RefCell::default(),
             reported: Cell::default(),
@@ -210,6 +213,12 @@ impl Dispatcher {
             held_ms: None,
         };
         self.entries.borrow_mut()[ticket.index()] = Some(entry);
+        let mut heads = self.heads.borrow_mut();
+        let unused = HeadStart::of(b"");
+        if heads.len() <= ticket.index() {
+            heads.resize(ticket.index() + 1, unused);
+        }
+        heads[ticket.index()] = HeadStart::of(head);
         Ok((PendingRequest::new(self, ticket), taken))
     }
 
@@ -373,6 +382,24 @@ impl Dispatcher {
         let load = &self.generation.loads[self.index];
         load.waiting.store(waiting, Ordering::Relaxed);
         load.claimed.store(claimed, Ordering::Relaxed);
+        let mut current = lock(&load.current);
+        current.clear();
+        if claimed > 0 {
+            self.show_claimed(&mut current);
+        }
+    }
+
+    /// The first requests that workers have, with what they ask for.
+    fn show_claimed(&self, current: &mut Vec<ClaimedHead>) {
+        let (entries, heads, server) = (self.entries.borrow(), self.heads.borrow(), self.server.borrow());
+        let now_ms = self.core.now_ms();
+        let claimed =
+            entries.iter().flatten().filter(|entry| entry.completion.is_none()).filter_map(|entry| {
+                let WorkerSlot(worker_slot) = server.claimant(entry.ticket)?;
+                let age_ms = now_ms.saturating_sub(entry.claimed_ms?);
+                Some(ClaimedHead { worker_slot, age_ms, head: *heads.get(entry.ticket.index())? })
+            });
+        current.extend(claimed.take(SHOWN_MAX));
     }
 
     pub(crate) fn kill(&self, WorkerSlot(worker_slot): WorkerSlot, why: KillReason) {

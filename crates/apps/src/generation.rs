@@ -10,6 +10,7 @@ use ring::Channel;
 
 use crate::log::{AppLog, AppLogLevel};
 use crate::options::Options;
+use crate::process::CURRENT_BYTES_MAX;
 
 /// The state of one worker slot. On a cache line of its own, because every core counts here.
 #[repr(align(64))]
@@ -29,6 +30,49 @@ pub(crate) struct CoreLoad {
     pub(crate) waiting: AtomicUsize,
     /// Requests that workers have claimed.
     pub(crate) claimed: AtomicUsize,
+    /// The first of those.
+    pub(crate) current: Mutex<Vec<ClaimedHead>>,
+}
+
+/// The first claimed requests of a core that are shown.
+pub(crate) const SHOWN_MAX: usize = 64;
+
+/// The beginning of the head of a request that a worker has.
+#[derive(Clone, Copy)]
+pub(crate) struct ClaimedHead {
+    pub(crate) worker_slot: usize,
+    /// Since it was claimed.
+    pub(crate) age_ms: u64,
+    pub(crate) head: HeadStart,
+}
+
+/// The beginning of a head, as [`ring::wire`] has it.
+#[derive(Clone, Copy)]
+pub(crate) struct HeadStart {
+    bytes: [u8; CURRENT_BYTES_MAX],
+    len: u8,
+}
+
+impl HeadStart {
+    pub(crate) fn of(head: &[u8]) -> HeadStart {
+        let mut bytes = [0; CURRENT_BYTES_MAX];
+        let len = head.len().min(CURRENT_BYTES_MAX);
+        bytes[..len].copy_from_slice(&head[..len]);
+        HeadStart { bytes, len: len as u8 }
+    }
+
+    /// Method and target, which stand first in a head ([`crate::request::encode`]); the target may be cut off.
+    pub(crate) fn texts(&self) -> (String, String) {
+        let mut rest = &self.bytes[..usize::from(self.len)];
+        let mut text = || {
+            let Some((start, bytes)) = rest.split_first_chunk::<4>() else { return String::new() };
+            let len = (u32::from_le_bytes(*start) >> 8) as usize;
+            let (value, left) = bytes.split_at(len.min(bytes.len()));
+            rest = left;
+            String::from_utf8_lossy(value).into_owned()
+        };
+        (text(), text())
+    }
 }
 
 /// While this exists, a worker's thread waits for a client to read a response.
@@ -151,6 +195,20 @@ fn slots(options: &Options, cores: usize) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_beginning_of_a_head_says_what_is_asked_for() {
+        use ring::wire::{self, FieldId};
+        let mut head = Vec::new();
+        wire::put(&mut head, FieldId::METHOD, b"GET").unwrap();
+        wire::put(&mut head, FieldId::TARGET, b"/a?b").unwrap();
+        assert_eq!(HeadStart::of(&head).texts(), ("GET".to_owned(), "/a?b".to_owned()));
+        head.truncate(7);
+        wire::put(&mut head, FieldId::TARGET, &[b'x'; 1000]).unwrap();
+        let (method, target) = HeadStart::of(&head).texts();
+        assert_eq!((method.as_str(), target.len()), ("GET", CURRENT_BYTES_MAX - 11));
+        assert_eq!(HeadStart::of(b"").texts(), (String::new(), String::new()));
+    }
 
     #[test]
     fn an_event_loop_on_many_cores_has_room_in_a_channel() {

@@ -62,4 +62,4 @@ pub use launcher::{Launch, Launcher};
 pub use log::{AppLogLevel, Log, LogLine};
 pub use options::{Options, Recycle, Resource, WebSockets, Workers};
 pub use outcome::LoadError;
-pub use process::{ProcessInfo, Usage, WorkerExit};
+pub use process::{AppSnapshot, CurrentRequest, ProcessInfo, Usage, WorkerExit};

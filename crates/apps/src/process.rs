@@ -19,6 +19,37 @@ pub struct ProcessInfo {
     pub age_ms: u64,
     /// Its resource usage; `None` if the system does not report it.
     pub usage: Option<Usage>,
+    /// Requests that it works on, as of the last tenth of a second: the first [`CURRENT_MAX`] of them.
+    pub current: Vec<CurrentRequest>,
+}
+
+/// Requests of one process that are shown.
+pub const CURRENT_MAX: usize = 4;
+/// Bytes of a method and a target that are shown; what is longer is cut off.
+pub const CURRENT_BYTES_MAX: usize = 128;
+
+/// A request in a worker's hands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CurrentRequest {
+    /// As the client sent it.
+    pub method: String,
+    /// Path and query, percent-encoded; both together with the method at most [`CURRENT_BYTES_MAX`] bytes.
+    pub target: String,
+    /// Milliseconds since a worker has it.
+    pub age_ms: u64,
+}
+
+/// An application at one moment.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct AppSnapshot {
+    /// Its processes.
+    pub processes: Vec<ProcessInfo>,
+    /// Requests that wait for a worker.
+    pub waiting: usize,
+    /// Requests that workers have.
+    pub claimed: usize,
+    /// Requests that may wait; more drop the oldest.
+    pub waiting_max: usize,
 }
 
 /// How a worker has ended.

@@ -14,7 +14,7 @@ use crate::mail::{CommandQueue, CoreEvent, EventQueue, KillReason, SupervisorCom
 use crate::options::Options;
 use crate::orphans::Orphans;
 use crate::outcome::{LoadError, LoadResults};
-use crate::process::{ProcessInfo, WorkerExit};
+use crate::process::{AppSnapshot, WorkerExit};
 use crate::worker_pool::{PoolEvent, ProcessRole, WHERE_MAX, WorkerPool};
 
 /// The interval of regular checks.
@@ -30,8 +30,8 @@ const RENEWAL_PAUSE_MAX: Duration = Duration::from_secs(60);
 /// What the supervisor shares with the status.
 #[derive(Default)]
 pub(crate) struct SupervisorStatus {
-    /// Where to send the processes, if someone has asked.
-    pub(crate) look: Mutex<Option<std::sync::mpsc::SyncSender<Vec<ProcessInfo>>>>,
+    /// Where to send how it stands, if someone has asked.
+    pub(crate) look: Mutex<Option<std::sync::mpsc::SyncSender<AppSnapshot>>>,
     /// Workers that have ended, by [`WorkerExit`].
     pub(crate) exits: [AtomicU64; WorkerExit::ALL.len()],
 }
@@ -139,15 +139,19 @@ impl Supervisor {
                 self.obey(order);
             }
             if let Some(asker) = lock(&self.board.look).take() {
-                let now = Instant::now();
                 // The receiver may have given up.
-                let _ = asker.try_send(
-                    self.worker_pools
-                        .iter()
-                        .flat_map(|(_, worker_pool)| worker_pool.processes(now))
-                        .collect(),
-                );
+                let _ = asker.try_send(self.snapshot());
             }
+        }
+    }
+
+    fn snapshot(&self) -> AppSnapshot {
+        let (now, pools) = (Instant::now(), || self.worker_pools.iter().map(|(_, worker_pool)| worker_pool));
+        AppSnapshot {
+            processes: pools().flat_map(|worker_pool| worker_pool.processes(now)).collect(),
+            waiting: pools().map(|worker_pool| worker_pool.load().0).sum(),
+            claimed: pools().map(|worker_pool| worker_pool.load().1).sum(),
+            waiting_max: self.options.queue_max,
         }
     }
 

@@ -8,17 +8,17 @@ use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, WaitStatus};
 
 use crate::child::{ChildProcess, ControlMessage};
-use crate::generation::Generation;
+use crate::generation::{CoreLoad, Generation};
 use crate::log::{AppLog, AppLogLevel};
 use crate::mail::lock;
 use crate::options::Options;
-use crate::process::{ProcessInfo, WorkerExit};
+use crate::process::{CURRENT_MAX, CurrentRequest, ProcessInfo, WorkerExit};
 
 /// The process that a watched descriptor belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -509,6 +509,7 @@ impl WorkerPool {
                     requests,
                     age_ms: now.duration_since(since).as_millis() as u64,
                     usage: child.usage(),
+                    current: Vec::new(),
                 });
             }
         };
@@ -526,6 +527,30 @@ impl WorkerPool {
             };
             add(&worker.child, at + 1, state, self.requests(at), worker.since);
         }
+        self.add_current(&mut processes);
         processes
+    }
+
+    /// What each worker works on.
+    fn add_current(&self, processes: &mut [ProcessInfo]) {
+        for load in &self.shared.loads {
+            for claimed in lock(&load.current).iter() {
+                let number = self.shared.place_of(claimed.worker_slot) + 1;
+                let worker = processes.iter_mut().find(|process| process.worker == number);
+                let Some(worker) = worker.filter(|worker| worker.current.len() < CURRENT_MAX) else {
+                    continue;
+                };
+                let (method, target) = claimed.head.texts();
+                worker.current.push(CurrentRequest { method, target, age_ms: claimed.age_ms });
+            }
+        }
+    }
+
+    /// Requests of all cores that wait for a worker, and those that workers have.
+    pub(crate) fn load(&self) -> (usize, usize) {
+        let sum = |of: fn(&CoreLoad) -> &AtomicUsize| {
+            self.shared.loads.iter().map(|load| of(load).load(Ordering::Relaxed)).sum()
+        };
+        (sum(|load| &load.waiting), sum(|load| &load.claimed))
     }
 }

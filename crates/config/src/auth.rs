@@ -1,6 +1,7 @@
 //! Who has to prove who they are, and how.
 
 use crate::auth_server::{AuthServer, SignInPart, auth_server, identity_field, sign_in};
+use crate::auth_token::{JwtAuth, SignedAuth};
 use crate::check::{Checker, InvalidValue};
 use crate::header;
 use crate::node::Node;
@@ -23,7 +24,8 @@ const REQUEST_FIELDS: List<Text<String>> =
     List(Text { what: "a header name such as \"Cookie\"", parse: header::name });
 
 directives! {
-    /// Who may ask: users and passwords (`basic`) or whoever a server lets in (`ask`). `false` is for routes of a site that asks.
+    /// Who may ask: users and passwords (`basic`), whoever a server lets in (`ask`), who has a token (`jwt`) or a signed URL (`signed`).
+    /// `false` is for routes of a site that asks.
     /// See [Who may ask](auth.md).
     ///
     /// ```toml
@@ -54,6 +56,10 @@ directives! {
         /// client. If the server cannot be asked, the answer is 502, 503 or 504.
         "ask" ask: Option<AuthServer> = absent("no server"),
             Maybe(Text { what: "a URL such as \"http://127.0.0.1:9091/api/verify\"", parse: auth_server });
+        /// JSON Web Tokens.
+        "jwt" jwt: Option<JwtAuth> = absent("no tokens"), Maybe(table());
+        /// Signed URLs.
+        "signed" signed: Option<SignedAuth> = absent("no signed URLs"), Maybe(table());
         /// Fields of the server's answer that upstream servers and applications get in the request. What a client sends under such a
         /// name, in any spelling, is always removed.
         "response_headers" response_headers: Vec<String> = [], IDENTITY_FIELDS;
@@ -84,24 +90,33 @@ pub enum AuthKind<'a> {
     Basic(&'a PathBuf),
     /// This server decides.
     Ask(&'a AuthServer),
+    /// By a JSON Web Token.
+    Jwt(&'a JwtAuth),
+    /// By the URL.
+    Signed(&'a SignedAuth),
 }
 
 /// The directives that say how, and those that belong to them alone.
-const KINDS: [(&str, &[&str]); 2] = [
+const KINDS: [(&str, &[&str]); 4] = [
     ("basic", &["realm", "failures", "remember"]),
     ("ask", &["response_headers", "timeout", "host", "tls", "sign_in", "remember", "remember_by"]),
+    ("jwt", &["timeout", "tls"]),
+    ("signed", &[]),
 ];
 
 impl Auth {
     /// How. A checked configuration has exactly one way.
     pub fn kind(&self) -> Option<AuthKind<'_>> {
         let basic = self.basic.as_ref().map(AuthKind::Basic);
-        basic.or(self.ask.as_ref().map(AuthKind::Ask))
+        let ask = self.ask.as_ref().map(AuthKind::Ask);
+        let jwt = self.jwt.as_ref().map(AuthKind::Jwt);
+        basic.or(ask).or(jwt).or(self.signed.as_ref().map(AuthKind::Signed))
     }
 
     /// Names of fields that only the server sets in requests, in lower case.
     pub fn identity_fields(&self) -> impl Iterator<Item = &str> {
-        self.response_headers.iter().map(String::as_str)
+        let claimed = self.jwt.iter().flat_map(|jwt| &jwt.headers).map(|(name, _)| name);
+        self.response_headers.iter().chain(claimed).map(String::as_str)
     }
 }
 
@@ -116,9 +131,11 @@ fn auth_agrees(_: &mut Auth, node: &Node, check: &mut Checker) {
                 .help(format!("give {words}"));
         }
         [(entry, own)] => {
+            let mut seen = Vec::new();
             for (kind, others) in KINDS.iter().filter(|(kind, _)| *kind != entry.key) {
                 for key in others.iter().filter(|key| !own.contains(key)) {
-                    if let Some(found) = node.entry(key) {
+                    if let Some(found) = node.entry(key).filter(|_| !seen.contains(key)) {
+                        seen.push(*key);
                         let title = format!("`{key}` has no effect beside `{}`", entry.key);
                         let finding = check.error(&found.key_at, title, format!("this belongs to `{kind}`"));
                         finding.help("remove it");

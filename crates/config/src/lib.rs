@@ -51,6 +51,11 @@ mod dictionary;
 
 mod rate;
 
+mod sharing;
+mod maintenance;
+
+mod crawlers;
+
 mod cache_purge;
 
 mod cache_rule;
@@ -70,7 +75,11 @@ mod group;
 
 mod auth_server;
 
+mod auth_token;
+
 mod auth;
+
+mod cors;
 
 mod app;
 
@@ -103,6 +112,7 @@ pub use app::{
 };
 pub use auth::{Auth, AuthKind};
 pub use auth_server::{AuthServer, SignInPart};
+pub use auth_token::{JwtAuth, SignedAuth};
 pub use cache::{CacheDisk, CachePolicy, CacheStore};
 pub use cache_purge::{CachePurge, token};
 pub use cache_rule::{CacheKey, CacheRule, IgnoredField, QueryKey, StatusMatch, StripCookies};
@@ -110,6 +120,8 @@ pub use check::InvalidValue;
 pub use compress::{Coding, Compress, CompressResponses, Effort};
 pub use conditions::Conditions;
 pub use control::Control;
+pub use cors::{Cors, CorsOrigin};
+pub use crawlers::{Crawlers, KnownCrawler, KnownCrawlerName, known_crawlers};
 pub use dictionary::{DictionaryStore, UseAsDictionary};
 pub use document::{EnvironmentLookup, includes};
 pub use files::{FileMatch, Files, StripPrefix, Symlinks};
@@ -118,6 +130,7 @@ pub use host::HostPattern;
 pub use listen::{EarlyHints, Listen, Listener};
 pub use log::{AccessLog, Level, Log, LogCondition, LogField, RequestLog};
 pub use log_destination::{Journal, Sink, Syslog, SyslogAddress};
+pub use maintenance::Maintenance;
 pub use network::{ForwardedFields, TrustedProxies, TrustedSource};
 pub use pattern::{PathPattern, ValuePattern};
 pub use proxy::{
@@ -130,6 +143,7 @@ pub use report::{Finding, Report, Severity, TextSpan};
 pub use schema::schema;
 pub use server::{Config, Limits, OpenFiles, Settings, TEXT_BYTES_MAX, Timeouts};
 pub use shadow::{InjectedFault, Mirror};
+pub use sharing::SharedLimits;
 pub use site::{
     EncodedSlashes, ErrorPages, MIRROR_FIELD, PartOf, Route, RouteLimits, RoutePart, RouteTimeouts, Site,
     StatusPattern,

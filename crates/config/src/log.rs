@@ -29,6 +29,11 @@ pub enum AccessLog {
     Ecs,
     /// This text.
     Template(Template),
+    /// A line for people who watch: what `komainu run` shows on a terminal. No file says it.
+    Console {
+        /// With the colours of a terminal.
+        color: bool,
+    },
 }
 
 /// Which messages the error log contains: this level and those above it.

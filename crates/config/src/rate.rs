@@ -82,8 +82,8 @@ pub(crate) fn limits() -> impl Shape<Out = Vec<RateLimit>> {
 }
 
 directives! {
-    /// A limit on how often a client may ask, or whatever else requests are counted by. A rate alone stands for `rate`; a list is
-    /// several limits, all of which a request has to meet.
+    /// A limit on how often a client may ask, or on how many of its requests are answered at the same time; or whatever else requests
+    /// are counted by. A rate alone stands for `rate`; a list is several limits, all of which a request has to meet.
     ///
     /// ```toml
     /// [[route]]
@@ -105,7 +105,10 @@ directives! {
     /// come before theirs. A reload that leaves a limit as it is keeps its counts; a restart does not.
     RateLimit in "`limit` of a site or route", check rate_agrees {
         /// Requests in a time: `"10/s"`, `"300/5m"`, `"1000/h"`; 1 to 1,000,000 in 1 ms to 1 day.
-        "rate" rate: Rate = required(""), RATE;
+        "rate" rate: Option<Rate> = absent("none: `concurrent` is the limit"), Maybe(RATE);
+        /// Requests under way at the same time, in place of `rate`: from their head until their client has the response. WebSockets
+        /// count as long as they are open.
+        "concurrent" concurrent: Option<u32> = absent("none: `rate` is the limit"), Maybe(Count { min: 1, max: COUNT_MAX });
         /// Requests beyond the rate that pass at once after a silence.
         "burst" burst: Option<u32> = absent("the number of `rate` less one, so that so many pass at once"),
             Maybe(Count { min: 0, max: COUNT_MAX });
@@ -132,6 +135,8 @@ directives! {
         "dry_run" dry_run: bool = false, Flag;
         /// Whether only requests count that the cache does not answer. Without a cache that is all of them.
         "misses_only" misses_only: bool = false, Flag;
+        /// Whether servers count together, those that have the same limit and the same `[limits.shared]`.
+        "shared" shared: bool = false, Flag;
         /// Clients that are not limited, by address: networks, addresses and `"unix"`.
         "except" except: Vec<TrustedSource> = absent("none"), OneOrMore(SOURCE);
         /// Keys that are remembered, with 34 to 69 bytes each. Where more ask at the same time, those are forgotten that have
@@ -146,22 +151,32 @@ impl RateLimit {
     /// Requests beyond the rate that pass at once.
     #[must_use]
     pub fn burst(&self) -> u32 {
-        self.burst.unwrap_or(self.rate.count.saturating_sub(1))
+        self.burst.unwrap_or(self.rate().count.saturating_sub(1))
+    }
+
+    /// How often a key may ask, where that is limited.
+    #[must_use]
+    pub fn rate(&self) -> Rate {
+        self.rate.unwrap_or(Rate { count: COUNT_MAX, period: Duration::from_millis(1) })
     }
 
     /// Its name in responses, metrics and the log.
     #[must_use]
     pub fn name(&self) -> String {
         let of_key = || self.key.iter().map(ToString::to_string).collect::<Vec<_>>().join("+");
-        self.name.clone().unwrap_or_else(of_key)
+        let text = self.name.clone().unwrap_or_else(of_key);
+        // Beside the limit of the rate of the same key.
+        if self.name.is_none() && self.concurrent.is_some() { format!("{text} concurrent") } else { text }
     }
 }
 
 fn rate_agrees(limit: &mut RateLimit, node: &Node, check: &mut Checker) {
     let place = |name: &str| node.entry(name).map_or(node.at.clone(), |entry| entry.value.at.clone());
-    let interval = limit.rate.period / limit.rate.count.max(1);
+    kind_agrees(limit, node, check);
+    let rate = limit.rate();
+    let interval = rate.period / rate.count.max(1);
     if interval.saturating_mul(limit.burst().saturating_add(1)) > WINDOW_MAX {
-        let title = format!("`burst` of {} at {} in `{}`", limit.burst(), limit.rate, check.here());
+        let title = format!("`burst` of {} at {rate} in `{}`", limit.burst(), check.here());
         let finding = check.error(&place("burst"), title, "it is free again only after a year");
         finding.help("write a smaller `burst`, or a higher `rate`");
     }
@@ -176,6 +191,31 @@ fn rate_agrees(limit: &mut RateLimit, node: &Node, check: &mut Checker) {
     if let Some(entry) = node.entry("delayed").filter(|_| limit.delay.is_zero()) {
         let title = format!("`delayed` without `delay` in `{}`", check.here());
         check.error(&entry.key_at, title, "no request waits").help("write `delay = \"1s\"`");
+    }
+}
+
+/// Either of the two kinds, with what belongs to it.
+fn kind_agrees(limit: &RateLimit, node: &Node, check: &mut Checker) {
+    match (limit.rate, limit.concurrent) {
+        (None, None) => {
+            let title = format!("`{}` without `rate`", check.here());
+            check
+                .error(&node.at, title, "this limits nothing")
+                .help("write `rate = \"10/s\"` or `concurrent = 10`");
+        }
+        (Some(_), Some(_)) => {
+            let at = node.entry("concurrent").map_or(node.at.clone(), |entry| entry.key_at.clone());
+            let title = format!("`rate` and `concurrent` in one `{}`", check.here());
+            check.error(&at, title, "a limit is either").help("write a list of two limits");
+        }
+        (Some(_), None) => {}
+        (None, Some(_)) => {
+            for name in ["burst", "delay", "delayed", "headers", "misses_only", "shared"] {
+                let Some(entry) = node.entry(name) else { continue };
+                let title = format!("`{name}` beside `concurrent` in `{}`", check.here());
+                check.error(&entry.key_at, title, "this is for limits with `rate`").help("remove it");
+            }
+        }
     }
 }
 

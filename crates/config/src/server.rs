@@ -7,6 +7,8 @@ use crate::cache::{CachePolicy, CacheStore};
 use crate::check::{Checker, InvalidValue, shortened};
 use crate::compress::{self, CompressResponses};
 use crate::control::Control;
+use crate::cors::Cors;
+use crate::crawlers::{self, Crawlers};
 use crate::dictionary::DictionaryStore;
 use crate::document::{self, EnvironmentLookup};
 use crate::group::Groups;
@@ -14,6 +16,7 @@ use crate::header::ResponseHeaders;
 use crate::host::HostPattern;
 use crate::listen::{EarlyHints, Listen, Listener};
 use crate::log::{Log, RequestLog};
+use crate::maintenance::{self, Maintenance};
 use crate::near::nearest;
 use crate::network::{TrustedProxies, TrustedSource};
 use crate::node::{Data, Entry, Node};
@@ -23,6 +26,7 @@ use crate::report::Report;
 use crate::shape::{
     Chapter, Count, Flag, List, Maybe, OneOrMore, PathShape, Shape, Size, Text, Time, Unlimited, Word,
 };
+use crate::sharing::{SharedLimits, shared_limits_agree};
 use crate::site::{
     BODY, ENCODED_SLASHES, ERROR_PAGES, EncodedSlashes, ErrorPages, PATIENCE, Route, Site, branch_nodes,
     error_page, unreachable_routes,
@@ -141,6 +145,10 @@ directives! {
         "error_pages" error_pages: ErrorPages = {}, ERROR_PAGES;
         /// Changes to the header fields of every response.
         "response_headers" response_headers: ResponseHeaders = {}, table();
+        /// A page in place of all others while every site is under maintenance.
+        "maintenance" maintenance: Option<Option<Maintenance>> = absent("none"), maintenance::policy();
+        /// Crawlers that every site refuses, and robots.txt. Each site counts for itself.
+        "crawlers" crawlers: Option<Option<Crawlers>> = absent("none"), crawlers::policy();
         /// Compression of every response.
         "compress" compress: Option<Option<CompressResponses>> = absent("none"), compress::responses();
     }
@@ -170,6 +178,10 @@ directives! {
         /// nothing for a second; if there are none, new connections wait in the kernel's queue.
         "connections" connections_max: Option<u32> = absent("what the limit on open files leaves, or half of that where requests are passed on"),
             Maybe(Count { min: 1, max: 10_000_000 });
+        /// Open connections of one client: an IPv4 address, or an IPv6 network of 64 bits. More are closed at once, before a byte is read
+        /// of them, also those whose TLS handshake has not ended. Connections of `trusted_proxies` and of Unix sockets are not
+        /// counted; those that come with a PROXY protocol header are counted by the client that it names. 0 for no limit.
+        "connections_per_client" connections_per_client_max: u32 = 0, Count { min: 0, max: 1_000_000 };
         /// Bytes that the server may hold in memory for clients and upstream servers: buffers of connections, and
         /// responses that clients have not read yet. From half of it on, buffers stay small; from seven eighths on,
         /// requests are answered 503, and clients that read nothing for 5 seconds are disconnected; at the limit, new
@@ -191,6 +203,8 @@ directives! {
         /// Bytes of all temporary files in `temp_path` together; see `spill` of `[apps.NAME]` and of `proxy`. 0 turns them
         /// off.
         "spill" spill_bytes_max: u64 = "4GiB", Size { min: 0, max: SPILL_MAX };
+        /// The server in which several of these servers count limits together.
+        "shared" shared: Option<SharedLimits> = absent("none"), Maybe(table::<SharedLimits>());
     }
 }
 
@@ -304,6 +318,18 @@ impl Config {
         self.sites.iter().map(|site| &site.auth).chain(routes).flatten().flatten()
     }
 
+    /// The maintenance of a site, if it has one.
+    pub fn maintenance_of(&self, site: usize) -> Option<&Maintenance> {
+        let own = self.sites.get(site)?.maintenance.as_ref();
+        own.or(self.maintenance.as_ref())?.as_ref()
+    }
+
+    /// The rules of a site for crawlers, if it has some.
+    pub fn crawlers_of(&self, site: usize) -> Option<&Crawlers> {
+        let own = self.sites.get(site)?.crawlers.as_ref();
+        own.or(self.crawlers.as_ref())?.as_ref()
+    }
+
     /// The settings of a site, or of one of its routes, with the server's and the site's taken into account.
     pub fn settings(&self, site: Option<usize>, route: Option<usize>) -> Settings<'_> {
         let site = site.and_then(|site| self.sites.get(site));
@@ -319,6 +345,7 @@ impl Config {
         let compress =
             [route.map(|route| &route.compress), site.map(|site| &site.compress), Some(&self.compress)];
         let cache = [route.map(|route| &route.cache), site.map(|site| &site.cache)];
+        let cors = [route.map(|route| &route.cors), site.map(|site| &site.cors)];
         let auth = [route.map(|route| &route.auth), site.map(|site| &site.auth)];
         let body_bytes_max = limits.into_iter().flatten().find_map(|limits| limits.body_bytes_max);
         let encoded_slashes =
@@ -331,6 +358,7 @@ impl Config {
             write_timeout: timeouts().find_map(|timeouts| timeouts.write).unwrap_or(self.timeouts.write),
             compress: compress.into_iter().flatten().find_map(Option::as_ref).and_then(Option::as_ref),
             cache: cache.into_iter().flatten().find_map(Option::as_ref).and_then(Option::as_ref),
+            cors: cors.into_iter().flatten().find_map(Option::as_ref).and_then(Option::as_ref),
             auth: auth.into_iter().flatten().find_map(Option::as_ref).and_then(Option::as_ref),
             response_headers: headers.into_iter().flatten().filter(|rules| !rules.is_empty()).collect(),
         }
@@ -363,6 +391,8 @@ pub struct Settings<'a> {
     pub cache: Option<&'a CachePolicy>,
     /// The users and passwords that are asked for, if there are any.
     pub auth: Option<&'a Auth>,
+    /// Which other origins may read responses.
+    pub cors: Option<&'a Cors>,
     /// Changes to response headers, in the order in which they apply.
     pub response_headers: Vec<&'a ResponseHeaders>,
 }
@@ -383,6 +413,7 @@ fn config_agrees(config: &mut Config, node: &Node, check: &mut Checker) {
     tls_by_default(config, node);
     tls_agrees(config, node, check);
     apps_exist(node, check);
+    shared_limits_agree(config.limits.shared.is_some(), node, check);
     warn_of_everybody(config, node, check);
     let Some(routes) = node.entry("route") else { return };
     unreachable_routes_at_top(config, node, check);

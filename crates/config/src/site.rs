@@ -6,12 +6,15 @@ use crate::auth::{self, Auth};
 use crate::cache::{self, CachePolicy};
 use crate::check::{Checker, InvalidValue};
 use crate::compress::{self, CompressResponses};
+use crate::cors::{self, Cors};
+use crate::crawlers::{self, Crawlers};
 use crate::dictionary::{self, UseAsDictionary};
 use crate::files::{Files, StripPrefix};
 use crate::group::{PhpServers, Proxied};
 use crate::header::{self, ResponseHeaders};
 use crate::host::HostPattern;
 use crate::log::RequestLog;
+use crate::maintenance::{self, Maintenance};
 use crate::network::{SOURCE, TrustedSource};
 use crate::node::{Data, Node};
 use crate::pattern::{Condition, PathPattern, ValuePattern};
@@ -100,8 +103,14 @@ directives! {
         "allow" allow: Option<Vec<TrustedSource>> = absent("every client"), Maybe(OneOrMore(SOURCE));
         /// Clients that get 403, even where `allow` has them.
         "deny" deny: Vec<TrustedSource> = absent("none"), OneOrMore(SOURCE);
+        /// A page in place of all others while the site is under maintenance; `false` for none, where the server has one.
+        "maintenance" maintenance: Option<Option<Maintenance>> = absent("as the server has it"), maintenance::policy();
+        /// Crawlers that are refused, and robots.txt; `false` for none, where the server has some.
+        "crawlers" crawlers: Option<Option<Crawlers>> = absent("as the server has it"), crawlers::policy();
         /// How often clients may ask the site's routes, all together. See `limit` below; a route's own limits come after it.
         "limit" limit: Vec<RateLimit> = absent("as often as they like"), rate::limits();
+        /// Which pages of other origins may read the responses of the site's routes: `true` for all, without cookies, or a table.
+        "cors" cors: Option<Option<Cors>> = absent("what upstream servers and applications say"), cors::policy();
         /// Users and passwords that the site's routes ask for.
         "auth" auth: Option<Option<Auth>> = absent("none"), auth::policy();
         /// Files to send with errors, by status or by class; a status takes precedence over its class. They are used in
@@ -204,6 +213,8 @@ directives! {
         /// How often a client may ask, or whatever else requests are counted by: a rate such as `"10/s"`, or a table, or a list
         /// of them. Others get 429 with `Retry-After`.
         "limit" limit: Vec<RateLimit> = absent("as often as they like"), rate::limits();
+        /// Which pages of other origins may read the route's responses, instead of the site's setting.
+        "cors" cors: Option<Option<Cors>> = absent("as the site has it"), cors::policy();
         /// Users and passwords that the route asks for, instead of the site's; `false` for none.
         "auth" auth: Option<Option<Auth>> = absent("as the site has it"), auth::policy();
         /// Changes to the header fields of the route's responses.

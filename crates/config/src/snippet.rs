@@ -254,9 +254,9 @@ mod tests {
         assert_eq!(first.timeouts.body, Some(Duration::from_secs(5)));
         // What the route says itself counts.
         assert_eq!(first.timeouts.write, Some(Duration::from_secs(7)));
-        assert_eq!(first.limit[0].rate.count, 5);
+        assert_eq!(first.limit[0].rate().count, 5);
         assert_eq!(first.response_headers.set.len(), 2);
-        assert_eq!((second.limit.len(), second.limit[0].rate.count), (1, 9));
+        assert_eq!((second.limit.len(), second.limit[0].rate().count), (1, 9));
         assert_eq!(second.timeouts.write, Some(Duration::from_secs(9)));
     }
 

@@ -5,12 +5,13 @@ use crate::shape::Shape;
 use crate::{
     Acme, AcmeDirectory, AcmeDns, App, AppLimits, AppSandbox, AppTimeouts, AppWebSockets, Auth, Branch,
     CacheDisk, CacheKey, CachePolicy, CachePurge, CacheRule, CacheStore, ClientTls, Compress,
-    CompressResponses, Conditions, Config, Control, DictionaryStore, Eject, ExternalAccountBinding, Files,
-    Forwarded, Health, InjectedFault, KeepAlive, Limits, Listener, Log, LogCondition, Mirror, Mounted,
-    OpenFiles, Proxy, ProxyHeaders, ProxyLimits, ProxyTimeouts, ProxyTls, RateLimit, Recycle, Redirect,
-    Respond, ResponseHeaders, Retry, Route, RouteLimits, RouteTimeouts, Site, SiteTls, Split, Timeouts, Tls,
-    Tracing, TrustedProxies, Upstream, UseAsDictionary, Workers,
+    CompressResponses, Conditions, Config, Control, Crawlers, DictionaryStore, Eject, ExternalAccountBinding,
+    Files, Forwarded, Health, InjectedFault, KeepAlive, Limits, Listener, Log, LogCondition, Maintenance,
+    Mirror, Mounted, OpenFiles, Proxy, ProxyHeaders, ProxyLimits, ProxyTimeouts, ProxyTls, RateLimit,
+    Recycle, Redirect, Respond, ResponseHeaders, Retry, Route, RouteLimits, RouteTimeouts, Site, SiteTls,
+    Split, Timeouts, Tls, Tracing, TrustedProxies, Upstream, UseAsDictionary, Workers,
 };
+use crate::{Cors, JwtAuth, SignedAuth};
 use crate::{check::Checker, node::Node};
 use std::path::Path;
 
@@ -58,6 +59,9 @@ fn written_out_defaults_change_nothing() {
         written_out::<Route>(),
         written_out::<RateLimit>(),
         written_out::<Auth>(),
+        written_out::<JwtAuth>(),
+        written_out::<SignedAuth>(),
+        written_out::<Cors>(),
         written_out::<RouteLimits>(),
         written_out::<RouteTimeouts>(),
         written_out::<Files>(),
@@ -94,6 +98,8 @@ fn written_out_defaults_change_nothing() {
         written_out::<Redirect>(),
         written_out::<Respond>(),
         written_out::<Split>(),
+        written_out::<Maintenance>(),
+        written_out::<Crawlers>(),
         written_out::<Branch>(),
         written_out::<Conditions>(),
         written_out::<Mirror>(),

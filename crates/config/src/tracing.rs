@@ -2,7 +2,8 @@
 
 use crate::check::InvalidValue;
 use crate::record::directives;
-use crate::shape::{Flag, Text, Word};
+use crate::shape::{Flag, Maybe, Text, Time, Word};
+use std::time::Duration;
 
 /// Whose ids are used in place of new ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,6 +31,9 @@ const TRACE_SOURCE: Word<IdSource> =
     Word(&[("new", IdSource::New), ("trusted", IdSource::Trusted), ("any", IdSource::Any)]);
 pub(crate) const SHARE: Text<u32> = Text { what: "a share such as \"10%\" or \"0.1%\"", parse: share };
 
+const COLLECTOR: Text<String> = Text { what: "a URL such as \"http://127.0.0.1:4318\"", parse: collector };
+const SLOW: Time = Time { min: Duration::ZERO, max: Duration::from_secs(86_400) };
+
 directives! {
     /// Traces by W3C Trace Context: `traceparent` and `tracestate` are read, checked and passed on to upstream servers and
     /// applications, with this server's span as the parent. Without it both fields pass as any others.
@@ -50,6 +54,36 @@ directives! {
         "from" from: IdSource = "trusted", TRACE_SOURCE;
         /// The share of traces that begin here and are recorded: `"0%"` to `"100%"`.
         "sample" sample: u32 = "0%", SHARE;
+        /// The collector that gets the spans of recorded traces, by OTLP over HTTP in its JSON encoding: a URL such as
+        /// `"http://127.0.0.1:4318"`, to which `/v1/traces` is appended.
+        "to" to: Option<String> = absent("none"), Maybe(COLLECTOR);
+        /// Requests that take longer are sent to the collector too, though their trace is not recorded: what others know of it is not.
+        "slower_than" slower_than: Option<Duration> = absent("none"), Maybe(SLOW);
+        /// The `service.name` of the spans.
+        "service" service: String = "komainu", Text { what: "a name", parse: service };
+    }
+}
+
+/// A URL of a collector, without a slash at its end.
+fn collector(text: &str) -> Result<String, InvalidValue> {
+    let rest = text.strip_prefix("http://").or_else(|| text.strip_prefix("https://")).unwrap_or_default();
+    let host = rest.split('/').next().unwrap_or_default();
+    let is_plain = text.bytes().all(|byte| byte.is_ascii_graphic()) && !text.contains(['?', '#', '"']);
+    match !host.is_empty() && !host.contains('@') && is_plain {
+        true => Ok(text.trim_end_matches('/').to_owned()),
+        false => Err(InvalidValue::new(
+            "this is not a URL of a collector",
+            "write the address of its OTLP receiver for HTTP, such as \"http://127.0.0.1:4318\"",
+        )),
+    }
+}
+
+fn service(text: &str) -> Result<String, InvalidValue> {
+    match (1..=255).contains(&text.len()) && !text.contains(char::is_control) {
+        true => Ok(text.to_owned()),
+        false => {
+            Err(InvalidValue::new("this is not a name", "write 1 to 255 bytes without control characters"))
+        }
     }
 }
 

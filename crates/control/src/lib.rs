@@ -1,4 +1,4 @@
-//! What runs beside serving, on threads of its own: certificates.
+//! What runs beside serving, on threads of its own: certificates, and spans for a collector of traces.
 //!
 //! It owns orders of certificates (ACME, RFC 8555), the state folder with accounts, keys and certificates, the local
 //! authority for private names, and the time at which each certificate is renewed. It is the one crate that uses tokio.
@@ -18,6 +18,8 @@ mod store;
 mod sink;
 
 mod client;
+
+mod spans;
 
 mod ocsp;
 
@@ -58,6 +60,7 @@ pub use records::DnsRecords;
 pub use renewer::{CertificateRenewer, MissingNames};
 pub use schedule::Intervals;
 pub use sink::{CertificateSink, HttpChallenges};
+pub use spans::{EndedSpan, SpanExporter, SpanKind, SpanLog, SpanOptions, SpanValue};
 pub use staple::{OcspStapler, StapleEnvironment, StapleOwner, StapledCertificate};
 pub use status::{CertificateStatus, list};
 pub use store::StateFolder;

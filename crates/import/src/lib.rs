@@ -19,4 +19,6 @@ pub mod unit;
 
 pub mod caddy;
 
+pub mod ingress;
+
 pub use findings::{ImportError, ImportVerdict, Imported, Remark};

@@ -152,3 +152,17 @@ fn caddy() {
     assert!(error.contains("caddy adapt"), "{error}");
     std::fs::remove_file(&path).unwrap();
 }
+
+#[test]
+fn ingress() {
+    for source in samples("ingress", "json") {
+        let imported = import::ingress::import(&source).unwrap();
+        check(&source, &imported);
+        check_lines(&source, &imported);
+    }
+    let path = std::env::temp_dir().join(format!("komainu-import-ingress-{}", std::process::id()));
+    std::fs::write(&path, "apiVersion: networking.k8s.io/v1\nkind: Ingress\n").unwrap();
+    let error = import::ingress::import(&path).unwrap_err().to_string();
+    assert!(error.contains("kubectl get ingress"), "{error}");
+    std::fs::remove_file(&path).unwrap();
+}

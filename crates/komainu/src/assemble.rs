@@ -16,6 +16,7 @@ use files::Files;
 use http::{EmptySegments, Fields, Name, Status};
 use net::{Core, FieldEdits, SpillStore};
 use proxy::{Group, GroupShared, UpstreamEvent};
+use sharing::Sharing;
 
 use crate::access::AccessLogs;
 use crate::auth::AuthPlan;
@@ -23,8 +24,10 @@ use crate::cache_rules::{CacheRules, RoutePlace};
 use crate::cached::RouteCache;
 use crate::config_files::{ConfigFiles, purge_token_files};
 use crate::content::{compression, effort, file_options, kept_compression};
+use crate::cors;
 use crate::dictionaries;
 use crate::engine::{https_port, sources, trusted_proxies};
+use crate::guard_plan::GuardPlan;
 use crate::hosting::{self, AppHandles, Hosting, Mounted};
 use crate::ids::IdRules;
 use crate::metrics::{CoreMetrics, RouteLabels};
@@ -35,8 +38,10 @@ use crate::purge_method::{PurgeAccess, PurgeToken};
 use crate::rate::LimitPlan;
 use crate::release_plan::{ReleasePlan, release, with_branches};
 use crate::router::{ClientAccess, Handler, Route, RouteEdits, RouteTable, SiteHttps, Strip, TemplateEdits};
+use crate::shaping::shared;
 use crate::sink::LogSinks;
 use crate::tls::TlsPlan;
+use crate::traces::TraceExport;
 use crate::upstreams::{GroupPlan, UpstreamRoute};
 
 /// The part of `limits.memory` that the cache of responses takes at most.
@@ -60,8 +65,12 @@ pub(crate) struct ServerPlan {
     pub(crate) dictionaries: Option<Arc<Dictionaries>>,
     purge_tokens: HashMap<PathBuf, PurgeToken>,
     pub(crate) limits: LimitPlan,
+    pub(crate) sharing: Option<Arc<Sharing>>,
     auth: AuthPlan,
     pub(crate) releases: ReleasePlan,
+    /// Where spans of requests go.
+    pub(crate) traces: Option<TraceExport>,
+    guards: GuardPlan,
     /// The destinations of access logs, once they are open.
     pub(crate) sinks: LogSinks,
 }
@@ -94,9 +103,16 @@ impl ServerPlan {
         let dictionaries_before = before.and_then(|plan| plan.dictionaries.as_ref());
         let dictionaries = dictionaries::store(&config, dictionaries_before, &budget);
         let limits = LimitPlan::new(&config, before.map(|plan| &plan.limits), &budget);
+        let sharing_before = before.and_then(|plan| plan.sharing.as_ref());
+        let sharing = shared::sharing(&config, sharing_before, &files, hosting.map(Hosting::notices))?;
         let place = (&files, &budget, hosting.map(Hosting::notices));
         let auth = AuthPlan::new(&config, before.map(|plan| &plan.auth), place, cores)?;
         let releases = ReleasePlan::new(&config, before.map(|plan| &plan.releases));
+        let traces_before = before.and_then(|plan| plan.traces.as_ref());
+        let traces = hosting.map(|hosting| TraceExport::new(&config, traces_before, hosting.notices()));
+        let traces = traces.transpose()?.flatten();
+        let guards_before = before.map(|plan| &plan.guards);
+        let guards = GuardPlan::new(&config, guards_before, &budget, &releases.counters);
         let before = before.map(|plan| plan.groups.shared.as_slice()).unwrap_or_default();
         let groups = GroupPlan::new(&config, before, &spill, &files)?;
         let purge_tokens = purge_tokens(&config, &files)?;
@@ -109,8 +125,11 @@ impl ServerPlan {
             dictionaries,
             purge_tokens,
             limits,
+            sharing,
             auth,
             releases,
+            traces,
+            guards,
             sinks: LogSinks::default(),
         };
         for (name, app) in &plan.config.apps {
@@ -121,6 +140,7 @@ impl ServerPlan {
         }
         // The cores do the same later; here an error can still be returned.
         table(&plan, None, cores)?;
+        plan.sharing.iter().for_each(|sharing| sharing.add(plan.limits.shared()));
         Ok(plan)
     }
 
@@ -177,6 +197,7 @@ pub(crate) fn table(
     let mut edits = Vec::new();
     let mut empty_segments = Vec::new();
     let mut https = Vec::new();
+    let mut guards = Vec::new();
     let server_pages = SitePages::read([&config.error_pages]);
     let server_pages = server_pages.map_err(|error| placed("error_pages", "file", None, &error))?;
     let groups = core_context.map(|core_context| groups(plan, core_context)).unwrap_or_default();
@@ -186,7 +207,11 @@ pub(crate) fn table(
     for (site_index, site) in config.sites.iter().enumerate() {
         let route = |index| self::route(plan, core_context, &groups, (site_index, index), cores);
         let routes = (0..site.routes.len()).map(route);
-        let routes = routes.collect::<io::Result<Vec<_>>>()?;
+        let mut routes = routes.collect::<io::Result<Vec<_>>>()?;
+        let guard = plan.guards.of(config, site_index, &plan.releases.counters);
+        let guard = guard.map_err(|error| placed("maintenance", "site", site.line.as_ref(), &error))?;
+        routes.iter_mut().for_each(|route| route.guard.clone_from(&guard));
+        guards.push(guard);
         sites.push(with_branches(&site.routes, routes));
         let own = SitePages::read([&site.error_pages, &config.error_pages]);
         pages.push(Rc::new(own.map_err(|error| placed("error_pages", "site", site.line.as_ref(), &error))?));
@@ -210,8 +235,10 @@ pub(crate) fn table(
         pages,
         edits,
         https,
+        guards,
         introducers,
         ids: IdRules::new(config),
+        traces: plan.traces.clone(),
         access: Cell::new(core_context.and_then(|_| AccessLogs::new(config, &plan.sinks))),
     })
 }
@@ -316,7 +343,13 @@ fn route(
         write_ms: ms(settings.write_timeout),
         edits: secure_edits(&settings.response_headers, &config.sites[site]),
         client_access: client_access(&config.sites[site], route),
-        auth: plan.auth.of_route(config, (site, index), asked, core_context.map(|of| of.notices)),
+        auth: plan.auth.of_route(
+            config,
+            (site, index),
+            asked,
+            core_context.map(|of| (of.core, of.notices)).unzip(),
+        ),
+        cors: settings.cors.map(cors::rules),
         rates: plan.limits.of(site, owner, core_context.map(|of| of.notices)).map(Rc::new),
         label: core_context
             .filter(|_| is_counted)
@@ -325,6 +358,7 @@ fn route(
         compression: settings.compress.map(|compress| Rc::new(compression(compress))),
         release: release(&plan.releases, config, (&plan.groups, groups), (site, index)),
         branches: Vec::new(),
+        guard: None,
     })
 }
 

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use config::matcher::{RouteId, RouteRequest, Routes};
 use config::{Action, Config, EncodedSlashes};
 use http::path::{has_encoded_slash, normal_path};
+use serde_json::{Value, json};
 
 use crate::assemble::empty_segments;
 use crate::cli::Check;
@@ -130,6 +131,32 @@ pub(crate) fn reparse(path: &Path, text: &str) -> Result<(Config, Vec<String>), 
     Ok((config, warnings))
 }
 
+/// The configuration in this text, and its warnings, each in a line.
+///
+/// # Errors
+/// What is wrong, for programs: `error`, and `findings` with their places and remedies.
+pub(crate) fn judged(path: &Path, text: &str) -> Result<(Config, Vec<String>), Value> {
+    let failed = |report: config::Report| {
+        let finding = |finding: &config::Finding| {
+            let (line, column) = report.position(finding);
+            json!({
+                "severity": if finding.severity == config::Severity::Error { "error" } else { "warning" },
+                "title": finding.title,
+                "file": report.file_of(finding),
+                "line": line,
+                "column": column,
+                "label": finding.label,
+                "help": finding.help,
+            })
+        };
+        let findings: Vec<Value> = report.findings().iter().map(finding).collect();
+        json!({ "error": "the configuration would not be valid", "findings": findings })
+    };
+    let parsed = Config::parse_with(text, &path.display().to_string(), base_of(path), &environment);
+    parsed.map_err(failed)?;
+    reparse(path, text).map_err(|error| json!({ "error": error }))
+}
+
 /// What is to be said of a configuration without sites.
 fn nothing_served(config: &Config) -> Option<&'static str> {
     config
@@ -147,10 +174,6 @@ pub(crate) fn parse_silently(path: &Path, text: &str) -> Result<Config, String> 
 }
 
 fn parse_with_warnings(path: &Path, text: &str) -> Result<(Config, config::Report), String> {
-    let base = match path.parent() {
-        Some(parent) if parent != Path::new("") => parent,
-        _ => Path::new("."),
-    };
     // A file that an editor or a disk emptied is not a wish to serve nothing.
     if text.lines().all(|line| line.trim().is_empty() || line.trim_start().starts_with('#')) {
         return Err(format!(
@@ -159,8 +182,16 @@ fn parse_with_warnings(path: &Path, text: &str) -> Result<(Config, config::Repor
             path.display()
         ));
     }
-    let parsed = Config::parse_with(text, &path.display().to_string(), base, &environment);
+    let parsed = Config::parse_with(text, &path.display().to_string(), base_of(path), &environment);
     parsed.map_err(|errors| errors.render(is_coloured()))
+}
+
+/// The folder that relative paths in a configuration are relative to.
+fn base_of(path: &Path) -> &Path {
+    match path.parent() {
+        Some(parent) if parent != Path::new("") => parent,
+        _ => Path::new("."),
+    }
 }
 
 fn is_coloured() -> bool {
@@ -191,7 +222,9 @@ pub(crate) fn check(arguments: &Check) -> Result<(), String> {
     let text = match &arguments.explain {
         Some(url) => explain(config, url, arguments)?,
         None => {
-            let routes: usize = config.sites.iter().map(|site| site.routes.len()).sum();
+            let written =
+                |site: &config::Site| site.routes.iter().filter(|route| route.part_of.is_none()).count();
+            let routes: usize = config.sites.iter().map(written).sum();
             let (sites, routes) = (counted(config.sites.len(), "site"), counted(routes, "route"));
             format!("{}: fine: {sites}, {routes}\n", arguments.config.display())
         }

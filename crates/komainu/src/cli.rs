@@ -11,6 +11,7 @@ use clap::{Args, Parser, Subcommand};
 use config::Listen;
 
 use crate::ab::Ab;
+use crate::ctl_arguments::Ctl;
 use crate::env_file;
 use crate::measure::{BenchArguments, LabArguments};
 
@@ -48,6 +49,8 @@ pub(crate) enum Command {
     Import(ImportArguments),
     /// Show the running servers: their processes, with requests, CPU time and memory
     Status(StatusArguments),
+    /// Follow a running server in the terminal: rates, latencies by route, upstream servers, workers, certificates, cache, errors
+    Top(Top),
     /// Load the applications of a running server again, and read its configuration again; no request is lost
     Reload(Reload),
     /// Purge what the cache of a running server holds, and show what it did and why
@@ -56,10 +59,14 @@ pub(crate) enum Command {
     /// Show and renew the certificates that a server obtains by itself
     #[command(subcommand)]
     Cert(Cert),
+    /// Sign a URL, so that a route with `auth = { signed = ... }` lets it in until a time
+    SignUrl(SignUrl),
     /// Have this machine trust the local authority, which issues certificates for localhost and private names
     Trust(Trust),
     /// Start the program again, by now another version; it takes over when it serves, and no request is lost
     Upgrade(Upgrade),
+    /// Operate a running server: its configuration, upstream servers, applications, cache and logs
+    Ctl(Ctl),
     /// Load a server, and measure its responses, CPU time and memory
     Bench(Box<BenchArguments>),
     /// Load a server with the options of ab, and print a report like ab's
@@ -80,6 +87,25 @@ pub(crate) enum Command {
     /// Start a program with a sandbox: what the server does for applications
     #[command(hide = true)]
     Confine(Confine),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct SignUrl {
+    /// The file with the secret: that of the route's `secret_file`
+    #[arg(long, value_name = "FILE")]
+    pub(crate) secret_file: PathBuf,
+    /// How long the URL is valid
+    #[arg(long = "for", value_name = "TIME", default_value = "1h")]
+    pub(crate) valid: String,
+    /// Until when it is valid, in seconds since 1970, in place of --for
+    #[arg(long, value_name = "SECONDS")]
+    pub(crate) until: Option<u64>,
+    /// The one client that may use it, where the route has `client = true`
+    #[arg(long, value_name = "ADDRESS")]
+    pub(crate) client: Option<std::net::IpAddr>,
+    /// The URL, or its path
+    #[arg(value_name = "URL")]
+    pub(crate) url: String,
 }
 
 #[derive(Debug, Args)]
@@ -114,10 +140,13 @@ pub(crate) struct Run {
     /// Bytes that a request body may have: 64MiB, 500KiB, or unlimited; a longer one is answered 413
     #[arg(long, value_name = "SIZE", default_value = "16MiB", value_parser = body_max)]
     pub(crate) body_max: BodyMax,
-    /// Write an access log to stdout
-    #[arg(long, visible_alias = "access-log", value_name = "FORMAT", num_args = 0..=1, default_value = "off",
+    /// Write an access log to stdout [default: console on a terminal, else off]
+    #[arg(long, visible_alias = "access-log", value_name = "FORMAT", num_args = 0..=1,
         default_missing_value = "combined", value_parser = LogFormatParser)]
-    pub(crate) log: LogFormat,
+    pub(crate) log: Option<LogFormat>,
+    /// Show no requests
+    #[arg(long, short, conflicts_with = "log")]
+    pub(crate) quiet: bool,
     /// Log messages of this level and those above it to stderr
     #[arg(long, value_name = "LEVEL", default_value = "warn")]
     pub(crate) log_level: LogLevel,
@@ -210,6 +239,7 @@ pub(crate) enum Interface {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum LogFormat {
     Off,
+    Console,
     Combined,
     Json,
 }
@@ -244,6 +274,8 @@ pub(crate) enum ImportFormat {
     Unit,
     /// The JSON of Caddy, as `caddy adapt` makes it of a Caddyfile
     Caddy,
+    /// Ingresses of Kubernetes, as `kubectl get ingress -A -o json` prints them
+    Ingress,
 }
 
 #[derive(Debug, Args)]
@@ -252,6 +284,25 @@ pub(crate) struct StatusArguments {
     #[arg(long, value_parser = process_id)]
     pub(crate) pid: Option<u32>,
     /// Print JSON, for programs
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Top {
+    /// The control listener of a server: HOST:PORT, http://HOST:PORT or unix:PATH [default: the control socket of the server that runs]
+    #[arg(value_name = "ADDR", conflicts_with = "pid")]
+    pub(crate) address: Option<String>,
+    /// The server with this process id; not needed if only one runs
+    #[arg(long, value_parser = process_id)]
+    pub(crate) pid: Option<u32>,
+    /// The time between two looks, 250ms to 1m
+    #[arg(long, value_name = "TIME", default_value = "2s", value_parser = interval)]
+    pub(crate) every: Duration,
+    /// Print what happens in one interval, and end
+    #[arg(long)]
+    pub(crate) once: bool,
+    /// Print JSON, for programs: a line for each interval
     #[arg(long)]
     pub(crate) json: bool,
 }
@@ -443,6 +494,12 @@ fn process_id(text: &str) -> Result<u32, String> {
         .map_err(|_| "write the process id of a server: a number that `komainu status` shows".to_owned())
 }
 
+fn interval(text: &str) -> Result<Duration, String> {
+    let time = config::duration(text).map_err(reported)?;
+    let range = Duration::from_millis(250)..=Duration::from_secs(60);
+    if range.contains(&time) { Ok(time) } else { Err("write a time from 250ms to 1m".into()) }
+}
+
 /// Reads the format of the access log. The format may be left out, so that a target after `--log` is read as one.
 #[derive(Clone)]
 struct LogFormatParser;
@@ -462,7 +519,7 @@ impl TypedValueParser for LogFormatParser {
                 return error;
             }
             let message = format!(
-                "`{text}` is not a format of the access log (off, combined, json); if it is a target, write \
+                "`{text}` is not a format of the access log (off, console, combined, json); if it is a target, write \
                  `--log=combined {text}`, or put --log last"
             );
             command.clone().error(ErrorKind::InvalidValue, message)
@@ -470,7 +527,7 @@ impl TypedValueParser for LogFormatParser {
     }
 
     fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
-        let formats = [LogFormat::Off, LogFormat::Combined, LogFormat::Json];
+        let formats = [LogFormat::Off, LogFormat::Console, LogFormat::Combined, LogFormat::Json];
         Some(Box::new(formats.into_iter().filter_map(|format| clap::ValueEnum::to_possible_value(&format))))
     }
 }

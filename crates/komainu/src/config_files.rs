@@ -40,6 +40,8 @@ impl NamedFiles {
         groups.chain(inline).for_each(|proxy| named.add_proxy(proxy));
         config.sites.iter().filter_map(|site| site.tls.as_ref()).for_each(|tls| named.add_site(tls));
         let secret = config.acme.dns.iter().map(|dns| &dns.secret_file).chain(purge_token_files(config));
+        let shared = config.limits.shared.iter().filter_map(|shared| shared.password_file.as_ref());
+        let secret = secret.chain(shared);
         config.auths().for_each(|auth| named.add_auth(auth));
         named.files.extend(config.tls.ticket_keys.iter().chain(&config.acme.ca).chain(secret).cloned());
         named
@@ -66,7 +68,9 @@ impl NamedFiles {
     }
 
     fn add_auth(&mut self, auth: &Auth) {
-        self.files.extend(auth.basic.iter().cloned());
+        let keys = auth.jwt.iter().filter_map(|jwt| jwt.jwks_file.as_ref());
+        let secrets = auth.signed.iter().filter_map(|signed| signed.secret_file.as_ref());
+        self.files.extend(auth.basic.iter().chain(keys).chain(secrets).cloned());
         self.add_tls(&auth.tls);
     }
 

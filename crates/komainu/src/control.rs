@@ -19,14 +19,19 @@ use rustix::process::getuid;
 use serde_json::{Value, json};
 
 use ::control::CertificateStatus;
-use apps::{Launcher, ProcessInfo, Usage};
+use apps::{Launcher, Usage};
+use net::Counters;
 use proxy::GroupShared;
 
 use crate::certificates::RunningCertificates;
+use crate::config_text::{ConfigEdit, ConfigText, EditError};
+use crate::events::{EventRing, LogEvent};
 use crate::exposition::LimitMetrics;
 use crate::hosting::{Hosting, Loading};
 use crate::link::SupervisorLink;
+use crate::metrics::Metrics;
 use crate::notice::ErrorLog;
+use crate::overview;
 use crate::rule_counters::RuleCount;
 use crate::tls::FromFile;
 
@@ -41,6 +46,8 @@ const LINE_BYTES_MAX: usize = 4096;
 const API_LINE_BYTES_MAX: usize = 4 << 20;
 /// How often a server that works on a command gives one.
 const LIFE_SIGN: Duration = Duration::from_secs(1);
+/// Lines of the error log in a status.
+const EVENTS_SHOWN: usize = 50;
 
 /// Where this user's servers have their sockets: the unit's `RuntimeDirectory` under systemd; `/run/komainu` for root;
 /// else `komainu` in `XDG_RUNTIME_DIR`, or `komainu-UID` in the folder for temporary files.
@@ -108,12 +115,22 @@ pub(crate) struct Reloaded {
     pub(crate) is_in_force: bool,
 }
 
+/// What a server counts of its work.
+pub(crate) struct Counted {
+    pub(crate) metrics: Metrics,
+    /// Of the cores that serve.
+    pub(crate) cores: Vec<Arc<Counters>>,
+    /// The last lines of the error log.
+    pub(crate) events: EventRing,
+}
+
 /// What a server says about itself.
 pub(crate) struct ServerInfo {
     pub(crate) hosting: Arc<Hosting>,
     pub(crate) stop: net::Stop,
     pub(crate) listeners: net::Listeners,
     pub(crate) since: Instant,
+    pub(crate) counted: Counted,
     pub(crate) memory: net::MemoryBudget,
     /// What the serving threads are restricted by, for people.
     pub(crate) sandbox: String,
@@ -135,6 +152,10 @@ pub(crate) struct ServerInfo {
     pub(crate) reopen: Box<dyn Fn() + Send + Sync>,
     /// Those in files.
     pub(crate) file_certificates: Box<dyn Fn() -> Vec<FromFile> + Send + Sync>,
+    /// The text of the configuration that is in force, where it comes from a file.
+    pub(crate) text: Box<dyn Fn() -> Option<ConfigText> + Send + Sync>,
+    /// Changes it, and waits until that is done.
+    pub(crate) edit: Box<dyn Fn(ConfigEdit) -> Result<Value, EditError> + Send + Sync>,
     /// Reads the configuration again, and waits until that is done.
     pub(crate) reload: Box<dyn Fn() -> Reloaded + Send + Sync>,
     /// Starts the program again, and waits until that has taken over or has failed.
@@ -236,9 +257,9 @@ fn admit(
 pub(crate) struct ControlClients(Arc<AtomicUsize>);
 
 impl ControlClients {
-    fn count(&self) -> Counted {
+    fn count(&self) -> CountedClient {
         self.0.fetch_add(1, Ordering::Relaxed);
-        Counted(self.0.clone())
+        CountedClient(self.0.clone())
     }
 
     /// Waits until all of them have their documents, as long as one may take for that.
@@ -251,9 +272,9 @@ impl ControlClients {
 }
 
 /// A client that is being served, as long as it lives.
-struct Counted(Arc<AtomicUsize>);
+struct CountedClient(Arc<AtomicUsize>);
 
-impl Drop for Counted {
+impl Drop for CountedClient {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
@@ -406,11 +427,9 @@ fn send(mut client: UnixStream, document: &Value) -> io::Result<()> {
 /// What there is to say about the server, for `komainu status --json`.
 pub(crate) fn status(info: &ServerInfo) -> Value {
     let pid = std::process::id();
-    let apps = info.hosting.processes().into_iter().map(|(name, processes)| {
-        json!({ "name": name, "processes": processes.iter().map(process).collect::<Vec<_>>() })
-    });
-    let supervisor =
-        |(pid, link): &(u32, SupervisorLink)| json!({ "pid": pid, "usage": link.usage(*pid).map(usage) });
+    let apps = info.hosting.snapshots();
+    let apps: Vec<Value> = apps.iter().map(|(name, app)| overview::application(name, app)).collect();
+    let supervisor = |(pid, link): &(u32, SupervisorLink)| json!({ "pid": pid, "usage": link.usage(*pid).map(overview::usage) });
     json!({
         "pid": pid,
         "supervisor": info.supervisor.as_ref().map(supervisor),
@@ -419,14 +438,20 @@ pub(crate) fn status(info: &ServerInfo) -> Value {
         "state": state(info),
         "sandbox": info.sandbox,
         "listen": info.listeners.urls().iter().map(ToString::to_string).collect::<Vec<_>>(),
-        "usage": Usage::of(pid).map(usage),
+        "usage": Usage::of(pid).map(overview::usage),
         "memory": {
             "held_bytes": info.memory.held_bytes(),
             "budget_bytes": info.memory.bytes_max(),
             "refused": info.memory.refused(),
         },
         "certificates": all_certificates(info),
-        "apps": apps.collect::<Vec<_>>(),
+        "apps": apps,
+        "connections": overview::connections(&info.counted.cores),
+        "class_bounds_ms": overview::bounds_ms(),
+        "routes": overview::routes(&info.counted.metrics),
+        "upstreams": overview::upstreams(&(info.groups)()),
+        "cache": Some((info.cache)("stats")).filter(|stats| stats["error"].is_null()),
+        "events": info.counted.events.after(0, EVENTS_SHOWN).iter().map(LogEvent::json).collect::<Vec<_>>(),
     })
 }
 
@@ -478,27 +503,6 @@ pub(crate) fn certificate(status: &CertificateStatus) -> Value {
         "retry_at": status.retry_at.map(unix_s),
         "last_error": status.last_error.as_ref().map(|(_, text)| text),
         "last_error_at": status.last_error.as_ref().map(|(at, _)| unix_s(*at)),
-    })
-}
-
-/// A process of an application.
-pub(crate) fn process(process: &ProcessInfo) -> Value {
-    json!({
-        "pid": process.pid,
-        "state": process.state,
-        "generation": process.generation,
-        "requests": process.requests,
-        "age_ms": process.age_ms,
-        "usage": process.usage.map(usage),
-    })
-}
-
-fn usage(usage: Usage) -> Value {
-    json!({
-        "cpu_ms": usage.cpu_ms,
-        "rss_bytes": usage.rss_bytes,
-        "pss_bytes": usage.pss_bytes,
-        "private_dirty_bytes": usage.private_dirty_bytes,
     })
 }
 

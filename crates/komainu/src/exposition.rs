@@ -2,8 +2,8 @@
 //! servers, applications and certificates. Labels come from the configuration alone, never from a client.
 
 use std::collections::BTreeMap;
-use std::fmt;
-use std::sync::Arc;
+use std::fmt::{self, Write as _};
+use std::sync::{Arc, PoisonError};
 
 use apps::WorkerExit;
 use net::clock::Clock;
@@ -16,7 +16,7 @@ use prometheus_client::registry::Registry;
 use proxy::health::ServerState;
 use proxy::{FAILURE_REASONS, GroupShared, UpstreamCounters};
 
-use crate::metrics::{Metrics, RouteCounters, RouteLabels, STATUS_MIN, STATUSES};
+use crate::metrics::{Metrics, RouteCounters, RouteLabels, STATUS_MIN, STATUSES, TracedRequest};
 use crate::rule_counters::{FAMILIES, RuleCount};
 
 /// A process of an application.
@@ -71,7 +71,47 @@ pub(crate) fn exposition(metrics: &Metrics, gauges: Gauges, is_open: bool) -> St
     let mut text = String::new();
     // Writing to a string does not fail.
     let _ = text::encode(&mut text, &registry);
-    if is_open { text } else { classic(&text) }
+    if is_open { with_exemplars(&text, metrics) } else { classic(&text) }
+}
+
+/// The lines of a histogram that have exemplars.
+const EXEMPLARY: &str = "komainu_http_request_duration_seconds_bucket{";
+
+/// The text with an exemplar for each class of durations in which the trace of a request is recorded: its latest.
+fn with_exemplars(text: &str, metrics: &Metrics) -> String {
+    let mut exemplars: Vec<Option<TracedRequest>> = Vec::new();
+    // In the order of the lines.
+    metrics.each(|_, cores| {
+        let mut latest = [None::<TracedRequest>; DURATION_CLASSES];
+        for core in cores {
+            let traced = core.traced.lock().unwrap_or_else(PoisonError::into_inner);
+            for (class, request) in traced.iter() {
+                let before = latest[*class].map_or(0, |before| before.unix_s);
+                if request.unix_s >= before {
+                    latest[*class] = Some(*request);
+                }
+            }
+        }
+        exemplars.extend(latest);
+    });
+    if exemplars.iter().all(Option::is_none) {
+        return text.to_owned();
+    }
+    let (mut out, mut each) = (String::with_capacity(text.len() + exemplars.len() * 64), exemplars.iter());
+    for line in text.lines() {
+        out.push_str(line);
+        if line.starts_with(EXEMPLARY)
+            && let Some(Some(TracedRequest { trace, duration_us, unix_s })) = each.next()
+        {
+            let (mut id, value) = (Vec::new(), *duration_us as f64 / 1e6);
+            trace.write_trace(&mut id);
+            let id = String::from_utf8_lossy(&id);
+            // Writing to a string does not fail.
+            let _ = write!(out, " # {{trace_id=\"{id}\"}} {value} {unix_s}");
+        }
+        out.push('\n');
+    }
+    out
 }
 
 /// OpenMetrics names a family of counters without its `_total`; the older format with it.

@@ -12,6 +12,7 @@ pub(crate) fn import(arguments: &ImportArguments) -> Result<(), String> {
     let imported = match arguments.format {
         ImportFormat::Nginx => import::nginx::import(&arguments.file, arguments.prefix.as_deref()),
         ImportFormat::Caddy => import::caddy::import(&arguments.file),
+        ImportFormat::Ingress => import::ingress::import(&arguments.file),
         ImportFormat::Unit => import::unit::import(&arguments.file),
     }
     .map_err(|error| format!("error: {error}"))?;

@@ -12,8 +12,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use apps::{
-    App, AppLogLevel, Handle, LogLine, Mount, Options, ProcessInfo, Recycle, Resource, WebSockets,
-    WorkerExit, Workers,
+    App, AppLogLevel, AppSnapshot, Handle, LogLine, Mount, Options, ProcessInfo, Recycle, Resource,
+    WebSockets, WorkerExit, Workers,
 };
 use net::{Core, Exchange, Fault, SpillQuota, SpillStore};
 
@@ -333,17 +333,19 @@ impl Hosting {
         self.running.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Starts new applications, loads existing ones again, and releases those that are no longer in the configuration.
+    /// Starts new applications, loads existing ones again (of those that have not changed only if it `reloads`), and releases those
+    /// that are no longer in the configuration.
     ///
     /// # Errors
     /// Why an application could not be started; the others are started.
-    pub(crate) fn apply(&self, wanted: &[(String, config::App)]) -> io::Result<()> {
+    pub(crate) fn apply(&self, wanted: &[(String, config::App)], reloads: bool) -> io::Result<()> {
         let mut running = self.running();
         running.retain(|(_, app)| wanted.iter().any(|(name, _)| name == app.name()));
         let mut outcome = Ok(());
         for (name, config) in wanted {
             let known = running.iter_mut().find(|(_, app)| app.name() == name);
             let done = match known {
+                Some((known, _)) if known == config && !reloads => Ok(()),
                 Some((known, app)) if known == config => {
                     app.reload();
                     Ok(())
@@ -408,6 +410,12 @@ impl Hosting {
     pub(crate) fn processes(&self) -> Vec<(String, Vec<ProcessInfo>)> {
         let apps: Vec<Arc<App>> = self.running().iter().map(|(_, app)| app.clone()).collect();
         apps.iter().map(|app| (app.name().to_owned(), app.processes())).collect()
+    }
+
+    /// The name of each application, with its processes, what they work on, and its queue.
+    pub(crate) fn snapshots(&self) -> Vec<(String, AppSnapshot)> {
+        let apps: Vec<Arc<App>> = self.running().iter().map(|(_, app)| app.clone()).collect();
+        apps.iter().map(|app| (app.name().to_owned(), app.snapshot())).collect()
     }
 
     /// The name of each application.

@@ -31,7 +31,7 @@ impl IdMaker {
         IdMaker { key, made: Cell::new(0), first }
     }
 
-    fn next(&self) -> u64 {
+    pub(crate) fn next(&self) -> u64 {
         let made = self.made.get();
         self.made.set(made.wrapping_add(1));
         self.key.hash_one(made)

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
+use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -9,12 +10,15 @@ use std::time::{Duration, Instant};
 
 use config::Config;
 use net::{Listen, Listeners, NewListeners};
-use rustix::process::{Signal, pidfd_send_signal};
+use rustix::process::{Resource, Signal, getrlimit, pidfd_send_signal};
+use serde_json::Value;
 use signal_hook::consts::{SIGHUP, SIGUSR1, SIGUSR2};
 use signal_hook::iterator::Signals;
 
 use crate::assemble::ServerPlan;
 use crate::certificates::{AutomaticCertificates, is_system};
+use crate::check;
+use crate::config_text::{ConfigEdit, ConfigText, EditError};
 use crate::control::Reloaded;
 use crate::engine;
 use crate::hosting::Hosting;
@@ -22,6 +26,7 @@ use crate::link::{self, SupervisorLink, SupervisorOrder};
 use crate::metrics::Metrics;
 use crate::notice::ErrorLog;
 use crate::operate::ControlListener;
+use crate::shaping::connections::ClientConnections;
 use crate::sink::{LogSink, LogSinks, LogTarget, SinkThread};
 use crate::systemd::Notifier;
 use crate::tls::TlsPlan;
@@ -33,12 +38,43 @@ const DRAIN_REPORT: Duration = Duration::from_millis(1_200);
 const QUIET: Duration = Duration::from_secs(3_600);
 
 /// Where a configuration came from, to be read again.
-pub(crate) type Reread = Box<dyn Fn() -> Result<(Config, Vec<String>), String>>;
+pub(crate) type Reread = Box<dyn Fn() -> Result<ReadConfig, String>>;
+
+/// A configuration that was read.
+pub(crate) struct ReadConfig {
+    pub(crate) config: Config,
+    /// Each in a line.
+    pub(crate) warnings: Vec<String>,
+    pub(crate) text: ConfigText,
+}
+
+/// Reads a configuration again.
+///
+/// # Errors
+/// The errors, rendered for the user.
+pub(crate) fn read(path: &Path, text: String) -> Result<ReadConfig, String> {
+    let (config, warnings) = check::reparse(path, &text)?;
+    Ok(ReadConfig { config, warnings, text: ConfigText { path: path.to_owned(), joined: text.into() } })
+}
+
+/// The access logs of a configuration, and its error log where that is another one.
+type OpenedLogs = (LogSinks, Option<LogSink>);
+
+/// A configuration that can be used.
+pub(crate) struct PreparedConfig {
+    plan: ServerPlan,
+    listeners: NewListeners,
+    opened: OpenedLogs,
+    warnings: Vec<String>,
+    text: ConfigText,
+}
 
 /// The configuration in force, for all cores: they take it over at their next request.
 pub(crate) struct Current {
     pub(crate) generation: AtomicU64,
     pub(crate) plan: Mutex<Arc<ServerPlan>>,
+    /// Its text, where it comes from a file.
+    pub(crate) text: Mutex<Option<ConfigText>>,
     /// The configuration at the start: what changes only at a restart still is as it says.
     pub(crate) started: Config,
     pub(crate) hosting: Arc<Hosting>,
@@ -47,11 +83,23 @@ pub(crate) struct Current {
     pub(crate) tls: net::TlsAcceptor,
     pub(crate) certificates: AutomaticCertificates,
     pub(crate) metrics: Metrics,
+    /// How many connections a client may have.
+    pub(crate) gate: Arc<ClientConnections>,
 }
 
 impl Current {
+    /// What decides who may have how many connections.
+    pub(crate) fn gate(&self) -> net::SharedGate {
+        net::SharedGate(self.gate.clone())
+    }
+
     pub(crate) fn plan(&self) -> Arc<ServerPlan> {
         self.plan.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The text of the configuration in force.
+    pub(crate) fn text(&self) -> Option<ConfigText> {
+        self.text.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
@@ -97,7 +145,7 @@ impl Logs {
     }
 
     /// Opens what a new configuration writes to and `old` does not: the access logs, and the error log.
-    fn prepare(&self, old: &Config, new: &Config) -> io::Result<(LogSinks, Option<LogSink>)> {
+    fn prepare(&self, old: &Config, new: &Config) -> io::Result<OpenedLogs> {
         let open = |sink: &config::Sink| LogSink::open(target(self.link.as_ref(), sink));
         let access = LogSinks::new(new, &self.access(), open)?;
         let errors = (old.log.errors != new.log.errors).then(|| open(&new.log.errors)).transpose()?;
@@ -137,6 +185,8 @@ pub(crate) enum ServerEvent {
     Stop,
     /// Read the configuration again; the result is sent to whoever asked on the control socket.
     Reload(Option<SyncSender<Reloaded>>),
+    /// Change the configuration.
+    Edit(ConfigEdit, SyncSender<Result<Value, EditError>>),
     Reopen,
     /// Start the program again, to take over.
     Upgrade(Option<Asker>),
@@ -229,6 +279,14 @@ impl RunningServer {
                 };
                 // Whoever asked may have left.
                 let _ = asker.map(|asker| asker.send(outcome));
+            }
+            ServerEvent::Edit(edit, asker) => {
+                let outcome = match progress.is_stopping || progress.upgrade.is_some() {
+                    true => Err(EditError::new(503, "the server is stopping, or is being replaced")),
+                    false => self.edit(&edit),
+                };
+                // Whoever asked may have left.
+                let _ = asker.send(outcome);
             }
             ServerEvent::Upgrade(asker) => self.upgrade(asker, progress),
             ServerEvent::Upgraded(outcome) => self.upgraded(outcome, progress),
@@ -355,36 +413,44 @@ impl RunningServer {
         let (current, notices) = (&self.current, &self.logs.notices);
         let Some(reread) = &self.reread else {
             // What there is besides a file can be loaded again all the same.
-            let applied = current.hosting.apply(&current.plan().config.apps);
+            let applied = current.hosting.apply(&current.plan().config.apps, true);
             let text = "there is no configuration file to read: applications are loaded again";
             notices.info(text);
             let reported = applied.map_err(|error| error.to_string()).map(|()| text.to_owned());
             return Reloaded { reported, warnings: Vec::new(), is_in_force: true };
         };
-        // Assembled once here to see that it can be: folders and pages that are missing are found before it is used.
-        let before = current.plan();
-        let plan = |(config, doubts)| {
-            let plan = ServerPlan::new(config, Some(&before), current.cores, Some(&current.hosting));
-            let mut plan = plan.map_err(|error| error.to_string())?;
-            // Bound before anything changes: an address may not be free.
-            let listeners = self.new_listeners(&plan.config).map_err(|error| error.to_string())?;
-            let opened =
-                self.logs.prepare(&before.config, &plan.config).map_err(|error| error.to_string())?;
-            plan.sinks = opened.0.clone();
-            Ok((plan, listeners, opened, doubts))
-        };
-        let (plan, listeners, (sinks, errors), mut warnings): (_, _, _, Vec<String>) =
-            match reread().and_then(plan) {
-                Ok(new) => new,
-                Err(error) => {
-                    self.link.iter().for_each(|link| link.report("rejected"));
-                    let text = format!("the configuration was not changed:\n{error}");
-                    notices.error(&text);
-                    return refused(&text);
-                }
-            };
-        // Before applications are started from it.
-        self.link.iter().for_each(|link| link.report("adopted"));
+        match reread().and_then(|read| self.prepare(read)) {
+            Ok(prepared) => {
+                // Before applications are started from it.
+                self.link.iter().for_each(|link| link.report("adopted"));
+                self.adopt(prepared, true)
+            }
+            Err(error) => {
+                self.link.iter().for_each(|link| link.report("rejected"));
+                let text = format!("the configuration was not changed:\n{error}");
+                notices.error(&text);
+                refused(&text)
+            }
+        }
+    }
+
+    /// Assembles a configuration once to see that it can be: folders and pages that are missing are found before it is used.
+    pub(crate) fn prepare(&self, read: ReadConfig) -> Result<PreparedConfig, String> {
+        let (current, before) = (&self.current, self.current.plan());
+        let ReadConfig { config, warnings, text } = read;
+        let plan = ServerPlan::new(config, Some(&before), current.cores, Some(&current.hosting));
+        let mut plan = plan.map_err(|error| error.to_string())?;
+        // Bound before anything changes: an address may not be free.
+        let listeners = self.new_listeners(&plan.config).map_err(|error| error.to_string())?;
+        let opened = self.logs.prepare(&before.config, &plan.config).map_err(|error| error.to_string())?;
+        plan.sinks = opened.0.clone();
+        Ok(PreparedConfig { plan, listeners, opened, warnings, text })
+    }
+
+    /// Puts a configuration in force. `reloads` is whether applications that it does not change are loaded again.
+    pub(crate) fn adopt(&self, prepared: PreparedConfig, reloads: bool) -> Reloaded {
+        let (current, notices) = (&self.current, &self.logs.notices);
+        let PreparedConfig { plan, listeners, opened: (sinks, errors), mut warnings, text } = prepared;
         self.logs.change(sinks, errors, plan.config.log.level);
         let late = late_changes(&current.started, &plan.config);
         let mut failures = Vec::new();
@@ -393,7 +459,8 @@ impl RunningServer {
             failures.push(format!("{} {verb} only at a restart", late.join(", ")));
             failures.iter().for_each(|text| notices.warn(text));
         }
-        if let Err(error) = current.hosting.apply(&plan.config.apps) {
+        current.gate.apply(&plan.config);
+        if let Err(error) = current.hosting.apply(&plan.config.apps, reloads) {
             notices.error(&error.to_string());
             failures.push(error.to_string());
         }
@@ -410,9 +477,15 @@ impl RunningServer {
         }
         TlsPlan::keep_staples(plan.tls.as_ref(), &current.certificates.staples, notices);
         *current.plan.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(plan);
+        *current.text.lock().unwrap_or_else(PoisonError::into_inner) = Some(text);
         current.generation.fetch_add(1, Ordering::Release);
         self.listeners.replace(listeners);
-        notices.info("the configuration was read again");
+        self.set_limits(&current.plan().config);
+        notices.info(if reloads {
+            "the configuration was read again"
+        } else {
+            "the configuration was changed"
+        });
         let reported = match failures.is_empty() {
             true => Ok("the new configuration is in use".into()),
             false => {
@@ -420,6 +493,16 @@ impl RunningServer {
             }
         };
         Reloaded { reported, warnings, is_in_force: true }
+    }
+
+    /// The limits and timeouts of a new configuration hold from now on.
+    fn set_limits(&self, config: &Config) {
+        let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+        let options = engine::options(config, &engine::Descriptors::new(config, limit));
+        self.current.hosting.memory().set_bytes_max(options.memory.bytes_max());
+        self.current.hosting.spill().set_bytes_max(config.limits.spill_bytes_max);
+        let net::Options { limits, timeouts, hints_over_http1, .. } = options;
+        self.listeners.set_limits(net::ServingLimits { limits, timeouts, hints_over_http1 });
     }
 
     /// The listeners of a new configuration: those that are open stay, the others are bound here or by the supervisor.
@@ -507,19 +590,16 @@ pub(crate) fn pass_signals(
     Ok(())
 }
 
-/// What differs from the start and needs a restart. Limits and timeouts that routes can set do not.
-fn late_changes(old: &Config, new: &Config) -> Vec<&'static str> {
-    let limits = config::Limits { body_bytes_max: old.limits.body_bytes_max, ..new.limits.clone() };
-    let (body, write) = (old.timeouts.body, old.timeouts.write);
-    let timeouts = config::Timeouts { body, write, ..new.timeouts.clone() };
+/// What differs from the start and needs a restart.
+pub(crate) fn late_changes(old: &Config, new: &Config) -> Vec<&'static str> {
+    // Applications and groups that had no temporary files have none until they are made again.
+    let spills = |config: &Config| config.limits.spill_bytes_max > 0;
     let changes = [
         ("`user`", (&new.user, &new.group) != (&old.user, &old.group)),
         ("`threads`", new.threads != old.threads),
         ("`sandbox`", new.sandbox != old.sandbox),
-        ("`lenient_bare_lf`", new.lenient_bare_lf != old.lenient_bare_lf),
-        ("`[limits]`", limits != old.limits),
+        ("`limits.spill`", spills(new) != spills(old)),
         ("`temp_path`", new.temp_path != old.temp_path),
-        ("`[timeouts]`", timeouts != old.timeouts),
         ("`[control]`", new.control != old.control),
     ];
     changes.into_iter().filter(|(_, differs)| *differs).map(|(name, _)| name).collect()

@@ -7,6 +7,7 @@
 mod measure;
 mod ab;
 mod env_file;
+mod ctl_arguments;
 mod cli;
 mod foreign;
 mod remote_log;
@@ -14,12 +15,14 @@ mod sink;
 mod masks;
 mod access;
 mod burst;
+mod events;
 mod notice;
 mod pages;
 mod clients;
 mod ids;
 mod memory;
 mod metrics;
+mod traces;
 mod rule_counters;
 mod exposition;
 mod sandbox;
@@ -36,11 +39,14 @@ mod staples;
 mod tls;
 mod certificates;
 mod virtualenv;
+mod shaping;
 mod hosting;
+mod overview;
 mod cache_request;
 mod cache_rules;
 mod cache_urls;
 mod cache_commands;
+mod config_text;
 mod control;
 mod control_client;
 mod api;
@@ -48,11 +54,16 @@ mod dictionaries;
 mod operate;
 mod watch;
 mod status;
+mod ctl;
+mod look;
 mod cache_cli;
 mod cert;
 mod rate;
 mod auth;
+mod sign_url;
+mod cors;
 mod release;
+mod guard;
 mod filling;
 mod purge_method;
 mod coded;
@@ -61,12 +72,15 @@ mod cached;
 mod php;
 mod router;
 mod release_plan;
+mod guard_plan;
 mod content;
 mod assemble;
 mod check;
 mod answers;
 mod parent;
 mod lifecycle;
+mod staged_files;
+mod config_edits;
 mod supervise;
 
 use std::io::{self, IsTerminal, Write};
@@ -79,6 +93,7 @@ use config::{
 };
 
 use crate::cli::{Cli, Command, Interface, LogFormat, LogLevel, Run, RunApp};
+use crate::config_text::ConfigText;
 use crate::inherited::Inherited;
 use crate::privilege::{Identity, Rights};
 use crate::sockets::GivenSockets;
@@ -95,9 +110,14 @@ fn main() -> ExitCode {
         Command::Check(arguments) => check::check(&arguments),
         Command::Import(arguments) => foreign::import(&arguments),
         Command::Status(arguments) => status::status(&arguments).and_then(|text| print(&text)),
+        Command::Ctl(arguments) => {
+            ctl::ctl(&arguments).and_then(|text| print(&text)).map_err(|text| format!("error: {text}"))
+        }
+        Command::Top(arguments) => look::top(&arguments),
         Command::Reload(arguments) => status::reload(&arguments).and_then(|text| print(&text)),
         Command::Cache(command) => cache_cli::cache(&command).and_then(|text| print(&text)),
         Command::Cert(command) => cert::cert(&command).and_then(|text| print(&text)),
+        Command::SignUrl(arguments) => sign_url::sign_url(&arguments).and_then(|text| print(&text)),
         Command::Trust(arguments) => cert::trust(&arguments).and_then(|text| print(&text)),
         Command::Upgrade(arguments) => status::upgrade(&arguments).and_then(|text| print(&text)),
         Command::Bench(arguments) => return judged(measure::bench(&arguments)),
@@ -181,16 +201,18 @@ fn serve_file(path: PathBuf, taken: TakenOver) -> Result<(), String> {
     if let Some(text) = inherited.as_ref().map(|given| given.text.clone().unwrap_or_default()) {
         // The supervisor has printed its warnings.
         let config = check::parse_silently(&path, &text)?;
+        let in_force = ConfigText { path: path.clone(), joined: text.as_str().into() };
         let link = inherited.as_ref().map(|given| given.link.clone());
         let reread: lifecycle::Reread = Box::new(move || {
             let packet = link.as_ref().map(|link| link.ask("config")).transpose();
             let packet = packet.map_err(|error| error.to_string())?.ok_or("there is no supervisor")?;
-            let text = inherited::text_of(packet).map_err(|error| error.to_string())?;
-            check::reparse(&path, &text)
+            lifecycle::read(&path, inherited::text_of(packet).map_err(|error| error.to_string())?)
         });
+        let text = Some(in_force);
         let start = Start {
             config,
             reread: Some(reread),
+            text,
             watch: false,
             inherited,
             predecessor,
@@ -207,10 +229,11 @@ fn serve_file(path: PathBuf, taken: TakenOver) -> Result<(), String> {
             supervised(config, Some((path, text)), identity, (predecessor, given))
         }
         Rights::Keep(warning) => {
+            let text = Some(ConfigText { path: path.clone(), joined: text.into() });
             let reread: lifecycle::Reread =
-                Box::new(move || check::reparse(&path, &check::read_text(&path)?));
+                Box::new(move || lifecycle::read(&path, check::read_text(&path)?));
             let reread = Some(reread);
-            served(Start { config, reread, watch: false, inherited: None, predecessor, given, warning })
+            served(Start { config, reread, text, watch: false, inherited: None, predecessor, given, warning })
         }
     }
 }
@@ -245,7 +268,16 @@ fn serve_targets(run: &Run, taken: TakenOver) -> Result<(), String> {
             Rights::Keep(warning) => warning,
         },
     };
-    served(Start { config, reread: None, watch: run.app.watch, inherited, predecessor, given, warning })
+    served(Start {
+        config,
+        reread: None,
+        text: None,
+        watch: run.app.watch,
+        inherited,
+        predecessor,
+        given,
+        warning,
+    })
 }
 
 /// Serves; reports a failure to the supervisor as well, if there is one.
@@ -318,8 +350,13 @@ fn configuration(run: &Run) -> Result<Config, String> {
         LogLevel::Info => config::Level::Info,
         LogLevel::Debug => config::Level::Debug,
     };
-    config.log.access = match run.log {
+    let is_watched = io::stdout().is_terminal();
+    let shown = if is_watched && !run.quiet { LogFormat::Console } else { LogFormat::Off };
+    config.log.access = match run.log.unwrap_or(shown) {
         LogFormat::Off => AccessLog::Off,
+        LogFormat::Console => {
+            AccessLog::Console { color: is_watched && std::env::var_os("NO_COLOR").is_none() }
+        }
         LogFormat::Combined => AccessLog::Combined,
         LogFormat::Json => AccessLog::Json,
     };

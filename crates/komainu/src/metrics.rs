@@ -2,9 +2,11 @@
 //! atomic read-modify-write. Labels come from the configuration alone, never from a client.
 
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use config::{Action, RoutePart};
+use http::TraceSpan;
 use net::{CacheOutcome, Counter, DurationHistogram, RequestRecord};
 
 /// Statuses are counted each: 100 to 599.
@@ -53,6 +55,14 @@ impl RouteLabels {
     }
 }
 
+/// A request of a class of durations, by which its trace is found.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct TracedRequest {
+    pub(crate) trace: TraceSpan,
+    pub(crate) duration_us: u64,
+    pub(crate) unix_s: u64,
+}
+
 /// What one core has counted under one label.
 #[derive(Debug)]
 pub(crate) struct RouteCounters {
@@ -65,6 +75,8 @@ pub(crate) struct RouteCounters {
     /// Of requests that may have to wait for an upstream server or a worker.
     pub(crate) queue: DurationHistogram,
     pub(crate) cache: [Counter; CacheOutcome::ALL.len()],
+    /// By class of durations: the last request whose trace is recorded. Only such requests take the lock.
+    pub(crate) traced: Mutex<BTreeMap<usize, TracedRequest>>,
 }
 
 impl RouteCounters {
@@ -77,6 +89,7 @@ impl RouteCounters {
             first_byte: DurationHistogram::default(),
             queue: DurationHistogram::default(),
             cache: Default::default(),
+            traced: Mutex::default(),
         }
     }
 
@@ -94,6 +107,15 @@ impl RouteCounters {
         }
         if let Some(outcome) = record.notes.cache {
             self.cache[outcome as usize].add(1);
+        }
+        let trace = record.request.as_ref().and_then(|request| request.ids().trace);
+        if let Some(trace) = trace.filter(|trace| trace.is_sampled) {
+            let (duration_us, unix_s) = (record.duration_us, record.unix_s);
+            let mut traced = self.traced.lock().unwrap_or_else(PoisonError::into_inner);
+            traced.insert(
+                DurationHistogram::class_of(duration_us),
+                TracedRequest { trace, duration_us, unix_s },
+            );
         }
     }
 }
@@ -157,6 +179,11 @@ impl CoreMetrics {
             own[label] = Some(counters);
         }
         label
+    }
+
+    /// The labels of that number.
+    pub(crate) fn labels(&self, label: usize) -> RouteLabels {
+        self.all.registered().labels.get(label).cloned().unwrap_or_default()
     }
 
     /// Counts a request that is over.

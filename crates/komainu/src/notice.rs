@@ -12,6 +12,7 @@ use proxy::{HealthChange, UpstreamError, UpstreamEvent};
 
 use crate::access::rfc3339;
 use crate::burst::LogThrottles;
+use crate::events::EventRing;
 use crate::sink::LogSink;
 
 /// The error log. Cheap to clone.
@@ -20,6 +21,7 @@ pub(crate) struct ErrorLog {
     /// The destination, and which messages go there: a reload may change both.
     output: Arc<RwLock<(LogSink, Level)>>,
     bursts: Arc<Mutex<LogThrottles>>,
+    events: EventRing,
     roots: Arc<Mutex<BTreeMap<PathBuf, RootSeen>>>,
 }
 
@@ -34,7 +36,13 @@ enum RootSeen {
 impl ErrorLog {
     pub(crate) fn new(sink: LogSink, level: Level) -> ErrorLog {
         let output = Arc::new(RwLock::new((sink, level)));
-        ErrorLog { output, bursts: Arc::default(), roots: Arc::default() }
+        let events = EventRing::default();
+        ErrorLog { output, bursts: Arc::default(), events, roots: Arc::default() }
+    }
+
+    /// The last lines, whatever the level of the log; but for those of `debug`.
+    pub(crate) fn events(&self) -> EventRing {
+        self.events.clone()
     }
 
     /// Writes elsewhere from now on, or other messages. `None` keeps the destination; else the one before is returned.
@@ -192,7 +200,10 @@ impl ErrorLog {
         self.destination().0.clone()
     }
 
-    fn say(&self, level: Level, name: &str, text: &str) {
+    fn say(&self, level: Level, name: &'static str, text: &str) {
+        if level != Level::Debug {
+            self.events.add(name, text);
+        }
         let output = self.destination();
         let (sink, level_max) = &*output;
         if level as u8 > *level_max as u8 {

@@ -21,6 +21,7 @@ use crate::engine;
 use crate::exposition::{self, Gauges, WorkerMetrics};
 use crate::metrics::Metrics;
 use crate::notice::ErrorLog;
+use crate::overview::{Followers, PagePart};
 
 /// Connections at the same time.
 const CONNECTIONS_MAX: usize = 256;
@@ -126,7 +127,12 @@ fn start(
     let listeners = binds.map(|bind| Listener::bind(bind.into(), 1)).collect::<io::Result<_>>()?;
     let is_network = !matches!(address, config::Listen::Unix(_));
     let server = Server::serve(&options, listeners, move |_| {
-        Ok(OperatorService { operated: operated.clone(), is_network, under_way: UnderWay::default() })
+        Ok(OperatorService {
+            operated: operated.clone(),
+            is_network,
+            under_way: UnderWay::default(),
+            followers: Followers::default(),
+        })
     })?;
     let urls: Vec<String> = server.listeners().urls().iter().map(ToString::to_string).collect();
     notices.info(&format!("the control listener is {}", urls.join(", ")));
@@ -137,6 +143,7 @@ fn start(
 struct OperatorService {
     operated: Operated,
     is_network: bool,
+    followers: Followers,
     under_way: UnderWay,
 }
 
@@ -255,6 +262,11 @@ impl Service for OperatorService {
         if is_read && request.body() != BodySize::None {
             return exchange.refuse(Status::BAD_REQUEST, "such requests have no body").await;
         }
+        if is_read && request.path() == b"/v1/events" {
+            let info = &self.operated.api.info;
+            let is_over = || info.stop.is_draining();
+            return self.followers.follow(exchange, &info.counted.events, is_over).await;
+        }
         if request.path().starts_with(b"/v1/") {
             return self.api(exchange).await;
         }
@@ -263,13 +275,16 @@ impl Service for OperatorService {
             fields.push(Name::Allow, b"GET, HEAD");
             return exchange.refuse_with(Status::METHOD_NOT_ALLOWED, "only GET and HEAD", &fields).await;
         }
+        if let Some(part) = PagePart::at(request.path()) {
+            return part.send(exchange).await;
+        }
         match request.path() {
             b"/metrics" => self.metrics(exchange).await,
             _ => {
                 exchange
                     .refuse(
                         Status::NOT_FOUND,
-                        "there is /metrics, and below /v1/ the API: /v1/openapi.json lists it",
+                        "there are / and /metrics, and below /v1/ the API: /v1/openapi.json lists it",
                     )
                     .await
             }

@@ -67,7 +67,24 @@ fn plain(status: Status, reason: &str, accept: Option<&[u8]>) -> Page {
     Page { content_type: "text/html; charset=utf-8".into(), body: body.into_bytes() }
 }
 
-fn read(path: &Path) -> io::Result<Page> {
+/// The text of the error page if `respond` has an error status and no body.
+pub(crate) fn why(status: Status) -> &'static str {
+    match status.code() {
+        401 => "this address requires authentication",
+        403 => "access to this address is forbidden",
+        404 => "there is nothing at this address",
+        410 => "this address no longer exists",
+        429 => "too many requests",
+        400..500 => "this request is refused",
+        _ => "this address is temporarily out of service",
+    }
+}
+
+/// Reads a page.
+///
+/// # Errors
+/// It cannot be read or is too large.
+pub(crate) fn read(path: &Path) -> io::Result<Page> {
     let named = |error: io::Error| {
         let path = std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf());
         io::Error::new(error.kind(), format!("cannot read the error page {}: {error}", path.display()))
@@ -87,19 +104,6 @@ fn read(path: &Path) -> io::Result<Page> {
         _ => "text/html; charset=utf-8",
     };
     Ok(Page { content_type: content_type.into(), body })
-}
-
-/// The text of the error page if `respond` has an error status and no body.
-pub(crate) fn why(status: Status) -> &'static str {
-    match status.code() {
-        401 => "this address requires authentication",
-        403 => "access to this address is forbidden",
-        404 => "there is nothing at this address",
-        410 => "this address no longer exists",
-        429 => "too many requests",
-        400..500 => "this request is refused",
-        _ => "this address is temporarily out of service",
-    }
 }
 
 #[cfg(test)]

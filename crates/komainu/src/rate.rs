@@ -4,43 +4,56 @@ use std::borrow::Cow;
 use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
 use std::task::Poll;
 
 use admission::{
-    DelayPlace, KeyHasher, LimitState, LimitVerdict, Limiter, LimiterOptions, Quota, policy_item, state_item,
+    ConcurrencyLimiter, ConcurrencyPlace, DelayPlace, KeyHasher, LimitState, LimitVerdict, Limiter,
+    LimiterOptions, Quota, TooMany, policy_item, state_item,
 };
 use config::{Config, Level, RateKey, RateLimit};
 use http::{Fields, Name, Status};
 use net::{Exchange, Fault, Interest, MemoryBudget, Peer, Request, Sources};
+use sharing::SharedTable;
 
 use crate::engine::sources;
 use crate::exposition::LimitMetrics;
 use crate::metrics::RouteLabels;
 use crate::notice::ErrorLog;
+use crate::shaping::shared;
 
 /// What a request that waits for its turn is charged, in bytes, beside its connection.
 const DELAYED_BYTES: usize = 4096;
 const REASON: &str = "too many requests: try again later";
 
 /// A limit of a site or route, which all cores share.
-#[derive(Debug)]
 pub(crate) struct SharedLimit {
     of: RateLimit,
     /// Where it is: the handler is empty, and for a site's limit the route too.
     place: RouteLabels,
-    limiter: Arc<Limiter>,
+    counter: LimitCounter,
+    /// What other servers get of it.
+    shared: Option<Arc<dyn SharedTable>>,
     name: String,
     /// Its member of `RateLimit-Policy`.
-    policy: String,
+    policy: Option<String>,
+}
+
+/// What counts.
+#[derive(Debug)]
+enum LimitCounter {
+    /// How often a key asks.
+    Rate(Arc<Limiter>),
+    /// What it has under way.
+    Concurrent(Arc<ConcurrencyLimiter>),
 }
 
 /// The limits of a configuration, by site: its own, and those of its routes.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct LimitPlan(Vec<SiteLimits>);
 
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct SiteLimits {
     own: Vec<Arc<SharedLimit>>,
     routes: Vec<Vec<Arc<SharedLimit>>>,
@@ -76,19 +89,33 @@ impl LimitPlan {
         self.0.iter().flat_map(|site| site.own.iter().chain(site.routes.iter().flatten()))
     }
 
+    /// What other servers get of those that they share.
+    pub(crate) fn shared(&self) -> impl Iterator<Item = Weak<dyn SharedTable>> {
+        self.all().filter_map(|limit| limit.shared.as_ref().map(Arc::downgrade))
+    }
+
     /// What they have done, for operators.
     pub(crate) fn metrics(&self) -> Vec<LimitMetrics> {
         let metrics = |limit: &Arc<SharedLimit>| {
-            let counters = &limit.limiter.counters;
+            let count = |count: &std::sync::atomic::AtomicU64| count.load(Ordering::Relaxed);
+            let (refused, delayed, forgotten, bytes) = match &limit.counter {
+                LimitCounter::Rate(limiter) => {
+                    let of = &limiter.counters;
+                    (count(&of.refused), count(&of.delayed), count(&of.forgotten), limiter.bytes())
+                }
+                LimitCounter::Concurrent(limiter) => {
+                    (count(&limiter.refused), 0, count(&limiter.uncounted), limiter.bytes())
+                }
+            };
             LimitMetrics {
                 site: limit.place.site.clone(),
                 route: limit.place.route.clone(),
                 limit: limit.name.clone(),
                 is_dry: limit.of.dry_run,
-                refused: counters.refused.load(Ordering::Relaxed),
-                delayed: counters.delayed.load(Ordering::Relaxed),
-                forgotten: counters.forgotten.load(Ordering::Relaxed),
-                bytes: limit.limiter.bytes() as u64,
+                refused,
+                delayed,
+                forgotten,
+                bytes: bytes as u64,
             }
         };
         self.all().map(metrics).collect()
@@ -101,8 +128,11 @@ impl LimitPlan {
         if all.is_empty() {
             return None;
         }
-        let policies: Vec<&str> =
-            all.iter().filter(|limit| !limit.of.dry_run).map(|limit| &*limit.policy).collect();
+        let policies: Vec<&str> = all
+            .iter()
+            .filter(|limit| !limit.of.dry_run)
+            .filter_map(|limit| limit.policy.as_deref())
+            .collect();
         let rule = |shared: &Arc<SharedLimit>| RateRule {
             shared: shared.clone(),
             except: sources(&shared.of.except),
@@ -118,18 +148,38 @@ impl LimitPlan {
 
 impl SharedLimit {
     fn new(of: &RateLimit, place: RouteLabels, memory: &MemoryBudget) -> SharedLimit {
-        let quota = Quota::new(of.rate.count, of.rate.period, of.burst());
-        let options = LimiterOptions {
-            quota,
-            delay_max: of.delay,
-            delayed_max: of.delayed_max,
-            keys_max: of.keys_max as usize,
-        };
-        let memory = memory.clone();
-        let limiter = Limiter::new(options, Arc::new(move |before, after| memory.change(before, after)));
-        let name = of.name();
-        let policy = policy_item(&name, &quota);
-        SharedLimit { of: of.clone(), place, limiter: Arc::new(limiter), name, policy }
+        let (memory, name) = (memory.clone(), of.name());
+        let account = Arc::new(move |before, after| memory.change(before, after));
+        let keys_max = of.keys_max as usize;
+        if let Some(max) = of.concurrent {
+            let counter = LimitCounter::Concurrent(Arc::new(ConcurrencyLimiter::new(max, keys_max, account)));
+            return SharedLimit { of: of.clone(), place, counter, shared: None, name, policy: None };
+        }
+        let rate = of.rate();
+        let quota = Quota::new(rate.count, rate.period, of.burst());
+        let options = LimiterOptions { quota, delay_max: of.delay, delayed_max: of.delayed_max, keys_max };
+        let limiter = Arc::new(match of.shared {
+            true => Limiter::shared(options, account, &shared::scope(of, &place)),
+            false => Limiter::new(options, account),
+        });
+        let shared = of.shared.then(|| shared::table(&limiter));
+        let policy = Some(policy_item(&name, &quota));
+        SharedLimit { of: of.clone(), place, counter: LimitCounter::Rate(limiter), shared, name, policy }
+    }
+
+    fn hasher(&self) -> KeyHasher {
+        match &self.counter {
+            LimitCounter::Rate(limiter) => limiter.hasher(),
+            LimitCounter::Concurrent(limiter) => limiter.hasher(),
+        }
+    }
+
+    /// What it limits, for the log.
+    fn amount(&self) -> String {
+        match (self.of.rate, self.of.concurrent) {
+            (_, Some(max)) => format!("{max} at the same time"),
+            (rate, None) => rate.unwrap_or_default().to_string(),
+        }
     }
 }
 
@@ -162,10 +212,12 @@ pub(crate) enum CountedRequests {
 /// What the limits say of a request.
 #[derive(Default)]
 pub(crate) struct Checked {
-    /// The limit that refuses it, and in how many nanoseconds it would not.
-    refused: Option<(usize, u64)>,
+    /// The limit that refuses it, and in how many nanoseconds it would not; `None` where nobody knows.
+    refused: Option<(usize, Option<u64>)>,
     wait_ns: u64,
     places: Vec<DelayPlace>,
+    /// Its places among the requests under way.
+    under_way: Vec<ConcurrencyPlace>,
     /// Members of `RateLimit` for a response that passes.
     states: Vec<String>,
 }
@@ -173,7 +225,10 @@ pub(crate) struct Checked {
 impl Checked {
     /// Whether there is nothing to do.
     pub(crate) fn is_plain(&self) -> bool {
-        self.refused.is_none() && self.places.is_empty() && self.states.is_empty()
+        self.refused.is_none()
+            && self.places.is_empty()
+            && self.states.is_empty()
+            && self.under_way.is_empty()
     }
 }
 
@@ -194,9 +249,27 @@ impl RateRules {
         let mut checked = Checked::default();
         for (index, rule) in self.rules.iter().enumerate().filter(|(_, rule)| is_asked(rule)) {
             let shared = &rule.shared;
-            match shared.limiter.admit(rule.key(&request), now_ns) {
+            let limiter = match &shared.counter {
+                LimitCounter::Rate(limiter) => limiter,
+                LimitCounter::Concurrent(limiter) => {
+                    let (key, is_dry) = (rule.key(&request).key(), shared.of.dry_run);
+                    if is_dry && limiter.is_full(key) {
+                        self.report(shared, client, "would be refused (dry run)");
+                    }
+                    match limiter.enter(key, is_dry) {
+                        Ok(place) => checked.under_way.extend(place),
+                        Err(TooMany) => {
+                            self.report(shared, client, "refused");
+                            self.refund(index, &checked, &is_asked, (&request, now_ns));
+                            return Checked { refused: Some((index, None)), ..Checked::default() };
+                        }
+                    }
+                    continue;
+                }
+            };
+            match limiter.admit(rule.key(&request).limit_key(), now_ns) {
                 LimitVerdict::Pass { full_at_ns } if shared.of.headers && !shared.of.dry_run => {
-                    let (left, next_ns) = shared.limiter.left(full_at_ns, now_ns);
+                    let (left, next_ns) = limiter.left(full_at_ns, now_ns);
                     checked.states.push(state_item(&shared.name, LimitState { left, next_ns }));
                 }
                 LimitVerdict::Pass { .. } => {}
@@ -212,18 +285,29 @@ impl RateRules {
                 }
                 LimitVerdict::Refuse { retry_ns } => {
                     self.report(shared, client, "refused");
-                    // Those by which it would wait get its turn back with its place.
-                    let waits = |rule: &RateRule| {
-                        checked.places.iter().any(|place| place.is_of(&rule.shared.limiter))
-                    };
-                    let passed = |rule: &&RateRule| is_asked(rule) && !rule.shared.of.dry_run && !waits(rule);
-                    let earlier = self.rules[..index].iter().filter(passed);
-                    earlier.for_each(|rule| rule.shared.limiter.refund(rule.key(&request), now_ns));
-                    return Checked { refused: Some((index, retry_ns)), ..Checked::default() };
+                    self.refund(index, &checked, &is_asked, (&request, now_ns));
+                    return Checked { refused: Some((index, Some(retry_ns))), ..Checked::default() };
                 }
             }
         }
         checked
+    }
+
+    /// Takes back what the limits before the one at `index` have counted, which refuses the request.
+    fn refund(
+        &self,
+        index: usize,
+        checked: &Checked,
+        is_asked: &impl Fn(&RateRule) -> bool,
+        (request, now_ns): (&Request<'_>, u64),
+    ) {
+        for rule in self.rules[..index].iter().filter(|rule| is_asked(rule) && !rule.shared.of.dry_run) {
+            let LimitCounter::Rate(limiter) = &rule.shared.counter else { continue };
+            // Those by which it would wait get its turn back with its place.
+            if !checked.places.iter().any(|place| place.is_of(limiter)) {
+                limiter.refund(rule.key(request).limit_key(), now_ns);
+            }
+        }
     }
 
     /// Does what is decided: waits, or answers. Returns whether the request may be served.
@@ -251,6 +335,9 @@ impl RateRules {
             }
             checked.places.into_iter().for_each(DelayPlace::take);
         }
+        if !checked.under_way.is_empty() {
+            x.keep(Box::new(checked.under_way));
+        }
         if !checked.states.is_empty() {
             let mut fields = Fields::new();
             self.add_fields(&mut fields, &checked.states.join(", "));
@@ -259,14 +346,19 @@ impl RateRules {
         Ok(true)
     }
 
-    async fn refuse(&self, x: &mut Exchange<'_>, shared: &SharedLimit, retry_ns: u64) -> Result<(), Fault> {
+    async fn refuse(
+        &self,
+        x: &mut Exchange<'_>,
+        shared: &SharedLimit,
+        retry_ns: Option<u64>,
+    ) -> Result<(), Fault> {
         let mut fields = Fields::new();
-        let retry_s = retry_ns.div_ceil(1_000_000_000).max(1);
+        let retry_s = retry_ns.unwrap_or(0).div_ceil(1_000_000_000).max(1);
         fields.push(Name::RetryAfter, retry_s.to_string().as_bytes());
-        self.add_fields(
-            &mut fields,
-            &state_item(&shared.name, LimitState { left: 0, next_ns: retry_ns.max(1) }),
-        );
+        if let Some(retry_ns) = retry_ns {
+            let state = LimitState { left: 0, next_ns: retry_ns.max(1) };
+            self.add_fields(&mut fields, &state_item(&shared.name, state));
+        }
         fields.push(Name::CacheControl, b"no-store");
         let status = Status::of(shared.of.status).expect("the configuration holds statuses of three digits");
         x.refuse_with(status, REASON, &fields).await
@@ -281,10 +373,10 @@ impl RateRules {
     /// One line a second for each limit, however many clients are over it.
     fn report(&self, shared: &SharedLimit, client: Peer, what: &str) {
         let Some(notices) = &self.notices else { return };
-        let SharedLimit { of, place, name, .. } = shared;
+        let SharedLimit { place, name, .. } = shared;
         let kind = format!(
             "limit \"{name}\" of {} (site {}, route {}): {what}",
-            of.rate,
+            shared.amount(),
             place.site,
             place.route_name()
         );
@@ -294,9 +386,9 @@ impl RateRules {
 
 impl RateRule {
     /// What a request is counted by.
-    fn key(&self, request: &Request<'_>) -> u64 {
+    fn key(&self, request: &Request<'_>) -> KeyHasher {
         let of = &self.shared.of;
-        let mut hasher = self.shared.limiter.hasher();
+        let mut hasher = self.shared.hasher();
         for part in &of.key {
             let value = match part {
                 RateKey::Client => None,
@@ -331,7 +423,7 @@ impl RateRule {
                 None => add_client(&mut hasher, request.client().address, of),
             }
         }
-        hasher.key()
+        hasher
     }
 }
 
@@ -420,98 +512,4 @@ pub(crate) fn of_misses(rates: Option<&Rc<RateRules>>) -> Option<&RateRules> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use std::collections::HashSet;
-    use std::net::{IpAddr, SocketAddr};
-
-    fn keys(of: &RateLimit, clients: &[&str]) -> usize {
-        let memory = MemoryBudget::default();
-        let shared = SharedLimit::new(of, RouteLabels::default(), &memory);
-        let key = |client: &&str| {
-            let mut hasher = shared.limiter.hasher();
-            let peer = match client.parse::<IpAddr>() {
-                Ok(address) => Peer::Tcp(SocketAddr::new(address, 7)),
-                Err(_) => Peer::Unix,
-            };
-            add_client(&mut hasher, peer, of);
-            hasher.key()
-        };
-        clients.iter().map(key).collect::<HashSet<u64>>().len()
-    }
-
-    #[test]
-    fn clients_are_addresses_or_networks() {
-        let limit = RateLimit { ipv4_prefix: 32, ipv6_prefix: 64, ..RateLimit::default() };
-        assert_eq!(keys(&limit, &["192.0.2.1", "192.0.2.2", "::ffff:192.0.2.1", "unix"]), 3);
-        assert_eq!(keys(&limit, &["2001:db8::1", "2001:db8::ffff:ffff:ffff:ffff", "2001:db8:0:1::1"]), 2);
-        let wide = RateLimit { ipv4_prefix: 24, ipv6_prefix: 48, ..RateLimit::default() };
-        assert_eq!(keys(&wide, &["192.0.2.1", "192.0.2.200", "192.0.3.1"]), 2);
-        assert_eq!(keys(&wide, &["2001:db8::1", "2001:db8:0:ffff::1", "2001:db8:1::1"]), 2);
-        let one = RateLimit { ipv6_prefix: 128, ..RateLimit::default() };
-        assert_eq!(keys(&one, &["2001:db8::1", "2001:db8::2"]), 2);
-    }
-
-    #[test]
-    fn parameters_are_those_of_that_name() {
-        for (query, value) in
-            [("k=1", Some("1")), ("a=b&k=2&kk=3", Some("2")), ("key=1&k", None), ("", None), ("k=", Some(""))]
-        {
-            assert_eq!(parameter(query.as_bytes(), b"k").as_deref(), value.map(str::as_bytes), "{query}");
-        }
-    }
-
-    #[test]
-    fn values_are_compared_as_origins_decode_them() {
-        for (query, value) in [
-            ("k=%53ECRET", "SECRET"),
-            ("%6b=SECRET", "SECRET"),
-            ("%6B=%53%45CRET", "SECRET"),
-            ("k=a+b", "a b"),
-            ("k=a%20b", "a b"),
-            ("k=a%2bb", "a+b"),
-            ("k=100%", "100%"),
-            ("k=%zz%4", "%zz%4"),
-            ("k=a=b", "a=b"),
-        ] {
-            assert_eq!(parameter(query.as_bytes(), b"k").as_deref(), Some(value.as_bytes()), "{query}");
-        }
-        for cookie in ["SECRET", " SECRET ", "\"SECRET\"", "%53ECRET", "\"SECRE%54\""] {
-            assert_eq!(*cookie_value(cookie.as_bytes()), *b"SECRET", "{cookie}");
-        }
-        assert_eq!(*cookie_value(b"\""), *b"\"");
-    }
-
-    #[test]
-    fn values_that_differ_are_none() {
-        for query in ["k=j1&k=REAL", "k=REAL&k=j1", "k&k=REAL", "k=REAL&%6b=", "k=a&k=a&k=b"] {
-            assert_eq!(parameter(query.as_bytes(), b"k"), None, "{query}");
-        }
-        assert_eq!(parameter(b"k=a&x=1&%6b=%61", b"k").as_deref(), Some(&b"a"[..]));
-    }
-
-    #[test]
-    fn a_limit_that_stays_keeps_its_counts() {
-        let config = |rate: &str, path: &str| {
-            let text = format!(
-                "[[site]]\nhosts = [\"a.test\"]\nlimit = \"1/h\"\n[[site.route]]\npath = \"{path}\"\nlimit = \"{rate}\"\nrespond = \"x\"\n"
-            );
-            Config::parse(&text, "k.toml", std::path::Path::new("")).unwrap().0
-        };
-        let memory = MemoryBudget::new(1 << 30);
-        let first = LimitPlan::new(&config("5/s", "/a"), None, &memory);
-        let held = memory.held_bytes();
-        assert!(held > 0);
-        let same = |plan: &LimitPlan, other: &LimitPlan| -> Vec<bool> {
-            plan.all().zip(other.all()).map(|(one, other)| Arc::ptr_eq(one, other)).collect()
-        };
-        for (rate, path, kept) in
-            [("5/s", "/a", [true, true]), ("6/s", "/a", [true, false]), ("5/s", "/b", [true, false])]
-        {
-            assert_eq!(same(&first, &LimitPlan::new(&config(rate, path), Some(&first), &memory)), kept);
-        }
-        assert_eq!(memory.held_bytes(), held);
-        drop(first);
-        assert_eq!(memory.held_bytes(), 0);
-    }
-}
+mod tests;

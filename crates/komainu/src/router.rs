@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
+use admission::CorsRules;
 use config::Level;
 use config::matcher::{self, Routes};
 use control::HttpChallenges;
@@ -21,14 +22,17 @@ use crate::access::{self, AccessLogs};
 use crate::auth::{self, RouteAuth};
 use crate::cached::{CachedHandler, RouteCache};
 use crate::clients::TrustedProxies;
+use crate::cors;
+use crate::guard::{GuardStep, SiteGuard};
 use crate::hosting::Mounted;
 use crate::ids::{IdMaker, IdRules};
 use crate::metrics::CoreMetrics;
 use crate::notice::ErrorLog;
-use crate::pages::{SitePages, why};
+use crate::pages::{self, SitePages};
 use crate::php::{PhpRoute, PhpTarget};
 use crate::rate::{self, CountedRequests, RateRules};
 use crate::release::{Release, ReleaseStep};
+use crate::traces::TraceExport;
 
 /// The kinds of handlers.
 pub(crate) enum Handler {
@@ -38,6 +42,17 @@ pub(crate) enum Handler {
     App(Mounted),
     Redirect { to: Template, status: Status },
     Respond { status: Status, fields: Fields, body: Vec<u8> },
+}
+
+impl Handler {
+    /// The files among what it serves.
+    fn files(&self) -> Option<&Files> {
+        match self {
+            Handler::Files(files) => Some(files),
+            Handler::Php(php) => Some(&php.files),
+            _ => None,
+        }
+    }
 }
 
 /// A route, ready to serve.
@@ -63,6 +78,8 @@ pub(crate) struct Route {
     pub(crate) rates: Option<Rc<RateRules>>,
     /// What it asks of clients.
     pub(crate) auth: Option<RouteAuth>,
+    /// Which other origins may read its responses, where it says so.
+    pub(crate) cors: Option<CorsRules>,
     /// What its requests are counted under.
     pub(crate) label: usize,
     /// Compression of its responses.
@@ -71,6 +88,8 @@ pub(crate) struct Route {
     pub(crate) release: Option<Box<Release>>,
     /// The branches of its split.
     pub(crate) branches: Vec<Rc<Route>>,
+    /// What its site does before it does anything.
+    pub(crate) guard: Option<Rc<SiteGuard>>,
 }
 
 /// Which clients a route answers, by address.
@@ -213,9 +232,13 @@ pub(crate) struct RouteTable {
     pub(crate) edits: Vec<RouteEdits>,
     /// What sites demand of connections, by site.
     pub(crate) https: Vec<SiteHttps>,
+    /// What sites do before their routes, by site: also where no route matches.
+    pub(crate) guards: Vec<Option<Rc<SiteGuard>>>,
     /// The proxies that may send forwarding fields.
     pub(crate) introducers: Option<TrustedProxies>,
     pub(crate) ids: IdRules,
+    /// Where spans of requests go.
+    pub(crate) traces: Option<TraceExport>,
     /// The access logs, until the router takes them: they end with their configuration, and the table with its last request.
     pub(crate) access: Cell<Option<AccessLogs>>,
 }
@@ -303,10 +326,10 @@ impl Router {
         }
         let request = exchange.request();
         let alone = request.method() == Method::Connect || request.path() == b"*";
-        let route = site.filter(|_| !alone && outcome.is_ok()).and_then(|site| {
+        let find = |site: usize, method: &[u8]| {
             let wanted = matcher::RouteRequest {
                 host: request.authority(),
-                method: request.method_name(),
+                method,
                 path: path.bytes(&request),
                 query: request.query().unwrap_or_default(),
             };
@@ -317,12 +340,22 @@ impl Router {
                 request.fields().find_map(same)
             };
             Some(&table.sites[site][table.routes.find_in(site, &wanted, header)?])
+        };
+        let route = site.filter(|_| !alone && outcome.is_ok()).and_then(|site| {
+            // A preflight is for the route of the request that it asks about, where that route has rules for it.
+            let asked = cors::preflight_method(&request).and_then(|method| find(site, method));
+            asked.filter(|route| route.cors.is_some()).or_else(|| find(site, request.method_name()))
         });
         if let Some(route) = route {
             return serve_route(route, exchange, &path).await;
         }
         table.edits[level].make(exchange, b"");
         outcome?;
+        if let Some(Some(guard)) = table.guards.get(level)
+            && Box::pin(guarded(guard, None, exchange, &path)).await?
+        {
+            return Ok(());
+        }
         match exchange.request().method() {
             Method::Connect => exchange.refuse(Status::NOT_IMPLEMENTED, "CONNECT is not supported").await,
             Method::Options if alone => {
@@ -411,12 +444,25 @@ impl RouteEdits {
 
 async fn serve_route(route: &Rc<Route>, exchange: &mut Exchange<'_>, path: &Path) -> Result<(), Fault> {
     route.edits.make(exchange, &route.prefix);
+    if let Some(cors) = &route.cors {
+        cors::mark(cors, exchange);
+    }
     exchange.set_label(route.label);
     if !route.client_access.admits(exchange.request().client().address) {
         return exchange.refuse(Status::FORBIDDEN, "access to this address is forbidden").await;
     }
+    if let Some(guard) = &route.guard
+        && Box::pin(guarded(guard, Some(route), exchange, path)).await?
+    {
+        return Ok(());
+    }
     let counted = if route.cache.is_some() { CountedRequests::Requests } else { CountedRequests::All };
     if !rate::admit(route.rates.as_deref(), exchange, counted).await? {
+        return Ok(());
+    }
+    if let Some(cors) = &route.cors
+        && !cors::admit(cors, exchange).await?
+    {
         return Ok(());
     }
     if !auth::admit(route.auth.as_ref(), exchange).await? {
@@ -468,6 +514,28 @@ async fn serve_php(
             serve_cached(&route.handler, route, exchange, &path).await
         }
     }
+}
+
+/// Applies what a site does before its routes. Returns whether there is a response.
+async fn guarded(
+    guard: &SiteGuard,
+    route: Option<&Route>,
+    exchange: &mut Exchange<'_>,
+    path: &Path,
+) -> Result<bool, Fault> {
+    match guard.begin(exchange).await? {
+        GuardStep::Serve => return Ok(false),
+        GuardStep::Answered => return Ok(true),
+        GuardStep::Robots => {}
+    }
+    if let Some(Route { handler, strip, .. }) = route
+        && let Some(files) = handler.files()
+        && let FileOutcome::Done = files.serve(exchange, strip.below(&path.kept(exchange))).await?
+    {
+        return Ok(true);
+    }
+    guard.send_robots(exchange).await?;
+    Ok(true)
 }
 
 /// Serves with a handler that has no fallback, or from the cache in front of it.
@@ -541,7 +609,7 @@ async fn serve_handler(
             exchange.refuse_with(*status, "the page is at another address", &fields).await
         }
         Handler::Respond { status, body, .. } if status.code() >= 400 && body.is_empty() => {
-            exchange.refuse(*status, why(*status)).await
+            exchange.refuse(*status, pages::why(*status)).await
         }
         Handler::Respond { status, fields, body } => exchange.reply(*status, fields, body).await,
     }
@@ -565,6 +633,10 @@ impl Service for SharedRouter {
 
     fn log(&self, record: &RequestRecord<'_>) {
         self.0.metrics.count(record);
+        if let Some(traces) = &self.0.table.borrow().traces {
+            let labels = || self.0.metrics.labels(record.label);
+            traces.report(record, labels, || self.0.id_maker.next());
+        }
         if let Some(access) = &*self.0.access.borrow() {
             access.log(record, |authority| self.0.table.borrow().routes.site(authority));
         }

@@ -86,7 +86,7 @@ fn chosen(pid: Option<u32>, all: fn() -> Vec<u32>) -> Result<Vec<u32>, String> {
 }
 
 /// One server and its applications, for people.
-fn shown(server: &Value) -> String {
+pub(crate) fn shown(server: &Value) -> String {
     let addresses: Vec<&str> = list(&server["listen"]).iter().filter_map(Value::as_str).collect();
     let mut table = TextTable::new(&[
         "",

@@ -20,6 +20,7 @@ use crate::api::{self, Api, AuditLog};
 use crate::assemble::{self, CoreContext, ServerPlan};
 use crate::cache_commands;
 use crate::certificates::{AutomaticCertificates, is_system};
+use crate::config_text::{ConfigText, EditError};
 use crate::control::{self, ApiLine, ControlClients, ServerInfo, Socket};
 use crate::engine::{self, Descriptors};
 use crate::hosting::{AppHandles, Hosting};
@@ -33,6 +34,7 @@ use crate::operate::{self, ControlListener, Operated};
 use crate::privilege;
 use crate::router::{RouteTable, Router, SharedRouter};
 use crate::sandbox::Sandbox;
+use crate::shaping::connections::ClientConnections;
 use crate::sockets::GivenSockets;
 use crate::systemd::{self, Notifier};
 use crate::tls::TlsPlan;
@@ -44,6 +46,8 @@ pub(crate) struct Start {
     pub(crate) config: Config,
     /// Reads the configuration again; `None` if it comes from the command line.
     pub(crate) reread: Option<Reread>,
+    /// The text of the configuration, where it comes from a file.
+    pub(crate) text: Option<ConfigText>,
     /// Whether applications are loaded again when their files change.
     pub(crate) watch: bool,
     /// What the supervisor has passed on, if there is one.
@@ -61,7 +65,7 @@ pub(crate) struct Start {
 /// # Errors
 /// What keeps the server from starting.
 pub(crate) fn serve(start: Start, ready: impl FnOnce(&[net::ListenUrl])) -> io::Result<()> {
-    let Start { config, reread, watch, mut inherited, predecessor, mut given, warning } = start;
+    let Start { config, reread, text, watch, mut inherited, predecessor, mut given, warning } = start;
     let (events, happened) = channel();
     // Before anything is started, so that no signal is missed.
     let signals = Signals::new([SIGTERM, SIGINT, SIGQUIT, SIGHUP, SIGUSR1, SIGUSR2])?;
@@ -92,8 +96,8 @@ pub(crate) fn serve(start: Start, ready: impl FnOnce(&[net::ListenUrl])) -> io::
     let sandboxed = sandbox.description();
     logs.notices.debug(&format!("sandbox of the serving threads: {sandboxed}"));
     let replaces = predecessor.is_some() || inherited.as_ref().is_some_and(|inherited| inherited.replaces);
-    let current = first_plan(config, &hosting, (&listeners, &logs), cores, replaces)?;
-    options.tls = Some(current.tls.clone());
+    let current = first_plan((config, text), &hosting, (&listeners, &logs), cores, replaces)?;
+    (options.tls, options.gate) = (Some(current.tls.clone()), Some(current.gate()));
     load_certificates(&current, is_system(link.as_ref()), &logs.notices)?;
     let server = start_threads(&options, listeners, sandbox, &current, &logs)?;
     let shown = (options.memory.clone(), sandboxed);
@@ -193,7 +197,7 @@ fn finish(
 
 /// Starts the applications of the first configuration; `replaces` is whether another server continues if they do not load.
 fn first_plan(
-    config: Config,
+    (config, text): (Config, Option<ConfigText>),
     hosting: &Arc<Hosting>,
     (listeners, logs): (&[net::Listener], &Logs),
     cores: usize,
@@ -205,14 +209,27 @@ fn first_plan(
     let certificates = AutomaticCertificates::default();
     let tls = net::TlsAcceptor::new(certificates.store.clone());
     TlsPlan::put_in_force(plan.tls.as_ref(), &plan.config, &tls)?;
-    hosting.apply(&plan.config.apps)?;
+    hosting.apply(&plan.config.apps, true)?;
     if replaces {
         hosting.wait_until_loaded()?;
     }
     let started = plan.config.clone();
+    let gate = Arc::new(ClientConnections::new(&started, hosting.memory(), hosting.notices()));
     let (generation, plan) = (AtomicU64::new(0), Mutex::new(Arc::new(plan)));
     let (hosting, metrics) = (hosting.clone(), Metrics::default());
-    Ok(Arc::new(Current { generation, plan, started, hosting, cores, tls, certificates, metrics }))
+    let text = Mutex::new(text);
+    Ok(Arc::new(Current {
+        generation,
+        plan,
+        text,
+        started,
+        hosting,
+        cores,
+        tls,
+        certificates,
+        metrics,
+        gate,
+    }))
 }
 
 /// Reports that the server serves: to systemd, the supervisor, the server that it replaces, and in the log.
@@ -277,11 +294,17 @@ fn server_info(
     (memory, sandbox): (net::MemoryBudget, String),
     events: &Sender<ServerEvent>,
 ) -> Arc<ServerInfo> {
-    let (upgrades, reopens, events) = (events.clone(), events.clone(), events.clone());
+    let (upgrades, reopens, edits, events) = (events.clone(), events.clone(), events.clone(), events.clone());
     let reload = move || {
         let (asker, outcome) = sync_channel(1);
         let sent = events.send(ServerEvent::Reload(Some(asker)));
         sent.ok().and_then(|()| outcome.recv().ok()).unwrap_or_else(|| refused("the server ended"))
+    };
+    let edit = move |edit| {
+        let (asker, outcome) = sync_channel(1);
+        let sent = edits.send(ServerEvent::Edit(edit, asker));
+        let outcome = sent.ok().and_then(|()| outcome.recv().ok());
+        outcome.unwrap_or_else(|| Err(EditError::new(503, "the server ended")))
     };
     let upgrade = move || {
         let (asker, outcome) = sync_channel(1);
@@ -289,7 +312,7 @@ fn server_info(
         let outcome = sent.ok().and_then(|()| outcome.recv().ok());
         outcome.unwrap_or_else(|| Err("the server ended".into()))
     };
-    let theirs = current.clone();
+    let (theirs, texts) = (current.clone(), current.clone());
     let file_certificates =
         move || theirs.plan().tls.as_ref().map(|tls| tls.files().to_vec()).unwrap_or_default();
     let (theirs, groups, named, of_limits) =
@@ -303,7 +326,10 @@ fn server_info(
             let plan = theirs.plan();
             cache_commands::obey(line, plan.cache.as_ref(), &plan.config)
         }),
-        limits: Box::new(move || of_limits.plan().limits.metrics()),
+        limits: Box::new(move || {
+            let limits = of_limits.plan().limits.metrics().into_iter();
+            limits.chain(of_limits.gate.metrics()).collect()
+        }),
         rules: Box::new(move || of_rules.plan().releases.counters.counts()),
         hosting: current.hosting.clone(),
         file_certificates: Box::new(file_certificates),
@@ -312,8 +338,15 @@ fn server_info(
         listeners: server.listeners(),
         sandbox,
         since: Instant::now(),
+        counted: control::Counted {
+            metrics: current.metrics.clone(),
+            cores: server.counters().to_vec(),
+            events: current.hosting.notices().events(),
+        },
         supervisor: inherited.map(|inherited| (inherited.supervisor, inherited.link.clone())),
         reload: Box::new(reload),
+        edit: Box::new(edit),
+        text: Box::new(move || texts.text()),
         upgrade: Box::new(upgrade),
         memory,
     })

@@ -142,12 +142,16 @@ fn own_name(site: &config::Site, route: &config::Route) -> String {
     }
 }
 
-/// The proxy through which an authentication server is asked.
+/// The proxy through which an authentication server, or one with the keys of tokens, is asked.
 fn asked(auth: &Auth) -> Option<config::Proxy> {
-    let AuthKind::Ask(server) = auth.kind()? else { return None };
+    let (server, host) = match auth.kind()? {
+        AuthKind::Ask(server) => (server, auth.host.clone()),
+        AuthKind::Jwt(jwt) => (jwt.jwks.as_ref()?, config::UpstreamHost::Upstream),
+        AuthKind::Basic(_) | AuthKind::Signed(_) => return None,
+    };
     let mut proxy = config::Proxy::to([server.origin.clone()]);
     proxy.tls = auth.tls.clone();
-    proxy.host = auth.host.clone();
+    proxy.host = host;
     // What these fields say is stated with each question.
     proxy.forwarded.x_forwarded = false;
     proxy.forwarded.standard = false;

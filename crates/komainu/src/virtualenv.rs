@@ -36,8 +36,10 @@ pub(crate) fn virtual_environment(
     let active = active(app).filter(|active| closed(active, user).is_none());
     let here = folder.map_or_else(std::env::current_dir, |folder| Ok(folder.to_owned()));
     let beside = here.into_iter().flat_map(|here| [here.join(".venv"), here.join("venv")]);
+    // The one that `pip` has installed this program in.
+    let own = std::env::current_exe().ok().and_then(|program| Some(program.ancestors().nth(2)?.to_owned()));
     let mut fault = None;
-    for environment in active.into_iter().chain(beside) {
+    for environment in active.into_iter().chain(beside).chain(own) {
         // Whether there is one in a folder that may not be looked into, nobody knows.
         let is_there = fs::symlink_metadata(&environment).is_ok();
         match closed(&environment, user).filter(|_| is_there) {

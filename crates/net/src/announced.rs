@@ -74,7 +74,12 @@ async fn header<S: Service>(announced: AwaitingProxyHeader<S>) -> Option<Box<Idl
         match preface::read(&buffer[..len]) {
             Ok(Preface::NeedMore) => {}
             Ok(Preface::Whole(header_len, reported)) => {
+                let names_client = reported.ends.is_some();
                 idle.introduce(reported, &buffer[header_len..len]);
+                if names_client && let Some(gate) = &idle.engine().context.gate {
+                    let place = gate.0.enter(idle.peer()).ok()?;
+                    idle.keep(place);
+                }
                 return Some(idle);
             }
             Err(reject) => return refuse(idle, reject).await,

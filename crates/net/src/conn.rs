@@ -1,5 +1,6 @@
 //! One HTTP/1 connection while it is busy: what it is about, what it holds, and when others have their turn.
 
+use std::any::Any;
 use std::net::SocketAddr;
 use std::rc::Rc;
 
@@ -63,6 +64,8 @@ pub(crate) struct Conn {
     pub(crate) moved_bytes: usize,
     /// What the current request holds beside the buffers: its handler, its filters.
     pub(crate) request_bytes: usize,
+    /// What the last request keeps until its response is sent.
+    pub(crate) kept: Option<Box<dyn Any>>,
 }
 
 impl Conn {
@@ -107,7 +110,7 @@ impl Conn {
     /// A request head is whole: prepares for its response.
     pub(crate) fn begin_request(&mut self) {
         let head = &self.work.machine.head;
-        let (limits, timeouts) = (self.context().limits, self.context().timeouts);
+        let (limits, timeouts) = (self.context().limits.get(), self.context().timeouts.get());
         let max = limits.requests_per_connection_max;
         self.keep_alive = head.keep_alive && (max == 0 || self.served + 1 < max);
         // A client that has sent body bytes already does not wait for 100 (Continue).

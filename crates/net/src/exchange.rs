@@ -1,5 +1,6 @@
 //! One request and its response, as a handler sees them.
 
+use std::any::Any;
 use std::borrow::Cow;
 use std::fs::File;
 use std::ops::Range;
@@ -103,10 +104,22 @@ impl<'c> Exchange<'c> {
         self.state.empty_segments = empty_segments;
     }
 
+    /// Keeps a value until the client has the response, or is gone: what counts the request as one under way.
+    pub fn keep(&mut self, value: Box<dyn Any>) {
+        self.state.kept = Some(value);
+    }
+
     /// Adds fields to whatever is answered from now on, beside what the edits do.
     pub fn add_fields(&mut self, fields: &Fields) {
         let edits = self.state.filters.edits.get_or_insert_default();
         Rc::make_mut(edits).add.extend(fields);
+    }
+
+    /// Has whatever is answered from now on carry these fields, in place of all others of the names `replaced`.
+    pub fn replace_fields(&mut self, replaced: &[&str], fields: &Fields) {
+        let edits = Rc::make_mut(self.state.filters.edits.get_or_insert_default());
+        replaced.iter().for_each(|name| edits.replace(name.as_bytes()));
+        edits.add.extend(fields);
     }
 
     /// Edits to make to the fields of whatever is answered from now on.

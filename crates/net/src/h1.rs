@@ -19,6 +19,7 @@ use crate::conn::{Conn, REQUEST_WEIGHT_BYTES};
 use crate::core::{IdleTask, TaskFuture};
 use crate::exchange::Exchange;
 use crate::fault::Fault;
+use crate::gate::ConnectionPlace;
 use crate::lane::Lane;
 use crate::link::Link;
 use crate::memory::Pressure;
@@ -120,6 +121,11 @@ impl<S: Service> IdleClient<S> {
         Box::new(IdleClient { link, permit, engine, peer, reported, served, since_ms, begun, may_be_h2 })
     }
 
+    /// Keeps its place among the connections of its client.
+    pub(crate) fn keep(&mut self, place: Option<ConnectionPlace>) {
+        self.permit.keep(place);
+    }
+
     /// Who is at the other end.
     pub(crate) fn peer(&self) -> Peer {
         self.peer
@@ -136,7 +142,7 @@ impl<S: Service> IdleClient<S> {
 
     /// When it has been silent for too long.
     pub(crate) fn deadline_ms(&self) -> u64 {
-        let timeouts = &self.engine.context.timeouts;
+        let timeouts = self.engine.context.timeouts.get();
         let between_requests = self.served > 0 && self.begun.is_empty();
         self.since_ms.saturating_add(if between_requests { timeouts.idle_ms } else { timeouts.head_ms })
     }
@@ -223,7 +229,7 @@ fn busy<S: Service>(idle: IdleClient<S>) -> (Rc<Engine<S>>, Conn) {
     if !idle.begun.is_empty() {
         work.input.restore(&idle.begun);
     }
-    let timeouts = idle.engine.context.timeouts;
+    let timeouts = idle.engine.context.timeouts.get();
     // A new connection's first head is awaited since the accept, a later one since its first byte.
     let awaited = idle.served == 0 || !idle.begun.is_empty();
     let conn = Conn {
@@ -244,6 +250,7 @@ fn busy<S: Service>(idle: IdleClient<S>) -> (Rc<Engine<S>>, Conn) {
         write_ms: timeouts.write_ms,
         moved_bytes: 0,
         request_bytes: 0,
+        kept: None,
     };
     conn.weigh();
     (idle.engine, conn)
@@ -285,6 +292,8 @@ async fn burst<S: Service>(engine: Rc<Engine<S>>, mut conn: Conn) -> Option<Box<
                 if conn.backlog() > conn.out_bytes_max() || conn.overflow.is_some() {
                     send_out(&mut conn).await?;
                 }
+                // The request is over once its client has the response, as far as that is not in the connection's buffer.
+                conn.kept = None;
             }
             Ok(false) => match more(&mut conn).await {
                 Ok(ReadOutcome::Bytes) => {}
@@ -330,7 +339,7 @@ async fn linger(conn: &mut Conn) -> bool {
     if !is_between || !may_stay || context.core.running() > LINGERING_MAX {
         return false;
     }
-    let until_ms = conn.after_ms(LINGER_MS.min(context.timeouts.idle_ms));
+    let until_ms = conn.after_ms(LINGER_MS.min(context.timeouts.get().idle_ms));
     conn.work.release();
     conn.permit.hold(0);
     let has_come = conn.link.readable(until_ms).await.is_ok();
@@ -350,7 +359,7 @@ async fn send_out(conn: &mut Conn) -> Option<()> {
 
 /// Looks for a whole head in the input.
 fn feed_head(conn: &mut Conn) -> Result<bool, Reject> {
-    let limits = conn.context().limits.head;
+    let limits = conn.context().limits.get().head;
     let ConnectionBuffers { machine, input, .. } = &mut *conn.work;
     let fed = machine.feed(input.head(), &limits)?;
     input.at = input.start + fed.consumed;
@@ -388,7 +397,7 @@ async fn more(conn: &mut Conn) -> Result<ReadOutcome, Fault> {
             Some(false) if conn.work.input.is_empty() => return Ok(ReadOutcome::Nothing),
             Some(false) => {
                 let now_ms = conn.now_ms();
-                let deadline_ms = conn.head_since_ms.saturating_add(conn.context().timeouts.head_ms);
+                let deadline_ms = conn.head_since_ms.saturating_add(conn.context().timeouts.get().head_ms);
                 // Who sends byte by byte holds buffers for one moment a head, not one a byte.
                 let linger_ms = deadline_ms.min(conn.head_since_ms + LINGER_MS);
                 if now_ms >= deadline_ms {
@@ -432,6 +441,7 @@ async fn serve<S: Service>(engine: &Rc<Engine<S>>, conn: &mut Conn) -> Option<()
         Some(fault) => repair(conn, &mut state, fault).await,
     };
     conn.request_bytes = 0;
+    conn.kept = state.kept.take();
     engine.context.counters.requests.add(1);
     let request = Request::of(&state, conn.head());
     engine.service.log(&state.record(Some(request), fault.as_ref(), &engine.context.core));

@@ -26,7 +26,7 @@ pub(crate) enum BodyChunk {
 impl Conn {
     /// Reads more of a head into the input. False where nothing is there now; `None` at the end.
     pub(crate) fn fill_head(&mut self) -> Result<Option<bool>, Fault> {
-        let head_bytes_max = self.context().limits.head.head_bytes_max;
+        let head_bytes_max = self.context().limits.get().head.head_bytes_max;
         let read = self.link.try_read(self.work.input.head_room(head_bytes_max))?;
         Ok(match read {
             Some(0) => None,
@@ -76,7 +76,7 @@ impl Conn {
         }
         loop {
             let base = self.work.input.at;
-            let limits = self.context().limits.head;
+            let limits = self.context().limits.get().head;
             let ConnectionBuffers { machine, input, .. } = &mut *self.work;
             let fed = machine.feed(input.rest(), &limits)?;
             input.at += fed.consumed;

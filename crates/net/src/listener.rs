@@ -19,6 +19,7 @@ use crate::core::Core;
 use crate::h1::IdleClient;
 use crate::link::Link;
 use crate::memory::Pressure;
+use crate::options::ServingLimits;
 use crate::remote::Remote;
 use crate::securing::AwaitingHandshake;
 use crate::service::Engine;
@@ -65,6 +66,8 @@ enum Closing {
 enum DoorOrder {
     Open(Door),
     Close(u64, Closing),
+    /// What holds from now on, on each of so many cores.
+    Limits(Box<ServingLimits>, usize),
 }
 
 /// The orders to one core; from any thread.
@@ -249,6 +252,13 @@ impl Listeners {
         !turned.contains(&false)
     }
 
+    /// Sets the limits and timeouts of connections: of new ones, and of the next requests of those that are open.
+    pub fn set_limits(&self, set: ServingLimits) {
+        let state = lock(&self.0);
+        let cores = state.cores.len();
+        state.cores.iter().for_each(|core| core.send(DoorOrder::Limits(Box::new(set), cores)));
+    }
+
     /// Closes all, once the server stops; the files of Unix sockets are removed.
     pub(crate) fn close(&self) {
         let mut state = lock(&self.0);
@@ -331,6 +341,7 @@ impl<S: Service> OpenDoors<S> {
         for order in orders.take() {
             match order {
                 DoorOrder::Open(door) => self.open(door),
+                DoorOrder::Limits(set, cores) => self.engine.context.set_limits(&set, cores),
                 DoorOrder::Close(number, how) => {
                     let mut open = self.open.borrow_mut();
                     for door in open.extract_if(.., |door| door.listener == number) {
@@ -434,7 +445,7 @@ enum Pause {
 fn accept_batch<S: Service>(engine: &Rc<Engine<S>>, door: &Door) -> Pause {
     let context = &engine.context;
     let (listener, is_tcp) = (door.listening.fd(), door.listening.is_tcp());
-    let make_room = (context.connection_limit.max / 16).clamp(1, MAKE_ROOM_MAX);
+    let make_room = (context.connection_limit.max.get() / 16).clamp(1, MAKE_ROOM_MAX);
     let pressure = context.core.memory().pressure();
     // Handshakes that do not continue hold nobody up for long.
     if pressure >= Pressure::Critical && has_newcomer(listener) {
@@ -444,7 +455,7 @@ fn accept_batch<S: Service>(engine: &Rc<Engine<S>>, door: &Door) -> Pause {
         return Pause::Exhausted;
     }
     for _ in 0..ACCEPT_BATCH {
-        if context.connection_limit.taken.get() >= context.connection_limit.max {
+        if context.connection_limit.taken.get() >= context.connection_limit.max.get() {
             // Only for somebody who is there.
             if !has_newcomer(listener) {
                 return Pause::Empty;
@@ -456,9 +467,14 @@ fn accept_batch<S: Service>(engine: &Rc<Engine<S>>, door: &Door) -> Pause {
         match accept_one(listener) {
             Ok((socket, peer)) => {
                 context.counters.connections.add(1);
-                let Ok(stream) = Stream::new(&context.core, socket) else { return Pause::Exhausted };
                 let peer = if is_tcp { peer } else { Peer::Unix };
-                let idle = IdleClient::new(engine, Link::Plain(stream), peer, door.h2c);
+                // Of a proxy that names its clients, these are counted, once they are known.
+                let names_clients = door.proxy_protocol.as_ref().is_some_and(|from| from.contains(peer));
+                let gate = context.gate.as_ref().filter(|_| !names_clients);
+                let Ok(place) = gate.map_or(Ok(None), |gate| gate.0.enter(peer)) else { continue };
+                let Ok(stream) = Stream::new(&context.core, socket) else { return Pause::Exhausted };
+                let mut idle = IdleClient::new(engine, Link::Plain(stream), peer, door.h2c);
+                idle.keep(place);
                 match &door.proxy_protocol {
                     Some(sources) => AwaitingProxyHeader::park(idle, sources.clone(), door.is_tls),
                     None if door.is_tls => AwaitingHandshake::park(idle),

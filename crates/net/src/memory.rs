@@ -23,7 +23,7 @@ pub struct MemoryBudget(Arc<Total>);
 
 #[derive(Debug)]
 struct Total {
-    bytes_max: u64,
+    bytes_max: AtomicU64,
     held: AtomicI64,
     refused: AtomicU64,
 }
@@ -47,13 +47,22 @@ impl MemoryBudget {
     /// A budget of so many bytes.
     #[must_use]
     pub fn new(bytes_max: u64) -> MemoryBudget {
-        MemoryBudget(Arc::new(Total { bytes_max, held: AtomicI64::new(0), refused: AtomicU64::new(0) }))
+        MemoryBudget(Arc::new(Total {
+            bytes_max: AtomicU64::new(bytes_max),
+            held: AtomicI64::new(0),
+            refused: AtomicU64::new(0),
+        }))
     }
 
     /// Bytes that may be held.
     #[must_use]
     pub fn bytes_max(&self) -> u64 {
-        self.0.bytes_max
+        self.0.bytes_max.load(Ordering::Relaxed)
+    }
+
+    /// Sets how many bytes may be held from now on; what is held above that stays until its owners release it.
+    pub fn set_bytes_max(&self, bytes_max: u64) {
+        self.0.bytes_max.store(bytes_max, Ordering::Relaxed);
     }
 
     /// Bytes held now, give or take what each core has not added yet.
@@ -75,7 +84,7 @@ impl MemoryBudget {
     }
 
     fn pressure(&self) -> Pressure {
-        let (held, max) = (self.held_bytes(), self.0.bytes_max);
+        let (held, max) = (self.held_bytes(), self.bytes_max());
         if held >= max {
             return Pressure::Exhausted;
         }

@@ -69,7 +69,7 @@ pub(crate) fn opening(conn: &Conn) -> Opening {
     if conn.served > 0 || !conn.may_be_h2 {
         return Opening::Http1;
     }
-    let begin_h2 = || Opening::Multiplexed(Box::new(H2Server::new(&conn.context().limits)));
+    let begin_h2 = || Opening::Multiplexed(Box::new(H2Server::new(&conn.context().limits.get())));
     match h2::preface(conn.work.input.head()) {
         PrefaceMatch::Whole => begin_h2(),
         PrefaceMatch::Partial => Opening::Undecided,
@@ -152,7 +152,7 @@ async fn linger(wire: &mut Wire, until_ms: u64) {
 }
 
 async fn run<S: Service>(engine: &Rc<Engine<S>>, conn: &Rc<MuxConn>, wire: &mut Wire) -> Result<(), Fault> {
-    let (limits, timeouts) = (conn.context().limits, conn.context().timeouts);
+    let (limits, timeouts) = (conn.context().limits.get(), conn.context().timeouts.get());
     // When the peer was informed that no further stream will be taken, and whether that holds by now.
     let (mut served, mut leaves_since_ms, mut goes_away) = (0u32, None, false);
     let mut idle_since_ms = conn.core.now_ms();
@@ -262,7 +262,7 @@ fn feed<S: Service>(
     served: &mut u32,
     goes_away: bool,
 ) -> Result<(), Fault> {
-    let limits = conn.context().limits;
+    let limits = conn.context().limits.get();
     if let Some((id, request)) = wire.held.take_if(|_| admit(conn) != RequestAdmission::Hold) {
         begin(engine, conn, id, *request);
     }
@@ -333,7 +333,7 @@ enum RequestAdmission {
 /// Counts as the client does (RFC 9113 section 5.1.2): a stream is closed once both have sent its end, or one has reset it. Its task
 /// may still run then.
 fn admit(conn: &MuxConn) -> RequestAdmission {
-    let (live, max) = (conn.live(), conn.context().limits.streams_max);
+    let (live, max) = (conn.live(), conn.context().limits.get().streams_max);
     if live < max {
         return RequestAdmission::Begin;
     }
@@ -450,10 +450,12 @@ async fn answer<S: Service>(engine: Rc<Engine<S>>, mut lane: StreamLane, refused
     let fault = fault.map(|fault| lane.explain(fault));
     let request = Request::of(&state, lane.head());
     engine.service.log(&state.record(Some(request), fault.as_ref(), &core));
+    let kept = state.kept.take();
     drop(state);
     lane.hold(0);
     if is_whole {
         // The rest is the connection's; a client that does not take it loses the stream. What is cut is not whole.
         let _ = lane.flush().await;
     }
+    drop(kept);
 }

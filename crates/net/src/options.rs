@@ -1,5 +1,6 @@
 //! What the engine may cost, and for how long.
 
+use crate::gate::SharedGate;
 use crate::memory::MemoryBudget;
 use crate::tls::TlsAcceptor;
 
@@ -33,6 +34,17 @@ pub struct Timeouts {
     pub drain_ms: u64,
 }
 
+/// What may change while a server runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ServingLimits {
+    /// Bounds.
+    pub limits: Limits,
+    /// Timeouts.
+    pub timeouts: Timeouts,
+    /// As [`Options::hints_over_http1`].
+    pub hints_over_http1: bool,
+}
+
 /// How a server runs.
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -53,6 +65,8 @@ pub struct Options {
     pub memory: MemoryBudget,
     /// How connections speak TLS to listeners that are set to it. Default not at all: such connections are closed.
     pub tls: Option<TlsAcceptor>,
+    /// Asked for each connection of a client. Default none: all may come.
+    pub gate: Option<SharedGate>,
     /// Called on each core's thread after much memory has become free there, to give it back to the system.
     pub release_memory: Option<fn()>,
 }
@@ -86,6 +100,7 @@ impl Default for Options {
             server: "Komainu",
             memory: MemoryBudget::default(),
             tls: None,
+            gate: None,
             release_memory: None,
         }
     }

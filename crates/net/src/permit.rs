@@ -7,7 +7,8 @@ use std::sync::Arc;
 use crate::core::Core;
 use crate::counters::Counters;
 use crate::filters::DefaultLines;
-use crate::options::{Limits, Timeouts};
+use crate::gate::{ConnectionPlace, SharedGate};
+use crate::options::{Limits, ServingLimits, Timeouts};
 use crate::page::ErrorPages;
 use crate::tls::TlsAcceptor;
 use http::machine::ServerMachine;
@@ -20,15 +21,18 @@ const PARKED_BYTES: usize = 512;
 /// What all connections of one core share.
 pub(crate) struct Context {
     pub(crate) core: Core,
-    pub(crate) limits: Limits,
-    pub(crate) timeouts: Timeouts,
+    /// They, the timeouts and what follows may change while the server runs ([`crate::Listeners::set_limits`]).
+    pub(crate) limits: Cell<Limits>,
+    pub(crate) timeouts: Cell<Timeouts>,
     /// Whether clients of HTTP/1.1 get 103 (Early Hints).
-    pub(crate) hints_over_http1: bool,
+    pub(crate) hints_over_http1: Cell<bool>,
     pub(crate) works: Rc<BufferPool<ServerMachine>>,
     /// The buffer in which multiplexed connections make frames, while none of them uses it.
     pub(crate) frames: Cell<Vec<u8>>,
     /// How clients speak TLS, if any do.
     pub(crate) tls: Option<TlsAcceptor>,
+    /// Who may have how many connections.
+    pub(crate) gate: Option<SharedGate>,
     pub(crate) counters: Arc<Counters>,
     /// The server is stopping: answers say `Connection: close`.
     pub(crate) draining: Cell<bool>,
@@ -41,16 +45,34 @@ pub(crate) struct Context {
     pub(crate) pages: Rc<dyn ErrorPages>,
 }
 
+impl Context {
+    /// Sets what holds from now on: for new connections, and for the next request of those that are open.
+    pub(crate) fn set_limits(&self, set: &ServingLimits, cores: usize) {
+        self.limits.set(set.limits);
+        self.timeouts.set(set.timeouts);
+        self.hints_over_http1.set(set.hints_over_http1);
+        self.connection_limit.max.set(ConnectionLimit::share(set.limits.connections_max, cores));
+        for source in self.connection_limit.waiting.borrow_mut().drain(..) {
+            self.core.nudge(&source);
+        }
+    }
+}
+
 /// How many connections a core may hold, and the tasks that wait for one to end.
 pub(crate) struct ConnectionLimit {
-    pub(crate) max: usize,
+    pub(crate) max: Cell<usize>,
     pub(crate) taken: Cell<usize>,
     pub(crate) waiting: RefCell<Vec<Rc<crate::source::Source>>>,
 }
 
 impl ConnectionLimit {
     pub(crate) fn new(max: usize) -> ConnectionLimit {
-        ConnectionLimit { max, taken: Cell::new(0), waiting: RefCell::default() }
+        ConnectionLimit { max: Cell::new(max), taken: Cell::new(0), waiting: RefCell::default() }
+    }
+
+    /// The part of one of so many cores.
+    pub(crate) fn share(connections_max: usize, cores: usize) -> usize {
+        connections_max.div_ceil(cores.max(1)).max(1)
     }
 
     /// Whether new connections wait for a permit: then no connection is kept open between two requests.
@@ -63,6 +85,8 @@ impl ConnectionLimit {
 pub(crate) struct ConnectionPermit {
     context: Rc<Context>,
     held_bytes: Cell<usize>,
+    /// Its place among the connections of its client, where these are limited.
+    client_place: Option<ConnectionPlace>,
 }
 
 impl ConnectionPermit {
@@ -70,9 +94,15 @@ impl ConnectionPermit {
         let connection_limit = &context.connection_limit;
         connection_limit.taken.set(connection_limit.taken.get() + 1);
         context.counters.connections_open.set(connection_limit.taken.get() as u64);
-        let permit = ConnectionPermit { context: context.clone(), held_bytes: Cell::new(0) };
+        let permit =
+            ConnectionPermit { context: context.clone(), held_bytes: Cell::new(0), client_place: None };
         permit.hold(0);
         permit
+    }
+
+    /// Keeps its place among the connections of its client.
+    pub(crate) fn keep(&mut self, place: Option<ConnectionPlace>) {
+        self.client_place = place;
     }
 
     pub(crate) fn context(&self) -> &Rc<Context> {
@@ -95,7 +125,7 @@ impl Drop for ConnectionPermit {
         let connection_limit = &self.context.connection_limit;
         connection_limit.taken.set(connection_limit.taken.get() - 1);
         self.context.counters.connections_open.set(connection_limit.taken.get() as u64);
-        if connection_limit.taken.get() < connection_limit.max
+        if connection_limit.taken.get() < connection_limit.max.get()
             && !connection_limit.waiting.borrow().is_empty()
         {
             for source in connection_limit.waiting.borrow_mut().drain(..) {

@@ -40,7 +40,7 @@ impl Conn {
     /// An interim response, or the one that switches protocols. A 1.0 client knows none, and gets none; others get 103 (Early
     /// Hints) only where that is configured.
     pub(crate) fn inform(&mut self, status: Status, lines: impl FnOnce(&mut Lines<'_>)) {
-        let is_hint = status == Status::EARLY_HINTS && !self.context().hints_over_http1;
+        let is_hint = status == Status::EARLY_HINTS && !self.context().hints_over_http1.get();
         if self.version() == Version::Http10 || is_hint {
             return;
         }

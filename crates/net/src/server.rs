@@ -193,15 +193,16 @@ fn run_core<S: Service>(
     counters: Arc<Counters>,
     draining: &AtomicBool,
 ) -> io::Result<bool> {
-    let max = options.limits.connections_max.div_ceil(options.threads.max(1)).max(1);
+    let max = ConnectionLimit::share(options.limits.connections_max, options.threads);
     let context = Rc::new(Context {
         core: core.clone(),
-        limits: options.limits,
-        timeouts: options.timeouts,
-        hints_over_http1: options.hints_over_http1,
+        limits: Cell::new(options.limits),
+        timeouts: Cell::new(options.timeouts),
+        hints_over_http1: Cell::new(options.hints_over_http1),
         works: Rc::new(BufferPool::new(core.memory(), POOL_BYTES_MAX)),
         frames: Cell::default(),
         tls: options.tls.clone(),
+        gate: options.gate.clone(),
         counters: counters.clone(),
         draining: Cell::new(false),
         connection_limit: ConnectionLimit::new(max),
@@ -248,7 +249,7 @@ async fn keep_house(context: Rc<Context>, release: Option<fn()>) {
 async fn drain(context: Rc<Context>, accepting: Rc<()>, drained: Rc<Cell<Option<bool>>>) {
     let core = &context.core;
     let began_ms = core.now_ms();
-    let drain_ms = context.timeouts.drain_ms;
+    let drain_ms = context.timeouts.get().drain_ms;
     // Ours and the engine's own are not listeners.
     while context.connection_limit.taken.get() > 0 || Rc::strong_count(&accepting) > 2 {
         let spent_ms = core.now_ms() - began_ms;

@@ -37,7 +37,7 @@ const NAMES_MAX: u32 = 64;
 #[derive(Debug)]
 pub struct SpillStore {
     folder: PathBuf,
-    bytes_max: u64,
+    bytes_max: AtomicU64,
     used: AtomicU64,
     since: Instant,
     /// When the file system failed last, in milliseconds after `since`; 0 where it has not.
@@ -87,7 +87,7 @@ impl SpillStore {
     pub fn new(folder: &Path, bytes_max: u64) -> Arc<SpillStore> {
         Arc::new(SpillStore {
             folder: folder.to_owned(),
-            bytes_max,
+            bytes_max: AtomicU64::new(bytes_max),
             used: AtomicU64::new(0),
             since: Instant::now(),
             failed_ms: AtomicU64::new(0),
@@ -98,6 +98,17 @@ impl SpillStore {
     #[must_use]
     pub fn used(&self) -> u64 {
         self.used.load(Ordering::Relaxed)
+    }
+
+    /// Bytes that files may hold together.
+    #[must_use]
+    pub fn bytes_max(&self) -> u64 {
+        self.bytes_max.load(Ordering::Relaxed)
+    }
+
+    /// Sets how many bytes files may hold together from now on.
+    pub fn set_bytes_max(&self, bytes_max: u64) {
+        self.bytes_max.store(bytes_max, Ordering::Relaxed);
     }
 
     /// A file without a name: nobody else can open it, and it is gone with its last descriptor.
@@ -153,7 +164,7 @@ impl SpillQuota {
     /// At most so many bytes of the store, on all cores; `None` where that is 0.
     #[must_use]
     pub fn new(store: &Arc<SpillStore>, bytes_max: u64) -> Option<Arc<SpillQuota>> {
-        (bytes_max.min(store.bytes_max) > 0).then(|| {
+        (bytes_max.min(store.bytes_max()) > 0).then(|| {
             let (used, reported_ms) = (AtomicU64::new(0), AtomicU64::new(0));
             let was_full = AtomicBool::new(false);
             Arc::new(SpillQuota { store: store.clone(), bytes_max, used, was_full, reported_ms })
@@ -191,7 +202,7 @@ impl SpillQuota {
             self.was_full.store(true, Ordering::Relaxed);
             SpillError::QuotaFull(bytes_max)
         })?;
-        add(&self.store.used, bytes, self.store.bytes_max).map_err(|bytes_max| {
+        add(&self.store.used, bytes, self.store.bytes_max()).map_err(|bytes_max| {
             self.used.fetch_sub(bytes, Ordering::Relaxed);
             SpillError::StoreFull(bytes_max)
         })

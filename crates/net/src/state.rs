@@ -1,5 +1,6 @@
 //! The state of one request and of the response to it, whatever lane carries them.
 
+use std::any::Any;
 use std::rc::Rc;
 
 use http::{BodySize, EmptySegments, RequestIds, Status};
@@ -57,6 +58,8 @@ pub(crate) struct RequestState {
     pub(crate) pages: Option<Rc<dyn ErrorPages>>,
     /// Bytes of memory that the handler holds.
     pub(crate) handler_bytes: usize,
+    /// What is dropped once the client has the response.
+    pub(crate) kept: Option<Box<dyn Any>>,
     /// Its head as changed by this server, in place of the one that was sent.
     pub(crate) amended: Option<Box<AmendedHead>>,
     /// Whether it was let in because of who sends it.
@@ -83,6 +86,7 @@ impl RequestState {
             filters: Filters::default(),
             pages: None,
             handler_bytes: 0,
+            kept: None,
             amended: None,
             is_authorized: false,
         }

@@ -62,6 +62,12 @@ impl ConnectionLimiter {
         }
     }
 
+    /// Requests in the queue.
+    #[must_use]
+    pub fn waiting(&self) -> usize {
+        self.waiting.load(Ordering::Relaxed)
+    }
+
     /// Requests under way on a server.
     #[must_use]
     pub fn load(&self, server: usize) -> u32 {

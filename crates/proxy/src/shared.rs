@@ -138,6 +138,12 @@ impl GroupShared {
         &self.servers[server].shown
     }
 
+    /// Requests that wait for a server that is below its limit.
+    #[must_use]
+    pub fn waiting(&self) -> usize {
+        self.gate.waiting()
+    }
+
     /// What the cores have counted of a server. Groups that ask the same URL count together.
     #[must_use]
     pub fn counters(&self, server: usize) -> Vec<Arc<UpstreamCounters>> {

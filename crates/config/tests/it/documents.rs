@@ -23,15 +23,16 @@ fn examples_of_the_reference_parse() {
 }
 
 #[test]
-fn examples_of_the_page_on_limits_parse() {
-    let text = std::fs::read_to_string(place("../../docs/limits.md")).unwrap();
+fn examples_of_the_pages_on_limits_and_on_who_may_ask_parse() {
+    let page = |name: &str| std::fs::read_to_string(place(&format!("../../docs/{name}.md"))).unwrap();
+    let text = page("limits") + &page("auth");
     let blocks = text.split("```toml\n").skip(1).map(|rest| rest.split("```").next().unwrap().to_owned());
     // The cells of its tables that are whole directives.
     let cells = text.lines().filter(|line| line.starts_with('|')).flat_map(|line| line.split('`'));
     let cells = cells.filter(|cell| cell.starts_with("limit = "));
     let cells = cells.map(|cell| format!("[[route]]\nrespond = 204\n{cell}\n"));
     let examples: Vec<String> = blocks.chain(cells).collect();
-    assert!(examples.len() >= 8);
+    assert!(examples.len() >= 14);
     for example in examples {
         if let Err(report) = Config::parse(&example, "example", Path::new("")) {
             panic!("{report}\n{example}");

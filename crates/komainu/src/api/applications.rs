@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use crate::api::operation::{Api, ApiCall, Outcome};
 use crate::api::request::ApiResponse;
-use crate::control;
+use crate::overview;
 
 /// All applications.
 pub(crate) fn list(api: &Api, _: &ApiCall<'_>) -> Outcome {
@@ -17,7 +17,7 @@ pub(crate) fn list(api: &Api, _: &ApiCall<'_>) -> Outcome {
                 each.map(|(exit, count)| (exit.text().to_owned(), json!(count))).collect()
             })
             .unwrap_or_default();
-        let processes: Vec<Value> = processes.iter().map(control::process).collect();
+        let processes: Vec<Value> = processes.iter().map(overview::process).collect();
         json!({ "name": name, "processes": processes, "exits": ended })
     });
     Ok(ApiResponse::of(json!({ "applications": apps.collect::<Vec<_>>() })))

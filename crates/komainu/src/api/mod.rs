@@ -7,6 +7,7 @@ mod operation;
 mod upstreams;
 mod applications;
 mod server;
+mod configuration;
 mod openapi;
 mod table;
 mod line;

@@ -41,7 +41,6 @@ impl ApiCall<'_> {
             .map_err(|error| ApiResponse::error(400, format!("the body is no JSON: {error}")))
     }
 
-    #[expect(dead_code, reason = "changes of the configuration need it")]
     /// A flag of the query, such as `persist=false`.
     pub(crate) fn flag(&self, name: &str) -> Result<Option<bool>, ApiResponse> {
         let given = self.request.query.split('&').filter_map(|pair| pair.split_once('='));

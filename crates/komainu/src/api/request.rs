@@ -46,7 +46,6 @@ pub(crate) struct ApiRequest {
     /// Without the query, percent-encoded.
     pub(crate) path: String,
     pub(crate) query: String,
-    #[expect(dead_code, reason = "changes of the configuration need it")]
     /// The field `If-Match`.
     pub(crate) if_match: Option<String>,
     pub(crate) body: Vec<u8>,

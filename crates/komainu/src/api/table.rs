@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use crate::api::operation::{Api, ApiCall, BodyField, Operation, Outcome};
 use crate::api::request::{ApiRequest, ApiResponse, ControlRole};
-use crate::api::{applications, openapi, server, upstreams};
+use crate::api::{applications, configuration, openapi, server, upstreams};
 
 const fn get(path: &'static str, role: ControlRole, about: &'static str, run: Run) -> Operation {
     Operation { method: "GET", path, role, about, body: None, run }
@@ -12,6 +12,16 @@ const fn get(path: &'static str, role: ControlRole, about: &'static str, run: Ru
 
 const fn post(path: &'static str, about: &'static str, body: &'static [BodyField], run: Run) -> Operation {
     Operation { method: "POST", path, role: ControlRole::Operate, about, body: Some(body), run }
+}
+
+const fn admin(
+    method: &'static str,
+    path: &'static str,
+    about: &'static str,
+    body: Option<&'static [BodyField]>,
+    run: Run,
+) -> Operation {
+    Operation { method, path, role: ControlRole::Admin, about, body, run }
 }
 
 type Run = fn(&Api, &ApiCall<'_>) -> Outcome;
@@ -22,6 +32,25 @@ const FLAG: fn() -> Value = || json!({ "type": "boolean" });
 /// Everything that can be asked for.
 const OPERATIONS: &[Operation] = &[
     get("/v1/status", ControlRole::Open, "The server, its processes and what they use", server::status),
+    get("/v1/config", ControlRole::Read, "The configuration that is in force", configuration::get),
+    admin("PUT", "/v1/config", "Give the whole configuration", Some(&[]), configuration::put),
+    admin(
+        "PATCH",
+        "/v1/config",
+        "Change keys of the configuration (RFC 7396)",
+        Some(&[]),
+        configuration::patch,
+    ),
+    get("/v1/config/{path...}", ControlRole::Read, "An item of the configuration", configuration::get),
+    admin("PUT", "/v1/config/{path...}", "Give an item a value, or add one", Some(&[]), configuration::put),
+    admin(
+        "PATCH",
+        "/v1/config/{path...}",
+        "Change keys of an item (RFC 7396)",
+        Some(&[]),
+        configuration::patch,
+    ),
+    admin("DELETE", "/v1/config/{path...}", "Remove an item", None, configuration::delete),
     get("/v1/upstreams", ControlRole::Open, "The groups of upstream servers", upstreams::list),
     get("/v1/upstreams/{group}", ControlRole::Open, "One group of upstream servers", upstreams::group),
     get("/v1/upstreams/{group}/{server}", ControlRole::Open, "One upstream server", upstreams::server),
@@ -44,6 +73,31 @@ const OPERATIONS: &[Operation] = &[
         ]),
         run: upstreams::change,
     },
+    admin(
+        "POST",
+        "/v1/upstreams/{group}",
+        "Add a server to a group, in the configuration too",
+        Some(&[]),
+        configuration::add_server,
+    ),
+    admin(
+        "DELETE",
+        "/v1/upstreams/{group}/{server}",
+        "Remove a server from a group, in the configuration too",
+        None,
+        configuration::remove_server,
+    ),
+    admin(
+        "PATCH",
+        "/v1/applications/{name}",
+        "Change how many workers an application has, in the configuration too",
+        Some(&[BodyField {
+            name: "workers",
+            doc: "A number, or a table with `min` and `max`.",
+            schema: || json!({ "anyOf": [{ "type": "integer", "minimum": 1 }, { "type": "object" }] }),
+        }]),
+        configuration::scale,
+    ),
     get("/v1/applications", ControlRole::Open, "The applications and their processes", applications::list),
     get("/v1/applications/{name}", ControlRole::Open, "One application", applications::one),
     post(

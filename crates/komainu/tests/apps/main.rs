@@ -8,6 +8,7 @@ mod rig;
 
 mod apps;
 mod guides;
+mod ids;
 mod lives;
 mod misbehaving;
 mod plack;

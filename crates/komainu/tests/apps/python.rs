@@ -314,4 +314,18 @@ fn what_is_installed_with_pip_is_found() {
     let rig = Rig::start(command, folder);
     rig.get("/").expect(200, "wheel");
     ready(&rig, 2);
+    drop(rig);
+    // `pip install komainu` puts the server itself into an environment: that one is used where there is no other.
+    let installed = Folder::new();
+    run(Command::new("python3").args(["-m", "venv", "--without-pip"]).arg(installed.at("here")));
+    let server = installed.at("here/bin/komainu");
+    let program = Path::new(env!("CARGO_BIN_EXE_komainu"));
+    fs::hard_link(program, &server).or_else(|_| fs::copy(program, &server).map(drop)).unwrap();
+    let app = "import sys\ndef app(environ, start_response):\n    start_response('200 OK', [])\n    return [sys.prefix.encode()]\n";
+    let mut command = Command::new(server);
+    command.env_remove("VIRTUAL_ENV").env("KOMAINU_WORKERS", modules());
+    let folder = hosted::folder("app.py", app);
+    command.args(["run", "--listen", "127.0.0.1:0", "app.py"]).current_dir(folder.path());
+    let rig = Rig::start(command, folder);
+    rig.get("/").expect(200, installed.at("here").to_str().unwrap());
 }

@@ -10,7 +10,7 @@ use crate::origin::{Origin, answer};
 use crate::rig::{Answer, Folder, PATIENCE, Rig, eventually};
 
 /// Sends a request to the control listener, which is a Unix socket.
-fn call(rig: &Rig, method: &str, path: &str, fields: &str, body: &str) -> Answer {
+pub(crate) fn call(rig: &Rig, method: &str, path: &str, fields: &str, body: &str) -> Answer {
     let mut stream = UnixStream::connect(rig.folder.at("control.sock")).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     let length = if body.is_empty() { String::new() } else { format!("Content-Length: {}\r\n", body.len()) };
@@ -22,24 +22,24 @@ fn call(rig: &Rig, method: &str, path: &str, fields: &str, body: &str) -> Answer
     Answer::parse(bytes)
 }
 
-const JSON: &str = "Content-Type: application/json\r\n";
+pub(crate) const JSON: &str = "Content-Type: application/json\r\n";
 
-fn get(rig: &Rig, path: &str) -> Value {
+pub(crate) fn get(rig: &Rig, path: &str) -> Value {
     let answer = call(rig, "GET", path, "", "");
     serde_json::from_str(&answer.expect_status(200).text()).unwrap()
 }
 
 /// A change, and what is answered.
-fn change(rig: &Rig, method: &str, path: &str, body: &Value) -> (u16, Value) {
+pub(crate) fn change(rig: &Rig, method: &str, path: &str, body: &Value) -> (u16, Value) {
     let answer = call(rig, method, path, JSON, &body.to_string());
     (answer.status(), serde_json::from_str(&answer.text()).unwrap())
 }
 
-fn named(name: &'static str) -> Origin {
+pub(crate) fn named(name: &'static str) -> Origin {
     Origin::start(move |_| answer("200 OK", "", name))
 }
 
-fn authority(origin: &Origin) -> String {
+pub(crate) fn authority(origin: &Origin) -> String {
     origin.url.trim_start_matches("http://").trim_end_matches('/').to_owned()
 }
 

@@ -96,7 +96,18 @@ fn the_configuration_is_read_again() {
     write(
         "[limits]\nhead = \"2KiB\"\nrequest_line = \"1KiB\"\n[timeouts]\nidle = \"1s\"\n[log]\nlevel = \"warn\"\n[[route]]\nfiles = \"two\"\n",
     );
-    let reported = "`[limits]`, `[timeouts]` change only at a restart";
+    // Other limits too, for the next connection and for the next request of one that is open.
+    let long = format!("GET /a HTTP/1.1\r\nHost: a\r\nX: {}\r\nConnection: close\r\n\r\n", "x".repeat(3_000));
+    eventually("the new limits are used", || rig.send(&long).status() == 431);
+    assert!(!rig.reported().contains("restart"), "{}", rig.reported());
+    let mut idle = rig::connect(rig.address);
+    idle.write_all(b"GET /a HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
+    read_answer(&mut idle).expect(200, "two");
+    assert_eq!(idle.read(&mut [0]).unwrap(), 0, "`timeouts.idle` closes it");
+    write("[limits]\nconnections = 5\nmemory = \"64MiB\"\n[[route]]\nfiles = \"two\"\n");
+    eventually("the old limits are used again", || rig.send(&long).status() == 200);
+    write("temp_path = \"two\"\n[[route]]\nfiles = \"two\"\n");
+    let reported = "`temp_path` changes only at a restart";
     eventually("what waits for a restart is logged", || rig.reported().contains(reported));
 }
 

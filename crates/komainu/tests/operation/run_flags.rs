@@ -133,6 +133,57 @@ fn another_user_for_root() {
     assert!(reported.contains("there is no user nobody-of-this-name"), "{reported}");
 }
 
+/// Starts a command with a terminal as its standard output, asks it for `/a` and `/none`, and prints what it has shown.
+const WATCHED: &str = r#"
+import os, pty, re, subprocess, sys, urllib.error, urllib.request
+leader, follower = pty.openpty()
+server = subprocess.Popen(sys.argv[1:], stdout=follower, stderr=subprocess.DEVNULL)
+os.close(follower)
+seen, is_asked = b"", False
+while not re.search(rb"GET /none.*\n|GET /none.*$", seen):
+    seen += os.read(leader, 4096)
+    if not is_asked and b"Ctrl-C stops it." in seen:
+        is_asked, url = True, re.search(rb"http://[0-9.:]+", seen)[0].decode()
+        for path in ("/a", "/none"):
+            try:
+                urllib.request.urlopen(url + path).read()
+            except urllib.error.HTTPError:
+                pass
+server.terminate()
+server.wait()
+print(seen.decode())
+"#;
+
+#[test]
+fn requests_are_shown_on_a_terminal() {
+    let folder = Folder::new();
+    folder.write("www/a", "A");
+    let shown = |colors: bool| {
+        let mut command = std::process::Command::new("python3");
+        command.args(["-c", WATCHED]).arg(env!("CARGO_BIN_EXE_komainu"));
+        command.args(["run", "--listen", "127.0.0.1:0", "www"]).current_dir(folder.path());
+        if !colors {
+            command.env("NO_COLOR", "1");
+        }
+        text(&command.output().unwrap().stdout)
+    };
+    let lines = |shown: &str| -> Vec<String> {
+        let requests = shown.lines().filter(|line| line.contains("GET /"));
+        requests.map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect()
+    };
+    let plain = lines(&shown(false));
+    assert!(
+        plain.len() == 2 && plain[0].starts_with("200 ") && plain[0].ends_with(" ms 1 B GET /a"),
+        "{plain:?}"
+    );
+    assert!(plain[1].starts_with("404 ") && plain[1].contains("GET /none"), "{plain:?}");
+    let colored = lines(&shown(true));
+    assert!(
+        colored[0].starts_with("\x1b[32m200\x1b[0m ") && colored[1].starts_with("\x1b[33m404"),
+        "{colored:?}"
+    );
+}
+
 #[test]
 fn mistakes_are_reported_at_once() {
     let folder = folder("app.psgi", ECHO);
@@ -157,7 +208,7 @@ fn mistakes_are_reported_at_once() {
         ),
         (&["--worker-threads", "4", "app.psgi"], "--worker-threads is not for an application in Perl"),
         (&["--log", "www/"], "write `--log=combined www/`, or put --log last"),
-        (&["--log", "jsno", "www"], "[possible values: off, combined, json]"),
+        (&["--log", "jsno", "www"], "[possible values: off, console, combined, json]"),
         (&["127.0.0.1:3000"], "write \"http://127.0.0.1:3000\""),
         (&["localhost:3000/api"], "write \"http://localhost:3000\""),
         (&[":3000"], "write \"http://127.0.0.1:3000\""),

@@ -10,6 +10,7 @@ mod ask;
 mod balancing;
 mod guide;
 mod php;
+mod proof;
 mod relay;
 mod releases;
 mod streams;

@@ -46,7 +46,7 @@ fn statuses(rig: &Rig, client: &str, path: &str, count: usize) -> Vec<u16> {
     (0..count).map(|_| ask_as(rig, client, "x.test", path, "").status()).collect()
 }
 
-fn metrics(rig: &Rig) -> String {
+pub(crate) fn metrics(rig: &Rig) -> String {
     let mut stream = UnixStream::connect(rig.folder.at("control.sock")).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").unwrap();
@@ -55,7 +55,7 @@ fn metrics(rig: &Rig) -> String {
     Answer::parse(bytes).expect_status(200).text()
 }
 
-fn value(text: &str, name: &str, limit: &str) -> u64 {
+pub(crate) fn value(text: &str, name: &str, limit: &str) -> u64 {
     let limit = format!("limit=\"{limit}\"");
     let line = text.lines().find(|line| line.starts_with(&format!("{name}{{")) && line.contains(&limit));
     let value = line.and_then(|line| line.rsplit(' ').next()?.parse::<f64>().ok());

@@ -76,7 +76,7 @@ impl StreamLane {
         let shared = Rc::new(StreamShared::new(id, source, request.priority));
         shared.input.borrow_mut().ended = request.ended;
         conn.add(&shared);
-        let (limits, timeouts) = (conn.context().limits, conn.context().timeouts);
+        let (limits, timeouts) = (conn.context().limits.get(), conn.context().timeouts.get());
         let lane = StreamLane {
             conn: conn.clone(),
             shared,

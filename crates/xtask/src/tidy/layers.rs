@@ -29,9 +29,11 @@ const ALL: &[&str] = &[
     "cache",
     "apps",
     "admission",
+    "sharing",
     "tree",
     "bench",
     "control",
+    "top",
     "import",
 ];
 const PURE: &[&str] = &[
@@ -80,10 +82,12 @@ const LAYERS: &[Layer] = &[
     Layer { folder: "proxy", may_use: &["cgi", "http", "net"], never: &["tokio"] },
     Layer { folder: "cache", may_use: &["http", "net"], never: NO_SOCKETS },
     Layer { folder: "admission", may_use: &["http"], never: PURE },
+    Layer { folder: "sharing", may_use: &["net"], never: &["tokio"] },
     Layer { folder: "apps", may_use: &["http", "net", "ring"], never: &["tokio"] },
     Layer { folder: "bench", may_use: &["http", "http2", "net"], never: &["tokio"] },
     // It never touches a request's path.
     Layer { folder: "control", may_use: &["http", "config"], never: &["net::", "std::net::TcpListener"] },
+    Layer { folder: "top", may_use: &[], never: NO_SOCKETS },
     // It reads the configurations of other servers, and writes text.
     Layer {
         folder: "import",

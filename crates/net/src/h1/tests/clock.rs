@@ -17,7 +17,7 @@ const COARSE_MS: u64 = 200;
 
 /// The rig's own timeouts.
 fn quick() -> Timeouts {
-    Rig::quick().engine.context.timeouts
+    Rig::quick().engine.context.timeouts.get()
 }
 
 #[test]

@@ -51,10 +51,11 @@ impl Rig {
         let service = Zoo::new();
         let context = Rc::new(Context {
             core: core.clone(),
-            limits,
-            timeouts,
-            hints_over_http1: true,
+            limits: Cell::new(limits),
+            timeouts: Cell::new(timeouts),
+            hints_over_http1: Cell::new(true),
             tls: None,
+            gate: None,
             works: Rc::default(),
             frames: Cell::default(),
             counters: Arc::new(Counters::default()),

@@ -1,0 +1,270 @@
+//! A limit on what a key may have at the same time: requests under way, or open connections.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasher, RandomState};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::limiter::KeyHasher;
+use crate::table::TableAccount;
+
+/// Parts of the table, each with a lock of its own.
+const PARTS: usize = 64;
+/// Bytes of a key with its count, and the byte that a map has beside each place.
+const PLACE_BYTES: usize = size_of::<(u64, u32)>() + 1;
+
+/// A limit of concurrent things, for all cores. It remembers only keys that have something: memory follows what is open.
+#[derive(Debug)]
+pub struct ConcurrencyLimiter {
+    max: AtomicU32,
+    /// Keys of each part.
+    keys_max: usize,
+    parts: Box<[Mutex<CountedKeys>]>,
+    secret: RandomState,
+    account: ConcurrencyAccount,
+    /// Refused, or in a dry run would have been.
+    pub refused: AtomicU64,
+    /// Not counted, for want of room in the table.
+    pub uncounted: AtomicU64,
+}
+
+/// A place under the limit, which is free again when this is dropped.
+#[derive(Debug)]
+pub struct ConcurrencyPlace {
+    limiter: Arc<ConcurrencyLimiter>,
+    key: u64,
+}
+
+/// The key has as many as it may.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TooMany;
+
+/// The keys of one part.
+#[derive(Debug, Default)]
+struct CountedKeys {
+    counts: HashMap<u64, u32>,
+    /// What is accounted for it.
+    bytes: usize,
+}
+
+struct ConcurrencyAccount(TableAccount);
+
+impl std::fmt::Debug for ConcurrencyAccount {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("ConcurrencyAccount")
+    }
+}
+
+impl ConcurrencyLimiter {
+    /// A limit of `max` for each key (0 for none), which counts about `keys_max` keys at most: others pass uncounted. `account` is
+    /// called with the memory that its table takes.
+    #[must_use]
+    pub fn new(max: u32, keys_max: usize, account: TableAccount) -> ConcurrencyLimiter {
+        ConcurrencyLimiter {
+            max: AtomicU32::new(max),
+            // Keys are not spread evenly.
+            keys_max: (keys_max + keys_max / 4).div_ceil(PARTS),
+            parts: (0..PARTS).map(|_| Mutex::default()).collect(),
+            secret: RandomState::new(),
+            account: ConcurrencyAccount(account),
+            refused: AtomicU64::new(0),
+            uncounted: AtomicU64::new(0),
+        }
+    }
+
+    /// How many a key may have; 0 for no limit.
+    #[must_use]
+    pub fn max(&self) -> u32 {
+        self.max.load(Ordering::Relaxed)
+    }
+
+    /// Sets it. What is there stays, also where it is more.
+    pub fn set_max(&self, max: u32) {
+        self.max.store(max, Ordering::Relaxed);
+    }
+
+    /// Begins a key.
+    #[must_use]
+    pub fn hasher(&self) -> KeyHasher {
+        KeyHasher::of(self.secret.build_hasher())
+    }
+
+    /// Takes a place; `None` where there is no room to count the key. With `is_dry` it is counted that it would be refused, and it
+    /// gets a place.
+    ///
+    /// # Errors
+    /// [`TooMany`], which is counted.
+    pub fn enter(self: &Arc<Self>, key: u64, is_dry: bool) -> Result<Option<ConcurrencyPlace>, TooMany> {
+        let max = self.max();
+        let mut part = self.part(key);
+        if let Some(count) = part.counts.get_mut(&key) {
+            if *count >= max {
+                self.refused.fetch_add(1, Ordering::Relaxed);
+                if !is_dry {
+                    return Err(TooMany);
+                }
+            }
+            *count += 1;
+        } else if part.counts.len() >= self.keys_max {
+            self.uncounted.fetch_add(1, Ordering::Relaxed);
+            return Ok(None);
+        } else {
+            part.counts.insert(key, 1);
+            // Places of keys that are gone may not count as room.
+            let bytes = part.bytes_now().max(part.bytes);
+            self.account(&mut part, bytes);
+        }
+        Ok(Some(ConcurrencyPlace { limiter: self.clone(), key }))
+    }
+
+    /// Whether a key has as many as it may.
+    #[must_use]
+    pub fn is_full(&self, key: u64) -> bool {
+        self.count(key) >= self.max()
+    }
+
+    /// How many a key has now.
+    #[must_use]
+    pub fn count(&self, key: u64) -> u32 {
+        self.part(key).counts.get(&key).copied().unwrap_or(0)
+    }
+
+    /// Bytes of its table now.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.parts.iter().map(|part| lock(part).bytes).sum()
+    }
+
+    fn part(&self, key: u64) -> MutexGuard<'_, CountedKeys> {
+        lock(&self.parts[(key >> 58) as usize])
+    }
+
+    fn account(&self, part: &mut CountedKeys, bytes: usize) {
+        if part.bytes != bytes {
+            (self.account.0)(part.bytes as u64, bytes as u64);
+            part.bytes = bytes;
+        }
+    }
+}
+
+/// No thread panics while it holds one of these.
+fn lock(part: &Mutex<CountedKeys>) -> MutexGuard<'_, CountedKeys> {
+    part.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl CountedKeys {
+    /// The map keeps an eighth of its places free.
+    fn bytes_now(&self) -> usize {
+        (self.counts.capacity() + self.counts.capacity() / 7) * PLACE_BYTES
+    }
+}
+
+impl Drop for ConcurrencyPlace {
+    fn drop(&mut self) {
+        let mut part = self.limiter.part(self.key);
+        let Some(count) = part.counts.get_mut(&self.key) else { return };
+        *count -= 1;
+        if *count > 0 {
+            return;
+        }
+        part.counts.remove(&self.key);
+        // After a crowd, the memory is given back.
+        let len = part.counts.len();
+        if part.bytes > 128 * PLACE_BYTES && len * PLACE_BYTES < part.bytes / 8 {
+            part.counts.shrink_to(len * 2);
+            let bytes = part.bytes_now();
+            self.limiter.account(&mut part, bytes);
+        }
+    }
+}
+
+impl Drop for ConcurrencyLimiter {
+    fn drop(&mut self) {
+        (self.account.0)(self.bytes() as u64, 0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicI64;
+
+    use super::*;
+
+    fn limiter(max: u32, keys_max: usize) -> (Arc<ConcurrencyLimiter>, Arc<AtomicI64>) {
+        let held = Arc::new(AtomicI64::new(0));
+        let theirs = held.clone();
+        let account = move |before: u64, after: u64| {
+            theirs.fetch_add(after.cast_signed() - before.cast_signed(), Ordering::Relaxed);
+        };
+        (Arc::new(ConcurrencyLimiter::new(max, keys_max, Arc::new(account))), held)
+    }
+
+    #[test]
+    fn a_key_has_so_many_and_places_come_back() {
+        let (limiter, _) = limiter(2, 1_000);
+        let places: Vec<_> = (0..2).map(|_| limiter.enter(7, false).unwrap()).collect();
+        assert_eq!(limiter.enter(7, false).unwrap_err(), TooMany);
+        assert!(limiter.enter(8, false).is_ok());
+        assert_eq!((limiter.count(7), limiter.count(8)), (2, 0));
+        // A dry run counts, and refuses nothing.
+        let dry = limiter.enter(7, true).unwrap();
+        assert_eq!((limiter.count(7), limiter.refused.load(Ordering::Relaxed)), (3, 2));
+        drop((places, dry));
+        assert_eq!(limiter.count(7), 0);
+        assert!(limiter.enter(7, false).is_ok());
+    }
+
+    #[test]
+    fn cores_share_a_limit_exactly() {
+        let (limiter, _) = limiter(100, 1_000);
+        let most = AtomicU32::new(0);
+        let under_way = AtomicU32::new(0);
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    let mut places = Vec::new();
+                    for round in 0..10_000 {
+                        match limiter.enter(5, false) {
+                            Ok(place) => {
+                                most.fetch_max(
+                                    under_way.fetch_add(1, Ordering::SeqCst) + 1,
+                                    Ordering::SeqCst,
+                                );
+                                places.push(place);
+                            }
+                            Err(TooMany) => {
+                                under_way.fetch_sub(places.len() as u32, Ordering::SeqCst);
+                                places.clear();
+                            }
+                        }
+                        if round % 97 == 0 {
+                            under_way.fetch_sub(places.len() as u32, Ordering::SeqCst);
+                            places.clear();
+                        }
+                    }
+                    under_way.fetch_sub(places.len() as u32, Ordering::SeqCst);
+                });
+            }
+        });
+        assert!((50..=100).contains(&most.load(Ordering::SeqCst)), "{most:?}");
+        assert_eq!(limiter.count(5), 0);
+    }
+
+    #[test]
+    fn a_hundred_thousand_keys_are_cheap_and_a_million_cost_no_more() {
+        let (limiter, held) = limiter(10, 100_000);
+        let key = |key: u64| RandomState::hash_one(&limiter.secret, key);
+        let places: Vec<_> = (0..100_000).map(|at| limiter.enter(key(at), false).unwrap()).collect();
+        assert_eq!(limiter.uncounted.load(Ordering::Relaxed), 0);
+        assert!(limiter.bytes() < 16 << 20, "{}", limiter.bytes());
+        assert_eq!(held.load(Ordering::Relaxed), limiter.bytes() as i64);
+        let more: Vec<_> = (100_000..1_100_000).map(|at| limiter.enter(key(at), false).unwrap()).collect();
+        assert!(limiter.bytes() < 16 << 20, "{}", limiter.bytes());
+        assert!(limiter.uncounted.load(Ordering::Relaxed) > 900_000);
+        drop((places, more));
+        assert!(limiter.bytes() < 200 << 10, "{}", limiter.bytes());
+        assert_eq!(held.load(Ordering::Relaxed), limiter.bytes() as i64);
+        drop(limiter);
+        assert_eq!(held.load(Ordering::Relaxed), 0);
+    }
+}

@@ -1,0 +1,228 @@
+//! Cross-origin requests (the Fetch standard's CORS protocol): which origins may read responses, and what preflights are answered.
+
+use http::{Fields, Name};
+
+/// Bytes of the names that a preflight asks for, at most.
+const HEADERS_BYTES_MAX: usize = 4096;
+
+/// Origins that may read responses.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum OriginPattern {
+    /// This one, as browsers write it: `https://app.example`.
+    Exact(String),
+    /// Those whose host is below a domain, at any depth: `https://*.example`.
+    Below {
+        /// `https://`.
+        scheme: String,
+        /// `.example`, and the port where it is not the scheme's own.
+        suffix: String,
+    },
+}
+
+/// Which origins may read responses, and how.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CorsRules {
+    /// `None` for all of them.
+    pub origins: Option<Vec<OriginPattern>>,
+    /// Methods, as a list.
+    pub methods: Vec<String>,
+    /// Fields that a request may have; `None` for whatever is asked for.
+    pub headers: Option<Vec<String>>,
+    /// Fields that a script may read, in addition to those that it always may.
+    pub expose: Vec<String>,
+    /// Whether cookies and `Authorization` are sent and the response is readable all the same. Not with all origins.
+    pub credentials: bool,
+    /// How long a browser remembers a preflight, in seconds.
+    pub max_age_s: u64,
+}
+
+/// Why a preflight is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PreflightRefusal(pub &'static str);
+
+impl OriginPattern {
+    fn matches(&self, origin: &[u8]) -> bool {
+        match self {
+            OriginPattern::Exact(exact) => exact.as_bytes() == origin,
+            OriginPattern::Below { scheme, suffix } => {
+                let rest = origin.strip_prefix(scheme.as_bytes());
+                let label = rest.and_then(|rest| rest.strip_suffix(suffix.as_bytes()));
+                label.is_some_and(|label| {
+                    !label.is_empty()
+                        && label
+                            .iter()
+                            .all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_'))
+                })
+            }
+        }
+    }
+}
+
+impl CorsRules {
+    /// The field names that a response's own values are replaced of.
+    pub const REPLACED: [&'static str; 3] =
+        ["access-control-allow-origin", "access-control-allow-credentials", "access-control-expose-headers"];
+
+    fn allows(&self, origin: &[u8]) -> bool {
+        self.origins.as_ref().is_none_or(|origins| origins.iter().any(|known| known.matches(origin)))
+    }
+
+    /// The fields of a response to a request with this `Origin`: nothing but `Vary` for one that may not read it.
+    #[must_use]
+    pub fn response(&self, origin: Option<&[u8]>) -> Fields {
+        let mut fields = Fields::new();
+        self.write_origin(&mut fields, origin);
+        if !self.expose.is_empty() && fields.first(b"access-control-allow-origin").is_some() {
+            push(&mut fields, "Access-Control-Expose-Headers", self.expose.join(", ").as_bytes());
+        }
+        fields
+    }
+
+    fn write_origin(&self, fields: &mut Fields, origin: Option<&[u8]>) {
+        if self.origins.is_none() {
+            push(fields, "Access-Control-Allow-Origin", b"*");
+            return;
+        }
+        // Also where the request has none: a cache may hold this response for one that has.
+        fields.push(Name::Vary, b"Origin");
+        let Some(origin) = origin.filter(|origin| self.allows(origin)) else { return };
+        push(fields, "Access-Control-Allow-Origin", origin);
+        if self.credentials {
+            push(fields, "Access-Control-Allow-Credentials", b"true");
+        }
+    }
+
+    /// The fields of the answer to a preflight: of this origin, for this method, with these fields.
+    ///
+    /// # Errors
+    /// Why such a request is not allowed.
+    pub fn preflight(
+        &self,
+        origin: &[u8],
+        method: &[u8],
+        headers: Option<&[u8]>,
+    ) -> Result<Fields, PreflightRefusal> {
+        if !self.allows(origin) {
+            return Err(PreflightRefusal("requests from this origin are not allowed (cors.origins)"));
+        }
+        if !self.methods.iter().any(|known| known.as_bytes() == method) {
+            return Err(PreflightRefusal("this method is not allowed from other origins (cors.methods)"));
+        }
+        let headers = headers.unwrap_or_default();
+        let is_token = |name: &[u8]| !name.is_empty() && name.iter().all(|&byte| is_token_byte(byte));
+        let may_have = |name: &[u8]| match &self.headers {
+            None => is_token(name),
+            Some(known) => known.iter().any(|known| known.as_bytes().eq_ignore_ascii_case(name)),
+        };
+        if headers.len() > HEADERS_BYTES_MAX || !http::scan::list(headers).all(may_have) {
+            return Err(PreflightRefusal("a header field is not allowed from other origins (cors.headers)"));
+        }
+        let mut fields = Fields::new();
+        self.write_origin(&mut fields, Some(origin));
+        push(&mut fields, "Access-Control-Allow-Methods", self.methods.join(", ").as_bytes());
+        match &self.headers {
+            Some(known) if !known.is_empty() => {
+                push(&mut fields, "Access-Control-Allow-Headers", known.join(", ").as_bytes());
+            }
+            None if !headers.is_empty() => {
+                let asked: Vec<&[u8]> = http::scan::list(headers).collect();
+                push(&mut fields, "Access-Control-Allow-Headers", &asked.join(&b", "[..]));
+            }
+            _ => {}
+        }
+        push(&mut fields, "Access-Control-Max-Age", self.max_age_s.to_string().as_bytes());
+        fields.push(Name::Vary, b"Access-Control-Request-Method, Access-Control-Request-Headers");
+        Ok(fields)
+    }
+}
+
+/// A byte of a token (RFC 9110 section 5.6.2).
+fn is_token_byte(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte)
+}
+
+/// A value that is not valid in a field is left out, and with it the permission.
+fn push(fields: &mut Fields, name: &str, value: &[u8]) {
+    let _ = fields.try_push(name.as_bytes(), value);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rules() -> CorsRules {
+        CorsRules {
+            origins: Some(vec![
+                OriginPattern::Exact("https://app.example".into()),
+                OriginPattern::Below { scheme: "https://".into(), suffix: ".apps.example:8443".into() },
+            ]),
+            methods: vec!["GET".into(), "PUT".into()],
+            headers: Some(vec!["Content-Type".into()]),
+            expose: vec!["X-Total".into()],
+            credentials: true,
+            max_age_s: 600,
+        }
+    }
+
+    fn text(fields: &Fields) -> String {
+        String::from_utf8(fields.wire().to_vec()).unwrap().replace("\r\n", "|")
+    }
+
+    #[test]
+    fn only_named_origins_may_read() {
+        let rules = rules();
+        let good = "Vary: Origin|Access-Control-Allow-Origin: https://app.example|Access-Control-Allow-Credentials: true|\
+                    Access-Control-Expose-Headers: X-Total|";
+        assert_eq!(text(&rules.response(Some(b"https://app.example"))), good);
+        assert_eq!(
+            text(&rules.response(Some(b"https://a.b.apps.example:8443"))),
+            good.replace("https://app.example", "https://a.b.apps.example:8443")
+        );
+        for wrong in [
+            None,
+            Some(&b"null"[..]),
+            Some(b""),
+            Some(b"*"),
+            Some(b"http://app.example"),
+            Some(b"https://app.example:444"),
+            Some(b"https://app.example.evil.test"),
+            Some(b"https://evilapp.example"),
+            Some(b"https://.apps.example:8443"),
+            Some(b"https://apps.example:8443"),
+            Some(b"https://x.apps.example"),
+            Some(b"https://evil.test/.apps.example:8443"),
+            Some(b"https://evil.test?.apps.example:8443"),
+            Some(b"https://evil.test:80@x.apps.example:8443"),
+        ] {
+            assert_eq!(text(&rules.response(wrong)), "Vary: Origin|", "{wrong:?}");
+        }
+        let all = CorsRules { origins: None, credentials: false, expose: vec![], ..rules };
+        assert_eq!(text(&all.response(None)), "Access-Control-Allow-Origin: *|");
+    }
+
+    #[test]
+    fn preflights() {
+        let rules = rules();
+        let app = b"https://app.example";
+        let answer = rules.preflight(app, b"PUT", Some(b"content-type")).unwrap();
+        assert_eq!(
+            text(&answer),
+            "Vary: Origin|Access-Control-Allow-Origin: https://app.example|Access-Control-Allow-Credentials: true|\
+             Access-Control-Allow-Methods: GET, PUT|Access-Control-Allow-Headers: Content-Type|Access-Control-Max-Age: 600|\
+             Vary: Access-Control-Request-Method, Access-Control-Request-Headers|"
+        );
+        for (origin, method, headers) in [
+            (&b"https://evil.test"[..], &b"GET"[..], None),
+            (app, b"DELETE", None),
+            (app, b"put", None),
+            (app, b"GET", Some(&b"content-type, x-other"[..])),
+        ] {
+            assert!(rules.preflight(origin, method, headers).is_err());
+        }
+        let any = CorsRules { headers: None, ..rules };
+        let answer = any.preflight(app, b"GET", Some(b"x-a,x-b")).unwrap();
+        assert_eq!(answer.first(b"access-control-allow-headers"), Some(&b"x-a, x-b"[..]));
+        assert!(any.preflight(app, b"GET", Some(b"x a")).is_err());
+        assert!(any.preflight(app, b"GET", Some(&[b'a'; 5000])).is_err());
+    }
+}

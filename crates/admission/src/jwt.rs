@@ -1,0 +1,290 @@
+//! JSON Web Tokens (RFC 7519): whether one is valid, and what it says of who sends it.
+//!
+//! The signature is verified by `jsonwebtoken`. What this module adds: only algorithms that are allowed, and that fit the key; keys of a JWKS
+//! (RFC 7517) by their id; claims, at a time that the caller gives.
+
+use std::fmt;
+
+use data_encoding::BASE64URL_NOPAD;
+use jsonwebtoken::jwk::{AlgorithmParameters, Jwk, PublicKeyUse};
+use jsonwebtoken::{Algorithm, DecodingKey, Validation};
+use serde_json::{Map, Value};
+
+/// The longest token that is looked at, in bytes.
+pub const TOKEN_BYTES_MAX: usize = 16 * 1024;
+/// Keys of a set that are used, at most.
+const KEYS_MAX: usize = 100;
+/// Keys without an id that are tried for one token, at most.
+const TRIED_MAX: usize = 4;
+/// The shortest secret of HMAC that is used, in bytes (RFC 7518 section 3.2).
+const SECRET_BYTES_MIN: usize = 32;
+
+/// What a token has to be.
+#[derive(Clone, Debug, Default)]
+pub struct JwtRules {
+    /// Who may have issued it; empty for anybody whose key is in the set.
+    pub issuers: Vec<String>,
+    /// Its audiences: it has to name one of these; empty for any.
+    pub audiences: Vec<String>,
+    /// The algorithms, by their names in RFC 7518.
+    pub algorithms: Vec<String>,
+    /// By how much clocks may differ, in seconds.
+    pub leeway_s: u64,
+    /// Claims that it must have, and the values of which it must have one.
+    pub claims: Vec<(String, Vec<String>)>,
+}
+
+/// Keys that tokens are signed with.
+pub struct JwtKeys(Vec<JwtKey>);
+
+struct JwtKey {
+    id: Option<String>,
+    /// The one algorithm that it is for, where it says so.
+    algorithm: Option<String>,
+    kind: KeyKind,
+    key: DecodingKey,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum KeyKind {
+    Rsa,
+    Ec,
+    Ed,
+    Secret,
+}
+
+/// A valid token.
+#[derive(Clone, Debug, PartialEq)]
+pub struct VerifiedToken {
+    claims: Map<String, Value>,
+    /// Until when it is valid, in seconds since 1970.
+    pub until_s: u64,
+}
+
+/// Why a token is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum JwtRefusal {
+    /// It is not valid.
+    Invalid(&'static str),
+    /// No key of the set can have signed it: a newer set may have the key.
+    UnknownKey,
+    /// It is valid, but does not have the claims that are asked for.
+    Insufficient,
+}
+
+/// What a token's head says.
+struct TokenHead {
+    algorithm: String,
+    key_id: Option<String>,
+}
+
+impl JwtKeys {
+    /// Reads a JWKS. Keys that are not for signatures, or of kinds that are not known, are left out. `allows_secrets` says that it may have
+    /// secrets (`oct`): not where it was fetched, because what is published is none.
+    ///
+    /// # Errors
+    /// It is no JWKS, or has no key that can be used.
+    pub fn parse(bytes: &[u8], allows_secrets: bool) -> Result<JwtKeys, String> {
+        let set: Value = serde_json::from_slice(bytes).map_err(|error| format!("it is not JSON: {error}"))?;
+        let keys = set.get("keys").and_then(Value::as_array).ok_or("it has no list `keys`, as a JWKS has")?;
+        let keys: Vec<JwtKey> =
+            keys.iter().filter_map(|key| JwtKey::read(key, allows_secrets)).take(KEYS_MAX).collect();
+        match keys.is_empty() {
+            true => Err("it has no key for signatures that can be used".to_owned()),
+            false => Ok(JwtKeys(keys)),
+        }
+    }
+
+    /// How many there are.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether a token is valid at a time, in seconds since 1970. It takes some 20 to 200 µs.
+    ///
+    /// # Errors
+    /// Why not.
+    pub fn verify(&self, rules: &JwtRules, token: &[u8], now_s: u64) -> Result<VerifiedToken, JwtRefusal> {
+        let head = TokenHead::read(token)?;
+        let kind = kind_of(&head.algorithm).filter(|_| rules.algorithms.contains(&head.algorithm));
+        let kind = kind.ok_or(JwtRefusal::Invalid("its algorithm is not allowed"))?;
+        let algorithm: Algorithm =
+            head.algorithm.parse().map_err(|_| JwtRefusal::Invalid("its algorithm is not known"))?;
+        let fits = |key: &&JwtKey| {
+            let is_named = head.key_id.is_none() || key.id.is_none() || key.id == head.key_id;
+            key.kind == kind && is_named && key.algorithm.as_ref().is_none_or(|own| *own == head.algorithm)
+        };
+        let mut validation = Validation::new(algorithm);
+        // Claims are looked at below, by the caller's clock.
+        validation.required_spec_claims.clear();
+        validation.validate_exp = false;
+        validation.validate_aud = false;
+        let mut tried = 0;
+        for key in self.0.iter().filter(fits).take(TRIED_MAX) {
+            tried += 1;
+            if let Ok(data) = jsonwebtoken::decode::<Map<String, Value>>(token, &key.key, &validation) {
+                return rules.check(data.claims, now_s);
+            }
+        }
+        match tried {
+            0 => Err(JwtRefusal::UnknownKey),
+            _ => Err(JwtRefusal::Invalid("its signature is not valid")),
+        }
+    }
+}
+
+impl fmt::Debug for JwtKeys {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} keys", self.0.len())
+    }
+}
+
+impl JwtKey {
+    fn read(value: &Value, allows_secrets: bool) -> Option<JwtKey> {
+        let jwk: Jwk = serde_json::from_value(value.clone()).ok()?;
+        if matches!(&jwk.common.public_key_use, Some(of) if *of != PublicKeyUse::Signature) {
+            return None;
+        }
+        let operations = value.get("key_ops").and_then(Value::as_array);
+        if operations.is_some_and(|all| !all.iter().any(|one| one == "verify")) {
+            return None;
+        }
+        let kind = match &jwk.algorithm {
+            AlgorithmParameters::RSA(_) => KeyKind::Rsa,
+            AlgorithmParameters::EllipticCurve(_) => KeyKind::Ec,
+            AlgorithmParameters::OctetKeyPair(_) => KeyKind::Ed,
+            AlgorithmParameters::OctetKey(secret) => {
+                let secret = BASE64URL_NOPAD.decode(secret.value.as_bytes()).ok()?;
+                if !allows_secrets || secret.len() < SECRET_BYTES_MIN {
+                    return None;
+                }
+                KeyKind::Secret
+            }
+            _ => return None,
+        };
+        let text = |name: &str| value.get(name).and_then(Value::as_str).map(str::to_owned);
+        Some(JwtKey { id: text("kid"), algorithm: text("alg"), kind, key: DecodingKey::from_jwk(&jwk).ok()? })
+    }
+}
+
+/// The kind of key that an algorithm needs: one of another kind is never used for it.
+fn kind_of(algorithm: &str) -> Option<KeyKind> {
+    match algorithm {
+        "RS256" | "RS384" | "RS512" | "PS256" | "PS384" | "PS512" => Some(KeyKind::Rsa),
+        "ES256" | "ES384" => Some(KeyKind::Ec),
+        "EdDSA" => Some(KeyKind::Ed),
+        "HS256" | "HS384" | "HS512" => Some(KeyKind::Secret),
+        _ => None,
+    }
+}
+
+impl TokenHead {
+    fn read(token: &[u8]) -> Result<TokenHead, JwtRefusal> {
+        const INVALID: JwtRefusal = JwtRefusal::Invalid("it is not a signed token");
+        if token.len() > TOKEN_BYTES_MAX || token.iter().filter(|&&byte| byte == b'.').count() != 2 {
+            return Err(INVALID);
+        }
+        let head = token.split(|&byte| byte == b'.').next().unwrap_or_default();
+        let head = BASE64URL_NOPAD.decode(head).map_err(|_| INVALID)?;
+        let head: Map<String, Value> = serde_json::from_slice(&head).map_err(|_| INVALID)?;
+        // What must be understood is not (RFC 7515 section 4.1.11).
+        if head.contains_key("crit") {
+            return Err(JwtRefusal::Invalid("it has extensions that are not known"));
+        }
+        let text = |name: &str| head.get(name).and_then(Value::as_str).map(str::to_owned);
+        Ok(TokenHead { algorithm: text("alg").ok_or(INVALID)?, key_id: text("kid") })
+    }
+}
+
+impl JwtRules {
+    fn check(&self, claims: Map<String, Value>, now_s: u64) -> Result<VerifiedToken, JwtRefusal> {
+        let invalid = |why| Err(JwtRefusal::Invalid(why));
+        let Some(expires_s) = claims.get("exp").and_then(seconds) else { return invalid("it never expires") };
+        let until_s = expires_s.saturating_add(self.leeway_s);
+        if until_s <= now_s {
+            return invalid("it has expired");
+        }
+        if let Some(from) = claims.get("nbf") {
+            match seconds(from) {
+                Some(from_s) if from_s <= now_s.saturating_add(self.leeway_s) => {}
+                _ => return invalid("it is not valid yet"),
+            }
+        }
+        let is_one = |value: Option<&Value>, known: &[String]| {
+            let text = |value: &Value| value.as_str().is_some_and(|text| known.iter().any(|one| one == text));
+            value.is_some_and(|value| match value {
+                Value::Array(all) => all.iter().any(text),
+                one => text(one),
+            })
+        };
+        let issuer = claims.get("iss").filter(|issuer| issuer.is_string());
+        if !self.issuers.is_empty() && !is_one(issuer, &self.issuers) {
+            return invalid("it is of another issuer");
+        }
+        if !self.audiences.is_empty() && !is_one(claims.get("aud"), &self.audiences) {
+            return invalid("it is for another audience");
+        }
+        let token = VerifiedToken { claims, until_s };
+        let has = |(name, values): &(String, Vec<String>)| token.has(name, values);
+        if !self.claims.iter().all(has) {
+            return Err(JwtRefusal::Insufficient);
+        }
+        Ok(token)
+    }
+}
+
+impl VerifiedToken {
+    /// A claim; dots lead into objects (`realm_access.roles`), unless a claim has the name with its dots.
+    fn claim(&self, name: &str) -> Option<&Value> {
+        self.claims.get(name).or_else(|| {
+            let mut parts = name.split('.');
+            let first = self.claims.get(parts.next()?)?;
+            parts.try_fold(first, |value, part| value.get(part))
+        })
+    }
+
+    /// The text of a claim: a list's items with commas between them. `None` where there is none, or it is an object.
+    #[must_use]
+    pub fn text(&self, name: &str) -> Option<String> {
+        match self.claim(name)? {
+            Value::Array(all) => all.iter().map(plain).collect::<Option<Vec<_>>>().map(|all| all.join(",")),
+            one => plain(one),
+        }
+    }
+
+    /// Whether a claim is one of these values, or a list that has one of them. The words of `scope` are a list (RFC 8693 section 4.2).
+    fn has(&self, name: &str, values: &[String]) -> bool {
+        let is_value = |text: &str| values.iter().any(|value| value == text);
+        match self.claim(name) {
+            None => false,
+            Some(Value::Array(all)) => all.iter().filter_map(plain).any(|text| is_value(&text)),
+            Some(Value::String(scopes)) if matches!(name, "scope" | "scp") => scopes.split(' ').any(is_value),
+            Some(one) => plain(one).is_some_and(|text| is_value(&text)),
+        }
+    }
+
+    /// Bytes of memory that it holds, about.
+    #[must_use]
+    pub fn weight_bytes(&self) -> usize {
+        self.claims.iter().map(|(name, value)| 64 + name.len() + value.to_string().len()).sum()
+    }
+}
+
+/// A claim that is one value, as text.
+fn plain(value: &Value) -> Option<String> {
+    match value {
+        Value::String(text) => Some(text.clone()),
+        Value::Number(_) | Value::Bool(_) => Some(value.to_string()),
+        _ => None,
+    }
+}
+
+/// A time as claims have it: seconds since 1970, possibly with a fraction.
+fn seconds(value: &Value) -> Option<u64> {
+    let float = || value.as_f64().filter(|seconds| seconds.is_finite() && *seconds >= 0.0);
+    value.as_u64().or_else(|| float().map(|seconds| seconds as u64))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,214 @@
+use aws_lc_rs::hmac;
+use aws_lc_rs::rand::SystemRandom;
+use aws_lc_rs::signature::{ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, KeyPair};
+use serde_json::json;
+
+use super::*;
+
+fn encode(bytes: &[u8]) -> String {
+    BASE64URL_NOPAD.encode(bytes)
+}
+
+struct Signer {
+    pair: EcdsaKeyPair,
+    id: &'static str,
+}
+
+impl Signer {
+    fn new(id: &'static str) -> Signer {
+        let pkcs8 =
+            EcdsaKeyPair::generate_pkcs8(&ECDSA_P256_SHA256_FIXED_SIGNING, &SystemRandom::new()).unwrap();
+        Signer {
+            pair: EcdsaKeyPair::from_pkcs8(&ECDSA_P256_SHA256_FIXED_SIGNING, pkcs8.as_ref()).unwrap(),
+            id,
+        }
+    }
+
+    fn public(&self) -> Vec<u8> {
+        self.pair.public_key().as_ref().to_vec()
+    }
+
+    fn jwk(&self) -> Value {
+        let point = self.public();
+        json!({"kty": "EC", "crv": "P-256", "use": "sig", "alg": "ES256", "kid": self.id,
+               "x": encode(&point[1..33]), "y": encode(&point[33..])})
+    }
+
+    fn sign(&self, head: &Value, claims: &Value) -> String {
+        let text =
+            format!("{}.{}", encode(head.to_string().as_bytes()), encode(claims.to_string().as_bytes()));
+        let signature = self.pair.sign(&SystemRandom::new(), text.as_bytes()).unwrap();
+        format!("{text}.{}", encode(signature.as_ref()))
+    }
+
+    fn token(&self, claims: &Value) -> String {
+        self.sign(&json!({"alg": "ES256", "kid": self.id}), claims)
+    }
+}
+
+fn secret_token(secret: &[u8], head: &Value, claims: &Value) -> String {
+    let text = format!("{}.{}", encode(head.to_string().as_bytes()), encode(claims.to_string().as_bytes()));
+    let tag = hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, secret), text.as_bytes());
+    format!("{text}.{}", encode(tag.as_ref()))
+}
+
+fn rules() -> JwtRules {
+    JwtRules {
+        issuers: vec!["https://issuer.test".into()],
+        audiences: vec!["shop".into()],
+        algorithms: ["RS256", "ES256"].map(str::to_owned).to_vec(),
+        leeway_s: 10,
+        claims: vec![],
+    }
+}
+
+fn good() -> Value {
+    json!({"iss": "https://issuer.test", "aud": ["shop", "x"], "sub": "alice", "exp": 1000, "roles": ["a", "b"],
+           "realm_access": {"roles": ["c"]}, "scope": "read write", "verified": true})
+}
+
+fn keys(of: &[&Signer]) -> JwtKeys {
+    let set = json!({"keys": of.iter().map(|signer| signer.jwk()).collect::<Vec<_>>()});
+    JwtKeys::parse(set.to_string().as_bytes(), false).unwrap()
+}
+
+#[test]
+fn a_valid_token_says_who_sends_it() {
+    let (one, two) = (Signer::new("one"), Signer::new("two"));
+    let keys = keys(&[&one, &two]);
+    let token = keys.verify(&rules(), two.token(&good()).as_bytes(), 500).unwrap();
+    assert_eq!(token.until_s, 1010);
+    for (name, text) in [
+        ("sub", Some("alice")),
+        ("roles", Some("a,b")),
+        ("realm_access.roles", Some("c")),
+        ("verified", Some("true")),
+        ("realm_access", None),
+        ("none", None),
+        ("sub.x", None),
+    ] {
+        assert_eq!(token.text(name).as_deref(), text, "{name}");
+    }
+    // Without an id every key that fits is tried.
+    let nameless = two.sign(&json!({"alg": "ES256"}), &good());
+    assert!(keys.verify(&rules(), nameless.as_bytes(), 500).is_ok());
+    let stranger = Signer::new("three");
+    assert_eq!(keys.verify(&rules(), stranger.token(&good()).as_bytes(), 500), Err(JwtRefusal::UnknownKey));
+    let imposter = Signer::new("one");
+    let refused = keys.verify(&rules(), imposter.token(&good()).as_bytes(), 500);
+    assert_eq!(refused, Err(JwtRefusal::Invalid("its signature is not valid")));
+}
+
+#[test]
+fn claims_are_checked() {
+    let signer = Signer::new("one");
+    let keys = keys(&[&signer]);
+    let verify = |change: Value, rules: &JwtRules, now_s| {
+        let mut claims = good();
+        for (name, value) in change.as_object().unwrap() {
+            match value {
+                Value::Null => _ = claims.as_object_mut().unwrap().remove(name),
+                value => claims[name] = value.clone(),
+            }
+        }
+        keys.verify(rules, signer.token(&claims).as_bytes(), now_s).map(|_| ())
+    };
+    let rules = rules();
+    assert_eq!(verify(json!({}), &rules, 1009), Ok(()));
+    assert_eq!(verify(json!({"exp": 1000.5, "nbf": 510}), &rules, 500), Ok(()));
+    for (change, now_s) in [
+        (json!({}), 1010),
+        (json!({"exp": null}), 500),
+        (json!({"exp": "1000"}), 500),
+        (json!({"exp": -1}), 500),
+        (json!({"nbf": 511}), 500),
+        (json!({"nbf": "soon"}), 500),
+        (json!({"iss": null}), 500),
+        (json!({"iss": "https://issuer.test/"}), 500),
+        (json!({"iss": ["https://issuer.test"]}), 500),
+        (json!({"aud": null}), 500),
+        (json!({"aud": "shops"}), 500),
+        (json!({"aud": {"shop": true}}), 500),
+    ] {
+        assert!(
+            matches!(verify(change.clone(), &rules, now_s), Err(JwtRefusal::Invalid(_))),
+            "{change} at {now_s}"
+        );
+    }
+    for (name, value, passes) in [
+        ("roles", "b", true),
+        ("roles", "c", false),
+        ("scope", "write", true),
+        ("scope", "rea", false),
+        ("verified", "true", true),
+        ("realm_access.roles", "c", true),
+        ("none", "", false),
+    ] {
+        let rules = JwtRules { claims: vec![(name.into(), vec!["z".into(), value.into()])], ..rules.clone() };
+        let expected = if passes { Ok(()) } else { Err(JwtRefusal::Insufficient) };
+        assert_eq!(verify(json!({}), &rules, 500), expected, "{name} {value}");
+    }
+}
+
+#[test]
+fn no_algorithm_but_those_of_the_key_and_of_the_rules() {
+    let signer = Signer::new("one");
+    let keys = keys(&[&signer]);
+    let mut rules = rules();
+    rules.algorithms.extend(["HS256", "none"].map(str::to_owned));
+    let valid = signer.token(&good());
+    let parts: Vec<&str> = valid.split('.').collect();
+    let unsigned = |alg: &str| encode(json!({"alg": alg, "kid": "one"}).to_string().as_bytes());
+    let public = signer.public();
+    for token in [
+        format!("{}.{}.", unsigned("none"), parts[1]),
+        format!("{}.{}.{}", unsigned("none"), parts[1], parts[2]),
+        format!("{}.{}.{}", unsigned("None"), parts[1], parts[2]),
+        format!("{}.{}.{}", unsigned("RS256"), parts[1], parts[2]),
+        // The public key, taken for a secret.
+        secret_token(&public, &json!({"alg": "HS256", "kid": "one"}), &good()),
+        secret_token(&public[1..], &json!({"alg": "HS256"}), &good()),
+        secret_token(signer.jwk().to_string().as_bytes(), &json!({"alg": "HS256"}), &good()),
+        secret_token(b"", &json!({"alg": "HS256"}), &good()),
+        format!("{}.{}.", parts[0], parts[1]),
+        format!("{}.{}", parts[0], parts[1]),
+        format!("{valid}."),
+        format!("{valid}="),
+        format!(" {valid}"),
+        signer.sign(&json!({"alg": "ES256", "kid": "one", "crit": ["b64"], "b64": false}), &good()),
+        signer.sign(&json!({"alg": ["ES256"], "kid": "one"}), &good()),
+        signer.sign(&json!({"alg": "ES384", "kid": "one"}), &good()),
+        String::new(),
+        "..".into(),
+        "a.b.c".into(),
+        "x".repeat(TOKEN_BYTES_MAX + 1),
+    ] {
+        let refused = keys.verify(&rules, token.as_bytes(), 500);
+        assert!(refused.is_err(), "{token}");
+    }
+    assert!(keys.verify(&rules, valid.as_bytes(), 500).is_ok());
+    rules.algorithms = vec!["RS256".into()];
+    assert!(keys.verify(&rules, valid.as_bytes(), 500).is_err());
+    // A key that is for another use is none.
+    let mut jwk = signer.jwk();
+    jwk["use"] = "enc".into();
+    assert!(JwtKeys::parse(json!({"keys": [jwk]}).to_string().as_bytes(), false).is_err());
+}
+
+#[test]
+fn secrets_come_from_files_alone_and_are_long() {
+    let secret = [7; 32];
+    let set = |secret: &[u8]| json!({"keys": [{"kty": "oct", "k": encode(secret)}]}).to_string();
+    assert!(JwtKeys::parse(set(&secret).as_bytes(), false).is_err());
+    assert!(JwtKeys::parse(set(&secret[..31]).as_bytes(), true).is_err());
+    let keys = JwtKeys::parse(set(&secret).as_bytes(), true).unwrap();
+    let token = secret_token(&secret, &json!({"alg": "HS256"}), &good());
+    assert!(keys.verify(&rules(), token.as_bytes(), 500).is_err());
+    let rules = JwtRules { algorithms: vec!["HS256".into()], ..rules() };
+    assert!(keys.verify(&rules, token.as_bytes(), 500).is_ok());
+    for wrong in
+        ["", "{}", "[]", "{\"keys\": {}}", "{\"keys\": []}", "{\"keys\": [1, {}, {\"kty\": \"RSA\"}]}"]
+    {
+        assert!(JwtKeys::parse(wrong.as_bytes(), true).is_err(), "{wrong}");
+    }
+}

@@ -1,0 +1,147 @@
+//! Signed URLs: a path that may be asked for until a time, by whoever has the URL.
+//!
+//! The signature is HMAC-SHA256 over the decoded path, a line feed, and the time in seconds since 1970 as the URL has it; where it is for
+//! one client, over another line feed and its address too. It stands in the URL in base64url without padding.
+
+use aws_lc_rs::hmac;
+use data_encoding::BASE64URL_NOPAD;
+
+/// The parameter with the time.
+pub const EXPIRES: &str = "expires";
+/// The parameter with the signature.
+pub const SIGNATURE: &str = "signature";
+/// Digits of a time, at most.
+const DIGITS_MAX: usize = 12;
+
+/// Keys that URLs are signed with. The first one signs, all of them verify.
+#[derive(Debug, Clone)]
+pub struct UrlKeys(Vec<hmac::Key>);
+
+/// Why a URL is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SignedRefusal {
+    /// It has no signature, or one that none of the keys has made.
+    Invalid,
+    /// It was valid.
+    Expired,
+}
+
+impl UrlKeys {
+    /// Keys of these secrets, the first of which signs.
+    #[must_use]
+    pub fn new<S: AsRef<[u8]>>(secrets: impl IntoIterator<Item = S>) -> UrlKeys {
+        UrlKeys(
+            secrets.into_iter().map(|secret| hmac::Key::new(hmac::HMAC_SHA256, secret.as_ref())).collect(),
+        )
+    }
+
+    /// The signature of a path, decoded, until a time, for a client's address or for all; `None` without keys.
+    #[must_use]
+    pub fn sign(&self, path: &[u8], until_s: u64, client: Option<&str>) -> Option<String> {
+        let key = self.0.first()?;
+        let tag = hmac::sign(key, &message(path, until_s.to_string().as_bytes(), client));
+        Some(BASE64URL_NOPAD.encode(tag.as_ref()))
+    }
+
+    /// Whether a path, decoded, may be asked for with this query, now. Comparing takes as long whatever the signature is.
+    ///
+    /// # Errors
+    /// Why not.
+    pub fn verify(
+        &self,
+        path: &[u8],
+        query: &[u8],
+        client: Option<&str>,
+        now_s: u64,
+    ) -> Result<(), SignedRefusal> {
+        let (until, signature) = (one(query, EXPIRES)?, one(query, SIGNATURE)?);
+        let is_time = !until.is_empty() && until.len() <= DIGITS_MAX && until.iter().all(u8::is_ascii_digit);
+        let until_s: Option<u64> =
+            std::str::from_utf8(until).ok().filter(|_| is_time).and_then(|text| text.parse().ok());
+        let until_s = until_s.ok_or(SignedRefusal::Invalid)?;
+        let tag = BASE64URL_NOPAD.decode(signature).map_err(|_| SignedRefusal::Invalid)?;
+        let message = message(path, until, client);
+        let is_signed =
+            self.0.iter().fold(false, |found, key| hmac::verify(key, &message, &tag).is_ok() | found);
+        match is_signed {
+            false => Err(SignedRefusal::Invalid),
+            true if until_s <= now_s => Err(SignedRefusal::Expired),
+            true => Ok(()),
+        }
+    }
+}
+
+fn message(path: &[u8], until: &[u8], client: Option<&str>) -> Vec<u8> {
+    let mut message = [path, b"\n", until].concat();
+    if let Some(client) = client {
+        message.push(b'\n');
+        message.extend_from_slice(client.as_bytes());
+    }
+    message
+}
+
+/// The value of a parameter that comes once.
+fn one<'q>(query: &'q [u8], name: &str) -> Result<&'q [u8], SignedRefusal> {
+    let mut values = query.split(|&byte| byte == b'&').filter_map(|part| {
+        let at = part.iter().position(|&byte| byte == b'=')?;
+        (&part[..at] == name.as_bytes()).then_some(&part[at + 1..])
+    });
+    match (values.next(), values.next()) {
+        (Some(value), None) => Ok(value),
+        _ => Err(SignedRefusal::Invalid),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_signed_may_be_asked_for_until_its_time() {
+        let keys = UrlKeys::new(["new-secret-of-16", "old-secret-of-16"]);
+        let old = UrlKeys::new(["old-secret-of-16"]);
+        for signer in [&keys, &old] {
+            let signature = signer.sign(b"/a b", 1000, None).unwrap();
+            let query = format!("x=1&expires=1000&signature={signature}");
+            let verify = |path: &[u8], query: &str, now_s| keys.verify(path, query.as_bytes(), None, now_s);
+            assert_eq!(verify(b"/a b", &query, 999), Ok(()));
+            assert_eq!(verify(b"/a b", &query, 1000), Err(SignedRefusal::Expired));
+            let invalid = Err(SignedRefusal::Invalid);
+            assert_eq!(verify(b"/a c", &query, 1), invalid);
+            for wrong in [
+                query.replace("1000", "1001"),
+                query.replace("1000", "01000"),
+                query.replace("1000", "+1000"),
+                query.replace("expires", "Expires"),
+                query.clone() + "=",
+                query.clone() + "&expires=1000",
+                format!("{query}&signature={signature}"),
+                query.replace(&signature, ""),
+                query.replace(&signature, &signature[..20]),
+                String::new(),
+                "expires=1000&signature".into(),
+            ] {
+                assert_eq!(verify(b"/a b", &wrong, 1), invalid, "{wrong}");
+            }
+            assert_eq!(keys.verify(b"/a b", query.as_bytes(), Some("192.0.2.1"), 1), invalid);
+        }
+        let signature = keys.sign(b"/x", 1000, Some("192.0.2.1")).unwrap();
+        let query = format!("expires=1000&signature={signature}");
+        let verify = |client| keys.verify(b"/x", query.as_bytes(), client, 1);
+        assert_eq!(verify(Some("192.0.2.1")), Ok(()));
+        assert_eq!(
+            (verify(Some("192.0.2.2")), verify(None)),
+            (Err(SignedRefusal::Invalid), Err(SignedRefusal::Invalid))
+        );
+        // Without keys nothing is valid.
+        let none = UrlKeys::new::<&str>([]);
+        assert_eq!(none.verify(b"/x", query.as_bytes(), Some("192.0.2.1"), 1), Err(SignedRefusal::Invalid));
+    }
+
+    #[test]
+    fn the_signature_is_the_one_that_openssl_makes() {
+        // printf '/a b\n1000' | openssl dgst -sha256 -hmac new-secret-of-16 -binary | base64 | tr '+/' '-_' | tr -d '='
+        let keys = UrlKeys::new(["new-secret-of-16"]);
+        assert_eq!(keys.sign(b"/a b", 1000, None).unwrap(), "zq4X80ujO4jqDBonxeqMYYE2nKxArsTrrCVsPgCJdwY");
+    }
+}

@@ -1,0 +1,150 @@
+//! Proofs that a request carries itself: JSON Web Tokens and signatures of URLs.
+
+use crate::auth_server::{AuthServer, auth_server, identity_field};
+use crate::cache_purge::token;
+use crate::check::{Checker, InvalidValue};
+use crate::header;
+use crate::node::Node;
+use crate::record::directives;
+use crate::shape::{Flag, List, Map, Maybe, OneOrMore, PathShape, Text, Time, Word};
+use std::path::PathBuf;
+use std::time::Duration;
+
+const TEXTS: OneOrMore<Text<String>> = OneOrMore(Text { what: "a text", parse: some_text });
+const CLAIMS: Map<String, OneOrMore<Text<String>>> = Map { what: "claims", key: some_text, value: TEXTS };
+const HEADERS: Map<String, Text<String>> = Map {
+    what: "header names",
+    key: identity_field,
+    value: Text { what: "a claim such as \"sub\"", parse: some_text },
+};
+const ALGORITHMS: List<Word<&str>> = List(Word(&[
+    ("RS256", "RS256"),
+    ("RS384", "RS384"),
+    ("RS512", "RS512"),
+    ("PS256", "PS256"),
+    ("PS384", "PS384"),
+    ("PS512", "PS512"),
+    ("ES256", "ES256"),
+    ("ES384", "ES384"),
+    ("EdDSA", "EdDSA"),
+    ("HS256", "HS256"),
+    ("HS384", "HS384"),
+    ("HS512", "HS512"),
+]));
+
+directives! {
+    /// JSON Web Tokens (RFC 7519), as OpenID Connect's and OAuth's servers issue them: requests need `Authorization: Bearer TOKEN` with a
+    /// valid signature, issuer, audience and time; others get 401, and valid tokens without the `claims` 403.
+    ///
+    /// ```toml
+    /// [[route]]
+    /// path  = "/api/*"
+    /// proxy = "http://127.0.0.1:3000"
+    /// auth  = { jwt = { jwks = "https://issuer.example/.well-known/jwks.json", issuer = "https://issuer.example", audience = "shop", headers = { X-User = "sub" } } }
+    /// ```
+    JwtAuth in "`jwt` of `auth`", check jwt_agrees {
+        /// The URL of the issuer's keys. They are kept for `refresh`, and asked for again, at most every 10 seconds, when a token names a
+        /// key that is not among them. Until they are there, requests get 503.
+        "jwks" jwks: Option<AuthServer> = absent("those of `jwks_file`"),
+            Maybe(Text { what: "a URL such as \"https://issuer.example/jwks.json\"", parse: auth_server });
+        /// A file with the keys, as JWKS (RFC 7517). It alone may have secrets (`"kty": "oct"`, at least 32 bytes).
+        "jwks_file" jwks_file: Option<PathBuf> = absent("those of `jwks`"), Maybe(PathShape("a file"));
+        /// Who may have issued tokens (`iss`).
+        "issuer" issuers: Vec<String> = absent("whoever has one of the keys"), TEXTS;
+        /// The audience that tokens have to name (`aud`): one of these.
+        "audience" audiences: Vec<String> = absent("anyone, with a warning"), TEXTS;
+        /// Algorithms of signatures. `HS256` and the like need a `jwks_file` with secrets; `none` does not exist.
+        "algorithms" algorithms: Vec<&'static str> = ["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "EdDSA"], ALGORITHMS;
+        /// By how much the issuer's clock may differ from this one's.
+        "leeway" leeway: Duration = "30s", Time { min: Duration::ZERO, max: Duration::from_secs(600) };
+        /// Claims that a token must have, each with one of these values, or in a list of its own one of them. Dots lead into objects.
+        "claims" claims: Vec<(String, Vec<String>)> = {}, CLAIMS;
+        /// Fields of the request that upstream servers and applications get, from claims; lists with commas. What a client sends under such a
+        /// name, in any spelling, is always removed.
+        "headers" headers: Vec<(String, String)> = {}, HEADERS;
+        /// A cookie that has the token where there is no `Authorization`.
+        "cookie" cookie: Option<String> = absent("none"), Maybe(Text { what: "the name of a cookie", parse: parameter });
+        /// A parameter of the query that has it where neither has. URLs stand in logs and histories.
+        "query" query: Option<String> = absent("none"), Maybe(Text { what: "the name of a parameter", parse: parameter });
+        /// How long keys are used until they are asked for again.
+        "refresh" refresh: Duration = "1h", Time { min: Duration::from_secs(10), max: Duration::from_secs(604_800) };
+    }
+}
+
+directives! {
+    /// Signed URLs: whoever has one may ask for its path until its time; others get 403, and 410 after it. `komainu sign-url` makes one; see
+    /// [Signed URLs](auth.md#signed-urls) for other languages.
+    ///
+    /// ```toml
+    /// [[route]]
+    /// path  = "/downloads/*"
+    /// files = "/srv/downloads"
+    /// auth  = { signed = { secret_file = "/etc/komainu/urls.secret" } }
+    /// ```
+    SignedAuth in "`signed` of `auth`", check signed_agrees {
+        /// The secret, of at least 16 characters without spaces.
+        "secret" secret: Option<String> = absent("those of `secret_file`"),
+            Maybe(Text { what: "a secret of at least 16 characters", parse: token });
+        /// The file that holds it: one secret on a line. All of them verify, so that an old one may stay for a while; the first one signs.
+        "secret_file" secret_file: Option<PathBuf> = absent("`secret`"), Maybe(PathShape("a file"));
+        /// Whether a URL is for one client, whose address is signed too.
+        "client" client: bool = false, Flag;
+    }
+}
+
+fn jwt_agrees(jwt: &mut JwtAuth, node: &Node, check: &mut Checker) {
+    match (node.entry("jwks"), node.entry("jwks_file")) {
+        (Some(_), Some(file)) => {
+            let title = format!("both `jwks` and `jwks_file` in `{}`", check.here());
+            check.error(&file.key_at, title, "one of them is enough").help("remove one of them");
+        }
+        (None, None) => {
+            let title = format!("`{}` has no keys", check.here());
+            check
+                .error(&node.at, title, "neither `jwks` nor `jwks_file`")
+                .help("give the URL of the issuer's keys: `jwks`");
+        }
+        _ => {}
+    }
+    if let Some(entry) =
+        node.entry("jwks").filter(|_| jwt.algorithms.iter().any(|name| name.starts_with("HS")))
+    {
+        let title = format!("algorithms with a secret, and keys from a URL, in `{}`", check.here());
+        let finding = check.error(&entry.value.at, title, "what is published is no secret");
+        finding.help("remove `HS256`, `HS384` and `HS512`, or give the secret in `jwks_file`");
+    }
+    if node.entry("audience").is_none() && (jwt.jwks.is_some() || jwt.jwks_file.is_some()) {
+        let title = format!("`{}` without `audience`", check.here());
+        let finding = check.warning(&node.at, title, "tokens that the issuer has made for others are let in");
+        finding.help("name the audience of your tokens: `audience = \"shop\"`");
+    }
+}
+
+fn signed_agrees(_: &mut SignedAuth, node: &Node, check: &mut Checker) {
+    match (node.entry("secret"), node.entry("secret_file")) {
+        (Some(_), Some(file)) => {
+            let title = format!("both `secret` and `secret_file` in `{}`", check.here());
+            check.error(&file.key_at, title, "one of them is enough").help("remove one of them");
+        }
+        (None, None) => {
+            let title = format!("`{}` has no secret", check.here());
+            let finding = check.error(&node.at, title, "neither `secret` nor `secret_file`");
+            finding.help("`openssl rand -hex 32` makes one: give it in `secret_file`");
+        }
+        _ => {}
+    }
+}
+
+fn some_text(text: &str) -> Result<String, InvalidValue> {
+    match text {
+        "" => Err(InvalidValue::new("an empty text", "")),
+        _ => Ok(text.to_owned()),
+    }
+}
+
+fn parameter(text: &str) -> Result<String, InvalidValue> {
+    match text.chars().all(header::is_token) && !text.is_empty() {
+        true => Ok(text.to_owned()),
+        false => Err(InvalidValue::new("this is not a name", "write a name such as \"token\"")),
+    }
+}

@@ -1,0 +1,49 @@
+//! The maintenance page.
+
+use crate::network::{SOURCE, TrustedSource};
+use crate::pattern::PathPattern;
+use crate::record::{brief, directives};
+use crate::shape::{Maybe, OneOrMore, PathShape, Shape, Text, Time, Toggle};
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// `maintenance` of the server or of a site; if absent, the level above applies.
+pub(crate) fn policy() -> impl Shape<Out = Option<Option<Maintenance>>> {
+    Maybe(Toggle {
+        on: Some(|| Some(Maintenance::default())),
+        off: || None,
+        shape: Maybe(brief::<Maintenance>("page")),
+    })
+}
+
+directives! {
+    /// Maintenance: while it is on, requests are answered 503 with `Retry-After` and a page. A page alone stands for `page`; `true` is
+    /// the server's own page; `false` in a site is for one that goes on while the server has it.
+    ///
+    /// ```toml
+    /// [[site]]
+    /// hosts       = "example.com"
+    /// maintenance = { page = "maintenance.html", file = "/run/komainu/maintenance", except = ["10.0.0.0/8"], except_paths = "/health" }
+    ///
+    /// [[site.route]]
+    /// proxy = "http://127.0.0.1:3000"
+    /// ```
+    ///
+    /// With `file` it is on while that file exists (`touch FILE`, `rm FILE`), which is looked at once a second at most; without it, it is
+    /// on as long as it is written: `komainu reload` switches it. It comes before limits, authentication and the cache, and after
+    /// `allow`, `deny` and the redirect to HTTPS. What certificate authorities ask for is answered as ever.
+    Maintenance in "`maintenance`" {
+        /// The page, at most 1 MiB; `.html`, `.txt` or `.json`. It is read at the start and at a reload.
+        "page" page: Option<PathBuf> = absent("as `error_pages` has it for 503"), Maybe(PathShape("a file"));
+        /// The file that switches it on by being there.
+        "file" file: Option<PathBuf> = absent("always on"), Maybe(PathShape("a file"));
+        /// Clients that are served as ever, by address: networks, addresses and `"unix"`.
+        "except" except: Vec<TrustedSource> = absent("none"), OneOrMore(SOURCE);
+        /// Paths that are answered as ever, such as those of health checks; patterns as in `path` of a route.
+        "except_paths" except_paths: Vec<PathPattern> = absent("none"),
+            OneOrMore(Text { what: "a path such as \"/health\" or \"/status/*\"", parse: PathPattern::parse });
+        /// When clients are to come again (`Retry-After`).
+        "retry_after" retry_after: Duration = "10m",
+            Time { min: Duration::from_secs(1), max: Duration::from_secs(30 * 86_400) };
+    }
+}

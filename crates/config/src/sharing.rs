@@ -1,0 +1,110 @@
+//! Limits that servers share.
+
+use crate::check::{Checker, InvalidValue};
+use crate::node::Node;
+use crate::record::directives;
+use crate::shape::{Maybe, PathShape, Text, Time};
+use std::path::PathBuf;
+use std::time::Duration;
+
+directives! {
+    /// A Redis or Valkey server in which servers count together the limits that have `shared = true`.
+    ///
+    /// ```toml
+    /// [limits.shared]
+    /// redis         = "redis://10.0.0.5:6379"
+    /// password_file = "/etc/komainu/redis.password"
+    ///
+    /// [[route]]
+    /// path  = "/api/*"
+    /// proxy = "http://127.0.0.1:3000"
+    /// limit = { rate = "100/s", key = "header:X-Api-Key", shared = true }
+    /// ```
+    ///
+    /// No request waits for it: each server decides by what it knows, and a thread of its own exchanges counts every `interval`. While the
+    /// other is away, each server keeps its own limit, and the log says so. Redis gets digests of keys (SHA-256), not the keys.
+    SharedLimits in "`[limits.shared]`" {
+        /// Its address: `redis://[USER@]HOST[:PORT][/DATABASE]`, or `unix:PATH`.
+        "redis" redis: String = required(""), Text { what: "an address such as \"redis://127.0.0.1:6379\"", parse: redis };
+        /// A file with its password.
+        "password_file" password_file: Option<PathBuf> = absent("no password"), Maybe(PathShape("a file"));
+        /// How often counts are exchanged. Two servers under full load together exceed a limit by what they let pass in this time.
+        "interval" interval: Duration = "10ms", Time { min: Duration::from_millis(1), max: Duration::from_secs(10) };
+        /// How long an answer is waited for; then the server counts as away until it is reached again.
+        "timeout" timeout: Duration = "1s", Time { min: Duration::from_millis(10), max: Duration::from_secs(60) };
+        /// What the names of its keys begin with: servers with the same one count together.
+        "prefix" prefix: String = "komainu", Text { what: "a name", parse: prefix };
+    }
+}
+
+fn redis(text: &str) -> Result<String, InvalidValue> {
+    const HOW: &str = "write \"redis://HOST:PORT\" or \"unix:/run/redis/redis.sock\"";
+    if text.starts_with("rediss://") {
+        return Err(InvalidValue::new(
+            "TLS to Redis is not supported",
+            "use a Unix socket, a tunnel or a private network",
+        ));
+    }
+    if let Some(at) = text.strip_prefix("redis://")
+        && let Some((user, _)) = at.rsplit_once('@')
+        && user.contains(':')
+    {
+        return Err(InvalidValue::new(
+            "a password in the configuration",
+            "write it into a file, and name that in `password_file`",
+        ));
+    }
+    let is_named = |rest: Option<&str>| rest.is_some_and(|rest| !rest.is_empty());
+    match is_named(text.strip_prefix("redis://")) || is_named(text.strip_prefix("unix:")) {
+        true => Ok(text.to_owned()),
+        false => Err(InvalidValue::new("this is not the address of a Redis server", HOW)),
+    }
+}
+
+fn prefix(text: &str) -> Result<String, InvalidValue> {
+    match (1..=64).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_graphic()) {
+        true => Ok(text.to_owned()),
+        false => {
+            Err(InvalidValue::new("this is not a prefix", "write 1 to 64 letters, digits and signs of ASCII"))
+        }
+    }
+}
+
+/// A limit that is shared needs a place to share it in.
+pub(crate) fn shared_limits_agree(is_configured: bool, node: &Node, check: &mut Checker) {
+    if is_configured {
+        return;
+    }
+    let places = std::iter::once(node).chain(node.items("site")).chain(node.items("route"));
+    let routes = node.items("site").iter().flat_map(|site| site.items("route"));
+    for place in places.chain(routes) {
+        let Some(entry) = place.entry("limit") else { continue };
+        let items = match place.items("limit") {
+            [] => std::slice::from_ref(&entry.value),
+            items => items,
+        };
+        for shared in items.iter().filter_map(|item| item.entry("shared")) {
+            let finding = check.error(
+                &shared.key_at,
+                "`shared` without `[limits.shared]`".to_owned(),
+                "no server to share it in",
+            );
+            finding.help("name a Redis server there, or remove this");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_of_redis_carry_no_password() {
+        for right in ["redis://127.0.0.1", "redis://user@h:1/2", "unix:/run/redis.sock"] {
+            assert!(redis(right).is_ok(), "{right}");
+        }
+        for wrong in ["", "redis://", "unix:", "rediss://h", "redis://:secret@h", "http://h"] {
+            assert!(redis(wrong).is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,237 @@
+//! Spans of requests for a collector: OTLP over HTTP, in its JSON encoding.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use crate::client::WebClient;
+
+/// Requests whose spans may wait for the collector; those of more are dropped and counted.
+const WAITING_MAX: usize = 4_096;
+/// Requests whose spans are sent together, and how long the first of them waits at most.
+const BATCH_MAX: usize = 256;
+const BATCH_TIME: Duration = Duration::from_secs(1);
+/// For the collector to answer.
+const COLLECTOR_MAX: Duration = Duration::from_secs(5);
+
+/// What a span is of, by OTLP's numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum SpanKind {
+    /// Work inside of this server.
+    Internal = 1,
+    /// A request that this server answers.
+    Server = 2,
+    /// A request that this server sends.
+    Client = 3,
+}
+
+/// The value of an attribute.
+#[derive(Clone, Debug, PartialEq)]
+pub enum SpanValue {
+    /// A text.
+    Text(String),
+    /// A whole number.
+    Number(u64),
+}
+
+/// A span that has ended.
+#[derive(Clone, Debug, PartialEq)]
+pub struct EndedSpan {
+    /// The trace.
+    pub trace: u128,
+    /// The span that this one is part of; 0 for none.
+    pub parent: u64,
+    /// Its own id.
+    pub span: u64,
+    /// Its name.
+    pub name: String,
+    /// What it is of.
+    pub kind: SpanKind,
+    /// When it began and ended, in nanoseconds since 1970.
+    pub start_ns: u64,
+    /// See `start_ns`.
+    pub end_ns: u64,
+    /// What is known of it, by the names of OpenTelemetry's semantic conventions.
+    pub attributes: Vec<(&'static str, SpanValue)>,
+    /// Whether this server has failed.
+    pub is_error: bool,
+}
+
+/// Where spans go.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SpanOptions {
+    /// The collector's URL, to which `/v1/traces` is appended.
+    pub url: String,
+    /// The `service.name` of the spans.
+    pub service: String,
+}
+
+/// What there is to report of the collector, one line each.
+pub type SpanLog = Box<dyn Fn(&str) + Send>;
+
+/// Sends spans from a thread of its own, which ends when no clone is left. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct SpanExporter {
+    sender: SyncSender<Vec<EndedSpan>>,
+    dropped: Arc<AtomicU64>,
+    options: Arc<SpanOptions>,
+}
+
+impl SpanExporter {
+    /// Starts the thread; nothing is sent yet.
+    ///
+    /// # Errors
+    /// The thread cannot be started.
+    pub fn start(options: SpanOptions, log: SpanLog) -> io::Result<SpanExporter> {
+        let (sender, spans) = sync_channel(WAITING_MAX);
+        let (dropped, options) = (Arc::new(AtomicU64::new(0)), Arc::new(options));
+        let (counted, theirs) = (dropped.clone(), options.clone());
+        let client = WebClient::new(b"", COLLECTOR_MAX).map_err(io::Error::other)?;
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        std::thread::Builder::new().name("spans".into()).spawn(move || {
+            let mut sent = SentSpans { is_failing: false, dropped: counted, log };
+            while let Some(batch) = next_batch(&spans) {
+                let (url, body) = (format!("{}/v1/traces", theirs.url), document(&theirs, &batch));
+                let outcome = runtime.block_on(client.post(&url, "application/json", body));
+                sent.report(&url, batch.len() as u64, outcome.map(drop));
+            }
+        })?;
+        Ok(SpanExporter { sender, dropped, options })
+    }
+
+    /// Where they go.
+    #[must_use]
+    pub fn options(&self) -> &SpanOptions {
+        &self.options
+    }
+
+    /// Hands over the spans of a request. Never blocks: where too many wait they are dropped and counted.
+    pub fn send(&self, spans: Vec<EndedSpan>) {
+        if self.sender.try_send(spans).is_err() {
+            self.dropped.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
+/// What has become of the spans so far.
+struct SentSpans {
+    is_failing: bool,
+    /// Requests whose spans were dropped since the last report.
+    dropped: Arc<AtomicU64>,
+    log: SpanLog,
+}
+
+impl SentSpans {
+    fn report(&mut self, url: &str, requests: u64, outcome: Result<(), String>) {
+        match outcome {
+            Err(error) => {
+                self.dropped.fetch_add(requests, Ordering::Relaxed);
+                if !std::mem::replace(&mut self.is_failing, true) {
+                    (self.log)(&format!("traces: {url}: {error}; spans are dropped until it can be reached"));
+                }
+            }
+            Ok(()) => {
+                self.is_failing = false;
+                let dropped = self.dropped.swap(0, Ordering::Relaxed);
+                if dropped > 0 {
+                    (self.log)(&format!("traces: {url}: the spans of {dropped} requests were dropped"));
+                }
+            }
+        }
+    }
+}
+
+/// The next spans to send; `None` once nobody can hand over any more.
+fn next_batch(spans: &Receiver<Vec<EndedSpan>>) -> Option<Vec<Vec<EndedSpan>>> {
+    let mut batch = vec![spans.recv().ok()?];
+    let until = Instant::now() + BATCH_TIME;
+    while batch.len() < BATCH_MAX {
+        match spans.recv_timeout(until.saturating_duration_since(Instant::now())) {
+            Ok(more) => batch.push(more),
+            Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => break,
+        }
+    }
+    Some(batch)
+}
+
+/// An `ExportTraceServiceRequest` in OTLP's JSON encoding: ids in hexadecimal digits, 64-bit numbers as text.
+fn document(options: &SpanOptions, batch: &[Vec<EndedSpan>]) -> Vec<u8> {
+    let version = env!("CARGO_PKG_VERSION");
+    let resource = [
+        attribute("service.name", &SpanValue::Text(options.service.clone())),
+        attribute("service.version", &SpanValue::Text(version.to_owned())),
+    ];
+    let spans: Vec<Value> = batch.iter().flatten().map(span).collect();
+    let document = json!({ "resourceSpans": [{
+        "resource": { "attributes": resource },
+        "scopeSpans": [{ "scope": { "name": "komainu", "version": version }, "spans": spans }],
+    }] });
+    document.to_string().into_bytes()
+}
+
+fn span(span: &EndedSpan) -> Value {
+    let attributes: Vec<Value> = span.attributes.iter().map(|(name, value)| attribute(name, value)).collect();
+    let mut document = json!({
+        "traceId": format!("{:032x}", span.trace),
+        "spanId": format!("{:016x}", span.span),
+        "name": span.name,
+        "kind": span.kind as u8,
+        "startTimeUnixNano": span.start_ns.to_string(),
+        "endTimeUnixNano": span.end_ns.to_string(),
+        "attributes": attributes,
+        "status": if span.is_error { json!({ "code": 2 }) } else { json!({}) },
+    });
+    if span.parent != 0 {
+        document["parentSpanId"] = format!("{:016x}", span.parent).into();
+    }
+    document
+}
+
+fn attribute(name: &str, value: &SpanValue) -> Value {
+    let value = match value {
+        SpanValue::Text(text) => json!({ "stringValue": text }),
+        SpanValue::Number(number) => json!({ "intValue": number.to_string() }),
+    };
+    json!({ "key": name, "value": value })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn spans_are_written_as_otlp_has_them() {
+        let ended = EndedSpan {
+            trace: 0x1f,
+            parent: 0,
+            span: 2,
+            name: "GET /a".into(),
+            kind: SpanKind::Server,
+            start_ns: 1,
+            end_ns: 2,
+            attributes: vec![("http.response.status_code", SpanValue::Number(200))],
+            is_error: true,
+        };
+        let child = EndedSpan { parent: 2, span: 3, is_error: false, ..ended.clone() };
+        let options = SpanOptions { url: String::new(), service: "shop".into() };
+        let document: Value = serde_json::from_slice(&document(&options, &[vec![ended, child]])).unwrap();
+        let spans = &document["resourceSpans"][0]["scopeSpans"][0]["spans"];
+        assert_eq!(spans[0]["traceId"], "0000000000000000000000000000001f");
+        assert_eq!((&spans[0]["parentSpanId"], &spans[0]["status"]["code"]), (&Value::Null, &2.into()));
+        assert_eq!(
+            (&spans[1]["parentSpanId"], &spans[1]["spanId"]),
+            (&"0000000000000002".into(), &"0000000000000003".into())
+        );
+        assert_eq!(spans[0]["attributes"][0]["value"]["intValue"], "200");
+        let service = &document["resourceSpans"][0]["resource"]["attributes"][0];
+        assert_eq!(
+            (&service["key"], &service["value"]["stringValue"]),
+            (&"service.name".into(), &"shop".into())
+        );
+    }
+}

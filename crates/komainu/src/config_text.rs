@@ -1,0 +1,54 @@
+//! The text of a configuration, and changes of it that the control API asks for.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+
+/// The text of a configuration: all of its files.
+#[derive(Clone, Debug)]
+pub(crate) struct ConfigText {
+    /// The file that includes the others.
+    pub(crate) path: PathBuf,
+    /// As [`config::joined`] returns it.
+    pub(crate) joined: Arc<str>,
+}
+
+impl ConfigText {
+    /// Each file with its text.
+    pub(crate) fn files(&self) -> Vec<(PathBuf, String)> {
+        let mut parts = self.joined.split('\0');
+        let main = (self.path.clone(), parts.next().unwrap_or_default().to_owned());
+        let included = parts.map(|part| {
+            let (name, text) = part.split_once('\n').unwrap_or((part, ""));
+            (PathBuf::from(name), text.to_owned())
+        });
+        std::iter::once(main).chain(included).collect()
+    }
+}
+
+/// A change of the configuration.
+#[derive(Debug)]
+pub(crate) struct ConfigEdit {
+    /// The text that it was made from.
+    pub(crate) before: Arc<str>,
+    /// The same files as they are to be.
+    pub(crate) files: Vec<(PathBuf, String)>,
+    /// Whether it has to be written to the files, or is not to be; where nothing is said, it is if it can be.
+    pub(crate) persist: Option<bool>,
+}
+
+/// Why a change was not made.
+#[derive(Debug)]
+pub(crate) struct EditError {
+    /// The status of the response.
+    pub(crate) status: u16,
+    pub(crate) document: Value,
+}
+
+impl EditError {
+    /// With this text for people.
+    pub(crate) fn new(status: u16, text: impl Into<String>) -> EditError {
+        EditError { status, document: json!({ "error": text.into() }) }
+    }
+}

@@ -1,0 +1,7 @@
+//! `komainu ctl`: the control API for people.
+
+mod transport;
+mod shown;
+mod command;
+
+pub(crate) use command::ctl;

@@ -1,0 +1,86 @@
+//! Answers of the API as tables.
+
+use bench::table::TextTable;
+use serde_json::Value;
+
+fn list(value: &Value) -> &[Value] {
+    value.as_array().map_or(&[], Vec::as_slice)
+}
+
+fn text(value: &Value) -> String {
+    match value {
+        Value::String(text) => text.clone(),
+        Value::Null => String::new(),
+        other => other.to_string(),
+    }
+}
+
+fn row(of: &Value, keys: &[&str]) -> Vec<String> {
+    keys.iter().map(|key| text(&of[*key])).collect()
+}
+
+/// The groups of upstream servers.
+pub(crate) fn upstreams(document: &Value) -> String {
+    let mut table = TextTable::new(&[
+        "group",
+        "server",
+        "state",
+        "health",
+        "weight",
+        "active",
+        "requests",
+        "retries",
+        "ejections",
+    ]);
+    for group in list(&document["groups"]) {
+        for (at, server) in list(&group["servers"]).iter().enumerate() {
+            let name = if at == 0 { text(&group["name"]) } else { String::new() };
+            let keys = ["url", "state", "health", "weight", "active", "requests", "retries", "ejections"];
+            table.row([vec![name], row(server, &keys)].concat());
+        }
+    }
+    table.plain("")
+}
+
+/// The applications.
+pub(crate) fn applications(document: &Value) -> String {
+    let mut table = TextTable::new(&["application", "PID", "state", "generation", "requests"]);
+    for app in list(&document["applications"]) {
+        for (at, process) in list(&app["processes"]).iter().enumerate() {
+            let name = if at == 0 { text(&app["name"]) } else { String::new() };
+            table.row([vec![name], row(process, &["pid", "state", "generation", "requests"])].concat());
+        }
+    }
+    table.plain("")
+}
+
+/// Who has changed what.
+pub(crate) fn audit(document: &Value) -> String {
+    let mut table = TextTable::new(&["time", "who", "what", "status", "result"]);
+    for entry in list(&document["entries"]) {
+        let mut cells = row(entry, &["time", "who", "what", "status", "result"]);
+        if let Some(result) = cells.last_mut() {
+            *result = result.lines().next().unwrap_or_default().to_owned();
+        }
+        table.row(cells);
+    }
+    table.plain("")
+}
+
+/// What was done, or why not, with each mistake in the configuration.
+pub(crate) fn outcome(document: &Value) -> String {
+    let said = ["error", "done"].iter().find_map(|key| document[*key].as_str());
+    let mut lines = vec![said.map_or_else(|| format!("{document:#}"), str::to_owned)];
+    for finding in list(&document["findings"]) {
+        let place =
+            format!("{}:{}:{}", text(&finding["file"]), text(&finding["line"]), text(&finding["column"]));
+        lines.push(format!("{place}: {}", text(&finding["title"])));
+        lines.extend(list(&finding["help"]).iter().map(|help| format!("  help: {}", text(help))));
+    }
+    lines.extend(list(&document["warnings"]).iter().map(|warning| format!("warning: {}", text(warning))));
+    for key in ["incomplete", "not_persisted"] {
+        lines.extend(document[key].as_str().map(|text| format!("warning: {text}")));
+    }
+    lines.extend(list(&document["failures"]).iter().map(|failure| format!("warning: {}", text(failure))));
+    lines.join("\n") + "\n"
+}

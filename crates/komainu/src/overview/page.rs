@@ -1,0 +1,68 @@
+//! The dashboard: one page with its style and its script, embedded in the program. It asks this server alone, which its policy says.
+
+use http::{Fields, Name, Status};
+use net::{Exchange, Fault};
+
+/// Nothing from elsewhere, nothing inline, nothing that embeds it or that it embeds.
+const POLICY: &[u8] =
+    b"default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; \
+    base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
+
+const HTML: &str = include_str!("page/index.html");
+const STYLE: &str = include_str!("page/dashboard.css");
+const SCRIPT: &str = include_str!("page/dashboard.js");
+
+/// A part of the dashboard.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PagePart {
+    kind: &'static [u8],
+    content: &'static str,
+}
+
+impl PagePart {
+    /// The part at a path.
+    pub(crate) fn at(path: &[u8]) -> Option<PagePart> {
+        let (kind, content): (&[u8], _) = match path {
+            b"/" => (b"text/html; charset=utf-8", HTML),
+            b"/dashboard.css" => (b"text/css; charset=utf-8", STYLE),
+            b"/dashboard.js" => (b"text/javascript; charset=utf-8", SCRIPT),
+            _ => return None,
+        };
+        Some(PagePart { kind, content })
+    }
+
+    pub(crate) async fn send(self, exchange: &mut Exchange<'_>) -> Result<(), Fault> {
+        let mut fields = Fields::new();
+        fields.push(Name::ContentType, self.kind);
+        // Another version may run at the next look.
+        fields.push(Name::CacheControl, b"no-cache");
+        let others: [(&[u8], &[u8]); 4] = [
+            (b"Content-Security-Policy", POLICY),
+            (b"X-Content-Type-Options", b"nosniff"),
+            (b"Referrer-Policy", b"no-referrer"),
+            (b"Cross-Origin-Opener-Policy", b"same-origin"),
+        ];
+        for (name, value) in others {
+            fields.try_push(name, value).expect("a field made by the server is valid");
+        }
+        exchange.reply(Status::OK, &fields, self.content.as_bytes()).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_page_asks_nobody_else_and_makes_no_html_of_text() {
+        let all = [HTML, STYLE, SCRIPT].concat();
+        // But for the name of a format, which nobody fetches.
+        let urls = all.matches("://").count() - all.matches("http://www.w3.org/2000/svg").count();
+        assert_eq!(urls, 0);
+        for dangerous in
+            ["innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "style=", " onclick="]
+        {
+            assert!(!all.contains(dangerous), "{dangerous}");
+        }
+    }
+}

@@ -1,0 +1,4 @@
+//! How much clients get at a time, and limits that servers share.
+
+pub(crate) mod connections;
+pub(crate) mod shared;

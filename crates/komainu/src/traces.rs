@@ -1,0 +1,159 @@
+//! The spans of requests: what is made of a record for the collector of traces.
+
+use std::io;
+use std::time::SystemTime;
+
+use config::Config;
+use control::{EndedSpan, SpanExporter, SpanKind, SpanOptions, SpanValue};
+use http::{Name, TraceSpan};
+use net::{Peer, RequestRecord};
+
+use crate::metrics::RouteLabels;
+use crate::notice::ErrorLog;
+
+/// Where the spans of requests go, and which. Cheap to clone.
+#[derive(Clone, Debug)]
+pub(crate) struct TraceExport {
+    exporter: SpanExporter,
+    /// Requests that take longer, in microseconds, are sent though their trace is not recorded.
+    slower_than_us: Option<u64>,
+}
+
+impl TraceExport {
+    /// As the configuration says; `None` where no collector gets spans. The thread of the configuration `before` stays, if it
+    /// sends them to the same one.
+    ///
+    /// # Errors
+    /// The thread cannot be started.
+    pub(crate) fn new(
+        config: &Config,
+        before: Option<&TraceExport>,
+        notices: &ErrorLog,
+    ) -> io::Result<Option<TraceExport>> {
+        let tracing = &config.tracing;
+        let Some(url) = tracing.to.clone().filter(|_| tracing.enabled) else { return Ok(None) };
+        let options = SpanOptions { url, service: tracing.service.clone() };
+        let kept = before.map(|before| &before.exporter).filter(|kept| *kept.options() == options);
+        let exporter = match kept {
+            Some(kept) => kept.clone(),
+            None => {
+                let notices = notices.clone();
+                SpanExporter::start(options, Box::new(move |text| notices.warn(text)))?
+            }
+        };
+        let slower_than_us =
+            tracing.slower_than.map(|min| u64::try_from(min.as_micros()).unwrap_or(u64::MAX));
+        Ok(Some(TraceExport { exporter, slower_than_us }))
+    }
+
+    /// Sends the spans of a request that is over, if its trace is recorded or it was slow.
+    pub(crate) fn report(
+        &self,
+        record: &RequestRecord<'_>,
+        labels: impl FnOnce() -> RouteLabels,
+        next_id: impl Fn() -> u64,
+    ) {
+        let trace = record.request.as_ref().and_then(|request| request.ids().trace);
+        let is_slow = self.slower_than_us.is_some_and(|min| record.duration_us > min);
+        let Some(trace) = trace.filter(|trace| trace.is_sampled || is_slow) else { return };
+        self.exporter.send(spans(record, &trace, labels(), next_id));
+    }
+}
+
+/// The span of the request, and those of what it waited for. Without those of single attempts: their times are not kept.
+fn spans(
+    record: &RequestRecord<'_>,
+    trace: &TraceSpan,
+    labels: RouteLabels,
+    next_id: impl Fn() -> u64,
+) -> Vec<EndedSpan> {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    let end_ns = u64::try_from(now.as_nanos()).unwrap_or(u64::MAX);
+    let start_ns = end_ns.saturating_sub(record.duration_us.saturating_mul(1_000));
+    let (attributes, name) = attributes(record, labels);
+    let notes = record.notes;
+    let server = EndedSpan {
+        trace: trace.trace,
+        parent: trace.parent,
+        span: trace.span,
+        name,
+        kind: SpanKind::Server,
+        start_ns,
+        end_ns,
+        attributes,
+        is_error: record.status.code() >= 500,
+    };
+    let mut all = vec![server];
+    let mut begun_ns = start_ns;
+    let mut child = |name: &str, kind, us: u64, attributes| {
+        let end_ns = begun_ns.saturating_add(us.saturating_mul(1_000)).min(end_ns);
+        all.push(EndedSpan {
+            trace: trace.trace,
+            parent: trace.span,
+            span: next_id().max(1),
+            name: name.to_owned(),
+            kind,
+            start_ns: std::mem::replace(&mut begun_ns, end_ns),
+            end_ns,
+            attributes,
+            is_error: false,
+        });
+    };
+    if let Some(us) = notes.queue_us.filter(|us| *us > 0) {
+        child("queue", SpanKind::Internal, us, Vec::new());
+    }
+    if let Some(us) = notes.connect_us {
+        child("connect", SpanKind::Internal, us, Vec::new());
+    }
+    if let (Some(us), Some(upstream)) = (notes.upstream_us, &notes.upstream) {
+        let attributes = vec![
+            ("server.address", SpanValue::Text(upstream.to_string())),
+            ("http.request.resend_count", SpanValue::Number(notes.attempts.saturating_sub(1).into())),
+        ];
+        child("upstream", SpanKind::Client, us, attributes);
+    }
+    all
+}
+
+/// At most so many bytes of what a client has sent are kept of each value while spans wait.
+const VALUE_BYTES_MAX: usize = 256;
+
+/// The text, cut where it is too long.
+fn cut(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(&bytes[..bytes.len().min(VALUE_BYTES_MAX)]).into_owned()
+}
+
+/// What is known of the request, and the span's name. Queries are left out: they may hold secrets.
+fn attributes(record: &RequestRecord<'_>, labels: RouteLabels) -> (Vec<(&'static str, SpanValue)>, String) {
+    let text = |bytes: &[u8]| SpanValue::Text(cut(bytes));
+    let mut all = vec![
+        ("http.response.status_code", SpanValue::Number(record.status.code().into())),
+        ("http.response.body.size", SpanValue::Number(record.body_bytes)),
+        ("http.request.body.size", SpanValue::Number(record.request_bytes)),
+    ];
+    let mut name = "invalid request".to_owned();
+    if let Some(request) = &record.request {
+        let method = cut(request.method_name());
+        name = format!("{method} {}", labels.route_name());
+        all.push(("http.request.method", SpanValue::Text(method)));
+        all.push(("url.path", text(request.path())));
+        all.push(("url.scheme", text(if request.client().secure { b"https" } else { b"http" })));
+        all.push(("server.address", text(request.authority())));
+        let agent = request.field(Name::UserAgent);
+        all.extend(agent.map(|agent| ("user_agent.original", text(agent))));
+    }
+    if let Peer::Tcp(address) = record.client.address {
+        all.push(("client.address", SpanValue::Text(address.ip().to_canonical().to_string())));
+    }
+    if !labels.handler.is_empty() {
+        all.push(("http.route", SpanValue::Text(labels.route)));
+        all.push(("komainu.site", SpanValue::Text(labels.site)));
+        all.push(("komainu.handler", SpanValue::Text(labels.handler)));
+    }
+    let notes = record.notes;
+    all.extend(notes.cache.map(|outcome| ("komainu.cache", text(outcome.text().as_bytes()))));
+    let fault = record.fault.map(ToString::to_string);
+    let error = notes.refusal.map(str::to_owned).or(fault);
+    all.extend(error.map(|error| ("error.type", SpanValue::Text(error))));
+    (all, name)
+}

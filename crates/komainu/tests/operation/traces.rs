@@ -1,0 +1,114 @@
+//! Spans of requests for a collector.
+
+use serde_json::Value;
+
+use crate::origin::{Ask, Origin, answer};
+use crate::rig::{Folder, Rig, eventually};
+
+/// The spans that a collector got, each as OTLP's JSON encoding has it: ids of so many digits, times as text, one value an attribute.
+fn spans(asks: &[Ask]) -> Vec<Value> {
+    let mut all = Vec::new();
+    for ask in asks {
+        assert_eq!(
+            (ask.line(), ask.field("Content-Type")),
+            ("POST /v1/traces HTTP/1.1", vec!["application/json"])
+        );
+        let document: Value = serde_json::from_slice(&ask.body).unwrap();
+        let resource = &document["resourceSpans"][0];
+        let service = &resource["resource"]["attributes"][0];
+        assert_eq!(
+            (&service["key"], &service["value"]["stringValue"]),
+            (&"service.name".into(), &"shop".into())
+        );
+        all.extend(resource["scopeSpans"][0]["spans"].as_array().unwrap().iter().cloned());
+    }
+    for span in &all {
+        let is_id = |key: &str, len: usize| {
+            let id = span[key].as_str().unwrap();
+            id.len() == len && id.bytes().all(|byte| byte.is_ascii_hexdigit())
+        };
+        assert!(is_id("traceId", 32) && is_id("spanId", 16), "{span}");
+        let time = |key: &str| span[key].as_str().unwrap().parse::<u64>().unwrap();
+        assert!(time("startTimeUnixNano") <= time("endTimeUnixNano"), "{span}");
+        for attribute in span["attributes"].as_array().unwrap() {
+            assert_eq!(attribute["value"].as_object().unwrap().len(), 1, "{span}");
+        }
+    }
+    all
+}
+
+fn attribute<'s>(span: &'s Value, name: &str) -> &'s Value {
+    let all = span["attributes"].as_array().unwrap();
+    let found = all.iter().find(|attribute| attribute["key"] == name);
+    let value = &found.unwrap_or_else(|| panic!("no {name} in {span}"))["value"];
+    value.as_object().unwrap().values().next().unwrap()
+}
+
+#[test]
+fn spans_of_recorded_and_of_slow_requests_reach_a_collector() {
+    let collector = Origin::start(|_| answer("200 OK", "", "{}"));
+    let origin = Origin::start(|ask| {
+        if ask.line().contains("/slow") {
+            std::thread::sleep(std::time::Duration::from_millis(300));
+        }
+        answer("200 OK", "", "x")
+    });
+    let config = |collector: &str| {
+        format!(
+            "threads = 1\n[log]\nlevel = \"info\"\n[tracing]\nenabled = true\nfrom = \"any\"\nto = \"{collector}\"\nservice = \"shop\"\nslower_than = \"200ms\"\n\
+             [[route]]\npath = \"/up/*\"\nproxy = \"{}\"\n",
+            origin.url
+        )
+    };
+    let rig = Rig::config(Folder::new(), &config(&collector.url));
+    let ask = |target: &str, flags: &str| {
+        let parent = format!("traceparent: 00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-{flags}\r\n");
+        rig.ask(target, &parent).status()
+    };
+    assert_eq!(
+        (ask("/up/none", "00"), ask("/up/a?token=secret", "01"), ask("/up/slow", "00")),
+        (200, 200, 200)
+    );
+    assert_eq!(ask("/missing", "01"), 404);
+    let seen = || spans(&collector.asks());
+    let servers = |all: &[Value]| all.iter().filter(|span| span["kind"] == 2).cloned().collect::<Vec<_>>();
+    eventually("three requests are reported", || servers(&seen()).len() >= 3);
+    let (all, servers) = (seen(), servers(&seen()));
+    let paths: Vec<&str> = servers.iter().map(|span| attribute(span, "url.path").as_str().unwrap()).collect();
+    assert_eq!(
+        paths,
+        ["/up/a", "/up/slow", "/missing"],
+        "neither the request that nobody records, nor a query"
+    );
+    assert!(!collector.asks().iter().any(|ask| String::from_utf8_lossy(&ask.body).contains("secret")));
+    let first = &servers[0];
+    assert_eq!(first["traceId"], "0af7651916cd43dd8448eb211c80319c");
+    assert_eq!((&first["parentSpanId"], &first["name"]), (&"b7ad6b7169203331".into(), &"GET /up/*".into()));
+    assert_eq!(attribute(first, "http.response.status_code"), "200");
+    assert_eq!(
+        (attribute(first, "http.route"), attribute(first, "komainu.handler")),
+        (&"/up/*".into(), &"proxy".into())
+    );
+    // What the upstream server got as the parent is the span of this server, and its request is a span below that.
+    let sent = origin.asks().iter().find(|ask| ask.line().contains("/up/a")).unwrap().field("traceparent")[0]
+        .to_owned();
+    assert_eq!(sent.split('-').nth(2).unwrap(), first["spanId"].as_str().unwrap());
+    let below = all.iter().find(|span| span["kind"] == 3 && span["parentSpanId"] == first["spanId"]).unwrap();
+    assert_eq!(attribute(below, "server.address"), &Value::from(origin.url.as_str()));
+    // The collector is away: that is one line, and requests are answered.
+    let text = config("http://127.0.0.1:9");
+    rig.folder.write(
+        "komainu.toml",
+        format!("{}{}{text}", crate::rig::listen(&rig.folder), crate::rig::as_we_are()),
+    );
+    rig.signal("-HUP");
+    eventually("the new configuration is used", || {
+        rig.reported().contains("the configuration was read again")
+    });
+    let away = || rig.reported().matches("traces: http://127.0.0.1:9/v1/traces: cannot connect").count();
+    eventually("it is said that the collector is away", || {
+        assert_eq!(ask("/up/a", "01"), 200);
+        away() > 0
+    });
+    assert_eq!(away(), 1);
+}

@@ -1,0 +1,237 @@
+//! Proofs that requests carry: JSON Web Tokens, signed URLs, and the origins of pages.
+
+use std::io::Write;
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use aws_lc_rs::rand::SystemRandom;
+use aws_lc_rs::signature::{ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, KeyPair};
+use data_encoding::BASE64URL_NOPAD;
+use serde_json::{Value, json};
+
+use crate::origin::{Origin, answer, ok};
+use crate::rig::{Folder, Rig, eventually, komainu, read_answer, text};
+
+/// Longer than any test, in seconds since 1970.
+const LATER_S: u64 = 9_000_000_000;
+
+struct Signer {
+    pair: EcdsaKeyPair,
+    id: &'static str,
+}
+
+impl Signer {
+    fn new(id: &'static str) -> Signer {
+        let pkcs8 =
+            EcdsaKeyPair::generate_pkcs8(&ECDSA_P256_SHA256_FIXED_SIGNING, &SystemRandom::new()).unwrap();
+        let pair = EcdsaKeyPair::from_pkcs8(&ECDSA_P256_SHA256_FIXED_SIGNING, pkcs8.as_ref()).unwrap();
+        Signer { pair, id }
+    }
+
+    fn jwk(&self) -> Value {
+        let point = self.pair.public_key().as_ref();
+        let part = |bytes: &[u8]| BASE64URL_NOPAD.encode(bytes);
+        json!({"kty": "EC", "crv": "P-256", "kid": self.id, "x": part(&point[1..33]), "y": part(&point[33..])})
+    }
+
+    fn token(&self, claims: &Value) -> String {
+        let part = |value: &Value| BASE64URL_NOPAD.encode(value.to_string().as_bytes());
+        let signed = format!("{}.{}", part(&json!({"alg": "ES256", "kid": self.id})), part(claims));
+        let signature = self.pair.sign(&SystemRandom::new(), signed.as_bytes()).unwrap();
+        format!("{signed}.{}", BASE64URL_NOPAD.encode(signature.as_ref()))
+    }
+}
+
+fn claims(name: &str) -> Value {
+    json!({"iss": "https://issuer.test", "aud": "shop", "sub": name, "exp": LATER_S, "groups": ["a", "b"]})
+}
+
+fn bearer(token: &str) -> String {
+    format!("Authorization: Bearer {token}\r\nX-User: root\r\nX_User: root\r\n")
+}
+
+#[test]
+fn tokens_are_verified_by_keys_that_come_and_change() {
+    let signers = Arc::new([Signer::new("one"), Signer::new("two")]);
+    // The issuer is away at first, and later has another key.
+    let (is_there, has_both) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+    let (there, both, of) = (is_there.clone(), has_both.clone(), signers.clone());
+    let issuer = Origin::start(move |_| {
+        let count = if both.load(Ordering::SeqCst) { 2 } else { 1 };
+        let keys: Vec<Value> = of[..count].iter().map(Signer::jwk).collect();
+        match there.load(Ordering::SeqCst) {
+            true => ok(&json!({ "keys": keys }).to_string()),
+            false => answer("500 Oh", "", "no"),
+        }
+    });
+    let origin = Origin::start(|ask| ok(&format!("{:?} {:?}", ask.field("X-User"), ask.field("X-Groups"))));
+    let rig = Rig::config(
+        Folder::new(),
+        &format!(
+            "threads = 2\n[[route]]\npath = \"/admin\"\nproxy = \"{0}\"\nauth = {{ jwt = {{ jwks = \"{1}/keys\", issuer = \"https://issuer.test\", \
+             audience = \"shop\", claims = {{ sub = \"admin\" }} }} }}\n\
+             [[route]]\nproxy = {{ to = \"{0}\", underscores = true }}\nauth = {{ jwt = {{ jwks = \"{1}/keys\", issuer = \"https://issuer.test\", \
+             audience = \"shop\", headers = {{ X-User = \"sub\", X-Groups = \"groups\" }}, cookie = \"token\", query = \"token\" }} }}\n",
+            origin.url, issuer.url
+        ),
+    );
+    let alice = signers[0].token(&claims("alice"));
+    rig.ask("/", &bearer(&alice)).expect_status(503).expect_field("Cache-Control", "no-store");
+    eventually("the log says that keys are not there", || rig.reported().contains("the keys cannot be had"));
+    is_there.store(true, Ordering::SeqCst);
+    eventually("the keys come", || rig.ask("/", &bearer(&alice)).status() == 200);
+    for _ in 0..2 {
+        rig.ask("/", &bearer(&alice)).expect(200, "[\"alice\"] [\"a,b\"]");
+    }
+    rig.ask("/", &format!("Cookie: token={alice}\r\n")).expect(200, "[\"alice\"] [\"a,b\"]");
+    rig.get(&format!("/?token={alice}")).expect(200, "[\"alice\"] [\"a,b\"]");
+    rig.get("/").expect_status(401).expect_field("WWW-Authenticate", "Bearer realm=\"restricted\"");
+    let mut stranger = claims("alice");
+    stranger["aud"] = "other".into();
+    for wrong in [
+        bearer(&signers[0].token(&stranger)),
+        bearer(&alice[..alice.len() - 4]),
+        bearer("eyJhbGciOiJub25lIn0.eyJzdWIiOiJyb290In0."),
+        bearer(&"x".repeat(10_000)),
+        format!("{}{}", bearer(&alice), bearer(&alice)),
+        format!("Cookie: token={alice}; token=x\r\n"),
+        "Authorization: Basic YTpi\r\n".into(),
+        "Authorization: Bearer\r\n".into(),
+    ] {
+        let refused = rig.ask("/", &wrong);
+        assert!(refused.status() == 401, "{wrong}: {}", refused.head);
+    }
+    rig.ask("/admin", &bearer(&alice)).expect_status(403);
+    rig.ask("/admin", &bearer(&signers[0].token(&claims("admin")))).expect_status(200);
+    // Tokens that nobody has signed ask the issuer for nothing more than now and then.
+    let (asked, unknown) = (issuer.asks().len(), Signer::new("nobody"));
+    let mut stream = rig.connect();
+    for number in 0..200 {
+        let token = unknown.token(&claims(&number.to_string()));
+        write!(stream, "GET / HTTP/1.1\r\nHost: localhost\r\n{}\r\n", bearer(&token)).unwrap();
+        read_answer(&mut stream).expect_status(401);
+    }
+    assert!(issuer.asks().len() - asked <= 20, "{}", issuer.asks().len() - asked);
+    // A key that is new is asked for; the one from before stays valid.
+    has_both.store(true, Ordering::SeqCst);
+    let bob = signers[1].token(&claims("bob"));
+    eventually("the new key is there", || rig.ask("/", &bearer(&bob)).status() == 200);
+    rig.ask("/", &bearer(&alice)).expect(200, "[\"alice\"] [\"a,b\"]");
+}
+
+#[test]
+fn a_signed_url_is_let_in_until_its_time() {
+    let folder = Folder::new();
+    folder
+        .write("secret", "the-new-secret-of-urls\nthe-old-secret-of-urls\n")
+        .write("old", "the-old-secret-of-urls\n");
+    folder.write("www/a b.txt", "content");
+    let rig = Rig::config(
+        folder,
+        "[[route]]\npath = \"/mine/*\"\nrespond = \"mine\"\nauth = { signed = { secret_file = \"secret\", client = true } }\n\
+         [[route]]\nfiles = \"www\"\nauth = { signed = { secret_file = \"secret\" } }\n",
+    );
+    let sign = |arguments: &[&str]| {
+        let file = rig.folder.at(arguments[0]);
+        let mut command = komainu();
+        command.arg("sign-url").arg("--secret-file").arg(file).args(&arguments[1..]);
+        let output = command.output().unwrap();
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        text(&output.stdout).trim_end().to_owned()
+    };
+    for file in ["secret", "old"] {
+        let url = sign(&[file, "/a%20b.txt?x=y"]);
+        rig.get(&url).expect(200, "content");
+        rig.get(&url.replace("a%20b", "%61%20b")).expect(200, "content");
+        rig.get(&url.replace("x=y", "x=z")).expect(200, "content");
+        rig.get(&url.replace("a%20b", "c")).expect_status(403).expect_field("Cache-Control", "no-store");
+    }
+    assert!(
+        sign(&["secret", "--for", "2h", "https://example.com/a%20b.txt"])
+            .starts_with("https://example.com/a%20b.txt?expires=")
+    );
+    rig.get("/a%20b.txt").expect_status(403);
+    rig.get(&sign(&["secret", "--until", "1000", "/a%20b.txt"])).expect_status(410);
+    rig.get(&sign(&["secret", "--client", "127.0.0.1", "/mine/x"])).expect(200, "mine");
+    rig.get(&sign(&["secret", "--client", "127.0.0.2", "/mine/x"])).expect_status(403);
+    rig.get(&sign(&["secret", "/mine/x"])).expect_status(403);
+    // As the documents say for a shell.
+    let script = "until=9000000000; printf '%s\\n%s' '/a b.txt' $until | openssl dgst -sha256 -hmac the-new-secret-of-urls -binary | \
+                  base64 | tr '+/' '-_' | tr -d '='";
+    let output = Command::new("sh").args(["-c", script]).output().unwrap();
+    let signature = text(&output.stdout);
+    rig.get(&format!("/a%20b.txt?expires=9000000000&signature={}", signature.trim())).expect(200, "content");
+}
+
+#[test]
+fn pages_of_named_origins_may_read() {
+    let origin = Origin::start(|ask| match ask.line().contains("fails") {
+        true => answer("500 Oh", "", "no"),
+        false => answer(
+            "200 OK",
+            "Access-Control-Allow-Origin: *\r\nAccess-Control-Allow-Credentials: false\r\nVary: Accept\r\nCache-Control: max-age=600\r\n",
+            ask.line(),
+        ),
+    });
+    let folder = Folder::new();
+    folder.write("www/f.txt", "file").write("users", "");
+    let rig = Rig::config(
+        folder,
+        &format!(
+            "[[site]]\ncors = {{ origins = [\"https://app.test\", \"https://*.apps.test\"], credentials = true, expose = [\"X-Total\"] }}\n\
+             [[site.route]]\npath = \"/f.txt\"\nfiles = \"www\"\n\
+             [[site.route]]\npath = \"/all\"\ncors = true\nrespond = \"all\"\n\
+             [[site.route]]\npath = \"/none\"\ncors = false\nproxy = \"{0}\"\n\
+             [[site.route]]\npath = \"/closed\"\nmethod = \"PUT\"\nauth = {{ basic = \"users\" }}\nrespond = \"closed\"\n\
+             [[site.route]]\npath = \"/cached\"\ncache = {{}}\nproxy = \"{0}\"\n\
+             [[site.route]]\nproxy = \"{0}\"\n",
+            origin.url
+        ),
+    );
+    let from = |path: &str, origin: &str| rig.ask(path, &format!("Origin: {origin}\r\n"));
+    let values = |answer: &crate::rig::Answer, name: &str| {
+        let lines = answer.head.lines().skip(1).filter_map(|line| line.split_once(": "));
+        lines
+            .filter(|(other, _)| other.eq_ignore_ascii_case(name))
+            .map(|(_, value)| value.to_owned())
+            .collect::<Vec<_>>()
+    };
+    const ALLOWED: &str = "Access-Control-Allow-Origin";
+    for path in ["/f.txt", "/", "/fails", "/cached", "/cached", "/f.txt"] {
+        for name in ["https://app.test", "https://a.b.apps.test"] {
+            let answer = from(path, name);
+            assert_eq!(values(&answer, ALLOWED), [name], "{path}: {}", answer.head);
+            assert_eq!(values(&answer, "Access-Control-Allow-Credentials"), ["true"]);
+            answer.expect_field("Access-Control-Expose-Headers", "X-Total");
+        }
+        for answer in [from(path, "https://evil.test"), from(path, "null"), rig.get(path)] {
+            assert!(values(&answer, ALLOWED).is_empty(), "{path}: {}", answer.head);
+            assert!(values(&answer, "Vary").iter().any(|value| value == "Origin"), "{path}: {}", answer.head);
+        }
+    }
+    assert_eq!(origin.asks().iter().filter(|ask| ask.line().contains("/cached")).count(), 1);
+    let all = from("/all", "https://evil.test");
+    all.expect(200, "all").expect_field(ALLOWED, "*").expect_no_field("Vary");
+    assert_eq!(values(&from("/none", "https://app.test"), ALLOWED), ["*"], "the origin's own");
+    let preflight = |path: &str, origin: &str, method: &str| {
+        rig.send(&format!(
+            "OPTIONS {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nOrigin: {origin}\r\n\
+             Access-Control-Request-Method: {method}\r\nAccess-Control-Request-Headers: content-type,x-a\r\n\r\n"
+        ))
+    };
+    // A route for the method that is asked about answers, and nobody asks for a password.
+    let answer = preflight("/closed", "https://app.test", "PUT");
+    answer
+        .expect(204, "")
+        .expect_field(ALLOWED, "https://app.test")
+        .expect_field("Access-Control-Max-Age", "600");
+    answer.expect_field("Access-Control-Allow-Headers", "content-type, x-a");
+    assert_eq!(values(&answer, ALLOWED).len(), 1);
+    preflight("/closed", "https://evil.test", "PUT").expect_status(403).expect_no_field(ALLOWED);
+    preflight("/closed", "https://app.test", "TRACE").expect_status(403).expect_no_field(ALLOWED);
+    rig.send("PUT /closed HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nOrigin: https://app.test\r\nContent-Length: 0\r\n\r\n")
+        .expect_status(401)
+        .expect_field(ALLOWED, "https://app.test");
+    preflight("/none", "https://app.test", "GET").expect(200, "OPTIONS /none HTTP/1.1");
+}

@@ -1,0 +1,190 @@
+//! How much a client may have at the same time: requests (`limit = { concurrent = … }`) and connections.
+
+use std::fs::File;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::sync::mpsc::{Receiver, channel};
+
+use crate::limit::{metrics, value};
+use crate::rig::{Answer, Folder, PATIENCE, Rig, as_we_are, connect, eventually, komainu};
+
+/// A server that answers a request when the test says so, one with `?now` at once: its URL, and the connections with a request each.
+fn held_origin() -> (String, Receiver<TcpStream>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let (requests, received) = channel();
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let (mut stream, requests) = (stream.unwrap(), requests.clone());
+            std::thread::spawn(move || {
+                let mut bytes = Vec::new();
+                let mut piece = [0; 4096];
+                while !bytes.ends_with(b"\r\n\r\n") {
+                    let Ok(len @ 1..) = stream.read(&mut piece) else { return };
+                    bytes.extend_from_slice(&piece[..len]);
+                }
+                match bytes.windows(5).any(|part| part == b"?now ") {
+                    true => answer_held(stream),
+                    false => _ = requests.send(stream),
+                }
+            });
+        }
+    });
+    (url, received)
+}
+
+fn answer_held(mut stream: TcpStream) {
+    stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\nConnection: close\r\n\r\nheld").unwrap();
+}
+
+fn request(client: &str, path: &str) -> String {
+    format!("GET {path} HTTP/1.1\r\nHost: x\r\nX-Forwarded-For: {client}\r\nConnection: close\r\n\r\n")
+}
+
+/// A request whose answer is read later.
+fn begin(rig: &Rig, client: &str, path: &str) -> TcpStream {
+    let mut stream = rig.connect();
+    stream.write_all(request(client, path).as_bytes()).unwrap();
+    stream
+}
+
+fn end(mut stream: TcpStream) -> Answer {
+    let mut bytes = Vec::new();
+    stream.read_to_end(&mut bytes).unwrap();
+    Answer::parse(bytes)
+}
+
+#[test]
+fn a_client_has_so_many_requests_under_way() {
+    let (url, held) = held_origin();
+    let next = || held.recv_timeout(PATIENCE).unwrap();
+    let folder = Folder::new();
+    folder.write("www/large", "");
+    File::options().write(true).open(folder.at("www/large")).unwrap().set_len(256 << 20).unwrap();
+    let rig = Rig::config(
+        folder,
+        &format!(
+            "threads = 2\ntrusted_proxies = [\"127.0.0.1\"]\n[control]\nlisten = \"unix:control.sock\"\n\
+            [[route]]\npath = \"/held\"\nproxy = \"{url}\"\nlimit = [{{ rate = \"1000/s\" }}, {{ concurrent = 2 }}]\n\
+            [[route]]\npath = \"/dry\"\nproxy = \"{url}\"\nlimit = {{ concurrent = 1, dry_run = true, name = \"trial\" }}\n\
+            [[route]]\npath = \"/large\"\nfiles = \"www\"\nlimit = {{ concurrent = 1, status = 503, name = \"downloads\" }}\n"
+        ),
+    );
+    let ask = |client: &str, path: &str| rig.send(&request(client, path));
+    // Two of a client are under way, and no more; another client has its own.
+    let two = ["192.0.2.1"; 2].map(|client| (begin(&rig, client, "/held"), next()));
+    let refused = ask("192.0.2.1", "/held");
+    refused.expect_status(429).expect_field("retry-after", "1").expect_field("cache-control", "no-store");
+    refused.expect_no_field("ratelimit");
+    let other = (begin(&rig, "192.0.2.2", "/held"), next());
+    for (stream, answer) in two.into_iter().chain([other]) {
+        answer_held(answer);
+        end(stream).expect(200, "held");
+    }
+    // Their places are free again, also that of one who did not wait for its answer.
+    let kept = (begin(&rig, "192.0.2.1", "/held"), next());
+    let left = (begin(&rig, "192.0.2.1", "/held"), next());
+    ask("192.0.2.1", "/held?now").expect_status(429);
+    drop(left.0);
+    answer_held(left.1);
+    eventually("its place is free", || ask("192.0.2.1", "/held?now").status() == 200);
+    answer_held(kept.1);
+    end(kept.0).expect(200, "held");
+    // A trial refuses nothing and says so.
+    let two = [0; 2].map(|_| (begin(&rig, "192.0.2.3", "/dry"), next()));
+    for (stream, answer) in two {
+        answer_held(answer);
+        end(stream).expect(200, "held");
+    }
+    assert_eq!(value(&metrics(&rig), "komainu_limit_refused_total", "trial"), 1);
+    assert!(rig.reported().contains("dry run"), "{}", rig.reported());
+    // A response counts until its client has it.
+    let mut slow = begin(&rig, "192.0.2.4", "/large");
+    slow.read_exact(&mut [0; 12]).unwrap();
+    ask("192.0.2.4", "/large").expect_status(503);
+    assert_eq!(value(&metrics(&rig), "komainu_limit_refused_total", "downloads"), 1);
+    drop(slow);
+    eventually("the download is over", || {
+        let mut stream = begin(&rig, "192.0.2.4", "/large");
+        let mut head = [0; 12];
+        stream.read_exact(&mut head).unwrap();
+        head == *b"HTTP/1.1 200"
+    });
+}
+
+/// A server with this listener, and at most three connections of a client.
+fn of_three(listener: &str, more: &str) -> Rig {
+    let folder = Folder::new();
+    folder.certify();
+    let text = format!(
+        "{}listen = [{listener}]\n[limits]\nconnections_per_client = 3\n[control]\nlisten = \"unix:control.sock\"\n\
+        {more}[[route]]\nrespond = \"ok\"\n",
+        as_we_are()
+    );
+    folder.write("komainu.toml", text);
+    let mut command = komainu();
+    command.arg("start").arg("-c").arg(folder.at("komainu.toml"));
+    Rig::start(command, folder)
+}
+
+/// Whether a connection with these first bytes stays open: the server closes it at once, or waits for more.
+fn opens(rig: &Rig, first: &[u8]) -> Option<TcpStream> {
+    let mut stream = connect(rig.listens);
+    // One that is refused may be reset already.
+    let _ = stream.write_all(first);
+    stream.set_read_timeout(Some(std::time::Duration::from_millis(200))).unwrap();
+    match stream.read(&mut [0]) {
+        Err(error)
+            if matches!(error.kind(), std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut) =>
+        {
+            Some(stream)
+        }
+        _ => None,
+    }
+}
+
+#[test]
+fn a_client_has_so_many_connections_also_without_a_byte() {
+    let tls = "{ address = \"127.0.0.1:0\", tls = true }";
+    let certificate = "[tls]\ndefault = { certificate = \"cert.pem\", key = \"key.pem\" }\n";
+    // The first byte of a handshake that never continues.
+    for (listener, more, first) in [("\"127.0.0.1:0\"", "", &b""[..]), (tls, certificate, &b"\x16"[..])] {
+        let rig = of_three(listener, more);
+        let mut open: Vec<TcpStream> = (0..3).map(|_| opens(&rig, first).unwrap()).collect();
+        assert!(opens(&rig, first).is_none(), "{listener}");
+        open.pop();
+        eventually("its place is free", || {
+            open.extend(opens(&rig, first));
+            open.len() == 3
+        });
+        assert!(opens(&rig, first).is_none(), "{listener}");
+        assert!(value(&metrics(&rig), "komainu_limit_refused_total", "connections_per_client") >= 2);
+        assert!(rig.reported().contains("`limits.connections_per_client` of 3"), "{}", rig.reported());
+        // A reload changes it.
+        let file = std::fs::read_to_string(rig.folder.at("komainu.toml")).unwrap();
+        rig.folder.write("komainu.toml", file.replace("client = 3", "client = 4"));
+        rig.signal("-HUP");
+        eventually("a fourth one may come", || {
+            open.extend(opens(&rig, first));
+            open.len() == 4
+        });
+        assert!(opens(&rig, first).is_none(), "{listener}");
+    }
+}
+
+#[test]
+fn connections_of_proxies_count_for_the_clients_that_these_name() {
+    let rig = of_three("{ address = \"127.0.0.1:0\", proxy_protocol = [\"127.0.0.1\"] }", "");
+    let header = |client: &str| format!("PROXY TCP4 {client} 192.0.2.80 4000 80\r\n").into_bytes();
+    let mut open: Vec<TcpStream> = Vec::new();
+    for client in ["192.0.2.1", "192.0.2.2"] {
+        open.extend((0..3).map(|_| opens(&rig, &header(client)).unwrap()));
+        assert!(opens(&rig, &header(client)).is_none(), "{client}");
+    }
+    // As many as there are of those that have not said yet whose they are; and the proxy's own.
+    open.extend((0..5).map(|_| opens(&rig, b"PROX").unwrap()));
+    open.extend((0..5).map(|_| opens(&rig, b"PROXY UNKNOWN\r\n").unwrap()));
+    // A proxy that names its clients in fields has many connections itself.
+    let rig = of_three("\"127.0.0.1:0\"", "[trusted_proxies]\nfrom = [\"127.0.0.1\"]\n");
+    let _open: Vec<TcpStream> = (0..6).map(|_| opens(&rig, b"").unwrap()).collect();
+}

@@ -1,0 +1,154 @@
+//! `[limits.shared]`: servers that count a limit together, in a real Redis.
+
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Instant;
+
+use crate::rig::{Folder, PATIENCE, Rig, eventually, read_answer};
+
+/// A Redis server that runs until it is dropped.
+struct Redis(Child);
+
+impl Redis {
+    fn start(folder: &Path) -> Redis {
+        let socket = folder.join("redis.sock");
+        let mut command = Command::new("redis-server");
+        command.args(["--port", "0", "--save", "", "--appendonly", "no", "--requirepass", "secret"]);
+        command.arg("--unixsocket").arg(&socket).arg("--dir").arg(folder);
+        let child = command.stdout(Stdio::null()).spawn();
+        let redis = Redis(child.expect("redis-server is installed: `scripts/setup test` does that"));
+        eventually("Redis answers", || asked(&socket, "PING").contains("PONG"));
+        redis
+    }
+}
+
+impl Drop for Redis {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// What Redis says to this line; nothing where it is not there.
+fn asked(socket: &Path, line: &str) -> String {
+    let Ok(mut stream) = UnixStream::connect(socket) else { return String::new() };
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    let sent = stream.write_all(format!("AUTH secret\r\n{line}\r\nQUIT\r\n").as_bytes());
+    let mut text = String::new();
+    sent.and_then(|()| stream.read_to_string(&mut text)).map_or(String::new(), |_| text)
+}
+
+const RATE: f64 = 200.0;
+const BURST: f64 = 20.0;
+
+fn server(socket: &Path) -> Rig {
+    let folder = Folder::new();
+    folder.write("redis.password", "secret\n");
+    let text = format!(
+        "threads = 2\n[limits.shared]\nredis = \"unix:{}\"\npassword_file = \"redis.password\"\ntimeout = \"20s\"\n\
+        [[route]]\nlimit = {{ rate = \"{RATE}/s\", burst = {}, shared = true }}\nrespond = \"ok\"\n",
+        socket.display(),
+        BURST as u32 - 1
+    );
+    Rig::config(folder, &text)
+}
+
+/// Asks without a pause until it is over; counts what passes.
+fn ask_on(rig: &Rig, passed: &AtomicU64, is_over: &AtomicBool) {
+    let mut stream = rig.connect();
+    while !is_over.load(Ordering::Relaxed) {
+        stream.write_all(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+        let answer = read_answer(&mut stream);
+        match answer.status() {
+            200 => _ = passed.fetch_add(1, Ordering::Relaxed),
+            status => assert_eq!(status, 429),
+        }
+    }
+}
+
+#[test]
+fn two_servers_share_a_limit_and_have_their_own_while_redis_is_away() {
+    let folder = Folder::new();
+    let socket = folder.at("redis.sock");
+    let redis = Redis::start(folder.path());
+    let servers = [server(&socket), server(&socket)];
+    let (passed, is_over) = ([AtomicU64::new(0), AtomicU64::new(0)], AtomicBool::new(false));
+    let sum = || passed.iter().map(|passed| passed.load(Ordering::Relaxed)).sum::<u64>() as f64;
+    let since = Instant::now();
+    std::thread::scope(|scope| {
+        let _ends = OnDrop(&is_over);
+        for (rig, passed) in servers.iter().zip(&passed) {
+            scope.spawn(|| ask_on(rig, passed, &is_over));
+        }
+        // What passes while an exchange is late is paid later: so it is looked until it is. Without sharing twice as much would pass at any time.
+        eventually("two servers under full load are within 2 % of the limit", || {
+            // Counted first: what passes meanwhile is of the time after.
+            let (passed, seconds) = (sum(), since.elapsed().as_secs_f64());
+            seconds > 4.0 && passed <= (RATE * seconds + BURST) * 1.02 && passed >= RATE * seconds * 0.9
+        });
+        for passed in &passed {
+            assert!(passed.load(Ordering::Relaxed) > 0, "both servers pass some");
+        }
+        // Names of keys are digests: no addresses of clients.
+        eventually("the key is there", || asked(&socket, "KEYS *").contains("komainu:"));
+        assert!(!asked(&socket, "KEYS *").contains("127.0.0.1"));
+        // Redis is away: each has the limit for itself, and says so once.
+        drop(redis);
+        for rig in &servers {
+            eventually("it is said", || rig.reported().contains("is away"));
+        }
+        let (before, since) =
+            (passed.each_ref().map(|passed| passed.load(Ordering::Relaxed)), Instant::now());
+        eventually("each of them passes what the limit says", || {
+            let seconds = since.elapsed().as_secs_f64();
+            let each = passed.iter().zip(before).map(|(now, before)| now.load(Ordering::Relaxed) - before);
+            let shares: Vec<f64> = each.map(|count| count as f64 / (RATE * seconds)).collect();
+            seconds > 2.0 && shares.iter().all(|share| (0.8..=1.3).contains(share))
+        });
+        // It is back, and known again.
+        let redis = Redis::start(folder.path());
+        for rig in &servers {
+            eventually("it is said", || rig.reported().contains("is back"));
+            assert_eq!(rig.reported().matches("is away").count(), 1, "{}", rig.reported());
+        }
+        let (before, since) = (sum(), Instant::now());
+        eventually("they share the limit again", || {
+            let (passed, seconds) = (sum() - before, since.elapsed().as_secs_f64());
+            seconds > 2.0 && passed <= (RATE * seconds + BURST) * 1.05 && passed >= RATE * seconds * 0.8
+        });
+        drop(redis);
+    });
+}
+
+/// Ends the threads, also where the test fails.
+struct OnDrop<'a>(&'a AtomicBool);
+
+impl Drop for OnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn a_server_starts_without_redis_and_a_mistake_is_named() {
+    let folder = Folder::new();
+    let rig = server(&folder.at("redis.sock"));
+    rig.get("/").expect(200, "ok");
+    eventually("it is said", || rig.reported().contains("is away"));
+    let check = |text: &str| {
+        folder.write("k.toml", text);
+        let mut command = crate::rig::komainu();
+        let output = command.arg("check").arg("-c").arg(folder.at("k.toml")).output().unwrap();
+        (output.status.success(), crate::rig::text(&output.stderr) + &crate::rig::text(&output.stdout))
+    };
+    let shared = "[[route]]\nlimit = { rate = \"1/s\", shared = true }\nrespond = \"x\"\n";
+    let (is_right, said) = check(shared);
+    assert!(!is_right && said.contains("`shared` without `[limits.shared]`"), "{said}");
+    let (is_right, said) = check(&format!("[limits.shared]\nredis = \"redis://:secret@h\"\n{shared}"));
+    assert!(!is_right && said.contains("password_file"), "{said}");
+    let (is_right, said) = check(&format!("[limits.shared]\nredis = \"redis://h\"\n{shared}"));
+    assert!(is_right, "{said}");
+}

@@ -1,0 +1,265 @@
+//! Two documents of one server, and what happened between them.
+
+use serde_json::{Map, Value, json};
+
+use crate::figures::clean;
+
+/// Two documents of one server, the later one first; the earlier one is `null` where there is none, or where another process gave it.
+#[derive(Clone, Debug)]
+pub struct StatusInterval {
+    now: Value,
+    before: Value,
+    seconds: f64,
+}
+
+impl StatusInterval {
+    /// What `now` says, compared with the one before; without one everything is since the server's start.
+    #[must_use]
+    pub fn new(now: Value, before: Option<&Value>) -> StatusInterval {
+        let before = before.filter(|before| before["pid"] == now["pid"]).cloned().unwrap_or_default();
+        let age_ms = |document: &Value| document["age_ms"].as_f64().unwrap_or_default();
+        let seconds = ((age_ms(&now) - age_ms(&before)) / 1e3).max(0.001);
+        StatusInterval { now, before, seconds }
+    }
+
+    /// The later document.
+    #[must_use]
+    pub fn document(&self) -> &Value {
+        &self.now
+    }
+
+    /// The time between the two.
+    pub(crate) fn seconds(&self) -> f64 {
+        self.seconds
+    }
+
+    /// The upper bounds of the classes of durations, in milliseconds.
+    fn bounds(&self) -> Vec<f64> {
+        list(&self.now["class_bounds_ms"]).iter().filter_map(Value::as_f64).collect()
+    }
+
+    fn rate(&self, now: &Value, before: &Value) -> f64 {
+        (now.as_f64().unwrap_or_default() - before.as_f64().unwrap_or_default()).max(0.0) / self.seconds
+    }
+
+    /// Each entry of a list with its rates, and with the same entry of before.
+    fn pairs<'v>(
+        now: &'v Value,
+        before: &'v Value,
+        same: impl Fn(&Value, &Value) -> bool,
+    ) -> impl Iterator<Item = (&'v Value, &'v Value)> {
+        let others = list(before);
+        list(now).iter().map(move |one| {
+            let other = others.iter().find(|other| same(one, other));
+            (one, other.unwrap_or(&Value::Null))
+        })
+    }
+
+    /// `p50_ms`, `p90_ms` and `p99_ms` of the durations between the two documents.
+    fn percentiles(&self, now: &Value, before: &Value, into: &mut Map<String, Value>) {
+        let classes = difference(now, before);
+        for (name, share) in [("p50_ms", 0.5), ("p90_ms", 0.9), ("p99_ms", 0.99)] {
+            into.insert(name.to_owned(), json!(percentile(&self.bounds(), &classes, share)));
+        }
+    }
+
+    /// Routes: `site`, `route`, `handler`, `requests_per_s`, `status_4xx_per_s`, `status_5xx_per_s`, `p50_ms`, `p90_ms`, `p99_ms`,
+    /// `out_bytes_per_s`, `requests`.
+    pub(crate) fn routes(&self) -> Vec<Map<String, Value>> {
+        let same = |one: &Value, other: &Value| {
+            ["site", "route", "handler"].iter().all(|key| one[key] == other[key])
+        };
+        let row = |(one, before): (&Value, &Value)| {
+            let mut row = texts(one, &["site", "route", "handler"]);
+            let mut add = |name: &str, value: f64| row.insert(name.to_owned(), json!(value));
+            add("requests_per_s", self.rate(&one["requests"], &before["requests"]));
+            for class in ["4xx", "5xx"] {
+                let rate = self.rate(&one["statuses"][class], &before["statuses"][class]);
+                add(&format!("status_{class}_per_s"), rate);
+            }
+            add("out_bytes_per_s", self.rate(&one["response_bytes"], &before["response_bytes"]));
+            self.percentiles(&one["duration"], &before["duration"], &mut row);
+            row.insert("requests".into(), one["requests"].clone());
+            row
+        };
+        StatusInterval::pairs(&self.now["routes"], &self.before["routes"], same).map(row).collect()
+    }
+
+    /// Upstream servers: `group`, `url`, `state`, `active`, `requests_per_s`, `status_5xx_per_s`, `failures_per_s`, `p50_ms`, `p99_ms`,
+    /// `ejections`, and `waiting`, of its group.
+    pub(crate) fn servers(&self) -> Vec<Map<String, Value>> {
+        let mut rows = Vec::new();
+        for (number, group) in list(&self.now["upstreams"]).iter().enumerate() {
+            let name = group["name"].as_str().map_or_else(|| (number + 1).to_string(), clean);
+            let before = &self.before["upstreams"][number]["servers"];
+            for (one, before) in
+                StatusInterval::pairs(&group["servers"], before, |one, other| one["url"] == other["url"])
+            {
+                let mut row = texts(one, &["url", "state"]);
+                row.insert("group".into(), json!(name));
+                row.insert("waiting".into(), group["waiting"].clone());
+                for name in ["active", "ejections"] {
+                    row.insert(name.into(), one[name].clone());
+                }
+                let mut add = |name: &str, value: f64| row.insert(name.to_owned(), json!(value));
+                add("requests_per_s", self.rate(&one["requests"], &before["requests"]));
+                add("status_5xx_per_s", self.rate(&one["statuses"]["5xx"], &before["statuses"]["5xx"]));
+                add(
+                    "failures_per_s",
+                    self.rate(&json!(sum(&one["failures"])), &json!(sum(&before["failures"]))),
+                );
+                self.percentiles(&one["response"], &before["response"], &mut row);
+                rows.push(row);
+            }
+        }
+        rows
+    }
+
+    /// Processes of applications: `app`, `worker`, `pid`, `state`, `pss_bytes`, `cpu` (of one core), `requests_per_s`, `requests`, `age_ms`,
+    /// `current` (a text), `current_ms`, and `waiting`, of its application.
+    pub(crate) fn workers(&self) -> Vec<Map<String, Value>> {
+        let mut rows = Vec::new();
+        for (app, before) in StatusInterval::pairs(&self.now["apps"], &self.before["apps"], |one, other| {
+            one["name"] == other["name"]
+        }) {
+            let same = |one: &Value, other: &Value| one["pid"] == other["pid"];
+            for (one, before) in StatusInterval::pairs(&app["processes"], &before["processes"], same) {
+                let mut row = texts(one, &["state"]);
+                row.insert("app".into(), json!(clean(app["name"].as_str().unwrap_or_default())));
+                for name in ["worker", "pid", "requests", "age_ms"] {
+                    row.insert(name.into(), one[name].clone());
+                }
+                row.insert("waiting".into(), app["queue"]["waiting"].clone());
+                row.insert("pss_bytes".into(), one["usage"]["pss_bytes"].clone());
+                let cpu = self.rate(&one["usage"]["cpu_ms"], &before["usage"]["cpu_ms"]) / 1e3;
+                row.insert("cpu".into(), if before.is_null() { Value::Null } else { json!(cpu) });
+                row.insert("requests_per_s".into(), json!(self.rate(&one["requests"], &before["requests"])));
+                let shown = |request: &Value| {
+                    let text = |key: &str| clean(request[key].as_str().unwrap_or_default());
+                    format!("{} {}", text("method"), text("target"))
+                };
+                let current: Vec<String> = list(&one["current"]).iter().map(shown).collect();
+                row.insert("current".into(), json!(current.join(", ")));
+                row.insert("current_ms".into(), one["current"][0]["age_ms"].clone());
+                rows.push(row);
+            }
+        }
+        rows
+    }
+
+    /// Certificates: `name`, `issuer`, `expires_in_s`, `last_error`.
+    pub(crate) fn certificates(&self) -> Vec<Map<String, Value>> {
+        let row = |one: &Value| {
+            let mut row = texts(one, &["name", "issuer", "last_error"]);
+            row.insert("expires_in_s".into(), one["expires_in_s"].clone());
+            row
+        };
+        list(&self.now["certificates"]).iter().map(row).collect()
+    }
+
+    /// Lines of the error log, the newest first: `unix_ms`, `level`, `text`.
+    pub(crate) fn events(&self) -> Vec<Map<String, Value>> {
+        let row = |one: &Value| {
+            let mut row = texts(one, &["level", "text"]);
+            row.insert("unix_ms".into(), one["unix_ms"].clone());
+            row
+        };
+        list(&self.now["events"]).iter().rev().map(row).collect()
+    }
+
+    /// The cache: its own figures, and `hit_rate` of the time between the documents; empty where there is none.
+    pub(crate) fn cache(&self) -> Map<String, Value> {
+        let (Some(now), before) = (self.now["cache"].as_object(), &self.before["cache"]) else {
+            return Map::new();
+        };
+        let mut figures: Map<String, Value> = now
+            .iter()
+            .filter(|(_, value)| value.is_number())
+            .map(|(key, value)| (key.clone(), value.clone()))
+            .collect();
+        let of = |keys: &[&str]| {
+            keys.iter()
+                .map(|key| self.rate(&now.get(*key).cloned().unwrap_or_default(), &before[*key]))
+                .sum::<f64>()
+        };
+        let (hits, misses) = (of(&["hits", "stale", "revalidated", "coalesced"]), of(&["misses"]));
+        let hit_rate = (hits + misses > 0.0).then(|| hits / (hits + misses));
+        figures.insert("hit_rate".into(), json!(hit_rate));
+        figures
+    }
+
+    /// The whole server: `requests_per_s`, `status_5xx_per_s`, `p50_ms`, `p99_ms`, `waiting`, `connections`, `connections_per_s`, `cpu`,
+    /// `pss_bytes` (with applications), `held_bytes`, `budget_bytes`.
+    pub(crate) fn server(&self) -> Map<String, Value> {
+        let (routes, mut server) = (self.routes(), Map::new());
+        let total = |rows: &[Map<String, Value>], key: &str| {
+            rows.iter().filter_map(|row| row[key].as_f64()).sum::<f64>()
+        };
+        for key in ["requests_per_s", "status_5xx_per_s", "out_bytes_per_s"] {
+            server.insert(key.into(), json!(total(&routes, key)));
+        }
+        let all = |document: &Value| {
+            let mut classes = vec![0; self.bounds().len() + 1];
+            for route in list(&document["routes"]) {
+                let counts = list(&route["duration"]["classes"]).iter().filter_map(Value::as_u64);
+                classes.iter_mut().zip(counts).for_each(|(sum, count)| *sum += count);
+            }
+            json!({ "classes": classes })
+        };
+        self.percentiles(&all(&self.now), &all(&self.before), &mut server);
+        let groups = list(&self.now["upstreams"]).iter().map(|group| &group["waiting"]);
+        let apps = list(&self.now["apps"]).iter().map(|app| &app["queue"]["waiting"]);
+        server.insert("waiting".into(), json!(groups.chain(apps).filter_map(Value::as_u64).sum::<u64>()));
+        let (connections, before) = (&self.now["connections"], &self.before["connections"]);
+        server.insert("connections".into(), connections["open"].clone());
+        server.insert(
+            "connections_per_s".into(),
+            json!(self.rate(&connections["accepted"], &before["accepted"])),
+        );
+        let cpu = self.rate(&self.now["usage"]["cpu_ms"], &self.before["usage"]["cpu_ms"]) / 1e3;
+        server.insert("cpu".into(), json!(cpu));
+        let own = self.now["usage"]["pss_bytes"].as_f64().unwrap_or_default();
+        server.insert("pss_bytes".into(), json!(own + total(&self.workers(), "pss_bytes")));
+        for key in ["held_bytes", "budget_bytes"] {
+            server.insert(key.into(), self.now["memory"][key].clone());
+        }
+        server
+    }
+}
+
+/// The elements of a list; none of anything else.
+pub(crate) fn list(value: &Value) -> &[Value] {
+    value.as_array().map_or(&[], Vec::as_slice)
+}
+
+fn sum(counts: &Value) -> u64 {
+    counts.as_object().into_iter().flatten().filter_map(|(_, count)| count.as_u64()).sum()
+}
+
+/// These entries as text that steers nothing.
+fn texts(one: &Value, keys: &[&str]) -> Map<String, Value> {
+    keys.iter().map(|key| ((*key).to_owned(), json!(clean(one[*key].as_str().unwrap_or_default())))).collect()
+}
+
+/// How many of each class came between two histograms.
+fn difference(now: &Value, before: &Value) -> Vec<u64> {
+    let count = |value: &Value, at: usize| value["classes"][at].as_u64().unwrap_or_default();
+    (0..list(&now["classes"]).len()).map(|at| count(now, at).saturating_sub(count(before, at))).collect()
+}
+
+/// The duration that this share of all does not exceed, by its place within its class; of the class without a bound its lower one.
+fn percentile(bounds: &[f64], classes: &[u64], share: f64) -> Option<f64> {
+    let total: u64 = classes.iter().sum();
+    let (mut left, mut lower) = (share * total as f64, 0.0);
+    if total == 0 {
+        return None;
+    }
+    for (class, upper) in classes.iter().zip(bounds) {
+        let within = *class as f64;
+        if left <= within {
+            return Some(lower + (upper - lower) * left / within.max(1.0));
+        }
+        (left, lower) = (left - within, *upper);
+    }
+    Some(lower)
+}

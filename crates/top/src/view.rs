@@ -1,0 +1,289 @@
+//! A sample on a screen: drawn into a buffer, so that it can be tested without a terminal.
+
+use ratatui::buffer::Buffer;
+use ratatui::layout::Rect;
+use ratatui::style::{Color, Modifier, Style};
+use serde_json::{Map, Value};
+
+use crate::sample::StatusInterval;
+use crate::tables::{Column, ColumnKind, TABLES, TopTable, tables};
+use crate::text::head;
+
+/// The widest a column of text becomes where others need room.
+const TEXT_WIDTH_MAX: usize = 34;
+/// The least room of a column that takes what is left.
+const LONG_WIDTH_MIN: usize = 16;
+const GAP: usize = 2;
+
+/// What is to be seen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum TopPage {
+    All,
+    /// One table.
+    One(usize),
+    Help,
+}
+
+/// What whoever looks has chosen.
+#[derive(Clone, Debug)]
+pub(crate) struct Choice {
+    pub(crate) page: TopPage,
+    pub(crate) is_paused: bool,
+    /// By table: the column that it is sorted by.
+    pub(crate) sort: [Option<usize>; TABLES],
+    pub(crate) is_reversed: bool,
+    /// TopTable of the one table that are above the screen.
+    pub(crate) scroll: usize,
+    pub(crate) has_colour: bool,
+    /// Why there is nothing new.
+    pub(crate) failure: Option<String>,
+}
+
+impl Choice {
+    pub(crate) fn new(has_colour: bool) -> Choice {
+        Choice {
+            page: TopPage::All,
+            is_paused: false,
+            sort: [Some(3), None, None, Some(1), None, None],
+            is_reversed: false,
+            scroll: 0,
+            has_colour,
+            failure: None,
+        }
+    }
+
+    fn style(&self, color: Color) -> Style {
+        if self.has_colour { Style::new().fg(color) } else { Style::new() }
+    }
+
+    /// How a cell looks. Without colours what needs attention is bold.
+    fn cell_style(&self, kind: ColumnKind, text: &str) -> Style {
+        let (color, is_urgent) = match (kind, text) {
+            (ColumnKind::State, "up" | "ready" | "serving") => (Color::Green, false),
+            (ColumnKind::State, "down" | "ejected" | "killed") | (ColumnKind::Level, "error") => {
+                (Color::Red, true)
+            }
+            (ColumnKind::State, "prototype") => return Style::new(),
+            (ColumnKind::State, _) | (ColumnKind::Level, "warn") => (Color::Yellow, true),
+            (ColumnKind::AgeS, "expired") => (Color::Red, true),
+            _ => return Style::new(),
+        };
+        let style = self.style(color);
+        if is_urgent { style.add_modifier(Modifier::BOLD) } else { style }
+    }
+}
+
+const HELP: [&str; 12] = [
+    "1 to 6   one table: routes, upstream servers, applications, certificates, cache, events",
+    "0        all of them",
+    "Tab      the next table",
+    "s        sort by the next column",
+    "r        sort the other way",
+    "p Space  pause, and continue",
+    "Up Down  scroll; also j k, PageUp PageDown, Home",
+    "+ -      look more often, or less",
+    "?        this page",
+    "q Esc    end",
+    "",
+    "Rates and percentiles are of the time between two looks; percentiles by the place in a histogram's class.",
+];
+
+/// Draws it all.
+pub(crate) fn draw(buffer: &mut Buffer, area: Rect, sample: &StatusInterval, choice: &Choice) {
+    if area.height < 6 || area.width < 20 {
+        put(buffer, area, 0, 0, "too small", Style::new());
+        return;
+    }
+    let bold = Style::new().add_modifier(Modifier::BOLD);
+    for (at, line) in head(sample).iter().enumerate() {
+        put(buffer, area, 0, at, line, if at == 0 { bold } else { Style::new() });
+    }
+    let footer = usize::from(area.height) - 1;
+    let keys = " q end  ? keys  0-6 tables  s sort  r reverse  p pause  +/- interval ";
+    let keys = match (choice.is_paused, &choice.failure) {
+        (true, _) => format!(" PAUSED {keys}"),
+        (false, Some(failure)) => format!(" NO ANSWER: {failure} "),
+        (false, None) => keys.to_owned(),
+    };
+    let width = usize::from(area.width);
+    put(buffer, area, 0, footer, &format!("{keys:<width$}"), Style::new().add_modifier(Modifier::REVERSED));
+    let room = Room { top: 4, height: footer - 4 };
+    let mut tables = tables(sample);
+    for (at, table) in tables.iter_mut().enumerate() {
+        if let Some(column) = choice.sort[at] {
+            table.sort_by(column, choice.is_reversed);
+        }
+    }
+    match choice.page {
+        TopPage::Help => {
+            for (at, line) in HELP.iter().take(room.height).enumerate() {
+                put(buffer, area, 1, room.top + at, line, Style::new());
+            }
+        }
+        TopPage::One(one) => {
+            let mut table = tables[one].clone();
+            let last = table.rows.len().saturating_sub(room.height.saturating_sub(2));
+            table.rows.drain(..choice.scroll.min(last));
+            draw_table(buffer, area, room, (one, &table), choice);
+        }
+        TopPage::All => draw_all(buffer, area, room, &tables, choice),
+    }
+}
+
+/// Lines of the screen.
+#[derive(Clone, Copy)]
+struct Room {
+    top: usize,
+    height: usize,
+}
+
+/// The tables in the order in which they get room.
+const BY_URGENCY: [usize; TABLES] = [0, 1, 2, 5, 3, 4];
+
+/// The tables one below the other; those that need less leave room to the others. Empty ones are left out.
+fn draw_all(buffer: &mut Buffer, area: Rect, room: Room, tables: &[TopTable], choice: &Choice) {
+    let shown: Vec<(usize, &TopTable)> = (BY_URGENCY.into_iter().map(|number| (number, &tables[number])))
+        .filter(|(_, table)| !table.rows.is_empty())
+        .collect();
+    let wanted: Vec<usize> = shown.iter().map(|(_, table)| table.rows.len() + 3).collect();
+    let mut top = room.top;
+    for ((number, table), height) in shown.iter().zip(shares(&wanted, room.height)) {
+        if height >= 3 {
+            draw_table(buffer, area, Room { top, height: height - 1 }, (*number, table), choice);
+        }
+        top += height;
+    }
+}
+
+/// How many of these lines each gets: all share alike, and what one does not need goes to the others.
+fn shares(wanted: &[usize], lines: usize) -> Vec<usize> {
+    let mut shares = vec![0; wanted.len()];
+    let mut left = lines;
+    // Each one a title, a head, a row and a line below, from the first on, before any has more.
+    for (share, wanted) in shares.iter_mut().zip(wanted) {
+        let first = 4.min(*wanted);
+        if left >= first {
+            (*share, left) = (first, left - first);
+        }
+    }
+    while left > 0 {
+        let hungry: Vec<usize> =
+            (0..wanted.len()).filter(|&at| shares[at] > 0 && shares[at] < wanted[at]).collect();
+        if hungry.is_empty() {
+            break;
+        }
+        for at in hungry.into_iter().take(left) {
+            shares[at] += 1;
+            left -= 1;
+        }
+    }
+    shares
+}
+
+fn draw_table(
+    buffer: &mut Buffer,
+    area: Rect,
+    room: Room,
+    (number, table): (usize, &TopTable),
+    choice: &Choice,
+) {
+    let rows_max = room.height.saturating_sub(2);
+    let more = table.rows.len().saturating_sub(rows_max);
+    let more = if more > 0 { format!("  ({more} more)") } else { String::new() };
+    let title = format!("{} {}{more}", number + 1, table.title);
+    let style = choice.style(Color::Cyan).add_modifier(Modifier::BOLD);
+    put(buffer, area, 0, room.top, &title, style);
+    if table.rows.is_empty() {
+        return put(buffer, area, 2, room.top + 1, "none", Style::new());
+    }
+    let rows = &table.rows[..table.rows.len().min(rows_max)];
+    let columns = fitting(table, rows, usize::from(area.width));
+    let mut x = 0;
+    for (at, width) in columns {
+        let column = &table.columns[at];
+        let is_sorted = choice.sort[number] == Some(at);
+        let head = match (is_sorted, choice.is_reversed) {
+            (true, false) => format!("{}*", column.head),
+            (true, true) => format!("{}^", column.head),
+            _ => column.head.to_owned(),
+        };
+        put(
+            buffer,
+            area,
+            x,
+            room.top + 1,
+            &fit(column, &head, width),
+            Style::new().add_modifier(Modifier::UNDERLINED),
+        );
+        for (line, row) in rows.iter().enumerate() {
+            let text = cell(column, row);
+            put(
+                buffer,
+                area,
+                x,
+                room.top + 2 + line,
+                &fit(column, &text, width),
+                choice.cell_style(column.kind, &text),
+            );
+        }
+        x += width + GAP;
+    }
+}
+
+fn cell(column: &Column, row: &Map<String, Value>) -> String {
+    column.kind.shown(row.get(column.key).unwrap_or(&Value::Null))
+}
+
+/// The columns that fit into a width, each with its own.
+fn fitting(table: &TopTable, rows: &[Map<String, Value>], width: usize) -> Vec<(usize, usize)> {
+    let natural = |column: &Column| {
+        let cells = rows.iter().map(|row| columns_of(&cell(column, row)));
+        // A mark beside the head says what is sorted by.
+        let widest = cells.max().unwrap_or_default().max(column.head.len() + 1);
+        match column.kind {
+            ColumnKind::Long => LONG_WIDTH_MIN,
+            ColumnKind::Text => widest.min(TEXT_WIDTH_MAX),
+            _ => widest,
+        }
+    };
+    let mut columns: Vec<(usize, usize)> =
+        table.columns.iter().enumerate().map(|(at, column)| (at, natural(column))).collect();
+    let needed =
+        |columns: &[(usize, usize)]| columns.iter().map(|(_, width)| width + GAP).sum::<usize>() - GAP;
+    while needed(&columns) > width {
+        let rank = |(at, _): &(usize, usize)| table.columns[*at].rank;
+        let Some(first) = columns.iter().map(rank).max().filter(|rank| *rank > 0) else { break };
+        columns.retain(|column| rank(column) != first);
+    }
+    let spare = width.saturating_sub(needed(&columns));
+    if let Some((_, long)) = columns.iter_mut().find(|(at, _)| table.columns[*at].kind == ColumnKind::Long) {
+        *long += spare;
+    }
+    columns
+}
+
+/// How many cells of a terminal a text takes.
+fn columns_of(text: &str) -> usize {
+    ratatui::text::Line::from(text).width()
+}
+
+/// A text in exactly this width: numbers to the right; what is cut off ends with `~`.
+fn fit(column: &Column, text: &str, width: usize) -> String {
+    let mut text = text.to_owned();
+    if columns_of(&text) > width {
+        while columns_of(&text) >= width && text.pop().is_some() {}
+        text.push('~');
+    }
+    let gap = " ".repeat(width.saturating_sub(columns_of(&text)));
+    if column.kind.is_number() { format!("{gap}{text}") } else { format!("{text}{gap}") }
+}
+
+fn put(buffer: &mut Buffer, area: Rect, x: usize, y: usize, text: &str, style: Style) {
+    let (Ok(x), Ok(y)) = (u16::try_from(x), u16::try_from(y)) else { return };
+    if x < area.width && y < area.height {
+        buffer.set_stringn(area.x + x, area.y + y, text, usize::from(area.width - x), style);
+    }
+}
+
+#[cfg(test)]
+mod tests;

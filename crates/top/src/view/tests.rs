@@ -1,0 +1,195 @@
+use serde_json::json;
+
+use super::*;
+use crate::text::{json as as_json, text};
+
+fn durations(classes: [u64; 4]) -> Value {
+    json!({ "count": classes.iter().sum::<u64>(), "classes": classes })
+}
+
+/// A status with this many requests so far.
+fn status(requests: u64, age_ms: u64) -> Value {
+    let route = |site: &str, route: &str, handler: &str, count: u64| {
+        json!({
+            "site": site, "route": route, "handler": handler, "requests": count, "response_bytes": count * 1000,
+            "statuses": { "2xx": count - count / 10, "5xx": count / 10 }, "duration": durations([0, count, 0, 0]),
+        })
+    };
+    let server = |url: &str, state: &str| {
+        json!({
+            "url": url, "state": state, "active": 3, "requests": requests, "statuses": {}, "ejections": 1,
+            "failures": { "connect": requests / 100 }, "response": durations([0, 0, requests, 0]),
+        })
+    };
+    let worker = |number: u64, state: &str, current: Value| {
+        json!({
+            "worker": number, "pid": 4000 + number, "state": state, "requests": requests, "age_ms": age_ms,
+            "usage": { "cpu_ms": age_ms / 2, "pss_bytes": 20 << 20 }, "current": current,
+        })
+    };
+    let hostile = "/a\u{1b}[31m\u{202e}?q=\u{7}<script>";
+    json!({
+        "pid": 7, "version": "0.1.0", "state": "serving", "age_ms": age_ms, "listen": ["http://127.0.0.1:8080"],
+        "class_bounds_ms": [1.0, 2.0, 4.0],
+        "usage": { "cpu_ms": age_ms / 10, "pss_bytes": 30 << 20 },
+        "memory": { "held_bytes": 5 << 20, "budget_bytes": 512 << 20 },
+        "connections": { "open": 12, "accepted": requests },
+        "routes": [route("*", "/quiet", "respond", 0), route("shop.test", "/api/*", "proxy", requests)],
+        "upstreams": [{ "waiting": 2, "servers": [server("http://10.0.0.1:80", "up"), server("http://10.0.0.2:80", "ejected")] }],
+        "apps": [{ "name": "shop", "queue": { "waiting": 4, "claimed": 1 }, "processes": [
+            worker(1, "ready", json!([{ "method": "GET", "target": hostile, "age_ms": 1500 }])), worker(2, "starting", json!([])),
+        ] }],
+        "certificates": [{ "name": "shop.test", "issuer": "E5", "expires_in_s": 86_400 * 30, "last_error": null }],
+        "cache": { "hits": requests, "misses": requests, "bytes": 1 << 20, "bytes_max": 64 << 20 },
+        "events": [
+            { "number": 1, "unix_ms": 3_600_000, "level": "info", "text": "started" },
+            { "number": 2, "unix_ms": 3_661_000, "level": "error", "text": format!("http://10.0.0.2:80: {hostile}: refused") },
+        ],
+    })
+}
+
+fn sample() -> StatusInterval {
+    StatusInterval::new(status(3_000, 12_000), Some(&status(1_000, 10_000)))
+}
+
+fn drawn(width: u16, height: u16, choice: &Choice) -> Buffer {
+    let area = Rect::new(0, 0, width, height);
+    let mut buffer = Buffer::empty(area);
+    draw(&mut buffer, area, &sample(), choice);
+    buffer
+}
+
+fn lines(buffer: &Buffer) -> Vec<String> {
+    let width = usize::from(buffer.area.width);
+    let cells: Vec<&str> = buffer.content.iter().map(|cell| cell.symbol()).collect();
+    cells.chunks(width).map(|line| line.concat().trim_end().to_owned()).collect()
+}
+
+#[test]
+fn a_screen_of_24_lines_has_something_of_everything_that_matters() {
+    let lines = lines(&drawn(80, 24, &Choice::new(false)));
+    let all = lines.join("\n");
+    assert_eq!(lines[0], "Komainu 0.1.0  serving  PID 7  up 12 s  http://127.0.0.1:8080");
+    assert!(
+        lines[1].starts_with("1,000 req/s  5xx 100/s (10 %)  p50 1.5 ms  p99 2.0 ms  waiting 6"),
+        "{all}"
+    );
+    for wanted in
+        ["1 Routes", "2 Upstream servers", "3 Applications", "6 Events", "/api/*", "10.0.0.1", "GET /a?[31m?"]
+    {
+        assert!(all.contains(wanted), "{wanted} in\n{all}");
+    }
+    assert!(lines[23].contains("q end"), "{all}");
+    // The busiest route is the first.
+    let route = lines.iter().position(|line| line.contains("/api/*")).unwrap();
+    assert!(lines[route - 1].contains("req/s*"), "{all}");
+}
+
+#[test]
+fn a_wide_screen_has_every_column() {
+    let all = lines(&drawn(200, 60, &Choice::new(false))).join("\n");
+    for table in tables(&sample()) {
+        for column in table.columns {
+            assert!(all.contains(column.head), "{} of {} in\n{all}", column.head, table.title);
+        }
+        assert!(all.contains(table.title), "{all}");
+    }
+    assert!(!all.contains("more)"), "{all}");
+}
+
+#[test]
+fn without_colours_nothing_is_coloured() {
+    let buffer = drawn(100, 40, &Choice::new(false));
+    assert!(buffer.content.iter().all(|cell| cell.fg == Color::Reset && cell.bg == Color::Reset));
+    let buffer = drawn(100, 40, &Choice::new(true));
+    assert!(buffer.content.iter().any(|cell| cell.fg == Color::Red));
+}
+
+#[test]
+fn any_size_is_drawn() {
+    for width in [1, 19, 20, 40, 79, 300] {
+        for height in [1, 5, 6, 7, 10, 13, 100] {
+            for page in [TopPage::All, TopPage::Help, TopPage::One(0), TopPage::One(5)] {
+                drawn(width, height, &Choice { page, scroll: 99, ..Choice::new(true) });
+            }
+        }
+    }
+    let area = Rect::new(0, 0, 80, 24);
+    draw(&mut Buffer::empty(area), area, &StatusInterval::new(json!({}), None), &Choice::new(true));
+    draw(&mut Buffer::empty(area), area, &StatusInterval::new(json!([1]), None), &Choice::new(true));
+}
+
+#[test]
+fn keys_choose() {
+    use std::time::Duration;
+
+    use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
+
+    let mut watch = crate::screen::TopScreen {
+        sample: sample(),
+        last: status(3_000, 12_000),
+        choice: Choice::new(false),
+        every: Duration::from_secs(2),
+    };
+    let mut press = |keys: &str| {
+        keys.chars()
+            .all(|key| watch.press(KeyEvent::new(KeyCode::Char(key), KeyModifiers::NONE)))
+            .then(|| (watch.choice.clone(), watch.every))
+    };
+    let (choice, _) = press("2s").unwrap();
+    assert_eq!((choice.page, choice.sort[1]), (TopPage::One(1), Some(0)));
+    let all = lines(&drawn(80, 24, &choice)).join("\n");
+    assert!(
+        all.contains("2 Upstream servers") && all.contains("group*") && !all.contains("1 Routes"),
+        "{all}"
+    );
+    let (choice, every) = press("pr+?").unwrap();
+    assert!(
+        choice.is_paused
+            && choice.is_reversed
+            && choice.page == TopPage::Help
+            && every == Duration::from_secs(1)
+    );
+    let all = lines(&drawn(80, 24, &choice)).join("\n");
+    assert!(all.contains("PAUSED") && all.contains("sort by the next column"), "{all}");
+    let (choice, _) = press("6jjj").unwrap();
+    assert_eq!((choice.page, choice.scroll), (TopPage::One(5), 1));
+    assert!(press("q").is_none());
+    watch.look(Err("gone\u{1b}".into()));
+    assert_eq!(watch.choice.failure.as_deref(), Some("gone?"));
+    watch.choice.is_paused = false;
+    assert!(lines(&drawn(80, 24, &watch.choice)).last().unwrap().contains("NO ANSWER: gone?"));
+}
+
+#[test]
+fn text_and_json_for_pipes() {
+    let text = text(&sample());
+    assert!(!text.contains(|c: char| c.is_control() && c != '\n'), "{text}");
+    assert!(text.contains("\nUpstream servers\n") && text.contains("http://10.0.0.2:80"), "{text}");
+    assert!(text.contains("01:01:01  error  http://10.0.0.2:80: /a?[31m??q=?<script>: refused"), "{text}");
+    let document = as_json(&sample());
+    assert_eq!(document["server"]["requests_per_s"], 1_000.0);
+    assert_eq!(document["routes"][1]["p50_ms"], 1.5);
+    assert_eq!(document["upstreams"][1]["state"], "ejected");
+    assert_eq!(document["workers"][0]["current"], "GET /a?[31m??q=?<script>");
+    assert_eq!(
+        (&document["cache"][0]["hit_rate"], &document["workers"][0]["cpu"]),
+        (&json!(0.5), &json!(0.5))
+    );
+}
+
+#[test]
+fn another_process_is_not_compared_with_the_one_before() {
+    let mut before = status(1_000, 10_000);
+    before["pid"] = json!(8);
+    let document = as_json(&StatusInterval::new(status(3_000, 12_000), Some(&before)));
+    assert_eq!(document["server"]["requests_per_s"], 250.0);
+}
+
+#[test]
+fn room_is_shared_and_nobody_gets_more_than_it_needs() {
+    assert_eq!(shares(&[10, 4, 10], 18), [7, 4, 7]);
+    assert_eq!(shares(&[5, 5], 100), [5, 5]);
+    assert_eq!(shares(&[9, 9, 9], 9), [5, 4, 0]);
+    assert_eq!(shares(&[], 9), [0; 0]);
+}
