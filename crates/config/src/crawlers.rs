@@ -63,7 +63,7 @@ directives! {
         /// and no such file in the folder of the `files` route that it belongs to. An application or upstream server is not asked.
         "robots" robots: bool = true, Flag;
         /// Paths that robots.txt forbids to all crawlers.
-        "disallow" disallow: Vec<String> = [], OneOrMore(Text { what: "a path such as \"/search\"", parse: robots_path });
+        "disallow" disallow: Vec<String> = absent("none"), OneOrMore(Text { what: "a path such as \"/search\"", parse: robots_path });
         /// A path that robots.txt forbids and that no visitor opens, because links to it are not shown: the network of a client that
         /// asks for it gets 403 for `trap_time`. Requests that a page of another site has made a browser send do not count
         /// (`Sec-Fetch-Site`).

@@ -18,7 +18,7 @@ pub(crate) fn policy() -> impl Shape<Out = Option<Option<Maintenance>>> {
 
 directives! {
     /// Maintenance: while it is on, requests are answered 503 with `Retry-After` and a page. A page alone stands for `page`; `true` is
-    /// the server's own page; `false` in a site is for one that goes on while the server has it.
+    /// the server's own page; `false` in a site is for one that is served while the server has it.
     ///
     /// ```toml
     /// [[site]]

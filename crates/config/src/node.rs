@@ -51,6 +51,11 @@ impl Node {
         }
     }
 
+    /// Whether it is a table.
+    pub(crate) fn is_table(&self) -> bool {
+        matches!(self.data, Data::Table(_))
+    }
+
     /// The entry of that key, if this is a table that has one.
     pub(crate) fn entry(&self, key: &str) -> Option<&Entry> {
         match &self.data {

@@ -197,6 +197,9 @@ fn rate_agrees(limit: &mut RateLimit, node: &Node, check: &mut Checker) {
 /// Either of the two kinds, with what belongs to it.
 fn kind_agrees(limit: &RateLimit, node: &Node, check: &mut Checker) {
     match (limit.rate, limit.concurrent) {
+        // One that is not valid is reported already.
+        (None, None)
+            if node.entry("rate").is_some() || node.entry("concurrent").is_some() || !node.is_table() => {}
         (None, None) => {
             let title = format!("`{}` without `rate`", check.here());
             check

@@ -11,7 +11,7 @@ use crate::{
     Recycle, Redirect, Respond, ResponseHeaders, Retry, Route, RouteLimits, RouteTimeouts, Site, SiteTls,
     Split, Timeouts, Tls, Tracing, TrustedProxies, Upstream, UseAsDictionary, Workers,
 };
-use crate::{Cors, JwtAuth, SignedAuth};
+use crate::{Cors, JwtAuth, SharedLimits, SignedAuth};
 use crate::{check::Checker, node::Node};
 use std::path::Path;
 
@@ -58,6 +58,7 @@ fn written_out_defaults_change_nothing() {
         written_out::<Site>(),
         written_out::<Route>(),
         written_out::<RateLimit>(),
+        written_out::<SharedLimits>(),
         written_out::<Auth>(),
         written_out::<JwtAuth>(),
         written_out::<SignedAuth>(),

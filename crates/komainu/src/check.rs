@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 
 use crate::assemble::empty_segments;
 use crate::cli::Check;
+use crate::config_text::ConfigText;
 use crate::hosting;
 use crate::privilege::{self, Identity, Rights};
 use crate::sink;
@@ -20,6 +21,26 @@ use crate::virtualenv::is_closed;
 
 /// Files that a configuration may include.
 const INCLUDED_MAX: usize = 1000;
+
+/// Where a configuration came from, to be read again.
+pub(crate) type Reread = Box<dyn Fn() -> Result<ReadConfig, String>>;
+
+/// A configuration that was read.
+pub(crate) struct ReadConfig {
+    pub(crate) config: Config,
+    /// Each in a line.
+    pub(crate) warnings: Vec<String>,
+    pub(crate) text: ConfigText,
+}
+
+/// Reads a configuration again.
+///
+/// # Errors
+/// The errors, rendered for the user.
+pub(crate) fn read_again(path: &Path, text: String) -> Result<ReadConfig, String> {
+    let (config, warnings) = reparse(path, &text)?;
+    Ok(ReadConfig { config, warnings, text: ConfigText { path: path.to_owned(), joined: text.into() } })
+}
 
 /// Reads a configuration file. Warnings go to stderr.
 ///

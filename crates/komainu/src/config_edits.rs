@@ -4,9 +4,10 @@ use config::Config;
 use serde_json::{Value, json};
 
 use crate::check;
+use crate::check::ReadConfig;
 use crate::config_text::{ConfigEdit, ConfigText, EditError};
 use crate::engine;
-use crate::lifecycle::{ReadConfig, RunningServer, late_changes};
+use crate::lifecycle::{RunningServer, late_changes};
 use crate::staged_files::{StageError, StagedFiles};
 
 impl RunningServer {

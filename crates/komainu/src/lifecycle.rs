@@ -2,7 +2,6 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
-use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -17,7 +16,7 @@ use signal_hook::iterator::Signals;
 
 use crate::assemble::ServerPlan;
 use crate::certificates::{AutomaticCertificates, is_system};
-use crate::check;
+use crate::check::{ReadConfig, Reread};
 use crate::config_text::{ConfigEdit, ConfigText, EditError};
 use crate::control::Reloaded;
 use crate::engine;
@@ -36,26 +35,6 @@ use crate::upgrade::{self, HandedSockets, Successor};
 const DRAIN_REPORT: Duration = Duration::from_millis(1_200);
 /// The longest wait for an event.
 const QUIET: Duration = Duration::from_secs(3_600);
-
-/// Where a configuration came from, to be read again.
-pub(crate) type Reread = Box<dyn Fn() -> Result<ReadConfig, String>>;
-
-/// A configuration that was read.
-pub(crate) struct ReadConfig {
-    pub(crate) config: Config,
-    /// Each in a line.
-    pub(crate) warnings: Vec<String>,
-    pub(crate) text: ConfigText,
-}
-
-/// Reads a configuration again.
-///
-/// # Errors
-/// The errors, rendered for the user.
-pub(crate) fn read(path: &Path, text: String) -> Result<ReadConfig, String> {
-    let (config, warnings) = check::reparse(path, &text)?;
-    Ok(ReadConfig { config, warnings, text: ConfigText { path: path.to_owned(), joined: text.into() } })
-}
 
 /// The access logs of a configuration, and its error log where that is another one.
 type OpenedLogs = (LogSinks, Option<LogSink>);

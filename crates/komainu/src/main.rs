@@ -62,6 +62,7 @@ mod rate;
 mod auth;
 mod sign_url;
 mod cors;
+mod site_https;
 mod release;
 mod guard;
 mod filling;
@@ -203,10 +204,10 @@ fn serve_file(path: PathBuf, taken: TakenOver) -> Result<(), String> {
         let config = check::parse_silently(&path, &text)?;
         let in_force = ConfigText { path: path.clone(), joined: text.as_str().into() };
         let link = inherited.as_ref().map(|given| given.link.clone());
-        let reread: lifecycle::Reread = Box::new(move || {
+        let reread: check::Reread = Box::new(move || {
             let packet = link.as_ref().map(|link| link.ask("config")).transpose();
             let packet = packet.map_err(|error| error.to_string())?.ok_or("there is no supervisor")?;
-            lifecycle::read(&path, inherited::text_of(packet).map_err(|error| error.to_string())?)
+            check::read_again(&path, inherited::text_of(packet).map_err(|error| error.to_string())?)
         });
         let text = Some(in_force);
         let start = Start {
@@ -230,8 +231,7 @@ fn serve_file(path: PathBuf, taken: TakenOver) -> Result<(), String> {
         }
         Rights::Keep(warning) => {
             let text = Some(ConfigText { path: path.clone(), joined: text.into() });
-            let reread: lifecycle::Reread =
-                Box::new(move || lifecycle::read(&path, check::read_text(&path)?));
+            let reread: check::Reread = Box::new(move || check::read_again(&path, check::read_text(&path)?));
             let reread = Some(reread);
             served(Start { config, reread, text, watch: false, inherited: None, predecessor, given, warning })
         }

@@ -32,6 +32,7 @@ use crate::pages::{self, SitePages};
 use crate::php::{PhpRoute, PhpTarget};
 use crate::rate::{self, CountedRequests, RateRules};
 use crate::release::{Release, ReleaseStep};
+use crate::site_https::SiteHttps;
 use crate::traces::TraceExport;
 
 /// The kinds of handlers.
@@ -170,52 +171,6 @@ impl TemplateEdits {
             }
         }
         edits
-    }
-}
-
-/// What a site demands of connections.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct SiteHttps {
-    /// The port that requests without TLS are redirected to.
-    pub(crate) redirect_port: Option<u16>,
-    /// The demands on clients' certificates; 0 for none.
-    pub(crate) policy: u64,
-}
-
-/// What a certificate authority asks for without TLS (RFC 8555 section 8.3).
-const ACME_PATH: &[u8] = HttpChallenges::PATH.as_bytes();
-
-impl SiteHttps {
-    /// Where to redirect a request that came without TLS.
-    fn location(&self, request: &Request<'_>) -> Option<Vec<u8>> {
-        let port = self.redirect_port?;
-        let is_plain = !request.client().secure && matches!(request.peer(), Peer::Tcp(_));
-        let (authority, path) = (request.authority(), request.encoded_path().ok()?);
-        if !is_plain || authority.is_empty() || !path.starts_with(b"/") || path.starts_with(ACME_PATH) {
-            return None;
-        }
-        let host = http::target::split_port(authority).map_or(authority, |(host, _)| host);
-        let mut location = [b"https://", host].concat();
-        if port != 443 {
-            location.extend_from_slice(format!(":{port}").as_bytes());
-        }
-        location.extend_from_slice(&path);
-        if let Some(query) = request.encoded_query() {
-            location.push(b'?');
-            location.extend_from_slice(&query);
-        }
-        Some(location)
-    }
-
-    /// Why the request is refused if the connection does not meet exactly the site's demands on client certificates. A
-    /// connection without TLS meets none, whatever a trusted proxy reports of its own.
-    fn misdirected(&self, request: &Request<'_>) -> Option<&'static str> {
-        let policy = request.tls().map_or(0, |session| session.policy);
-        match request.tls() {
-            _ if policy == self.policy => None,
-            Some(_) => Some("this connection was made for another host: make one for this host"),
-            None => Some("this host asks for client certificates: make a connection with TLS to this server"),
-        }
     }
 }
 

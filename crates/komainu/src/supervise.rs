@@ -20,13 +20,14 @@ use crate::api::{self, Api, AuditLog};
 use crate::assemble::{self, CoreContext, ServerPlan};
 use crate::cache_commands;
 use crate::certificates::{AutomaticCertificates, is_system};
+use crate::check::Reread;
 use crate::config_text::{ConfigText, EditError};
 use crate::control::{self, ApiLine, ControlClients, ServerInfo, Socket};
 use crate::engine::{self, Descriptors};
 use crate::hosting::{AppHandles, Hosting};
 use crate::inherited::Inherited;
 use crate::lifecycle::{
-    Current, Logs, Reread, RunningServer, ServerEvent, attend_to_the_end, event, pass_signals, refused,
+    Current, Logs, RunningServer, ServerEvent, attend_to_the_end, event, pass_signals, refused,
 };
 use crate::metrics::{CoreMetrics, Metrics};
 use crate::notice::ErrorLog;

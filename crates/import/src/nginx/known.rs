@@ -263,7 +263,7 @@ const NEEDLESS: &[(&[&str], &str)] = &[
         ],
         "\u{1}responses are not edited: let the application do it",
     ),
-    (&["mirror", "mirror_request_body"], "\u{1}requests are not mirrored"),
+    (&["mirror", "mirror_request_body"], "\u{1}write `mirror = { to = \"http://…\" }` in the route"),
     (
         &[
             "mp4",
@@ -307,9 +307,10 @@ const NEEDLESS: &[(&[&str], &str)] = &[
         ],
         "\u{1}there is no Lua: a native handler or an application (`[apps.NAME]`) does it",
     ),
-    (&["auth_jwt", "auth_jwt_key_file"], "\u{1}tokens are not checked here: the application does it"),
+    (&["auth_jwt", "auth_jwt_key_file"], "\u{1}write `auth = { jwt = { … } }`: docs/auth.md"),
+    (&["split_clients"], "\u{1}write `split` in the route: docs/releases.md"),
     (
-        &["geoip_country", "geoip_city", "geoip2", "geo", "split_clients", "map_hash"],
+        &["geoip_country", "geoip_city", "geoip2", "geo", "map_hash"],
         "\u{1}there are no such variables: the application, or `allow` and `deny` with networks, decides",
     ),
     (
@@ -375,7 +376,7 @@ const NEEDLESS: &[(&[&str], &str)] = &[
     ),
     (
         &["limit_conn", "limit_conn_zone", "limit_conn_status", "limit_conn_log_level", "limit_conn_dry_run"],
-        "\u{1}connections of one client are not counted: `limit` counts its requests",
+        "\u{1}write `limit = { concurrent = 10, key = \"client\" }` in the route, or `connections_per_client` in `limits`",
     ),
     (&["limit_rate", "limit_rate_after"], "\u{1}the speed of responses is not limited"),
     (&["auth_delay"], "not needed: `failures` in `auth` limits wrong passwords"),

@@ -128,7 +128,7 @@ fn pages_of_a_network_are_counted(rig: &Rig) {
     let refused = ask(rig, "203.0.113.77", "crawled.test", "/page5", "");
     refused.expect_status(429).expect_field("cache-control", "no-store");
     assert!(refused.field("retry-after").unwrap().parse::<u64>().unwrap() > 3600);
-    // What was opened may be opened again; and who loads what pages consist of may go on.
+    // What was opened may be opened again; and who loads what pages consist of may open more.
     assert_eq!((status("203.0.113.9", "/page1"), status("203.0.113.9", "/page6")), (200, 429));
     assert_eq!((status("203.0.113.9", "/a/style.CSS"), status("203.0.113.9", "/page6")), (200, 200));
     assert_eq!((status("203.0.113.9", "/page7"), status("203.0.114.9", "/page7")), (429, 200));
