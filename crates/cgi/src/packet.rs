@@ -72,7 +72,7 @@ mod tests {
         assert_eq!(out, b"before\0\x2a\0\0\x0e\0REQUEST_METHOD\x04\0POST\x0e\0CONTENT_LENGTH\x02\x0027");
         out.clear();
         scgi(&mut out, &variables).expect("no NUL");
-        assert_eq!(out, b"44:CONTENT_LENGTH\x0027\0SCGI\x001\0REQUEST_METHOD\0POST\0,");
+        assert_eq!(out, b"45:CONTENT_LENGTH\x0027\0SCGI\x001\0REQUEST_METHOD\0POST\0,");
     }
 
     #[test]

@@ -1,11 +1,10 @@
 //! `php` beside `files`: a real PHP-FPM, with the layouts of WordPress and Laravel.
 
 use std::fs;
-use std::io::Write;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
-use crate::rig::{Folder, Rig, eventually, installed, read_answer};
+use crate::rig::{Folder, Rig, eventually, installed};
 
 /// What shows what a script was given.
 const SHOW: &str = "<?php header('X-Script: ' . basename(__DIR__) . '/' . basename(__FILE__));
@@ -179,9 +178,7 @@ fn bodies(rig: &Rig) {
         .collect();
     let chunked = format!("{head}Transfer-Encoding: chunked\r\n\r\n{chunks}0\r\n\r\n");
     for request in [whole, chunked] {
-        let mut stream = rig.connect();
-        stream.write_all(request.as_bytes()).unwrap();
-        let text = read_answer(&mut stream).text();
+        let text = rig.send(&request).text();
         assert!(text.contains("UPLOAD=3000000 "), "{text}");
     }
 }
