@@ -71,6 +71,7 @@ mod coded;
 mod cache_responses;
 mod cached;
 mod php;
+mod request_path;
 mod router;
 mod release_plan;
 mod guard_plan;
