@@ -214,7 +214,7 @@ fn only_what_is_there_is_answered() {
     let rig = start();
     let status: serde_json::Value = serde_json::from_str(&ask(&rig, "/v1/status", "").text()).unwrap();
     assert_eq!(status["pid"], rig.child.id());
-    ask(&rig, "/", "").expect_status(404);
+    ask(&rig, "/none", "").expect_status(404);
     let mut stream = UnixStream::connect(rig.folder.at("control.sock")).unwrap();
     stream.write_all(b"DELETE /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
     let mut bytes = Vec::new();
