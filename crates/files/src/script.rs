@@ -25,9 +25,12 @@ pub struct FoundScript {
     pub info: Vec<u8>,
 }
 
+/// Scripts and when they were found, in milliseconds of the core's clock, by path.
+type KnownByPath = HashMap<Vec<u8>, (u64, Rc<FoundScript>)>;
+
 /// Scripts that were found, and when that was, by their paths.
 #[derive(Debug, Default)]
-pub(crate) struct KnownScripts(RefCell<HashMap<Vec<u8>, (u64, Rc<FoundScript>)>>);
+pub(crate) struct KnownScripts(RefCell<KnownByPath>);
 
 impl KnownScripts {
     /// The script at a path, where it was found since then, by the core's clock.

@@ -12,8 +12,8 @@ use http::path::encode_beyond_ascii;
 use http::template::Values;
 use http::{EmptySegments, Fields, Method, Name, Reject, Status, Template, Variable};
 use net::{
-    Compression, ErrorPages, Exchange, Fault, FieldEdits, HandshakeFailure, Peer, Request, RequestRecord,
-    Service, Sources,
+    Compression, ErrorPages, Exchange, Fault, FieldEdits, HandshakeFailure, Peer, RequestRecord, Service,
+    Sources,
 };
 use proxy::Proxy;
 
