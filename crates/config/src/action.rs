@@ -38,13 +38,14 @@ pub enum Action {
 
 impl Action {
     /// The directives that are actions: each route has one, or `files` with another one as fallback.
-    pub(crate) const NAMES: [&str; 6] = ["files", "proxy", "app", "redirect", "respond", "split"];
+    pub(crate) const NAMES: [&str; 7] = ["files", "proxy", "app", "redirect", "respond", "php", "split"];
 
     /// Its directive.
     pub fn name(&self) -> &'static str {
         match self {
             Self::NotFound => "nothing",
             Self::Files(_) => "files",
+            Self::Proxy(proxy) if proxy.is_php => "php",
             Self::Proxy(_) => "proxy",
             Self::App(_) => "app",
             Self::Redirect(_) => "redirect",
@@ -253,8 +254,12 @@ pub(crate) fn actions_agree(
             let label = format!("{what} needs one of {}", names.join(", "));
             check.error(&node.at, format!("{what} without an action"), label);
         }
+        [php] if php.key == "php" => {
+            let finding = check.error(&php.key_at, "`php` without `files`".to_owned(), "which scripts?");
+            finding.help("name the folder of the scripts: `files = \"public\"`");
+        }
         [_] => {}
-        [files, other] if files.key == "files" && matches!(other.key.as_str(), "proxy" | "app") => {}
+        [files, other] if files.key == "files" && matches!(other.key.as_str(), "proxy" | "php" | "app") => {}
         [first, more @ ..] => {
             for second in more {
                 let title = format!("{what} with two actions");
@@ -272,7 +277,8 @@ pub(crate) fn actions_agree(
 
 fn branch_agrees(branch: &mut Branch, node: &Node, check: &mut Checker) {
     branch.line = Some(check.line(&node.at));
-    let names = &Action::NAMES[..Action::NAMES.len() - 1];
+    // Neither scripts nor further branches.
+    let names = &Action::NAMES[..Action::NAMES.len() - 2];
     actions_agree((&mut branch.action, &mut branch.otherwise), ("a branch", names), node, check);
 }
 

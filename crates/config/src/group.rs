@@ -3,10 +3,10 @@
 use crate::check::{Checker, shortened};
 use crate::near::nearest;
 use crate::node::{Data, Entry, Node};
-use crate::proxy::Proxy;
+use crate::proxy::{Proxy, Upstream};
 use crate::record::{brief, table};
 use crate::shape::{Map, Shape, ShapeKind};
-use crate::upstream::group_name;
+use crate::upstream::{CgiScheme, Origin, group_name};
 
 /// The action `proxy`: its own group, or one that it shares with other routes.
 pub(crate) struct Proxied;
@@ -50,6 +50,53 @@ impl Shape for Proxied {
         let others = shared.into_iter().filter(|entry| node.entry(&entry.key).is_none());
         let entries = own.iter().cloned().chain(others).collect();
         table().read(&Node { at: node.at.clone(), data: Data::Table(entries) }, check)
+    }
+}
+
+/// The action `php`: the servers that run the scripts among the route's files.
+pub(crate) struct PhpServers;
+
+impl Shape for PhpServers {
+    type Out = Proxy;
+
+    fn kind(&self) -> ShapeKind {
+        Proxied.kind()
+    }
+
+    fn read(&self, node: &Node, check: &mut Checker) -> Option<Proxy> {
+        if let Data::Integer(port @ 1..=65_535) = node.data {
+            let finding = check.mismatch(node, "the URL of a PHP server");
+            finding.help(format!("write \"fastcgi://127.0.0.1:{port}\""));
+            return None;
+        }
+        let mut node = node.clone();
+        if let Data::Text(text) = &mut node.data
+            && !text.contains("://")
+            && !text.contains("unix:")
+            && Origin::parse(&format!("fastcgi://{text}")).is_ok_and(|_| text.contains(':'))
+        {
+            // As other servers write it.
+            *text = format!("fastcgi://{text}");
+        }
+        let mut proxy = Proxied.read(&node, check)?;
+        for upstream in &mut proxy.to {
+            if proxy.upstream.is_none()
+                && matches!(&upstream.url, Origin::Unix(path) if !path.as_os_str().is_empty())
+            {
+                let at = Box::new(std::mem::take(&mut upstream.url));
+                upstream.url = Origin::Cgi(CgiScheme::FastCgi, at);
+            }
+        }
+        let is_fastcgi = |upstream: &Upstream| {
+            matches!(upstream.url, Origin::Cgi(CgiScheme::FastCgi, _)) || upstream.url == Origin::default()
+        };
+        if let Some(other) = proxy.to.iter().find(|upstream| !is_fastcgi(upstream)) {
+            let title = format!("`php` with the server {}", other.url);
+            let finding = check.error(&node.at, title, "this server does not speak FastCGI");
+            finding.help("write \"fastcgi://HOST:PORT\", or \"fastcgi+unix:PATH\" in `[upstreams.NAME]`");
+        }
+        proxy.is_php = true;
+        Some(proxy)
     }
 }
 

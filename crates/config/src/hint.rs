@@ -67,7 +67,7 @@ const FOREIGN: &[ForeignDirective] = &[
     foreign(
         "fastcgi_pass",
         NGINX,
-        "not there yet: `proxy` speaks HTTP; keep the server that speaks FastCGI behind it",
+        "`php = \"unix:/run/php/php-fpm.sock\"` beside `files`, or `proxy = \"fastcgi://HOST:PORT\"`",
     ),
     foreign("file_server", CADDY, "`files`"),
     foreign("frontend", HAPROXY, "`listen` at the top of the file, and a `[[site]]`"),

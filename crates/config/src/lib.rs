@@ -70,6 +70,7 @@ mod files;
 
 mod upstream;
 
+mod scripts;
 mod proxy;
 
 mod group;
@@ -154,7 +155,7 @@ pub use source::{ConfigLine, joined};
 pub use tls::{CertificateSource, ClientTls, SiteTls, Tls, TlsVersion};
 pub use tracing::{IdSource, SHARE_ALL, Tracing};
 pub use units::{GIB, KIB, MIB, duration, size};
-pub use upstream::{Balance, Origin, ProxyHttp, ProxyProtocol, UpstreamHost};
+pub use upstream::{Balance, CgiScheme, Origin, ProxyHttp, ProxyProtocol, UpstreamHost};
 
 #[cfg(test)]
 mod tests;

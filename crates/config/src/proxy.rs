@@ -5,6 +5,7 @@ use crate::files::{StripPrefix, rooted, strip_text};
 use crate::header;
 use crate::node::{Entry, Node};
 use crate::record::{brief, directives, table};
+use crate::scripts::{Scripts, variable_name};
 use crate::shape::{
     Count, Flag, List, Map, Maybe, OneOrMore, PathShape, Size, Text, Time, Toggle, Unlimited, Word,
 };
@@ -30,6 +31,11 @@ const FIELDS: Map<String, Text<Template>> = Map {
     what: "header names",
     key: rule_name,
     value: Text { what: "a header value", parse: value_template },
+};
+const VARIABLES: Map<String, Text<Template>> = Map {
+    what: "names of variables",
+    key: variable_name,
+    value: Text { what: "a value", parse: value_template },
 };
 const DOMAINS: Map<String, Text<String>> =
     Map { what: "cookie domains", key: domain, value: Text { what: "a domain", parse: domain } };
@@ -146,8 +152,22 @@ directives! {
         /// route together, so that a slow client occupies no upstream connection; `spill` of `[limits]` limits those of
         /// all routes. 0 turns it off. When the files are full, the upstream server waits for slow clients.
         "spill" spill_bytes_max: u64 = "1GiB", Size { min: 0, max: SPILL_MAX };
+        /// Variables for servers with `fastcgi`, `uwsgi` or `scgi` URLs, besides those of CGI; one of the same name is replaced.
+        /// Values may contain the variables of header values.
+        ///
+        /// ```toml
+        /// [[route]]
+        /// proxy = { to = "fastcgi://127.0.0.1:9000", variables = { APP_ENV = "production" } }
+        /// ```
+        "variables" variables: Vec<(String, Template)> = {}, VARIABLES;
+        /// What `php` runs.
+        "scripts" scripts: Scripts = {}, table();
         /// Limits on the heads of responses; a response that exceeds them is answered 502.
         "limits" limits: ProxyLimits = {}, table();
+    }
+    held {
+        /// Whether the servers run the scripts among the route's files.
+        is_php: bool;
     }
 }
 
@@ -165,7 +185,8 @@ directives! {
     /// ```
     Upstream in "`to` of `proxy`" {
         /// Its address: `http://HOST:PORT`, `https://HOST:PORT`, `h2c://HOST:PORT` for HTTP/2 without TLS, or `unix:PATH`
-        /// for a Unix socket. The default port is 80, or 443 for `https`.
+        /// for a Unix socket. The default port is 80, or 443 for `https`. Servers that speak FastCGI, uwsgi or SCGI have
+        /// `fastcgi://HOST:PORT` or `fastcgi+unix:PATH`, and the same with `uwsgi` and `scgi`; their ports are 9000, 3031 and 4000.
         "url" url: Origin = required(""), UrlShape;
         /// Its share of the requests; 0 for none.
         "weight" weight: u32 = 1, Count { min: 0, max: 1000 };

@@ -10,7 +10,7 @@ use crate::cors::{self, Cors};
 use crate::crawlers::{self, Crawlers};
 use crate::dictionary::{self, UseAsDictionary};
 use crate::files::{Files, StripPrefix};
-use crate::group::Proxied;
+use crate::group::{PhpServers, Proxied};
 use crate::header::{self, ResponseHeaders};
 use crate::host::HostPattern;
 use crate::log::RequestLog;
@@ -253,6 +253,17 @@ directives! {
         "files" = brief::<Files>("root") => |route, files| route.action = Action::Files(Box::new(files));
         /// Action: forwards requests to upstream servers. Beside `files`, only those that no file answers.
         "proxy" = Proxied => |route, proxy| route.otherwise = Some(Action::Proxy(Box::new(proxy)));
+        /// Action, beside `files`: lets PHP-FPM, or another FastCGI server, run the scripts among the files: a URL such as
+        /// `"unix:/run/php/php-fpm.sock"` or `"127.0.0.1:9000"`, or a table with the settings of `proxy`. A path names a script where
+        /// there is one, also with more of the path behind it (`/index.php/a/b`), or a folder with `index.php`. Other files are sent as
+        /// they are, never those with the name of a script. All other requests are for `scripts.front`.
+        ///
+        /// ```toml
+        /// [[route]]
+        /// files = "/srv/shop/public"
+        /// php   = "unix:/run/php/php-fpm.sock"
+        /// ```
+        "php" = PhpServers => |route, php| route.otherwise = Some(Action::Proxy(Box::new(php)));
         /// Action: lets an application answer. Beside `files`, only requests that no file answers.
         "app" = app::mounted() => |route, app| route.otherwise = Some(Action::App(Box::new(app)));
         /// Action: redirects.

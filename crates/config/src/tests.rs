@@ -69,6 +69,7 @@ fn written_out_defaults_change_nothing() {
         written_out::<Compress>(),
         written_out::<CompressResponses>(),
         written_out::<Proxy>(),
+        written_out::<crate::scripts::Scripts>(),
         written_out::<Upstream>(),
         written_out::<KeepAlive>(),
         written_out::<ProxyTimeouts>(),

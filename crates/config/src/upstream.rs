@@ -32,6 +32,46 @@ pub enum Origin {
     },
     /// A Unix socket, `unix:/run/app.sock`.
     Unix(PathBuf),
+    /// A server that speaks a protocol of the CGI family: `fastcgi://HOST:PORT`, `fastcgi+unix:PATH`. The address is one of those
+    /// above, without TLS.
+    Cgi(CgiScheme, Box<Origin>),
+}
+
+/// The protocols of the CGI family.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum CgiScheme {
+    /// FastCGI.
+    FastCgi,
+    /// uwsgi.
+    Uwsgi,
+    /// SCGI.
+    Scgi,
+}
+
+impl CgiScheme {
+    const ALL: [CgiScheme; 3] = [CgiScheme::FastCgi, CgiScheme::Uwsgi, CgiScheme::Scgi];
+
+    /// As URLs begin.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::FastCgi => "fastcgi",
+            Self::Uwsgi => "uwsgi",
+            Self::Scgi => "scgi",
+        }
+    }
+
+    fn named(name: &str) -> Option<CgiScheme> {
+        Self::ALL.into_iter().find(|scheme| scheme.name() == name)
+    }
+
+    /// The port where a URL names none.
+    fn port(self) -> u16 {
+        match self {
+            Self::FastCgi => 9000,
+            Self::Uwsgi => 3031,
+            Self::Scgi => 4000,
+        }
+    }
 }
 
 impl Default for Origin {
@@ -42,22 +82,33 @@ impl Default for Origin {
 }
 
 impl Origin {
-    /// Parses `http://HOST[:PORT]`, `https://HOST[:PORT]`, `h2c://HOST[:PORT]` or `unix:PATH`.
+    /// Parses `http://HOST[:PORT]`, `https://HOST[:PORT]`, `h2c://HOST[:PORT]` or `unix:PATH`; or `fastcgi://HOST[:PORT]`,
+    /// `fastcgi+unix:PATH`, and the same with `uwsgi` and `scgi`.
     pub fn parse(text: &str) -> Result<Self, InvalidValue> {
         if let Some(path) = text.strip_prefix("unix:") {
             return unix(path);
         }
+        if let Some((scheme, path)) = text.split_once("+unix:")
+            && let Some(scheme) = CgiScheme::named(scheme)
+        {
+            let at = scheme.name().len() + 1;
+            return unix(path).map(|origin| Self::Cgi(scheme, Box::new(origin))).map_err(|fault| {
+                InvalidValue { at: fault.at.map(|range| at + range.start..at + range.end), ..fault }
+            });
+        }
         let Some((scheme, rest)) = text.split_once("://") else {
             return Err(no_scheme(text));
         };
+        let cgi = CgiScheme::named(&scheme.to_ascii_lowercase());
         let (tls, h2c) = match scheme.to_ascii_lowercase().as_str() {
             "http" => (false, false),
             "https" => (true, false),
             "h2c" => (false, true),
+            _ if cgi.is_some() => (false, false),
             _ => {
                 let fault = InvalidValue::new(
-                    "an upstream server has a scheme of http, https, h2c or unix",
-                    "write \"http://HOST:PORT\", \"https://HOST:PORT\", \"h2c://HOST:PORT\" or \"unix:PATH\"",
+                    "an upstream server has a scheme of http, https, h2c, unix, fastcgi, uwsgi or scgi",
+                    "write \"http://HOST:PORT\", \"https://HOST:PORT\", \"h2c://HOST:PORT\", \"unix:PATH\" or \"fastcgi://HOST:PORT\"",
                 );
                 return Err(fault.within(0..scheme.len()));
             }
@@ -76,7 +127,12 @@ impl Origin {
             at: fault.at.map(|at| start + at.start..start + at.end),
             ..fault
         })?;
-        Ok(Self::Tcp { host, port: port.unwrap_or(if tls { 443 } else { 80 }), tls, h2c })
+        let default = cgi.map_or(if tls { 443 } else { 80 }, CgiScheme::port);
+        let origin = Self::Tcp { host, port: port.unwrap_or(default), tls, h2c };
+        Ok(match cgi {
+            Some(scheme) => Self::Cgi(scheme, Box::new(origin)),
+            None => origin,
+        })
     }
 
     /// Whether it speaks HTTP/2 without TLS.
@@ -166,6 +222,10 @@ impl fmt::Display for Origin {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Unix(path) => write!(out, "unix:{}", path.display()),
+            Self::Cgi(scheme, at) => match at.to_string().strip_prefix("http") {
+                Some(rest) => write!(out, "{}{rest}", scheme.name()),
+                None => write!(out, "{}+{at}", scheme.name()),
+            },
             Self::Tcp { host, port, tls, h2c } => {
                 let scheme = match (tls, h2c) {
                     (true, _) => "https",
@@ -188,14 +248,23 @@ impl Shape for UrlShape {
     type Out = Origin;
 
     fn kind(&self) -> ShapeKind {
-        let text = "a URL: \"http://HOST:PORT\", \"https://HOST:PORT\", \"h2c://HOST:PORT\" or \"unix:PATH\"";
-        ShapeKind::new(text, json!({ "type": "string", "pattern": "^(unix:.+|(https?|h2c)://.+)$" }))
+        let text = "a URL: \"http://HOST:PORT\", \"https://HOST:PORT\", \"h2c://HOST:PORT\", \"unix:PATH\", or \
+                    \"fastcgi://HOST:PORT\" or \"fastcgi+unix:PATH\" and the same with `uwsgi` and `scgi`";
+        let pattern = "^(((fastcgi|uwsgi|scgi)[+])?unix:.+|(https?|h2c|fastcgi|uwsgi|scgi)://.+)$";
+        ShapeKind::new(text, json!({ "type": "string", "pattern": pattern }))
     }
 
     fn read(&self, node: &Node, check: &mut Checker) -> Option<Origin> {
         let shape = Text { what: "a URL such as \"http://127.0.0.1:3000\"", parse: Origin::parse };
         match shape.read(node, check)? {
             Origin::Unix(path) => Some(Origin::Unix(check.resolve(&path.to_string_lossy()))),
+            Origin::Cgi(scheme, at) => Some(Origin::Cgi(
+                scheme,
+                Box::new(match *at {
+                    Origin::Unix(path) => Origin::Unix(check.resolve(&path.to_string_lossy())),
+                    at => at,
+                }),
+            )),
             origin => Some(origin),
         }
     }
@@ -342,6 +411,10 @@ mod tests {
             "http://[::1]:80",
             "unix:/run/a.sock",
             "unix:a.sock",
+            "fastcgi://127.0.0.1:9000",
+            "fastcgi+unix:/run/php/php-fpm.sock",
+            "uwsgi://[::1]:3031",
+            "scgi+unix:a.sock",
         ] {
             assert_eq!(Origin::parse(text).unwrap().to_string(), text);
         }
@@ -350,6 +423,9 @@ mod tests {
             ("HTTPS://a_b.c/", "https://a_b.c:443"),
             ("http://[2001:db8::1]", "http://[2001:db8::1]:80"),
             ("unix:///run/a", "unix:/run/a"),
+            ("fastcgi://a", "fastcgi://a:9000"),
+            ("UWSGI://a", "uwsgi://a:3031"),
+            ("scgi+unix:///run/a", "scgi+unix:/run/a"),
         ] {
             assert_eq!(Origin::parse(text).unwrap().to_string(), whole);
         }
@@ -364,6 +440,9 @@ mod tests {
             ("/run/app.sock", "\"unix:/run/app.sock\""),
             ("unix:", "unix:/run/app.sock"),
             ("ftp://a", "http://HOST:PORT"),
+            ("fastcgi+unix:", "unix:/run/app.sock"),
+            ("fastcgi://a/b.php", "strip_prefix"),
+            ("https+unix:/a", "http://"),
             ("http://a/b", "strip_prefix"),
             ("http://a?b", "strip_prefix"),
             ("http://u:p@a", "Authorization"),

@@ -8,7 +8,7 @@ use std::io;
 use std::ops::Range;
 use std::rc::Rc;
 
-use http::{Coding, Fields, Length, Method, Name, Status, range};
+use http::{Coding, Fields, Length, Method, Name, Reject, Status, range};
 use net::{Core, Exchange, Fault};
 
 use crate::asked::{RequestFields, SendPlan};
@@ -20,6 +20,7 @@ use crate::listing::{self, ListingFormat, Style};
 use crate::multipart::Multipart;
 use crate::open::OpenError;
 use crate::options::Options;
+use crate::script::FoundScript;
 use crate::send::send;
 
 /// Serves the files below some roots. Each core has its own.
@@ -96,6 +97,19 @@ impl Files {
             }
         }
         Ok(FileOutcome::Done)
+    }
+
+    /// The script that `path` names, or the front of it; a path as for [`Files::serve`].
+    ///
+    /// # Errors
+    /// As [`Files::serve`].
+    pub async fn script(&self, path: &[u8], core: &Core) -> Result<Option<Rc<FoundScript>>, Fault> {
+        self.finder.script(path, core).await.map_err(|error| match error {
+            OpenError::Failed(error) => Fault::Io(error),
+            OpenError::NoDescriptors | OpenError::WouldBlock => {
+                Reject::new(Status::SERVICE_UNAVAILABLE, "too many open files").into()
+            }
+        })
     }
 
     async fn refuse_method(&self, x: &mut Exchange<'_>, method: Method) -> Result<(), Fault> {

@@ -13,6 +13,7 @@ use net::client::Bell;
 use crate::entry::{CompressedState, FileEntry, Variant};
 use crate::open::{self, OpenError, Patience, RootChange, Stamp};
 use crate::options::{Options, RootReport, RootState};
+use crate::script::{FoundScript, KnownScripts};
 use crate::store::Store;
 use crate::tree::{Content, FileTree, FoundEntry, LoadedFile};
 
@@ -25,6 +26,7 @@ pub struct Finder {
     roots_checked_ms: Cell<u64>,
     candidates: Vec<PathCandidate>,
     store: Rc<RefCell<Store<FileEntry>>>,
+    scripts: KnownScripts,
 }
 
 /// The result of a search.
@@ -108,6 +110,7 @@ impl Finder {
             candidates.push(PathCandidate::fixed(fallback)?);
         }
         Ok(Finder {
+            scripts: KnownScripts::default(),
             tree: RefCell::new(Arc::new(FileTree::open(&options)?)),
             roots_checked_ms: Cell::new(0),
             candidates,
@@ -224,6 +227,30 @@ impl Finder {
         }
         self.store.borrow_mut().remove(path);
         Ok(nothing)
+    }
+
+    /// The script at `path`, or at the front of it; `None` where there is none. Files that are not served are no scripts.
+    ///
+    /// # Errors
+    /// [`OpenError`], but not [`OpenError::WouldBlock`].
+    pub async fn script(&self, path: &[u8], core: &Core) -> Result<Option<Rc<FoundScript>>, OpenError> {
+        let now_ms = core.now_ms();
+        let fresh_ms = (now_ms + 1).saturating_sub(self.options.cache.revalidate_ms);
+        if let Some(found) = self.scripts.since(path, fresh_ms) {
+            return Ok(Some(found));
+        }
+        if !self.are_roots_fresh(now_ms) {
+            self.check_roots(core).await;
+        }
+        let tree = self.tree();
+        let mut found = tree.script(path, Patience::CacheOnly);
+        if matches!(found, Err(OpenError::WouldBlock)) {
+            let path = path.to_vec();
+            found = core.offload(move || tree.script(&path, Patience::Blocking)).await;
+        }
+        let Some(found) = found?.map(Rc::new) else { return Ok(None) };
+        self.scripts.add(path, now_ms, &found);
+        Ok(Some(found))
     }
 
     /// Other requests use the entry as it was while this request checks the file.

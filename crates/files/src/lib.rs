@@ -20,6 +20,7 @@ pub mod entry;
 pub mod send;
 pub mod folder;
 pub mod listing;
+pub mod script;
 pub mod finder;
 mod dictionary;
 pub mod files;
@@ -28,3 +29,4 @@ pub use files::{FileOutcome, Files};
 pub use options::{
     Applies, CacheLimits, CacheRule, FileCompression, Options, RootReport, RootState, Symlinks,
 };
+pub use script::FoundScript;

@@ -176,6 +176,31 @@ impl Root {
         })
     }
 
+    /// Whether `path` names a regular file below the root, which need not be one that we may read.
+    ///
+    /// # Errors
+    /// [`OpenError`], if this could not be determined.
+    pub fn has_file(&self, path: &[u8], patience: Patience) -> Result<bool, OpenError> {
+        let start = path.iter().position(|&byte| byte != b'/').unwrap_or(path.len());
+        if self.folder.is_none() || start == path.len() {
+            return Ok(false);
+        }
+        loop {
+            match self.open_beneath(&path[start..], OFlags::PATH, patience) {
+                Ok(fd) => {
+                    let stat = rustix::fs::fstat(&fd).map_err(|errno| OpenError::Failed(errno.into()))?;
+                    return Ok(FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile);
+                }
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) if patience == Patience::CacheOnly => return Err(OpenError::WouldBlock),
+                Err(Errno::XDEV) if self.symlinks == Symlinks::OwnerMatch => {
+                    return Ok(matches!(self.look(path, patience)?, Opened::File(..)));
+                }
+                Err(errno) => return interpret(errno).map(|_| false),
+            }
+        }
+    }
+
     /// What `path` names below the root. The path is decoded and has no `..`; leading slashes are ignored.
     ///
     /// # Errors

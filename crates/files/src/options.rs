@@ -20,6 +20,9 @@ pub struct Options {
     pub candidates: Vec<Template>,
     /// The file for GET and HEAD if no candidate exists, sent with status 200 (single-page applications). Default none.
     pub fallback: Option<String>,
+    /// Whether a server runs the scripts among the files: then files with the name of a script, or of a copy of one, are never sent.
+    /// Default false.
+    pub scripts: bool,
     /// Whether a folder without index is listed. Default false.
     pub listing: bool,
     /// Entries that a listing shows at most; if there are more, the page states that. Default 10,000.
@@ -141,6 +144,7 @@ impl Default for Options {
             index: vec!["index.html".into()],
             candidates: vec![Template::parse("$path", |_| true).expect("a variable")],
             fallback: None,
+            scripts: false,
             listing: false,
             listing_entries_max: 10_000,
             hidden: false,

@@ -15,6 +15,7 @@ use crate::options::Options;
 pub struct FileTree {
     roots: Vec<Arc<Root>>,
     index: Vec<String>,
+    scripts: bool,
     listing: bool,
     hidden: bool,
     precompressed: Vec<Coding>,
@@ -80,11 +81,18 @@ impl FileTree {
         Ok(FileTree {
             roots: roots.map(|root| root.map(Arc::new)).collect::<io::Result<_>>()?,
             index: options.index.clone(),
+            scripts: options.scripts,
             listing: options.listing,
             hidden: options.hidden,
             precompressed: options.precompressed.clone(),
             memory_bytes_max: options.cache.file_bytes_max,
         })
+    }
+
+    /// The names of index files.
+    #[must_use]
+    pub fn index(&self) -> &[String] {
+        &self.index
     }
 
     /// The roots.
@@ -124,6 +132,9 @@ impl FileTree {
         if path.ends_with(b"/") {
             return self.find_index(path, patience);
         }
+        if self.scripts && is_source(path) {
+            return Ok(FoundEntry::Missing);
+        }
         let mut folder = false;
         for root in &self.roots {
             match root.look(path, patience)? {
@@ -144,7 +155,7 @@ impl FileTree {
     }
 
     fn find_index(&self, folder: &[u8], patience: Patience) -> Result<FoundEntry, OpenError> {
-        for name in &self.index {
+        for name in self.index.iter().filter(|name| !(self.scripts && is_source(name.as_bytes()))) {
             let path = [folder, name.as_bytes()].concat();
             for root in &self.roots {
                 match root.look(&path, patience)? {
@@ -233,6 +244,24 @@ impl FileTree {
         }
         Ok(FilePiece { stamp, content: Content::File(Arc::new(file)) })
     }
+}
+
+/// Whether a file is the source of a script by its name, or looks like a copy of one: `a.php`, `a.PHP5`, `a.phtml`, `a.php~`,
+/// `a.php.bak`, `a.inc`.
+fn is_source(path: &[u8]) -> bool {
+    let name = path.rsplit(|&byte| byte == b'/').next().unwrap_or_default().to_ascii_lowercase();
+    let mut at = 0;
+    while let Some(found) = name[at..].iter().position(|&byte| byte == b'.') {
+        at += found + 1;
+        let rest = &name[at..];
+        let word = rest.iter().position(|byte| !byte.is_ascii_alphanumeric()).unwrap_or(rest.len());
+        let word = &rest[..word];
+        let is_php = word.strip_prefix(b"php").is_some_and(|more| more.iter().all(u8::is_ascii_digit));
+        if is_php || matches!(word, b"phtml" | b"phar" | b"phps" | b"pht" | b"inc") {
+            return true;
+        }
+    }
+    false
 }
 
 /// The suffix of a sibling's name.

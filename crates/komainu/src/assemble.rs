@@ -33,6 +33,7 @@ use crate::ids::IdRules;
 use crate::metrics::{CoreMetrics, RouteLabels};
 use crate::notice::ErrorLog;
 use crate::pages::SitePages;
+use crate::php::{self, PhpRoute};
 use crate::purge_method::{PurgeAccess, PurgeToken};
 use crate::rate::LimitPlan;
 use crate::release_plan::{ReleasePlan, release, with_branches};
@@ -305,10 +306,19 @@ fn route(
             options.compression = options.compression.or(settings.compress.map(kept_compression));
             options.dictionaries = dictionary_transport();
             options.root_report = core_context.map(|core_context| root_report(core_context.notices));
+            let php = php::of(route);
+            if php.is_some() {
+                php::scripts_among(&mut options)?;
+            }
             let files = Files::new(options);
-            Handler::Files(Box::new(
-                files.map_err(|error| placed("files", "route", route.line.as_ref(), &error))?,
-            ))
+            let files =
+                Box::new(files.map_err(|error| placed("files", "route", route.line.as_ref(), &error))?);
+            match php.map(|php| (php, proxy())) {
+                Some((php, Handler::Proxy(proxy))) => {
+                    Handler::Php(Box::new(PhpRoute::new(php, files, proxy, &strip)))
+                }
+                _ => Handler::Files(files),
+            }
         }
         Action::Redirect(redirect) => {
             Handler::Redirect { to: redirect.to.clone(), status: status(redirect.status) }
@@ -322,7 +332,7 @@ fn route(
     let ms = |time: std::time::Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX / 4);
     Ok(Route {
         handler,
-        otherwise: route.otherwise.as_ref().map(|action| match action {
+        otherwise: route.otherwise.as_ref().filter(|_| php::of(route).is_none()).map(|action| match action {
             Action::App(mounted) => app(mounted),
             _ => proxy(),
         }),

@@ -70,6 +70,8 @@ mod purge_method;
 mod coded;
 mod cache_responses;
 mod cached;
+mod php;
+mod request_path;
 mod router;
 mod release_plan;
 mod guard_plan;

@@ -90,6 +90,10 @@ impl ErrorLog {
     pub(crate) fn upstream(&self, news: &UpstreamEvent<'_>) {
         let (level, server, text) = match *news {
             UpstreamEvent::UpstreamError(trouble) => return self.trouble(&trouble),
+            UpstreamEvent::ErrorLine { server, line } => {
+                let line = line.escape_debug().to_string().replace("\\'", "'").replace("\\\"", "\"");
+                return self.say(Level::Error, name(Level::Error), &format!("{server}: stderr: {line}"));
+            }
             UpstreamEvent::Spill { why } => {
                 return self.warn(&format!("slow clients occupy upstream connections: {why}"));
             }

@@ -1,6 +1,5 @@
 //! Finds the handler for a request. Each core has its own router.
 
-use std::borrow::Cow;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
@@ -9,12 +8,12 @@ use config::Level;
 use config::matcher::{self, Routes};
 use control::HttpChallenges;
 use files::{FileOutcome, Files};
-use http::path::{encode_beyond_ascii, has_encoded_slash};
+use http::path::encode_beyond_ascii;
 use http::template::Values;
 use http::{EmptySegments, Fields, Method, Name, Reject, Status, Template, Variable};
 use net::{
-    Compression, ErrorPages, Exchange, Fault, FieldEdits, HandshakeFailure, Peer, Request, RequestRecord,
-    Service, Sources,
+    Compression, ErrorPages, Exchange, Fault, FieldEdits, HandshakeFailure, Peer, RequestRecord, Service,
+    Sources,
 };
 use proxy::Proxy;
 
@@ -29,8 +28,10 @@ use crate::ids::{IdMaker, IdRules};
 use crate::metrics::CoreMetrics;
 use crate::notice::ErrorLog;
 use crate::pages::{self, SitePages};
+use crate::php::{PhpRoute, PhpTarget};
 use crate::rate::{self, CountedRequests, RateRules};
 use crate::release::{Release, ReleaseStep};
+use crate::request_path::RequestPath;
 use crate::site_https::SiteHttps;
 use crate::traces::TraceExport;
 
@@ -38,9 +39,21 @@ use crate::traces::TraceExport;
 pub(crate) enum Handler {
     Files(Box<Files>),
     Proxy(Proxy),
+    Php(Box<PhpRoute>),
     App(Mounted),
     Redirect { to: Template, status: Status },
     Respond { status: Status, fields: Fields, body: Vec<u8> },
+}
+
+impl Handler {
+    /// The files among what it serves.
+    fn files(&self) -> Option<&Files> {
+        match self {
+            Handler::Files(files) => Some(files),
+            Handler::Php(php) => Some(&php.files),
+            _ => None,
+        }
+    }
 }
 
 /// A route, ready to serve.
@@ -250,9 +263,9 @@ impl Router {
         exchange.set_empty_segments(table.empty_segments[level]);
         let introduced = table.introducers.as_ref().map_or(Ok(()), |one| one.introduce(exchange));
         exchange.set_ids(table.ids.ids(&exchange.request(), &self.id_maker));
-        let (path, outcome) = match Path::of(&exchange.request()) {
+        let (path, outcome) = match RequestPath::of(&exchange.request()) {
             Ok(path) => (path, introduced),
-            Err(reject) => (Path::default(), Err(reject.into())),
+            Err(reject) => (RequestPath::default(), Err(reject.into())),
         };
         if let (Some(https), true) = (site.and_then(|site| table.https.get(site)), outcome.is_ok()) {
             if let Some(location) = https.location(&exchange.request()) {
@@ -313,42 +326,13 @@ impl Router {
 /// RFC 9110 section 15.5.20.
 const MISDIRECTED: Status = Status::of(421).expect("three digits");
 
-/// The path of a request.
-#[derive(Clone, Default)]
-struct Path {
-    /// It decoded; `None` where that changes nothing, so that nothing needs to be copied.
-    decoded: Option<Vec<u8>>,
-    has_encoded_slash: bool,
-}
-
-impl Path {
-    fn of(request: &Request<'_>) -> Result<Path, Reject> {
-        Ok(match request.normal_path()? {
-            Cow::Borrowed(_) => Path::default(),
-            Cow::Owned(decoded) => {
-                Path { decoded: Some(decoded), has_encoded_slash: has_encoded_slash(request.path()) }
-            }
-        })
-    }
-
-    /// It decoded, for as long as the request may be looked at.
-    fn bytes<'p>(&'p self, request: &Request<'p>) -> &'p [u8] {
-        self.decoded.as_deref().unwrap_or_else(|| request.path())
-    }
-
-    /// It decoded, for a handler that needs it while it changes the exchange.
-    fn kept(&self, exchange: &Exchange<'_>) -> Vec<u8> {
-        self.bytes(&exchange.request()).to_vec()
-    }
-}
-
 impl Route {
     /// The handler for a path, and its fallback.
     ///
     /// # Errors
     /// 400 for a path with an encoded slash, unless the route keeps it; for files always, because no file has a slash
     /// in its name.
-    fn handlers(&self, path: &Path, method: Method) -> Result<(&Handler, Option<&Handler>), Reject> {
+    fn handlers(&self, path: &RequestPath, method: Method) -> Result<(&Handler, Option<&Handler>), Reject> {
         const REFUSED: Reject = Reject::bad("encoded slash or backslash in path");
         if path.has_encoded_slash && !self.keeps_encoded_slashes {
             return Err(REFUSED);
@@ -381,7 +365,11 @@ impl RouteEdits {
     }
 }
 
-async fn serve_route(route: &Rc<Route>, exchange: &mut Exchange<'_>, path: &Path) -> Result<(), Fault> {
+async fn serve_route(
+    route: &Rc<Route>,
+    exchange: &mut Exchange<'_>,
+    path: &RequestPath,
+) -> Result<(), Fault> {
     route.edits.make(exchange, &route.prefix);
     if let Some(cors) = &route.cors {
         cors::mark(cors, exchange);
@@ -424,6 +412,10 @@ async fn serve_route(route: &Rc<Route>, exchange: &mut Exchange<'_>, path: &Path
     let (handler, otherwise) = route.handlers(path, exchange.request().method())?;
     exchange.limit_body(route.body_bytes_max)?;
     exchange.set_timeouts(route.body_ms, route.write_ms);
+    if let Handler::Php(php) = handler {
+        // Boxed, because it would make the future of every other request larger.
+        return Box::pin(serve_php(php, route, exchange, path)).await;
+    }
     let (Handler::Files(files), Some(otherwise)) = (handler, otherwise) else {
         return serve_cached(handler, route, exchange, path).await;
     };
@@ -433,19 +425,38 @@ async fn serve_route(route: &Rc<Route>, exchange: &mut Exchange<'_>, path: &Path
     }
 }
 
+/// Serves a file, or lets the server of scripts answer.
+async fn serve_php(
+    php: &PhpRoute,
+    route: &Rc<Route>,
+    exchange: &mut Exchange<'_>,
+    path: &RequestPath,
+) -> Result<(), Fault> {
+    let kept = path.kept(exchange);
+    match php.find(exchange, route.strip.below(&kept), !path.has_encoded_slash).await? {
+        PhpTarget::Done => Ok(()),
+        PhpTarget::Missing(reason) => exchange.refuse(Status::NOT_FOUND, reason).await,
+        PhpTarget::Script(script) => {
+            let path = RequestPath { script: Some(Rc::new(script)), ..path.clone() };
+            serve_cached(&route.handler, route, exchange, &path).await
+        }
+    }
+}
+
 /// Applies what a site does before its routes. Returns whether there is a response.
 async fn guarded(
     guard: &SiteGuard,
     route: Option<&Route>,
     exchange: &mut Exchange<'_>,
-    path: &Path,
+    path: &RequestPath,
 ) -> Result<bool, Fault> {
     match guard.begin(exchange).await? {
         GuardStep::Serve => return Ok(false),
         GuardStep::Answered => return Ok(true),
         GuardStep::Robots => {}
     }
-    if let Some(Route { handler: Handler::Files(files), strip, .. }) = route
+    if let Some(Route { handler, strip, .. }) = route
+        && let Some(files) = handler.files()
         && let FileOutcome::Done = files.serve(exchange, strip.below(&path.kept(exchange))).await?
     {
         return Ok(true);
@@ -459,9 +470,12 @@ async fn serve_cached(
     handler: &Handler,
     route: &Rc<Route>,
     exchange: &mut Exchange<'_>,
-    path: &Path,
+    path: &RequestPath,
 ) -> Result<(), Fault> {
-    let Some(cache) = route.cache.as_ref().filter(|_| matches!(handler, Handler::Proxy(_) | Handler::App(_)))
+    let Some(cache) = route
+        .cache
+        .as_ref()
+        .filter(|_| matches!(handler, Handler::Proxy(_) | Handler::Php(_) | Handler::App(_)))
     else {
         return serve_handler(handler, route, exchange, path).await;
     };
@@ -474,7 +488,7 @@ async fn serve_cached(
 struct RouteHandler {
     route: Rc<Route>,
     is_fallback: bool,
-    path: Path,
+    path: RequestPath,
 }
 
 impl CachedHandler for RouteHandler {
@@ -492,7 +506,7 @@ async fn serve_handler(
     handler: &Handler,
     route: &Route,
     exchange: &mut Exchange<'_>,
-    path: &Path,
+    path: &RequestPath,
 ) -> Result<(), Fault> {
     match handler {
         Handler::Files(files) => {
@@ -502,6 +516,7 @@ async fn serve_handler(
             }
         }
         Handler::Proxy(proxy) => proxy.serve(exchange).await,
+        Handler::Php(php) => php.proxy.serve_script(exchange, path.script.as_deref()).await,
         Handler::App(app) => app.serve(exchange, &path.kept(exchange)).await,
         Handler::Redirect { to, status } => {
             let mut location = Vec::new();

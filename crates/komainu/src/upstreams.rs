@@ -10,9 +10,9 @@ use http::Status;
 use net::{ClientCertificates, ServerCertificate, SpillQuota, SpillStore};
 use proxy::GroupShared;
 use proxy::options::{
-    Balance, Edits, Ejection, Forwarded, GroupOptions, HashKey, HealthCheck, Host, KeepAlive, PathMap, Probe,
-    ProxyProtocol, RequestOptions, ResponseOptions, Retry, RouteOptions, Tls, UpstreamAddress,
-    UpstreamServer, UpstreamTimeouts,
+    Balance, CgiOptions, CgiProtocol, Edits, Ejection, Forwarded, GroupOptions, HashKey, HealthCheck, Host,
+    KeepAlive, PathMap, Probe, ProxyProtocol, RequestOptions, ResponseOptions, Retry, RouteOptions, Tls,
+    UpstreamAddress, UpstreamProtocol, UpstreamServer, UpstreamTimeouts,
 };
 
 use crate::config_files::ConfigFiles;
@@ -203,6 +203,7 @@ fn route_options(route: &config::Route, proxy: &config::Proxy) -> RouteOptions {
         path: path_map(route, proxy),
         upgrades: proxy.upgrades.clone(),
         read_ahead_bytes: proxy.read_ahead_bytes as usize,
+        cgi: CgiOptions { variables: proxy.variables.clone() },
         head: http::Limits {
             head_bytes_max: proxy.limits.head_bytes_max as usize,
             start_line_bytes_max: proxy.limits.status_line_bytes_max as usize,
@@ -217,21 +218,38 @@ fn server(
     upstream: &config::Upstream,
     files: &ConfigFiles,
 ) -> io::Result<UpstreamServer> {
-    let at = match &upstream.url {
+    let (cgi, url) = match &upstream.url {
+        config::Origin::Cgi(scheme, at) => (Some(cgi_protocol(*scheme)), &**at),
+        url => (None, url),
+    };
+    let at = match url {
         config::Origin::Tcp { host, port, .. } => UpstreamAddress::Tcp { host: host.clone(), port: *port },
         config::Origin::Unix(path) => UpstreamAddress::Unix(path.clone()),
+        config::Origin::Cgi(..) => return Err(io::Error::other("an address of CGI inside one")),
     };
     let tls =
         upstream.url.is_tls().then(|| tls(upstream.tls.as_ref().unwrap_or(&proxy.tls), files)).transpose()?;
     let is_http2 = upstream.url.is_h2c() || (tls.is_some() && proxy.http == config::ProxyHttp::Http2);
     Ok(UpstreamServer {
         tls,
-        http2: is_http2,
+        protocol: match cgi {
+            Some(protocol) => UpstreamProtocol::Cgi(protocol),
+            None if is_http2 => UpstreamProtocol::Http2,
+            None => UpstreamProtocol::Http1,
+        },
         weight: upstream.weight,
         backup: upstream.backup,
         connections_max: upstream.connections_max.unwrap_or(0),
         ..UpstreamServer::at(at)
     })
+}
+
+fn cgi_protocol(scheme: config::CgiScheme) -> CgiProtocol {
+    match scheme {
+        config::CgiScheme::FastCgi => CgiProtocol::FastCgi,
+        config::CgiScheme::Uwsgi => CgiProtocol::Uwsgi,
+        config::CgiScheme::Scgi => CgiProtocol::Scgi,
+    }
 }
 
 fn tls(tls: &config::ProxyTls, files: &ConfigFiles) -> io::Result<Tls> {

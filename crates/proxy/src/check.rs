@@ -1,12 +1,14 @@
 //! Active health checks: requests that the proxy itself sends to each server.
 
+use cgi::Variables;
 use http::machine::ClientMachine;
 use http::{Limits, Method};
 use net::{Core, H2Link, H2Options, H2Request, HeldBuffers, Link, preface};
 
+use crate::cgi_side::CgiSide;
 use crate::dial::{DialOptions, dial};
 use crate::failure::AttemptFailure;
-use crate::options::{GroupOptions, HealthCheck, Probe};
+use crate::options::{CgiProtocol, GroupOptions, HealthCheck, Probe, UpstreamProtocol};
 use crate::shared::Upstream;
 use crate::upstream_connection::UpstreamConnection;
 use crate::upstream_request::{RequestBounds, UpstreamRequest};
@@ -30,7 +32,7 @@ pub(crate) async fn probe(
     if let Some(version) = options.proxy_protocol {
         preface::write(&mut preface, version, None);
     }
-    let http2 = options.servers[server].http2;
+    let http2 = options.servers[server].is_http2();
     let how = DialOptions { turn: 0, preface: &preface, http2 };
     let dialled = dial(core, options, server, upstream, &how, deadline_ms).await;
     let (link, address) = match dialled {
@@ -42,9 +44,14 @@ pub(crate) async fn probe(
     let host = host.as_deref().unwrap_or(&upstream.authority);
     let limits = Limits { head_bytes_max: HEAD_BYTES, ..Limits::default() };
     let bounds = RequestBounds { limits, head_ms: u64::MAX, between_ms: u64::MAX, deadline_ms };
-    let side = match http2 {
-        true => stream(link, path, host, upstream.tls.is_some(), limits)?,
-        false => {
+    let side = match options.servers[server].protocol {
+        UpstreamProtocol::Http2 => stream(link, path, host, upstream.tls.is_some(), limits)?,
+        UpstreamProtocol::Cgi(protocol) => {
+            let side = cgi(UpstreamConnection::new(link, address, buffers), protocol, path, host);
+            let Ok(side) = side else { return Some(false) };
+            side
+        }
+        UpstreamProtocol::Http1 => {
             let mut connection = UpstreamConnection::new(link, address, buffers);
             connection.buffers.out.extend_from_slice(
                 format!(
@@ -60,6 +67,37 @@ pub(crate) async fn probe(
         Ok(()) => (*first..=*last).contains(&request.head().0.status.code()),
         Err(_) => false,
     })
+}
+
+/// The request to a server of the CGI family. The path is that of a script, which PHP-FPM compares with its `ping.path`.
+fn cgi(
+    connection: UpstreamConnection,
+    protocol: CgiProtocol,
+    path: &str,
+    host: &str,
+) -> Result<UpstreamSide, &'static str> {
+    let (script, info) = if protocol == CgiProtocol::FastCgi { (path, "") } else { ("", path) };
+    let mut variables = Variables::new();
+    for (name, value) in [
+        ("GATEWAY_INTERFACE", "CGI/1.1"),
+        ("REQUEST_METHOD", "GET"),
+        ("REQUEST_URI", path),
+        ("QUERY_STRING", ""),
+        ("SCRIPT_NAME", script),
+        ("SCRIPT_FILENAME", script),
+        ("PATH_INFO", info),
+        ("SERVER_PROTOCOL", "HTTP/1.1"),
+        ("SERVER_NAME", host),
+        ("SERVER_PORT", "80"),
+        ("CONTENT_LENGTH", ""),
+        ("HTTP_HOST", host),
+        ("HTTP_USER_AGENT", "komainu-check"),
+    ] {
+        variables.push(name.as_bytes(), value.as_bytes());
+    }
+    let mut side = CgiSide::new(connection, protocol, &variables, false, None)?;
+    side.finish();
+    Ok(UpstreamSide::Cgi(Box::new(side)))
 }
 
 /// The request on a connection made for it, which ends with its stream.

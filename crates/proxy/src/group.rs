@@ -10,6 +10,7 @@ use http::Status;
 use net::preface;
 use net::{Core, H2Request, H2Stream, HeldBuffers, SpillError};
 
+use crate::cgi_side::ErrorSink;
 use crate::check;
 use crate::choose::{Balancer, Requester, Selection};
 use crate::counts::UpstreamCounters;
@@ -71,6 +72,13 @@ pub enum UpstreamEvent<'x> {
         /// How.
         turn: HealthChange,
     },
+    /// A server of the CGI family has sent a line of an error message.
+    ErrorLine {
+        /// Its URL.
+        server: &'x str,
+        /// The line; it may hold control characters.
+        line: &'x str,
+    },
     /// Responses are not moved to temporary files; said once a minute.
     Spill {
         /// Why not.
@@ -84,7 +92,7 @@ pub type EventSink = Box<dyn Fn(&UpstreamEvent<'_>)>;
 /// The state of a group on one core.
 pub(crate) struct GroupState {
     pub(crate) core: Core,
-    report: Option<EventSink>,
+    report: Option<Rc<EventSink>>,
     pub(crate) shared: Arc<GroupShared>,
     /// One for each server.
     pools: Vec<Rc<CorePool>>,
@@ -118,7 +126,7 @@ impl Group {
         let options = &shared.options;
         let inner = Rc::new(GroupState {
             core: core.clone(),
-            report,
+            report: report.map(Rc::new),
             pools: shared.servers.iter().map(|it| Rc::new(CorePool::new(core, &it.idle))).collect(),
             h2_pools: shared.servers.iter().map(|_| H2Pool::new(core, &options.keep_alive)).collect(),
             counters: shared.servers.iter().map(|server| server.counts.take()).collect(),
@@ -159,6 +167,12 @@ impl GroupState {
         }
     }
 
+    /// What gets the error messages of a server of the CGI family.
+    pub(crate) fn error_sink(&self, server: usize) -> Option<ErrorSink> {
+        let (report, shown) = (self.report.clone()?, self.shown[server].clone());
+        Some(Rc::new(move |line| report(&UpstreamEvent::ErrorLine { server: &shown, line })))
+    }
+
     fn report_change(&self, server: usize, turn: HealthChange) {
         self.report(&UpstreamEvent::HealthChange { server: self.shared.shown(server), turn });
     }
@@ -169,7 +183,7 @@ impl GroupState {
         counters.head.observe(us);
         counters.statuses[Some(usize::from(status.code() / 100)).filter(|class| *class < 6).unwrap_or(0)]
             .add(1);
-        if !self.shared.options.servers[selection.server].http2 {
+        if !self.shared.options.servers[selection.server].is_http2() {
             self.pools[selection.server].learn(ms, reused);
         }
         if selection.is_probe() {
@@ -301,12 +315,18 @@ impl GroupState {
 
     /// Keeps a connection for the next request, if it can serve one. `sent_whole` says whether the request was sent to its end.
     pub(crate) fn put_back(&self, side: UpstreamSide, server: usize, sent_whole: bool) {
-        // A stream's connection is kept anyway.
-        let UpstreamSide::H1(side) = side else { return };
-        let connection = side.connection;
-        let options = &self.shared.options;
+        let (options, now_ms) = (&self.shared.options, self.core.now_ms());
         let serves = sent_whole && options.proxy_protocol.is_none();
-        if serves && let Some((link, rested)) = connection.rest(&options.keep_alive, self.core.now_ms()) {
+        let kept = match side {
+            UpstreamSide::H1(side) if serves => side.connection.rest(&options.keep_alive, now_ms),
+            UpstreamSide::Cgi(side) if serves => {
+                let is_done = side.is_done();
+                side.connection.rest_where(is_done, &options.keep_alive, now_ms)
+            }
+            // A stream's connection is kept anyway.
+            UpstreamSide::H1(_) | UpstreamSide::Cgi(_) | UpstreamSide::Stream(_) => None,
+        };
+        if let Some((link, rested)) = kept {
             self.pools[server].put(link, rested, options.keep_alive.idle_max);
         }
     }

@@ -1,9 +1,13 @@
 //! A buffer that keeps the request body for a retry.
 
+use net::SpillFile;
+
 /// The request body, kept for a retry.
 #[derive(Debug, Default)]
 pub(crate) struct ReplayBuffer {
     pub(crate) bytes: Vec<u8>,
+    /// The whole body, where it was read before a server was chosen and is too long for memory.
+    pub(crate) stored: Option<Box<SpillFile>>,
     /// The most bytes that are kept.
     pub(crate) bytes_max: usize,
     /// The body is longer than `bytes_max`: nothing is kept.
@@ -21,6 +25,12 @@ impl ReplayBuffer {
     /// Whether another attempt can send the body from its beginning.
     pub(crate) fn is_whole(&self) -> bool {
         !self.lost
+    }
+
+    /// Bytes of the body, where the client has sent all of it and all of it is here.
+    pub(crate) fn length(&self) -> Option<u64> {
+        let stored = self.stored.as_ref().map_or(0, |file| file.len());
+        (self.ended && !self.lost).then_some(stored + self.bytes.len() as u64)
     }
 
     /// Appends bytes that were read before a server was chosen; they are few.

@@ -49,6 +49,8 @@ pub struct RouteOptions {
     /// frees its upstream connection at once. A request whose `Content-Length` fits is read completely before it uses
     /// a connection. Default 64 KiB.
     pub read_ahead_bytes: usize,
+    /// For servers that speak FastCGI, uwsgi or SCGI.
+    pub cgi: CgiOptions,
     /// Sizes of response heads; a head beyond them is a 502. Default 32 KiB, 200 fields.
     pub head: http::Limits,
 }
@@ -60,14 +62,37 @@ pub struct UpstreamServer {
     pub at: UpstreamAddress,
     /// TLS to it; `None` in the clear.
     pub tls: Option<Tls>,
-    /// Whether it is asked over HTTP/2: by ALPN through TLS, else by prior knowledge. Default no.
-    pub http2: bool,
+    /// How it is asked. Default HTTP/1.1.
+    pub protocol: UpstreamProtocol,
     /// Its share of the requests. 0 takes it out. Default 1.
     pub weight: u32,
     /// Whether it gets requests only when no other server is in service. Default no.
     pub backup: bool,
     /// Requests at once, over all cores; 0 for no limit (default).
     pub connections_max: u32,
+}
+
+/// What a server speaks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum UpstreamProtocol {
+    /// HTTP/1.1 (default).
+    #[default]
+    Http1,
+    /// HTTP/2: by ALPN through TLS, else by prior knowledge.
+    Http2,
+    /// A protocol of the CGI family.
+    Cgi(CgiProtocol),
+}
+
+/// Protocols that carry variables instead of a head.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CgiProtocol {
+    /// FastCGI 1.0, as a responder. Connections are kept.
+    FastCgi,
+    /// uwsgi, modifier 0. Each request has a connection.
+    Uwsgi,
+    /// SCGI. Each request has a connection.
+    Scgi,
 }
 
 /// The address of a server.
@@ -285,6 +310,13 @@ pub struct ResponseOptions {
     pub edits: Edits,
 }
 
+/// What is said to servers that speak FastCGI, uwsgi or SCGI.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CgiOptions {
+    /// Variables that are added, or that replace those of the same name. Default none.
+    pub variables: Vec<(String, Template)>,
+}
+
 /// A path prefix that upstream servers see differently: `/api` as `/`, `/shop` as `/apps/shop`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PathMap {
@@ -300,7 +332,20 @@ impl UpstreamServer {
     /// A server with weight 1, in the clear, without a limit.
     #[must_use]
     pub fn at(at: UpstreamAddress) -> UpstreamServer {
-        UpstreamServer { at, tls: None, http2: false, weight: 1, backup: false, connections_max: 0 }
+        UpstreamServer {
+            at,
+            tls: None,
+            protocol: UpstreamProtocol::Http1,
+            weight: 1,
+            backup: false,
+            connections_max: 0,
+        }
+    }
+
+    /// Whether it is asked over HTTP/2.
+    #[must_use]
+    pub fn is_http2(&self) -> bool {
+        self.protocol == UpstreamProtocol::Http2
     }
 
     /// `host[:port]` as it stands in `Host`: without the scheme's own port.
@@ -319,9 +364,20 @@ impl UpstreamServer {
 
 impl std::fmt::Display for UpstreamServer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        if let UpstreamProtocol::Cgi(protocol) = self.protocol {
+            let scheme = match protocol {
+                CgiProtocol::FastCgi => "fastcgi",
+                CgiProtocol::Uwsgi => "uwsgi",
+                CgiProtocol::Scgi => "scgi",
+            };
+            return match &self.at {
+                UpstreamAddress::Unix(path) => write!(f, "{scheme}+unix:{}", path.display()),
+                UpstreamAddress::Tcp { .. } => write!(f, "{scheme}://{}", self.authority()),
+            };
+        }
         match (&self.at, &self.tls) {
             (UpstreamAddress::Unix(path), _) => write!(f, "unix:{}", path.display()),
-            (UpstreamAddress::Tcp { .. }, None) if self.http2 => write!(f, "h2c://{}", self.authority()),
+            (UpstreamAddress::Tcp { .. }, None) if self.is_http2() => write!(f, "h2c://{}", self.authority()),
             (UpstreamAddress::Tcp { .. }, None) => write!(f, "http://{}", self.authority()),
             (UpstreamAddress::Tcp { .. }, Some(_)) => write!(f, "https://{}", self.authority()),
         }
@@ -362,6 +418,7 @@ impl Default for RouteOptions {
             path: None,
             upgrades: vec!["websocket".into()],
             read_ahead_bytes: 64 * 1024,
+            cgi: CgiOptions::default(),
             head: http::Limits { head_bytes_max: 32 * 1024, fields_max: 200, ..http::Limits::default() },
         }
     }

@@ -22,6 +22,13 @@ impl PathMap {
         matches!(rest.first(), None | Some(b'/')).then_some((self.to.as_bytes(), rest))
     }
 
+    /// What a decoded path has of the prefix, what stands there instead (percent-encoded), and the rest.
+    pub(crate) fn mount<'p>(&'p self, path: &'p [u8]) -> Option<(&'p [u8], &'p [u8], &'p [u8])> {
+        let rest = path.strip_prefix(self.from.as_bytes())?;
+        let is_whole = matches!(rest.first(), None | Some(b'/'));
+        is_whole.then_some((self.from.as_bytes(), self.to.as_bytes(), rest))
+    }
+
     /// The client's view of an upstream's `path`, in two parts; `None` if the path is not below the mapped prefix.
     #[must_use]
     pub fn back<'p>(&'p self, path: &'p [u8]) -> Option<(&'p [u8], &'p [u8])> {

@@ -13,9 +13,9 @@ use crate::dial::{Beside, before, beside};
 use crate::failure::AttemptFailure;
 use crate::group::{Group, GroupState, UpstreamError, UpstreamEvent};
 use crate::kept::ReplayBuffer;
-use crate::options::RouteOptions;
+use crate::options::{RouteOptions, UpstreamProtocol};
 use crate::relay::{Relay, RelayOptions, RelayOutcome};
-use crate::request::{RequestRules, SentHead};
+use crate::request::{RequestRules, Script, SentHead};
 use crate::response::ResponseRules;
 use crate::retry::{self, AttemptProgress, RetryDecision};
 use crate::template::TemplateContext;
@@ -24,6 +24,7 @@ use crate::upstream_side::UpstreamSide;
 
 mod connect;
 mod fetch;
+mod store;
 
 pub use fetch::{FetchError, FetchLimits, FetchRequest, FetchResponse};
 
@@ -55,6 +56,15 @@ struct Reached<'p> {
     sent: SentHead,
 }
 
+/// What servers of the CGI family need to know of a request.
+#[derive(Clone, Copy, Default)]
+struct CgiRequest<'x> {
+    /// What they are to run.
+    script: Option<&'x Script>,
+    /// Bytes of the body, where all of it is here.
+    length: Option<u64>,
+}
+
 /// The attempts at one request so far.
 struct Attempts<'s> {
     deadline_ms: u64,
@@ -64,6 +74,8 @@ struct Attempts<'s> {
     /// How often a server refused to process it.
     refusals: u32,
     kept: ReplayBuffer,
+    /// What a server of the CGI family is to run.
+    script: Option<&'s Script>,
     /// The place of a failed attempt, where the next one is to go to the same server.
     same: Option<Selection<'s>>,
 }
@@ -88,7 +100,15 @@ impl Proxy {
     ///
     /// # Errors
     /// The client is gone, or a response under way cannot be completed: pass it up.
-    pub async fn serve(&self, x: &mut Exchange<'_>) -> Result<(), Fault> {
+    pub fn serve<'s>(&'s self, x: &'s mut Exchange<'_>) -> impl Future<Output = Result<(), Fault>> + 's {
+        self.serve_script(x, None)
+    }
+
+    /// The same; servers of the CGI family run `script`.
+    ///
+    /// # Errors
+    /// As [`Proxy::serve`].
+    pub async fn serve_script(&self, x: &mut Exchange<'_>, script: Option<&Script>) -> Result<(), Fault> {
         if matches!(x.request().method(), Method::Connect | Method::Trace) {
             return x.refuse(Status::METHOD_NOT_ALLOWED, "this method is not passed on").await;
         }
@@ -97,12 +117,15 @@ impl Proxy {
             self.report(x, server, LOOP, Some(Status::LOOP_DETECTED));
             return x.refuse(Status::LOOP_DETECTED, LOOP).await;
         }
-        let mut attempts = self.begin(ReplayBuffer::new(self.kept_bytes_max(x)));
+        let mut attempts = self.begin(ReplayBuffer::new(self.kept_bytes_max(x)), script);
         if let Some(ms) = x.request().grpc_timeout_ms() {
             attempts.deadline_ms = attempts.deadline_ms.min(self.group.core.now_ms().saturating_add(ms));
         }
         if x.request().body() != BodySize::None {
-            self.read_ahead(x, &mut attempts).await?;
+            match self.group.shared.stores_bodies {
+                true => self.store_body(x, &mut attempts).await?,
+                false => self.read_ahead(x, &mut attempts).await?,
+            }
         }
         loop {
             let since_us = self.group.core.now_us();
@@ -131,14 +154,14 @@ impl Proxy {
     }
 
     /// A new request, of which no attempt has been made.
-    fn begin(&self, kept: ReplayBuffer) -> Attempts<'_> {
+    fn begin<'s>(&'s self, kept: ReplayBuffer, script: Option<&'s Script>) -> Attempts<'s> {
         let options = &self.rules.options;
         self.group.budget.set(self.group.budget.get().earn(&options.retry));
         let deadline_ms = match options.timeouts.total_ms {
             0 => u64::MAX,
             total_ms => self.group.core.now_ms().saturating_add(total_ms),
         };
-        Attempts { deadline_ms, tried: Vec::new(), count: 0, refusals: 0, kept, same: None }
+        Attempts { deadline_ms, tried: Vec::new(), count: 0, refusals: 0, kept, script, same: None }
     }
 
     /// Reads a short body whole before a server is asked: however slowly its client sends it, no server waits for it.
@@ -196,7 +219,8 @@ impl Proxy {
             return 0;
         }
         // A stream may be refused before anything was done, and then any request may be sent again.
-        let may_be_refused = self.group.shared.options.servers.iter().any(|server| server.http2);
+        let may_be_refused =
+            self.group.shared.options.servers.iter().any(|server| server.protocol != UpstreamProtocol::Http1);
         if self.may_repeat(x) || may_be_refused { self.rules.options.retry.body_bytes_max } else { 0 }
     }
 
@@ -236,7 +260,11 @@ impl Proxy {
         let Reached { mut side, room, sent } = match self.reach_kept(x, waits, server, is_new)? {
             Some(reached) => reached,
             // Boxed, as it is seldom: what it needs would make the future of every request larger.
-            None => Box::pin(self.reach(x, waits, server, is_new, self.connect_by_ms(attempts))).await?,
+            None => {
+                let connect_by_ms = self.connect_by_ms(attempts);
+                let cgi = CgiRequest { script: attempts.script, length: attempts.kept.length() };
+                Box::pin(self.reach(x, waits, server, is_new, connect_by_ms, cgi)).await?
+            }
         };
         let (asked_us, reused) = (group.core.now_us(), side.is_reused());
         if !reused {
@@ -366,6 +394,7 @@ fn set_cookie(x: &Exchange<'_>, selection: &Selection<'_>) -> Option<String> {
 async fn tunnel(x: &mut Exchange<'_>, side: UpstreamSide, idle_ms: u64) -> Result<(), Fault> {
     let mut side = match side {
         UpstreamSide::H1(side) => side,
+        UpstreamSide::Cgi(_) => return Err(Fault::Broken("this protocol switches to no other")),
         UpstreamSide::Stream(mut stream) => {
             return net::tunnel(x, TunnelEnd::Stream(&mut stream), b"", idle_ms).await;
         }

@@ -4,7 +4,8 @@ use http::{BodySize, Method, Name, Status, scan};
 use std::sync::Arc;
 
 use net::{
-    BodyPiece, Exchange, PIECE_WEIGHT_BYTES, Pressure, SPILL_BLOCK_BYTES, SpillError, SpillQuota, websocket,
+    BodyPiece, Exchange, Fault, PIECE_WEIGHT_BYTES, Pressure, SPILL_BLOCK_BYTES, SpillError, SpillQuota,
+    websocket,
 };
 
 use crate::failure::AttemptFailure;
@@ -19,6 +20,8 @@ mod deadlines;
 
 /// Bytes of a request body gathered before they are sent.
 const GATHERED_BYTES: usize = 16 * 1024;
+/// Bytes that are read of a stored body together.
+const STORED_BLOCK_BYTES: usize = 128 * 1024;
 /// Bytes that one request moves before other tasks on the core run.
 const TURN_BYTES: usize = 1024 * 1024;
 
@@ -29,6 +32,8 @@ enum RequestProgress {
     Continue,
     /// The client is sending it.
     Body,
+    /// It is in a file.
+    Stored,
     /// The client has sent all of it.
     Done,
     /// The upstream reads no more of it.
@@ -136,8 +141,11 @@ impl<'r, 'c> Relay<'r, 'c> {
         self.send_kept();
         loop {
             // The client sends its body without `100 Continue`: do not wait for it.
-            if self.up == RequestProgress::Continue && !self.x.awaits_continue()? {
-                self.begin_body();
+            match self.up {
+                RequestProgress::Continue if !self.x.awaits_continue()? => self.begin_body(),
+                // Boxed, as it is seldom.
+                RequestProgress::Stored => Box::pin(self.send_stored()).await?,
+                _ => {}
             }
             self.push_up()?;
             let waited = self.up == RequestProgress::Continue;
@@ -161,6 +169,9 @@ impl<'r, 'c> Relay<'r, 'c> {
             if down == ResponseProgress::Full && self.spill().await? {
                 continue;
             }
+            if self.up == RequestProgress::Stored && self.side.backlog() < GATHERED_BYTES {
+                continue;
+            }
             self.wait(down).await?;
         }
     }
@@ -179,9 +190,33 @@ impl<'r, 'c> Relay<'r, 'c> {
             true => self.kept.lost = true,
             false => self.kept.bytes = bytes,
         }
-        if self.kept.ended {
-            self.end_body();
+        match &mut self.kept.stored {
+            Some(file) => {
+                file.rewind();
+                self.up = RequestProgress::Stored;
+            }
+            None if self.kept.ended => self.end_body(),
+            None => {}
         }
+    }
+
+    /// Sends what the upstream takes of a body that is in a file.
+    async fn send_stored(&mut self) -> Result<(), AttemptFailure> {
+        let mut block = Vec::new();
+        while self.side.backlog() < GATHERED_BYTES && self.moved < TURN_BYTES {
+            let Some(file) = self.kept.stored.as_mut().filter(|file| file.unread() > 0) else {
+                self.end_body();
+                return Ok(());
+            };
+            block = file.read(self.x.core(), block, STORED_BLOCK_BYTES).await.map_err(Fault::Io)?;
+            self.moved += block.len().max(PIECE_WEIGHT_BYTES);
+            self.up_ms = self.x.core().now_ms();
+            if self.side.offer(&block).is_err() {
+                self.abandon();
+                return Ok(());
+            }
+        }
+        Ok(())
     }
 
     /// The upstream wants the body: lets the client send it.
@@ -294,6 +329,10 @@ impl<'r, 'c> Relay<'r, 'c> {
                     }
                 }
                 UpstreamStep::End => return Ok(ResponseProgress::Done),
+                UpstreamStep::Noise => {
+                    self.moved = TURN_BYTES;
+                    return Ok(ResponseProgress::Dry);
+                }
             }
         }
     }

@@ -551,5 +551,10 @@ fn write_forwarded_element(lines: &mut Lines<'_>, ask: &TemplateContext<'_>, ip:
     lines.part(&text);
 }
 
+mod variables;
+
+pub use variables::Script;
+pub(crate) use variables::VariablesContext;
+
 #[cfg(test)]
 mod tests;

@@ -10,7 +10,7 @@ use crate::gate::ConnectionLimiter;
 use crate::hash::hash;
 use crate::health::{Health, ServerState, UpstreamOrder};
 use crate::names::ServerAddresses;
-use crate::options::{Balance, GroupOptions, UpstreamAddress, UpstreamServer};
+use crate::options::{Balance, GroupOptions, UpstreamAddress, UpstreamProtocol, UpstreamServer};
 use crate::pool::IdleEntry;
 
 /// The state of a group of upstream servers. Made once; each core makes its [`crate::Proxy`] from it.
@@ -23,6 +23,8 @@ pub struct GroupShared {
     pub(crate) counted: bool,
     /// There is one server, which takes any number of requests and needs no cookie: nothing to choose.
     pub(crate) alone: bool,
+    /// A server takes requests whose bodies are here as a whole.
+    pub(crate) stores_bodies: bool,
     /// A core runs the checks.
     pub(crate) checked: AtomicBool,
 }
@@ -68,7 +70,9 @@ impl GroupShared {
         let by_load = matches!(options.balance, Balance::LeastRequests | Balance::TwoChoices);
         let counted = by_load || limits.iter().any(|&limit| limit > 0);
         let is_sticky = matches!(options.balance, Balance::Sticky { .. });
+        let is_cgi = |server: &UpstreamServer| matches!(server.protocol, UpstreamProtocol::Cgi(_));
         Ok(GroupShared {
+            stores_bodies: options.servers.iter().any(is_cgi),
             alone: servers.len() == 1 && !counted && !is_sticky,
             counted,
             gate: ConnectionLimiter::new(limits, options.queue_max),
@@ -93,7 +97,9 @@ impl GroupShared {
         for (server, upstream) in shared.options.servers.iter().zip(&mut shared.servers) {
             let mut same = beside.iter().chain(before).flat_map(|other| {
                 let servers = other.options.servers.iter().zip(&other.servers);
-                servers.filter(|(theirs, _)| theirs.at == server.at && theirs.tls == server.tls)
+                servers.filter(|(theirs, _)| {
+                    theirs.at == server.at && theirs.tls == server.tls && theirs.protocol == server.protocol
+                })
             });
             if let Some((_, other)) = same.next() {
                 upstream.idle = other.idle.clone();
@@ -238,7 +244,7 @@ impl Upstream {
             TlsClient::new(&options).map(Some).map_err(|error| format!("{shown}: {error}"))
         };
         let tls = client(false)?;
-        let tls_http2 = if server.http2 { client(true)? } else { None };
+        let tls_http2 = if server.is_http2() { client(true)? } else { None };
         let id = hash(shown.as_bytes());
         Ok(Upstream {
             authority: server.authority(),

@@ -33,6 +33,17 @@ pub(crate) struct IdleConnection {
     pub(crate) until_ms: u64,
 }
 
+/// What reading from a connection brought.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum InputOutcome {
+    /// Bytes, in its input.
+    Some,
+    /// Nothing yet.
+    Nothing,
+    /// The end of the upstream's stream.
+    End,
+}
+
 /// A connection that carries a request.
 pub(crate) struct UpstreamConnection {
     pub(crate) link: Link,
@@ -135,6 +146,20 @@ impl UpstreamConnection {
         }
     }
 
+    /// Reads what is there, for a protocol that is not HTTP/1.
+    ///
+    /// # Errors
+    /// The connection broke.
+    pub(crate) fn read_some(&mut self) -> Result<InputOutcome, AttemptFailure> {
+        match self.fill() {
+            Ok(Some(0)) => Ok(InputOutcome::End),
+            Ok(Some(_)) => Ok(InputOutcome::Some),
+            Ok(None) => Ok(InputOutcome::Nothing),
+            Err(Fault::Broken(reason)) if !self.has_begun() => Err(AttemptFailure::Invalid(reason)),
+            Err(_) => Err(self.cut("the upstream broke the connection")),
+        }
+    }
+
     /// Whether there may be something to receive now; false is certain.
     pub(crate) fn has_news(&self) -> bool {
         !self.buffers.input.is_empty() || self.link.has_input() || self.has_begun()
@@ -161,7 +186,7 @@ impl UpstreamConnection {
     }
 
     /// The failure for a connection that ended before the response was complete.
-    fn cut(&self, reason: &'static str) -> AttemptFailure {
+    pub(crate) fn cut(&self, reason: &'static str) -> AttemptFailure {
         match (self.has_begun(), self.silent && self.reused) {
             (true, _) => AttemptFailure::Body(reason),
             (false, true) => AttemptFailure::Stale,
@@ -202,9 +227,19 @@ impl UpstreamConnection {
     }
 
     /// Puts it to rest, where it can serve again: the response has ended and nothing came after it.
-    pub(crate) fn rest(mut self, options: &KeepAlive, now_ms: u64) -> Option<(Link, IdleConnection)> {
-        let buffers = &self.buffers;
-        let clean = buffers.machine.is_reusable() && buffers.input.is_empty() && !self.is_behind();
+    pub(crate) fn rest(self, options: &KeepAlive, now_ms: u64) -> Option<(Link, IdleConnection)> {
+        let is_done = self.buffers.machine.is_reusable();
+        self.rest_where(is_done, options, now_ms)
+    }
+
+    /// The same; `is_done` says that the response has ended, and leaves the connection as it was.
+    pub(crate) fn rest_where(
+        mut self,
+        is_done: bool,
+        options: &KeepAlive,
+        now_ms: u64,
+    ) -> Option<(Link, IdleConnection)> {
+        let clean = is_done && self.buffers.input.is_empty() && !self.is_behind();
         let served = self.served.saturating_add(1);
         let worn = options.idle_max == 0 || (options.requests_max > 0 && served >= options.requests_max);
         if !clean || worn || !self.link.is_fresh() {

@@ -107,8 +107,13 @@ impl UpstreamRequest {
                 since_ms = self.core().now_ms();
             }
             let step = self.side.step(self.method, &self.bounds.limits)?;
-            if step != UpstreamStep::Pending {
-                return Ok(step);
+            match step {
+                UpstreamStep::Pending => {}
+                UpstreamStep::Noise => {
+                    self.core().yield_now().await;
+                    continue;
+                }
+                UpstreamStep::Head | UpstreamStep::Data | UpstreamStep::End => return Ok(step),
             }
             let has_begun = self.side.has_begun();
             if has_begun {

@@ -1,4 +1,5 @@
-//! The upstream's side of a request: an HTTP/1 connection of its own, or a stream of a shared HTTP/2 connection.
+//! The upstream's side of a request: an HTTP/1 connection of its own, a stream of a shared HTTP/2 connection, or a
+//! connection of FastCGI and its kin.
 
 use std::borrow::Cow;
 
@@ -8,6 +9,7 @@ use http::machine::Step;
 use http::{Fields, Limits, Method, ResponseHead, Span, Status};
 use net::{Core, Exchange, Fault, H2Stream, Interest, StreamFailure, StreamStep};
 
+use crate::cgi_side::{CgiSide, CgiStep};
 use crate::failure::AttemptFailure;
 use crate::upstream_connection::{UpstreamConnection, announced_idle_ms};
 
@@ -17,6 +19,8 @@ pub(crate) enum UpstreamSide {
     H1(Http1Side),
     /// A stream. Boxed, so that a request over HTTP/1 does not pay for it.
     Stream(Box<H2Stream>),
+    /// FastCGI, uwsgi or SCGI.
+    Cgi(Box<CgiSide>),
 }
 
 /// An HTTP/1 connection, and where its response is read.
@@ -39,6 +43,8 @@ pub(crate) enum UpstreamStep {
     /// In [`UpstreamSide::data`] until the next step.
     Data,
     End,
+    /// Much was read that is no response: others have their turn.
+    Noise,
 }
 
 impl UpstreamSide {
@@ -46,6 +52,7 @@ impl UpstreamSide {
         match self {
             UpstreamSide::H1(side) => side.connection.link.core(),
             UpstreamSide::Stream(stream) => stream.core(),
+            UpstreamSide::Cgi(side) => side.connection.link.core(),
         }
     }
 
@@ -53,6 +60,7 @@ impl UpstreamSide {
         match self {
             UpstreamSide::H1(side) => side.connection.reused,
             UpstreamSide::Stream(stream) => stream.is_reused(),
+            UpstreamSide::Cgi(side) => side.connection.reused,
         }
     }
 
@@ -61,6 +69,7 @@ impl UpstreamSide {
         match self {
             UpstreamSide::H1(side) => side.connection.received_ms,
             UpstreamSide::Stream(stream) => stream.received_ms(),
+            UpstreamSide::Cgi(side) => side.connection.received_ms,
         }
     }
 
@@ -69,6 +78,7 @@ impl UpstreamSide {
         match self {
             UpstreamSide::H1(side) => side.connection.has_begun(),
             UpstreamSide::Stream(stream) => stream.has_begun(),
+            UpstreamSide::Cgi(side) => side.connection.has_begun(),
         }
     }
 
@@ -96,6 +106,7 @@ impl UpstreamSide {
                 }
             }
             UpstreamSide::Stream(stream) => stream.offer(bytes),
+            UpstreamSide::Cgi(side) => side.add(bytes),
         }
     }
 
@@ -113,6 +124,7 @@ impl UpstreamSide {
             }
             UpstreamSide::Stream(stream) if stream.is_cut() => return Err(Fault::Gone),
             UpstreamSide::Stream(stream) => stream.offer(bytes),
+            UpstreamSide::Cgi(side) => side.offer(bytes)?,
         }
         Ok(())
     }
@@ -125,6 +137,7 @@ impl UpstreamSide {
             }
             UpstreamSide::H1(_) => {}
             UpstreamSide::Stream(stream) => stream.finish(trailers()),
+            UpstreamSide::Cgi(side) => side.finish(),
         }
     }
 
@@ -133,6 +146,7 @@ impl UpstreamSide {
         match self {
             UpstreamSide::H1(side) => side.connection.buffers.out.clear(),
             UpstreamSide::Stream(stream) => stream.abandon(),
+            UpstreamSide::Cgi(side) => side.connection.buffers.out.clear(),
         }
     }
 
@@ -141,6 +155,7 @@ impl UpstreamSide {
         match self {
             UpstreamSide::H1(side) => side.connection.backlog(),
             UpstreamSide::Stream(stream) => stream.backlog(),
+            UpstreamSide::Cgi(side) => side.connection.backlog(),
         }
     }
 
@@ -149,6 +164,7 @@ impl UpstreamSide {
         match self {
             UpstreamSide::H1(side) => side.connection.is_behind(),
             UpstreamSide::Stream(stream) => stream.is_behind(),
+            UpstreamSide::Cgi(side) => side.connection.is_behind(),
         }
     }
 
@@ -159,6 +175,7 @@ impl UpstreamSide {
             // The connection's task sends it.
             UpstreamSide::Stream(stream) if stream.is_cut() => Err(Fault::Gone),
             UpstreamSide::Stream(stream) => Ok(!stream.is_behind()),
+            UpstreamSide::Cgi(side) => side.connection.try_flush(),
         }
     }
 
@@ -178,6 +195,13 @@ impl UpstreamSide {
                 Ok(StreamStep::End) => Ok(UpstreamStep::End),
                 Err(failure) => Err(stream_failure(stream, failure)),
             },
+            UpstreamSide::Cgi(side) => side.step(method, limits).map(|step| match step {
+                CgiStep::Pending => UpstreamStep::Pending,
+                CgiStep::Head => UpstreamStep::Head,
+                CgiStep::Data => UpstreamStep::Data,
+                CgiStep::End => UpstreamStep::End,
+                CgiStep::Noise => UpstreamStep::Noise,
+            }),
         }
     }
 
@@ -185,7 +209,7 @@ impl UpstreamSide {
     pub(crate) fn has_news(&self) -> bool {
         match self {
             UpstreamSide::H1(side) => side.connection.has_news(),
-            UpstreamSide::Stream(_) => true,
+            UpstreamSide::Stream(_) | UpstreamSide::Cgi(_) => true,
         }
     }
 
@@ -193,7 +217,7 @@ impl UpstreamSide {
     pub(crate) fn ends(&mut self) -> bool {
         match self {
             UpstreamSide::H1(side) => side.ends(),
-            UpstreamSide::Stream(_) => false,
+            UpstreamSide::Stream(_) | UpstreamSide::Cgi(_) => false,
         }
     }
 
@@ -202,6 +226,7 @@ impl UpstreamSide {
         match self {
             UpstreamSide::H1(side) => side.connection.buffers.head(),
             UpstreamSide::Stream(stream) => stream.head(),
+            UpstreamSide::Cgi(side) => side.head(),
         }
     }
 
@@ -212,14 +237,19 @@ impl UpstreamSide {
             UpstreamSide::H1(_) => status == Status::SWITCHING_PROTOCOLS,
             // RFC 8441 section 5.
             UpstreamSide::Stream(_) => asked && status.is_success(),
+            UpstreamSide::Cgi(_) => false,
         }
     }
 
     /// The head is that of the final response.
     pub(crate) fn note_final_head(&mut self) {
-        if let UpstreamSide::H1(side) = self {
-            let (head, bytes) = side.connection.buffers.head();
-            side.connection.idle_ms = announced_idle_ms(head, bytes).unwrap_or(u64::MAX);
+        match self {
+            UpstreamSide::H1(side) => {
+                let (head, bytes) = side.connection.buffers.head();
+                side.connection.idle_ms = announced_idle_ms(head, bytes).unwrap_or(u64::MAX);
+            }
+            UpstreamSide::Stream(_) => {}
+            UpstreamSide::Cgi(side) => side.connection.idle_ms = u64::MAX,
         }
     }
 
@@ -235,6 +265,7 @@ impl UpstreamSide {
         match self {
             UpstreamSide::H1(side) => side.data.of(side.connection.buffers.input.rest()),
             UpstreamSide::Stream(stream) => stream.data(),
+            UpstreamSide::Cgi(side) => side.data(),
         }
     }
 
@@ -245,6 +276,7 @@ impl UpstreamSide {
                 side.connection.buffers.machine.body().map(|body| Cow::Borrowed(body.trailers()))
             }
             UpstreamSide::Stream(stream) => Some(Cow::Owned(stream.trailers())),
+            UpstreamSide::Cgi(_) => None,
         }
     }
 
@@ -255,13 +287,16 @@ impl UpstreamSide {
         match self {
             UpstreamSide::H1(side) => side.connection.weigh(is_short),
             UpstreamSide::Stream(_) => 0,
+            UpstreamSide::Cgi(side) => side.held_bytes() + side.connection.weigh(is_short),
         }
     }
 
     /// Before a wait: gives its buffers back for as long as nothing is in them.
     pub(crate) fn release(&mut self) {
-        if let UpstreamSide::H1(side) = self {
-            side.connection.release();
+        match self {
+            UpstreamSide::H1(side) => side.connection.release(),
+            UpstreamSide::Stream(_) => {}
+            UpstreamSide::Cgi(side) => side.connection.release(),
         }
     }
 
@@ -269,9 +304,10 @@ impl UpstreamSide {
     fn interest(&self, reads: bool, is_abandoned: bool) -> Interest {
         match self {
             // What is left in TLS goes nowhere any more.
-            UpstreamSide::H1(_) if is_abandoned => Interest::of(reads, false),
+            UpstreamSide::H1(_) | UpstreamSide::Cgi(_) if is_abandoned => Interest::of(reads, false),
             UpstreamSide::H1(side) => side.connection.link.interest(reads, side.connection.waits()),
             UpstreamSide::Stream(stream) => Interest::of(reads, !is_abandoned && stream.is_behind()),
+            UpstreamSide::Cgi(side) => side.connection.link.interest(reads, side.connection.waits()),
         }
     }
 
@@ -285,6 +321,11 @@ impl UpstreamSide {
                 waited
             }
             UpstreamSide::Stream(stream) => stream.ready_for(interest, deadline_ms).await,
+            UpstreamSide::Cgi(side) => {
+                let waited = side.connection.link.stream().ready_for(interest, deadline_ms).await;
+                side.connection.hold();
+                waited
+            }
         }
     }
 
@@ -305,6 +346,11 @@ impl UpstreamSide {
                 waited
             }
             UpstreamSide::Stream(stream) => x.either_stream(client, (stream, interest), deadline_ms).await,
+            UpstreamSide::Cgi(side) => {
+                let waited = x.either(client, (&side.connection.link, interest), deadline_ms).await;
+                side.connection.hold();
+                waited
+            }
         }
     }
 }

@@ -9,6 +9,7 @@ mod rig;
 mod ask;
 mod balancing;
 mod guide;
+mod php;
 mod proof;
 mod relay;
 mod releases;

@@ -2,19 +2,21 @@
 
 use std::cell::RefCell;
 
-use http::{BodySize, Method};
+use http::{BodySize, Fields, Method, Reject, Status};
 use net::{Fault, H2Request};
 
-use super::{Proxy, Reached};
+use super::{CgiRequest, Proxy, Reached};
+use crate::cgi_side::CgiSide;
 use crate::choose::Requester;
 use crate::failure::AttemptFailure;
-use crate::request::SentHead;
+use crate::options::{CgiProtocol, UpstreamProtocol};
+use crate::request::{SentHead, VariablesContext};
 use crate::upstream_connection::UpstreamConnection;
 use crate::upstream_side::{Http1Side, UpstreamSide};
 
 impl Proxy {
     /// Sends the request's head to a server, over HTTP/1 if `is_new` on a connection made for it. `waits` says whether the body waits for
-    /// `100 Continue`.
+    /// `100 Continue`; `cgi` is for servers of the CGI family.
     pub(super) async fn reach(
         &self,
         requester: &impl Requester,
@@ -22,8 +24,9 @@ impl Proxy {
         server: usize,
         is_new: bool,
         connect_by_ms: u64,
+        cgi: CgiRequest<'_>,
     ) -> Result<Reached<'_>, AttemptFailure> {
-        if self.group.shared.options.servers[server].http2 {
+        if self.group.shared.options.servers[server].is_http2() {
             let connects = self.rules.request.asks_for_upgrade(&requester.context(""))
                 && Box::pin(self.group.connects(server, connect_by_ms)).await?;
             if connects || !self.needs_http1(requester, server) {
@@ -32,8 +35,46 @@ impl Proxy {
             }
         }
         let (connection, room) = self.group.connect(requester, server, is_new, connect_by_ms).await?;
-        let (side, sent) = self.send_head(requester, waits, server, connection)?;
+        let (side, sent) = match self.group.shared.options.servers[server].protocol {
+            UpstreamProtocol::Cgi(protocol) => {
+                (self.send_variables(requester, server, connection, protocol, cgi)?, SentHead::default())
+            }
+            UpstreamProtocol::Http1 | UpstreamProtocol::Http2 => {
+                self.send_head(requester, waits, server, connection)?
+            }
+        };
         Ok(Reached { side, room, sent })
+    }
+
+    fn send_variables(
+        &self,
+        requester: &impl Requester,
+        server: usize,
+        connection: UpstreamConnection,
+        protocol: CgiProtocol,
+        cgi: CgiRequest<'_>,
+    ) -> Result<UpstreamSide, AttemptFailure> {
+        let context = requester.context(&self.group.shared.servers[server].authority);
+        let length = match (cgi.length, context.head.body) {
+            (Some(length), _) | (None, BodySize::Known(length)) => length,
+            (None, BodySize::None) => 0,
+            (None, BodySize::Unknown) => {
+                let reject = Reject::new(Status::LENGTH_REQUIRED, "a request body needs a length here");
+                return Err(Fault::Reject(reject).into());
+            }
+        };
+        let local = requester.endpoints().map(|endpoints| endpoints.destination);
+        let more = VariablesContext { script: cgi.script, length, local };
+        let variables = self.rules.request.variables(&context, &more, &self.rules.options.cgi);
+        let variables = variables.map_err(Fault::Reject)?;
+        let (keep, errors) = (self.group.shared.options.keeps_connections(), self.group.error_sink(server));
+        let side = CgiSide::new(connection, protocol, &variables, keep, errors);
+        let side = side.map_err(|reason| Fault::Reject(Reject::new(Status::FIELDS_TOO_LARGE, reason)))?;
+        let mut side = UpstreamSide::Cgi(Box::new(side));
+        if context.head.body == BodySize::None {
+            side.finish(Fields::new);
+        }
+        Ok(side)
     }
 
     /// The same, without waiting, where a connection was kept: what nearly every request needs.
@@ -45,7 +86,7 @@ impl Proxy {
         server: usize,
         is_new: bool,
     ) -> Result<Option<Reached<'_>>, AttemptFailure> {
-        if is_new || self.group.shared.options.servers[server].http2 {
+        if is_new || self.group.shared.options.servers[server].protocol != UpstreamProtocol::Http1 {
             return Ok(None);
         }
         match self.group.take_kept(requester, server) {

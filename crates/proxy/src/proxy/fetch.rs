@@ -9,7 +9,7 @@ use net::preface::Endpoints;
 use net::{Client, Peer, Request};
 use std::task::Context;
 
-use super::{Attempts, LOOP, Proxy, Reached};
+use super::{Attempts, CgiRequest, LOOP, Proxy, Reached};
 use crate::choose::{Requester, SelectError, Selection};
 use crate::dial::beside;
 use crate::failure::AttemptFailure;
@@ -195,7 +195,7 @@ impl Proxy {
         if self.rules.request.loops(&request.context("")) {
             return Err(FetchError { status: Status::LOOP_DETECTED, reason: LOOP });
         }
-        let mut attempts = self.begin(ReplayBuffer::default());
+        let mut attempts = self.begin(ReplayBuffer::default(), None);
         let total_by_ms = self.group.core.now_ms().saturating_add(limits.total_ms);
         attempts.deadline_ms = attempts.deadline_ms.min(total_by_ms);
         loop {
@@ -226,7 +226,9 @@ impl Proxy {
         attempts.count += u32::from(!is_new);
         let connect_by_ms = self.connect_by_ms(attempts);
         let _in_use = group.use_one(selection.server);
-        let reached = self.reach(request, false, selection.server, is_new, connect_by_ms).await?;
+        let reached = self
+            .reach(request, false, selection.server, is_new, connect_by_ms, CgiRequest::default())
+            .await?;
         let Reached { mut side, room, .. } = reached;
         let (asked_us, reused) = (group.core.now_us(), side.is_reused());
         if !request.body.is_empty() {

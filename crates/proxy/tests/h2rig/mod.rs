@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use http::{Fields, Status};
 use http2::{ErrorCode, Event, Machine, Options};
-use proxy::options::{UpstreamAddress, UpstreamServer};
+use proxy::options::{UpstreamAddress, UpstreamProtocol, UpstreamServer};
 
 /// A test that hangs must fail: no read waits longer.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -120,7 +120,7 @@ impl H2Origin {
 /// A server over HTTP/2 by prior knowledge.
 pub fn server(address: SocketAddr) -> UpstreamServer {
     let at = UpstreamAddress::Tcp { host: address.ip().to_string(), port: address.port() };
-    UpstreamServer { http2: true, ..UpstreamServer::at(at) }
+    UpstreamServer { protocol: UpstreamProtocol::Http2, ..UpstreamServer::at(at) }
 }
 
 /// One connection, at its server.

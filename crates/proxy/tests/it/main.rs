@@ -9,6 +9,7 @@ mod rig;
 mod slow_client;
 
 mod bodies;
+mod cgi;
 mod failures;
 mod fetch;
 mod groups;

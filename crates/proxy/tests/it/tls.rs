@@ -146,7 +146,7 @@ fn a_server_that_does_not_offer_http_2_is_not_asked_over_it() {
     let origin = Secure::start(&authority, "origin.test", false);
     let tls = Tls { name: Some("origin.test".into()), roots_pem: Some(authority.pem()), ..Tls::default() };
     let mut options = origin.options(tls);
-    options.group.servers[0].http2 = true;
+    options.group.servers[0].protocol = proxy::options::UpstreamProtocol::Http2;
     let refused = Rig::with(options).get("/").refused();
     assert_eq!(refused, (502, "the upstream does not offer HTTP/2 (ALPN)".into()));
 }

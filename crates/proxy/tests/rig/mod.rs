@@ -20,7 +20,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 // ---- the proxy ----
 
-struct Hop(Proxy);
+pub struct Hop(pub Proxy);
 
 impl net::Service for Hop {
     async fn serve(&self, exchange: &mut Exchange<'_>) -> Result<(), Fault> {

@@ -19,6 +19,7 @@ struct Layer {
 const ALL: &[&str] = &[
     "http",
     "http2",
+    "cgi",
     "coding",
     "config",
     "ring",
@@ -61,6 +62,7 @@ const NO_SOCKETS: &[&str] =
 const LAYERS: &[Layer] = &[
     Layer { folder: "http", may_use: &[], never: PURE },
     Layer { folder: "http2", may_use: &["http"], never: PURE },
+    Layer { folder: "cgi", may_use: &[], never: PURE },
     Layer {
         folder: "config",
         may_use: &["http"],
@@ -77,7 +79,7 @@ const LAYERS: &[Layer] = &[
     Layer { folder: "coding", may_use: &["http"], never: PURE_BUT_IO },
     Layer { folder: "net", may_use: &["http", "http2", "coding"], never: &["tokio"] },
     Layer { folder: "files", may_use: &["http", "coding", "net"], never: NO_SOCKETS },
-    Layer { folder: "proxy", may_use: &["http", "net"], never: &["tokio"] },
+    Layer { folder: "proxy", may_use: &["cgi", "http", "net"], never: &["tokio"] },
     Layer { folder: "cache", may_use: &["http", "net"], never: NO_SOCKETS },
     Layer { folder: "admission", may_use: &["http"], never: PURE },
     Layer { folder: "sharing", may_use: &["net"], never: &["tokio"] },

@@ -1,0 +1,194 @@
+//! Response heads in CGI's form (RFC 3875 section 6), made into those of HTTP/1.
+
+/// Fields that say something of a connection, which these protocols' responses do not have.
+const OF_CONNECTIONS: [&str; 7] =
+    ["connection", "keep-alive", "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade"];
+
+/// Gathers the head of a response, and makes it one of HTTP/1.
+#[derive(Debug, Default)]
+pub struct ResponseHeadReader {
+    gathered: Vec<u8>,
+}
+
+impl ResponseHeadReader {
+    /// Takes bytes up to the end of the head: how many it took, and whether the head is whole.
+    ///
+    /// # Errors
+    /// The head is longer than `bytes_max`.
+    pub fn feed(&mut self, bytes: &[u8], bytes_max: usize) -> Result<(usize, bool), &'static str> {
+        for (at, &byte) in bytes.iter().enumerate() {
+            if byte == b'\n' && self.ends_with_line(&bytes[..at]) {
+                self.gathered.extend_from_slice(&bytes[..=at]);
+                return Ok((at + 1, true));
+            }
+            if self.gathered.len() + at >= bytes_max {
+                return Err("response head too long");
+            }
+        }
+        self.gathered.extend_from_slice(bytes);
+        Ok((bytes.len(), false))
+    }
+
+    /// Whether the line that a LF ends behind `more` is empty.
+    fn ends_with_line(&self, more: &[u8]) -> bool {
+        let mut before = more.iter().rev().chain(self.gathered.iter().rev()).peekable();
+        if before.peek() == Some(&&b'\r') {
+            before.next();
+        }
+        matches!(before.next(), None | Some(b'\n'))
+    }
+
+    /// Whether nothing of a head has come.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.gathered.is_empty()
+    }
+
+    /// Bytes that it holds.
+    #[must_use]
+    pub fn held_bytes(&self) -> usize {
+        self.gathered.capacity()
+    }
+
+    /// The head as HTTP/1 writes it; what it holds is given back. A response without `Status` is a 200, with `Location` a 302.
+    /// Field lines are not checked.
+    ///
+    /// # Errors
+    /// Why this is no head: a status that is none or an interim one, more than one, no field at all.
+    pub fn into_http(&mut self) -> Result<Vec<u8>, &'static str> {
+        let gathered = std::mem::take(&mut self.gathered);
+        let mut lines =
+            gathered.split(|&byte| byte == b'\n').map(|line| line.strip_suffix(b"\r").unwrap_or(line));
+        let mut lines = lines.by_ref().take_while(|line| !line.is_empty()).peekable();
+        let mut status = match lines.peek() {
+            None => return Err("the upstream's response has no head"),
+            Some(line) => match line.strip_prefix(b"HTTP/1.") {
+                // The minor version and a space.
+                Some(rest) => Some(status_of(rest.get(2..).unwrap_or_default())?),
+                None => None,
+            },
+        };
+        if status.is_some() {
+            lines.next();
+        }
+        let (mut fields, mut redirects) = (Vec::with_capacity(gathered.len() + 32), false);
+        for line in lines {
+            let colon = line
+                .iter()
+                .position(|&byte| byte == b':')
+                .ok_or("the upstream's head has a line without a colon")?;
+            let is = |name: &str| line[..colon].eq_ignore_ascii_case(name.as_bytes());
+            if is("status") {
+                // Some applications send a status line and this beside it.
+                let named = status_of(line[colon + 1..].trim_ascii())?;
+                if status.is_some_and(|status| status.0 != named.0) {
+                    return Err("the upstream's response has two statuses");
+                }
+                status = Some(named);
+                continue;
+            }
+            if OF_CONNECTIONS.iter().any(|name| is(name)) {
+                continue;
+            }
+            redirects |= is("location");
+            fields.extend_from_slice(line);
+            fields.extend_from_slice(b"\r\n");
+        }
+        let (code, reason) = match status {
+            Some(status) => status,
+            None if redirects => (*b"302", &b"Found"[..]),
+            None => (*b"200", &b"OK"[..]),
+        };
+        let mut head = b"HTTP/1.1 ".to_vec();
+        head.extend_from_slice(&code);
+        head.push(b' ');
+        head.extend_from_slice(reason);
+        head.extend_from_slice(b"\r\n");
+        head.extend_from_slice(&fields);
+        head.extend_from_slice(b"\r\n");
+        Ok(head)
+    }
+}
+
+/// Three digits and a reason.
+fn status_of(text: &[u8]) -> Result<([u8; 3], &[u8]), &'static str> {
+    let (code, rest) = text.split_first_chunk::<3>().ok_or("the upstream's status is not a number")?;
+    if !code.iter().all(u8::is_ascii_digit) || !matches!(rest.first(), None | Some(b' ')) {
+        return Err("the upstream's status is not a number of three digits");
+    }
+    match code[0] {
+        b'2'..=b'9' => Ok((*code, rest.trim_ascii())),
+        b'1' => Err("the upstream sends an interim response, which this protocol has not"),
+        _ => Err("the upstream's status is not one that there is"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The head made of `text`, and what follows it.
+    fn made(pieces: &[&[u8]]) -> Result<(String, Vec<u8>), &'static str> {
+        let mut reader = ResponseHeadReader::default();
+        for (index, piece) in pieces.iter().enumerate() {
+            let (taken, whole) = reader.feed(piece, 1024)?;
+            if whole {
+                let rest = [&piece[taken..], &pieces[index + 1..].concat()].concat();
+                let head = reader.into_http()?;
+                return Ok((String::from_utf8(head).expect("text"), rest));
+            }
+        }
+        Err("not whole")
+    }
+
+    #[test]
+    fn heads_become_those_of_http_however_they_are_split() {
+        for (text, want) in [
+            ("Content-Type: a/b\r\n\r\nbody", "HTTP/1.1 200 OK\r\nContent-Type: a/b\r\n\r\n"),
+            ("Status: 404 Not Found\nX: y\n\nbody", "HTTP/1.1 404 Not Found\r\nX: y\r\n\r\n"),
+            ("X: y\r\nstatus:404\r\n\r\nbody", "HTTP/1.1 404 \r\nX: y\r\n\r\n"),
+            ("Location: /a\r\n\r\nbody", "HTTP/1.1 302 Found\r\nLocation: /a\r\n\r\n"),
+            ("Status: 201 Made\r\nLocation: /a\n\r\nbody", "HTTP/1.1 201 Made\r\nLocation: /a\r\n\r\n"),
+            ("HTTP/1.0 500 Oh\r\nConnection: close\r\nX: y\r\n\r\nbody", "HTTP/1.1 500 Oh\r\nX: y\r\n\r\n"),
+            ("HTTP/1.1 200 OK\r\nStatus: 200 OK\r\n\r\nbody", "HTTP/1.1 200 OK\r\n\r\n"),
+            ("Transfer-Encoding: chunked\r\nX: y\r\n\r\nbody", "HTTP/1.1 200 OK\r\nX: y\r\n\r\n"),
+        ] {
+            let bytes = text.as_bytes();
+            let want = Ok((want.to_owned(), b"body".to_vec()));
+            assert_eq!(made(&[bytes]), want, "{text:?}");
+            let single: Vec<&[u8]> = bytes.chunks(1).collect();
+            assert_eq!(made(&single), want, "{text:?}");
+            for at in 0..bytes.len() {
+                let (left, right) = bytes.split_at(at);
+                assert_eq!(made(&[left, right]), want, "{text:?} split at {at}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_no_head_is_refused() {
+        for text in [
+            "\r\nbody",
+            "\n\n",
+            "Status: 99 Low\r\n\r\n",
+            "Status: 100 Continue\r\n\r\n",
+            "Status: 101 Switching\r\n\r\n",
+            "Status: 020\r\n\r\n",
+            "Status: 2000\r\n\r\n",
+            "Status: OK\r\n\r\n",
+            "Status:\r\n\r\n",
+            "Status: 200 OK\r\nStatus: 404 Not Found\r\n\r\n",
+            "HTTP/1.1 200 OK\r\nStatus: 404\r\n\r\n",
+            "HTTP/1.1\r\n\r\n",
+            "HTTP/1.1 abc\r\n\r\n",
+            "PHP Warning  Undefined variable\r\n\r\n",
+        ] {
+            assert!(made(&[text.as_bytes()]).is_err_and(|why| why != "not whole"), "{text:?}");
+        }
+        let endless = format!("X: {}", "y".repeat(2000));
+        assert_eq!(made(&[endless.as_bytes()]), Err("response head too long"));
+        let single: Vec<&[u8]> = endless.as_bytes().chunks(1).collect();
+        assert_eq!(made(&single), Err("response head too long"));
+        assert_eq!(made(&[b"X: y\r\n"]), Err("not whole"));
+    }
+}

@@ -1,0 +1,100 @@
+//! The variables of a request (RFC 3875 section 4.1): pairs of a name and a value.
+
+/// Pairs in one block, in the form of FastCGI (FastCGI specification 1.0, section 3.4), from which the other forms are made.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Variables {
+    block: Vec<u8>,
+}
+
+/// Bytes of the two lengths of a pair, each in its long form.
+const LENGTHS_BYTES: usize = 8;
+/// Says that a length has four bytes.
+const LONG: u32 = 1 << 31;
+
+impl Variables {
+    /// None.
+    #[must_use]
+    pub fn new() -> Variables {
+        Variables::default()
+    }
+
+    /// Adds a pair. A name or value of 2 GiB or more is cut there.
+    pub fn push(&mut self, name: &[u8], value: &[u8]) {
+        let cut = |bytes: &[u8]| u32::try_from(bytes.len()).unwrap_or(u32::MAX).min(LONG - 1);
+        let (name_len, value_len) = (cut(name), cut(value));
+        self.block.reserve(LENGTHS_BYTES + name.len() + value.len());
+        self.push_length(name_len);
+        self.push_length(value_len);
+        self.block.extend_from_slice(&name[..name_len as usize]);
+        self.block.extend_from_slice(&value[..value_len as usize]);
+    }
+
+    fn push_length(&mut self, length: u32) {
+        match u8::try_from(length) {
+            Ok(short) if short < 128 => self.block.push(short),
+            _ => self.block.extend_from_slice(&(length | LONG).to_be_bytes()),
+        }
+    }
+
+    /// All of them, in the form of FastCGI.
+    #[must_use]
+    pub fn block(&self) -> &[u8] {
+        &self.block
+    }
+
+    /// The pairs, in their order.
+    pub fn iter(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
+        let mut rest = &self.block[..];
+        std::iter::from_fn(move || {
+            let name_len = take_length(&mut rest)?;
+            let value_len = take_length(&mut rest)?;
+            let (name, after) = rest.split_at_checked(name_len)?;
+            let (value, after) = after.split_at_checked(value_len)?;
+            rest = after;
+            Some((name, value))
+        })
+    }
+
+    /// The value of the first pair of that name.
+    #[must_use]
+    pub fn get(&self, name: &[u8]) -> Option<&[u8]> {
+        self.iter().find(|(known, _)| *known == name).map(|(_, value)| value)
+    }
+}
+
+fn take_length(rest: &mut &[u8]) -> Option<usize> {
+    let (&first, after) = rest.split_first()?;
+    if first < 128 {
+        *rest = after;
+        return Some(usize::from(first));
+    }
+    let (long, after) = rest.split_first_chunk::<4>()?;
+    *rest = after;
+    usize::try_from(u32::from_be_bytes(*long) & !LONG).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pairs_come_back_as_they_were_whatever_their_length() {
+        let mut variables = Variables::new();
+        let values = [0, 1, 127, 128, 300, 70_000].map(|len| vec![b'v'; len]);
+        for value in &values {
+            variables.push(b"NAME", value);
+        }
+        variables.push(&[b'N'; 200], b"x");
+        let read: Vec<_> = variables.iter().collect();
+        assert_eq!(read.len(), values.len() + 1);
+        for (value, (name, found)) in values.iter().zip(&read) {
+            assert_eq!((*name, *found), (&b"NAME"[..], &value[..]));
+        }
+        assert_eq!(variables.get(&[b'N'; 200]), Some(&b"x"[..]));
+        assert_eq!(variables.get(b"OTHER"), None);
+        assert_eq!(&variables.block()[..6], b"\x04\x00NAME");
+        let mut one = Variables::new();
+        one.push(b"A", &[b'v'; 128]);
+        assert_eq!(&one.block()[..6], b"\x01\x80\0\0\x80A");
+    }
+}

@@ -1,0 +1,50 @@
+//! `scripts` of the action `php`, and the names of variables.
+
+use crate::check::InvalidValue;
+use crate::record::directives;
+use crate::shape::{Maybe, Text, Toggle};
+
+const FRONT: Text<String> = Text { what: "a script such as \"/index.php\"", parse: front };
+
+directives! {
+    /// The scripts that `php` runs, which lie among the files of the route.
+    ///
+    /// ```toml
+    /// [[route]]
+    /// files = "/srv/shop/public"
+    /// php   = { to = "fastcgi://php:9000", scripts = { root = "/var/www/html" } }
+    /// ```
+    Scripts in "`scripts` of `php`" {
+        /// The script for paths at which there is no file, as a path below the root; `false` for none, and then they are 404.
+        "front" front: Option<String> = "/index.php", Toggle { on: None, off: || None, shape: Maybe(FRONT) };
+        /// The folder of the scripts as the PHP server sees it, where that is another one than `files` names, as in a container.
+        "root" root: Option<String> = absent("the folder of `files`"),
+            Maybe(Text { what: "a folder such as \"/var/www/html\"", parse: script_root });
+    }
+}
+
+/// The name of a variable.
+pub(crate) fn variable_name(text: &str) -> Result<String, InvalidValue> {
+    let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    match text.chars().all(is_name) && !text.is_empty() {
+        true => Ok(text.to_owned()),
+        false => Err(InvalidValue::new("a variable's name consists of letters, digits and `_`", "")),
+    }
+}
+
+fn front(text: &str) -> Result<String, InvalidValue> {
+    let is_path = text.starts_with('/') && !text.contains("..") && !text.contains('\0');
+    match is_path && text.ends_with(".php") {
+        true => Ok(text.to_owned()),
+        false => {
+            Err(InvalidValue::new("this is no script below the root", "write \"/index.php\", or `false`"))
+        }
+    }
+}
+
+fn script_root(text: &str) -> Result<String, InvalidValue> {
+    match text.starts_with('/') && !text.contains('\0') {
+        true => Ok(text.trim_end_matches('/').to_owned()),
+        false => Err(InvalidValue::new("this is no absolute path", "write \"/var/www/html\"")),
+    }
+}

@@ -1,0 +1,208 @@
+//! Finds the script that a request's path names, for a server that runs scripts.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::rc::Rc;
+
+use crate::open::{OpenError, Patience};
+use crate::tree::FileTree;
+
+/// Scripts that are remembered, and the longest path that is.
+const REMEMBERED_MAX: usize = 256;
+const REMEMBERED_PATH_BYTES_MAX: usize = 256;
+/// Segments of a path that are tried as scripts.
+const TRIED_MAX: usize = 8;
+
+/// A script among the files.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FoundScript {
+    /// The root that it is in.
+    pub root: PathBuf,
+    /// Its path below the root.
+    pub name: Vec<u8>,
+    /// What the request's path has behind it; empty, or with a slash at its front.
+    pub info: Vec<u8>,
+}
+
+/// Scripts and when they were found, in milliseconds of the core's clock, by path.
+type KnownByPath = HashMap<Vec<u8>, (u64, Rc<FoundScript>)>;
+
+/// Scripts that were found, and when that was, by their paths.
+#[derive(Debug, Default)]
+pub(crate) struct KnownScripts(RefCell<KnownByPath>);
+
+impl KnownScripts {
+    /// The script at a path, where it was found since then, by the core's clock.
+    pub(crate) fn since(&self, path: &[u8], from_ms: u64) -> Option<Rc<FoundScript>> {
+        let known = self.0.borrow();
+        known.get(path).filter(|(found_ms, _)| *found_ms >= from_ms).map(|(_, found)| found.clone())
+    }
+
+    /// Remembers a script.
+    pub(crate) fn add(&self, path: &[u8], now_ms: u64, found: &Rc<FoundScript>) {
+        if path.len() > REMEMBERED_PATH_BYTES_MAX {
+            return;
+        }
+        let mut known = self.0.borrow_mut();
+        if known.len() >= REMEMBERED_MAX {
+            known.clear();
+        }
+        known.insert(path.to_vec(), (now_ms, found.clone()));
+    }
+}
+
+impl FileTree {
+    /// The script that a normalised path names: the file at it, the index of the folder at it, or the first file on the way that has the
+    /// name of a script; what follows is information for that. A file that is no script by its name is never one by what follows it.
+    ///
+    /// # Errors
+    /// [`OpenError`], if this could not be determined.
+    pub fn script(&self, path: &[u8], patience: Patience) -> Result<Option<FoundScript>, OpenError> {
+        if self.hides(path) || !path.starts_with(b"/") || path.windows(2).any(|pair| pair == b"//") {
+            return Ok(None);
+        }
+        let ends = path.iter().enumerate().skip(1).filter(|(_, byte)| **byte == b'/').map(|(at, _)| at);
+        let scripts = ends.chain([path.len()]).filter(|&end| is_script(&path[..end]));
+        for end in scripts.take(TRIED_MAX) {
+            if let Some(root) = self.root_of(&path[..end], patience)? {
+                return Ok(Some(FoundScript {
+                    root,
+                    name: path[..end].to_vec(),
+                    info: path[end..].to_vec(),
+                }));
+            }
+        }
+        if !path.ends_with(b"/") {
+            return Ok(None);
+        }
+        for index in self.index() {
+            let name = [path, index.as_bytes()].concat();
+            match self.root_of(&name, patience)? {
+                Some(root) if is_script(&name) => {
+                    return Ok(Some(FoundScript { root, name, info: Vec::new() }));
+                }
+                Some(_) => return Ok(None),
+                None => {}
+            }
+        }
+        Ok(None)
+    }
+
+    /// The first root with a file at that path.
+    fn root_of(&self, path: &[u8], patience: Patience) -> Result<Option<PathBuf>, OpenError> {
+        for root in self.roots() {
+            if root.has_file(path, patience)? {
+                return Ok(Some(root.path().to_path_buf()));
+            }
+        }
+        Ok(None)
+    }
+}
+
+/// Whether files of that name are run.
+fn is_script(path: &[u8]) -> bool {
+    path.ends_with(b".php") && !path.ends_with(b"/.php")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::options::Options;
+    use crate::scratch::ScratchFolder;
+    use crate::tree::FoundEntry;
+
+    #[test]
+    fn scripts_are_files_that_exist_below_the_root() {
+        let scratch = ScratchFolder::new();
+        for file in [
+            "index.php",
+            "a/b.php",
+            "wp/index.php",
+            "html/index.html",
+            "html/index.php",
+            "up/x.jpg",
+            ".h/x.php",
+        ] {
+            scratch.write(&format!("root/{file}"), "<?php");
+        }
+        scratch.write("root/odd.php/x.php", "<?php");
+        scratch.write("other.php", "<?php");
+        std::os::unix::fs::symlink("../other.php", scratch.path("root").join("out.php")).unwrap();
+        std::os::unix::fs::symlink("a/b.php", scratch.path("root").join("in.php")).unwrap();
+        let index = vec!["index.php".to_owned(), "index.html".to_owned()];
+        let options =
+            Options { roots: vec![scratch.path("root")], index, scripts: true, ..Options::default() };
+        let tree = FileTree::open(&options).unwrap();
+        for (path, want) in [
+            ("/", Some(("/index.php", ""))),
+            ("/index.php", Some(("/index.php", ""))),
+            ("/index.php/", Some(("/index.php", "/"))),
+            ("/index.php/a/b.php", Some(("/index.php", "/a/b.php"))),
+            ("/a/b.php/c", Some(("/a/b.php", "/c"))),
+            ("/wp/", Some(("/wp/index.php", ""))),
+            ("/wp", None),
+            ("/html/", Some(("/html/index.php", ""))),
+            ("/odd.php", None),
+            ("/odd.php/x.php/y", Some(("/odd.php/x.php", "/y"))),
+            ("/in.php", Some(("/in.php", ""))),
+            ("/out.php", None),
+            ("/up/x.jpg", None),
+            ("/up/x.jpg/a.php", None),
+            ("/up/x.jpg/.php", None),
+            ("/up/x.jpg\0.php", None),
+            ("/none.php", None),
+            ("/INDEX.PHP", None),
+            ("/index.php.", None),
+            ("/index.php~", None),
+            ("/.h/x.php", None),
+            ("//index.php", None),
+            ("/../other.php", None),
+            ("", None),
+        ] {
+            let found = tree.script(path.as_bytes(), Patience::Blocking).unwrap();
+            let found = found.map(|found| {
+                (String::from_utf8(found.name).unwrap(), String::from_utf8(found.info).unwrap())
+            });
+            assert_eq!(found, want.map(|(name, info)| (name.to_owned(), info.to_owned())), "{path}");
+        }
+        let html =
+            FileTree::open(&Options { index: vec!["index.html".into(), "index.php".into()], ..options })
+                .unwrap();
+        assert_eq!(html.script(b"/html/", Patience::Blocking).unwrap(), None);
+    }
+
+    #[test]
+    fn the_source_of_a_script_is_never_a_file() {
+        let scratch = ScratchFolder::new();
+        let sources = [
+            "index.php",
+            "a.PHP",
+            "a.php5",
+            "a.phtml",
+            "a.phar",
+            "a.php~",
+            "a.php.bak",
+            "wp-config.php.old",
+            "a.inc",
+            "a.phps",
+        ];
+        for file in sources.iter().chain(&["a.txt", "php.txt", "a.phpx", "sphp", "jquery.phpjs.js"]) {
+            scratch.write(&format!("root/{file}"), "text");
+        }
+        let index = vec!["index.php".to_owned()];
+        let options =
+            Options { roots: vec![scratch.path("root")], index, scripts: true, ..Options::default() };
+        let tree = FileTree::open(&options).unwrap();
+        for file in sources {
+            let found = tree.find(format!("/{file}").as_bytes(), Patience::Blocking).unwrap();
+            assert!(matches!(found, FoundEntry::Missing), "{file}: {found:?}");
+        }
+        for file in ["a.txt", "php.txt", "sphp", "jquery.phpjs.js"] {
+            let found = tree.find(format!("/{file}").as_bytes(), Patience::Blocking).unwrap();
+            assert!(matches!(found, FoundEntry::File(_)), "{file}: {found:?}");
+        }
+        let folder = tree.find(b"/", Patience::Blocking).unwrap();
+        assert!(matches!(folder, FoundEntry::NoIndex), "{folder:?}");
+    }
+}

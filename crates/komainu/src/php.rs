@@ -1,0 +1,96 @@
+//! Routes whose scripts a PHP server runs: which request is for a script, which for a file.
+
+use std::io;
+
+use config::Action;
+use files::{FileOutcome, Files, FoundScript};
+use net::{Exchange, Fault};
+use proxy::{Proxy, Script};
+
+/// Files, and the server of the scripts among them.
+pub(crate) struct PhpRoute {
+    pub(crate) files: Box<Files>,
+    pub(crate) proxy: Proxy,
+    /// The script for all other paths.
+    pub(crate) front: Option<Vec<u8>>,
+    /// The root of the scripts as the server sees it, where that is another one.
+    pub(crate) root: Option<Vec<u8>>,
+    /// What is taken from the front of paths.
+    pub(crate) prefix: Vec<u8>,
+}
+
+/// What a request is for.
+pub(crate) enum PhpTarget {
+    /// A file, which has been sent.
+    Done,
+    /// A script.
+    Script(Script),
+    /// Nothing, and why.
+    Missing(&'static str),
+}
+
+/// The server of the scripts among a route's files.
+pub(crate) fn of(route: &config::Route) -> Option<&config::Proxy> {
+    match &route.otherwise {
+        Some(Action::Proxy(proxy)) if proxy.is_php => Some(proxy),
+        _ => None,
+    }
+}
+
+/// Makes options of files those of files with scripts among them.
+pub(crate) fn scripts_among(options: &mut files::Options) -> io::Result<()> {
+    options.scripts = true;
+    if !options.index.iter().any(|name| name.ends_with(".php")) {
+        options.index.insert(0, "index.php".into());
+    }
+    for root in &mut options.roots {
+        // Another process opens them.
+        *root = std::path::absolute(&*root)?;
+    }
+    Ok(())
+}
+
+impl PhpRoute {
+    /// A route's, whose scripts are among `files`.
+    pub(crate) fn new(php: &config::Proxy, files: Box<Files>, proxy: Proxy, prefix: &[u8]) -> PhpRoute {
+        let bytes = |text: &Option<String>| text.clone().map(String::into_bytes);
+        let (front, root) = (bytes(&php.scripts.front), bytes(&php.scripts.root));
+        PhpRoute { files, proxy, front, root, prefix: prefix.to_vec() }
+    }
+
+    /// Sends the file that a request is for, or finds the script: at `path`, which is below the prefix, or the one for all others.
+    /// `has_file` says that files and scripts may have such a path.
+    pub(crate) async fn find(
+        &self,
+        x: &mut Exchange<'_>,
+        path: &[u8],
+        has_file: bool,
+    ) -> Result<PhpTarget, Fault> {
+        let mut why = "there is no such file";
+        if has_file {
+            let core = x.core().clone();
+            let script = if path.is_empty() && x.request().path().ends_with(b"/") { b"/" } else { path };
+            if let Some(found) = self.files.script(script, &core).await? {
+                return Ok(PhpTarget::Script(self.script(&found)));
+            }
+            match self.files.serve(x, path).await? {
+                FileOutcome::Done => return Ok(PhpTarget::Done),
+                FileOutcome::Declined(reason) => why = reason,
+            }
+        }
+        let Some(front) = &self.front else { return Ok(PhpTarget::Missing(why)) };
+        let core = x.core().clone();
+        Ok(match self.files.script(front, &core).await? {
+            Some(found) => PhpTarget::Script(self.script(&found)),
+            None => PhpTarget::Missing(why),
+        })
+    }
+
+    fn script(&self, found: &FoundScript) -> Script {
+        let root = match &self.root {
+            Some(root) => root.clone(),
+            None => found.root.as_os_str().as_encoded_bytes().to_vec(),
+        };
+        Script { root, prefix: self.prefix.clone(), name: found.name.clone(), info: found.info.clone() }
+    }
+}

@@ -1,0 +1,184 @@
+//! `php` beside `files`: a real PHP-FPM, with the layouts of WordPress and Laravel.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+
+use crate::rig::{Folder, Rig, eventually, installed};
+
+/// What shows what a script was given.
+const SHOW: &str = "<?php header('X-Script: ' . basename(__DIR__) . '/' . basename(__FILE__));
+foreach (['SCRIPT_NAME', 'PATH_INFO', 'REQUEST_URI', 'QUERY_STRING', 'PHP_SELF', 'REQUEST_METHOD', 'HTTP_HOST',
+    'REMOTE_ADDR', 'HTTPS', 'APP_ENV'] as $name) { if (($_SERVER[$name] ?? '') !== '') echo \"$name={$_SERVER[$name]}\\n\"; }
+echo 'FILE=', substr($_SERVER['SCRIPT_FILENAME'], strlen($_SERVER['DOCUMENT_ROOT'])), \"\\n\";
+if ($_POST) echo 'POST=', json_encode($_POST), \"\\n\";
+foreach ($_FILES as $file) echo 'UPLOAD=', $file['size'], ' ', md5_file($file['tmp_name']), \"\\n\";
+";
+
+/// PHP-FPM, until this is dropped.
+struct Fpm(Child);
+
+impl Drop for Fpm {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// The newest PHP-FPM, whose name has its version.
+fn program() -> Option<PathBuf> {
+    let mut found: Vec<PathBuf> =
+        fs::read_dir("/usr/sbin").into_iter().flatten().flatten().map(|entry| entry.path()).collect();
+    found.retain(|path| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("php-fpm")));
+    found.sort();
+    found.pop().or_else(|| installed("php-fpm"))
+}
+
+/// Two processes of PHP that listen on `fpm.sock` in the folder.
+fn start(folder: &Folder) -> Option<Fpm> {
+    let program = program()?;
+    let at = folder.path().display();
+    folder.write(
+        "fpm.conf",
+        format!(
+            "[global]\nerror_log = {at}/fpm.log\ndaemonize = no\n[www]\nuser = root\ngroup = root\nlisten = {at}/fpm.sock\n\
+             pm = static\npm.max_children = 2\nping.path = /ping\nphp_admin_flag[display_errors] = off\n\
+             php_admin_flag[log_errors] = on\nphp_admin_flag[html_errors] = off\n\
+             php_admin_value[upload_tmp_dir] = {at}\nphp_admin_value[post_max_size] = 16M\n\
+             php_admin_value[upload_max_filesize] = 16M\n"
+        ),
+    );
+    let mut command = Command::new(program);
+    command.arg("-n").arg("-F").arg("-R").arg("-y").arg(folder.at("fpm.conf"));
+    let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let fpm = Fpm(child);
+    eventually("PHP-FPM listens", || std::os::unix::net::UnixStream::connect(folder.at("fpm.sock")).is_ok());
+    Some(fpm)
+}
+
+#[test]
+fn a_site_like_wordpress_and_one_like_laravel() {
+    let folder = Folder::new();
+    let Some(_fpm) = start(&folder) else { return };
+    for script in ["index.php", "wp-admin/index.php", "wp-login.php", "wp-content/x.php"] {
+        folder.write(&format!("wp/{script}"), SHOW);
+    }
+    folder.write("wp/wp-content/style.css", "body {}").write("wp/wp-content/photo.jpg", "<?php echo 'run';");
+    folder
+        .write("wp/wp-config.php.bak", "secret")
+        .write("wp/.env", "secret")
+        .write("wp/readme.html", "read me");
+    folder.write("wp/fails.php", "<?php error_log(\"oh\\nno\"); http_response_code(503); echo 'failed';");
+    folder.write("wp/move.php", "<?php header('Location: /there');");
+    folder.write("wp/big.php", "<?php for ($i = 0; $i < 300; $i++) echo str_repeat('x', 10000);");
+    folder.write(
+        "wp/bad.php",
+        "<?php header('X-Accel-Redirect: /secret'); header('Content-Length: 5'); echo 'short';",
+    );
+    folder
+        .write("app/public/index.php", SHOW)
+        .write("app/public/robots.txt", "robots")
+        .write("app/.env", "secret");
+    let socket = folder.at("fpm.sock").display().to_string();
+    let text = format!(
+        "threads = 1\n[upstreams.fpm]\nto = \"fastcgi+unix:{socket}\"\nhealth = \"/ping\"\n\
+         [[site]]\nhosts = \"laravel.test\"\n[[site.route]]\nfiles = \"app/public\"\n\
+         php = {{ upstream = \"fpm\", variables = {{ APP_ENV = \"production\" }} }}\n\
+         [[site]]\nhosts = \"strict.test\"\n[[site.route]]\nfiles = \"wp\"\n\
+         php = {{ to = \"unix:{socket}\", scripts = {{ front = false }} }}\n\
+         [[site]]\n[[site.route]]\npath = \"/wp-content/**.php\"\nrespond = 403\n\
+         [[site.route]]\nfiles = \"wp\"\nphp = \"unix:{socket}\"\n"
+    );
+    let rig = Rig::config(folder, &text);
+    let lines = |target: &str, wanted: &[&str]| {
+        let answer = rig.get(target);
+        answer.expect_status(200);
+        let text = answer.text();
+        for line in wanted {
+            assert!(text.lines().any(|found| found == *line), "{target}: no {line} in {text}");
+        }
+    };
+    // Scripts, folders with one, what follows them, and the script for all else.
+    lines("/", &["SCRIPT_NAME=/index.php", "FILE=/index.php", "REQUEST_URI=/", "REMOTE_ADDR=127.0.0.1"]);
+    lines(
+        "/2026/hello%20world/?a=%20b",
+        &["SCRIPT_NAME=/index.php", "REQUEST_URI=/2026/hello%20world/?a=%20b", "QUERY_STRING=a=%20b"],
+    );
+    lines("/wp-login.php?x=1", &["SCRIPT_NAME=/wp-login.php", "QUERY_STRING=x=1", "PHP_SELF=/wp-login.php"]);
+    lines("/wp-admin/", &["SCRIPT_NAME=/wp-admin/index.php", "FILE=/wp-admin/index.php"]);
+    lines(
+        "/index.php/wp-json/v2",
+        &["SCRIPT_NAME=/index.php", "PATH_INFO=/wp-json/v2", "PHP_SELF=/index.php/wp-json/v2"],
+    );
+    rig.get("/wp-admin?a").expect_status(301).expect_field("Location", "./wp-admin/?a");
+    // Files, and nothing that is a script is one.
+    rig.get("/wp-content/style.css").expect(200, "body {}");
+    rig.get("/readme.html").expect(200, "read me");
+    rig.get("/wp-content/photo.jpg").expect(200, "<?php echo 'run';");
+    for target in [
+        "/wp-content/photo.jpg/x.php",
+        "/wp-content/photo.jpg%00.php",
+        "/wp-content/photo.jpg/.php",
+        "/wp-content/x.php",
+    ] {
+        let answer = rig.get(target);
+        assert!(matches!(answer.status(), 400 | 403), "{target}: {}", answer.status());
+    }
+    for target in ["/wp-config.php.bak", "/.env", "/WP-LOGIN.PHP", "/none.php"] {
+        lines(target, &["SCRIPT_NAME=/index.php"]);
+    }
+    let strict = |target: &str| {
+        rig.send(&format!("GET {target} HTTP/1.1\r\nHost: strict.test\r\nConnection: close\r\n\r\n"))
+    };
+    for target in ["/none", "/wp-config.php.bak", "/wp-content/photo.jpg/x.php", "/none.php", "/.env"] {
+        strict(target).expect_status(404);
+    }
+    strict("/wp-content/x.php").expect_status(200);
+    let laravel = rig.send("GET /users/1 HTTP/1.1\r\nHost: laravel.test\r\nConnection: close\r\n\r\n");
+    laravel.expect_status(200).expect_field("X-Script", "public/index.php");
+    assert!(laravel.text().contains("APP_ENV=production\n"), "{}", laravel.text());
+    // Statuses, fields, lengths, errors.
+    rig.get("/move.php").expect_status(302).expect_field("Location", "/there");
+    let failed = rig.get("/fails.php");
+    failed.expect_status(503);
+    assert!(failed.text().contains("failed"), "{}", failed.text());
+    eventually("the log has what PHP wrote", || rig.reported().contains("stderr: PHP message: oh"));
+    assert_eq!(rig.get("/big.php").text().matches('x').count(), 3_000_000);
+    rig.get("/bad.php").expect(200, "short").expect_no_field("X-Accel-Redirect");
+    for _ in 0..20 {
+        rig.send("HEAD / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").expect_status(200);
+    }
+    bodies(&rig);
+}
+
+/// Forms and uploads, with a length and without.
+fn bodies(rig: &Rig) {
+    let form = "name=a+b&x=1";
+    rig.send(&format!(
+        "POST /wp-login.php HTTP/1.1\r\nHost: a\r\nContent-Type: application/x-www-form-urlencoded\r\n\
+         Content-Length: {}\r\nConnection: close\r\n\r\n{form}",
+        form.len()
+    ))
+    .expect_status(200)
+    .text()
+    .lines()
+    .find(|line| *line == "POST={\"name\":\"a b\",\"x\":\"1\"}")
+    .expect("the form");
+    let file = "y".repeat(3_000_000);
+    let body = format!(
+        "--b\r\nContent-Disposition: form-data; name=\"f\"; filename=\"f.txt\"\r\n\r\n{file}\r\n--b--\r\n"
+    );
+    let head = "POST /wp-login.php HTTP/1.1\r\nHost: a\r\nContent-Type: multipart/form-data; boundary=b\r\n\
+                Connection: close\r\n";
+    let whole = format!("{head}Content-Length: {}\r\n\r\n{body}", body.len());
+    let chunks: String = body
+        .as_bytes()
+        .chunks(100_000)
+        .map(|part| format!("{:x}\r\n{}\r\n", part.len(), std::str::from_utf8(part).unwrap()))
+        .collect();
+    let chunked = format!("{head}Transfer-Encoding: chunked\r\n\r\n{chunks}0\r\n\r\n");
+    for request in [whole, chunked] {
+        let text = rig.send(&request).text();
+        assert!(text.contains("UPLOAD=3000000 "), "{text}");
+    }
+}

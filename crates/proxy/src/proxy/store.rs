@@ -1,0 +1,93 @@
+//! Request bodies that are read whole before a server is asked, as servers of the CGI family need it: one process serves one request, and
+//! the variables name the length.
+
+use std::sync::Arc;
+
+use http::{BodySize, Reject, Status};
+use net::{Exchange, Fault, SpillFile, SpillQuota};
+
+use super::{Attempts, Proxy};
+use crate::dial::before;
+
+/// Bytes that are written to a file together.
+const BLOCK_BYTES: usize = 128 * 1024;
+const NO_ROOM: Reject = Reject::new(Status::SERVICE_UNAVAILABLE, "there is no room for the request's body");
+
+impl Proxy {
+    /// Reads the body, into memory as far as `read_ahead_bytes` go, and beyond that into a temporary file. One whose length is known is
+    /// left with its client where there is no room.
+    pub(super) async fn store_body(
+        &self,
+        x: &mut Exchange<'_>,
+        attempts: &mut Attempts<'_>,
+    ) -> Result<(), Fault> {
+        let deadline_ms = attempts.deadline_ms;
+        let stored = Box::pin(self.store(x, attempts));
+        before(&self.group.core, deadline_ms, stored).await.unwrap_or(Err(Fault::Timeout))
+    }
+
+    async fn store(&self, x: &mut Exchange<'_>, attempts: &mut Attempts<'_>) -> Result<(), Fault> {
+        let kept = &mut attempts.kept;
+        while let Some(bytes) = x.read().await? {
+            kept.take_in(bytes);
+            if kept.bytes.len() > self.rules.options.read_ahead_bytes {
+                let bytes = std::mem::take(&mut kept.bytes);
+                match self.spill_body(x, bytes).await? {
+                    Ok(file) => {
+                        kept.stored = Some(Box::new(file));
+                        break;
+                    }
+                    Err(bytes) => {
+                        kept.bytes = bytes;
+                        return Ok(());
+                    }
+                }
+            }
+        }
+        x.hold(kept.bytes.capacity());
+        kept.end();
+        Ok(())
+    }
+
+    /// Reads the rest of the body into a file, `bytes` before it; gives them back where there is no room and the client may keep the rest.
+    async fn spill_body(
+        &self,
+        x: &mut Exchange<'_>,
+        mut bytes: Vec<u8>,
+    ) -> Result<Result<SpillFile, Vec<u8>>, Fault> {
+        let core = x.core().clone();
+        let body = x.request().body();
+        let announced = match body {
+            BodySize::Known(length) => length,
+            BodySize::Unknown | BodySize::None => bytes.len() as u64,
+        };
+        let created = match self.quota() {
+            Some(quota) => SpillFile::create(&core, quota, announced).await.ok(),
+            None => None,
+        };
+        let Some(mut file) = created else {
+            return match body {
+                BodySize::Known(_) => Ok(Err(bytes)),
+                BodySize::Unknown | BodySize::None => Err(NO_ROOM.into()),
+            };
+        };
+        let mut is_read = false;
+        while !is_read {
+            while bytes.len() < BLOCK_BYTES && !is_read {
+                match x.read().await? {
+                    Some(piece) => bytes.extend_from_slice(piece),
+                    None => is_read = true,
+                }
+            }
+            let (written, _, result) = file.append(&core, std::mem::take(&mut bytes), 0).await;
+            result.map_err(|_| NO_ROOM)?;
+            bytes = written;
+            bytes.clear();
+        }
+        Ok(Ok(file))
+    }
+
+    fn quota(&self) -> Option<&Arc<SpillQuota>> {
+        self.rules.spill.as_ref()
+    }
+}

@@ -1,0 +1,210 @@
+//! The variables of a request for servers of the CGI family (RFC 3875 section 4.1), named as other web servers name them.
+
+use std::net::SocketAddr;
+
+use cgi::Variables;
+use http::encode::Lines;
+use http::path::{EmptySegments, normal_path};
+use http::{BodySize, Reject, TargetForm, encode};
+
+use super::RequestRules;
+use crate::options::CgiOptions;
+use crate::path;
+use crate::template::TemplateContext;
+
+/// The value of `SERVER_SOFTWARE`.
+const SOFTWARE: &[u8] = concat!("komainu/", env!("CARGO_PKG_VERSION")).as_bytes();
+
+/// The file that a server runs for a request.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Script {
+    /// The folder that scripts are in, as the server knows it, without a slash at its end.
+    pub root: Vec<u8>,
+    /// What the route has taken from the front of the path.
+    pub prefix: Vec<u8>,
+    /// The path of the script below `root`, with a slash at its front.
+    pub name: Vec<u8>,
+    /// What the request's path has behind the script.
+    pub info: Vec<u8>,
+}
+
+/// What is known of a request beside its head.
+#[derive(Clone, Copy)]
+pub(crate) struct VariablesContext<'x> {
+    pub(crate) script: Option<&'x Script>,
+    /// Bytes of the body.
+    pub(crate) length: u64,
+    /// Where the client connected to.
+    pub(crate) local: Option<SocketAddr>,
+}
+
+impl RequestRules {
+    /// The variables of a request.
+    ///
+    /// # Errors
+    /// Those of [`RequestRules::write`].
+    pub(crate) fn variables(
+        &self,
+        ask: &TemplateContext<'_>,
+        more: &VariablesContext<'_>,
+        options: &CgiOptions,
+    ) -> Result<Variables, Reject> {
+        let mut variables = OwnVariables { made: Variables::new(), options };
+        let mut target = Vec::new();
+        path::write_target(&mut target, None, ask)?;
+        let query = ask.head.target.query.map_or(&b""[..], |query| query.of(ask.bytes));
+        variables.push(b"GATEWAY_INTERFACE", b"CGI/1.1");
+        variables.push(b"SERVER_SOFTWARE", SOFTWARE);
+        variables.push(b"REQUEST_METHOD", ask.head.method_name.of(ask.bytes));
+        variables.push(b"REQUEST_URI", &target);
+        variables.push(b"QUERY_STRING", query);
+        self.push_paths(&mut variables, ask, more.script)?;
+        push_ends(&mut variables, ask, more.local);
+        variables.push(b"SERVER_PROTOCOL", ask.head.version.text().as_bytes());
+        let mut length = Vec::new();
+        if ask.head.body != BodySize::None {
+            encode::decimal(&mut length, more.length);
+        }
+        variables.push(b"CONTENT_LENGTH", &length);
+        self.push_fields(&mut variables, ask)?;
+        let values = ask.values();
+        for (name, value) in &options.variables {
+            let mut text = Vec::new();
+            value.write(&mut text, &values);
+            variables.made.push(name.as_bytes(), &text);
+        }
+        Ok(variables.made)
+    }
+
+    /// Which script, and what of the path is behind it. Without one, the whole path is for the application that the route is mounted
+    /// as.
+    fn push_paths(
+        &self,
+        variables: &mut OwnVariables<'_>,
+        ask: &TemplateContext<'_>,
+        script: Option<&Script>,
+    ) -> Result<(), Reject> {
+        let Some(script) = script else {
+            if ask.head.target.form == TargetForm::Asterisk {
+                variables.push(b"SCRIPT_NAME", b"");
+                variables.push(b"PATH_INFO", b"*");
+                return Ok(());
+            }
+            let path = normal_path(ask.head.target.path(ask.bytes), ask.empty_segments)?;
+            let (mount, info) = match self.path.as_ref().and_then(|map| map.mount(&path)) {
+                Some((mount, to, rest)) => (mount, [&normal_path(to, EmptySegments::Keep)?, rest].concat()),
+                None => (&b""[..], path.into_owned()),
+            };
+            variables.push(b"SCRIPT_NAME", mount);
+            variables.push(b"DOCUMENT_URI", &[mount, &info].concat());
+            variables.push(b"PATH_INFO", &info);
+            return Ok(());
+        };
+        let Script { root, prefix, name, info } = script;
+        let url = [&prefix[..], name].concat();
+        variables.push(b"DOCUMENT_URI", &[&url[..], info].concat());
+        variables.push(b"SCRIPT_NAME", &url);
+        variables.push(b"SCRIPT_FILENAME", &[&root[..], name].concat());
+        variables.push(b"DOCUMENT_ROOT", root);
+        variables.push(b"PATH_INFO", info);
+        if !info.is_empty() {
+            variables.push(b"PATH_TRANSLATED", &[&root[..], info].concat());
+        }
+        // PHP as CGI demands it.
+        variables.push(b"REDIRECT_STATUS", b"200");
+        Ok(())
+    }
+
+    /// The fields of the request's head. They are those that a server would get over HTTP, but for names that two fields would share.
+    fn push_fields(&self, variables: &mut OwnVariables<'_>, ask: &TemplateContext<'_>) -> Result<(), Reject> {
+        let mut head = Vec::with_capacity(1024);
+        let mut lines = Lines::new(&mut head);
+        lines.line(b"Host", self.host(ask));
+        self.write_fields(&mut lines, ask, false, false)?;
+        let fields: Vec<(&[u8], &[u8])> = head.split(|&byte| byte == b'\n').filter_map(field_of).collect();
+        let (mut name, mut value) = (Vec::new(), Vec::new());
+        for (index, (own, first)) in fields.iter().enumerate() {
+            let is_own = |other: &&(&[u8], &[u8])| is_same_variable(other.0, own);
+            if fields[..index].iter().any(|other| is_own(&other)) || !write_name(&mut name, own) {
+                continue;
+            }
+            value.clear();
+            value.extend_from_slice(first);
+            let separator = if own.eq_ignore_ascii_case(b"cookie") { &b"; "[..] } else { b", " };
+            for (_, more) in fields[index + 1..].iter().filter(is_own) {
+                value.extend_from_slice(separator);
+                value.extend_from_slice(more);
+            }
+            variables.push(&name, &value);
+        }
+        Ok(())
+    }
+}
+
+/// Variables, without those that the route's own replace.
+struct OwnVariables<'x> {
+    made: Variables,
+    options: &'x CgiOptions,
+}
+
+impl OwnVariables<'_> {
+    fn push(&mut self, name: &[u8], value: &[u8]) {
+        if !self.options.variables.iter().any(|(own, _)| own.as_bytes() == name) {
+            self.made.push(name, value);
+        }
+    }
+}
+
+/// Both ends of the request: the client and the server.
+fn push_ends(variables: &mut OwnVariables<'_>, ask: &TemplateContext<'_>, local: Option<SocketAddr>) {
+    variables.push(b"REQUEST_SCHEME", ask.scheme().as_bytes());
+    if ask.client.secure {
+        variables.push(b"HTTPS", b"on");
+    }
+    match ask.client_address() {
+        Some(client) => {
+            variables.push(b"REMOTE_ADDR", client.ip().to_string().as_bytes());
+            variables.push(b"REMOTE_PORT", client.port().to_string().as_bytes());
+        }
+        None => variables.push(b"REMOTE_ADDR", b"unix:"),
+    }
+    let address = local.map(|local| local.ip().to_canonical().to_string()).unwrap_or_default();
+    let default_port = if ask.client.secure { &b"443"[..] } else { b"80" };
+    let (host, port) = http::target::split_port(ask.authority()).unwrap_or((ask.authority(), None));
+    variables.push(b"SERVER_NAME", if host.is_empty() { address.as_bytes() } else { host });
+    variables.push(b"SERVER_PORT", port.unwrap_or(default_port));
+    if !address.is_empty() {
+        variables.push(b"SERVER_ADDR", address.as_bytes());
+    }
+}
+
+/// The name and the value in a line without its LF.
+fn field_of(line: &[u8]) -> Option<(&[u8], &[u8])> {
+    let line = line.strip_suffix(b"\r")?;
+    let colon = line.iter().position(|&byte| byte == b':')?;
+    Some((&line[..colon], line[colon + 1..].trim_ascii()))
+}
+
+/// Whether two fields have one variable: case counts no more, and `-` is `_`.
+fn is_same_variable(one: &[u8], other: &[u8]) -> bool {
+    let plain = |byte: u8| if byte == b'-' { b'_' } else { byte.to_ascii_lowercase() };
+    one.len() == other.len() && one.iter().zip(other).all(|(&one, &other)| plain(one) == plain(other))
+}
+
+/// Writes the name of a field's variable; false for a field that has none: one whose name would be another one's, one whose value stands
+/// elsewhere, and `Proxy`, which programs take for their own setting (CVE-2016-5385).
+fn write_name(into: &mut Vec<u8>, name: &[u8]) -> bool {
+    into.clear();
+    let is = |other: &str| name.eq_ignore_ascii_case(other.as_bytes());
+    if is("content-type") {
+        into.extend_from_slice(b"CONTENT_TYPE");
+        return true;
+    }
+    let is_plain = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
+    if is("content-length") || is("proxy") || !name.iter().all(is_plain) {
+        return false;
+    }
+    into.extend_from_slice(b"HTTP_");
+    into.extend(name.iter().map(|byte| if *byte == b'-' { b'_' } else { byte.to_ascii_uppercase() }));
+    true
+}
