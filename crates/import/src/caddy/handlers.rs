@@ -187,10 +187,10 @@ impl CaddyReader<'_> {
         if protocol.and_then(DatumAt::text).is_some_and(|name| name != "http") {
             handler.impossible(
                 self.ledger,
-                "only HTTP is spoken to upstream servers here; the route answers 501",
+                "write one route with `files` and `php`: docs/php.md; the route answers 501 until then",
             );
             section.comment(format!(
-                "CHECK line {}: FastCGI is not spoken: name a server of HTTP in `proxy`.",
+                "CHECK line {}: write one route with `files` and `php` for FastCGI: docs/php.md.",
                 handler.line
             ));
             section.set("respond", TomlItem::Number(501));

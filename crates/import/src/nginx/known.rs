@@ -224,7 +224,7 @@ const NEEDLESS: &[(&[&str], &str)] = &[
             "fastcgi_max_temp_file_size",
             "fastcgi_pass_request_body",
         ],
-        "\u{1}it belongs to `fastcgi_pass`, which is not there yet",
+        "\u{1}it belongs to `fastcgi_pass`: docs/php.md has what stands in its place",
     ),
     (
         &[
@@ -240,7 +240,7 @@ const NEEDLESS: &[(&[&str], &str)] = &[
             "uwsgi_busy_buffers_size",
             "uwsgi_max_temp_file_size",
         ],
-        "\u{1}it belongs to `uwsgi_pass` or `scgi_pass`, which is not there: Komainu runs the application itself (`[apps.NAME]`)",
+        "\u{1}it belongs to `uwsgi_pass` or `scgi_pass`: docs/proxy.md has what stands in its place",
     ),
     (&["stream", "mail"], "\u{1}Komainu serves HTTP alone: keep nginx, or HAProxy, for this part"),
     (

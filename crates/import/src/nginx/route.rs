@@ -104,7 +104,7 @@ impl<'d> Translation<'d> {
         if let Some(pass) = own(&["fastcgi_pass"]) {
             self.ledger.impossible(
                 pass.entry,
-                "FastCGI is not spoken: keep a server of HTTP in front of PHP-FPM, and name it in `proxy`; the route answers 501 until then",
+                "write one route with `files` and `php = \"unix:…\"` in place of this location: docs/php.md; the route answers 501 until then",
             );
             unavailable(section);
             return;
@@ -112,7 +112,7 @@ impl<'d> Translation<'d> {
         if let Some(pass) = own(&["uwsgi_pass", "scgi_pass"]) {
             self.ledger.impossible(
                 pass.entry,
-                "uwsgi and SCGI are not spoken: Komainu runs the application itself (`[apps.NAME]`, such as `wsgi = \"shop.wsgi:application\"`)",
+                "write `proxy = \"uwsgi://…\"` or `\"scgi://…\"`, or let Komainu run the application itself (`[apps.NAME]`, such as `wsgi = \"shop.wsgi:application\"`)",
             );
             unavailable(section);
             return;
