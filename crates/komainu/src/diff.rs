@@ -16,12 +16,12 @@ use crate::{check, lifecycle, status};
 /// Stands for a value that is not shown.
 const HIDDEN: &str = "(hidden)";
 
-/// Writes files in the one way to write them; with `--check` it says which are not.
+/// Writes files in the one way to write them; with `--check` it says which are not. Returns what is to be printed.
 ///
 /// # Errors
 /// A file cannot be read, is no TOML or cannot be written; with `--check`, one is written otherwise.
-pub(crate) fn format(arguments: &FormatArguments) -> Result<(), String> {
-    let mut others = Vec::new();
+pub(crate) fn format(arguments: &FormatArguments) -> Result<String, String> {
+    let (mut others, mut printed) = (Vec::new(), String::new());
     for path in &arguments.files {
         if path == Path::new("-") {
             let named = |error: &dyn Display| format!("standard input: {error}");
@@ -31,7 +31,7 @@ pub(crate) fn format(arguments: &FormatArguments) -> Result<(), String> {
             match arguments.check {
                 true if formatted != text => others.push("standard input".to_owned()),
                 true => {}
-                false => crate::print(&formatted)?,
+                false => printed.push_str(&formatted),
             }
             continue;
         }
@@ -52,15 +52,15 @@ pub(crate) fn format(arguments: &FormatArguments) -> Result<(), String> {
     }
     match (arguments.check, others.is_empty()) {
         (true, false) => Err(format!("not as `komainu fmt` writes it: {}", others.join(", "))),
-        _ => Ok(()),
+        _ => Ok(printed),
     }
 }
 
-/// Prints what a reload of a file would change in the running server, or what differs between two files.
+/// What a reload of a file would change in the running server, or what differs between two files, as text.
 ///
 /// # Errors
-/// A configuration is not valid; there is no server; the output cannot be written.
-pub(crate) fn diff(arguments: &DiffArguments) -> Result<(), String> {
+/// A configuration is not valid; there is no server.
+pub(crate) fn diff(arguments: &DiffArguments) -> Result<String, String> {
     let ((old_path, old_text), new_path) = match arguments.files.as_slice() {
         [] => ((arguments.config.clone(), running(arguments.pid)?), arguments.config.clone()),
         [old, new] => ((old.clone(), check::read_text(old)?), new.clone()),
@@ -74,7 +74,7 @@ pub(crate) fn diff(arguments: &DiffArguments) -> Result<(), String> {
     let late = lifecycle::late_changes(&old.config, &new.config);
     let is_coloured =
         io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
-    crate::print(&shown(&changes, &late, is_coloured))
+    Ok(shown(&changes, &late, is_coloured))
 }
 
 /// The text of the configuration that a server uses.

@@ -112,8 +112,8 @@ fn main() -> ExitCode {
         Command::Start(start) => taking_over(|taken| serve_file(start.config, taken)),
         Command::Check(arguments) => check::check(&arguments),
         Command::Import(arguments) => foreign::import(&arguments),
-        Command::Fmt(arguments) => diff::format(&arguments),
-        Command::Diff(arguments) => diff::diff(&arguments),
+        Command::Fmt(arguments) => diff::format(&arguments).and_then(|text| print(&text)),
+        Command::Diff(arguments) => diff::diff(&arguments).and_then(|text| print(&text)),
         Command::Status(arguments) => status::status(&arguments).and_then(|text| print(&text)),
         Command::Ctl(arguments) => {
             ctl::ctl(&arguments).and_then(|text| print(&text)).map_err(|text| format!("error: {text}"))
