@@ -17,7 +17,8 @@ impl AmendedHead {
     pub(crate) fn new((head, bytes): (&Head, &[u8]), removed: &[Vec<u8>], own: &Fields) -> AmendedHead {
         let spans = head.fields.iter().flat_map(|field| [field.name, field.value]);
         let end = spans.chain([head.method_name, head.target.whole, head.authority, head.protocol]);
-        let end = end.map(Span::end).max().unwrap_or(0);
+        // Where the server's own bytes begin stays behind the client's, also where the last of those were removed.
+        let end = end.map(Span::end).max().unwrap_or(0).max(head.own_at);
         let (mut head, mut bytes) = (head.clone(), bytes[..end].to_vec());
         let is_removed = |name: &[u8]| removed.iter().any(|other| is_twin(other, name));
         head.fields.retain(|field| !is_removed(field.name.of(&bytes)));
@@ -102,8 +103,13 @@ mod tests {
             texts(&amended),
             ["Host: a", "RemoteUser: kept", "Connection: close", "Remote-Users: kept", "Remote-User: alice"]
         );
-        let own: Vec<bool> = amended.head.fields.iter().map(|field| amended.head.is_own(field)).collect();
-        assert_eq!(own, [false, false, false, false, true]);
+        let owns: Vec<bool> = amended.head.fields.iter().map(|field| amended.head.is_own(field)).collect();
+        assert_eq!(owns, [false, false, false, false, true]);
+        let none =
+            AmendedHead::new((&head, &bytes), &[b"host".to_vec(), b"remote-users".to_vec()], &Fields::new());
+        let twice = AmendedHead::new((&none.head, &none.bytes), &removed, &own);
+        let last = twice.head.fields.last().unwrap();
+        assert!(twice.head.is_own(last) && texts(&twice).last().unwrap() == "Remote-User: alice");
         let none = AmendedHead::new((&head, &bytes), &removed, &Fields::new());
         assert!(!none.head.fields.iter().any(|field| none.head.is_own(field)) && none.head.fields.len() == 4);
         let mut trailers = Fields::new();

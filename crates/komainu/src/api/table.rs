@@ -155,7 +155,7 @@ fn refused(request: &ApiRequest, needed: ControlRole) -> ApiResponse {
     let text = match request.caller.role {
         ControlRole::Open => format!(
             "this needs the role `{needed}`: ask by a Unix socket (`[control] listen = \"unix:…\"`, or `komainu ctl` on this \
-             machine), or by a token (`[control] tokens`)"
+             machine)"
         ),
         _ => format!("this needs the role `{needed}`, and yours is `{has}`"),
     };

@@ -32,13 +32,18 @@ pub(crate) struct AuthPlan {
 }
 
 /// What a route asks of clients, on one core.
-pub(crate) enum RouteAuth {
+pub(crate) struct RouteAuth {
+    /// Fields that say who a client is, wherever in the site they are set: no client of any of its routes sends them.
+    removed: Vec<Vec<u8>>,
+    check: Option<AuthCheck>,
+}
+
+/// How a route finds out who may ask.
+enum AuthCheck {
     Passwords(Arc<SharedPasswords>),
     Ask(Box<AskRoute>),
     Jwt(Box<JwtRoute>),
     Signed(Arc<SignedUrls>),
-    /// Nothing, where the site asks for something: fields that would say who the client is are removed.
-    Nothing(Vec<Vec<u8>>),
 }
 
 impl AuthPlan {
@@ -67,31 +72,48 @@ impl AuthPlan {
         proxy: impl FnOnce(&Auth) -> Option<Proxy>,
         (core, notices): (Option<&Core>, Option<&ErrorLog>),
     ) -> Option<RouteAuth> {
-        let Some(auth) = config.settings(Some(site), Some(route)).auth else {
-            let of_site = config.settings(Some(site), None).auth?;
-            // Other servers than this one may be the judges of these.
-            let is_proof = |name: &&str| matches!(*name, "authorization" | "cookie");
-            let names = of_site.identity_fields().filter(|name| !is_proof(name));
-            let names: Vec<Vec<u8>> = names.map(|name| name.as_bytes().to_vec()).collect();
-            return (!names.is_empty()).then_some(RouteAuth::Nothing(names));
-        };
+        let removed = identity_fields(config, site);
+        let auth = config.settings(Some(site), Some(route)).auth;
+        let check = auth.and_then(|auth| self.check(auth, proxy, (core, notices)));
+        (check.is_some() || !removed.is_empty()).then_some(RouteAuth { removed, check })
+    }
+
+    fn check(
+        &self,
+        auth: &Auth,
+        proxy: impl FnOnce(&Auth) -> Option<Proxy>,
+        (core, notices): (Option<&Core>, Option<&ErrorLog>),
+    ) -> Option<AuthCheck> {
         match auth.kind()? {
-            AuthKind::Basic(_) => self.passwords.of(auth).map(RouteAuth::Passwords),
+            AuthKind::Basic(_) => self.passwords.of(auth).map(AuthCheck::Passwords),
             AuthKind::Ask(server) => {
                 let shared = self.asked.of(auth)?;
                 let route = AskRoute::new(shared, server, proxy(auth), notices.cloned());
-                Some(RouteAuth::Ask(Box::new(route)))
+                Some(AuthCheck::Ask(Box::new(route)))
             }
             AuthKind::Jwt(jwt) => {
                 let route = JwtRoute::new(self.tokens.of(auth)?, jwt, proxy(auth));
                 if let Some(core) = core {
                     route.refresh(core, false);
                 }
-                Some(RouteAuth::Jwt(Box::new(route)))
+                Some(AuthCheck::Jwt(Box::new(route)))
             }
-            AuthKind::Signed(_) => self.signed.of(auth).map(RouteAuth::Signed),
+            AuthKind::Signed(_) => self.signed.of(auth).map(AuthCheck::Signed),
         }
     }
+}
+
+/// The names of fields that say who a client is, in the site or in any route of it. An `Authorization` or a `Cookie` is also the
+/// proof that other servers than this one may judge: where one is replaced, the check does it.
+fn identity_fields(config: &Config, site: usize) -> Vec<Vec<u8>> {
+    let routes = (0..config.sites.get(site).map_or(0, |site| site.routes.len())).map(Some);
+    let auths = [None].into_iter().chain(routes).filter_map(|route| config.settings(Some(site), route).auth);
+    let names =
+        auths.flat_map(Auth::identity_fields).filter(|name| !matches!(*name, "authorization" | "cookie"));
+    let mut names: Vec<Vec<u8>> = names.map(|name| name.as_bytes().to_vec()).collect();
+    names.sort_unstable();
+    names.dedup();
+    names
 }
 
 /// Asks what a route asks of clients. Returns whether the request may be served.
@@ -99,16 +121,16 @@ impl AuthPlan {
 /// # Errors
 /// The client is gone.
 pub(crate) async fn admit(auth: Option<&RouteAuth>, x: &mut Exchange<'_>) -> Result<bool, Fault> {
-    match auth {
+    let Some(RouteAuth { removed, check }) = auth else { return Ok(true) };
+    if !removed.is_empty() {
+        x.amend(removed, &Fields::new());
+    }
+    match check {
         None => Ok(true),
-        Some(RouteAuth::Passwords(auth)) => basic::admit(auth, x).await,
+        Some(AuthCheck::Passwords(auth)) => basic::admit(auth, x).await,
         // Boxed, as its future is large.
-        Some(RouteAuth::Ask(auth)) => Box::pin(auth.admit(x)).await,
-        Some(RouteAuth::Jwt(auth)) => Box::pin(auth.admit(x)).await,
-        Some(RouteAuth::Signed(auth)) => auth.admit(x).await,
-        Some(RouteAuth::Nothing(names)) => {
-            x.amend(names, &Fields::new());
-            Ok(true)
-        }
+        Some(AuthCheck::Ask(auth)) => Box::pin(auth.admit(x)).await,
+        Some(AuthCheck::Jwt(auth)) => Box::pin(auth.admit(x)).await,
+        Some(AuthCheck::Signed(auth)) => auth.admit(x).await,
     }
 }

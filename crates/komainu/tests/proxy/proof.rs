@@ -121,6 +121,36 @@ fn tokens_are_verified_by_keys_that_come_and_change() {
 }
 
 #[test]
+fn who_a_client_is_comes_from_no_client_of_the_site() {
+    let signer = Arc::new(Signer::new("one"));
+    let keys = signer.clone();
+    let issuer = Origin::start(move |_| ok(&json!({ "keys": [keys.jwk()] }).to_string()));
+    let origin =
+        Origin::start(|ask| ok(&format!("{:?} {:?}", ask.field("X-User"), ask.field("Remote-User"))));
+    // Each route names another field, and one names none.
+    let rig = Rig::config(
+        Folder::new(),
+        &format!(
+            "[[route]]\npath = \"/token\"\nproxy = \"{0}\"\nauth = {{ jwt = {{ jwks = \"{1}/keys\", issuer = \"https://issuer.test\", \
+             audience = \"shop\", headers = {{ X-User = \"sub\" }} }} }}\n\
+             [[route]]\npath = \"/asked\"\nproxy = \"{0}\"\nauth = {{ ask = \"{1}/verify\", response_headers = [\"Remote-User\"] }}\n\
+             [[route]]\nproxy = \"{0}\"\n",
+            origin.url, issuer.url
+        ),
+    );
+    let token = format!("Authorization: Bearer {}\r\n", signer.token(&claims("alice")));
+    let evil = "X-User: evil\r\nRemote-User: evil\r\nREMOTE_USER: evil\r\n";
+    eventually("the keys come", || rig.ask("/token", &token).status() == 200);
+    rig.ask("/token", &format!("{token}{evil}")).expect(200, "[\"alice\"] []");
+    rig.ask("/asked", evil).expect(200, "[] []");
+    rig.ask("/open", evil).expect(200, "[] []");
+    // Neither does the server that is asked get them.
+    let told =
+        issuer.asks().iter().filter(|ask| ask.head.contains("/verify")).all(|ask| !ask.head.contains("evil"));
+    assert!(is_clean);
+}
+
+#[test]
 fn a_signed_url_is_let_in_until_its_time() {
     let folder = Folder::new();
     folder
