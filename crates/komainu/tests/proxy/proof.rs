@@ -145,7 +145,7 @@ fn who_a_client_is_comes_from_no_client_of_the_site() {
     rig.ask("/asked", evil).expect(200, "[] []");
     rig.ask("/open", evil).expect(200, "[] []");
     // Neither does the server that is asked get them.
-    let told =
+    let is_clean =
         issuer.asks().iter().filter(|ask| ask.head.contains("/verify")).all(|ask| !ask.head.contains("evil"));
     assert!(is_clean);
 }
