@@ -161,7 +161,8 @@ fn requests_are_shown_on_a_terminal() {
     let shown = |colors: bool| {
         let mut command = std::process::Command::new("python3");
         command.args(["-c", WATCHED]).arg(env!("CARGO_BIN_EXE_komainu"));
-        command.args(["run", "--listen", "127.0.0.1:0", "www"]).current_dir(folder.path());
+        // Each core writes its own lines, within a tenth of a second.
+        command.args(["run", "--threads", "1", "--listen", "127.0.0.1:0", "www"]).current_dir(folder.path());
         if !colors {
             command.env("NO_COLOR", "1");
         }
