@@ -244,11 +244,15 @@ impl VerifiedToken {
         })
     }
 
-    /// The text of a claim: a list's items with commas between them. `None` where there is none, or it is an object.
+    /// The text of a claim: a list's items with commas between them. `None` where there is none, it is an object, or an item has a comma
+    /// itself: whoever reads the list would take it for two.
     #[must_use]
     pub fn text(&self, name: &str) -> Option<String> {
         match self.claim(name)? {
-            Value::Array(all) => all.iter().map(plain).collect::<Option<Vec<_>>>().map(|all| all.join(",")),
+            Value::Array(all) => {
+                let item = |value: &Value| plain(value).filter(|text| !text.contains(','));
+                all.iter().map(item).collect::<Option<Vec<_>>>().map(|all| all.join(","))
+            }
             one => plain(one),
         }
     }

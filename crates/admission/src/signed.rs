@@ -3,6 +3,8 @@
 //! The signature is HMAC-SHA256 over the decoded path, a line feed, and the time in seconds since 1970 as the URL has it; where it is for
 //! one client, over another line feed and its address too. It stands in the URL in base64url without padding.
 
+use std::borrow::Cow;
+
 use aws_lc_rs::hmac;
 use data_encoding::BASE64URL_NOPAD;
 
@@ -55,6 +57,7 @@ impl UrlKeys {
         now_s: u64,
     ) -> Result<(), SignedRefusal> {
         let (until, signature) = (one(query, EXPIRES)?, one(query, SIGNATURE)?);
+        let (until, signature) = (&*until, &*signature);
         let is_time = !until.is_empty() && until.len() <= DIGITS_MAX && until.iter().all(u8::is_ascii_digit);
         let until_s: Option<u64> =
             std::str::from_utf8(until).ok().filter(|_| is_time).and_then(|text| text.parse().ok());
@@ -80,14 +83,11 @@ fn message(path: &[u8], until: &[u8], client: Option<&str>) -> Vec<u8> {
     message
 }
 
-/// The value of a parameter that comes once.
-fn one<'q>(query: &'q [u8], name: &str) -> Result<&'q [u8], SignedRefusal> {
-    let mut values = query.split(|&byte| byte == b'&').filter_map(|part| {
-        let at = part.iter().position(|&byte| byte == b'=')?;
-        (&part[..at] == name.as_bytes()).then_some(&part[at + 1..])
-    });
+/// The value of a parameter that comes once, however its name is spelled.
+fn one<'q>(query: &'q [u8], name: &str) -> Result<Cow<'q, [u8]>, SignedRefusal> {
+    let mut values = http::form::values(query, name.as_bytes());
     match (values.next(), values.next()) {
-        (Some(value), None) => Ok(value),
+        (Some(Some(value)), None) => Ok(value),
         _ => Err(SignedRefusal::Invalid),
     }
 }
@@ -115,6 +115,8 @@ mod tests {
                 query.replace("expires", "Expires"),
                 query.clone() + "=",
                 query.clone() + "&expires=1000",
+                query.clone() + "&%65xpires=1000",
+                query.clone() + "&expires",
                 format!("{query}&signature={signature}"),
                 query.replace(&signature, ""),
                 query.replace(&signature, &signature[..20]),

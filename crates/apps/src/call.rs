@@ -188,6 +188,7 @@ impl<'c> Call<'c> {
                 }
                 Err(Error::Void) => return bad(x),
             };
+            self.pending.note(x.notes());
             let ReceivedParts { head, body_end, stop } = gathered;
             if let Some(Received { part: Part::Aborted(_), .. }) = stop {
                 return self.give_up(x, buffer, head, body_end).await;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use net::{Core, TaskId};
-use ring::{Lost, Refused, ServerSide, Ticket, WorkerSlot};
+use ring::{Lost, Measure, Refused, ServerSide, Ticket, WorkerSlot};
 
 use crate::deflate::Codecs;
 use crate::generation::{ClaimedHead, Generation, HeadStart, SHOWN_MAX};
@@ -195,11 +195,16 @@ impl Dispatcher {
         head: &[u8],
         body: &[u8],
         last: bool,
+        measure: Measure,
     ) -> Result<(PendingRequest, usize), Refused> {
         if self.in_use() > self.queue_max {
             self.make_room();
         }
-        let (ticket, taken) = self.server.borrow_mut().submit(head, body, last)?;
+        let (ticket, taken) = {
+            let mut server = self.server.borrow_mut();
+            server.set_measure(measure);
+            server.submit(head, body, last)?
+        };
         let now_ms = self.core.now_ms();
         let entry = RequestEntry {
             ticket,

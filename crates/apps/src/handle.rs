@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::task::Poll;
 
 use http::{Fields, Method, Name, Status};
-use net::{Core, Exchange, Fault, SpillQuota, TurnHook};
-use ring::Refused;
+use net::{Core, Exchange, Fault, MeasuredCosts, SpillQuota, TurnHook};
+use ring::{Measure, Refused};
 
 use crate::call::{Call, CallOutcome};
 use crate::dispatcher::{Completion, Dispatcher};
@@ -99,7 +99,12 @@ impl Handle {
             if upload.is_buffered() {
                 Box::pin(upload.rewind(x)).await?;
             }
-            let ended = match self.submit(x, mount, &mut upload, upgrade_request.as_ref()) {
+            let measure = match x.notes().measured {
+                MeasuredCosts::None => Measure::Claim,
+                MeasuredCosts::Cpu => Measure::Cpu,
+                MeasuredCosts::All => Measure::All,
+            };
+            let ended = match self.submit(x, mount, &mut upload, (upgrade_request.as_ref(), measure)) {
                 Ok(call) => call.run(x).await?,
                 Err(NotSubmitted::Down(failure)) => return self.show_failure(x, &failure).await,
                 Err(NotSubmitted::Refused(Refused::HeadTooLarge)) => {
@@ -146,7 +151,7 @@ impl Handle {
         x: &Exchange<'_>,
         mount: &Mount<'_>,
         upload: &'c mut Upload,
-        upgrade_request: Option<&'c UpgradeRequest>,
+        (upgrade_request, measure): (Option<&'c UpgradeRequest>, Measure),
     ) -> Result<Call<'c>, NotSubmitted> {
         let inner = &*self.0;
         if let Some(failure) = &*inner.down.borrow() {
@@ -169,7 +174,10 @@ impl Handle {
             &inner.names,
         ) {
             // What a WebSocket's client sends is the body.
-            Ok(()) => dispatcher.submit(&head, upload.ahead(), upload.is_last() && upgrade_request.is_none()),
+            Ok(()) => {
+                let is_last = upload.is_last() && upgrade_request.is_none();
+                dispatcher.submit(&head, upload.ahead(), is_last, measure)
+            }
             Err(_) => Err(Refused::HeadTooLarge),
         };
         dispatcher.give_back(head);

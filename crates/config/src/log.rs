@@ -101,7 +101,7 @@ directives! {
         /// `"$remote_addr $status $duration_ms \\"$method $uri\\" $request_id"`. Beside the variables of `response_headers` these are
         /// `$time`, `$time_local`, `$proxy_addr`, `$target`, `$version`, `$referer`, `$user_agent`, `$status`, `$body_bytes`,
         /// `$request_bytes`, `$duration_ms`, `$request_time` (in seconds), `$first_byte_ms`, `$queue_ms`, `$connect_ms`,
-        /// `$upstream`, `$upstream_ms`, `$attempts`, `$branch` (of a `split`), `$cache`, `$reason` and `$fault`. What there is not is `-`. Quotes, backslashes,
+        /// `$server_cpu_ms`, `$worker`, `$worker_cpu_ms`, `$worker_memory_kib`, `$upstream`, `$upstream_ms`, `$attempts`, `$branch` (of a `split`), `$cache`, `$reason` and `$fault`. What there is not is `-`. Quotes, backslashes,
         /// control characters and bytes beyond ASCII in values stand as `\\xHH`.
         "access" access: AccessLog = "off", AccessFormat;
         /// The fields of `"json"` and `"logfmt"`: names of variables, without `$`. What there is not is left out.

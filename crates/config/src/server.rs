@@ -18,7 +18,7 @@ use crate::listen::{EarlyHints, Listen, Listener};
 use crate::log::{Log, RequestLog};
 use crate::maintenance::{self, Maintenance};
 use crate::near::nearest;
-use crate::network::{TrustedProxies, TrustedSource};
+use crate::network::{SOURCE, TrustedProxies, TrustedSource};
 use crate::node::{Data, Entry, Node};
 use crate::proxy::Proxy;
 use crate::record::{brief, chapters, directives, table};
@@ -68,9 +68,10 @@ directives! {
             Maybe(Text { what: "the name or number of a user, in quotes", parse: account });
         /// The group of the server: a name or a number. The groups that have `user` as a member are kept too.
         "group" group: Option<String> = absent("that of `user`"), Maybe(Text { what: "the name or number of a group, in quotes", parse: account });
-        /// Proxies in front of this server. The server takes the client's address and scheme from the fields that they
-        /// send.
+        /// Proxies in front of this server. The server takes the client's address and scheme from the fields that they send.
         "trusted_proxies" trusted_proxies: TrustedProxies = {}, brief::<TrustedProxies>("from");
+        /// Clients whose responses have `Server-Timing`, by address: it reveals what is behind this server, and what requests cost it.
+        "server_timing" server_timing: Vec<TrustedSource> = [], OneOrMore(SOURCE);
         /// Whether requests have an id, which upstream servers and applications get as `X-Request-Id`, and which is `$request_id` in templates
         /// and in the access log: `"trusted"` uses the one that a trusted proxy sends and makes a new one for all others, `"new"`
         /// makes one for every request, `"any"` uses everybody's. Only ids of at most 128 letters, digits and `-_.~:+/=@` are used. With `"off"` there is

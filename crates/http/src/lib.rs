@@ -9,6 +9,7 @@
 
 pub mod span;
 pub mod scan;
+pub mod form;
 pub mod status;
 pub mod method;
 pub mod name;

@@ -30,7 +30,7 @@ pub enum LogVariable {
     RequestTime,
     /// `$first_byte_ms`: to the head of the response.
     FirstByteMs,
-    /// `$queue_ms`: in the queue for an upstream server.
+    /// `$queue_ms`: in the queue for an upstream server, or for a worker of an application.
     QueueMs,
     /// `$connect_ms`: to make connections to upstream servers.
     ConnectMs,
@@ -38,6 +38,14 @@ pub enum LogVariable {
     UpstreamMs,
     /// `$attempts`: how often upstream servers were asked.
     Attempts,
+    /// `$server_cpu_ms`: CPU time of this server's thread in the request's handler.
+    ServerCpuMs,
+    /// `$worker`: the number of the worker that has answered.
+    Worker,
+    /// `$worker_cpu_ms`: CPU time of the worker's thread, if it had no other request meanwhile.
+    WorkerCpuMs,
+    /// `$worker_memory_kib`: by how much the worker's resident memory has grown, or shrunk (`-`).
+    WorkerMemoryKib,
     /// `$branch`: the branch of a `split` that has served it.
     Branch,
     /// `$cache`: what the cache has done.
@@ -64,6 +72,10 @@ impl LogVariable {
                 | LogVariable::ConnectMs
                 | LogVariable::UpstreamMs
                 | LogVariable::Attempts
+                | LogVariable::ServerCpuMs
+                | LogVariable::Worker
+                | LogVariable::WorkerCpuMs
+                | LogVariable::WorkerMemoryKib
         )
     }
 }

@@ -87,7 +87,7 @@ pub trait TlsValues {
 }
 
 /// Variables by name. The last two are for every field and cookie.
-static NAMED: [(&str, Variable); 47] = [
+static NAMED: [(&str, Variable); 51] = [
     ("path", Variable::Path),
     ("rest", Variable::Rest),
     ("query", Variable::Query),
@@ -117,6 +117,10 @@ static NAMED: [(&str, Variable); 47] = [
     ("request_time", Variable::Log(LogVariable::RequestTime)),
     ("first_byte_ms", Variable::Log(LogVariable::FirstByteMs)),
     ("queue_ms", Variable::Log(LogVariable::QueueMs)),
+    ("server_cpu_ms", Variable::Log(LogVariable::ServerCpuMs)),
+    ("worker", Variable::Log(LogVariable::Worker)),
+    ("worker_cpu_ms", Variable::Log(LogVariable::WorkerCpuMs)),
+    ("worker_memory_kib", Variable::Log(LogVariable::WorkerMemoryKib)),
     ("connect_ms", Variable::Log(LogVariable::ConnectMs)),
     ("upstream_ms", Variable::Log(LogVariable::UpstreamMs)),
     ("attempts", Variable::Log(LogVariable::Attempts)),

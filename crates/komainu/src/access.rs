@@ -13,6 +13,7 @@ use net::{Peer, Request, RequestRecord};
 use time::format_description::well_known::Rfc3339;
 use time::{OffsetDateTime, PrimitiveDateTime};
 
+use self::escape::{LineText, escaped, is_plain_json, json_escaped};
 use crate::masks::Masks;
 use crate::sink::{Collector, LogSink, LogSinks};
 
@@ -454,6 +455,14 @@ impl Access {
             LogVariable::QueueMs => notes.queue_us.iter().for_each(|us| thousandths(out, *us)),
             LogVariable::ConnectMs => notes.connect_us.iter().for_each(|us| thousandths(out, *us)),
             LogVariable::UpstreamMs => notes.upstream_us.iter().for_each(|us| thousandths(out, *us)),
+            LogVariable::ServerCpuMs => notes.server_cpu_us().iter().for_each(|us| thousandths(out, *us)),
+            LogVariable::Worker => notes.worker.iter().for_each(|worker| decimal(out, (*worker).into())),
+            LogVariable::WorkerCpuMs => {
+                notes.worker_cpu_us.iter().for_each(|us| thousandths(out, (*us).into()));
+            }
+            LogVariable::WorkerMemoryKib => {
+                notes.worker_memory_kib.iter().for_each(|kib| _ = write!(LineText(out), "{kib}"));
+            }
             LogVariable::Attempts if notes.attempts == 0 => {}
             LogVariable::Attempts => decimal(out, notes.attempts.into()),
             LogVariable::Branch => {
@@ -484,16 +493,6 @@ impl Access {
 impl Drop for Access {
     fn drop(&mut self) {
         self.flush();
-    }
-}
-
-/// Bytes that text is written to; that does not fail.
-struct LineText<'o>(&'o mut Vec<u8>);
-
-impl std::fmt::Write for LineText<'_> {
-    fn write_str(&mut self, text: &str) -> std::fmt::Result {
-        self.0.extend_from_slice(text.as_bytes());
-        Ok(())
     }
 }
 
@@ -540,38 +539,6 @@ fn thousandths(out: &mut Vec<u8>, number: u64) {
     out.extend_from_slice(&[b'.', digit(100), digit(10), digit(1)]);
 }
 
-/// Bytes that would end the quotes or the line, or steer a terminal, as `\xHH`; and all beyond ASCII, as nginx has it.
-fn escaped(out: &mut Vec<u8>, bytes: &[u8]) {
-    for &byte in bytes {
-        match byte {
-            b'"' | b'\\' | 0..=0x1f | 0x7f.. => _ = write!(LineText(out), "\\x{byte:02X}"),
-            _ => out.push(byte),
-        }
-    }
-}
-
-/// Whether bytes stand in a text of JSON as they are. Without a branch for each of them: 16 at a time.
-fn is_plain_json(bytes: &[u8]) -> bool {
-    let is_plain = |byte: u8| (0x20..=0x7e).contains(&byte) & (byte != b'"') & (byte != b'\\');
-    let (chunks, rest) = bytes.as_chunks::<16>();
-    let all = |bytes: &[u8]| bytes.iter().fold(true, |all, byte| all & is_plain(*byte));
-    chunks.iter().all(|chunk| all(chunk)) && all(rest)
-}
-
-/// The same for JSON, which is UTF-8: bytes that are not become U+FFFD, and control characters, those beyond ASCII too, `\uHHHH`.
-fn json_escaped(out: &mut Vec<u8>, bytes: &[u8]) {
-    if is_plain_json(bytes) {
-        return out.extend_from_slice(bytes);
-    }
-    for char in String::from_utf8_lossy(bytes).chars() {
-        match char {
-            '"' | '\\' => out.extend_from_slice(&[b'\\', char as u8]),
-            _ if char.is_control() => _ = write!(LineText(out), "\\u{:04x}", u32::from(char)),
-            _ => out.extend_from_slice(char.encode_utf8(&mut [0; 4]).as_bytes()),
-        }
-    }
-}
-
 /// `2026-11-21T09:00:00Z`: the time, so many seconds after 1970, as RFC 3339 writes it.
 pub(crate) fn rfc3339(unix_s: u64) -> String {
     utc(unix_s).format(&Rfc3339).expect("RFC 3339 writes every year up to 9999")
@@ -590,5 +557,6 @@ fn utc(unix_s: u64) -> OffsetDateTime {
     time.unwrap_or(PrimitiveDateTime::MAX.replace_nanosecond(0).expect("zero is valid").assume_utc())
 }
 
+mod escape;
 #[cfg(test)]
 mod tests;

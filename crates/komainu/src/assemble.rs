@@ -25,6 +25,7 @@ use crate::cached::RouteCache;
 use crate::config_files::{ConfigFiles, purge_token_files};
 use crate::content::{compression, effort, file_options, kept_compression};
 use crate::cors;
+use crate::costs::CostPlan;
 use crate::dictionaries;
 use crate::engine::{https_port, sources, trusted_proxies};
 use crate::guard_plan::GuardPlan;
@@ -239,6 +240,7 @@ pub(crate) fn table(
         guards,
         introducers,
         ids: IdRules::new(config),
+        costs: CostPlan::new(config),
         traces: plan.traces.clone(),
         access: Cell::new(core_context.and_then(|_| AccessLogs::new(config, &plan.sinks))),
     })

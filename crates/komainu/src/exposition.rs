@@ -247,6 +247,7 @@ fn requests(metrics: &Metrics) -> Vec<(Family, Vec<MetricRow>)> {
     let (mut statuses, mut received, mut sent, mut outcomes) =
         (Rows::default(), Rows::default(), Rows::default(), Rows::default());
     let (mut durations, mut first_bytes, mut queues) = (Rows::default(), Rows::default(), Rows::default());
+    let (mut cpu, mut measured) = (Rows::default(), Rows::default());
     metrics.each(|RouteLabels { site, route, handler }, cores| {
         let labels = vec![("site", site.clone()), ("route", route.clone()), ("handler", handler.clone())];
         let with = |name, value: String| labels.iter().cloned().chain([(name, value)]).collect::<Vec<_>>();
@@ -266,6 +267,18 @@ fn requests(metrics: &Metrics) -> Vec<(Family, Vec<MetricRow>)> {
         received.count(labels.clone(), sum(&|core| core.request_bytes.value()));
         sent.count(labels.clone(), sum(&|core| core.response_bytes.value()));
         first_bytes.durations(labels.clone(), Durations::of(cores.iter().map(|core| &core.first_byte)));
+        for side in ["server", "worker"] {
+            let of = |core: &RouteCounters| {
+                let estimate = if side == "server" { &core.server_cpu } else { &core.worker_cpu };
+                (estimate.us.value(), estimate.requests.value())
+            };
+            let requests = sum(&|core| of(core).1);
+            if requests > 0 {
+                let seconds = sum(&|core| of(core).0) as f64 / 1e6;
+                cpu.0.push((with("side", side.to_owned()), Sample::Seconds(seconds)));
+                measured.count(with("side", side.to_owned()), requests);
+            }
+        }
         let queue = Durations::of(cores.iter().map(|core| &core.queue));
         if queue.count() > 0 {
             queues.durations(labels.clone(), queue);
@@ -286,8 +299,13 @@ fn requests(metrics: &Metrics) -> Vec<(Family, Vec<MetricRow>)> {
         ),
         queues.histograms(
             "komainu_http_queue_seconds",
-            "In the queue for an upstream server, of requests that were passed on.",
+            "In the queue for an upstream server or a worker, of requests that were passed on.",
         ),
+        cpu.counters(
+            "komainu_http_cpu_seconds",
+            "CPU time of handlers and workers, estimated from one request in 64.",
+        ),
+        measured.counters("komainu_http_cpu_requests", "The requests that this is the CPU time of."),
         outcomes.counters("komainu_cache_requests", "What the cache has done for requests."),
     ]
 }

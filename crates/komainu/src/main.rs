@@ -29,6 +29,7 @@ mod sandbox;
 mod sockets;
 mod systemd;
 mod engine;
+mod costs;
 mod privilege;
 mod link;
 mod config_files;

@@ -74,9 +74,29 @@ pub(crate) struct RouteCounters {
     pub(crate) first_byte: DurationHistogram,
     /// Of requests that may have to wait for an upstream server or a worker.
     pub(crate) queue: DurationHistogram,
+    /// CPU time of the server, and of workers: estimated, see [`crate::costs`].
+    pub(crate) server_cpu: CpuEstimate,
+    pub(crate) worker_cpu: CpuEstimate,
     pub(crate) cache: [Counter; CacheOutcome::ALL.len()],
     /// By class of durations: the last request whose trace is recorded. Only such requests take the lock.
     pub(crate) traced: Mutex<BTreeMap<usize, TracedRequest>>,
+}
+
+/// CPU time of the requests of a label, estimated from those that were measured.
+#[derive(Debug, Default)]
+pub(crate) struct CpuEstimate {
+    pub(crate) us: Counter,
+    /// The requests that this is the time of.
+    pub(crate) requests: Counter,
+}
+
+impl CpuEstimate {
+    fn add(&self, us: Option<u64>, weight: u32) {
+        if let Some(us) = us {
+            self.us.add(us * u64::from(weight));
+            self.requests.add(weight.into());
+        }
+    }
 }
 
 impl RouteCounters {
@@ -88,6 +108,8 @@ impl RouteCounters {
             duration: DurationHistogram::default(),
             first_byte: DurationHistogram::default(),
             queue: DurationHistogram::default(),
+            server_cpu: CpuEstimate::default(),
+            worker_cpu: CpuEstimate::default(),
             cache: Default::default(),
             traced: Mutex::default(),
         }
@@ -104,6 +126,10 @@ impl RouteCounters {
         }
         if let Some(queue_us) = record.notes.queue_us {
             self.queue.observe(queue_us);
+        }
+        if record.notes.cpu_weight > 0 {
+            self.server_cpu.add(record.notes.server_cpu_us(), record.notes.cpu_weight);
+            self.worker_cpu.add(record.notes.worker_cpu_us.map(u64::from), record.notes.cpu_weight);
         }
         if let Some(outcome) = record.notes.cache {
             self.cache[outcome as usize].add(1);

@@ -13,7 +13,7 @@ use admission::{
     LimiterOptions, Quota, TooMany, policy_item, state_item,
 };
 use config::{Config, Level, RateKey, RateLimit};
-use http::{Fields, Name, Status};
+use http::{Fields, Name, Status, form};
 use net::{Exchange, Fault, Interest, MemoryBudget, Peer, Request, Sources};
 use sharing::SharedTable;
 
@@ -453,39 +453,13 @@ fn sole<T: PartialEq>(mut values: impl Iterator<Item = T>) -> Option<T> {
 
 /// The value of a parameter, as the origin decodes it.
 fn parameter<'q>(query: &'q [u8], name: &[u8]) -> Option<Cow<'q, [u8]>> {
-    let pairs = query.split(|&byte| byte == b'&').filter_map(|pair| {
-        let at = pair.iter().position(|&byte| byte == b'=').unwrap_or(pair.len());
-        (*decoded(&pair[..at]) == *name).then(|| pair.get(at + 1..).map(decoded))
-    });
-    sole(pairs).flatten()
+    sole(form::values(query, name)).flatten()
 }
 
 /// The value of a cookie, as most origins decode it: without quotes, and from percent-encoding.
 fn cookie_value(value: &[u8]) -> Cow<'_, [u8]> {
     let value = http::scan::trim(value);
-    decoded(value.strip_prefix(b"\"").and_then(|rest| rest.strip_suffix(b"\"")).unwrap_or(value))
-}
-
-/// Text in form encoding: `+` is a space, `%41` an `A`; a `%` without two digits is itself.
-fn decoded(text: &[u8]) -> Cow<'_, [u8]> {
-    if !text.iter().any(|byte| matches!(byte, b'%' | b'+')) {
-        return Cow::Borrowed(text);
-    }
-    let mut out = Vec::with_capacity(text.len());
-    let mut rest = text;
-    while let Some((&first, tail)) = rest.split_first() {
-        let digit = |at: usize| tail.get(at).and_then(|&byte| http::scan::hex(byte));
-        rest = tail;
-        match (first, digit(0), digit(1)) {
-            (b'%', Some(high), Some(low)) => {
-                out.push(high << 4 | low);
-                rest = &tail[2..];
-            }
-            (b'+', ..) => out.push(b' '),
-            _ => out.push(first),
-        }
-    }
-    Cow::Owned(out)
+    form::decoded(value.strip_prefix(b"\"").and_then(|rest| rest.strip_suffix(b"\"")).unwrap_or(value))
 }
 
 /// Asks the limits of a route. Returns whether the request may be served.

@@ -22,6 +22,7 @@ use crate::auth::{self, RouteAuth};
 use crate::cached::{CachedHandler, RouteCache};
 use crate::clients::TrustedProxies;
 use crate::cors;
+use crate::costs::CostPlan;
 use crate::guard::{GuardStep, SiteGuard};
 use crate::hosting::Mounted;
 use crate::ids::{IdMaker, IdRules};
@@ -192,6 +193,7 @@ pub(crate) struct RouteTable {
     /// The proxies that may send forwarding fields.
     pub(crate) introducers: Option<TrustedProxies>,
     pub(crate) ids: IdRules,
+    pub(crate) costs: CostPlan,
     /// Where spans of requests go.
     pub(crate) traces: Option<TraceExport>,
     /// The access logs, until the router takes them: they end with their configuration, and the table with its last request.
@@ -208,6 +210,8 @@ pub(crate) struct Router {
     challenges: HttpChallenges,
     metrics: Rc<CoreMetrics>,
     id_maker: IdMaker,
+    /// Counts requests, for those whose CPU time is measured.
+    turn: Cell<u32>,
 }
 
 impl Router {
@@ -220,7 +224,8 @@ impl Router {
         metrics: Rc<CoreMetrics>,
     ) -> Router {
         let (id_maker, access) = (IdMaker::new(), RefCell::new(table.access.take()));
-        Router { table: RefCell::new(table), renew, access, notices, challenges, metrics, id_maker }
+        let (table, turn) = (RefCell::new(table), Cell::default());
+        Router { table, renew, access, notices, challenges, metrics, id_maker, turn }
     }
 
     /// Passes the collected lines of the access log to its thread.
@@ -263,6 +268,23 @@ impl Router {
         exchange.set_empty_segments(table.empty_segments[level]);
         let introduced = table.introducers.as_ref().map_or(Ok(()), |one| one.introduce(exchange));
         exchange.set_ids(table.ids.ids(&exchange.request(), &self.id_maker));
+        match table.costs.begin(exchange, &self.turn) {
+            None => self.choose(&table, (site, level), introduced, exchange).await,
+            // Boxed, as it is seldom.
+            Some(meter) => {
+                Box::pin(meter.run(self.choose(&table, (site, level), introduced, exchange))).await
+            }
+        }
+    }
+
+    /// Chooses the route of a request and has it answered; `introduced` says whether its client is known.
+    async fn choose(
+        &self,
+        table: &RouteTable,
+        (site, level): (Option<usize>, usize),
+        introduced: Result<(), Fault>,
+        exchange: &mut Exchange<'_>,
+    ) -> Result<(), Fault> {
         let (path, outcome) = match RequestPath::of(&exchange.request()) {
             Ok(path) => (path, introduced),
             Err(reject) => (RequestPath::default(), Err(reject.into())),

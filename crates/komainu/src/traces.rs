@@ -112,6 +112,13 @@ fn spans(
         ];
         child("upstream", SpanKind::Client, us, attributes);
     }
+    if let Some(worker) = notes.worker {
+        let mut attributes = vec![("komainu.worker", SpanValue::Number(worker.into()))];
+        attributes.extend(notes.worker_cpu_us.map(|us| ("komainu.cpu_us", SpanValue::Number(us.into()))));
+        let memory = notes.worker_memory_kib;
+        attributes.extend(memory.map(|kib| ("komainu.memory_kib", SpanValue::Text(kib.to_string()))));
+        child("worker", SpanKind::Internal, record.duration_us, attributes);
+    }
     all
 }
 
@@ -151,6 +158,7 @@ fn attributes(record: &RequestRecord<'_>, labels: RouteLabels) -> (Vec<(&'static
         all.push(("komainu.handler", SpanValue::Text(labels.handler)));
     }
     let notes = record.notes;
+    all.extend(notes.server_cpu_us().map(|us| ("komainu.cpu_us", SpanValue::Number(us))));
     all.extend(notes.cache.map(|outcome| ("komainu.cache", text(outcome.text().as_bytes()))));
     let fault = record.fault.map(ToString::to_string);
     let error = notes.refusal.map(str::to_owned).or(fault);

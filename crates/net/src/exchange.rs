@@ -152,6 +152,11 @@ impl<'c> Exchange<'c> {
         self.state.filters.compression = compression;
     }
 
+    /// Adds `Server-Timing` to the response: where its time went, as far as that is known when its head is sent.
+    pub fn show_timing(&mut self) {
+        self.state.filters.timing = true;
+    }
+
     /// Sets what learns of the head of the response.
     pub fn set_tap(&mut self, tap: Box<dyn HeadTap>) {
         self.state.filters.tap = Some(tap);
@@ -265,9 +270,14 @@ impl<'c> Exchange<'c> {
         let encoders = (self.core().memory().pressure() < Pressure::High).then(|| self.lane.encoders());
         let (head, bytes) = self.lane.head();
         let request = CompressionInput { head, bytes, secure: self.state.client.secure };
-        let fields = self.state.filters.head(&request, status, fields, &mut length, &mut own, encoders);
+        let mut fields = self.state.filters.head(&request, status, fields, &mut length, &mut own, encoders);
         if self.state.filters.compressing.is_some() {
             self.weigh();
+        }
+        if self.state.filters.timing {
+            let total_us = self.core().now_us().saturating_sub(self.state.started_us);
+            let value = self.state.notes.server_timing(total_us);
+            fields.to_mut().try_push(b"Server-Timing", value.as_bytes()).expect("digits and names");
         }
         self.open(status, length, own, |lines| lines.whole(fields.wire()));
     }

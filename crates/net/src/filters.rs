@@ -118,6 +118,8 @@ pub(crate) struct Filters {
     pub(crate) edits: Option<Rc<FieldEdits>>,
     /// Which responses are compressed.
     pub(crate) compression: Option<Rc<Compression>>,
+    /// Whether the client gets `Server-Timing`.
+    pub(crate) timing: bool,
     /// The compression of this one, once it has begun.
     pub(crate) compressing: Option<Box<Compressing>>,
 }
@@ -125,7 +127,7 @@ pub(crate) struct Filters {
 impl Filters {
     /// Whether a head may have to be changed.
     pub(crate) fn see_heads(&self) -> bool {
-        self.edits.is_some() || self.compression.is_some() || self.tap.is_some()
+        self.edits.is_some() || self.compression.is_some() || self.tap.is_some() || self.timing
     }
 
     /// The fields of a response as they are to be sent. `length` and `own` become those of the filtered response. `encoders`

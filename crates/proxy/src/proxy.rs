@@ -1,6 +1,5 @@
 //! The proxy on one core: requests in, attempts out, and what is done when one fails.
 
-use std::cell::Cell;
 use std::hash::{BuildHasher, RandomState};
 use std::rc::Rc;
 use std::sync::{Arc, OnceLock};
@@ -272,12 +271,11 @@ impl Proxy {
             notes.connect_us = Some(notes.connect_us.unwrap_or(0) + asked_us - since_us);
         }
         let cookie = set_cookie(x, selection);
-        let head_us = Cell::new(None);
         let answered = |status| {
             room.take();
             let us = group.core.now_us() - asked_us;
-            head_us.set(Some(us));
             group.answered(selection, status, us, reused);
+            us
         };
         let options = RelayOptions {
             options: &rules.options,
@@ -293,7 +291,6 @@ impl Proxy {
         };
         let mut relay = Relay::new(x, &mut side, &options, &mut attempts.kept, sent);
         let outcome = beside(&room, relay.run()).await;
-        x.notes().upstream_us = head_us.get();
         let outcome = outcome?;
         drop(room);
         group.succeeded(selection);

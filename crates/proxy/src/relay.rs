@@ -79,8 +79,8 @@ pub(crate) struct RelayOptions<'p> {
     pub(crate) spill: Option<&'p Arc<SpillQuota>>,
     /// Called, at most once a minute, when a response cannot be written to a temporary file.
     pub(crate) refused: &'p dyn Fn(&SpillError),
-    /// Called once, when the upstream's response head has arrived.
-    pub(crate) answered: &'p dyn Fn(Status),
+    /// Called once, when the upstream's response head has arrived; returns how long that took, in microseconds.
+    pub(crate) answered: &'p dyn Fn(Status) -> u64,
 }
 
 /// The relay of one attempt.
@@ -411,7 +411,7 @@ impl<'r, 'c> Relay<'r, 'c> {
             return Err(AttemptFailure::Refused(status));
         }
         let length = head.body_length(self.method);
-        (self.plan.answered)(status);
+        self.x.notes().upstream_us = Some((self.plan.answered)(status));
         let rules = self.plan.response;
         let ask = TemplateContext::of(&self.x.request(), self.plan.upstream);
         let prepared = rules.prepare(head, bytes, &ask);

@@ -66,7 +66,7 @@ pub(crate) const HEADER_WORDS: usize = 8;
 /// "KOMA", little-endian.
 const MAGIC: u32 = u32::from_le_bytes(*b"KOMA");
 /// Rises with every change of the layout or of the words' meaning.
-pub(crate) const ABI: u32 = 1;
+pub(crate) const ABI: u32 = 2;
 
 /// The control words of a slot; reset by the server before each use.
 pub(crate) mod slot {
@@ -86,8 +86,16 @@ pub(crate) mod slot {
     pub(crate) const CANCELLED: usize = 6;
     /// With [`SlotPhase::Aborted`](crate::words::SlotPhase::Aborted): why.
     pub(crate) const REASON: usize = 7;
+    /// What the worker is to measure: a [`Measure`](crate::Measure).
+    pub(crate) const MEASURE: usize = 8;
+    /// When the worker claimed it: the low bits of the clock's microseconds, or 0.
+    pub(crate) const CLAIMED_US: usize = 9;
+    /// CPU time in microseconds and 1, or 0.
+    pub(crate) const CPU_US: usize = 10;
+    /// Growth of the worker's memory in KiB and 1 (wrapping), or 0.
+    pub(crate) const MEMORY_KIB: usize = 11;
     /// How many there are.
-    pub(crate) const WORDS: usize = 8;
+    pub(crate) const WORDS: usize = 12;
 }
 
 /// Offsets are in words unless they say bytes.

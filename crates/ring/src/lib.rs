@@ -3,7 +3,7 @@
 //!
 //! It owns the memory's layout, the hand-over of requests, the streams in both directions, and the doorbells. It never
 //! knows what a request means: heads and bodies are bytes here ([`wire`] says how a head is written down, no more), starts
-//! no process, and reads no clock but for [`Worker::next`]'s limit.
+//! no process, and reads no clock but for [`Worker::next`]'s limit and what a request costs its worker ([`WorkerCost`]).
 //!
 //! # The path of a request
 //!
@@ -33,7 +33,7 @@
 //! | sleep flag | per thread | 1 while the thread sleeps |
 //! | queue | per thread | head; tail; a tag per cell |
 //! | lane | per thread and worker slot | a tag per cell, 0 where none is |
-//! | slot | per thread | state, four stream positions, noticed, cancelled, reason; then both streams' bytes |
+//! | slot | per thread | state, four stream positions, noticed, cancelled, reason, what to measure, when it was claimed, CPU time, memory; then both streams' bytes |
 //!
 //! A *state* is phase, worker slot and generation of a slot; a *tag* is slot and generation. The state word is the truth, and the
 //! claim is one compare-and-swap on it. Queue positions are hints that any worker moves on, so a worker that dies between
@@ -58,6 +58,8 @@ mod sync;
 mod words;
 
 mod error;
+
+mod cost;
 
 mod region;
 
@@ -99,6 +101,7 @@ pub mod hostile;
 #[cfg(not(loom))]
 pub use channel::{Attachment, NotAttached, environment};
 pub use channel::{Channel, ENVIRONMENT};
+pub use cost::{Measure, WorkerCost};
 pub use error::{Breach, Error, Refused, StopReason, WorkerFault, WorkerSlot};
 pub use layout::Options;
 pub use part::{FilePart, Part, Received};

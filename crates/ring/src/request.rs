@@ -3,6 +3,8 @@
 use std::fmt;
 use std::rc::Rc;
 
+#[cfg(not(loom))]
+use crate::cost::{self, Measure, Meter};
 use crate::error::StopReason;
 use crate::lane;
 use crate::part::{FilePart, follow};
@@ -52,6 +54,8 @@ pub struct ClaimedRequest {
     unpublished: bool,
     /// Whether the slot was given back.
     released: bool,
+    #[cfg(not(loom))]
+    meter: Option<Meter>,
 }
 
 impl fmt::Debug for ClaimedRequest {
@@ -77,7 +81,11 @@ impl ClaimedRequest {
             stage: FrameKind::Interim,
             unpublished: false,
             released: false,
+            #[cfg(not(loom))]
+            meter: None,
         };
+        #[cfg(not(loom))]
+        request.begin_measuring();
         let pipe = request.side.shared.slot(thread, tag.slot()).request();
         match request.reader.next(pipe) {
             Ok(Some(frame)) if frame.kind == FrameKind::Head => {
@@ -89,6 +97,32 @@ impl ClaimedRequest {
                 request.abort(DAMAGED);
                 None
             }
+        }
+    }
+
+    /// Writes down when it was claimed, and begins to measure what it costs, if the server asks for that.
+    #[cfg(not(loom))]
+    fn begin_measuring(&mut self) {
+        let (claims, held) = self.side.claims.get();
+        let claims = claims.wrapping_add(1);
+        self.side.claims.set((claims, held + 1));
+        let slot = self.slot();
+        slot.cost()[0].store(cost::claimed_us(), Relaxed);
+        let measure = Measure::of(slot.measure().load(Relaxed));
+        // Beside another request nobody knows which one the thread works for.
+        self.meter = Meter::new(if held == 0 { measure } else { Measure::Claim }, claims);
+    }
+
+    /// Writes down what it has cost.
+    #[cfg(not(loom))]
+    fn end_measuring(&self) {
+        let (claims, held) = self.side.claims.get();
+        self.side.claims.set((claims, held.saturating_sub(1)));
+        if let Some(meter) = self.meter {
+            let (cpu_us, memory_kib) = meter.words(claims);
+            let [_, cpu_word, memory_word] = self.slot().cost();
+            cpu_word.store(cpu_us, Relaxed);
+            memory_word.store(memory_kib, Relaxed);
         }
     }
 
@@ -370,6 +404,8 @@ impl ClaimedRequest {
     /// Gives the slot back: nothing of it is touched after the state word.
     fn release(&mut self, phase: SlotPhase) {
         self.released = true;
+        #[cfg(not(loom))]
+        self.end_measuring();
         let slot = self.slot();
         if self.unpublished {
             self.writer.publish(slot.response(), false);

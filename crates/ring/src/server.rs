@@ -7,6 +7,7 @@ use std::marker::PhantomData;
 use std::num::NonZeroU32;
 use std::sync::Arc;
 
+use crate::cost::{Measure, UNKNOWN, WorkerCost};
 use crate::error::{Breach, Error, Refused, WorkerFault, WorkerSlot};
 use crate::lane;
 use crate::part::{FilePart, Part, Received, follow};
@@ -97,6 +98,10 @@ pub struct ServerSide {
     owed: Vec<Ticket>,
     faults: Vec<WorkerFault>,
     quarantined: usize,
+    /// What workers are to measure of the requests submitted from now on.
+    measure: Measure,
+    /// Of the response that was received from last.
+    cost: WorkerCost,
     /// Pinned to its thread.
     _thread: PhantomData<*const ()>,
 }
@@ -129,6 +134,8 @@ impl ServerSide {
             owed: Vec::new(),
             faults: Vec::new(),
             quarantined: 0,
+            measure: Measure::Claim,
+            cost: WorkerCost::default(),
             _thread: PhantomData,
         }
     }
@@ -151,6 +158,17 @@ impl ServerSide {
     /// replace the generation.
     pub fn quarantined(&self) -> usize {
         self.quarantined
+    }
+
+    /// Decides what workers are to measure of the requests that are submitted from now on.
+    pub fn set_measure(&mut self, measure: Measure) {
+        self.measure = measure;
+    }
+
+    /// What its worker has reported of the request that was received from last; CPU time and memory after the last part alone.
+    #[must_use]
+    pub fn cost(&self) -> WorkerCost {
+        self.cost
     }
 
     /// The next worker found to break the rules, which is to be killed.
@@ -176,6 +194,8 @@ impl ServerSide {
         for word in [request.tail, response.head, response.tail, view.noticed(), view.cancelled()] {
             word.store(0, Relaxed);
         }
+        view.measure().store(self.measure as u32, Relaxed);
+        view.cost().into_iter().for_each(|word| word.store(UNKNOWN, Relaxed));
         let mut writer = Writer::new();
         writer.frame(request, FrameKind::Head, head);
         // If a worker has overwritten the tail, the only effect is that nothing more fits.
@@ -480,6 +500,16 @@ impl ServerSide {
             return Ok(None);
         }
         let view = self.shared.slot(self.thread, at);
+        let [claimed_us, cpu_us, memory_kib] = view.cost().map(|word| word.load(Relaxed));
+        let known = |word: u32| (word != UNKNOWN).then_some(word);
+        self.cost = WorkerCost {
+            claimed_us: known(claimed_us),
+            // Written before the end is.
+            cpu_us: known(cpu_us).filter(|_| record.ending.is_some()).map(|word| word - 1),
+            memory_kib: known(memory_kib)
+                .filter(|_| record.ending.is_some())
+                .map(|word| word.wrapping_sub(1).cast_signed()),
+        };
         let pipe = view.response();
         let Some(frame) = record.reader.next(pipe)? else {
             let part = match record.ending {

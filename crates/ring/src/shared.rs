@@ -146,6 +146,16 @@ impl<'a> Slot<'a> {
         &self.words[slot::REASON]
     }
 
+    /// What the worker is to measure.
+    pub(crate) fn measure(self) -> &'a AtomicU32 {
+        &self.words[slot::MEASURE]
+    }
+
+    /// When it was claimed, its CPU time, and its memory.
+    pub(crate) fn cost(self) -> [&'a AtomicU32; 3] {
+        [&self.words[slot::CLAIMED_US], &self.words[slot::CPU_US], &self.words[slot::MEMORY_KIB]]
+    }
+
     pub(crate) fn request(self) -> Pipe<'a> {
         Pipe {
             region: self.region,

@@ -14,6 +14,9 @@ pub(crate) struct Side {
     pub(crate) worker_slot: usize,
     /// Position in the lane to each server thread.
     pub(crate) lanes: Vec<Cell<u32>>,
+    /// How many requests it has claimed, and how many of them it holds.
+    #[cfg(not(loom))]
+    pub(crate) claims: Cell<(u32, u32)>,
     /// Buffers of finished requests.
     pub(crate) spare: RefCell<Vec<Vec<u8>>>,
 }
@@ -21,7 +24,14 @@ pub(crate) struct Side {
 impl Side {
     pub(crate) fn new(shared: Arc<SharedMemory>, worker_slot: usize) -> Side {
         let lanes = (0..shared.geometry.threads).map(|_| Cell::new(0)).collect();
-        Side { shared, worker_slot, lanes, spare: RefCell::default() }
+        Side {
+            shared,
+            worker_slot,
+            lanes,
+            #[cfg(not(loom))]
+            claims: Cell::default(),
+            spare: RefCell::default(),
+        }
     }
 
     /// Sleeps until `ready`, woken by the server's progress on a request held.

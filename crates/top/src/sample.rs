@@ -64,7 +64,7 @@ impl StatusInterval {
     }
 
     /// Routes: `site`, `route`, `handler`, `requests_per_s`, `status_4xx_per_s`, `status_5xx_per_s`, `p50_ms`, `p90_ms`, `p99_ms`,
-    /// `out_bytes_per_s`, `requests`.
+    /// `cpu_ms` and `worker_cpu_ms` (of each request, estimated), `out_bytes_per_s`, `requests`.
     pub(crate) fn routes(&self) -> Vec<Map<String, Value>> {
         let same = |one: &Value, other: &Value| {
             ["site", "route", "handler"].iter().all(|key| one[key] == other[key])
@@ -79,6 +79,9 @@ impl StatusInterval {
             }
             add("out_bytes_per_s", self.rate(&one["response_bytes"], &before["response_bytes"]));
             self.percentiles(&one["duration"], &before["duration"], &mut row);
+            for (name, key) in [("cpu_ms", "cpu"), ("worker_cpu_ms", "worker_cpu")] {
+                row.insert(name.into(), json!(each_ms(&one[key], &before[key])));
+            }
             row.insert("requests".into(), one["requests"].clone());
             row
         };
@@ -262,4 +265,14 @@ fn percentile(bounds: &[f64], classes: &[u64], share: f64) -> Option<f64> {
         (left, lower) = (left - within, *upper);
     }
     Some(lower)
+}
+
+/// CPU time of one request in milliseconds: of those between two estimates, or, where none was measured, of all before. Few requests
+/// are measured, so that an interval may have none.
+fn each_ms(now: &Value, before: &Value) -> Option<f64> {
+    let of = |estimate: &Value, key: &str| estimate[key].as_f64().unwrap_or_default();
+    let (us, requests) = (of(now, "us"), of(now, "requests"));
+    let (us_since, requests_since) = (us - of(before, "us"), requests - of(before, "requests"));
+    let (us, requests) = if requests_since > 0.0 { (us_since, requests_since) } else { (us, requests) };
+    (requests > 0.0).then(|| us / requests / 1e3)
 }

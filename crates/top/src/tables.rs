@@ -63,6 +63,8 @@ const ROUTES: &[Column] = &[
     column("p50_ms", "p50", ColumnKind::Ms, 0),
     column("p90_ms", "p90", ColumnKind::Ms, 6),
     column("p99_ms", "p99", ColumnKind::Ms, 0),
+    column("cpu_ms", "CPU", ColumnKind::Ms, 8),
+    column("worker_cpu_ms", "worker", ColumnKind::Ms, 9),
     column("out_bytes_per_s", "out/s", ColumnKind::Bytes, 2),
     column("requests", "requests", ColumnKind::Count, 7),
 ];

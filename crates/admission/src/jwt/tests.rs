@@ -63,7 +63,7 @@ fn rules() -> JwtRules {
 }
 
 fn good() -> Value {
-    json!({"iss": "https://issuer.test", "aud": ["shop", "x"], "sub": "alice", "exp": 1000, "roles": ["a", "b"],
+    json!({"iss": "https://issuer.test", "aud": ["shop", "x"], "sub": "alice", "exp": 1000, "roles": ["a", "b"], "groups": ["x,admin", "y"],
            "realm_access": {"roles": ["c"]}, "scope": "read write", "verified": true})
 }
 
@@ -81,6 +81,8 @@ fn a_valid_token_says_who_sends_it() {
     for (name, text) in [
         ("sub", Some("alice")),
         ("roles", Some("a,b")),
+        // Who reads the list would take it for three.
+        ("groups", None),
         ("realm_access.roles", Some("c")),
         ("verified", Some("true")),
         ("realm_access", None),

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::Poll;
 
-use net::{Exchange, Interest};
-use ring::{Error, Received, Ticket, WorkerSlot};
+use net::{Exchange, Interest, RequestNotes};
+use ring::{Error, Received, Ticket, WorkerCost, WorkerSlot};
 
 use super::{Completion, Deadline, Dispatcher};
 use crate::mail::SupervisorCommand;
@@ -29,12 +29,23 @@ pub(crate) struct PendingRequest {
     pub(crate) dispatcher: Rc<Dispatcher>,
     ticket: Ticket,
     over: bool,
+    /// When it was queued, by the core's clock.
+    queued_us: u64,
+    worker_slot: Option<WorkerSlot>,
+    cost: WorkerCost,
 }
 
 impl PendingRequest {
     /// What has just been queued.
     pub(super) fn new(dispatcher: &Rc<Dispatcher>, ticket: Ticket) -> PendingRequest {
-        PendingRequest { dispatcher: dispatcher.clone(), ticket, over: false }
+        PendingRequest {
+            dispatcher: dispatcher.clone(),
+            ticket,
+            over: false,
+            queued_us: dispatcher.core.now_us(),
+            worker_slot: None,
+            cost: WorkerCost::default(),
+        }
     }
 
     /// Waits until there may be more of the answer, or room for more of the body; with `client`, also until that
@@ -102,6 +113,9 @@ impl PendingRequest {
         let mut server = self.dispatcher.server.borrow_mut();
         let worker_slot = server.answerer(self.ticket);
         let received = server.receive(self.ticket, into, bytes_max);
+        if let Ok(Some(_)) = &received {
+            (self.worker_slot, self.cost) = (worker_slot, server.cost());
+        }
         drop(server);
         match &received {
             Ok(Some(part)) if part.last => {
@@ -113,6 +127,21 @@ impl PendingRequest {
             Err(Error::Void) | Ok(_) => {}
         }
         received
+    }
+
+    /// Reports what is known by now: how long it was queued, by which worker it was answered, and what that has cost.
+    pub(crate) fn note(&self, notes: &mut RequestNotes) {
+        let Some(WorkerSlot(worker_slot)) = self.worker_slot else { return };
+        notes.worker = Some(self.dispatcher.generation.place_of(worker_slot) as u32 + 1);
+        // What a worker reports may be anything: nothing takes longer than the time that has passed.
+        let passed_us = self.dispatcher.core.now_us() - self.queued_us;
+        let cost = &self.cost;
+        if let Some(claimed_us) = cost.claimed_us {
+            let queue_us = claimed_us.wrapping_sub(self.queued_us as u32).cast_signed().max(0);
+            notes.queue_us = Some(u64::from(queue_us.unsigned_abs()).min(passed_us));
+        }
+        notes.worker_cpu_us = cost.cpu_us.map(|us| us.min(u32::try_from(passed_us).unwrap_or(u32::MAX)));
+        notes.worker_memory_kib = cost.memory_kib;
     }
 
     /// The ticket is void: the slot may be in use again.

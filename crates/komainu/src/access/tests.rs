@@ -29,6 +29,9 @@ fn nothing_a_client_sends_breaks_a_line() {
     out.clear();
     json_escaped(&mut out, b"\xff");
     assert_eq!(out, "\u{fffd}".as_bytes());
+    out.clear();
+    json_escaped(&mut out, "a\u{2028}b\u{202e}c\u{200b}\u{e0041}".as_bytes());
+    assert_eq!(String::from_utf8_lossy(&out), "a\\u2028b\\u202ec\\u200b\\udb40\\udc41");
 }
 
 #[test]

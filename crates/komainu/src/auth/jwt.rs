@@ -3,6 +3,7 @@
 //! Keys are read from a file, or fetched, off the path of requests. Tokens are verified on other threads, and what was valid is
 //! remembered until it expires.
 
+use std::borrow::Cow;
 use std::future::poll_fn;
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -256,21 +257,19 @@ impl JwtRoute {
             let is_bearer = scheme.eq_ignore_ascii_case(b"bearer") && given.next().is_none();
             return is_bearer.then(|| token.trim_ascii().to_vec());
         }
-        let only = |mut values: Vec<&[u8]>| match (values.pop(), values.is_empty()) {
-            (Some(value), true) => Some(value.to_vec()),
-            _ => None,
-        };
         if let Some(name) = &self.jwt.cookie {
             let cookies = cache::vary::cookies(request.head());
-            let named: Vec<&[u8]> =
-                cookies.filter(|(other, _)| *other == name.as_bytes()).map(|(_, value)| value).collect();
-            if !named.is_empty() {
-                return only(named);
+            let mut named = cookies.filter(|(other, _)| *other == name.as_bytes()).map(|(_, value)| value);
+            if let Some(value) = named.next() {
+                return named.next().is_none().then(|| value.to_vec());
             }
         }
         let name = self.jwt.query.as_ref()?;
-        let parts = request.query().unwrap_or_default().split(|&byte| byte == b'&');
-        only(parts.filter_map(|part| part.strip_prefix(name.as_bytes())?.strip_prefix(b"=")).collect())
+        let mut values = http::form::values(request.query().unwrap_or_default(), name.as_bytes());
+        match (values.next(), values.next()) {
+            (Some(value), None) => value.map(Cow::into_owned),
+            _ => None,
+        }
     }
 
     /// Verifies a token on another thread; where no key fits, once more with newer keys.

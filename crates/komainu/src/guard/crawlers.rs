@@ -122,7 +122,8 @@ impl CrawlerRule {
         if self.except.contains(request.client().address) {
             return Ok(GuardStep::Serve);
         }
-        if !self.denied.is_empty() && request.field(Name::UserAgent).is_some_and(|agent| self.denies(agent)) {
+        let is_denied = |(id, _, agent): (Name, _, _)| id == Name::UserAgent && self.denies(agent);
+        if !self.denied.is_empty() && request.fields().any(is_denied) {
             self.shared.by_name.add(1);
             return refuse(x, "this crawler is not welcome here: see /robots.txt").await;
         }

@@ -18,7 +18,7 @@ use proxy::health::ServerState;
 use proxy::{FAILURE_REASONS, GroupShared, UpstreamCounters};
 use serde_json::{Map, Value, json};
 
-use crate::metrics::{Metrics, RouteCounters, STATUS_MIN, STATUSES};
+use crate::metrics::{CpuEstimate, Metrics, RouteCounters, STATUS_MIN, STATUSES};
 
 /// Where durations are looked up, and what percentages of them.
 const PERCENTILES: [(&str, f64); 3] = [("p50_ms", 0.5), ("p90_ms", 0.9), ("p99_ms", 0.99)];
@@ -67,6 +67,9 @@ pub(crate) fn routes(metrics: &Metrics) -> Vec<Value> {
     let mut routes = Vec::new();
     metrics.each(|labels, cores| {
         let sum = |of: &dyn Fn(&RouteCounters) -> u64| cores.iter().map(|core| of(core)).sum::<u64>();
+        let estimated = |of: &dyn Fn(&RouteCounters) -> &CpuEstimate| {
+            json!({ "us": sum(&|core| of(core).us.value()), "requests": sum(&|core| of(core).requests.value()) })
+        };
         let mut classes = Map::new();
         let mut requests = 0;
         for at in 0..STATUSES {
@@ -93,6 +96,8 @@ pub(crate) fn routes(metrics: &Metrics) -> Vec<Value> {
             "duration": durations(cores.iter().map(|core| &core.duration)),
             "first_byte": durations(cores.iter().map(|core| &core.first_byte)),
             "queue": durations(cores.iter().map(|core| &core.queue)),
+            "cpu": estimated(&|core| &core.server_cpu),
+            "worker_cpu": estimated(&|core| &core.worker_cpu),
             "cache": outcomes,
         }));
     });

@@ -12,6 +12,7 @@ mod access_log;
 mod api;
 mod api_config;
 mod control;
+mod costs;
 mod import;
 mod listen_reload;
 mod logs;

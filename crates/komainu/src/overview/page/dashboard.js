@@ -170,6 +170,13 @@ function action(show) {
 }
 const tones = { up: "good", ready: "good", serving: "good", probe: "warn", starting: "warn", recycling: "warn", leaving: "warn", draining: "warn", drain: "warn", ejected: "bad", down: "bad", crashed: "bad", killed: "bad" };
 
+// CPU time of one request in milliseconds, of those that were measured since then, or at all.
+function eachMs(now, then) {
+  if (!now || !now.requests) return null;
+  const requests = now.requests - (then ? then.requests : 0);
+  return requests > 0 ? (now.us - (then ? then.us : 0)) / requests / 1000 : now.us / now.requests / 1000;
+}
+
 const routes = new Table("routes", [
   text("Site", (route) => route.site || nothing, "text"),
   text("Route", (route) => route.route || "none"),
@@ -180,6 +187,8 @@ const routes = new Table("routes", [
   figure("p50", (route) => route.p50, time),
   figure("p90", (route) => route.p90, time),
   figure("p99", (route) => route.p99, time),
+  figure("CPU", (route) => eachMs(route.cpu, route.then && route.then.cpu), time),
+  figure("Worker CPU", (route) => eachMs(route.worker_cpu, route.then && route.then.worker_cpu), time),
   figure("Out/s", (route) => route.out, bytes),
   figure("Requests", (route) => route.requests, whole),
 ], 3, "No routes.");
@@ -265,7 +274,7 @@ function show(status) {
     const classes = difference(route.duration, then && then.duration);
     all = add(classes, all);
     const of = (name) => rate(route.statuses[name], then && then.statuses[name]);
-    const item = { ...route, key: keyOf(route), rate: rate(route.requests, then && then.requests), rate4: of("4xx"), rate5: of("5xx"),
+    const item = { ...route, then, key: keyOf(route), rate: rate(route.requests, then && then.requests), rate4: of("4xx"), rate5: of("5xx"),
       out: rate(route.response_bytes, then && then.response_bytes) };
     for (const [name, share] of [["p50", 0.5], ["p90", 0.9], ["p99", 0.99]]) item[name] = percentile(bounds, classes, share);
     requests += item.rate;

@@ -1,0 +1,127 @@
+//! What a request costs: in the access log, in `Server-Timing` for chosen clients, and in the metrics.
+
+use std::fs;
+
+use serde_json::Value;
+
+use crate::hosted::{folder, start, status};
+use crate::origin::{Origin, answer};
+use crate::rig::{Answer, Rig, eventually};
+
+/// The lines of the access log, once there are so many, by their targets.
+fn lines(rig: &Rig, count: usize) -> Vec<Value> {
+    let text = || fs::read_to_string(rig.folder.at("access.log")).unwrap_or_default();
+    eventually("the log is written", || text().lines().count() >= count && text().ends_with('\n'));
+    text().lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+fn of<'l>(lines: &'l [Value], target: &str) -> Vec<&'l Value> {
+    lines.iter().filter(|line| line["target"] == target).collect()
+}
+
+/// The figures of `Server-Timing`, by name.
+fn timing(answer: &Answer, name: &str) -> Option<f64> {
+    let value = answer.field("Server-Timing")?;
+    let entry = value.split(", ").find_map(|entry| entry.strip_prefix(&format!("{name};dur=")))?;
+    Some(entry.parse().unwrap())
+}
+
+const PSGI: &str = r#"
+my @kept;
+sub { my $path = $_[0]{PATH_INFO};
+    if ($path eq '/busy') { my $until = (times)[0] + 0.1; 1 while (times)[0] < $until; }
+    if ($path eq '/grow') { push @kept, 'x' x 16_000_000; }
+    if ($path eq '/long') { return sub { my $w = $_[0]->([200, []]); $w->write("a") for 1..3; $w->close } }
+    [200, ['Content-Type' => 'text/plain'], ['done']] }
+"#;
+
+const LOG: &str = "[log]\naccess = \"json\"\nfile = \"access.log\"\nfields = [\"target\", \"queue_ms\", \"server_cpu_ms\", \"worker\", \"worker_cpu_ms\", \"worker_memory_kib\"]\n";
+
+#[test]
+fn a_request_says_what_it_has_cost_its_worker_and_this_server() {
+    let origin = Origin::start(|_| answer("200 OK", "", "x"));
+    let config = format!(
+        "threads = 1\nserver_timing = [\"127.0.0.0/8\"]\n{LOG}[[route]]\npath = \"/up\"\nproxy = \"{}\"\n\
+         [[route]]\napp = \"shop\"\n[apps.shop]\npsgi = \"app.psgi\"\nworkers = 1\n",
+        origin.url
+    );
+    let rig = start(folder("app.psgi", PSGI), &config);
+    for target in ["/quick", "/busy", "/grow", "/long"] {
+        let answer = rig.get(target);
+        answer.expect_status(200);
+        assert!(timing(&answer, "total").is_some() && timing(&answer, "queue").is_some(), "{answer:?}");
+        if target == "/busy" {
+            let cpu_ms = timing(&answer, "worker-cpu").unwrap();
+            assert!((60.0..2_000.0).contains(&cpu_ms), "{cpu_ms} ms");
+        }
+    }
+    let up = rig.get("/up");
+    assert!(timing(&up, "upstream").is_some() && timing(&up, "worker-cpu").is_none(), "{up:?}");
+    assert!(timing(&up, "server-cpu").unwrap() > 0.0);
+    let lines = lines(&rig, 5);
+    let number = |target: &str, field: &str| of(&lines, target)[0][field].as_f64();
+    let cpu_ms = number("/busy", "worker_cpu_ms").unwrap();
+    assert!((60.0..2_000.0).contains(&cpu_ms), "{cpu_ms} ms");
+    assert!(number("/quick", "worker_cpu_ms").unwrap() < cpu_ms);
+    let grown_kib = number("/grow", "worker_memory_kib").unwrap();
+    assert!((14_000.0..64_000.0).contains(&grown_kib), "{grown_kib} KiB");
+    for target in ["/quick", "/long"] {
+        assert_eq!(number(target, "worker"), Some(1.0), "{target}");
+        assert!(number(target, "queue_ms").unwrap() >= 0.0);
+        assert!(number(target, "server_cpu_ms").unwrap() > 0.0);
+        assert!(number(target, "worker_cpu_ms").is_some(), "{target}");
+    }
+    assert_eq!((number("/up", "worker"), number("/up", "worker_cpu_ms")), (None, None));
+    // All of it is counted, as a log shows it of every request.
+    let shop = || {
+        let routes = status(&rig)["routes"].as_array().unwrap().clone();
+        routes.into_iter().find(|route| route["handler"] == "app shop").unwrap()
+    };
+    let route = shop();
+    assert_eq!((&route["cpu"]["requests"], &route["worker_cpu"]["requests"]), (&4.into(), &4.into()));
+    assert!(route["worker_cpu"]["us"].as_u64().unwrap() >= 60_000, "{route}");
+}
+
+#[test]
+fn clients_that_are_not_chosen_learn_nothing_and_few_requests_are_measured() {
+    let config = "threads = 1\nserver_timing = [\"10.0.0.0/8\"]\n[[route]]\napp = \"shop\"\n[apps.shop]\npsgi = \"app.psgi\"\nworkers = 1\n";
+    let rig = start(folder("app.psgi", PSGI), config);
+    for _ in 0..128 {
+        let answer = rig.get("/quick");
+        answer.expect_status(200);
+        assert!(answer.field("Server-Timing").is_none(), "{answer:?}");
+    }
+    let route = status(&rig)["routes"][1].clone();
+    let route = if route["handler"] == "app shop" { route } else { status(&rig)["routes"][0].clone() };
+    assert_eq!((&route["requests"], &route["worker_cpu"]["requests"]), (&128.into(), &128.into()), "{route}");
+    // Two were measured, each of which stands for 64.
+    assert_eq!(route["cpu"]["requests"], 128);
+}
+
+#[test]
+fn what_overlaps_in_an_event_loop_is_not_ascribed_to_one_request() {
+    let app = "import asyncio\n\
+        arrived = 0\n\
+        async def app(scope, receive, send):\n    \
+            global arrived\n    \
+            if scope['type'] != 'http':\n        raise NotImplementedError\n    \
+            if scope['path'] == '/both':\n        \
+                arrived += 1\n        \
+                while arrived < 2:\n            await asyncio.sleep(0.01)\n    \
+            await send({'type': 'http.response.start', 'status': 200, 'headers': []})\n    \
+            await send({'type': 'http.response.body', 'body': b'x'})\n";
+    let config = format!(
+        "threads = 1\n{LOG}[[route]]\napp = \"shop\"\n[apps.shop]\nasgi = \"app.py:app\"\nworkers = 1\n"
+    );
+    let rig = start(folder("app.py", app), &config);
+    rig.get("/alone").expect_status(200);
+    std::thread::scope(|scope| {
+        let all: Vec<_> = (0..2).map(|_| scope.spawn(|| rig.get("/both").expect_status(200))).collect();
+        all.into_iter().for_each(|one| drop(one.join().unwrap()));
+    });
+    let lines = lines(&rig, 3);
+    assert!(of(&lines, "/alone")[0]["worker_cpu_ms"].is_f64(), "{lines:?}");
+    for line in of(&lines, "/both") {
+        assert!(line.get("worker_cpu_ms").is_none() && line["queue_ms"].is_f64(), "{line}");
+    }
+}
