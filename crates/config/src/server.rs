@@ -71,7 +71,7 @@ directives! {
         /// Proxies in front of this server. The server takes the client's address and scheme from the fields that they send.
         "trusted_proxies" trusted_proxies: TrustedProxies = {}, brief::<TrustedProxies>("from");
         /// Clients whose responses have `Server-Timing`, by address: it reveals what is behind this server, and what requests cost it.
-        "server_timing" server_timing: Vec<TrustedSource> = [], OneOrMore(SOURCE);
+        "server_timing" server_timing: Vec<TrustedSource> = absent("none"), OneOrMore(SOURCE);
         /// Whether requests have an id, which upstream servers and applications get as `X-Request-Id`, and which is `$request_id` in templates
         /// and in the access log: `"trusted"` uses the one that a trusted proxy sends and makes a new one for all others, `"new"`
         /// makes one for every request, `"any"` uses everybody's. Only ids of at most 128 letters, digits and `-_.~:+/=@` are used. With `"off"` there is
