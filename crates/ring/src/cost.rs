@@ -38,6 +38,18 @@ pub struct WorkerCost {
 /// In a slot's words: nothing was measured.
 pub(crate) const UNKNOWN: u32 = 0;
 
+impl WorkerCost {
+    /// What a slot's words say. CPU time and memory are written before the end is: they count once that is seen.
+    pub(crate) fn read([claimed_us, cpu_us, memory_kib]: [u32; 3], is_over: bool) -> WorkerCost {
+        let known = |word: u32, is_meant: bool| (is_meant && word != UNKNOWN).then_some(word);
+        WorkerCost {
+            claimed_us: known(claimed_us, true),
+            cpu_us: known(cpu_us, is_over).map(|word| word - 1),
+            memory_kib: known(memory_kib, is_over).map(|word| word.wrapping_sub(1).cast_signed()),
+        }
+    }
+}
+
 #[cfg(not(loom))]
 mod meter {
     use rustix::time::{ClockId, clock_gettime};

@@ -500,16 +500,7 @@ impl ServerSide {
             return Ok(None);
         }
         let view = self.shared.slot(self.thread, at);
-        let [claimed_us, cpu_us, memory_kib] = view.cost().map(|word| word.load(Relaxed));
-        let known = |word: u32| (word != UNKNOWN).then_some(word);
-        self.cost = WorkerCost {
-            claimed_us: known(claimed_us),
-            // Written before the end is.
-            cpu_us: known(cpu_us).filter(|_| record.ending.is_some()).map(|word| word - 1),
-            memory_kib: known(memory_kib)
-                .filter(|_| record.ending.is_some())
-                .map(|word| word.wrapping_sub(1).cast_signed()),
-        };
+        self.cost = WorkerCost::read(view.cost().map(|word| word.load(Relaxed)), record.ending.is_some());
         let pipe = view.response();
         let Some(frame) = record.reader.next(pipe)? else {
             let part = match record.ending {

@@ -523,3 +523,40 @@ fn a_file_waits_until_it_was_taken() {
     });
     assert_eq!(rig.receive(ticket), Err(Error::Void));
 }
+
+#[test]
+fn a_worker_measures_what_it_is_asked_to() {
+    let mut rig = rig();
+    let mut cost = |measure: Measure, others: usize| {
+        rig.server.set_measure(measure);
+        let ticket = rig.submit(b"x");
+        let mut request = rig.claim();
+        for _ in 0..others {
+            let _ = rig.submit(b"y");
+            rig.claim().abort(1);
+        }
+        let mut spun = 0_u64;
+        while spun < 3_000_000 {
+            spun = std::hint::black_box(spun + 1);
+        }
+        request.respond(b"head").unwrap();
+        request.flush();
+        rig.news();
+        rig.expect(ticket, Part::Head, b"head", false);
+        let begun = rig.server.cost();
+        assert!(begun.claimed_us.is_some() && begun.cpu_us.is_none(), "{begun:?}");
+        request.finish().unwrap();
+        rig.news();
+        rig.expect(ticket, Part::End, b"", true);
+        rig.server.cost()
+    };
+    let claimed = cost(Measure::Claim, 0);
+    assert!(claimed.claimed_us.is_some() && (claimed.cpu_us, claimed.memory_kib) == (None, None));
+    let cpu = cost(Measure::Cpu, 0);
+    assert!(cpu.cpu_us.is_some_and(|us| us > 100) && cpu.memory_kib.is_none(), "{cpu:?}");
+    let all = cost(Measure::All, 0);
+    assert!(all.cpu_us.is_some() && all.memory_kib.is_some(), "{all:?}");
+    // Beside another request nobody knows which one the thread has worked for.
+    let overlapping = cost(Measure::All, 1);
+    assert_eq!((overlapping.cpu_us, overlapping.memory_kib), (None, None));
+}
