@@ -87,6 +87,11 @@ impl<'a> Checker<'a> {
         }
     }
 
+    /// The folder that relative paths are relative to.
+    pub(crate) fn base(&self) -> &Path {
+        self.base
+    }
+
     /// Reads the value of `key`; errors then contain the key.
     pub(crate) fn inside<T>(&mut self, key: &'static str, read: impl FnOnce(&mut Self) -> T) -> T {
         self.path.push(key);

@@ -99,6 +99,8 @@ mod action;
 
 mod site;
 
+mod mistakes;
+
 mod server;
 
 mod reference;

@@ -17,6 +17,7 @@ use crate::host::HostPattern;
 use crate::listen::{EarlyHints, Listen, Listener};
 use crate::log::{Log, RequestLog};
 use crate::maintenance::{self, Maintenance};
+use crate::mistakes::warn_of_mistakes;
 use crate::near::nearest;
 use crate::network::{SOURCE, TrustedProxies, TrustedSource};
 use crate::node::{Data, Entry, Node};
@@ -416,6 +417,7 @@ fn config_agrees(config: &mut Config, node: &Node, check: &mut Checker) {
     apps_exist(node, check);
     shared_limits_agree(config.limits.shared.is_some(), node, check);
     warn_of_everybody(config, node, check);
+    warn_of_mistakes(node, check);
     let Some(routes) = node.entry("route") else { return };
     unreachable_routes_at_top(config, node, check);
     if let Some(site) = node.items("site").iter().find(|site| site.entry("hosts").is_none()) {
