@@ -375,6 +375,12 @@ impl<'c> Call<'c> {
         if reply.status.is_informational() {
             return Err("an interim status at the end");
         }
+        if x.may_name_file()
+            && let Some(file) = reply.named_file()
+        {
+            x.name_file(file);
+            return Ok(());
+        }
         // Servers of an event loop frame whatever their applications say; those of PSGI and Rack leave it to them.
         let says_framed = reply.chunked && !self.pending.dispatcher.generation.options.event_loop;
         let framed = says_framed && chunks::is_framed(body, whole.is_some());

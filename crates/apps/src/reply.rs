@@ -2,7 +2,7 @@
 
 use http::encode::Lines;
 use http::{Fields, Name, Status, scan};
-use net::DefaultFields;
+use net::{DefaultFields, NamedFile};
 use ring::wire::{self, FieldId as Part};
 
 /// What becomes of a field.
@@ -111,6 +111,15 @@ impl<'h> AppResponse<'h> {
             }
         }
         Ok(reply)
+    }
+
+    /// The file of this server that the application names in place of its response.
+    pub(crate) fn named_file(&self) -> Option<NamedFile> {
+        let name = |field: &wire::WireField<'h>| match field.known.or_else(|| Part::of_header(field.name)) {
+            Some(part) => part.text().as_bytes(),
+            None => field.name,
+        };
+        NamedFile::find(self.fields.clone().flatten().map(|field| (name(&field), field.value)))
     }
 
     /// Writes the field lines that go to the client.

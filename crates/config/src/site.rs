@@ -229,6 +229,16 @@ directives! {
         "cache" cache: Option<Option<CachePolicy>> = absent("as the site has it"), cache::policy();
         /// Responses that clients keep as dictionaries, so that later ones are sent as the difference from them.
         "use_as_dictionary" dictionaries: Vec<UseAsDictionary> = false, dictionary::rules();
+        /// Whether clients get 404 here, and only applications and upstream servers of the same site may have these `files` sent: by
+        /// naming one in place of their response, in `X-Accel-Redirect` (a path of the route) or `X-Sendfile` (a path on the disk).
+        ///
+        /// ```toml
+        /// [[route]]
+        /// path     = "/protected/*"
+        /// internal = true
+        /// files    = { root = "/srv/downloads", strip_prefix = true }
+        /// ```
+        "internal" internal: bool = false, Flag;
         /// Copies of a share of the requests for other servers, whose responses are dropped.
         "mirror" mirror: Option<Mirror> = absent("none"), shadow::mirror();
         /// Faults for tests: delays, errors and closed connections for a share of the requests.
@@ -385,6 +395,13 @@ fn hsts(text: &str) -> Result<String, InvalidValue> {
 fn route_agrees(route: &mut Route, node: &Node, check: &mut Checker) {
     route.line = Some(check.line(&node.at));
     actions_agree((&mut route.action, &mut route.otherwise), ("a route", &Action::NAMES), node, check);
+    if let Some(entry) = node.entry("internal").filter(|_| route.internal)
+        && (!matches!(route.action, Action::Files(_)) || route.otherwise.is_some())
+    {
+        let title = "`internal` is for files alone".to_owned();
+        let finding = check.error(&entry.key_at, title, "this route has another action");
+        finding.help("write a route with `files` alone for what applications may have sent");
+    }
     rate::limits_agree(&route.limit, node, check);
     shadow::faults_agree(node, check);
     prefix_agrees(route, (&route.action, &route.otherwise), node, check);

@@ -71,6 +71,19 @@ impl Files {
     /// Errors of the connection, and [`Fault::Io`] if the file system failed; then nothing was sent.
     pub async fn serve(&self, x: &mut Exchange<'_>, path: &[u8]) -> Result<FileOutcome, Fault> {
         let method = x.request().method();
+        self.answer(x, path, method).await
+    }
+
+    /// The same, whatever the request's method is: for a file that an application names in place of its response.
+    ///
+    /// # Errors
+    /// As [`Files::serve`].
+    pub async fn send(&self, x: &mut Exchange<'_>, path: &[u8]) -> Result<FileOutcome, Fault> {
+        let method = if x.request().method() == Method::Head { Method::Head } else { Method::Get };
+        self.answer(x, path, method).await
+    }
+
+    async fn answer(&self, x: &mut Exchange<'_>, path: &[u8], method: Method) -> Result<FileOutcome, Fault> {
         let reads = matches!(method, Method::Get | Method::Head);
         // If the route strips the whole path, with its slash, the request is for the folder itself.
         let path = if path.is_empty() && x.request().path().ends_with(b"/") { b"/" } else { path };
@@ -86,7 +99,7 @@ impl Files {
             }
             Ok(Answer::Refused(reason)) => x.refuse(Status::FORBIDDEN, reason).await?,
             Ok(_) if !reads => self.refuse_method(x, method).await?,
-            Ok(Answer::File(entry)) => self.send_file(x, &entry).await?,
+            Ok(Answer::File(entry)) => self.send_file(x, &entry, method).await?,
             Ok(Answer::Unslashed) => redirect(x).await?,
             Ok(Answer::Folder(folder)) => self.send_listing(x, folder).await?,
             Err(OpenError::Failed(error)) => return Err(Fault::Io(error)),
@@ -121,7 +134,12 @@ impl Files {
         }
     }
 
-    async fn send_file(&self, x: &mut Exchange<'_>, entry: &Rc<FileEntry>) -> Result<(), Fault> {
+    async fn send_file(
+        &self,
+        x: &mut Exchange<'_>,
+        entry: &Rc<FileEntry>,
+        method: Method,
+    ) -> Result<(), Fault> {
         let dictionary = match &self.finder.options().dictionaries {
             // Boxed, as it is seldom.
             Some(transport) => Box::pin(dictionary::answer(transport, x, entry)).await,
@@ -136,7 +154,7 @@ impl Files {
             };
             chosen.map(|variant| {
                 let ranges_max = if variant.ranges { self.finder.options().ranges_max } else { 0 };
-                let plan = asked.plan(request.method(), &variant.validators(), variant.length, ranges_max);
+                let plan = asked.plan(method, &variant.validators(), variant.length, ranges_max);
                 (variant, plan)
             })
         };

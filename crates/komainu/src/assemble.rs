@@ -31,6 +31,7 @@ use crate::engine::{https_port, sources, trusted_proxies};
 use crate::guard_plan::GuardPlan;
 use crate::hosting::{self, AppHandles, Hosting, Mounted};
 use crate::ids::IdRules;
+use crate::internal::{InternalFiles, SiteInternals};
 use crate::metrics::{CoreMetrics, RouteLabels};
 use crate::notice::ErrorLog;
 use crate::pages::SitePages;
@@ -212,7 +213,11 @@ pub(crate) fn table(
         let mut routes = routes.collect::<io::Result<Vec<_>>>()?;
         let guard = plan.guards.of(config, site_index, &plan.releases.counters);
         let guard = guard.map_err(|error| placed("maintenance", "site", site.line.as_ref(), &error))?;
-        routes.iter_mut().for_each(|route| route.guard.clone_from(&guard));
+        let internals = internal_files(plan, core_context, site_index, cores)?;
+        for route in &mut routes {
+            route.guard.clone_from(&guard);
+            route.internals.clone_from(&internals);
+        }
         guards.push(guard);
         sites.push(with_branches(&site.routes, routes));
         let own = SitePages::read([&site.error_pages, &config.error_pages]);
@@ -301,6 +306,8 @@ fn route(
         Action::NotFound => not_found(),
         Action::Proxy(_) => proxy(),
         Action::App(mounted) => app(mounted),
+        // Clients have no part in it.
+        Action::Files(_) if route.internal => not_found(),
         Action::Files(files) => {
             strip = stripped(route, &files.strip_prefix);
             let mut options = file_options(config, files, cores);
@@ -362,6 +369,27 @@ fn route(
         release: release(&plan.releases, config, (&plan.groups, groups), (site, index)),
         branches: Vec::new(),
         guard: None,
+        internals: None,
+    })
+}
+
+/// The files of a site's internal routes.
+fn internal_files(
+    plan: &ServerPlan,
+    core_context: Option<CoreContext<'_>>,
+    site: usize,
+    cores: usize,
+) -> io::Result<SiteInternals> {
+    let config = &plan.config;
+    InternalFiles::of_site(&config.sites[site], |index, files| {
+        let route = &config.sites[site].routes[index];
+        let mut options = file_options(config, files, cores);
+        options.root_report = core_context.map(|core_context| root_report(core_context.notices));
+        let kept = config.settings(Some(site), Some(index)).compress.map(kept_compression);
+        options.compression = options.compression.or(kept);
+        let opened = Files::new(options);
+        let opened = opened.map_err(|error| placed("files", "route", route.line.as_ref(), &error))?;
+        Ok((stripped(route, &files.strip_prefix), opened))
     })
 }
 

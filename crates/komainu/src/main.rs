@@ -30,6 +30,7 @@ mod sockets;
 mod systemd;
 mod engine;
 mod costs;
+mod internal;
 mod privilege;
 mod link;
 mod config_files;

@@ -26,6 +26,7 @@ use crate::costs::CostPlan;
 use crate::guard::{GuardStep, SiteGuard};
 use crate::hosting::Mounted;
 use crate::ids::{IdMaker, IdRules};
+use crate::internal::{self, SiteInternals};
 use crate::metrics::CoreMetrics;
 use crate::notice::ErrorLog;
 use crate::pages::{self, SitePages};
@@ -92,6 +93,8 @@ pub(crate) struct Route {
     pub(crate) branches: Vec<Rc<Route>>,
     /// What its site does before it does anything.
     pub(crate) guard: Option<Rc<SiteGuard>>,
+    /// The files that its handler may name in place of a response.
+    pub(crate) internals: SiteInternals,
 }
 
 /// Which clients a route answers, by address.
@@ -537,9 +540,9 @@ async fn serve_handler(
                 FileOutcome::Declined(reason) => exchange.refuse(Status::NOT_FOUND, reason).await,
             }
         }
-        Handler::Proxy(proxy) => proxy.serve(exchange).await,
-        Handler::Php(php) => php.proxy.serve_script(exchange, path.script.as_deref()).await,
-        Handler::App(app) => app.serve(exchange, &path.kept(exchange)).await,
+        Handler::Proxy(_) | Handler::Php(_) | Handler::App(_) => {
+            pass_on(handler, route, exchange, path).await
+        }
         Handler::Redirect { to, status } => {
             let mut location = Vec::new();
             to.write(&mut location, &values(exchange, &route.prefix));
@@ -561,6 +564,29 @@ async fn serve_handler(
             exchange.refuse(*status, pages::why(*status)).await
         }
         Handler::Respond { status, fields, body } => exchange.reply(*status, fields, body).await,
+    }
+}
+
+/// Passes a request on to where there is a response, or the name of a file in place of one.
+async fn pass_on(
+    handler: &Handler,
+    route: &Route,
+    exchange: &mut Exchange<'_>,
+    path: &RequestPath,
+) -> Result<(), Fault> {
+    if route.internals.is_some() {
+        exchange.let_name_files();
+    }
+    let outcome = match handler {
+        Handler::Proxy(proxy) => proxy.serve(exchange).await,
+        Handler::Php(php) => php.proxy.serve_script(exchange, path.script.as_deref()).await,
+        Handler::App(app) => app.serve(exchange, &path.kept(exchange)).await,
+        Handler::Files(_) | Handler::Redirect { .. } | Handler::Respond { .. } => Ok(()),
+    };
+    match (&route.internals, exchange.take_named_file()) {
+        // Boxed, as it is seldom.
+        (Some(internals), Some(file)) => Box::pin(internal::send(internals, exchange, file)).await,
+        _ => outcome,
     }
 }
 

@@ -157,9 +157,9 @@ impl<'c> Exchange<'c> {
         self.state.filters.timing = true;
     }
 
-    /// Sets what learns of the head of the response.
+    /// Adds what learns of the head of the response, behind those that are there.
     pub fn set_tap(&mut self, tap: Box<dyn HeadTap>) {
-        self.state.filters.tap = Some(tap);
+        self.state.filters.add_tap(tap);
     }
 
     /// The request without its client, its body, and an upgrade that it offers.
@@ -300,7 +300,10 @@ impl<'c> Exchange<'c> {
     /// Whether the client is to get content: not for HEAD, 204 and 304.
     #[must_use]
     pub fn content_wanted(&self) -> bool {
-        !matches!(self.state.reply, ReplyState::Body(BodySize::None) | ReplyState::Done)
+        !matches!(
+            self.state.reply,
+            ReplyState::Body(BodySize::None) | ReplyState::Done | ReplyState::Elsewhere
+        )
     }
 
     /// More of the response's body. Bytes that the client is not to get (HEAD) are dropped.
@@ -372,7 +375,7 @@ impl<'c> Exchange<'c> {
 
     async fn write_span(&mut self, span: FileSpan<'_>) -> Result<(), Fault> {
         let after = match self.state.reply {
-            ReplyState::Body(BodySize::None) => return Ok(()),
+            ReplyState::Body(BodySize::None) | ReplyState::Elsewhere => return Ok(()),
             _ if self.state.filters.compressing.is_some() => return self.compress_file(span).await,
             ReplyState::Body(size @ BodySize::Known(_)) => state::after(size, span.len)?,
             _ => return Err(Fault::Broken("a file needs an announced length")),

@@ -124,7 +124,25 @@ pub(crate) struct Filters {
     pub(crate) compressing: Option<Box<Compressing>>,
 }
 
+/// Two taps, one behind the other.
+struct TapPair(Box<dyn HeadTap>, Box<dyn HeadTap>);
+
+impl HeadTap for TapPair {
+    fn head(self: Box<Self>, status: Status, fields: &mut Fields) {
+        self.0.head(status, fields);
+        self.1.head(status, fields);
+    }
+}
+
 impl Filters {
+    /// Adds a tap, behind the one that is there.
+    pub(crate) fn add_tap(&mut self, tap: Box<dyn HeadTap>) {
+        self.tap = Some(match self.tap.take() {
+            Some(first) => Box::new(TapPair(first, tap)),
+            None => tap,
+        });
+    }
+
     /// Whether a head may have to be changed.
     pub(crate) fn see_heads(&self) -> bool {
         self.edits.is_some() || self.compression.is_some() || self.tap.is_some() || self.timing

@@ -475,7 +475,7 @@ async fn repair(conn: &mut Conn, state: &mut RequestState, fault: &Fault) -> boo
         }
         // The response was whole before its handler failed; or its framing shows that it is not, and what was
         // answered before it still arrives.
-        ReplyState::Done | ReplyState::Body(_) => !matches!(fault, Fault::Gone),
+        ReplyState::Done | ReplyState::Elsewhere | ReplyState::Body(_) => !matches!(fault, Fault::Gone),
     }
 }
 

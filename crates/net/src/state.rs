@@ -10,6 +10,7 @@ use crate::amend::AmendedHead;
 use crate::body_copy::BodyCopy;
 use crate::fault::Fault;
 use crate::filters::Filters;
+use crate::named_file::NamedFile;
 use crate::notes::RequestNotes;
 use crate::page::ErrorPages;
 use crate::tls::TlsSession;
@@ -24,6 +25,8 @@ pub(crate) enum ReplyState {
     Body(BodySize),
     /// All of it is out.
     Done,
+    /// The handler has named what is to be answered instead; what it writes is dropped.
+    Elsewhere,
 }
 
 /// What is known of a request beside its head, and how far its response is.
@@ -62,6 +65,9 @@ pub(crate) struct RequestState {
     pub(crate) kept: Option<Box<dyn Any>>,
     /// Its head as changed by this server, in place of the one that was sent.
     pub(crate) amended: Option<Box<AmendedHead>>,
+    /// Whether handlers may name a file of this server in place of a response, and the one that was named.
+    pub(crate) sends_files: bool,
+    pub(crate) named_file: Option<Box<NamedFile>>,
     /// Whether it was let in because of who sends it.
     pub(crate) is_authorized: bool,
 }
@@ -88,6 +94,8 @@ impl RequestState {
             handler_bytes: 0,
             kept: None,
             amended: None,
+            sends_files: false,
+            named_file: None,
             is_authorized: false,
         }
     }
@@ -119,8 +127,12 @@ impl RequestState {
     /// Counts body bytes that are about to be sent. Returns what is to come after them; `None` where they are not sent,
     /// because the client gets no body.
     pub(crate) fn take(&mut self, len: u64) -> Result<Option<BodySize>, Fault> {
-        let ReplyState::Body(size) = self.reply else {
-            return Err(Fault::Broken("body written outside a response"));
+        let size = match self.reply {
+            ReplyState::Body(size) => size,
+            ReplyState::Elsewhere => return Ok(None),
+            ReplyState::Unsent | ReplyState::Done => {
+                return Err(Fault::Broken("body written outside a response"));
+            }
         };
         if len == 0 || size == BodySize::None {
             return Ok(None);
@@ -139,6 +151,10 @@ impl RequestState {
             ReplyState::Unsent => {
                 self.reply = ReplyState::Unsent;
                 Err(Fault::Broken("no response"))
+            }
+            ReplyState::Elsewhere => {
+                self.reply = ReplyState::Elsewhere;
+                Ok(())
             }
             ReplyState::Body(_) | ReplyState::Done => Ok(()),
         }

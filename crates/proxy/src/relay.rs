@@ -4,8 +4,8 @@ use http::{BodySize, Method, Name, Status, scan};
 use std::sync::Arc;
 
 use net::{
-    BodyPiece, Exchange, Fault, PIECE_WEIGHT_BYTES, Pressure, SPILL_BLOCK_BYTES, SpillError, SpillQuota,
-    websocket,
+    BodyPiece, Exchange, Fault, NamedFile, PIECE_WEIGHT_BYTES, Pressure, SPILL_BLOCK_BYTES, SpillError,
+    SpillQuota, websocket,
 };
 
 use crate::failure::AttemptFailure;
@@ -412,16 +412,25 @@ impl<'r, 'c> Relay<'r, 'c> {
         }
         let length = head.body_length(self.method);
         self.x.notes().upstream_us = Some((self.plan.answered)(status));
+        let named_file = match self.x.may_name_file() {
+            true => {
+                NamedFile::find(head.fields.iter().map(|field| (field.name.of(bytes), field.value.of(bytes))))
+            }
+            false => None,
+        };
         let rules = self.plan.response;
         let ask = TemplateContext::of(&self.x.request(), self.plan.upstream);
         let prepared = rules.prepare(head, bytes, &ask);
         let cookie = self.plan.cookie;
-        self.x.begin_lines(status, length, rules.own(head), |lines| {
-            rules.write(lines, head, bytes, &named, &prepared);
-            if let Some(cookie) = cookie {
-                lines.line(b"Set-Cookie", cookie);
-            }
-        });
+        match named_file {
+            Some(file) => self.x.name_file(file),
+            None => self.x.begin_lines(status, length, rules.own(head), |lines| {
+                rules.write(lines, head, bytes, &named, &prepared);
+                if let Some(cookie) = cookie {
+                    lines.line(b"Set-Cookie", cookie);
+                }
+            }),
+        }
         self.side.note_final_head();
         if self.up == RequestProgress::Continue {
             // The upstream has answered without `100 Continue`: it does not want the body.

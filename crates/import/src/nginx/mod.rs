@@ -49,7 +49,7 @@ const GENERAL: [&str; 8] = [
     "Upstream servers always get X-Forwarded-For, X-Forwarded-Proto, X-Forwarded-Host and Via (`forwarded` in `proxy`); what clients \
      send in them is replaced unless `trusted_proxies` has them.",
     "Text is sent with `charset=utf-8`, unless `charset` in `files` says otherwise.",
-    "X-Accel-Redirect and other X-Accel fields of upstream servers have no effect and are removed.",
+    "X-Accel-Redirect names files of internal locations alone; other X-Accel fields of upstream servers have no effect and are removed.",
     "Requests without an answer are sent to another upstream server at most 3 times (`retry`); WebSockets are passed on by default \
      (`upgrades`).",
     "Where a directive is absent, the defaults of Komainu count, except for `client_max_body_size` (1 MiB), `gzip` (off) and links in \

@@ -44,7 +44,16 @@ impl<'d> Translation<'d> {
             return self.finished(routes, scope);
         }
         let mut section = route(&place.paths);
-        if let Some(internal) = scope.own_one("internal") {
+        let internal = scope.own_one("internal");
+        // Files that applications name by X-Accel-Redirect; all else that is internal is asked for by nginx itself.
+        let has_files = || {
+            let is_root = |one: &NginxDirective| matches!(one.name.as_str(), "root" | "alias");
+            let is_other = |one: &NginxDirective| {
+                one.name.ends_with("_pass") || matches!(one.name.as_str(), "return" | "try_files")
+            };
+            scope.own().iter().any(is_root) && !scope.own().iter().any(is_other)
+        };
+        if let Some(internal) = internal.filter(|_| !has_files()) {
             section.set("respond", TomlItem::Number(404));
             self.ledger
                 .differs(internal.entry, "clients get 404; nothing inside the server asks for it either");
@@ -67,6 +76,10 @@ impl<'d> Translation<'d> {
             return self.finished(routes, scope);
         }
         self.content(place, &mut section, named);
+        if let Some(internal) = internal {
+            section.set("internal", TomlItem::Flag(true));
+            self.ledger.translated(internal.entry);
+        }
         let methods = scope.own_one("limit_except");
         let refusal = methods.and_then(|one| self.methods(one, place, &mut section));
         self.access(scope, &mut section);

@@ -17,6 +17,7 @@ mod import;
 mod listen_reload;
 mod logs;
 mod metrics;
+mod named_files;
 mod operation;
 mod overview;
 mod privileges;
