@@ -31,6 +31,7 @@ mod systemd;
 mod engine;
 mod costs;
 mod internal;
+mod route_edits;
 mod privilege;
 mod link;
 mod config_files;

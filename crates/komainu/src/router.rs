@@ -9,15 +9,13 @@ use config::matcher::{self, Routes};
 use control::HttpChallenges;
 use files::{FileOutcome, Files};
 use http::path::encode_beyond_ascii;
-use http::template::Values;
 use http::{EmptySegments, Fields, Method, Name, Reject, Status, Template, Variable};
 use net::{
-    Compression, ErrorPages, Exchange, Fault, FieldEdits, HandshakeFailure, Peer, RequestRecord, Service,
-    Sources,
+    Compression, ErrorPages, Exchange, Fault, HandshakeFailure, Peer, RequestRecord, Service, Sources,
 };
 use proxy::Proxy;
 
-use crate::access::{self, AccessLogs};
+use crate::access::AccessLogs;
 use crate::auth::{self, RouteAuth};
 use crate::cached::{CachedHandler, RouteCache};
 use crate::clients::TrustedProxies;
@@ -34,6 +32,7 @@ use crate::php::{PhpRoute, PhpTarget};
 use crate::rate::{self, CountedRequests, RateRules};
 use crate::release::{Release, ReleaseStep};
 use crate::request_path::RequestPath;
+use crate::route_edits::{RouteEdits, values};
 use crate::site_https::SiteHttps;
 use crate::traces::TraceExport;
 
@@ -123,58 +122,6 @@ impl Strip {
             Some(rest) if rest.is_empty() || rest.starts_with(b"/") => rest,
             _ => path,
         }
-    }
-}
-
-/// Edits of response fields; most are the same for every request.
-pub(crate) enum RouteEdits {
-    None,
-    Fixed(Rc<FieldEdits>),
-    /// In the order in which they are made.
-    Templates(Vec<TemplateEdits>),
-    /// Others for clients that use `https`.
-    Secure {
-        plain: Box<RouteEdits>,
-        secure: Box<RouteEdits>,
-    },
-}
-
-/// Edits with variables of the request.
-pub(crate) struct TemplateEdits {
-    pub(crate) remove: Vec<String>,
-    pub(crate) set: Vec<(String, Template)>,
-    pub(crate) add: Vec<(String, Template)>,
-}
-
-impl TemplateEdits {
-    /// The edits for one request. A value that is invalid because of the request is left out.
-    pub(crate) fn resolve(all: &[TemplateEdits], values: &Values<'_>) -> FieldEdits {
-        TemplateEdits::made(all, |fields, name, template| {
-            let mut value = Vec::new();
-            template.write(&mut value, values);
-            let _ = fields.try_push(name.as_bytes(), &value);
-        })
-    }
-
-    /// The edits of all levels in order; `push` adds a field with the value of a template.
-    pub(crate) fn made(
-        all: &[TemplateEdits],
-        mut push: impl FnMut(&mut Fields, &str, &Template),
-    ) -> FieldEdits {
-        let mut edits = FieldEdits::default();
-        for level in all {
-            for name in &level.remove {
-                edits.replace(name.as_bytes());
-            }
-            for (name, template) in &level.set {
-                edits.replace(name.as_bytes());
-                push(&mut edits.set, name, template);
-            }
-            for (name, template) in &level.add {
-                push(&mut edits.add, name, template);
-            }
-        }
-        edits
     }
 }
 
@@ -368,24 +315,6 @@ impl Route {
             // Files answer GET and HEAD; other methods go to the fallback.
             (Handler::Files(_), Some(otherwise)) if !is_for_files => Ok((otherwise, None)),
             (handler, otherwise) => Ok((handler, otherwise.as_ref())),
-        }
-    }
-}
-
-impl RouteEdits {
-    /// Applies the edits to all responses from now on.
-    fn make(&self, exchange: &mut Exchange<'_>, prefix: &[u8]) {
-        match self {
-            RouteEdits::None => {}
-            RouteEdits::Fixed(edits) => exchange.set_edits(Some(edits.clone())),
-            RouteEdits::Templates(templates) => {
-                let edits = TemplateEdits::resolve(templates, &values(exchange, prefix));
-                exchange.set_edits(Some(Rc::new(edits)));
-            }
-            RouteEdits::Secure { plain, secure } => {
-                let edits = if exchange.request().client().secure { secure } else { plain };
-                edits.make(exchange, prefix);
-            }
         }
     }
 }
@@ -588,10 +517,6 @@ async fn pass_on(
         (Some(internals), Some(file)) => Box::pin(internal::send(internals, exchange, file)).await,
         _ => outcome,
     }
-}
-
-fn values<'x>(exchange: &'x Exchange<'_>, prefix: &'x [u8]) -> Values<'x> {
-    Values { prefix, ..access::values(&exchange.request()) }
 }
 
 /// One core's router, behind the pointer that its log flusher shares.
