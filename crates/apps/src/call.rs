@@ -374,11 +374,7 @@ impl<'c> Call<'c> {
         let reply = AppResponse::read(head, self.header_names)?;
         if reply.status.is_informational() {
             return Err("an interim status at the end");
-        }
-        if x.may_name_file()
-            && let Some(file) = reply.named_file()
-        {
-            x.name_file(file);
+        } else if reply.names_file(x) {
             return Ok(());
         }
         // Servers of an event loop frame whatever their applications say; those of PSGI and Rack leave it to them.
@@ -387,7 +383,7 @@ impl<'c> Call<'c> {
         if says_framed && !framed && x.content_wanted() {
             self.pending.dispatcher.generation.report_unframed(self.app_log);
         }
-        // To HEAD, no body says nothing of what there would be to GET.
+        // To HEAD, no body says nothing of GET's.
         let body = whole.filter(|bytes| *bytes > 0 || x.request().method() != Method::Head);
         let length = match reply.length.or(body) {
             Some(length) if !framed => Length::Known(length),

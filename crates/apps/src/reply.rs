@@ -2,7 +2,7 @@
 
 use http::encode::Lines;
 use http::{Fields, Name, Status, scan};
-use net::{DefaultFields, NamedFile};
+use net::{DefaultFields, Exchange, NamedFile};
 use ring::wire::{self, FieldId as Part};
 
 /// What becomes of a field.
@@ -113,13 +113,17 @@ impl<'h> AppResponse<'h> {
         Ok(reply)
     }
 
-    /// The file of this server that the application names in place of its response.
-    pub(crate) fn named_file(&self) -> Option<NamedFile> {
+    /// Whether the application names a file of this server in place of its response, where it may: then it is passed on.
+    pub(crate) fn names_file(&self, x: &mut Exchange<'_>) -> bool {
+        if !x.may_name_file() {
+            return false;
+        }
         let name = |field: &wire::WireField<'h>| match field.known.or_else(|| Part::of_header(field.name)) {
             Some(part) => part.text().as_bytes(),
             None => field.name,
         };
-        NamedFile::find(self.fields.clone().flatten().map(|field| (name(&field), field.value)))
+        let file = NamedFile::find(self.fields.clone().flatten().map(|field| (name(&field), field.value)));
+        file.map(|file| x.name_file(file)).is_some()
     }
 
     /// Writes the field lines that go to the client.

@@ -9,7 +9,7 @@ use config::{Action, PathPattern};
 use files::{FileOutcome, Files};
 use http::path::normal_path;
 use http::{EmptySegments, Fields, Status};
-use net::{Exchange, Fault, FileName, HeadTap, NamedFile};
+use net::{Exchange, Fault, FileReference, HeadTap, NamedFile};
 
 /// The files of an internal route.
 pub(crate) struct InternalFiles {
@@ -66,7 +66,7 @@ impl InternalFiles {
 pub(crate) async fn send(all: &[InternalFiles], x: &mut Exchange<'_>, named: NamedFile) -> Result<(), Fault> {
     let normal;
     let found = match &named.name {
-        FileName::Path(target) => {
+        FileReference::Path(target) => {
             let path = target.split(|&byte| byte == b'?').next().unwrap_or_default();
             match normal_path(path, EmptySegments::Merge) {
                 Ok(path) if path.starts_with(b"/") => {
@@ -76,7 +76,9 @@ pub(crate) async fn send(all: &[InternalFiles], x: &mut Exchange<'_>, named: Nam
                 _ => None,
             }
         }
-        FileName::OnDisk(path) => all.iter().find_map(|internal| Some((internal, internal.on_disk(path)?))),
+        FileReference::OnDisk(path) => {
+            all.iter().find_map(|internal| Some((internal, internal.on_disk(path)?)))
+        }
     };
     let Some((internal, path)) = found else {
         let reason = "the application names a file that no internal route has";

@@ -23,6 +23,7 @@ use crate::filters::{DefaultFields, FieldEdits, HeadTap};
 use crate::grpc;
 use crate::lane::Lane;
 use crate::memory::Pressure;
+use crate::named_file::NamedFile;
 use crate::notes::RequestNotes;
 use crate::page::ErrorPages;
 use crate::request::Request;
@@ -190,6 +191,34 @@ impl<'c> Exchange<'c> {
     /// What is reported of the request, passed on in [`crate::RequestRecord::notes`].
     pub fn notes(&mut self) -> &mut RequestNotes {
         &mut self.state.notes
+    }
+
+    /// Lets the handler name a file in place of its response.
+    pub fn let_name_files(&mut self) {
+        self.state.sends_files = true;
+    }
+
+    /// Whether a handler may name a file in place of its response: [`Exchange::name_file`].
+    #[must_use]
+    pub fn may_name_file(&self) -> bool {
+        self.state.sends_files && self.state.reply == ReplyState::Unsent
+    }
+
+    /// Names a file in place of a response. What the handler writes from now on is dropped.
+    ///
+    /// # Panics
+    /// Where [`Exchange::may_name_file`] is false.
+    pub fn name_file(&mut self, file: NamedFile) {
+        assert!(self.may_name_file(), "a file is named in place of a response");
+        self.state.named_file = Some(Box::new(file));
+        self.state.reply = ReplyState::Elsewhere;
+    }
+
+    /// The file that the handler has named, which has ended by now. The response has not begun then.
+    pub fn take_named_file(&mut self) -> Option<NamedFile> {
+        let file = self.state.named_file.take()?;
+        (self.state.reply, self.state.sends_files) = (ReplyState::Unsent, false);
+        Some(*file)
     }
 
     /// What makes the pages for [`Exchange::refuse`], in place of [`crate::Service::error_pages`].

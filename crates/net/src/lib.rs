@@ -92,7 +92,7 @@ pub use inbound::PIECE_WEIGHT_BYTES;
 pub use link::Link;
 pub use listener::{Listeners, NewListeners};
 pub use memory::{Memory, MemoryBudget, MemoryHeld, Pressure};
-pub use named_file::{FileName, NamedFile};
+pub use named_file::{FileReference, NamedFile};
 pub use notes::{CacheOutcome, MeasuredCosts, RequestNotes};
 pub use options::{Limits, Options, ServingLimits, Timeouts};
 pub use overflow::SPILL_BLOCK_BYTES;
