@@ -22,6 +22,7 @@ mod sim;
 pub mod spill;
 pub mod client;
 mod wait;
+pub mod bandwidth;
 pub mod stream;
 pub mod tls;
 mod gate;
@@ -68,6 +69,7 @@ mod bind;
 mod listener;
 pub mod server;
 
+pub use bandwidth::Bandwidth;
 pub use address::{Bind, Client, Dial, Listen, ListenUrl, Peer, Sources};
 pub use bind::{Listener, bound_address};
 pub use body_copy::BodyCopied;
