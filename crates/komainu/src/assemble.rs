@@ -14,7 +14,7 @@ use config::matcher::Routes;
 use config::{Action, Config, ConfigLine, EncodedSlashes, PartOf, RoutePart};
 use files::Files;
 use http::{EmptySegments, Fields, Name, Status};
-use net::{Core, FieldEdits, SpillStore};
+use net::{Bandwidth, Core, FieldEdits, SpillStore};
 use proxy::{Group, GroupShared, UpstreamEvent};
 use sharing::Sharing;
 
@@ -342,6 +342,9 @@ fn route(
         body_bytes_max: settings.body_bytes_max.unwrap_or(u64::MAX),
         body_ms: ms(settings.body_timeout),
         write_ms: ms(settings.write_timeout),
+        bandwidth: settings
+            .bandwidth
+            .map(|limit| Bandwidth { bytes_per_s: limit.bytes_per_s, after_bytes: limit.after_bytes }),
         edits: secure_edits(&settings.response_headers, &config.sites[site]),
         client_access: client_access(&config.sites[site], route),
         auth: plan.auth.of_route(

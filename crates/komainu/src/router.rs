@@ -12,8 +12,8 @@ use http::path::encode_beyond_ascii;
 use http::template::Values;
 use http::{EmptySegments, Fields, Method, Name, Reject, Status, Template, Variable};
 use net::{
-    Compression, ErrorPages, Exchange, Fault, FieldEdits, HandshakeFailure, Peer, RequestRecord, Service,
-    Sources,
+    Bandwidth, Compression, ErrorPages, Exchange, Fault, FieldEdits, HandshakeFailure, Peer, RequestRecord,
+    Service, Sources,
 };
 use proxy::Proxy;
 
@@ -70,6 +70,8 @@ pub(crate) struct Route {
     pub(crate) body_bytes_max: u64,
     pub(crate) body_ms: u64,
     pub(crate) write_ms: u64,
+    /// How fast each of its responses is sent, where that is limited.
+    pub(crate) bandwidth: Option<Bandwidth>,
     pub(crate) edits: RouteEdits,
     /// The cache in front of its upstream servers and applications.
     pub(crate) cache: Option<RouteCache>,
@@ -412,6 +414,9 @@ async fn serve_route(
     let (handler, otherwise) = route.handlers(path, exchange.request().method())?;
     exchange.limit_body(route.body_bytes_max)?;
     exchange.set_timeouts(route.body_ms, route.write_ms);
+    if let Some(bandwidth) = route.bandwidth {
+        exchange.limit_bandwidth(bandwidth);
+    }
     if let Handler::Php(php) = handler {
         // Boxed, because it would make the future of every other request larger.
         return Box::pin(serve_php(php, route, exchange, path)).await;

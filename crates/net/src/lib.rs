@@ -69,8 +69,8 @@ mod bind;
 mod listener;
 pub mod server;
 
-pub use bandwidth::Bandwidth;
 pub use address::{Bind, Client, Dial, Listen, ListenUrl, Peer, Sources};
+pub use bandwidth::Bandwidth;
 pub use bind::{Listener, bound_address};
 pub use body_copy::BodyCopied;
 pub use compress::{Compression, coded_fields};

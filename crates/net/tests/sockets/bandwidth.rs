@@ -14,7 +14,9 @@ impl Service for Limited {
         let number = |name: &str| {
             let request = exchange.request();
             let value = request.fields().find_map(|(_, other, value)| {
-                other.eq_ignore_ascii_case(name.as_bytes()).then(|| String::from_utf8(value.to_vec()).unwrap())
+                other
+                    .eq_ignore_ascii_case(name.as_bytes())
+                    .then(|| String::from_utf8(value.to_vec()).unwrap())
             });
             value.map(|value| value.parse::<u64>().unwrap())
         };
@@ -51,7 +53,13 @@ fn a_response_is_whole_and_no_faster_than_its_rate() {
     let mut client = Client::connect(&server.addresses()[0]).unwrap();
     for (path, fields, limited_bytes, rate, body) in [
         ("/file", "Rate: 3000000\r\n", FILE_BYTES, 3_000_000, pattern(FILE_BYTES)),
-        ("/file", "Rate: 1000000\r\nAfter: 2000000\r\n", FILE_BYTES - 2_000_000, 1_000_000, pattern(FILE_BYTES)),
+        (
+            "/file",
+            "Rate: 1000000\r\nAfter: 2000000\r\n",
+            FILE_BYTES - 2_000_000,
+            1_000_000,
+            pattern(FILE_BYTES),
+        ),
         ("/big", "Rate: 12000000\r\n", BIG_BYTES, 12_000_000, vec![b'x'; BIG_BYTES]),
     ] {
         let began = Instant::now();
