@@ -85,6 +85,8 @@ mod cors;
 
 mod bandwidth;
 
+mod queue;
+
 mod app;
 
 mod acme;
@@ -145,6 +147,7 @@ pub use proxy::{
     Eject, Forwarded, Health, KeepAlive, Proxy, ProxyHeaders, ProxyLimits, ProxyTimeouts, ProxyTls, Retry,
     Upstream,
 };
+pub use queue::RequestQueue;
 pub use rate::{Rate, RateKey, RateLimit};
 pub use reference::reference;
 pub use report::{Finding, Report, Severity, TextSpan};

@@ -19,6 +19,7 @@ use crate::maintenance::{self, Maintenance};
 use crate::network::{SOURCE, TrustedSource};
 use crate::node::{Data, Node};
 use crate::pattern::{Condition, PathPattern, ValuePattern};
+use crate::queue::{self, RequestQueue};
 use crate::rate::{self, RateLimit};
 use crate::record::{brief, directives, table};
 use crate::shadow::{self, InjectedFault, Mirror};
@@ -216,6 +217,9 @@ directives! {
         /// How often a client may ask, or whatever else requests are counted by: a rate such as `"10/s"`, or a table, or a list
         /// of them. Others get 429 with `Retry-After`.
         "limit" limit: Vec<RateLimit> = absent("as often as they like"), rate::limits();
+        /// How many requests are in the route's handler at the same time, and how many wait for that and how long: a number, or a table.
+        /// Others get 503 with `Retry-After`.
+        "queue" queue: Option<RequestQueue> = absent("as many as come"), queue::queue();
         /// How fast each response is sent, instead of the site's setting; `false` for as fast as clients read.
         "bandwidth" bandwidth: Option<Option<BandwidthLimit>> = absent("as the site has it"), bandwidth::policy();
         /// Which pages of other origins may read the route's responses, instead of the site's setting.

@@ -37,7 +37,9 @@ use crate::php::{self, PhpRoute};
 use crate::purge_method::{PurgeAccess, PurgeToken};
 use crate::rate::LimitPlan;
 use crate::release_plan::{ReleasePlan, release, with_branches};
-use crate::router::{ClientAccess, Handler, Route, RouteEdits, RouteTable, Strip, TemplateEdits};
+use crate::request_path::Strip;
+use crate::router::{ClientAccess, Handler, Route, RouteEdits, RouteTable, TemplateEdits};
+use crate::shaping::queue::QueuePlan;
 use crate::shaping::shared;
 use crate::sink::LogSinks;
 use crate::site_https::SiteHttps;
@@ -69,6 +71,7 @@ pub(crate) struct ServerPlan {
     pub(crate) sharing: Option<Arc<Sharing>>,
     auth: AuthPlan,
     pub(crate) releases: ReleasePlan,
+    pub(crate) queues: QueuePlan,
     /// Where spans of requests go.
     pub(crate) traces: Option<TraceExport>,
     guards: GuardPlan,
@@ -109,6 +112,8 @@ impl ServerPlan {
         let place = (&files, &budget, hosting.map(Hosting::notices));
         let auth = AuthPlan::new(&config, before.map(|plan| &plan.auth), place, cores)?;
         let releases = ReleasePlan::new(&config, before.map(|plan| &plan.releases));
+        let queues_before = before.map(|plan| &plan.queues);
+        let queues = QueuePlan::new(&config, queues_before, &releases.counters);
         let traces_before = before.and_then(|plan| plan.traces.as_ref());
         let traces = hosting.map(|hosting| TraceExport::new(&config, traces_before, hosting.notices()));
         let traces = traces.transpose()?.flatten();
@@ -129,6 +134,7 @@ impl ServerPlan {
             sharing,
             auth,
             releases,
+            queues,
             traces,
             guards,
             sinks: LogSinks::default(),
@@ -141,6 +147,7 @@ impl ServerPlan {
         }
         // The cores do the same later; here an error can still be returned.
         table(&plan, None, cores)?;
+        plan.queues.apply();
         plan.sharing.iter().for_each(|sharing| sharing.add(plan.limits.shared()));
         Ok(plan)
     }
@@ -355,6 +362,7 @@ fn route(
         ),
         cors: settings.cors.map(cors::rules),
         rates: plan.limits.of(site, owner, core_context.map(|of| of.notices)).map(Rc::new),
+        queue: plan.queues.of(site, (index, route), core_context.map(|of| of.notices)),
         label: core_context
             .filter(|_| is_counted)
             .map_or(0, |of| of.metrics.label(&RouteLabels::of(&config.sites[site], route))),

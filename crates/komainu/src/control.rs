@@ -33,6 +33,7 @@ use crate::metrics::Metrics;
 use crate::notice::ErrorLog;
 use crate::overview;
 use crate::rule_counters::RuleCount;
+use crate::shaping::queue::QueueMetrics;
 use crate::tls::FromFile;
 
 /// For a client to send its line, and again for it to take the document.
@@ -142,6 +143,8 @@ pub(crate) struct ServerInfo {
     pub(crate) cache: Box<dyn Fn(&str) -> Value + Send + Sync>,
     /// What the limits on how often clients ask have done.
     pub(crate) limits: Box<dyn Fn() -> Vec<LimitMetrics> + Send + Sync>,
+    /// What the queues of routes hold.
+    pub(crate) queues: Box<dyn Fn() -> Vec<QueueMetrics> + Send + Sync>,
     /// What rules that few routes have did.
     pub(crate) rules: Box<dyn Fn() -> Vec<RuleCount> + Send + Sync>,
     /// The groups of upstream servers.

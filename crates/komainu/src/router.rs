@@ -31,7 +31,8 @@ use crate::pages::{self, SitePages};
 use crate::php::{PhpRoute, PhpTarget};
 use crate::rate::{self, CountedRequests, RateRules};
 use crate::release::{Release, ReleaseStep};
-use crate::request_path::RequestPath;
+use crate::request_path::{RequestPath, Strip};
+use crate::shaping::queue::QueueRule;
 use crate::site_https::SiteHttps;
 use crate::traces::TraceExport;
 
@@ -79,6 +80,8 @@ pub(crate) struct Route {
     pub(crate) client_access: ClientAccess,
     /// How often they may ask.
     pub(crate) rates: Option<Rc<RateRules>>,
+    /// How many are in its handler at once.
+    pub(crate) queue: Option<QueueRule>,
     /// What it asks of clients.
     pub(crate) auth: Option<RouteAuth>,
     /// Which other origins may read its responses, where it says so.
@@ -108,19 +111,6 @@ impl ClientAccess {
     fn admits(&self, client: Peer) -> bool {
         self.allow.iter().all(|allowed| allowed.contains(client))
             && !self.deny.iter().any(|denied| denied.contains(client))
-    }
-}
-
-/// The prefix to remove from a path.
-pub(crate) struct Strip(pub(crate) Vec<u8>);
-
-impl Strip {
-    /// The path below the prefix, empty for the prefix itself; the whole path if it is not below it.
-    fn below<'p>(&self, path: &'p [u8]) -> &'p [u8] {
-        match path.strip_prefix(self.0.as_slice()) {
-            Some(rest) if rest.is_empty() || rest.starts_with(b"/") => rest,
-            _ => path,
-        }
     }
 }
 
@@ -506,13 +496,20 @@ impl CachedHandler for RouteHandler {
     }
 }
 
-/// Serves with a handler that has no fallback.
+/// Serves with a handler that has no fallback, once there is a place in it.
 async fn serve_handler(
     handler: &Handler,
     route: &Route,
     exchange: &mut Exchange<'_>,
     path: &RequestPath,
 ) -> Result<(), Fault> {
+    let mut _place = None;
+    if let Some(queue) = &route.queue {
+        _place = queue.admit(exchange).await?;
+        if _place.is_none() {
+            return Ok(());
+        }
+    }
     match handler {
         Handler::Files(files) => {
             match files.serve(exchange, route.strip.below(&path.kept(exchange))).await? {
