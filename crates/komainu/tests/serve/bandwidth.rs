@@ -108,13 +108,15 @@ fn streams_have_it_each_and_what_comes_first_or_elsewhere_is_free() {
     let paths = ["/limited/large", "/limited/large", "/after/large", "/free/large", "/small"];
     let outputs: Vec<String> =
         (0..paths.len()).map(|index| rig.folder.at(&format!("out{index}")).display().to_string()).collect();
+    let tls = rig.folder.at("tls.sock").display().to_string();
     let format = "%{filename_effective} %{num_connects} %{time_total}\\n";
-    let mut arguments = vec!["-Z", "--http2-prior-knowledge", "-w", format];
-    let urls: Vec<String> = paths.iter().map(|path| rig.url(path)).collect();
+    let mut arguments = vec!["-Z", "-k", "--http2", "--unix-socket", &tls, "-w", format];
+    let urls: Vec<String> = paths.iter().map(|path| format!("https://localhost{path}")).collect();
     for (url, output) in urls.iter().zip(&outputs) {
         arguments.extend([url, "-o", output]);
     }
     let told = text(&curl(&arguments).stdout);
+    assert_eq!(told.lines().filter(|line| line.contains(" 1 ")).count(), 1, "one connection: {told}");
     for (path, output) in paths.iter().zip(&outputs) {
         let expected = if *path == "/small" { b"small".to_vec() } else { pattern() };
         assert!(std::fs::read(output).unwrap() == expected, "{path}: {told}");
@@ -162,7 +164,8 @@ fn a_handler_is_free_before_the_client_has_all_and_a_reload_counts_for_new_reque
     rig.signal("-HUP");
     eventually("the limit is gone", || {
         let mut stream = connect(rig.address);
-        stream.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+        // A limited response has pauses of a second.
+        stream.set_read_timeout(Some(Duration::from_millis(500))).unwrap();
         stream.write_all(b"GET /large HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
         let mut bytes = Vec::new();
         stream.read_to_end(&mut bytes).is_ok() && bytes.ends_with(&pattern())

@@ -138,7 +138,8 @@ fn who_waits_is_served_in_order_and_the_oldest_is_refused() {
     // Who leaves makes room; so does one who leaves the handler.
     drop(waits.remove(0));
     eventually("it has left", || waiting(&rig) == 1);
-    drop(active.remove(0));
+    let (client, _origin) = active.remove(0);
+    drop(client);
     let sixth = next();
     assert_eq!(sixth.0, "/6");
     active.push((newcomer, sixth));
@@ -165,7 +166,7 @@ fn who_waits_is_served_in_order_and_the_oldest_is_refused() {
 #[test]
 fn who_has_waited_too_long_is_refused_and_the_time_is_told() {
     let (url, held) = held_origin();
-    let log = "[log]\naccess = '\"$status $queue_ms\"'\nfile = \"access.log\"\n";
+    let log = "[log]\naccess = \"$status $queue_ms\"\nfile = \"access.log\"\n";
     let rig = start(&url, "{ active = 1, age = \"300ms\" }", log);
     let first = (begin(&rig, "/1"), held.recv_timeout(PATIENCE).unwrap());
     let began = Instant::now();
