@@ -9,6 +9,8 @@ use std::time::{Duration, Instant};
 
 use bench::attack::wire::{AttackTarget, client_start, stream};
 
+use rustix::net::sockopt::set_socket_linger;
+
 use crate::limit::metrics;
 use crate::rig::{Answer, Folder, PATIENCE, Rig, as_we_are, eventually, komainu, read_answer};
 
@@ -139,6 +141,8 @@ fn who_waits_is_served_in_order_and_the_oldest_is_refused() {
     drop(waits.remove(0));
     eventually("it has left", || waiting(&rig) == 1);
     let (client, _origin) = active.remove(0);
+    // A handler whose client has only closed its sending side still answers.
+    set_socket_linger(&client, Some(Duration::ZERO)).unwrap();
     drop(client);
     let sixth = next();
     assert_eq!(sixth.0, "/6");
