@@ -267,9 +267,7 @@ impl Translation<'_> {
     fn bandwidth(&self, scope: &Scope<'_>, section: &mut TomlSection) {
         let after = scope.one("limit_rate_after");
         let Some(one) = scope.one("limit_rate") else {
-            after
-                .into_iter()
-                .for_each(|one| self.ledger.needless(one.entry, "no `limit_rate` stands beside it"));
+            after.into_iter().for_each(|one| self.ledger.translated(one.entry));
             return;
         };
         let after_bytes = after.map_or(Some(0), |one| bytes(one.first()));
