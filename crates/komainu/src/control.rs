@@ -26,14 +26,13 @@ use proxy::GroupShared;
 use crate::certificates::RunningCertificates;
 use crate::config_text::{ConfigEdit, ConfigText, EditError};
 use crate::events::{EventRing, LogEvent};
-use crate::exposition::LimitMetrics;
+use crate::exposition::{LimitMetrics, QueueMetrics};
 use crate::hosting::{Hosting, Loading};
 use crate::link::SupervisorLink;
 use crate::metrics::Metrics;
 use crate::notice::ErrorLog;
 use crate::overview;
 use crate::rule_counters::RuleCount;
-use crate::shaping::queue::QueueMetrics;
 use crate::tls::FromFile;
 
 /// For a client to send its line, and again for it to take the document.

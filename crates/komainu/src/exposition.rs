@@ -18,7 +18,6 @@ use proxy::{FAILURE_REASONS, GroupShared, UpstreamCounters};
 
 use crate::metrics::{Metrics, RouteCounters, RouteLabels, STATUS_MIN, STATUSES, TracedRequest};
 use crate::rule_counters::{FAMILIES, RuleCount};
-use crate::shaping::queue::QueueMetrics;
 
 /// A process of an application.
 #[derive(Debug)]
@@ -43,6 +42,15 @@ pub(crate) struct LimitMetrics {
     pub(crate) delayed: u64,
     pub(crate) forgotten: u64,
     pub(crate) bytes: u64,
+}
+
+/// What a queue holds, for operators.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct QueueMetrics {
+    pub(crate) site: String,
+    pub(crate) route: String,
+    pub(crate) active: u64,
+    pub(crate) waiting: u64,
 }
 
 /// What is read from elsewhere at the time of a scrape.

@@ -10,6 +10,7 @@ use config::{Config, Level, PartOf, RequestQueue, RoutePart};
 use http::{Fields, Name, Status};
 use net::{Exchange, Fault, Interest};
 
+use crate::exposition::QueueMetrics;
 use crate::metrics::RouteLabels;
 use crate::notice::ErrorLog;
 use crate::rule_counters::{RuleCounter, RuleCounters};
@@ -292,18 +293,12 @@ impl QueueRule {
     }
 }
 
-/// What a queue holds, for operators.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct QueueMetrics {
-    pub(crate) site: String,
-    pub(crate) route: String,
-    pub(crate) active: u64,
-    pub(crate) waiting: u64,
-}
+/// The queue of a route, with its numbers in this configuration.
+type ConfiguredQueue = (RequestQueue, Arc<RouteQueue>);
 
 /// The queues of a configuration, by site and route.
 #[derive(Default)]
-pub(crate) struct QueuePlan(Vec<Vec<Option<(RequestQueue, Arc<RouteQueue>)>>>);
+pub(crate) struct QueuePlan(Vec<Vec<Option<ConfiguredQueue>>>);
 
 impl QueuePlan {
     /// Makes them. The queue of a route that had one `before` is the same one, with its requests.
@@ -323,7 +318,7 @@ impl QueuePlan {
         QueuePlan(config.sites.iter().map(of_site).collect())
     }
 
-    fn all(&self) -> impl Iterator<Item = &(RequestQueue, Arc<RouteQueue>)> {
+    fn all(&self) -> impl Iterator<Item = &ConfiguredQueue> {
         self.0.iter().flatten().flatten()
     }
 
@@ -351,7 +346,7 @@ impl QueuePlan {
 
     /// What they hold.
     pub(crate) fn metrics(&self) -> Vec<QueueMetrics> {
-        let metrics = |(_, queue): &(RequestQueue, Arc<RouteQueue>)| {
+        let metrics = |(_, queue): &ConfiguredQueue| {
             let requests = queue.lock();
             QueueMetrics {
                 site: queue.place.site.clone(),

@@ -115,14 +115,14 @@ fn streams_have_it_each_and_what_comes_first_or_elsewhere_is_free() {
     for (url, output) in urls.iter().zip(&outputs) {
         arguments.extend([url, "-o", output]);
     }
-    let told = text(&curl(&arguments).stdout);
-    assert_eq!(told.lines().filter(|line| line.contains(" 1 ")).count(), 1, "one connection: {told}");
+    let written = text(&curl(&arguments).stdout);
+    assert_eq!(written.lines().filter(|line| line.contains(" 1 ")).count(), 1, "one connection: {written}");
     for (path, output) in paths.iter().zip(&outputs) {
         let expected = if *path == "/small" { b"small".to_vec() } else { pattern() };
-        assert!(std::fs::read(output).unwrap() == expected, "{path}: {told}");
-        let line = told.lines().find(|line| line.starts_with(output.as_str())).unwrap();
+        assert!(std::fs::read(output).unwrap() == expected, "{path}: {written}");
+        let line = written.lines().find(|line| line.starts_with(output.as_str())).unwrap();
         let seconds: f64 = line.split(' ').next_back().unwrap().parse().unwrap();
-        assert!(!path.contains("limited") || seconds >= least().as_secs_f64(), "{path}: {told}");
+        assert!(!path.contains("limited") || seconds >= least().as_secs_f64(), "{path}: {written}");
     }
 }
 

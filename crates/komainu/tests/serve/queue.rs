@@ -168,7 +168,7 @@ fn who_waits_is_served_in_order_and_the_oldest_is_refused() {
 }
 
 #[test]
-fn who_has_waited_too_long_is_refused_and_the_time_is_told() {
+fn who_has_waited_too_long_is_refused_and_the_time_is_logged() {
     let (url, held) = held_origin();
     let log = "[log]\naccess = \"$status $queue_ms\"\nfile = \"access.log\"\n";
     let rig = start(&url, "{ active = 1, age = \"300ms\" }", log);
