@@ -83,6 +83,10 @@ mod auth;
 
 mod cors;
 
+mod bandwidth;
+
+mod queue;
+
 mod app;
 
 mod acme;
@@ -103,6 +107,8 @@ mod mistakes;
 
 mod server;
 
+mod settings;
+
 mod reference;
 
 mod schema;
@@ -117,6 +123,7 @@ pub use app::{
 pub use auth::{Auth, AuthKind};
 pub use auth_server::{AuthServer, SignInPart};
 pub use auth_token::{JwtAuth, SignedAuth};
+pub use bandwidth::BandwidthLimit;
 pub use cache::{CacheDisk, CachePolicy, CacheStore};
 pub use cache_purge::{CachePurge, token};
 pub use cache_rule::{CacheKey, CacheRule, IgnoredField, QueryKey, StatusMatch, StripCookies};
@@ -142,11 +149,13 @@ pub use proxy::{
     Eject, Forwarded, Health, KeepAlive, Proxy, ProxyHeaders, ProxyLimits, ProxyTimeouts, ProxyTls, Retry,
     Upstream,
 };
+pub use queue::RequestQueue;
 pub use rate::{Rate, RateKey, RateLimit};
 pub use reference::reference;
 pub use report::{Finding, Report, Severity, TextSpan};
 pub use schema::schema;
-pub use server::{Config, Limits, OpenFiles, Settings, TEXT_BYTES_MAX, Timeouts};
+pub use server::{Config, Limits, OpenFiles, TEXT_BYTES_MAX, Timeouts};
+pub use settings::Settings;
 pub use shadow::{InjectedFault, Mirror};
 pub use sharing::SharedLimits;
 pub use site::{

@@ -3,11 +3,10 @@
 use crate::acme::Acme;
 use crate::app::{App, AppMap};
 use crate::auth::Auth;
-use crate::cache::{CachePolicy, CacheStore};
+use crate::cache::CacheStore;
 use crate::check::{Checker, InvalidValue, shortened};
 use crate::compress::{self, CompressResponses};
 use crate::control::Control;
-use crate::cors::Cors;
 use crate::crawlers::{self, Crawlers};
 use crate::dictionary::DictionaryStore;
 use crate::document::{self, EnvironmentLookup};
@@ -331,40 +330,6 @@ impl Config {
         let own = self.sites.get(site)?.crawlers.as_ref();
         own.or(self.crawlers.as_ref())?.as_ref()
     }
-
-    /// The settings of a site, or of one of its routes, with the server's and the site's taken into account.
-    pub fn settings(&self, site: Option<usize>, route: Option<usize>) -> Settings<'_> {
-        let site = site.and_then(|site| self.sites.get(site));
-        let route = site.zip(route).and_then(|(site, route)| site.routes.get(route));
-        let limits = [route.map(|route| &route.limits), site.map(|site| &site.limits)];
-        let timeouts = [route.map(|route| &route.timeouts), site.map(|site| &site.timeouts)];
-        let timeouts = || timeouts.into_iter().flatten();
-        let headers = [
-            Some(&self.response_headers),
-            site.map(|site| &site.response_headers),
-            route.map(|route| &route.response_headers),
-        ];
-        let compress =
-            [route.map(|route| &route.compress), site.map(|site| &site.compress), Some(&self.compress)];
-        let cache = [route.map(|route| &route.cache), site.map(|site| &site.cache)];
-        let cors = [route.map(|route| &route.cors), site.map(|site| &site.cors)];
-        let auth = [route.map(|route| &route.auth), site.map(|site| &site.auth)];
-        let body_bytes_max = limits.into_iter().flatten().find_map(|limits| limits.body_bytes_max);
-        let encoded_slashes =
-            route.and_then(|route| route.encoded_slashes).or(site.and_then(|site| site.encoded_slashes));
-        Settings {
-            encoded_slashes: encoded_slashes.unwrap_or(self.encoded_slashes),
-            merge_slashes: site.and_then(|site| site.merge_slashes).unwrap_or(self.merge_slashes),
-            body_bytes_max: body_bytes_max.unwrap_or(self.limits.body_bytes_max),
-            body_timeout: timeouts().find_map(|timeouts| timeouts.body).unwrap_or(self.timeouts.body),
-            write_timeout: timeouts().find_map(|timeouts| timeouts.write).unwrap_or(self.timeouts.write),
-            compress: compress.into_iter().flatten().find_map(Option::as_ref).and_then(Option::as_ref),
-            cache: cache.into_iter().flatten().find_map(Option::as_ref).and_then(Option::as_ref),
-            cors: cors.into_iter().flatten().find_map(Option::as_ref).and_then(Option::as_ref),
-            auth: auth.into_iter().flatten().find_map(Option::as_ref).and_then(Option::as_ref),
-            response_headers: headers.into_iter().flatten().filter(|rules| !rules.is_empty()).collect(),
-        }
-    }
 }
 
 /// The table of each key.
@@ -372,31 +337,6 @@ fn homes() -> Vec<(&'static str, &'static str)> {
     let keys =
         |chapter: Chapter| chapter.articles.into_iter().map(move |article| (article.name, chapter.place));
     chapters::<Config>().into_iter().flat_map(keys).collect()
-}
-
-/// The settings of one route, with the server's and the site's taken into account.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Settings<'a> {
-    /// Bytes of a request body; unlimited if absent.
-    pub body_bytes_max: Option<u64>,
-    /// How long the client may send nothing of its request body.
-    pub body_timeout: Duration,
-    /// How long the client may read nothing of its response.
-    pub write_timeout: Duration,
-    /// Whether requests with encoded slashes are answered.
-    pub encoded_slashes: EncodedSlashes,
-    /// Whether empty segments of paths are merged: the site's setting, because it applies before a route is chosen.
-    pub merge_slashes: bool,
-    /// Compression of responses, if there is any.
-    pub compress: Option<&'a CompressResponses>,
-    /// The cache of responses, if there is any.
-    pub cache: Option<&'a CachePolicy>,
-    /// The users and passwords that are asked for, if there are any.
-    pub auth: Option<&'a Auth>,
-    /// Which other origins may read responses.
-    pub cors: Option<&'a Cors>,
-    /// Changes to response headers, in the order in which they apply.
-    pub response_headers: Vec<&'a ResponseHeaders>,
 }
 
 fn account(text: &str) -> Result<String, InvalidValue> {

@@ -3,6 +3,7 @@
 use crate::action::{Action, Branch, Redirect, Respond, Split, actions_agree};
 use crate::app;
 use crate::auth::{self, Auth};
+use crate::bandwidth::{self, BandwidthLimit};
 use crate::cache::{self, CachePolicy};
 use crate::check::{Checker, InvalidValue};
 use crate::compress::{self, CompressResponses};
@@ -18,6 +19,7 @@ use crate::maintenance::{self, Maintenance};
 use crate::network::{SOURCE, TrustedSource};
 use crate::node::{Data, Node};
 use crate::pattern::{Condition, PathPattern, ValuePattern};
+use crate::queue::{self, RequestQueue};
 use crate::rate::{self, RateLimit};
 use crate::record::{brief, directives, table};
 use crate::shadow::{self, InjectedFault, Mirror};
@@ -109,6 +111,8 @@ directives! {
         "crawlers" crawlers: Option<Option<Crawlers>> = absent("as the server has it"), crawlers::policy();
         /// How often clients may ask the site's routes, all together. See `limit` below; a route's own limits come after it.
         "limit" limit: Vec<RateLimit> = absent("as often as they like"), rate::limits();
+        /// How fast each response is sent: a rate such as `"1MiB/s"`, or a table. Upgraded connections are not limited.
+        "bandwidth" bandwidth: Option<Option<BandwidthLimit>> = absent("as fast as clients read"), bandwidth::policy();
         /// Which pages of other origins may read the responses of the site's routes: `true` for all, without cookies, or a table.
         "cors" cors: Option<Option<Cors>> = absent("what upstream servers and applications say"), cors::policy();
         /// Users and passwords that the site's routes ask for.
@@ -213,6 +217,11 @@ directives! {
         /// How often a client may ask, or whatever else requests are counted by: a rate such as `"10/s"`, or a table, or a list
         /// of them. Others get 429 with `Retry-After`.
         "limit" limit: Vec<RateLimit> = absent("as often as they like"), rate::limits();
+        /// How many requests are in the route's handler at the same time, and how many wait for that and how long: a number, or a table.
+        /// Others get 503 with `Retry-After`.
+        "queue" queue: Option<RequestQueue> = absent("as many as come"), queue::queue();
+        /// How fast each response is sent, instead of the site's setting; `false` for as fast as clients read.
+        "bandwidth" bandwidth: Option<Option<BandwidthLimit>> = absent("as the site has it"), bandwidth::policy();
         /// Which pages of other origins may read the route's responses, instead of the site's setting.
         "cors" cors: Option<Option<Cors>> = absent("as the site has it"), cors::policy();
         /// Users and passwords that the route asks for, instead of the site's; `false` for none.

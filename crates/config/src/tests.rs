@@ -3,13 +3,14 @@
 use crate::record::{DirectiveTable, chapters, table};
 use crate::shape::Shape;
 use crate::{
-    Acme, AcmeDirectory, AcmeDns, App, AppLimits, AppSandbox, AppTimeouts, AppWebSockets, Auth, Branch,
-    CacheDisk, CacheKey, CachePolicy, CachePurge, CacheRule, CacheStore, ClientTls, Compress,
-    CompressResponses, Conditions, Config, Control, Crawlers, DictionaryStore, Eject, ExternalAccountBinding,
-    Files, Forwarded, Health, InjectedFault, KeepAlive, Limits, Listener, Log, LogCondition, Maintenance,
-    Mirror, Mounted, OpenFiles, Proxy, ProxyHeaders, ProxyLimits, ProxyTimeouts, ProxyTls, RateLimit,
-    Recycle, Redirect, Respond, ResponseHeaders, Retry, Route, RouteLimits, RouteTimeouts, Site, SiteTls,
-    Split, Timeouts, Tls, Tracing, TrustedProxies, Upstream, UseAsDictionary, Workers,
+    Acme, AcmeDirectory, AcmeDns, App, AppLimits, AppSandbox, AppTimeouts, AppWebSockets, Auth,
+    BandwidthLimit, Branch, CacheDisk, CacheKey, CachePolicy, CachePurge, CacheRule, CacheStore, ClientTls,
+    Compress, CompressResponses, Conditions, Config, Control, Crawlers, DictionaryStore, Eject,
+    ExternalAccountBinding, Files, Forwarded, Health, InjectedFault, KeepAlive, Limits, Listener, Log,
+    LogCondition, Maintenance, Mirror, Mounted, OpenFiles, Proxy, ProxyHeaders, ProxyLimits, ProxyTimeouts,
+    ProxyTls, RateLimit, Recycle, Redirect, RequestQueue, Respond, ResponseHeaders, Retry, Route,
+    RouteLimits, RouteTimeouts, Site, SiteTls, Split, Timeouts, Tls, Tracing, TrustedProxies, Upstream,
+    UseAsDictionary, Workers,
 };
 use crate::{Cors, JwtAuth, SharedLimits, SignedAuth};
 use crate::{check::Checker, node::Node};
@@ -58,6 +59,8 @@ fn written_out_defaults_change_nothing() {
         written_out::<Site>(),
         written_out::<Route>(),
         written_out::<RateLimit>(),
+        written_out::<BandwidthLimit>(),
+        written_out::<RequestQueue>(),
         written_out::<SharedLimits>(),
         written_out::<Auth>(),
         written_out::<JwtAuth>(),

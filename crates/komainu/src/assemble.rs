@@ -14,7 +14,7 @@ use config::matcher::Routes;
 use config::{Action, Config, ConfigLine, EncodedSlashes, PartOf, RoutePart};
 use files::Files;
 use http::{EmptySegments, Fields, Name, Status};
-use net::{Core, FieldEdits, SpillStore};
+use net::{Bandwidth, Core, FieldEdits, SpillStore};
 use proxy::{Group, GroupShared, UpstreamEvent};
 use sharing::Sharing;
 
@@ -39,8 +39,10 @@ use crate::php::{self, PhpRoute};
 use crate::purge_method::{PurgeAccess, PurgeToken};
 use crate::rate::LimitPlan;
 use crate::release_plan::{ReleasePlan, release, with_branches};
+use crate::request_path::Strip;
 use crate::route_edits::{RouteEdits, TemplateEdits};
-use crate::router::{ClientAccess, Handler, Route, RouteTable, Strip};
+use crate::router::{ClientAccess, Handler, Route, RouteTable};
+use crate::shaping::queue::QueuePlan;
 use crate::shaping::shared;
 use crate::sink::LogSinks;
 use crate::site_https::SiteHttps;
@@ -72,6 +74,7 @@ pub(crate) struct ServerPlan {
     pub(crate) sharing: Option<Arc<Sharing>>,
     auth: AuthPlan,
     pub(crate) releases: ReleasePlan,
+    pub(crate) queues: QueuePlan,
     /// Where spans of requests go.
     pub(crate) traces: Option<TraceExport>,
     guards: GuardPlan,
@@ -112,6 +115,8 @@ impl ServerPlan {
         let place = (&files, &budget, hosting.map(Hosting::notices));
         let auth = AuthPlan::new(&config, before.map(|plan| &plan.auth), place, cores)?;
         let releases = ReleasePlan::new(&config, before.map(|plan| &plan.releases));
+        let queues_before = before.map(|plan| &plan.queues);
+        let queues = QueuePlan::new(&config, queues_before, &releases.counters);
         let traces_before = before.and_then(|plan| plan.traces.as_ref());
         let traces = hosting.map(|hosting| TraceExport::new(&config, traces_before, hosting.notices()));
         let traces = traces.transpose()?.flatten();
@@ -132,6 +137,7 @@ impl ServerPlan {
             sharing,
             auth,
             releases,
+            queues,
             traces,
             guards,
             sinks: LogSinks::default(),
@@ -144,6 +150,7 @@ impl ServerPlan {
         }
         // The cores do the same later; here an error can still be returned.
         table(&plan, None, cores)?;
+        plan.queues.apply();
         plan.sharing.iter().for_each(|sharing| sharing.add(plan.limits.shared()));
         Ok(plan)
     }
@@ -352,6 +359,9 @@ fn route(
         body_bytes_max: settings.body_bytes_max.unwrap_or(u64::MAX),
         body_ms: ms(settings.body_timeout),
         write_ms: ms(settings.write_timeout),
+        bandwidth: settings
+            .bandwidth
+            .map(|limit| Bandwidth { bytes_per_s: limit.bytes_per_s, after_bytes: limit.after_bytes }),
         edits: secure_edits(&settings.response_headers, &config.sites[site]),
         client_access: client_access(&config.sites[site], route),
         auth: plan.auth.of_route(
@@ -362,6 +372,7 @@ fn route(
         ),
         cors: settings.cors.map(cors::rules),
         rates: plan.limits.of(site, owner, core_context.map(|of| of.notices)).map(Rc::new),
+        queue: plan.queues.of(site, (index, route), core_context.map(|of| of.notices)),
         label: core_context
             .filter(|_| is_counted)
             .map_or(0, |of| of.metrics.label(&RouteLabels::of(&config.sites[site], route))),

@@ -26,7 +26,7 @@ use proxy::GroupShared;
 use crate::certificates::RunningCertificates;
 use crate::config_text::{ConfigEdit, ConfigText, EditError};
 use crate::events::{EventRing, LogEvent};
-use crate::exposition::LimitMetrics;
+use crate::exposition::{LimitMetrics, QueueMetrics};
 use crate::hosting::{Hosting, Loading};
 use crate::link::SupervisorLink;
 use crate::metrics::Metrics;
@@ -142,6 +142,8 @@ pub(crate) struct ServerInfo {
     pub(crate) cache: Box<dyn Fn(&str) -> Value + Send + Sync>,
     /// What the limits on how often clients ask have done.
     pub(crate) limits: Box<dyn Fn() -> Vec<LimitMetrics> + Send + Sync>,
+    /// What the queues of routes hold.
+    pub(crate) queues: Box<dyn Fn() -> Vec<QueueMetrics> + Send + Sync>,
     /// What rules that few routes have did.
     pub(crate) rules: Box<dyn Fn() -> Vec<RuleCount> + Send + Sync>,
     /// The groups of upstream servers.

@@ -44,6 +44,15 @@ pub(crate) struct LimitMetrics {
     pub(crate) bytes: u64,
 }
 
+/// What a queue holds, for operators.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct QueueMetrics {
+    pub(crate) site: String,
+    pub(crate) route: String,
+    pub(crate) active: u64,
+    pub(crate) waiting: u64,
+}
+
 /// What is read from elsewhere at the time of a scrape.
 #[derive(Debug)]
 pub(crate) struct Gauges {
@@ -59,6 +68,7 @@ pub(crate) struct Gauges {
     pub(crate) exits: Vec<(String, [u64; WorkerExit::ALL.len()])>,
     pub(crate) upstreams: Vec<Arc<GroupShared>>,
     pub(crate) limits: Vec<LimitMetrics>,
+    pub(crate) queues: Vec<QueueMetrics>,
     pub(crate) rules: Vec<RuleCount>,
     /// Name and expiry, in seconds since 1970.
     pub(crate) certificates: Vec<(String, i64)>,
@@ -198,6 +208,7 @@ impl Collector for Scrape {
             .chain(upstreams(&self.gauges.upstreams))
             .chain(applications(&self.gauges))
             .chain(limits(&self.gauges))
+            .chain(queues(&self.gauges))
             .chain(rules(&self.gauges))
             .chain(certificates(&self.gauges));
         for ((name, help, kind), rows) in families {
@@ -487,6 +498,25 @@ fn rules(gauges: &Gauges) -> Vec<(Family, Vec<MetricRow>)> {
         rows.counters(name, help)
     };
     FAMILIES.into_iter().map(family).collect()
+}
+
+/// The queues of routes. Those of one label count together.
+fn queues(gauges: &Gauges) -> Vec<(Family, Vec<MetricRow>)> {
+    let mut sums: BTreeMap<(&str, &str), [u64; 2]> = BTreeMap::new();
+    for queue in &gauges.queues {
+        let sum = sums.entry((&queue.site, &queue.route)).or_default();
+        sum.iter_mut().zip([queue.active, queue.waiting]).for_each(|(sum, count)| *sum += count);
+    }
+    let (mut active, mut waiting) = (Rows::default(), Rows::default());
+    for ((site, route), sums) in sums {
+        let labels = vec![("site", site.to_owned()), ("route", route.to_owned())];
+        active.gauge(labels.clone(), sums[0] as f64);
+        waiting.gauge(labels, sums[1] as f64);
+    }
+    vec![
+        active.gauges("komainu_queue_active", "Requests in the handler of a route with a `queue`."),
+        waiting.gauges("komainu_queue_waiting", "Requests that wait in the `queue` of a route."),
+    ]
 }
 
 /// Limits on how often clients ask. Those of one name at routes of one label count together.

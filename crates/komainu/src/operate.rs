@@ -375,6 +375,7 @@ impl Operated {
             refused: info.memory.refused(),
             workers: workers.collect(),
             limits: (info.limits)(),
+            queues: (info.queues)(),
             rules: (info.rules)(),
             exits: info.hosting.exits(),
             upstreams: (info.upstreams)(),

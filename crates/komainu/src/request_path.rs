@@ -44,3 +44,16 @@ impl RequestPath {
         self.bytes(&exchange.request()).to_vec()
     }
 }
+
+/// The prefix to remove from a path.
+pub(crate) struct Strip(pub(crate) Vec<u8>);
+
+impl Strip {
+    /// The path below the prefix, empty for the prefix itself; the whole path if it is not below it.
+    pub(crate) fn below<'p>(&self, path: &'p [u8]) -> &'p [u8] {
+        match path.strip_prefix(self.0.as_slice()) {
+            Some(rest) if rest.is_empty() || rest.starts_with(b"/") => rest,
+            _ => path,
+        }
+    }
+}

@@ -11,7 +11,8 @@ use files::{FileOutcome, Files};
 use http::path::encode_beyond_ascii;
 use http::{EmptySegments, Fields, Method, Name, Reject, Status, Template, Variable};
 use net::{
-    Compression, ErrorPages, Exchange, Fault, HandshakeFailure, Peer, RequestRecord, Service, Sources,
+    Bandwidth, Compression, ErrorPages, Exchange, Fault, HandshakeFailure, Peer, RequestRecord, Service,
+    Sources,
 };
 use proxy::Proxy;
 
@@ -31,8 +32,9 @@ use crate::pages::{self, SitePages};
 use crate::php::{PhpRoute, PhpTarget};
 use crate::rate::{self, CountedRequests, RateRules};
 use crate::release::{Release, ReleaseStep};
-use crate::request_path::RequestPath;
+use crate::request_path::{RequestPath, Strip};
 use crate::route_edits::{RouteEdits, values};
+use crate::shaping::queue::QueueRule;
 use crate::site_https::SiteHttps;
 use crate::traces::TraceExport;
 
@@ -71,6 +73,8 @@ pub(crate) struct Route {
     pub(crate) body_bytes_max: u64,
     pub(crate) body_ms: u64,
     pub(crate) write_ms: u64,
+    /// How fast each of its responses is sent, where that is limited.
+    pub(crate) bandwidth: Option<Bandwidth>,
     pub(crate) edits: RouteEdits,
     /// The cache in front of its upstream servers and applications.
     pub(crate) cache: Option<RouteCache>,
@@ -78,6 +82,8 @@ pub(crate) struct Route {
     pub(crate) client_access: ClientAccess,
     /// How often they may ask.
     pub(crate) rates: Option<Rc<RateRules>>,
+    /// How many are in its handler at once.
+    pub(crate) queue: Option<QueueRule>,
     /// What it asks of clients.
     pub(crate) auth: Option<RouteAuth>,
     /// Which other origins may read its responses, where it says so.
@@ -109,19 +115,6 @@ impl ClientAccess {
     fn admits(&self, client: Peer) -> bool {
         self.allow.iter().all(|allowed| allowed.contains(client))
             && !self.deny.iter().any(|denied| denied.contains(client))
-    }
-}
-
-/// The prefix to remove from a path.
-pub(crate) struct Strip(pub(crate) Vec<u8>);
-
-impl Strip {
-    /// The path below the prefix, empty for the prefix itself; the whole path if it is not below it.
-    fn below<'p>(&self, path: &'p [u8]) -> &'p [u8] {
-        match path.strip_prefix(self.0.as_slice()) {
-            Some(rest) if rest.is_empty() || rest.starts_with(b"/") => rest,
-            _ => path,
-        }
     }
 }
 
@@ -366,6 +359,9 @@ async fn serve_route(
     let (handler, otherwise) = route.handlers(path, exchange.request().method())?;
     exchange.limit_body(route.body_bytes_max)?;
     exchange.set_timeouts(route.body_ms, route.write_ms);
+    if let Some(bandwidth) = route.bandwidth {
+        exchange.limit_bandwidth(bandwidth);
+    }
     if let Handler::Php(php) = handler {
         // Boxed, because it would make the future of every other request larger.
         return Box::pin(serve_php(php, route, exchange, path)).await;
@@ -455,13 +451,20 @@ impl CachedHandler for RouteHandler {
     }
 }
 
-/// Serves with a handler that has no fallback.
+/// Serves with a handler that has no fallback, once there is a place in it.
 async fn serve_handler(
     handler: &Handler,
     route: &Route,
     exchange: &mut Exchange<'_>,
     path: &RequestPath,
 ) -> Result<(), Fault> {
+    let mut _place = None;
+    if let Some(queue) = &route.queue {
+        _place = queue.admit(exchange).await?;
+        if _place.is_none() {
+            return Ok(());
+        }
+    }
     match handler {
         Handler::Files(files) => {
             match files.serve(exchange, route.strip.below(&path.kept(exchange))).await? {

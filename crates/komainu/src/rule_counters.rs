@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// The families, each with its help.
-pub(crate) const FAMILIES: [(&str, &str); 4] = [
+pub(crate) const FAMILIES: [(&str, &str); 5] = [
     (
         "komainu_mirror_requests",
         "Copies of requests that `mirror` has sent, that failed or were dropped, and requests too long for one.",
@@ -13,6 +13,7 @@ pub(crate) const FAMILIES: [(&str, &str); 4] = [
     ("komainu_faults_injected", "Requests to which `fault` did something."),
     ("komainu_maintenance_responses", "Requests that `maintenance` has answered."),
     ("komainu_crawlers_refused", "Requests that `crawlers` has refused, by reason."),
+    ("komainu_queue_shed", "Requests that the `queue` of a route has refused, by reason."),
 ];
 
 /// Labels with their values.

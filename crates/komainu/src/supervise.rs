@@ -318,7 +318,7 @@ fn server_info(
         move || theirs.plan().tls.as_ref().map(|tls| tls.files().to_vec()).unwrap_or_default();
     let (theirs, groups, named, of_limits) =
         (current.clone(), current.clone(), current.clone(), current.clone());
-    let of_rules = current.clone();
+    let (of_rules, of_queues) = (current.clone(), current.clone());
     Arc::new(ServerInfo {
         upstreams: Box::new(move || groups.plan().upstreams().to_vec()),
         groups: Box::new(move || named.plan().groups.named()),
@@ -331,6 +331,7 @@ fn server_info(
             let limits = of_limits.plan().limits.metrics().into_iter();
             limits.chain(of_limits.gate.metrics()).collect()
         }),
+        queues: Box::new(move || of_queues.plan().queues.metrics()),
         rules: Box::new(move || of_rules.plan().releases.counters.counts()),
         hosting: current.hosting.clone(),
         file_certificates: Box::new(file_certificates),

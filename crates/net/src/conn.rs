@@ -9,6 +9,7 @@ use http::framing::Framing;
 use http::machine::ServerMachine;
 
 use crate::address::{Client, Peer};
+use crate::bandwidth::{Bandwidth, ResponseBucket};
 use crate::fault::Fault;
 use crate::link::Link;
 use crate::memory::Pressure;
@@ -102,9 +103,17 @@ impl Conn {
         if self.pressure() >= Pressure::High { OUT_BYTES_MAX_SHORT } else { OUT_BYTES_MAX }
     }
 
-    /// Milliseconds that the client may take no byte of the response.
+    /// Milliseconds that the client may take no byte of the response, beside those in which the limit of its bandwidth gives it none.
     pub(crate) fn patience_ms(&self) -> u64 {
-        if self.pressure() >= Pressure::Critical { self.write_ms.min(WRITE_MS_SHORT) } else { self.write_ms }
+        let is_critical = self.pressure() >= Pressure::Critical;
+        let write_ms = if is_critical { self.write_ms.min(WRITE_MS_SHORT) } else { self.write_ms };
+        write_ms.saturating_add(self.link.stream().bucket().map_or(0, ResponseBucket::pause_ms))
+    }
+
+    /// Limits how fast the response is sent.
+    pub(crate) fn limit_bandwidth(&mut self, bandwidth: Bandwidth) {
+        let bucket = ResponseBucket::new(bandwidth, self.now_ms());
+        self.link.set_bucket(Some(Box::new(bucket)));
     }
 
     /// A request head is whole: prepares for its response.

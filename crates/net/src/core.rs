@@ -28,6 +28,8 @@ use crate::tick::{TaskId, TurnHook, TurnHooks};
 mod pause;
 mod turn;
 
+pub(crate) use pause::SourceTimer;
+
 const REMOTE_TOKEN: u64 = u64::MAX;
 /// The token of a [`TurnHook`]'s eventfd, which only wakes the core and need not be read.
 const TICK_TOKEN: u64 = u64::MAX - 1;
@@ -76,6 +78,8 @@ enum Task {
 enum Sleeper {
     Task(u32),
     Foreign(Waker),
+    /// A source, by its token, that gets these bits.
+    Source(u64, u8),
 }
 
 struct SourceSlot {

@@ -14,6 +14,7 @@ use http::{BodySize, Coding, Dialect, Fields, Length, Name, Reject, RequestIds, 
 
 use crate::address::{Client, Peer};
 use crate::amend::AmendedHead;
+use crate::bandwidth::Bandwidth;
 use crate::compress::{COMPRESSED_BYTES, COMPRESSED_WEIGHT, Compression, CompressionInput};
 use crate::core::Core;
 use crate::detached::{self, DetachedRequest};
@@ -230,6 +231,11 @@ impl<'c> Exchange<'c> {
     /// client taking any byte of the response.
     pub fn set_timeouts(&mut self, body_ms: u64, write_ms: u64) {
         self.lane.set_timeouts(body_ms, write_ms);
+    }
+
+    /// Limits how fast the response is sent, for good: an upgrade is no response, and ends it.
+    pub fn limit_bandwidth(&mut self, bandwidth: Bandwidth) {
+        self.lane.limit_bandwidth(bandwidth);
     }
 
     /// Sets the most content that the request may have, in place of [`crate::Limits::body_bytes_max`]; without

@@ -288,9 +288,14 @@ async fn burst<S: Service>(engine: Rc<Engine<S>>, mut conn: Conn) -> Option<Box<
                 serve(&engine, &mut conn).await?;
                 served = true;
                 conn.moved(REQUEST_WEIGHT_BYTES).await;
+                let is_limited = conn.link.stream().bucket().is_some();
                 // Many small answers, to a client that need not take any of them.
-                if conn.backlog() > conn.out_bytes_max() || conn.overflow.is_some() {
+                if conn.backlog() > conn.out_bytes_max() || conn.overflow.is_some() || is_limited {
                     send_out(&mut conn).await?;
+                }
+                if is_limited {
+                    // The next response has nothing to do with it.
+                    conn.link.set_bucket(None);
                 }
                 // The request is over once its client has the response, as far as that is not in the connection's buffer.
                 conn.kept = None;

@@ -10,6 +10,7 @@ use http::encode::Lines;
 use http::framing::Framing;
 use http::{BodySize, Fields, Head, Length, Reject, Status};
 
+use crate::bandwidth::Bandwidth;
 use crate::conn::Conn;
 use crate::core::Core;
 use crate::detached::DetachedLane;
@@ -159,6 +160,15 @@ impl Lane<'_> {
             Lane::H1(conn) => (conn.body_ms, conn.write_ms) = (body_ms, write_ms),
             Lane::Stream(stream) => stream.set_timeouts(body_ms, write_ms),
             Lane::Detached(lane) => (lane.request.body_ms, lane.request.write_ms) = (body_ms, write_ms),
+        }
+    }
+
+    /// Limits how fast the response is sent. One that nobody waits for is not limited.
+    pub(crate) fn limit_bandwidth(&mut self, bandwidth: Bandwidth) {
+        match self {
+            Lane::H1(conn) => conn.limit_bandwidth(bandwidth),
+            Lane::Stream(stream) => stream.limit_bandwidth(bandwidth),
+            Lane::Detached(_) => {}
         }
     }
 

@@ -22,6 +22,7 @@ mod sim;
 pub mod spill;
 pub mod client;
 mod wait;
+pub mod bandwidth;
 pub mod stream;
 pub mod tls;
 mod gate;
@@ -71,6 +72,7 @@ mod listener;
 pub mod server;
 
 pub use address::{Bind, Client, Dial, Listen, ListenUrl, Peer, Sources};
+pub use bandwidth::Bandwidth;
 pub use bind::{Listener, bound_address};
 pub use body_copy::BodyCopied;
 pub use compress::{Compression, coded_fields};

@@ -6,6 +6,7 @@ use std::rc::Rc;
 
 use rustix::io::Errno;
 
+use crate::bandwidth::ResponseBucket;
 use crate::core::Core;
 use crate::fault::Fault;
 use crate::stream::Stream;
@@ -33,6 +34,14 @@ impl Link {
         match self {
             Link::Plain(stream) => stream,
             Link::Tls(tls) => tls.stream(),
+        }
+    }
+
+    /// Limits how fast it is written from now on, or no longer.
+    pub(crate) fn set_bucket(&mut self, bucket: Option<Box<ResponseBucket>>) {
+        match self {
+            Link::Plain(stream) => stream.set_bucket(bucket),
+            Link::Tls(tls) => tls.set_bucket(bucket),
         }
     }
 

@@ -52,6 +52,8 @@ impl Conn {
 
     /// The connection carries something else than HTTP from here on.
     pub(crate) fn switch(&mut self) {
+        // What both ends make of it now is no response.
+        self.link.set_bucket(None);
         // It may be idle for hours from here on.
         self.work.input.shrink();
         self.keep_alive = false;

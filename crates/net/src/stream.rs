@@ -15,6 +15,7 @@ use rustix::net::{
 };
 
 use crate::address::Dial;
+use crate::bandwidth::ResponseBucket;
 use crate::core::Core;
 use crate::fault::Fault;
 use crate::source::{GONE, HALF_CLOSED, READ, Source, WRITE};
@@ -32,6 +33,8 @@ pub struct Stream {
     resets: Cell<bool>,
     /// The local port, once it has been asked for.
     port: OnceCell<Option<u16>>,
+    /// How fast the response under way may be sent, where that is limited.
+    bucket: Option<Box<ResponseBucket>>,
 }
 
 enum Transport {
@@ -80,6 +83,7 @@ impl Stream {
             transport: Transport::Socket(socket),
             resets: Cell::new(false),
             port: OnceCell::new(),
+            bucket: None,
         })
     }
 
@@ -102,7 +106,7 @@ impl Stream {
         let source = Registered::new(core, core.source(token)?);
         source.stays.set(false);
         let transport = Transport::Socket(socket);
-        Some(Stream { source, transport, resets: Cell::new(false), port: OnceCell::new() })
+        Some(Stream { source, transport, resets: Cell::new(false), port: OnceCell::new(), bucket: None })
     }
 
     /// Takes over a connected socket that another process made. That one may still set its mode, so no call relies on it.
@@ -119,7 +123,7 @@ impl Stream {
         wire.attach(source.token);
         let (source, transport) =
             (Registered::new(core, source), Transport::Sim(crate::sim::ServerEnd(wire)));
-        Stream { source, transport, resets: Cell::new(false), port: OnceCell::new() }
+        Stream { source, transport, resets: Cell::new(false), port: OnceCell::new(), bucket: None }
     }
 
     /// The core it lives on.
@@ -274,7 +278,54 @@ impl Stream {
         if self.source.ready() & WRITE == 0 {
             return Ok(0);
         }
-        self.written(self.send(parts, more))
+        match &self.bucket {
+            None => self.written(self.send(parts, more)),
+            Some(bucket) => self.write_limited(bucket, parts, more),
+        }
+    }
+
+    /// The same, no more than the limit of its bandwidth allows now.
+    fn write_limited(&self, bucket: &ResponseBucket, parts: &[&[u8]], more: bool) -> Result<usize, Fault> {
+        let Some(mut room) = self.room(bucket) else { return Ok(0) };
+        let mut cut = Vec::with_capacity(parts.len());
+        for part in parts {
+            cut.push(&part[..part.len().min(room)]);
+            room -= cut[cut.len() - 1].len();
+        }
+        cut.retain(|part| !part.is_empty());
+        // What the bucket holds back does not follow at once.
+        let sent = self.written(self.send(&cut, more && room > 0))?;
+        bucket.spend(sent);
+        Ok(sent)
+    }
+
+    /// Bytes that the limit of its bandwidth allows now. `None` where nothing: it can be written again when the bucket has refilled.
+    fn room(&self, bucket: &ResponseBucket) -> Option<usize> {
+        match bucket.room(self.core().now_ms()) {
+            // A write shows that the connection is gone.
+            0 if self.source.is_gone() => Some(1),
+            0 => {
+                self.source.clear(WRITE);
+                bucket.pause(self.core(), &self.source, WRITE);
+                None
+            }
+            room => Some(room),
+        }
+    }
+
+    /// Limits how fast it is written from now on, or no longer.
+    pub(crate) fn set_bucket(&mut self, bucket: Option<Box<ResponseBucket>>) {
+        let was_paused = self.bucket.take().is_some_and(|bucket| bucket.is_paused());
+        self.bucket = bucket;
+        if was_paused {
+            // Its timer is gone; whether there is room, the kernel says.
+            self.assume_writable();
+        }
+    }
+
+    /// The limit of its bandwidth.
+    pub(crate) fn bucket(&self) -> Option<&ResponseBucket> {
+        self.bucket.as_deref()
     }
 
     /// Sends a part of a file from the page cache: 0 at the file's end, `None` where nothing fits now.
@@ -287,6 +338,13 @@ impl Stream {
         if self.source.ready() & WRITE == 0 {
             return Ok(None);
         }
+        let len = match &self.bucket {
+            None => len,
+            Some(bucket) => match self.room(bucket) {
+                None => return Ok(None),
+                Some(room) => len.min(room),
+            },
+        };
         let sent = match &self.transport {
             Transport::Socket(socket) => rustix::fs::sendfile(socket, file, Some(at), len),
             #[cfg(test)]
@@ -298,7 +356,13 @@ impl Stream {
                 Ok(None)
             }
             Err(Errno::INTR) => Ok(None),
-            sent => Ok(Some(sent?)),
+            sent => {
+                let sent = sent?;
+                if let Some(bucket) = &self.bucket {
+                    bucket.spend(sent);
+                }
+                Ok(Some(sent))
+            }
         }
     }
 

@@ -36,6 +36,7 @@ use rustls::{
 };
 
 use self::pem::{certificates, private_key};
+use crate::bandwidth::ResponseBucket;
 use crate::fault::Fault;
 use crate::stream::Stream;
 use crate::wait::Interest;
@@ -273,6 +274,11 @@ impl TlsStream {
     #[must_use]
     pub fn stream(&self) -> &Stream {
         &self.stream
+    }
+
+    /// Limits how fast it is written from now on, or no longer.
+    pub(crate) fn set_bucket(&mut self, bucket: Option<Box<ResponseBucket>>) {
+        self.stream.set_bucket(bucket);
     }
 
     /// What to wait for in order to read or to write.

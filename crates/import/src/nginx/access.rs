@@ -1,6 +1,6 @@
 //! Who may ask, how often, and how much: `allow`, `auth_basic`, `limit_req`, sizes and timeouts.
 
-use super::scope::{Scope, bytes, duration, field_name, milliseconds};
+use super::scope::{Scope, bytes, duration, field_name, milliseconds, size};
 use super::tree::NginxDirective;
 use super::work::Translation;
 use crate::draft::{TomlItem, TomlSection};
@@ -260,6 +260,45 @@ impl Translation<'_> {
         let hour = 3_600_000;
         self.time(scope, "client_body_timeout", section, ("timeouts", "body"), (10, hour));
         self.time(scope, "send_timeout", section, ("timeouts", "write"), (10, hour));
+        self.bandwidth(scope, section);
+    }
+
+    /// Writes how fast responses are sent.
+    fn bandwidth(&self, scope: &Scope<'_>, section: &mut TomlSection) {
+        let after = scope.one("limit_rate_after");
+        let Some(one) = scope.one("limit_rate") else {
+            after.into_iter().for_each(|one| self.ledger.translated(one.entry));
+            return;
+        };
+        let after_bytes = after.map_or(Some(0), |one| bytes(one.first()));
+        let (Some(rate), Some(after_bytes)) = (bytes(one.first()), after_bytes) else {
+            for one in [Some(one), after].into_iter().flatten() {
+                self.ledger.impossible(one.entry, "`bandwidth` takes a size, and no variables");
+            }
+            return;
+        };
+        match rate {
+            1..1024 => self.ledger.differs(one.entry, "the lowest rate is 1 KiB a second"),
+            _ => self.ledger.translated(one.entry),
+        }
+        after.into_iter().for_each(|one| self.ledger.translated(one.entry));
+        if rate == 0 {
+            return;
+        }
+        let low = || "1KiB".to_owned();
+        let text = if rate < 1024 { low() } else { size(one.first()).unwrap_or_else(low) };
+        let rate = TomlItem::Text(format!("{text}/s"));
+        let after = after.filter(|_| after_bytes > 0).and_then(|one| size(one.first()));
+        section.set(
+            "bandwidth",
+            match after {
+                None => rate,
+                Some(after) => TomlItem::Table(vec![
+                    ("rate".to_owned(), rate),
+                    ("after".to_owned(), TomlItem::Text(after)),
+                ]),
+            },
+        );
     }
 
     /// Timeouts and limits that the whole server has.

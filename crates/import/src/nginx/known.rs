@@ -378,7 +378,6 @@ const NEEDLESS: &[(&[&str], &str)] = &[
         &["limit_conn", "limit_conn_zone", "limit_conn_status", "limit_conn_log_level", "limit_conn_dry_run"],
         "\u{1}write `limit = { concurrent = 10, key = \"client\" }` in the route, or `connections_per_client` in `limits`",
     ),
-    (&["limit_rate", "limit_rate_after"], "\u{1}the speed of responses is not limited"),
     (&["auth_delay"], "not needed: `failures` in `auth` limits wrong passwords"),
     (&["limit_req_log_level"], "not needed: what is refused is in the access log"),
     (

@@ -18,6 +18,7 @@ mod support {
 
 mod admission;
 mod auth;
+mod bandwidth;
 mod clients;
 mod compress;
 mod concurrent;
@@ -30,5 +31,6 @@ mod http2_peers;
 mod limit;
 mod limits;
 mod paths;
+mod queue;
 mod shared_limits;
 mod vectors;

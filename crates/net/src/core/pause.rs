@@ -1,11 +1,13 @@
 //! What a task waits for beside sources: a call on another thread, a time, the others' turn.
 
+use std::fmt;
 use std::future::poll_fn;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Poll, Waker};
 
 use super::{Core, Sleeper};
+use crate::source::Source;
 
 impl Core {
     /// Runs a closure that may block on another thread and returns its result.
@@ -75,6 +77,16 @@ impl Core {
 }
 
 impl Core {
+    /// Sets readiness of a source at a time, and wakes the task that waits for it, unless the timer is dropped before.
+    pub(crate) fn raise_at(&self, source: &Source, bits: u8, at_ms: u64) -> SourceTimer {
+        let number = self.0.timers_armed.get();
+        self.0.timers_armed.set(number + 1);
+        self.0.timers.borrow_mut().insert((at_ms, number), Sleeper::Source(source.token, bits));
+        SourceTimer { core: self.clone(), key: (at_ms, number) }
+    }
+}
+
+impl Core {
     /// Waits for a turn in which the current task may work for a millisecond or so, as a signature takes. Each turn of the core has
     /// one such task, first come, first served; between two of them the kernel is asked for news, and whoever is ready runs. So
     /// a request on another connection waits for one signature, however many clients begin handshakes at once.
@@ -102,6 +114,31 @@ enum Offloaded<T> {
 struct Timer<'c> {
     core: &'c Core,
     key: (u64, u64),
+}
+
+/// A time at which a source becomes ready.
+pub(crate) struct SourceTimer {
+    core: Core,
+    key: (u64, u64),
+}
+
+impl SourceTimer {
+    /// That time, in the core's milliseconds.
+    pub(crate) fn at_ms(&self) -> u64 {
+        self.key.0
+    }
+}
+
+impl fmt::Debug for SourceTimer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SourceTimer").field("at_ms", &self.key.0).finish_non_exhaustive()
+    }
+}
+
+impl Drop for SourceTimer {
+    fn drop(&mut self) {
+        self.core.0.timers.borrow_mut().remove(&self.key);
+    }
 }
 
 impl Drop for Timer<'_> {

@@ -93,6 +93,7 @@ impl Core {
             match sleeper {
                 Sleeper::Task(task) => self.run(task),
                 Sleeper::Foreign(waker) => waker.wake(),
+                Sleeper::Source(token, bits) => self.deliver(token, bits),
             }
         }
         if now_ms >= self.0.swept_ms.get() + SWEEP_MS {

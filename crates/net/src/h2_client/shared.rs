@@ -330,7 +330,8 @@ impl ClientConn {
             let Some(stream) = self.turns.borrow_mut().pop() else { return };
             let mut output = stream.output.borrow_mut();
             // A stream that no window allows to send comes back when one opens.
-            if stream.is_reset() || !output.is_waiting() || !output.frame(stream.id, &mut *frames) {
+            if stream.is_reset() || !output.is_waiting() || !output.frame(stream.id, usize::MAX, &mut *frames)
+            {
                 continue;
             }
             let waits = output.is_waiting();

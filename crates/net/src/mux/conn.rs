@@ -46,6 +46,8 @@ pub(crate) struct MuxConn {
     pub(crate) machine: RefCell<Box<dyn MuxProtocol>>,
     streams: RefCell<HashMap<u32, Rc<StreamShared>>>,
     turns: RefCell<Turns>,
+    /// Streams that could be sent, but for the limit of their bandwidth.
+    paused: RefCell<Vec<Rc<StreamShared>>>,
     /// The machine's own buffer for frames, while it has the core's.
     small: Cell<Vec<u8>>,
     /// Ready to read where a stream has something to send, or has ended.
@@ -70,6 +72,7 @@ impl MuxConn {
             machine: RefCell::new(machine),
             streams: RefCell::default(),
             turns: RefCell::default(),
+            paused: RefCell::default(),
             small: Cell::default(),
             news,
             peer_ended: Cell::new(false),
@@ -104,6 +107,7 @@ impl MuxConn {
         self.streams.borrow_mut().remove(&stream.id);
         self.weigh_stream(stream, 0);
         self.core.deregister(&stream.source);
+        self.paused.borrow_mut().retain(|paused| paused.id != stream.id);
         let mut machine = self.machine.borrow_mut();
         match stream.is_reset() {
             true => machine.close(stream.id),
@@ -157,6 +161,7 @@ impl MuxConn {
         self.machine.borrow_mut().shrink();
         self.turns.borrow_mut().shrink();
         self.small.take();
+        self.paused.borrow_mut().shrink_to_fit();
         self.streams.borrow_mut().shrink_to_fit();
     }
 
@@ -237,7 +242,8 @@ impl MuxConn {
 
     /// Frames what may be sent, stream by stream in their turns, until so many bytes wait to be sent.
     pub(crate) fn fill_out(&self, bytes_max: usize) {
-        let mut machine = self.machine.borrow_mut();
+        self.resume_paused();
+        let (mut machine, now_ms) = (self.machine.borrow_mut(), self.core.now_ms());
         loop {
             let room = bytes_max.saturating_sub(machine.out().len());
             if room < FRAMED_BYTES_MIN {
@@ -247,8 +253,15 @@ impl MuxConn {
             if stream.is_reset() || !stream.output.borrow().is_waiting() {
                 continue;
             }
+            if let Some(bucket) = stream.exhausted_bucket(now_ms) {
+                bucket.pause(&self.core, &self.news, READ);
+                if !bucket.is_listed.replace(true) {
+                    self.paused.borrow_mut().push(stream.clone());
+                }
+                continue;
+            }
             self.lend_buffer(machine.out());
-            if !stream.frame(room - FRAME_HEADERS_BYTES, &mut **machine) {
+            if !stream.frame(room - FRAME_HEADERS_BYTES, now_ms, &mut **machine) {
                 // Blocked: it comes back when a window opens, unless none will.
                 if self.peer_ended.get() {
                     stream.cut(CutReason::Peer);
@@ -267,6 +280,19 @@ impl MuxConn {
                 self.turns.borrow_mut().push_again(stream);
             }
         }
+    }
+
+    /// Puts streams in line again that the limit of their bandwidth allows to be sent by now.
+    fn resume_paused(&self) {
+        let (mut paused, now_ms) = (self.paused.borrow_mut(), self.core.now_ms());
+        paused.retain(|stream| {
+            let stays = !stream.is_reset() && stream.exhausted_bucket(now_ms).is_some();
+            if let (false, Some(bucket)) = (stays, stream.bucket()) {
+                bucket.is_listed.set(false);
+                self.turns.borrow_mut().push(stream);
+            }
+            stays
+        });
     }
 
     /// Whether a stream stands in line.

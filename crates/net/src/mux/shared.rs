@@ -1,11 +1,12 @@
 //! A stream as its own task and the task of its connection share it.
 
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::rc::Rc;
 
 use http::Fields;
 
 use super::protocol::{ContentFrames, CutReason, StreamPriority};
+use crate::bandwidth::{Bandwidth, ResponseBucket};
 use crate::file::FileRest;
 use crate::source::Source;
 
@@ -32,6 +33,8 @@ pub(crate) struct StreamShared {
     pub(crate) is_tunnel: Cell<bool>,
     /// What it carries has broken off at its other end, perhaps after its end was sent.
     pub(crate) is_broken: Cell<bool>,
+    /// How fast its response may be sent, where that is limited.
+    bucket: OnceCell<Box<ResponseBucket>>,
     /// Why it ended, once it has been reset or the connection is over.
     reset: Cell<Option<CutReason>>,
 }
@@ -80,10 +83,15 @@ impl StreamOutput {
         }
     }
 
-    /// Frames one piece of what waits. False where no window allows it.
-    pub(crate) fn frame(&mut self, id: u32, frames: &mut (impl ContentFrames + ?Sized)) -> bool {
+    /// Frames one piece of what waits, at most `bytes_max`. False where no window allows it.
+    pub(crate) fn frame(
+        &mut self,
+        id: u32,
+        bytes_max: usize,
+        frames: &mut (impl ContentFrames + ?Sized),
+    ) -> bool {
         let waiting = self.len();
-        let len = waiting.min(frames.capacity(id)).min(PIECE_BYTES_MAX);
+        let len = waiting.min(frames.capacity(id)).min(PIECE_BYTES_MAX.min(bytes_max));
         if len == 0 && waiting > 0 {
             return false;
         }
@@ -176,8 +184,26 @@ impl StreamShared {
             held_bytes: Cell::new(0),
             is_tunnel: Cell::new(false),
             is_broken: Cell::new(false),
+            bucket: OnceCell::new(),
             reset: Cell::new(None),
         }
+    }
+
+    /// Limits how fast its response is sent; the first limit counts.
+    pub(crate) fn limit_bandwidth(&self, bandwidth: Bandwidth, now_ms: u64) {
+        self.bucket.get_or_init(|| Box::new(ResponseBucket::new(bandwidth, now_ms)));
+    }
+
+    /// The limit of its bandwidth. What is no response has none.
+    pub(crate) fn bucket(&self) -> Option<&ResponseBucket> {
+        self.bucket.get().map(|bucket| &**bucket).filter(|_| !self.is_tunnel.get())
+    }
+
+    /// The limit of its bandwidth, where that allows none of its content to be sent now.
+    pub(crate) fn exhausted_bucket(&self, now_ms: u64) -> Option<&ResponseBucket> {
+        let output = self.output.borrow();
+        // The end of a response costs nothing.
+        self.bucket().filter(|bucket| (output.len() > 0 || output.file.is_some()) && bucket.room(now_ms) == 0)
     }
 
     /// Whether both sides have sent their ends: the peer counts it no more (RFC 9113 section 5.1.2).
@@ -194,18 +220,40 @@ impl StreamShared {
         self.reset.get().unwrap_or(CutReason::Peer)
     }
 
-    /// Frames what comes next, where the server sends it: a piece of what was written, or at most `file_bytes_max` of a file. False where
-    /// no window allows it.
-    pub(crate) fn frame(&self, file_bytes_max: usize, frames: &mut (impl ContentFrames + ?Sized)) -> bool {
+    /// Frames what comes next, where the server sends it: a piece of what was written, or at most `file_bytes_max` of a file; of either no
+    /// more than the limit of its bandwidth allows. False where no window allows it.
+    pub(crate) fn frame(
+        &self,
+        file_bytes_max: usize,
+        now_ms: u64,
+        frames: &mut (impl ContentFrames + ?Sized),
+    ) -> bool {
+        let Some(bucket) = self.bucket() else {
+            return self.frame_within(file_bytes_max, usize::MAX, frames).is_some();
+        };
+        let room = bucket.room(now_ms);
+        let framed = self.frame_within(file_bytes_max, room, frames);
+        bucket.spend(framed.unwrap_or(0));
+        framed.is_some()
+    }
+
+    /// The same, at most `bytes_max`. Returns how much; `None` where no window allows it.
+    fn frame_within(
+        &self,
+        file_bytes_max: usize,
+        bytes_max: usize,
+        frames: &mut (impl ContentFrames + ?Sized),
+    ) -> Option<usize> {
         let mut output = self.output.borrow_mut();
-        if output.len() > 0 || output.file.is_none() {
-            return output.frame(self.id, frames);
+        let before = output.len();
+        if before > 0 || output.file.is_none() {
+            return output.frame(self.id, bytes_max, frames).then(|| before - output.len());
         }
         // Streams that take turns get as much of them as with other content.
         let max = if self.priority.get().incremental { PIECE_BYTES_MAX } else { file_bytes_max };
-        let Some(taken) = output.frame_file(self.id, max.min(file_bytes_max), frames) else { return false };
+        let taken = output.frame_file(self.id, max.min(file_bytes_max).min(bytes_max), frames)?;
         self.count_of_file(taken);
-        true
+        Some(taken as usize)
     }
 
     /// So many more bytes of its file were read.

@@ -10,6 +10,7 @@ use http::{BodySize, Fields, Head, Length, Reject, Status, Version};
 use super::conn::MuxConn;
 use super::protocol::StreamRequest;
 use super::shared::{OUT_BYTES_MAX, StreamShared};
+use crate::bandwidth::{Bandwidth, ResponseBucket};
 use crate::fault::Fault;
 use crate::file::{self, FileRest, FileSpan, ReadStop};
 use crate::filters::DefaultFields;
@@ -159,9 +160,16 @@ impl StreamLane {
         self.body_ms
     }
 
-    /// Milliseconds that the client may take no byte of the response.
+    /// Milliseconds that the client may take no byte of the response, beside those in which the limit of its bandwidth gives it none.
     pub(crate) fn patience_ms(&self) -> u64 {
-        if self.pressure() >= Pressure::Critical { self.write_ms.min(WRITE_MS_SHORT) } else { self.write_ms }
+        let is_critical = self.pressure() >= Pressure::Critical;
+        let write_ms = if is_critical { self.write_ms.min(WRITE_MS_SHORT) } else { self.write_ms };
+        write_ms.saturating_add(self.shared.bucket().map_or(0, ResponseBucket::pause_ms))
+    }
+
+    /// Limits how fast the response is sent.
+    pub(crate) fn limit_bandwidth(&self, bandwidth: Bandwidth) {
+        self.shared.limit_bandwidth(bandwidth, self.conn.core.now_ms());
     }
 
     pub(crate) fn count_moved(&mut self, bytes: usize) {

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod rig;
+mod bandwidth;
 mod bind;
 mod drain;
 mod laws;

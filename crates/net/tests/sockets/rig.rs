@@ -166,6 +166,11 @@ impl Client {
         }
     }
 
+    /// Reads so many bytes, whatever they are.
+    pub(crate) fn read_exact(&mut self, bytes: &mut [u8]) -> std::io::Result<()> {
+        self.0.read_exact(bytes)
+    }
+
     /// A second handle to send through while this one reads.
     pub(crate) fn sender(&self) -> Box<dyn Write + Send> {
         match self.0.get_ref() {

@@ -1,0 +1,64 @@
+//! How fast responses are sent.
+
+use crate::check::InvalidValue;
+use crate::record::{brief, directives};
+use crate::shape::{Maybe, Shape, Size, Text, Toggle};
+use crate::units::{self, GIB, KIB};
+
+const RATE_MAX: u64 = 1024 * GIB;
+const RATE: Text<u64> = Text { what: "bytes a second such as \"1MiB/s\"", parse: rate };
+
+/// `bandwidth` of a site or a route; if absent, the level above applies.
+pub(crate) fn policy() -> impl Shape<Out = Option<Option<BandwidthLimit>>> {
+    Maybe(Toggle { on: None, off: || None, shape: Maybe(brief::<BandwidthLimit>("rate")) })
+}
+
+directives! {
+    /// How fast a response is sent. A rate alone stands for `rate`; `false` in a route is for one that is not limited though its site is.
+    ///
+    /// ```toml
+    /// [[route]]
+    /// path      = "/downloads/*"
+    /// files     = "/srv/downloads"
+    /// bandwidth = { rate = "1MiB/s", after = "10MiB" }
+    /// ```
+    ///
+    /// Each response has the rate for itself: a client that asks for two at once gets twice as much, which `concurrent` of `limit` bounds.
+    /// It holds for files, upstream servers, applications and the cache, over HTTP/1 and HTTP/2. Upgraded connections (WebSocket) are not
+    /// limited.
+    BandwidthLimit in "`bandwidth` of a site or route" {
+        /// Bytes a second, from `"1KiB/s"` to `"1TiB/s"`.
+        "rate" bytes_per_s: u64 = required(""), RATE;
+        /// Bytes at the beginning of each response that are not limited.
+        "after" after_bytes: u64 = "0B", Size { min: 0, max: 1024 * GIB };
+    }
+}
+
+fn rate(text: &str) -> Result<u64, InvalidValue> {
+    let remedy = "write a size and `/s`, such as \"1MiB/s\" or \"500KiB/s\"";
+    let Some(size) = text.strip_suffix("/s") else {
+        return Err(InvalidValue::new("this is not a rate of bytes", remedy));
+    };
+    let bytes = units::size(size).map_err(|fault| fault.within(0..size.len()))?;
+    match (KIB..=RATE_MAX).contains(&bytes) {
+        true => Ok(bytes),
+        false => Err(InvalidValue::new("too slow or too fast", "write a rate from \"1KiB/s\" to \"1TiB/s\"")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rates_of_bytes() {
+        assert_eq!(rate("1KiB/s"), Ok(1024));
+        assert_eq!(rate("2000B/s"), Ok(2000));
+        assert_eq!(rate("10 MiB/s"), Ok(10 << 20));
+        for wrong in
+            ["", "/s", "1MiB", "1MiB/m", "1MB/s", "100k", "1023B/s", "2048TiB/s", "1MiB/s ", "-1KiB/s"]
+        {
+            assert!(rate(wrong).is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,79 @@
+//! What is set for one route, with what the levels above it say.
+
+use crate::auth::Auth;
+use crate::bandwidth::BandwidthLimit;
+use crate::cache::CachePolicy;
+use crate::compress::CompressResponses;
+use crate::cors::Cors;
+use crate::header::ResponseHeaders;
+use crate::server::Config;
+use crate::site::EncodedSlashes;
+use std::time::Duration;
+
+/// The settings of one route, with the server's and the site's taken into account.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Settings<'a> {
+    /// Bytes of a request body; unlimited if absent.
+    pub body_bytes_max: Option<u64>,
+    /// How long the client may send nothing of its request body.
+    pub body_timeout: Duration,
+    /// How long the client may read nothing of its response.
+    pub write_timeout: Duration,
+    /// Whether requests with encoded slashes are answered.
+    pub encoded_slashes: EncodedSlashes,
+    /// Whether empty segments of paths are merged: the site's setting, because it applies before a route is chosen.
+    pub merge_slashes: bool,
+    /// Compression of responses, if there is any.
+    pub compress: Option<&'a CompressResponses>,
+    /// The cache of responses, if there is any.
+    pub cache: Option<&'a CachePolicy>,
+    /// The users and passwords that are asked for, if there are any.
+    pub auth: Option<&'a Auth>,
+    /// How fast responses are sent, if that is limited.
+    pub bandwidth: Option<&'a BandwidthLimit>,
+    /// Which other origins may read responses.
+    pub cors: Option<&'a Cors>,
+    /// Changes to response headers, in the order in which they apply.
+    pub response_headers: Vec<&'a ResponseHeaders>,
+}
+
+impl Config {
+    /// The settings of a site, or of one of its routes, with the server's and the site's taken into account.
+    pub fn settings(&self, site: Option<usize>, route: Option<usize>) -> Settings<'_> {
+        let site = site.and_then(|site| self.sites.get(site));
+        let route = site.zip(route).and_then(|(site, route)| site.routes.get(route));
+        let limits = [route.map(|route| &route.limits), site.map(|site| &site.limits)];
+        let timeouts = [route.map(|route| &route.timeouts), site.map(|site| &site.timeouts)];
+        let timeouts = || timeouts.into_iter().flatten();
+        let headers = [
+            Some(&self.response_headers),
+            site.map(|site| &site.response_headers),
+            route.map(|route| &route.response_headers),
+        ];
+        let body_bytes_max = limits.into_iter().flatten().find_map(|limits| limits.body_bytes_max);
+        let encoded_slashes =
+            route.and_then(|route| route.encoded_slashes).or(site.and_then(|site| site.encoded_slashes));
+        Settings {
+            encoded_slashes: encoded_slashes.unwrap_or(self.encoded_slashes),
+            merge_slashes: site.and_then(|site| site.merge_slashes).unwrap_or(self.merge_slashes),
+            body_bytes_max: body_bytes_max.unwrap_or(self.limits.body_bytes_max),
+            body_timeout: timeouts().find_map(|timeouts| timeouts.body).unwrap_or(self.timeouts.body),
+            write_timeout: timeouts().find_map(|timeouts| timeouts.write).unwrap_or(self.timeouts.write),
+            compress: nearest([
+                route.map(|route| &route.compress),
+                site.map(|site| &site.compress),
+                Some(&self.compress),
+            ]),
+            cache: nearest([route.map(|route| &route.cache), site.map(|site| &site.cache)]),
+            cors: nearest([route.map(|route| &route.cors), site.map(|site| &site.cors)]),
+            bandwidth: nearest([route.map(|route| &route.bandwidth), site.map(|site| &site.bandwidth)]),
+            auth: nearest([route.map(|route| &route.auth), site.map(|site| &site.auth)]),
+            response_headers: headers.into_iter().flatten().filter(|rules| !rules.is_empty()).collect(),
+        }
+    }
+}
+
+/// What the innermost level that says something says.
+fn nearest<const LEVELS: usize, T>(levels: [Option<&Option<Option<T>>>; LEVELS]) -> Option<&T> {
+    levels.into_iter().flatten().find_map(Option::as_ref)?.as_ref()
+}

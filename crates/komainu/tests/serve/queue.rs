@@ -1,0 +1,290 @@
+//! `queue` of a route: how many requests are in its handler, who waits, and who is refused.
+
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, channel};
+use std::sync::{Arc, Barrier};
+use std::time::{Duration, Instant};
+
+use bench::attack::wire::{AttackTarget, client_start, stream};
+
+use rustix::net::sockopt::set_socket_linger;
+
+use crate::limit::metrics;
+use crate::rig::{Answer, Folder, PATIENCE, Rig, as_we_are, eventually, komainu, read_answer};
+
+const ANSWER: &[u8] = b"HTTP/1.1 200 OK\r\nCache-Control: max-age=60\r\nContent-Length: 4\r\n\r\ndone";
+
+/// A server that answers a request when the test says so, one with `now` in its path at once: its URL, and the requests that came, each with
+/// its path.
+fn held_origin() -> (String, Receiver<(String, TcpStream)>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let (requests, received) = channel();
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let (mut stream, requests) = (stream.unwrap(), requests.clone());
+            std::thread::spawn(move || {
+                while let Some(path) = next_path(&mut stream) {
+                    match path.contains("now") {
+                        true => stream.write_all(ANSWER).unwrap(),
+                        false => {
+                            let _ = requests.send((path, stream));
+                            return;
+                        }
+                    }
+                }
+            });
+        }
+    });
+    (url, received)
+}
+
+/// The path of the next request on a connection.
+fn next_path(stream: &mut TcpStream) -> Option<String> {
+    let (mut bytes, mut byte) = (Vec::new(), [0]);
+    while !bytes.ends_with(b"\r\n\r\n") {
+        if stream.read(&mut byte).ok()? == 0 {
+            return None;
+        }
+        bytes.push(byte[0]);
+    }
+    String::from_utf8(bytes).unwrap().split(' ').nth(1).map(str::to_owned)
+}
+
+/// Answers a request that the origin holds; the connection ends.
+fn answer_held(mut stream: TcpStream) {
+    stream
+        .write_all(
+            &String::from_utf8_lossy(ANSWER).replace("OK\r\n", "OK\r\nConnection: close\r\n").into_bytes(),
+        )
+        .unwrap();
+}
+
+fn start(url: &str, queue: &str, more: &str) -> Rig {
+    let folder = Folder::new();
+    folder.write(
+        "komainu.toml",
+        format!(
+            "{}threads = 2\nlisten = {{ address = \"127.0.0.1:0\", h2c = true }}\n\
+             [control]\nlisten = \"unix:control.sock\"\n{more}\
+             [[route]]\nproxy = \"{url}\"\nqueue = {queue}\n",
+            as_we_are()
+        ),
+    );
+    let mut command = komainu();
+    command.arg("start").arg("-c").arg(folder.at("komainu.toml"));
+    Rig::start(command, folder)
+}
+
+/// A request whose answer is read later.
+fn begin(rig: &Rig, path: &str) -> TcpStream {
+    let mut stream = rig.connect();
+    stream
+        .write_all(format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").as_bytes())
+        .unwrap();
+    stream
+}
+
+fn end(mut stream: TcpStream) -> Answer {
+    let mut bytes = Vec::new();
+    stream.read_to_end(&mut bytes).unwrap();
+    Answer::parse(bytes)
+}
+
+/// The sum of a metric, over the lines with this text.
+fn value(rig: &Rig, name: &str, with: &str) -> u64 {
+    let text = metrics(rig);
+    let lines = text.lines().filter(|line| line.starts_with(&format!("{name}{{")) && line.contains(with));
+    lines.map(|line| line.rsplit(' ').next().unwrap().parse::<f64>().unwrap() as u64).sum()
+}
+
+fn waiting(rig: &Rig) -> u64 {
+    value(rig, "komainu_queue_waiting", "")
+}
+
+/// Adds requests to the queue one after the other, so that their order is known.
+fn queued(rig: &Rig, paths: &[&str]) -> Vec<TcpStream> {
+    let before = waiting(rig);
+    let one = |(index, path): (usize, &&str)| {
+        let stream = begin(rig, path);
+        eventually("it waits", || waiting(rig) == before + index as u64 + 1);
+        stream
+    };
+    paths.iter().enumerate().map(one).collect()
+}
+
+#[test]
+fn who_waits_is_served_in_order_and_the_oldest_is_refused() {
+    let (url, held) = held_origin();
+    let next = || held.recv_timeout(PATIENCE).unwrap();
+    let rig = start(&url, "{ active = 2, waiting = 3, age = \"10m\" }", "");
+    let mut active: Vec<_> = ["/1", "/2"].map(|path| (begin(&rig, path), next())).into();
+    let mut waits = queued(&rig, &["/3", "/4", "/5"]);
+    assert_eq!(value(&rig, "komainu_queue_active", "route=\"*\""), 2);
+    let newcomer = begin(&rig, "/6");
+    let refused = end(waits.remove(0));
+    refused.expect_status(503).expect_field("retry-after", "600").expect_field("cache-control", "no-store");
+    assert_eq!(value(&rig, "komainu_queue_shed_total", "reason=\"full\""), 1);
+    assert!(rig.reported().contains("is full"), "{}", rig.reported());
+    assert!(held.try_recv().is_err(), "no more than two are in the handler");
+    // A place that is free goes to the one who has waited longest.
+    let (client, (_, origin)) = active.remove(0);
+    answer_held(origin);
+    end(client).expect(200, "done");
+    let fourth = next();
+    assert_eq!(fourth.0, "/4");
+    active.push((waits.remove(0), fourth));
+    assert_eq!(waiting(&rig), 2);
+    // Who leaves makes room; so does one who leaves the handler.
+    drop(waits.remove(0));
+    eventually("it has left", || waiting(&rig) == 1);
+    let (client, _origin) = active.remove(0);
+    // A handler whose client has only closed its sending side still answers.
+    set_socket_linger(&client, Some(Duration::ZERO)).unwrap();
+    drop(client);
+    let sixth = next();
+    assert_eq!(sixth.0, "/6");
+    active.push((newcomer, sixth));
+    assert_eq!(waiting(&rig), 0);
+    // A reload lets one more in, also one that waits already; and then nobody waits.
+    let waits = queued(&rig, &["/7", "/8"]);
+    let file = std::fs::read_to_string(rig.folder.at("komainu.toml")).unwrap();
+    rig.folder.write("komainu.toml", file.replace("active = 2, waiting = 3", "active = 3, waiting = 0"));
+    rig.signal("-HUP");
+    let seventh = next();
+    assert_eq!(seventh.0, "/7");
+    let mut waits = waits.into_iter();
+    active.push((waits.next().unwrap(), seventh));
+    end(waits.next().unwrap()).expect_status(503);
+    rig.get("/9").expect_status(503);
+    for (client, (_, origin)) in active {
+        answer_held(origin);
+        end(client).expect(200, "done");
+    }
+    rig.get("/now").expect(200, "done");
+    assert_eq!(value(&rig, "komainu_queue_active", ""), 0);
+}
+
+#[test]
+fn who_has_waited_too_long_is_refused_and_the_time_is_logged() {
+    let (url, held) = held_origin();
+    let log = "[log]\naccess = \"$status $queue_ms\"\nfile = \"access.log\"\n";
+    let rig = start(&url, "{ active = 1, age = \"300ms\" }", log);
+    let first = (begin(&rig, "/1"), held.recv_timeout(PATIENCE).unwrap());
+    let began = Instant::now();
+    let refused = rig.get("/2");
+    assert!(began.elapsed() >= Duration::from_millis(290), "{:?}", began.elapsed());
+    refused.expect_status(503).expect_field("retry-after", "1");
+    assert_eq!(value(&rig, "komainu_queue_shed_total", "reason=\"age\""), 1);
+    answer_held(first.1.1);
+    end(first.0).expect(200, "done");
+    rig.get("/now").expect(200, "done");
+    eventually("both are in the log", || {
+        let lines = std::fs::read_to_string(rig.folder.at("access.log")).unwrap_or_default();
+        let waited = lines.lines().find_map(|line| line.strip_prefix("503 ")?.parse::<f64>().ok());
+        waited.is_some_and(|ms| ms >= 290.0) && lines.contains("200 ")
+    });
+    assert!(value(&rig, "komainu_http_queue_seconds_count", "") >= 3);
+}
+
+#[test]
+fn hits_of_the_cache_do_not_wait() {
+    let (url, held) = held_origin();
+    let rig = start(&url, "{ active = 1, waiting = 1, age = \"10m\" }\ncache = true", "");
+    rig.get("/now").expect(200, "done");
+    let active = (begin(&rig, "/1"), held.recv_timeout(PATIENCE).unwrap());
+    let waits = queued(&rig, &["/2"]);
+    rig.get("/now").expect(200, "done");
+    assert_eq!(waiting(&rig), 1);
+    answer_held(active.1.1);
+    end(active.0).expect(200, "done");
+    answer_held(held.recv_timeout(PATIENCE).unwrap().1);
+    waits.into_iter().for_each(|client| _ = end(client).expect(200, "done"));
+}
+
+#[test]
+fn never_more_than_so_many_are_in_the_handler() {
+    const CLIENTS: usize = 24;
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let counts = Arc::new([AtomicUsize::new(0), AtomicUsize::new(0)]);
+    let theirs = counts.clone();
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let (mut stream, counts) = (stream.unwrap(), theirs.clone());
+            std::thread::spawn(move || {
+                while next_path(&mut stream).is_some() {
+                    let now = counts[0].fetch_add(1, Ordering::SeqCst) + 1;
+                    counts[1].fetch_max(now, Ordering::SeqCst);
+                    std::thread::sleep(Duration::from_millis(2));
+                    counts[0].fetch_sub(1, Ordering::SeqCst);
+                    stream.write_all(ANSWER).unwrap();
+                }
+            });
+        }
+    });
+    let rig = start(&url, "{ active = 3, age = \"10m\" }", "");
+    let all = Barrier::new(CLIENTS);
+    std::thread::scope(|scope| {
+        for _ in 0..CLIENTS {
+            scope.spawn(|| {
+                let mut stream = rig.connect();
+                all.wait();
+                for _ in 0..4 {
+                    // Pipelined: the second waits for the first.
+                    let two = "GET /a HTTP/1.1\r\nHost: x\r\n\r\n".repeat(2);
+                    stream.write_all(two.as_bytes()).unwrap();
+                    (0..2).for_each(|_| _ = read_answer(&mut stream).expect(200, "done"));
+                }
+            });
+        }
+    });
+    let most = counts[1].load(Ordering::SeqCst);
+    assert!((2..=3).contains(&most), "{most} at once");
+    assert_eq!((waiting(&rig), value(&rig, "komainu_queue_active", "")), (0, 0));
+}
+
+#[test]
+fn ten_thousand_who_wait_and_read_nothing_cost_little_and_leave_nothing() {
+    const CONNECTIONS: usize = 100;
+    const STREAMS: usize = 100;
+    /// What one of them may cost.
+    const BYTES_MAX: u64 = 24 * 1024;
+    let (url, held) = held_origin();
+    let waiting_max = CONNECTIONS * STREAMS;
+    let rig = start(&url, &format!("{{ active = 1, waiting = {waiting_max}, age = \"10m\" }}"), "");
+    let first = (begin(&rig, "/1"), held.recv_timeout(PATIENCE).unwrap());
+    let bytes = |name: &str| {
+        let text = metrics(&rig);
+        let line = text.lines().find(|line| line.starts_with(&format!("{name} "))).unwrap();
+        line.rsplit(' ').next().unwrap().parse::<f64>().unwrap() as u64
+    };
+    let before = bytes("komainu_resident_bytes");
+    let target = AttackTarget { authority: "x".into(), path: "/wait".into(), is_https: false };
+    let requests: Vec<u8> = (0..STREAMS).flat_map(|at| target.get(stream(at))).collect();
+    let clients: Vec<TcpStream> = (0..CONNECTIONS)
+        .map(|_| {
+            let mut stream = rig.connect();
+            stream.write_all(&[client_start(&[]), requests.clone()].concat()).unwrap();
+            stream
+        })
+        .collect();
+    eventually("all wait", || waiting(&rig) == waiting_max as u64);
+    let held_bytes = bytes("komainu_memory_held_bytes");
+    assert!(held_bytes >= 4096 * waiting_max as u64, "each is charged: {held_bytes}");
+    let grown = bytes("komainu_resident_bytes").saturating_sub(before);
+    assert!(grown <= BYTES_MAX * waiting_max as u64, "{grown} bytes");
+    // One more pushes out the oldest of them, which is refused although nobody reads that.
+    let last = begin(&rig, "/now");
+    eventually("the oldest is refused", || value(&rig, "komainu_queue_shed_total", "reason=\"full\"") == 1);
+    assert_eq!(waiting(&rig), waiting_max as u64);
+    drop(clients);
+    eventually("all have left", || waiting(&rig) == 1);
+    answer_held(first.1.1);
+    end(first.0).expect(200, "done");
+    end(last).expect(200, "done");
+    assert_eq!((waiting(&rig), value(&rig, "komainu_queue_active", "")), (0, 0));
+    eventually("their memory is free", || bytes("komainu_memory_held_bytes") < held_bytes / 10);
+}
