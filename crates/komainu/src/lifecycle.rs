@@ -444,6 +444,7 @@ impl RunningServer {
             failures.push(error.to_string());
         }
         warnings.extend(plan.tls.iter().flat_map(TlsPlan::warnings).cloned());
+        warnings.extend(plan.control_access.warnings().iter().cloned());
         warnings.iter().for_each(|text| notices.warn(text));
         if let Err(error) = TlsPlan::put_in_force(plan.tls.as_ref(), &plan.config, &current.tls) {
             notices.error(&error.to_string());
@@ -579,7 +580,7 @@ pub(crate) fn late_changes(old: &Config, new: &Config) -> Vec<&'static str> {
         ("`sandbox`", new.sandbox != old.sandbox),
         ("`limits.spill`", spills(new) != spills(old)),
         ("`temp_path`", new.temp_path != old.temp_path),
-        ("`[control]`", new.control != old.control),
+        ("`[control] listen`", new.control.listen != old.control.listen),
     ];
     changes.into_iter().filter(|(_, differs)| *differs).map(|(name, _)| name).collect()
 }

@@ -32,6 +32,7 @@ mod engine;
 mod privilege;
 mod link;
 mod config_files;
+mod control_access;
 mod inherited;
 mod upgrade;
 mod upstreams;

@@ -12,11 +12,12 @@ use std::time::{Duration, Instant};
 
 use apps::Usage;
 use http::{BodySize, Fields, Method, Name, Status};
-use net::{Counters, Exchange, Fault, Listener, Request, RequestRecord, Server, Service};
+use net::{Counters, Exchange, Fault, Listener, Peer, Request, RequestRecord, Server, Service};
 use serde_json::Value;
 
 use crate::api::{self, Api, ApiRequest, ApiResponse, BODY_BYTES_MAX, Caller, ControlRole};
 use crate::control;
+use crate::control_access::{ControlAccess, FAILURES_MAX, TokenFailures, bearer};
 use crate::engine;
 use crate::exposition::{self, Gauges, WorkerMetrics};
 use crate::metrics::Metrics;
@@ -41,6 +42,8 @@ pub(crate) struct Operated {
     pub(crate) metrics: Metrics,
     /// Of the cores that serve.
     pub(crate) counters: Vec<Arc<Counters>>,
+    /// Addresses that have sent wrong tokens.
+    pub(crate) failures: Arc<TokenFailures>,
 }
 
 /// The listener that runs, or is still to begin.
@@ -140,6 +143,17 @@ fn start(
     Ok(())
 }
 
+/// Whether a request is answered at all.
+enum Entry {
+    Admitted(Caller),
+    Refused {
+        caller: Caller,
+        response: ApiResponse,
+        /// Whether the audit log gets it: of many alike it gets the first.
+        is_recorded: bool,
+    },
+}
+
 struct OperatorService {
     operated: Operated,
     is_network: bool,
@@ -165,30 +179,80 @@ impl OperatorService {
     }
 
     /// Who asks, and what they may do.
-    fn caller(&self, request: &Request<'_>) -> Caller {
-        match self.is_network {
-            true => Caller { name: request.peer().to_string(), role: ControlRole::Open },
+    fn entry(&self, exchange: &Exchange<'_>, access: &ControlAccess) -> Entry {
+        let request = exchange.request();
+        let Peer::Tcp(address) = request.peer() else {
             // Whoever may open the socket is trusted.
-            false => Caller { name: "the Unix socket".to_owned(), role: ControlRole::Admin },
+            let process = exchange.peer_process();
+            let who = process.map(|process| format!(" (uid {}, process {})", process.uid, process.pid));
+            let name = format!("the Unix socket{}", who.unwrap_or_default());
+            let caller =
+                Caller { name, role: ControlRole::Admin, address: String::new(), may_send_token: false };
+            return Entry::Admitted(caller);
+        };
+        let (ip, shown, has_tokens) = (address.ip(), request.peer().to_string(), access.has_tokens());
+        let mut caller = Caller {
+            name: shown.clone(),
+            role: ControlRole::Open,
+            address: shown,
+            may_send_token: has_tokens,
+        };
+        let refused = |caller, response, is_recorded| Entry::Refused { caller, response, is_recorded };
+        let Some(given) = request.field(Name::Authorization).filter(|_| has_tokens) else {
+            return match access.is_open {
+                true => Entry::Admitted(caller),
+                false => {
+                    let text = "this needs a token: send it as `Authorization: Bearer TOKEN`";
+                    refused(caller, ApiResponse::error(401, text), true)
+                }
+            };
+        };
+        caller.may_send_token = false;
+        let now = Instant::now();
+        if let Some(blocked) = self.operated.failures.blocked(ip, now) {
+            let seconds = blocked.wait.as_secs() + 1;
+            let text = format!("{FAILURES_MAX} wrong tokens from this address: wait {seconds} s");
+            let retry_after_s = Some(seconds);
+            let response = ApiResponse { retry_after_s, ..ApiResponse::error(429, text) };
+            return refused(caller, response, blocked.is_first);
+        }
+        match access.holder(bearer(given)) {
+            Some((name, role)) => {
+                (caller.name, caller.role) = (name.to_owned(), role.into());
+                Entry::Admitted(caller)
+            }
+            None => {
+                self.operated.failures.count(ip, now);
+                refused(
+                    caller,
+                    ApiResponse::error(401, "this token is none of those of `[[control.token]]`"),
+                    true,
+                )
+            }
         }
     }
 
+    /// Refuses a request, and records it.
+    async fn refuse(
+        &self,
+        exchange: &mut Exchange<'_>,
+        asked: &ApiRequest,
+        response: ApiResponse,
+    ) -> Result<(), Fault> {
+        if response.is_refusal() {
+            self.operated.api.audit.record(asked, &response);
+        }
+        reply(exchange, response).await
+    }
+
     /// The API below `/v1/`.
-    async fn api(&self, exchange: &mut Exchange<'_>) -> Result<(), Fault> {
+    async fn api(&self, exchange: &mut Exchange<'_>, caller: Caller) -> Result<(), Fault> {
         let request = exchange.request();
-        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        let mut asked = ApiRequest {
-            caller: self.caller(&request),
-            method: text(request.method_name()),
-            path: text(request.path()),
-            query: text(request.query().unwrap_or_default()),
-            if_match: request.field(Name::IfMatch).map(text),
-            body: Vec::new(),
-        };
+        let mut asked = asked(&request, caller);
         let is_read = matches!(request.method(), Method::Get | Method::Head);
         let may = api::needed_role(&asked.method, &asked.path).is_some_and(|role| asked.caller.role >= role);
         if let (false, Some(response)) = (is_read, foreign(&request)) {
-            return reply(exchange, response).await;
+            return self.refuse(exchange, &asked, response).await;
         }
         if may && request.body() != BodySize::None {
             exchange.limit_body(BODY_BYTES_MAX as u64)?;
@@ -213,6 +277,19 @@ impl OperatorService {
     }
 }
 
+/// A request without its body.
+fn asked(request: &Request<'_>, caller: Caller) -> ApiRequest {
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    ApiRequest {
+        caller,
+        method: text(request.method_name()),
+        path: text(request.path()),
+        query: text(request.query().unwrap_or_default()),
+        if_match: request.field(Name::IfMatch).map(text),
+        body: Vec::new(),
+    }
+}
+
 async fn reply(exchange: &mut Exchange<'_>, response: ApiResponse) -> Result<(), Fault> {
     let mut fields = Fields::new();
     fields.push(Name::ContentType, b"application/json");
@@ -222,6 +299,9 @@ async fn reply(exchange: &mut Exchange<'_>, response: ApiResponse) -> Result<(),
     }
     if let Some(allow) = &response.allow {
         fields.push(Name::Allow, allow.as_bytes());
+    }
+    if let Some(seconds) = response.retry_after_s {
+        fields.push(Name::RetryAfter, seconds.to_string().as_bytes());
     }
     if response.status == 401 {
         fields.push(Name::WwwAuthenticate, b"Bearer");
@@ -252,31 +332,44 @@ fn foreign(request: &Request<'_>) -> Option<ApiResponse> {
 
 impl Service for OperatorService {
     async fn serve(&self, exchange: &mut Exchange<'_>) -> Result<(), Fault> {
+        let access = self.operated.api.access();
+        let entry = self.entry(exchange, &access);
         let request = exchange.request();
-        // A page of elsewhere whose name was made to point here (DNS rebinding) gets nothing.
-        if self.is_network && !is_plain_host(request.authority()) {
-            let why = "ask by the address of this server, not by a name";
+        // A page of elsewhere whose name was made to point here (DNS rebinding) gets nothing: it has no token.
+        let is_known = matches!(&entry, Entry::Admitted(caller) if caller.role > ControlRole::Open);
+        if self.is_network && !is_known && !is_plain_host(request.authority()) {
+            let why = "ask by the address of this server, not by a name, or with a token";
             return exchange.refuse(Status::of(421).expect("three digits"), why).await;
         }
         let is_read = matches!(request.method(), Method::Get | Method::Head);
         if is_read && request.body() != BodySize::None {
             return exchange.refuse(Status::BAD_REQUEST, "such requests have no body").await;
         }
+        if let (true, Some(part)) = (is_read, PagePart::at(request.path())) {
+            return part.send(exchange).await;
+        }
+        let caller = match entry {
+            Entry::Admitted(caller) => caller,
+            Entry::Refused { caller, response, is_recorded } => {
+                let asked = asked(&request, caller);
+                return match is_recorded {
+                    true => self.refuse(exchange, &asked, response).await,
+                    false => reply(exchange, response).await,
+                };
+            }
+        };
         if is_read && request.path() == b"/v1/events" {
             let info = &self.operated.api.info;
             let is_over = || info.stop.is_draining();
             return self.followers.follow(exchange, &info.counted.events, is_over).await;
         }
         if request.path().starts_with(b"/v1/") {
-            return self.api(exchange).await;
+            return self.api(exchange, caller).await;
         }
         if !is_read {
             let mut fields = Fields::new();
             fields.push(Name::Allow, b"GET, HEAD");
             return exchange.refuse_with(Status::METHOD_NOT_ALLOWED, "only GET and HEAD", &fields).await;
-        }
-        if let Some(part) = PagePart::at(request.path()) {
-            return part.send(exchange).await;
         }
         match request.path() {
             b"/metrics" => self.metrics(exchange).await,

@@ -103,7 +103,7 @@ pub(crate) fn serve(start: Start, ready: impl FnOnce(&[net::ListenUrl])) -> io::
     let server = start_threads(&options, listeners, sandbox, &current, &logs)?;
     let shown = (options.memory.clone(), sandboxed);
     let info = server_info(&current, &server, inherited.as_ref(), shown, &events);
-    let api = Arc::new(Api::new(info, AuditLog::new(None, logs.notices.clone())));
+    let api = Arc::new(control_api(info, &current, &logs));
     let control = serve_control(control, &api, inherited.as_ref(), &logs.notices);
     let control_listener = serve_operators(&current, &server, api, replaces, &logs.notices)?;
     if watch {
@@ -141,9 +141,21 @@ pub(crate) fn serve(start: Start, ready: impl FnOnce(&[net::ListenUrl])) -> io::
 fn load_certificates(current: &Current, system: bool, notices: &ErrorLog) -> io::Result<()> {
     let plan = current.plan();
     plan.tls.iter().flat_map(TlsPlan::warnings).for_each(|text| notices.warn(text));
+    plan.control_access.warnings().iter().for_each(|text| notices.warn(text));
     current.certificates.apply(&plan.config, &current.hosting.files(), system, notices)?;
     TlsPlan::keep_staples(plan.tls.as_ref(), &current.certificates.staples, notices);
     Ok(())
+}
+
+/// The control API, which follows the configuration in force.
+fn control_api(info: Arc<ServerInfo>, current: &Arc<Current>, logs: &Logs) -> Api {
+    let (audited, sinks, admitted) = (current.clone(), logs.clone(), current.clone());
+    let file = move || {
+        let path = audited.plan().config.control.audit.clone()?;
+        sinks.access().of(&config::Sink::File(path))
+    };
+    let audit = AuditLog::new(Box::new(file), logs.notices.clone());
+    Api::new(info, audit, Box::new(move || admitted.plan().control_access.clone()))
 }
 
 /// The control listener, where one is configured.
@@ -156,7 +168,7 @@ fn serve_operators(
 ) -> io::Result<ControlListener> {
     let Some(address) = &current.started.control.listen else { return Ok(ControlListener::default()) };
     let (metrics, counters) = (current.metrics.clone(), server.counters().to_vec());
-    operate::serve(address, Operated { api, metrics, counters }, replaces, notices)
+    operate::serve(address, Operated { api, metrics, counters, failures: Arc::default() }, replaces, notices)
 }
 
 /// Starts the threads that serve.

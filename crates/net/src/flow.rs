@@ -8,6 +8,7 @@ use std::task::{Context, Poll};
 use http::encode::Lines;
 use http::{BodySize, Length, Status};
 
+use crate::address::PeerProcess;
 use crate::body_copy::{BodyCopied, BodyCopy};
 use crate::compress::{COMPRESSED_BYTES, COMPRESSED_WEIGHT};
 use crate::exchange::Exchange;
@@ -270,6 +271,12 @@ impl Exchange<'_> {
     #[must_use]
     pub fn local_address(&self) -> Option<std::net::SocketAddr> {
         self.lane.local_address()
+    }
+
+    /// The process that has connected to a Unix socket, by HTTP/1. `None` over TCP.
+    #[must_use]
+    pub fn peer_process(&self) -> Option<PeerProcess> {
+        self.lane.peer_process()
     }
 
     /// The port of that address. Cheap for every request.

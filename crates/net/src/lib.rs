@@ -68,7 +68,7 @@ mod bind;
 mod listener;
 pub mod server;
 
-pub use address::{Bind, Client, Dial, Listen, ListenUrl, Peer, Sources};
+pub use address::{Bind, Client, Dial, Listen, ListenUrl, Peer, PeerProcess, Sources};
 pub use bind::{Listener, bound_address};
 pub use body_copy::BodyCopied;
 pub use compress::{Compression, coded_fields};
