@@ -19,7 +19,7 @@ pub(crate) struct Ctl {
     /// The control listener of a server: http://ADDRESS:PORT or unix:PATH [default: a server of this user, on this machine]
     #[arg(long, global = true, value_name = "URL")]
     pub(crate) to: Option<String>,
-    /// The file with the token for it
+    /// The file with the token for it, over TCP [default: the file that KOMAINU_TOKEN_FILE names]
     #[arg(long, global = true, value_name = "FILE", requires = "to")]
     pub(crate) token_file: Option<PathBuf>,
     /// Print JSON, for programs

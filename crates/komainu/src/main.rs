@@ -54,6 +54,8 @@ mod api;
 mod dictionaries;
 mod operate;
 mod watch;
+mod token_file;
+mod status_fetch;
 mod status;
 mod ctl;
 mod look;
