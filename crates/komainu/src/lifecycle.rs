@@ -20,6 +20,7 @@ use crate::check::{ReadConfig, Reread};
 use crate::config_text::{ConfigEdit, ConfigText, EditError};
 use crate::control::Reloaded;
 use crate::engine;
+use crate::generations::Generations;
 use crate::hosting::Hosting;
 use crate::link::{self, SupervisorLink, SupervisorOrder};
 use crate::metrics::Metrics;
@@ -51,6 +52,8 @@ pub(crate) struct PreparedConfig {
 /// The configuration in force, for all cores: they take it over at their next request.
 pub(crate) struct Current {
     pub(crate) generation: AtomicU64,
+    /// What works by which.
+    pub(crate) generations: Arc<Generations>,
     pub(crate) plan: Mutex<Arc<ServerPlan>>,
     /// Its text, where it comes from a file.
     pub(crate) text: Mutex<Option<ConfigText>>,
@@ -458,6 +461,7 @@ impl RunningServer {
         TlsPlan::keep_staples(plan.tls.as_ref(), &current.certificates.staples, notices);
         *current.plan.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(plan);
         *current.text.lock().unwrap_or_else(PoisonError::into_inner) = Some(text);
+        current.generations.begin();
         current.generation.fetch_add(1, Ordering::Release);
         self.listeners.replace(listeners);
         self.set_limits(&current.plan().config);

@@ -48,6 +48,7 @@ mod cache_rules;
 mod cache_urls;
 mod cache_commands;
 mod config_text;
+mod generations;
 mod control;
 mod control_client;
 mod api;

@@ -24,6 +24,7 @@ use crate::check::Reread;
 use crate::config_text::{ConfigText, EditError};
 use crate::control::{self, ApiLine, ControlClients, ServerInfo, Socket};
 use crate::engine::{self, Descriptors};
+use crate::generations::Generations;
 use crate::hosting::{AppHandles, Hosting};
 use crate::inherited::Inherited;
 use crate::lifecycle::{
@@ -33,7 +34,7 @@ use crate::metrics::{CoreMetrics, Metrics};
 use crate::notice::ErrorLog;
 use crate::operate::{self, ControlListener, Operated};
 use crate::privilege;
-use crate::router::{RouteTable, Router, SharedRouter};
+use crate::router::{GenerationTable, Router, SharedRouter};
 use crate::sandbox::Sandbox;
 use crate::shaping::connections::ClientConnections;
 use crate::sockets::GivenSockets;
@@ -233,6 +234,7 @@ fn first_plan(
     let text = Mutex::new(text);
     Ok(Arc::new(Current {
         generation,
+        generations: Arc::new(Generations::new(cores)),
         plan,
         text,
         started,
@@ -360,6 +362,7 @@ fn server_info(
         reload: Box::new(reload),
         edit: Box::new(edit),
         text: Box::new(move || texts.text()),
+        generations: current.generations.clone(),
         upgrade: Box::new(upgrade),
         memory,
     })
@@ -411,15 +414,22 @@ fn router(core: &net::Core, index: usize, current: &Arc<Current>, logs: &Logs) -
         CoreContext { core, handles: &handles, notices: &logs.notices, groups: &groups, metrics: &metrics };
     let table = Rc::new(assemble::table(&plan, Some(core_context), current.cores)?);
     let router = Rc::new(Router::new(
-        table,
-        renewer(core.clone(), handles, groups, current.clone(), (logs.notices.clone(), metrics.clone())),
+        (table, current.generations.current(index)),
+        renewer(
+            (core.clone(), index),
+            handles,
+            groups,
+            current.clone(),
+            (logs.notices.clone(), metrics.clone()),
+        ),
         logs.notices.clone(),
         current.certificates.challenges.clone(),
         metrics,
     ));
     let (flushed, clock, notices) = (router.clone(), core.clone(), logs.notices.clone());
+    let generations = current.generations.clone();
     core.spawn(async move {
-        let mut flushes = false;
+        let (mut flushes, mut closes) = (false, 0);
         loop {
             if !flushes && flushed.logs_requests() {
                 flushes = true;
@@ -429,6 +439,9 @@ fn router(core: &net::Core, index: usize, current: &Arc<Current>, logs: &Logs) -
             // A core without requests must switch to a new configuration too: removed applications and upstream servers
             // end only when no core holds them any more.
             flushed.renew();
+            if std::mem::replace(&mut closes, generations.closes()) != closes {
+                clock.wake_all();
+            }
             log_memory(&clock, &notices);
             notices.log_counts(Instant::now());
         }
@@ -464,12 +477,12 @@ fn log_memory(core: &net::Core, notices: &ErrorLog) {
 
 /// Returns a new table if the configuration has changed.
 fn renewer(
-    core: net::Core,
+    (core, index): (net::Core, usize),
     handles: AppHandles,
     groups: RefCell<Vec<Group>>,
     current: Arc<Current>,
     (notices, metrics): (ErrorLog, Rc<CoreMetrics>),
-) -> Box<dyn Fn() -> Option<Rc<RouteTable>>> {
+) -> Box<dyn Fn() -> Option<GenerationTable>> {
     let seen = Cell::new(current.generation.load(Ordering::Acquire));
     Box::new(move || {
         let generation = current.generation.load(Ordering::Acquire);
@@ -484,7 +497,7 @@ fn renewer(
             metrics: &metrics,
         };
         match assemble::table(&current.plan(), Some(core_context), current.cores) {
-            Ok(table) => Some(Rc::new(table)),
+            Ok(table) => Some((Rc::new(table), current.generations.current(index))),
             Err(error) => {
                 notices.error(&format!("the new configuration is not used on this core: {error}"));
                 None

@@ -19,7 +19,7 @@ use crate::core::Core;
 use crate::detached::{self, DetachedRequest};
 use crate::fault::Fault;
 use crate::file::{FileHome, FileSpan};
-use crate::filters::{DefaultFields, FieldEdits, HeadTap};
+use crate::filters::{DefaultFields, FieldEdits, HeadTap, UpgradeTap};
 use crate::grpc;
 use crate::lane::Lane;
 use crate::memory::Pressure;
@@ -150,6 +150,11 @@ impl<'c> Exchange<'c> {
     /// Which responses are compressed from now on. Those that have begun stay as they are.
     pub fn set_compression(&mut self, compression: Option<Rc<Compression>>) {
         self.state.filters.compression = compression;
+    }
+
+    /// Sets what learns of it when the connection carries something else from then on: [`Exchange::upgrade`], [`Exchange::take_over`].
+    pub fn set_upgrade_tap(&mut self, tap: Rc<dyn UpgradeTap>) {
+        self.state.upgrade_tap = Some(tap);
     }
 
     /// Sets what learns of the head of the response.

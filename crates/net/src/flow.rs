@@ -93,7 +93,7 @@ impl Exchange<'_> {
         assert!(self.can_switch(), "an upgrade follows the request");
         let status = self.lane.upgrade(lines);
         let now_us = self.core().now_us();
-        self.state.begun(now_us, status, BodySize::Unknown);
+        self.state.switched(now_us, status);
     }
 
     /// Takes the connection from HTTP without a response of the server's own: whoever gets it answers. False where that
@@ -102,7 +102,7 @@ impl Exchange<'_> {
         let can = self.can_switch() && self.lane.take_over();
         if can {
             let now_us = self.core().now_us();
-            self.state.begun(now_us, Status::SWITCHING_PROTOCOLS, BodySize::Unknown);
+            self.state.switched(now_us, Status::SWITCHING_PROTOCOLS);
         }
         can
     }

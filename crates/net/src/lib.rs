@@ -80,7 +80,7 @@ pub use dictionary::{
 };
 pub use exchange::Exchange;
 pub use fault::Fault;
-pub use filters::{DefaultFields, FieldEdits, HeadTap};
+pub use filters::{DefaultFields, FieldEdits, HeadTap, UpgradeTap};
 pub use flow::BodyPiece;
 pub use gate::{ConnectionGate, ConnectionPlace, SharedGate, TooManyConnections};
 pub use h2_client::{H2Link, H2Options, H2Request, H2Stream, StreamFailure, StreamStep};

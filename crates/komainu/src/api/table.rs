@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use crate::api::operation::{Api, ApiCall, BodyField, Operation, Outcome};
 use crate::api::request::{ApiRequest, ApiResponse, ControlRole};
-use crate::api::{applications, configuration, openapi, server, upstreams};
+use crate::api::{applications, configuration, generations, openapi, server, upstreams};
 
 const fn get(path: &'static str, role: ControlRole, about: &'static str, run: Run) -> Operation {
     Operation { method: "GET", path, role, about, body: None, run }
@@ -123,6 +123,20 @@ const OPERATIONS: &[Operation] = &[
     post("/v1/certificates/{name}/renew", "Renew a certificate now", &[], server::renew),
     post("/v1/reload", "Read the configuration again", &[], server::reload),
     post("/v1/logs/reopen", "Open the log files again, after they were moved away", &[], server::reopen),
+    get(
+        "/v1/generations",
+        ControlRole::Open,
+        "The configuration in force, and those that requests still work by",
+        generations::list,
+    ),
+    Operation {
+        method: "DELETE",
+        path: "/v1/generations/{number}",
+        role: ControlRole::Operate,
+        about: "Close the requests, WebSockets and tunnels that work by an old configuration",
+        body: None,
+        run: generations::close,
+    },
     get("/v1/audit", ControlRole::Read, "Who has changed what, the newest first", server::audit),
     get("/v1/openapi.json", ControlRole::Open, "This document", |api, _| {
         Ok(ApiResponse::of(openapi::document(OPERATIONS, api.access().is_open)))
