@@ -48,6 +48,9 @@ pub(crate) enum CtlCommand {
     /// Certificates
     #[command(subcommand)]
     Certificate(CtlCertificate),
+    /// Configurations that requests still work by
+    #[command(subcommand)]
+    Generation(CtlGeneration),
     /// Read the configuration again
     Reload,
     /// Open the log files again, after they were moved away
@@ -142,6 +145,14 @@ pub(crate) enum CtlCache {
         #[arg(long)]
         soft: bool,
     },
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum CtlGeneration {
+    /// Show the one in force, and those that requests still work by
+    List,
+    /// Close the requests, WebSockets and tunnels of an old one
+    Close { number: u64 },
 }
 
 #[derive(Debug, Subcommand)]

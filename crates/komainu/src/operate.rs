@@ -1,24 +1,23 @@
 //! The listener for those who operate the server (`[control] listen`): `GET /metrics`, and the API below `/v1/`.
 //!
-//! It is a small server of its own, with one thread, so that it answers however busy the others are.
+//! It is a small server of its own, with one thread, so that it answers however busy the others are. [`crate::control_listener`] opens and closes it.
 
 use std::future::poll_fn;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Poll, Waker};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use apps::Usage;
 use http::{BodySize, Fields, Method, Name, Status};
-use net::{Counters, Exchange, Fault, Listener, Peer, Request, RequestRecord, Server, Service};
+use net::{Bind, Counters, Exchange, Fault, Listener, Peer, Request, RequestRecord, Server, Service};
 use serde_json::Value;
 
 use crate::api::{self, Api, ApiRequest, ApiResponse, BODY_BYTES_MAX, Caller, ControlRole};
 use crate::control;
 use crate::control_access::{ControlAccess, FAILURES_MAX, TokenFailures, bearer};
-use crate::engine;
 use crate::exposition::{self, Gauges, WorkerMetrics};
 use crate::metrics::Metrics;
 use crate::notice::ErrorLog;
@@ -29,9 +28,6 @@ const CONNECTIONS_MAX: usize = 256;
 /// For a client to send its request, and between two.
 const HEAD_MS: u64 = 2_000;
 const IDLE_MS: u64 = 120_000;
-/// How long a server that replaces another one tries to listen where that one still does.
-const PREDECESSOR_MAX: Duration = Duration::from_secs(60);
-const PAUSE: Duration = Duration::from_millis(200);
 /// Requests of the API that are answered at the same time.
 const UNDER_WAY_MAX: usize = 32;
 
@@ -46,101 +42,37 @@ pub(crate) struct Operated {
     pub(crate) failures: Arc<TokenFailures>,
 }
 
-/// The listener that runs, or is still to begin.
-#[derive(Clone, Default)]
-pub(crate) struct ControlListener(Arc<Mutex<ListenerState>>);
-
-#[derive(Default)]
-struct ListenerState {
-    stop: Option<net::Stop>,
-    is_closed: bool,
-}
-
-impl ControlListener {
-    fn state(&self) -> MutexGuard<'_, ListenerState> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Listens no more: a server that replaces this one is to be seen at the address.
-    pub(crate) fn close(&self) {
-        let mut state = self.state();
-        state.is_closed = true;
-        state.stop.take().iter().for_each(net::Stop::drain);
-    }
-
-    fn is_closed(&self) -> bool {
-        self.state().is_closed
-    }
-
-    fn started(&self, server: Server) {
-        let mut state = self.state();
-        state.stop = Some(server.stop());
-        if state.is_closed {
-            server.stop().drain();
-        }
-        // Its thread ends by itself, or with the process.
-        std::mem::forget(server);
-    }
-}
-
-/// Starts it. A server that replaces another one listens as soon as that one does no more.
+/// Starts the server of these listeners; `is_leaving` says that it is about to end.
 ///
 /// # Errors
-/// The address cannot be listened on.
-pub(crate) fn serve(
-    address: &config::Listen,
-    operated: Operated,
-    replaces: bool,
+/// There can be no thread.
+pub(crate) fn start(
+    listeners: Vec<Listener>,
+    operated: &Operated,
+    is_leaving: &Arc<AtomicBool>,
     notices: &ErrorLog,
-) -> io::Result<ControlListener> {
-    let listener = ControlListener::default();
-    let explained =
-        |error: io::Error| io::Error::new(error.kind(), format!("`control.listen` = \"{address}\": {error}"));
-    let (theirs, log, later) = (address.clone(), notices.clone(), listener.clone());
-    match start(address, operated.clone(), &listener, notices) {
-        Err(error) if replaces && error.kind() == io::ErrorKind::AddrInUse => {
-            std::thread::Builder::new().name("operate".into()).spawn(move || {
-                let until = Instant::now() + PREDECESSOR_MAX;
-                let mut started = Err(error);
-                while started.is_err() && Instant::now() < until && !later.is_closed() {
-                    std::thread::sleep(PAUSE);
-                    started = start(&theirs, operated.clone(), &later, &log);
-                }
-                if let Err(error) = started {
-                    log.error(&format!("`control.listen` = \"{theirs}\": {error}"));
-                }
-            })?;
-        }
-        started => started.map_err(explained)?,
-    }
-    Ok(listener)
-}
-
-fn start(
-    address: &config::Listen,
-    operated: Operated,
-    listener: &ControlListener,
-    notices: &ErrorLog,
-) -> io::Result<()> {
+) -> io::Result<net::Stop> {
     let memory = operated.api.info.memory.clone();
     let mut options = net::Options { threads: 1, memory, ..net::Options::default() };
     options.limits.connections_max = CONNECTIONS_MAX;
     (options.timeouts.head_ms, options.timeouts.idle_ms) = (HEAD_MS, IDLE_MS);
-    let binds = engine::binds(address).into_iter();
-    let listeners = binds.map(|bind| Listener::bind(bind.into(), 1)).collect::<io::Result<_>>()?;
-    let is_network = !matches!(address, config::Listen::Unix(_));
+    let is_network = listeners.iter().any(|listener| !matches!(listener.address(), Bind::Unix(_)));
+    let (operated, is_leaving) = (operated.clone(), is_leaving.clone());
     let server = Server::serve(&options, listeners, move |_| {
         Ok(OperatorService {
             operated: operated.clone(),
             is_network,
+            is_leaving: is_leaving.clone(),
             under_way: UnderWay::default(),
             followers: Followers::default(),
         })
     })?;
     let urls: Vec<String> = server.listeners().urls().iter().map(ToString::to_string).collect();
     notices.info(&format!("the control listener is {}", urls.join(", ")));
-    listener.started(server);
-    Ok(())
+    let stop = server.stop();
+    // Its thread ends by itself, or with the process.
+    std::mem::forget(server);
+    Ok(stop)
 }
 
 /// Whether a request is answered at all.
@@ -157,6 +89,7 @@ enum Entry {
 struct OperatorService {
     operated: Operated,
     is_network: bool,
+    is_leaving: Arc<AtomicBool>,
     followers: Followers,
     under_way: UnderWay,
 }
@@ -360,7 +293,7 @@ impl Service for OperatorService {
         };
         if is_read && request.path() == b"/v1/events" {
             let info = &self.operated.api.info;
-            let is_over = || info.stop.is_draining();
+            let is_over = || info.stop.is_draining() || self.is_leaving.load(Ordering::Relaxed);
             return self.followers.follow(exchange, &info.counted.events, is_over).await;
         }
         if request.path().starts_with(b"/v1/") {

@@ -23,6 +23,7 @@ use crate::certificates::{AutomaticCertificates, is_system};
 use crate::check::Reread;
 use crate::config_text::{ConfigText, EditError};
 use crate::control::{self, ApiLine, ControlClients, ServerInfo, Socket};
+use crate::control_listener::ControlListener;
 use crate::engine::{self, Descriptors};
 use crate::generations::Generations;
 use crate::hosting::{AppHandles, Hosting};
@@ -30,9 +31,10 @@ use crate::inherited::Inherited;
 use crate::lifecycle::{
     Current, Logs, RunningServer, ServerEvent, attend_to_the_end, event, pass_signals, refused,
 };
+use crate::link::SupervisorLink;
 use crate::metrics::{CoreMetrics, Metrics};
 use crate::notice::ErrorLog;
-use crate::operate::{self, ControlListener, Operated};
+use crate::operate::Operated;
 use crate::privilege;
 use crate::router::{GenerationTable, Router, SharedRouter};
 use crate::sandbox::Sandbox;
@@ -106,7 +108,7 @@ pub(crate) fn serve(start: Start, ready: impl FnOnce(&[net::ListenUrl])) -> io::
     let info = server_info(&current, &server, inherited.as_ref(), shown, &events);
     let api = Arc::new(control_api(info, &current, &logs));
     let control = serve_control(control, &api, inherited.as_ref(), &logs.notices);
-    let control_listener = serve_operators(&current, &server, api, replaces, &logs.notices)?;
+    let control_listener = serve_operators(&current, &server, api, (replaces, link.clone()), &logs.notices)?;
     if watch {
         watch::watch(hosting.folders(), hosting.clone(), logs.notices.clone())?;
     }
@@ -164,12 +166,14 @@ fn serve_operators(
     current: &Current,
     server: &net::Server,
     api: Arc<Api>,
-    replaces: bool,
+    (replaces, link): (bool, Option<SupervisorLink>),
     notices: &ErrorLog,
 ) -> io::Result<ControlListener> {
-    let Some(address) = &current.started.control.listen else { return Ok(ControlListener::default()) };
     let (metrics, counters) = (current.metrics.clone(), server.counters().to_vec());
-    operate::serve(address, Operated { api, metrics, counters, failures: Arc::default() }, replaces, notices)
+    let operated = Operated { api, metrics, counters, failures: Arc::default() };
+    let listener = ControlListener::new(operated, link, notices.clone());
+    listener.open(&current.started.control, replaces)?;
+    Ok(listener)
 }
 
 /// Starts the threads that serve.

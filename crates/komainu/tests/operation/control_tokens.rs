@@ -217,7 +217,7 @@ fn changes_and_refusals_are_lines_of_the_audit_file() {
     post("").expect_status(401);
     post(&with("wrong-0123456789abcdef")).expect_status(401);
     send(&address, "GET", "/v1/audit", "", "").expect_status(401);
-    let long = format!("/v1/upstreams/{}", "%1b".repeat(2_000));
+    let long = format!("/v1/upstreams/{}", "%41".repeat(2_000));
     send(&address, "PATCH", &format!("{long}/0"), &format!("{JSON}{}", with(OPERATE)), "{}")
         .expect_status(404);
     let lines = audited(&rig, "audit.log", 6);
@@ -324,7 +324,7 @@ fn check_warns_of_a_token_that_everybody_can_read() {
         format!("[control]\nlisten = \"127.0.0.1:9180\"\n{tokens}[[route]]\nrespond = \"x\"\n"),
     );
     let check = || {
-        let done = komainu().arg("check").arg(folder.at("komainu.toml")).output().unwrap();
+        let done = komainu().args(["check", "--config"]).arg(folder.at("komainu.toml")).output().unwrap();
         (done.status.success(), text(&done.stderr))
     };
     assert_eq!(check(), (true, String::new()));

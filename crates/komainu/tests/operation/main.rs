@@ -13,6 +13,7 @@ mod api;
 mod api_config;
 mod control;
 mod control_tokens;
+mod generations;
 mod import;
 mod listen_reload;
 mod logs;
