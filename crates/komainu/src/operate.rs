@@ -117,8 +117,10 @@ impl OperatorService {
         let Peer::Tcp(address) = request.peer() else {
             // Whoever may open the socket is trusted.
             let process = exchange.peer_process();
-            let who = process.map(|process| format!(" (uid {}, process {})", process.uid, process.pid));
-            let name = format!("the Unix socket{}", who.unwrap_or_default());
+            let name = process.map_or_else(
+                || "the Unix socket".to_owned(),
+                |process| format!("uid {} (process {}) by the Unix socket", process.uid, process.pid),
+            );
             let caller =
                 Caller { name, role: ControlRole::Admin, address: String::new(), may_send_token: false };
             return Entry::Admitted(caller);

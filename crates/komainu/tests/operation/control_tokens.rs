@@ -250,7 +250,7 @@ fn changes_and_refusals_are_lines_of_the_audit_file() {
     assert!(!fs::read_to_string(rig.folder.at("audit.log")).unwrap().contains("0123456789abcdef"));
     // A rotation: what comes after it is in the new file.
     fs::rename(rig.folder.at("audit.log"), rig.folder.at("audit.log.1")).unwrap();
-    rig.signal("USR1");
+    rig.signal("-USR1");
     eventually("the file is opened again", || rig.folder.at("audit.log").exists());
     post(&with(ADMIN)).expect_status(200);
     assert_eq!(audited(&rig, "audit.log", 1)[0]["actor"], "chief");

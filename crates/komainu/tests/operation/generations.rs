@@ -23,7 +23,8 @@ fn echo() -> SocketAddr {
                     let switched = "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n";
                     stream.write_all(switched.as_bytes()).unwrap();
                 } else {
-                    stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nplain").unwrap();
+                    let plain = b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 5\r\n\r\nplain";
+                    return stream.write_all(plain).unwrap();
                 }
                 let mut bytes = [0; 64];
                 while let Ok(len @ 1..) = stream.read(&mut bytes) {

@@ -12,6 +12,7 @@ mod access_log;
 mod api;
 mod api_config;
 mod control;
+mod control_listener;
 mod control_tokens;
 mod generations;
 mod import;
