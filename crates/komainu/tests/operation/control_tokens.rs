@@ -9,7 +9,7 @@ use std::process::Command;
 use serde_json::{Value, json};
 
 use crate::api::JSON;
-use crate::rig::{Answer, Folder, PATIENCE, Rig, eventually, komainu, text};
+use crate::rig::{Answer, Folder, PATIENCE, Rig, eventually, kinds, komainu, listen, text};
 
 const READ: &str = "read-0123456789abcdef";
 const OPERATE: &str = "operate-0123456789abcdef";
@@ -334,4 +334,65 @@ fn check_warns_of_a_token_that_everybody_can_read() {
     folder.write("deploy.token", "too short");
     let (good, said) = check();
     assert!(!good && said.contains("deploy.token") && said.contains("at least 20"), "{said}");
+}
+
+/// The supervisor reads the tokens, which root alone may read, and opens the audit log, in a folder of root's.
+#[test]
+fn a_server_without_roots_rights_has_tokens_and_an_audit_log() {
+    for kind in kinds() {
+        let folder = Folder::new();
+        let tokens = tokens(&folder);
+        let text = format!(
+            "{}{kind}threads = 1\n[log]\nlevel = \"info\"\n[control]\nlisten = \"127.0.0.1:0\"\naudit = \"audit.log\"\n{tokens}\
+             [[route]]\nrespond = \"x\"\n",
+            listen(&folder)
+        );
+        folder.write("komainu.toml", &text);
+        let mut command = komainu();
+        command.arg("start").arg("-c").arg(folder.at("komainu.toml"));
+        let rig = Rig::start(command, folder);
+        let address = listener(&rig);
+        let post =
+            |path: &str, token: &str| send(&address, "POST", path, &format!("{JSON}{}", with(token)), "{}");
+        post("/v1/logs/reopen", READ).expect_status(403);
+        rig.folder.write("deploy.token", "another-0123456789abcdef");
+        post("/v1/reload", OPERATE).expect_status(200);
+        post("/v1/reload", OPERATE).expect_status(401);
+        let lines = audited(&rig, "audit.log", 3);
+        let statuses: Vec<u64> = lines.iter().filter_map(|line| line["status"].as_u64()).collect();
+        assert_eq!(statuses, [403, 200, 401], "{kind}");
+        fs::rename(rig.folder.at("audit.log"), rig.folder.at("audit.log.1")).unwrap();
+        rig.signal("-USR1");
+        eventually("the file is opened again", || rig.folder.at("audit.log").exists());
+        post("/v1/logs/reopen", ADMIN).expect_status(200);
+        audited(&rig, "audit.log", 1);
+        if kind.contains("65534") {
+            // What the supervisor does with root's rights is not changed by the API.
+            let fields = format!("{JSON}If-Match: *\r\n{}", with(ADMIN));
+            let path = "/v1/config/control/audit?persist=false";
+            let refused = send(&address, "PUT", path, &fields, "\"/etc/other.log\"");
+            assert!(refused.expect_status(403).text().contains("[control]"), "{}", refused.text());
+        }
+    }
+}
+
+/// Who asks on and on and reads nothing holds a place of its own, and no more.
+#[test]
+fn a_client_that_reads_nothing_keeps_nobody_out() {
+    let rig = start("open = false\n");
+    let address = listener(&rig);
+    let mut stream = TcpStream::connect(&address).unwrap();
+    stream.set_write_timeout(Some(std::time::Duration::from_millis(500))).unwrap();
+    let ask = format!("GET /v1/audit HTTP/1.1\r\nHost: {address}\r\n{}\r\n", with("wrong-0123456789abcdef"));
+    let many = ask.repeat(1_000);
+    let mut sent = 0;
+    // Until the server takes no more of it, or ends the connection.
+    while sent < 1_000 && stream.write_all(many.as_bytes()).is_ok() {
+        sent += 1;
+    }
+    // Its address is blocked; others are not, by the socket of the process.
+    send(&address, "GET", "/v1/status", &with(READ), "").expect_status(429);
+    send(&address, "GET", "/", "", "").expect_status(200);
+    let refusals = rig.reported().matches("control: 127.0.0.1").count();
+    assert!(refusals < 20, "{refusals}");
 }
