@@ -228,7 +228,7 @@ mod tests {
             ("listen = \"unix:/a\"\nmode = \"0666\"\n".to_owned(), "every user of this machine"),
             (format!("{token}{token}"), "duplicate control token `a`"),
             ("[[token]]\nname = \"a\"\nrole = \"open\"\ntoken_file = \"a\"\n".to_owned(), "\"admin\""),
-            ("[[token]]\nname = \"a\"\n".to_owned(), "`token_file` is missing"),
+            ("[[token]]\nname = \"a\"\n".to_owned(), "token_file` is missing"),
         ] {
             let (_, said) = read(&text);
             assert!(said.contains(part), "{text}: {said}");
