@@ -15,9 +15,10 @@ const TOKEN_CHARS_MIN: usize = 20;
 const TOKEN_CHARS_MAX: usize = 1_024;
 
 /// What the holder of a token may do. Each may do what those before it may.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum TokenRole {
     /// Read everything: the configuration and the audit log too.
+    #[default]
     Read,
     /// Operate the server as it is configured.
     Operate,
@@ -73,12 +74,6 @@ directives! {
 
 const ROLES: Word<TokenRole> =
     Word(&[("read", TokenRole::Read), ("operate", TokenRole::Operate), ("admin", TokenRole::Admin)]);
-
-impl Default for TokenRole {
-    fn default() -> TokenRole {
-        TokenRole::Read
-    }
-}
 
 /// The token in the text of a file for the control listener, without white space around it.
 ///

@@ -110,7 +110,7 @@ fn an_old_generation_is_closed_with_its_websockets_and_nothing_else() {
     let mut slow = rig.connect();
     slow.write_all(b"GET /slow HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
     assert!(head(&mut slow).starts_with("HTTP/1.1 200"));
-    (echoes(&mut old), echoes(&mut new));
+    [&mut old, &mut new].into_iter().for_each(echoes);
     eventually("all are counted", || shown(&rig) == [row(2, "current", 2, 1), row(1, "draining", 1, 1)]);
     let close = |number: &str| {
         let answer = call(&rig, "DELETE", &format!("/v1/generations/{number}"), JSON, "");
@@ -121,7 +121,7 @@ fn an_old_generation_is_closed_with_its_websockets_and_nothing_else() {
     for number in ["3", "0", "x", "-1"] {
         assert_eq!(close(number).0, 404, "{number}");
     }
-    (echoes(&mut old), echoes(&mut new));
+    [&mut old, &mut new].into_iter().for_each(echoes);
     let (status, said) = close("1");
     assert!(status == 200 && said.contains("1 requests were closed, 1 of them upgraded"), "{status} {said}");
     assert!(is_closed(&mut old));
