@@ -26,13 +26,13 @@ const CLOSED: Reject =
 pub(crate) struct Generations {
     cores: usize,
     /// The last one is in force.
-    all: Mutex<Vec<Arc<Generation>>>,
+    all: Mutex<Vec<Arc<ConfigGeneration>>>,
     /// How often one was closed.
     closes: AtomicU64,
 }
 
 /// One configuration while it is in force, or has requests.
-pub(crate) struct Generation {
+pub(crate) struct ConfigGeneration {
     number: u64,
     since: SystemTime,
     cores: Vec<CoreWork>,
@@ -57,7 +57,7 @@ pub(crate) struct WorkUnderWay {
     pub(crate) upgraded: u64,
 }
 
-impl Generation {
+impl ConfigGeneration {
     fn work(&self) -> WorkUnderWay {
         // Those that are over first: else one that ends meanwhile would count as less than none.
         let sum = |of: fn(&CoreWork) -> u64| self.cores.iter().map(of).sum::<u64>();
@@ -78,7 +78,7 @@ impl Generations {
         generations
     }
 
-    fn all(&self) -> MutexGuard<'_, Vec<Arc<Generation>>> {
+    fn all(&self) -> MutexGuard<'_, Vec<Arc<ConfigGeneration>>> {
         let mut all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
         // Those that no core and no request uses are over.
         if let Some(last) = all.pop() {
@@ -92,7 +92,7 @@ impl Generations {
     pub(crate) fn begin(&self) {
         let mut all = self.all();
         let number = all.last().map_or(1, |last| last.number + 1);
-        all.push(Arc::new(Generation {
+        all.push(Arc::new(ConfigGeneration {
             number,
             since: SystemTime::now(),
             cores: (0..self.cores).map(|_| CoreWork::default()).collect(),
@@ -151,7 +151,7 @@ impl Generations {
 
 /// A generation on one core.
 pub(crate) struct CoreGeneration {
-    generation: Arc<Generation>,
+    generation: Arc<ConfigGeneration>,
     core: usize,
 }
 

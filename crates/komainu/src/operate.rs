@@ -76,7 +76,7 @@ pub(crate) fn start(
 }
 
 /// Whether a request is answered at all.
-enum Entry {
+enum ControlEntry {
     Admitted(Caller),
     Refused {
         caller: Caller,
@@ -112,7 +112,7 @@ impl OperatorService {
     }
 
     /// Who asks, and what they may do.
-    fn entry(&self, exchange: &Exchange<'_>, access: &ControlAccess) -> Entry {
+    fn entry(&self, exchange: &Exchange<'_>, access: &ControlAccess) -> ControlEntry {
         let request = exchange.request();
         let Peer::Tcp(address) = request.peer() else {
             // Whoever may open the socket is trusted.
@@ -123,7 +123,7 @@ impl OperatorService {
             );
             let caller =
                 Caller { name, role: ControlRole::Admin, address: String::new(), may_send_token: false };
-            return Entry::Admitted(caller);
+            return ControlEntry::Admitted(caller);
         };
         let (ip, shown, has_tokens) = (address.ip(), request.peer().to_string(), access.has_tokens());
         let mut caller = Caller {
@@ -132,10 +132,10 @@ impl OperatorService {
             address: shown,
             may_send_token: has_tokens,
         };
-        let refused = |caller, response, is_recorded| Entry::Refused { caller, response, is_recorded };
+        let refused = |caller, response, is_recorded| ControlEntry::Refused { caller, response, is_recorded };
         let Some(given) = request.field(Name::Authorization).filter(|_| has_tokens) else {
             return match access.is_open {
-                true => Entry::Admitted(caller),
+                true => ControlEntry::Admitted(caller),
                 false => {
                     let text = "this needs a token: send it as `Authorization: Bearer TOKEN`";
                     refused(caller, ApiResponse::error(401, text), true)
@@ -154,7 +154,7 @@ impl OperatorService {
         match access.holder(bearer(given)) {
             Some((name, role)) => {
                 (caller.name, caller.role) = (name.to_owned(), role.into());
-                Entry::Admitted(caller)
+                ControlEntry::Admitted(caller)
             }
             None => {
                 self.operated.failures.count(ip, now);
@@ -271,7 +271,7 @@ impl Service for OperatorService {
         let entry = self.entry(exchange, &access);
         let request = exchange.request();
         // A page of elsewhere whose name was made to point here (DNS rebinding) gets nothing: it has no token.
-        let is_known = matches!(&entry, Entry::Admitted(caller) if caller.role > ControlRole::Open);
+        let is_known = matches!(&entry, ControlEntry::Admitted(caller) if caller.role > ControlRole::Open);
         if self.is_network && !is_known && !is_plain_host(request.authority()) {
             let why = "ask by the address of this server, not by a name, or with a token";
             return exchange.refuse(Status::of(421).expect("three digits"), why).await;
@@ -284,8 +284,8 @@ impl Service for OperatorService {
             return part.send(exchange).await;
         }
         let caller = match entry {
-            Entry::Admitted(caller) => caller,
-            Entry::Refused { caller, response, is_recorded } => {
+            ControlEntry::Admitted(caller) => caller,
+            ControlEntry::Refused { caller, response, is_recorded } => {
                 let asked = asked(&request, caller);
                 return match is_recorded {
                     true => self.refuse(exchange, &asked, response).await,

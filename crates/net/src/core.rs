@@ -531,21 +531,6 @@ impl Core {
         }
     }
 
-    /// Has every task with a future run once: what they look at has changed, although nothing that they wait for has come.
-    pub fn wake_all(&self) {
-        let is_busy = |task: &Task| matches!(task, Task::Future(_));
-        let busy = self
-            .0
-            .tasks
-            .borrow()
-            .iter()
-            .enumerate()
-            .filter(|(_, task)| is_busy(task))
-            .map(|(at, _)| at as u32)
-            .collect::<Vec<_>>();
-        busy.into_iter().for_each(|task| self.wake(task));
-    }
-
     /// Closes every parked connection.
     pub(crate) fn close_parked(&self) {
         let tasks = 0..self.0.tasks.borrow().len();

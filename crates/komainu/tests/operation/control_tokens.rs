@@ -132,7 +132,7 @@ fn whoever_guesses_is_blocked_for_a_while() {
         let wait: u64 = answer.expect_status(429).field("Retry-After").unwrap().parse().unwrap();
         assert!((1..=61).contains(&wait), "{wait}");
     }
-    // Also where it guesses right: else it could go on. What needs no token is answered.
+    // Also where it guesses right: else it could continue. What needs no token is answered.
     ask(READ).expect_status(429);
     send(&address, "GET", "/v1/status", "", "").expect_status(200);
     // The flood is one entry.
