@@ -135,7 +135,7 @@ pub(crate) struct Blocked {
 }
 
 impl TokenFailures {
-    /// Whether requests with a token from this address are refused, even where the token is right: nobody is to guess on.
+    /// Whether requests with a token from this address are refused, even where the token is right: nobody is to continue guessing.
     pub(crate) fn blocked(&self, address: IpAddr, now: Instant) -> Option<Blocked> {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let found = all.get_mut(&counted_as(address))?;

@@ -271,8 +271,8 @@ impl Service for OperatorService {
         let entry = self.entry(exchange, &access);
         let request = exchange.request();
         // A page of elsewhere whose name was made to point here (DNS rebinding) gets nothing: it has no token.
-        let is_known = matches!(&entry, ControlEntry::Admitted(caller) if caller.role > ControlRole::Open);
-        if self.is_network && !is_known && !is_plain_host(request.authority()) {
+        let has_none = matches!(&entry, ControlEntry::Admitted(caller) if caller.role == ControlRole::Open);
+        if self.is_network && has_none && !is_plain_host(request.authority()) {
             let why = "ask by the address of this server, not by a name, or with a token";
             return exchange.refuse(Status::of(421).expect("three digits"), why).await;
         }

@@ -112,6 +112,8 @@ fn each_role_may_do_what_it_is_for() {
     send(&address, "GET", "/v1/config", &format!("{}Host: komainu.test\r\n", with(READ)), "")
         .expect_status(200);
     send(&address, "GET", "/v1/status", "Host: komainu.test\r\n", "").expect_status(421);
+    let wrong = format!("{}Host: komainu.test\r\n", with("wrong-0123456789abcdef"));
+    send(&address, "GET", "/v1/status", &wrong, "").expect_status(401);
     for wrong in ["x", "", &READ[1..], &format!("{READ}x"), &READ.to_uppercase()] {
         let answer = send(&address, "GET", "/v1/status", &with(wrong), "");
         answer.expect_status(401).expect_field("WWW-Authenticate", "Bearer");
