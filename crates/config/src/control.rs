@@ -1,20 +1,241 @@
-//! The listener of those who operate the server.
+//! The listener of those who operate the server, and who may do what there.
 
+use crate::check::{Checker, InvalidValue};
 use crate::listen::{Address, Listen};
-use crate::record::directives;
-use crate::shape::Maybe;
+use crate::node::Node;
+use crate::record::{directives, table};
+use crate::shape::{Flag, List, Maybe, PathShape, Text, Word};
+use std::path::PathBuf;
+
+/// The longest name of a token, in characters.
+const NAME_CHARS_MAX: usize = 64;
+/// The shortest token for the control listener, in characters.
+const TOKEN_CHARS_MIN: usize = 20;
+/// The longest.
+const TOKEN_CHARS_MAX: usize = 1_024;
+
+/// What the holder of a token may do. Each may do what those before it may.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum TokenRole {
+    /// Read everything: the configuration and the audit log too.
+    #[default]
+    Read,
+    /// Operate the server as it is configured.
+    Operate,
+    /// Change the configuration.
+    Admin,
+}
 
 directives! {
     /// The listener of those who operate the server: `GET /metrics` is for Prometheus, `GET /v1/status` is what `komainu status
-    /// --json` prints. Whoever reaches it can read both, so choose an address of this machine or of a network of your own.
-    /// A change needs a restart or an upgrade.
+    /// --json` prints, and below `/v1/` is the control API. Whoever reaches it can read figures and states, unless `open = false`: choose
+    /// an address of this machine or of a network of your own. Everything else needs a Unix socket, or over TCP a token.
     ///
     /// ```toml
     /// [control]
     /// listen = "127.0.0.1:9180"
+    /// audit  = "/var/log/komainu/audit.log"
+    ///
+    /// [[control.token]]
+    /// name       = "deploy"
+    /// role       = "operate"
+    /// token_file = "/etc/komainu/deploy.token"
     /// ```
-    Control in "`[control]`" {
-        /// Its address: one of TCP, or a Unix socket (`unix:PATH`), which belongs to the user of the server.
+    Control in "`[control]`", check control_agrees {
+        /// Its address: one of TCP, or a Unix socket (`unix:PATH`), by which everything can be done: its permissions decide who may open it.
         "listen" listen: Option<Listen> = absent("none"), Maybe(Address);
+        /// Whether figures and states (the API's role `open`, `/metrics`, `/v1/events`) can be read over TCP without a token. Without, each
+        /// request over TCP needs one, at least of the role `read`; only the dashboard's page, which is empty without one, is sent to everybody.
+        "open" is_open: bool = true, Flag;
+        /// Tokens, with which the control listener can be used over TCP: `[[control.token]]`.
+        "token" tokens: Vec<ControlToken> = [], List(table());
+        /// The permissions of the Unix socket, in octal digits. Who may write to it may do everything.
+        "mode" mode: Option<u32> = absent("those of the process's umask, as a rule \"0755\": its owner alone may connect"),
+            Maybe(Text { what: "permissions in octal digits such as \"0660\"", parse: mode });
+        /// The group of the Unix socket, by name or number. A server that was started as root has its supervisor set it; another one must belong to it.
+        "group" group: Option<String> = absent("that of the process"), Maybe(Text { what: "the name of a group", parse: group });
+        /// A file to which each change by the control API, and each refusal, is appended as a line of JSON; it is opened again with the logs.
+        "audit" audit: Option<PathBuf> = absent("the error log"), Maybe(PathShape("a file"));
+    }
+}
+
+directives! {
+    /// A token for the control listener over TCP: requests carry it as `Authorization: Bearer TOKEN`. Its file is read again by a reload.
+    ControlToken in "`[[control.token]]`" {
+        /// Its name in the audit log.
+        "name" name: String = required(""), Text { what: "a name of at most 64 characters", parse: name };
+        /// What its holder may do: `read` also the configuration and the audit log, `operate` all that leaves the configuration as it is (reload, drain,
+        /// restart, purge), `admin` everything.
+        "role" role: TokenRole = required(""), ROLES;
+        /// The file that holds it: 20 to 1,024 visible ASCII characters. A credential of systemd's is `"${CREDENTIALS_DIRECTORY}/NAME"`.
+        "token_file" token_file: PathBuf = required(""), PathShape("a file");
+    }
+}
+
+const ROLES: Word<TokenRole> =
+    Word(&[("read", TokenRole::Read), ("operate", TokenRole::Operate), ("admin", TokenRole::Admin)]);
+
+/// The token in the text of a file for the control listener, without white space around it.
+///
+/// # Errors
+/// It is too short or too long, or has characters that no token has.
+pub fn control_token(text: &str) -> Result<&str, InvalidValue> {
+    let remedy = "`openssl rand -hex 32` makes one";
+    let text = text.trim();
+    let count = text.chars().count();
+    if count < TOKEN_CHARS_MIN {
+        let message = format!(
+            "this token has {count} characters, and needs at least {TOKEN_CHARS_MIN}: it could be guessed"
+        );
+        return Err(InvalidValue::new(message, remedy));
+    }
+    if count > TOKEN_CHARS_MAX {
+        let message = format!("this token has {count} characters, and may have at most {TOKEN_CHARS_MAX}");
+        return Err(InvalidValue::new(message, remedy));
+    }
+    match text.chars().all(|c| c.is_ascii_graphic()) {
+        true => Ok(text),
+        false => Err(InvalidValue::new("a token has visible ASCII characters alone, on one line", remedy)),
+    }
+}
+
+fn name(text: &str) -> Result<String, InvalidValue> {
+    if text.is_empty() || text.chars().count() > NAME_CHARS_MAX {
+        return Err(InvalidValue::new("this is not a name", "write 1 to 64 characters, such as \"deploy\""));
+    }
+    match text.find(|c: char| c.is_control()) {
+        Some(at) => Err(InvalidValue::new("a control character", "").within(at..at + 1)),
+        None => Ok(text.to_owned()),
+    }
+}
+
+fn group(text: &str) -> Result<String, InvalidValue> {
+    match text.is_empty() || text.contains('\0') {
+        true => Err(InvalidValue::new("this is not a group", "write its name, such as \"adm\"")),
+        false => Ok(text.to_owned()),
+    }
+}
+
+fn mode(text: &str) -> Result<u32, InvalidValue> {
+    let is_octal = (3..=4).contains(&text.len()) && text.bytes().all(|byte| (b'0'..=b'7').contains(&byte));
+    let mode = u32::from_str_radix(text, 8).ok().filter(|mode| is_octal && *mode <= 0o777);
+    let remedy = "write three octal digits with a 0 before them, such as \"0660\"";
+    mode.ok_or_else(|| InvalidValue::new("these are not permissions", remedy))
+}
+
+fn control_agrees(control: &mut Control, node: &Node, check: &mut Checker) {
+    for (token, item) in control.tokens.iter().zip(node.items("token")) {
+        check.unique("control token", token.name.clone(), &item.at);
+    }
+    let is_network = !matches!(control.listen, None | Some(Listen::Unix(_)));
+    if let (true, false, true, Some(entry)) =
+        (is_network, control.is_open, control.tokens.is_empty(), node.entry("open"))
+    {
+        let title = "nobody can use the control listener".to_owned();
+        let finding = check.error(&entry.value.at, title, "each request needs a token, and there is none");
+        finding.help("give a `[[control.token]]`, or listen at a Unix socket");
+    }
+    for key in ["mode", "group"] {
+        if let (true, Some(entry)) = (!matches!(control.listen, Some(Listen::Unix(_))), node.entry(key)) {
+            let title = format!("`{key}` in `[control]` without a Unix socket");
+            let finding = check.error(&entry.key_at, title, "only the file of a Unix socket has that");
+            finding.help("write `listen = \"unix:PATH\"`");
+        }
+    }
+    if let (Some(mode), Some(entry)) = (control.mode.filter(|mode| mode & 0o002 != 0), node.entry("mode")) {
+        let title = "every user of this machine can change everything".to_owned();
+        let finding = check.warning(&entry.value.at, title, format!("others may write to it by {mode:04o}"));
+        finding.help("write \"0660\" and the `group` of those who operate the server");
+    }
+    if let Some(entry) = node.entry("listen") {
+        warn_of_network(control, entry, check);
+    }
+}
+
+/// What the listener shows to others than this machine.
+fn warn_of_network(control: &Control, entry: &crate::node::Entry, check: &mut Checker) {
+    let is_elsewhere = match &control.listen {
+        Some(Listen::Any(_)) => true,
+        Some(Listen::Tcp(address)) => !address.ip().to_canonical().is_loopback(),
+        _ => false,
+    };
+    if !is_elsewhere {
+        return;
+    }
+    if control.is_open && control.tokens.is_empty() {
+        let title = "whoever reaches this address can read the server's metrics and status".to_owned();
+        let finding = check.warning(&entry.value.at, title, "others than this machine reach it");
+        finding.help(
+            "write \"127.0.0.1:PORT\" or \"unix:PATH\"; or give a `[[control.token]]` and `open = false`",
+        );
+    }
+    if !control.tokens.is_empty() {
+        let title = "tokens cross the network in the clear".to_owned();
+        let finding = check.warning(&entry.value.at, title, "the control listener speaks no TLS");
+        finding.help(
+            "write \"127.0.0.1:PORT\" and give the listener a site of its own that speaks TLS, with `proxy`; or use a tunnel (`ssh -L`)",
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::path::Path;
+
+    fn read(text: &str) -> (Control, String) {
+        let mut check = Checker::new(text, "test", Path::new("/etc"));
+        let document = Node::document(text).unwrap();
+        let control = crate::shape::Shape::read(&table::<Control>(), &document, &mut check);
+        (control.unwrap_or_default(), check.report.to_string())
+    }
+
+    #[test]
+    fn tokens_have_a_length_and_no_spaces() {
+        let exact = "x".repeat(20);
+        assert_eq!(control_token(&format!("  {exact}\n")).unwrap(), exact);
+        for bad in
+            ["", "x", &"x".repeat(19), &"x".repeat(1_025), &format!("{exact} {exact}"), &"é".repeat(20)]
+        {
+            assert!(control_token(bad).is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn permissions_are_octal() {
+        for (text, wanted) in [("0660", Some(0o660)), ("600", Some(0o600)), ("0777", Some(0o777))] {
+            assert_eq!(mode(text).ok(), wanted);
+        }
+        for bad in ["", "66", "0668", "1777", "rw-rw----", "00660", "+660"] {
+            assert!(mode(bad).is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_doubtful_is_said() {
+        let token = "[[token]]\nname = \"a\"\nrole = \"read\"\ntoken_file = \"a.token\"\n";
+        for (text, part) in [
+            ("listen = \"0.0.0.0:9180\"\n".to_owned(), "can read the server's metrics"),
+            ("listen = \"10.0.0.1:9180\"\n".to_owned(), "can read the server's metrics"),
+            (format!("listen = \":9180\"\n{token}"), "in the clear"),
+            ("listen = \"127.0.0.1:9180\"\nopen = false\n".to_owned(), "nobody can use"),
+            ("listen = \"127.0.0.1:9180\"\nmode = \"0660\"\n".to_owned(), "without a Unix socket"),
+            ("listen = \"unix:/a\"\nmode = \"0666\"\n".to_owned(), "every user of this machine"),
+            (format!("{token}{token}"), "duplicate control token `a`"),
+            ("[[token]]\nname = \"a\"\nrole = \"open\"\ntoken_file = \"a\"\n".to_owned(), "\"admin\""),
+            ("[[token]]\nname = \"a\"\n".to_owned(), "token_file` is missing"),
+        ] {
+            let (_, said) = read(&text);
+            assert!(said.contains(part), "{text}: {said}");
+        }
+        for fine in [
+            format!("listen = \"127.0.0.1:9180\"\nopen = false\n{token}"),
+            "listen = \"unix:/a\"\nmode = \"0660\"\ngroup = \"adm\"\naudit = \"audit.log\"\n".to_owned(),
+            format!("listen = \"[::1]:9180\"\n{token}"),
+        ] {
+            let (control, said) = read(&fine);
+            assert!(said.is_empty(), "{fine}: {said}");
+            assert!(control.listen.is_some());
+        }
     }
 }

@@ -130,7 +130,7 @@ pub use cache_rule::{CacheKey, CacheRule, IgnoredField, QueryKey, StatusMatch, S
 pub use check::InvalidValue;
 pub use compress::{Coding, Compress, CompressResponses, Effort};
 pub use conditions::Conditions;
-pub use control::Control;
+pub use control::{Control, ControlToken, TokenRole, control_token};
 pub use cors::{Cors, CorsOrigin};
 pub use crawlers::{Crawlers, KnownCrawler, KnownCrawlerName, known_crawlers};
 pub use dictionary::{DictionaryStore, UseAsDictionary};

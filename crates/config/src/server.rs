@@ -370,17 +370,6 @@ fn config_agrees(config: &mut Config, node: &Node, check: &mut Checker) {
 
 /// What is meant for few is open to everybody.
 fn warn_of_everybody(config: &Config, node: &Node, check: &mut Checker) {
-    let listen = node.entry("control").and_then(|entry| entry.value.entry("listen"));
-    let is_open = match &config.control.listen {
-        Some(Listen::Any(_)) => true,
-        Some(Listen::Tcp(address)) => address.ip().is_unspecified(),
-        _ => false,
-    };
-    if let (true, Some(entry)) = (is_open, listen) {
-        let title = "whoever reaches this machine can read its metrics and status".to_owned();
-        let finding = check.warning(&entry.value.at, title, "every address of the machine");
-        finding.help("write \"127.0.0.1:PORT\", an address of a network of your own, or \"unix:PATH\"");
-    }
     let is_all = config.trusted_proxies.from.iter().any(TrustedSource::is_everybody);
     if let (true, Some(entry)) = (is_all, node.entry("trusted_proxies")) {
         let title = "every client may say which address and scheme it has".to_owned();

@@ -92,6 +92,7 @@ fn written_out_defaults_change_nothing() {
         written_out::<Workers>(),
         written_out::<Mounted>(),
         written_out::<Control>(),
+        written_out::<crate::ControlToken>(),
         written_out::<Tracing>(),
         written_out::<Acme>(),
         written_out::<AcmeDirectory>(),

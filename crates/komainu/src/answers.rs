@@ -24,6 +24,7 @@ use rustix::process::{
 use crate::check;
 use crate::config_files::{self, NamedFiles};
 use crate::control::Socket;
+use crate::control_file;
 use crate::engine;
 use crate::hosting;
 use crate::link::{self, DESCRIPTORS_MAX, TEXT_BYTES_MAX};
@@ -109,6 +110,7 @@ impl ParentState {
             ("open", path) => self.open(link, Path::new(path)),
             ("read", path) => self.read(link, Path::new(path)),
             ("list", path) => self.list(link, Path::new(path)),
+            ("control-file", path) => self.control_file(link, Path::new(path)),
             ("launch", words) => self.launch(link, words, &descriptors),
             // No answer: the process may have ended.
             ("signal", number) => {
@@ -228,6 +230,21 @@ impl ParentState {
             true => Ok(()),
             false => Err(io::Error::other("the configuration does not name it")),
         }
+    }
+
+    /// Gives the control listener's Unix socket its permissions and its group.
+    fn control_file(&self, link: &OwnedFd, path: &Path) -> io::Result<()> {
+        let of = |loaded: &LoadedConfig| {
+            let control = &loaded.config.control;
+            let is_it = matches!(&control.listen, Some(config::Listen::Unix(named)) if named == path);
+            is_it.then(|| control.clone())
+        };
+        let offered = lock(&self.offered).as_ref().and_then(of);
+        let control = offered.or_else(|| of(&lock(&self.current)));
+        let control =
+            control.ok_or_else(|| io::Error::other("the configuration has no such control listener"))?;
+        control_file::set(path, &control, self.identity.uid)?;
+        link::send(link, "done", &[])
     }
 
     /// A certificate or key that the configuration names.

@@ -24,6 +24,7 @@ use crate::cache_rules::{CacheRules, RoutePlace};
 use crate::cached::RouteCache;
 use crate::config_files::{ConfigFiles, purge_token_files};
 use crate::content::{compression, effort, file_options, kept_compression};
+use crate::control_access::ControlAccess;
 use crate::cors;
 use crate::costs::CostPlan;
 use crate::dictionaries;
@@ -70,6 +71,8 @@ pub(crate) struct ServerPlan {
     /// The dictionaries that clients may have, if a route makes some.
     pub(crate) dictionaries: Option<Arc<Dictionaries>>,
     purge_tokens: HashMap<PathBuf, PurgeToken>,
+    /// Who may use the control listener.
+    pub(crate) control_access: Arc<ControlAccess>,
     pub(crate) limits: LimitPlan,
     pub(crate) sharing: Option<Arc<Sharing>>,
     auth: AuthPlan,
@@ -125,6 +128,7 @@ impl ServerPlan {
         let before = before.map(|plan| plan.groups.shared.as_slice()).unwrap_or_default();
         let groups = GroupPlan::new(&config, before, &spill, &files)?;
         let purge_tokens = purge_tokens(&config, &files)?;
+        let control_access = Arc::new(ControlAccess::new(&config, &files)?);
         let plan = ServerPlan {
             groups,
             tls,
@@ -133,6 +137,7 @@ impl ServerPlan {
             cache,
             dictionaries,
             purge_tokens,
+            control_access,
             limits,
             sharing,
             auth,

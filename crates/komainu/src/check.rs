@@ -235,6 +235,7 @@ pub(crate) fn check(arguments: &Check) -> Result<(), String> {
         crate::assemble::ServerPlan::new(config, None, 1, None).map_err(|error| format!("error: {error}"))?;
     let config = &plan.config;
     let of_files = plan.tls.iter().flat_map(TlsPlan::warnings).cloned();
+    let of_files = of_files.chain(plan.control_access.warnings().iter().cloned());
     for text in of_files.chain(crate::certificates::warnings(config)) {
         let _ = writeln!(io::stderr(), "warning: {text}");
     }

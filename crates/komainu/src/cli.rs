@@ -284,6 +284,12 @@ pub(crate) enum ImportFormat {
 
 #[derive(Debug, Args)]
 pub(crate) struct StatusArguments {
+    /// The control listener of a server: HOST:PORT, http://HOST:PORT or unix:PATH [default: the control sockets of all servers of this user]
+    #[arg(value_name = "ADDR", conflicts_with = "pid")]
+    pub(crate) address: Option<String>,
+    /// The file with the token for it, over TCP [default: the file that KOMAINU_TOKEN_FILE names]
+    #[arg(long, value_name = "FILE", requires = "address")]
+    pub(crate) token_file: Option<PathBuf>,
     /// The server with this process id [default: all servers of this user]
     #[arg(long, value_parser = process_id)]
     pub(crate) pid: Option<u32>,
@@ -297,6 +303,9 @@ pub(crate) struct Top {
     /// The control listener of a server: HOST:PORT, http://HOST:PORT or unix:PATH [default: the control socket of the server that runs]
     #[arg(value_name = "ADDR", conflicts_with = "pid")]
     pub(crate) address: Option<String>,
+    /// The file with the token for it, over TCP [default: the file that KOMAINU_TOKEN_FILE names]
+    #[arg(long, value_name = "FILE", requires = "address")]
+    pub(crate) token_file: Option<PathBuf>,
     /// The server with this process id; not needed if only one runs
     #[arg(long, value_parser = process_id)]
     pub(crate) pid: Option<u32>,

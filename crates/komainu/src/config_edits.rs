@@ -81,12 +81,13 @@ impl RunningServer {
         let same = engine::listens(before) == engine::listens(config)
             && of_users(before) == of_users(config)
             && before.log == config.log
+            && before.control == config.control
             && late_changes(before, config).is_empty();
         match self.link.is_none() || same {
             true => Ok(()),
             false => Err(EditError::new(
                 403,
-                "addresses, users, logs, limits and applications of other users are root's to change: edit the file, and reload",
+                "addresses, users, logs, `[control]`, limits and applications of other users are root's to change: edit the file, and reload",
             )),
         }
     }

@@ -41,7 +41,8 @@ impl NamedFiles {
         config.sites.iter().filter_map(|site| site.tls.as_ref()).for_each(|tls| named.add_site(tls));
         let secret = config.acme.dns.iter().map(|dns| &dns.secret_file).chain(purge_token_files(config));
         let shared = config.limits.shared.iter().filter_map(|shared| shared.password_file.as_ref());
-        let secret = secret.chain(shared);
+        let of_control = config.control.tokens.iter().map(|token| &token.token_file);
+        let secret = secret.chain(shared).chain(of_control);
         config.auths().for_each(|auth| named.add_auth(auth));
         named.files.extend(config.tls.ticket_keys.iter().chain(&config.acme.ca).chain(secret).cloned());
         named

@@ -27,6 +27,7 @@ use crate::certificates::RunningCertificates;
 use crate::config_text::{ConfigEdit, ConfigText, EditError};
 use crate::events::{EventRing, LogEvent};
 use crate::exposition::{LimitMetrics, QueueMetrics};
+use crate::generations::Generations;
 use crate::hosting::{Hosting, Loading};
 use crate::link::SupervisorLink;
 use crate::metrics::Metrics;
@@ -154,6 +155,7 @@ pub(crate) struct ServerInfo {
     pub(crate) reopen: Box<dyn Fn() + Send + Sync>,
     /// Those in files.
     pub(crate) file_certificates: Box<dyn Fn() -> Vec<FromFile> + Send + Sync>,
+    pub(crate) generations: Arc<Generations>,
     /// The text of the configuration that is in force, where it comes from a file.
     pub(crate) text: Box<dyn Fn() -> Option<ConfigText> + Send + Sync>,
     /// Changes it, and waits until that is done.

@@ -19,7 +19,7 @@ pub(crate) struct Ctl {
     /// The control listener of a server: http://ADDRESS:PORT or unix:PATH [default: a server of this user, on this machine]
     #[arg(long, global = true, value_name = "URL")]
     pub(crate) to: Option<String>,
-    /// The file with the token for it
+    /// The file with the token for it, over TCP [default: the file that KOMAINU_TOKEN_FILE names]
     #[arg(long, global = true, value_name = "FILE", requires = "to")]
     pub(crate) token_file: Option<PathBuf>,
     /// Print JSON, for programs
@@ -48,6 +48,9 @@ pub(crate) enum CtlCommand {
     /// Certificates
     #[command(subcommand)]
     Certificate(CtlCertificate),
+    /// Configurations that requests still work by
+    #[command(subcommand)]
+    Generation(CtlGeneration),
     /// Read the configuration again
     Reload,
     /// Open the log files again, after they were moved away
@@ -142,6 +145,14 @@ pub(crate) enum CtlCache {
         #[arg(long)]
         soft: bool,
     },
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum CtlGeneration {
+    /// Show the one in force, and those that requests still work by
+    List,
+    /// Close the requests, WebSockets and tunnels of an old one
+    Close { number: u64 },
 }
 
 #[derive(Debug, Subcommand)]

@@ -19,12 +19,13 @@ use crate::certificates::{AutomaticCertificates, is_system};
 use crate::check::{ReadConfig, Reread};
 use crate::config_text::{ConfigEdit, ConfigText, EditError};
 use crate::control::Reloaded;
+use crate::control_listener::{ControlChange, ControlListener};
 use crate::engine;
+use crate::generations::Generations;
 use crate::hosting::Hosting;
 use crate::link::{self, SupervisorLink, SupervisorOrder};
 use crate::metrics::Metrics;
 use crate::notice::ErrorLog;
-use crate::operate::ControlListener;
 use crate::shaping::connections::ClientConnections;
 use crate::sink::{LogSink, LogSinks, LogTarget, SinkThread};
 use crate::systemd::Notifier;
@@ -43,6 +44,7 @@ type OpenedLogs = (LogSinks, Option<LogSink>);
 pub(crate) struct PreparedConfig {
     plan: ServerPlan,
     listeners: NewListeners,
+    control: ControlChange,
     opened: OpenedLogs,
     warnings: Vec<String>,
     text: ConfigText,
@@ -51,6 +53,8 @@ pub(crate) struct PreparedConfig {
 /// The configuration in force, for all cores: they take it over at their next request.
 pub(crate) struct Current {
     pub(crate) generation: AtomicU64,
+    /// What works by which.
+    pub(crate) generations: Arc<Generations>,
     pub(crate) plan: Mutex<Arc<ServerPlan>>,
     /// Its text, where it comes from a file.
     pub(crate) text: Mutex<Option<ConfigText>>,
@@ -421,15 +425,18 @@ impl RunningServer {
         let mut plan = plan.map_err(|error| error.to_string())?;
         // Bound before anything changes: an address may not be free.
         let listeners = self.new_listeners(&plan.config).map_err(|error| error.to_string())?;
+        let control =
+            self.control_listener.prepare(&plan.config.control).map_err(|error| error.to_string())?;
         let opened = self.logs.prepare(&before.config, &plan.config).map_err(|error| error.to_string())?;
         plan.sinks = opened.0.clone();
-        Ok(PreparedConfig { plan, listeners, opened, warnings, text })
+        Ok(PreparedConfig { plan, listeners, control, opened, warnings, text })
     }
 
     /// Puts a configuration in force. `reloads` is whether applications that it does not change are loaded again.
     pub(crate) fn adopt(&self, prepared: PreparedConfig, reloads: bool) -> Reloaded {
         let (current, notices) = (&self.current, &self.logs.notices);
-        let PreparedConfig { plan, listeners, opened: (sinks, errors), mut warnings, text } = prepared;
+        let PreparedConfig { plan, listeners, control, opened: (sinks, errors), mut warnings, text } =
+            prepared;
         self.logs.change(sinks, errors, plan.config.log.level);
         let late = late_changes(&current.started, &plan.config);
         let mut failures = Vec::new();
@@ -444,6 +451,7 @@ impl RunningServer {
             failures.push(error.to_string());
         }
         warnings.extend(plan.tls.iter().flat_map(TlsPlan::warnings).cloned());
+        warnings.extend(plan.control_access.warnings().iter().cloned());
         warnings.iter().for_each(|text| notices.warn(text));
         if let Err(error) = TlsPlan::put_in_force(plan.tls.as_ref(), &plan.config, &current.tls) {
             notices.error(&error.to_string());
@@ -454,9 +462,14 @@ impl RunningServer {
             notices.error(&error.to_string());
             failures.push(error.to_string());
         }
+        if let Err(error) = self.control_listener.change(control) {
+            notices.error(&error.to_string());
+            failures.push(error.to_string());
+        }
         TlsPlan::keep_staples(plan.tls.as_ref(), &current.certificates.staples, notices);
         *current.plan.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(plan);
         *current.text.lock().unwrap_or_else(PoisonError::into_inner) = Some(text);
+        current.generations.begin();
         current.generation.fetch_add(1, Ordering::Release);
         self.listeners.replace(listeners);
         self.set_limits(&current.plan().config);
@@ -579,7 +592,6 @@ pub(crate) fn late_changes(old: &Config, new: &Config) -> Vec<&'static str> {
         ("`sandbox`", new.sandbox != old.sandbox),
         ("`limits.spill`", spills(new) != spills(old)),
         ("`temp_path`", new.temp_path != old.temp_path),
-        ("`[control]`", new.control != old.control),
     ];
     changes.into_iter().filter(|(_, differs)| *differs).map(|(name, _)| name).collect()
 }

@@ -1,23 +1,23 @@
 //! The listener for those who operate the server (`[control] listen`): `GET /metrics`, and the API below `/v1/`.
 //!
-//! It is a small server of its own, with one thread, so that it answers however busy the others are.
+//! It is a small server of its own, with one thread, so that it answers however busy the others are. [`crate::control_listener`] opens and closes it.
 
 use std::future::poll_fn;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Poll, Waker};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use apps::Usage;
 use http::{BodySize, Fields, Method, Name, Status};
-use net::{Counters, Exchange, Fault, Listener, Request, RequestRecord, Server, Service};
+use net::{Bind, Counters, Exchange, Fault, Listener, Peer, Request, RequestRecord, Server, Service};
 use serde_json::Value;
 
 use crate::api::{self, Api, ApiRequest, ApiResponse, BODY_BYTES_MAX, Caller, ControlRole};
 use crate::control;
-use crate::engine;
+use crate::control_access::{ControlAccess, FAILURES_MAX, TokenFailures, bearer};
 use crate::exposition::{self, Gauges, WorkerMetrics};
 use crate::metrics::Metrics;
 use crate::notice::ErrorLog;
@@ -28,9 +28,6 @@ const CONNECTIONS_MAX: usize = 256;
 /// For a client to send its request, and between two.
 const HEAD_MS: u64 = 2_000;
 const IDLE_MS: u64 = 120_000;
-/// How long a server that replaces another one tries to listen where that one still does.
-const PREDECESSOR_MAX: Duration = Duration::from_secs(60);
-const PAUSE: Duration = Duration::from_millis(200);
 /// Requests of the API that are answered at the same time.
 const UNDER_WAY_MAX: usize = 32;
 
@@ -41,108 +38,58 @@ pub(crate) struct Operated {
     pub(crate) metrics: Metrics,
     /// Of the cores that serve.
     pub(crate) counters: Vec<Arc<Counters>>,
+    /// Addresses that have sent wrong tokens.
+    pub(crate) failures: Arc<TokenFailures>,
 }
 
-/// The listener that runs, or is still to begin.
-#[derive(Clone, Default)]
-pub(crate) struct ControlListener(Arc<Mutex<ListenerState>>);
-
-#[derive(Default)]
-struct ListenerState {
-    stop: Option<net::Stop>,
-    is_closed: bool,
-}
-
-impl ControlListener {
-    fn state(&self) -> MutexGuard<'_, ListenerState> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Listens no more: a server that replaces this one is to be seen at the address.
-    pub(crate) fn close(&self) {
-        let mut state = self.state();
-        state.is_closed = true;
-        state.stop.take().iter().for_each(net::Stop::drain);
-    }
-
-    fn is_closed(&self) -> bool {
-        self.state().is_closed
-    }
-
-    fn started(&self, server: Server) {
-        let mut state = self.state();
-        state.stop = Some(server.stop());
-        if state.is_closed {
-            server.stop().drain();
-        }
-        // Its thread ends by itself, or with the process.
-        std::mem::forget(server);
-    }
-}
-
-/// Starts it. A server that replaces another one listens as soon as that one does no more.
+/// Starts the server of these listeners; `is_leaving` says that it is about to end.
 ///
 /// # Errors
-/// The address cannot be listened on.
-pub(crate) fn serve(
-    address: &config::Listen,
-    operated: Operated,
-    replaces: bool,
+/// There can be no thread.
+pub(crate) fn start(
+    listeners: Vec<Listener>,
+    operated: &Operated,
+    is_leaving: &Arc<AtomicBool>,
     notices: &ErrorLog,
-) -> io::Result<ControlListener> {
-    let listener = ControlListener::default();
-    let explained =
-        |error: io::Error| io::Error::new(error.kind(), format!("`control.listen` = \"{address}\": {error}"));
-    let (theirs, log, later) = (address.clone(), notices.clone(), listener.clone());
-    match start(address, operated.clone(), &listener, notices) {
-        Err(error) if replaces && error.kind() == io::ErrorKind::AddrInUse => {
-            std::thread::Builder::new().name("operate".into()).spawn(move || {
-                let until = Instant::now() + PREDECESSOR_MAX;
-                let mut started = Err(error);
-                while started.is_err() && Instant::now() < until && !later.is_closed() {
-                    std::thread::sleep(PAUSE);
-                    started = start(&theirs, operated.clone(), &later, &log);
-                }
-                if let Err(error) = started {
-                    log.error(&format!("`control.listen` = \"{theirs}\": {error}"));
-                }
-            })?;
-        }
-        started => started.map_err(explained)?,
-    }
-    Ok(listener)
-}
-
-fn start(
-    address: &config::Listen,
-    operated: Operated,
-    listener: &ControlListener,
-    notices: &ErrorLog,
-) -> io::Result<()> {
+) -> io::Result<net::Stop> {
     let memory = operated.api.info.memory.clone();
     let mut options = net::Options { threads: 1, memory, ..net::Options::default() };
     options.limits.connections_max = CONNECTIONS_MAX;
     (options.timeouts.head_ms, options.timeouts.idle_ms) = (HEAD_MS, IDLE_MS);
-    let binds = engine::binds(address).into_iter();
-    let listeners = binds.map(|bind| Listener::bind(bind.into(), 1)).collect::<io::Result<_>>()?;
-    let is_network = !matches!(address, config::Listen::Unix(_));
+    let is_network = listeners.iter().any(|listener| !matches!(listener.address(), Bind::Unix(_)));
+    let (operated, is_leaving) = (operated.clone(), is_leaving.clone());
     let server = Server::serve(&options, listeners, move |_| {
         Ok(OperatorService {
             operated: operated.clone(),
             is_network,
+            is_leaving: is_leaving.clone(),
             under_way: UnderWay::default(),
             followers: Followers::default(),
         })
     })?;
     let urls: Vec<String> = server.listeners().urls().iter().map(ToString::to_string).collect();
     notices.info(&format!("the control listener is {}", urls.join(", ")));
-    listener.started(server);
-    Ok(())
+    let stop = server.stop();
+    // Its thread ends by itself, or with the process.
+    std::mem::forget(server);
+    Ok(stop)
+}
+
+/// Whether a request is answered at all.
+enum ControlEntry {
+    Admitted(Caller),
+    Refused {
+        caller: Caller,
+        response: ApiResponse,
+        /// Whether the audit log gets it: of many alike it gets the first.
+        is_recorded: bool,
+    },
 }
 
 struct OperatorService {
     operated: Operated,
     is_network: bool,
+    is_leaving: Arc<AtomicBool>,
     followers: Followers,
     under_way: UnderWay,
 }
@@ -165,30 +112,82 @@ impl OperatorService {
     }
 
     /// Who asks, and what they may do.
-    fn caller(&self, request: &Request<'_>) -> Caller {
-        match self.is_network {
-            true => Caller { name: request.peer().to_string(), role: ControlRole::Open },
+    fn entry(&self, exchange: &Exchange<'_>, access: &ControlAccess) -> ControlEntry {
+        let request = exchange.request();
+        let Peer::Tcp(address) = request.peer() else {
             // Whoever may open the socket is trusted.
-            false => Caller { name: "the Unix socket".to_owned(), role: ControlRole::Admin },
+            let process = exchange.peer_process();
+            let name = process.map_or_else(
+                || "the Unix socket".to_owned(),
+                |process| format!("uid {} (process {}) by the Unix socket", process.uid, process.pid),
+            );
+            let caller =
+                Caller { name, role: ControlRole::Admin, address: String::new(), may_send_token: false };
+            return ControlEntry::Admitted(caller);
+        };
+        let (ip, shown, has_tokens) = (address.ip(), request.peer().to_string(), access.has_tokens());
+        let mut caller = Caller {
+            name: shown.clone(),
+            role: ControlRole::Open,
+            address: shown,
+            may_send_token: has_tokens,
+        };
+        let refused = |caller, response, is_recorded| ControlEntry::Refused { caller, response, is_recorded };
+        let Some(given) = request.field(Name::Authorization).filter(|_| has_tokens) else {
+            return match access.is_open {
+                true => ControlEntry::Admitted(caller),
+                false => {
+                    let text = "this needs a token: send it as `Authorization: Bearer TOKEN`";
+                    refused(caller, ApiResponse::error(401, text), true)
+                }
+            };
+        };
+        caller.may_send_token = false;
+        let now = Instant::now();
+        if let Some(blocked) = self.operated.failures.blocked(ip, now) {
+            let seconds = blocked.wait.as_secs() + 1;
+            let text = format!("{FAILURES_MAX} wrong tokens from this address: wait {seconds} s");
+            let retry_after_s = Some(seconds);
+            let response = ApiResponse { retry_after_s, ..ApiResponse::error(429, text) };
+            return refused(caller, response, blocked.is_first);
+        }
+        match access.holder(bearer(given)) {
+            Some((name, role)) => {
+                (caller.name, caller.role) = (name.to_owned(), role.into());
+                ControlEntry::Admitted(caller)
+            }
+            None => {
+                self.operated.failures.count(ip, now);
+                refused(
+                    caller,
+                    ApiResponse::error(401, "this token is none of those of `[[control.token]]`"),
+                    true,
+                )
+            }
         }
     }
 
+    /// Refuses a request, and records it.
+    async fn refuse(
+        &self,
+        exchange: &mut Exchange<'_>,
+        asked: &ApiRequest,
+        response: ApiResponse,
+    ) -> Result<(), Fault> {
+        if response.is_refusal() {
+            self.operated.api.audit.record(asked, &response);
+        }
+        reply(exchange, response).await
+    }
+
     /// The API below `/v1/`.
-    async fn api(&self, exchange: &mut Exchange<'_>) -> Result<(), Fault> {
+    async fn api(&self, exchange: &mut Exchange<'_>, caller: Caller) -> Result<(), Fault> {
         let request = exchange.request();
-        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        let mut asked = ApiRequest {
-            caller: self.caller(&request),
-            method: text(request.method_name()),
-            path: text(request.path()),
-            query: text(request.query().unwrap_or_default()),
-            if_match: request.field(Name::IfMatch).map(text),
-            body: Vec::new(),
-        };
+        let mut asked = asked(&request, caller);
         let is_read = matches!(request.method(), Method::Get | Method::Head);
         let may = api::needed_role(&asked.method, &asked.path).is_some_and(|role| asked.caller.role >= role);
         if let (false, Some(response)) = (is_read, foreign(&request)) {
-            return reply(exchange, response).await;
+            return self.refuse(exchange, &asked, response).await;
         }
         if may && request.body() != BodySize::None {
             exchange.limit_body(BODY_BYTES_MAX as u64)?;
@@ -213,6 +212,19 @@ impl OperatorService {
     }
 }
 
+/// A request without its body.
+fn asked(request: &Request<'_>, caller: Caller) -> ApiRequest {
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    ApiRequest {
+        caller,
+        method: text(request.method_name()),
+        path: text(request.path()),
+        query: text(request.query().unwrap_or_default()),
+        if_match: request.field(Name::IfMatch).map(text),
+        body: Vec::new(),
+    }
+}
+
 async fn reply(exchange: &mut Exchange<'_>, response: ApiResponse) -> Result<(), Fault> {
     let mut fields = Fields::new();
     fields.push(Name::ContentType, b"application/json");
@@ -222,6 +234,9 @@ async fn reply(exchange: &mut Exchange<'_>, response: ApiResponse) -> Result<(),
     }
     if let Some(allow) = &response.allow {
         fields.push(Name::Allow, allow.as_bytes());
+    }
+    if let Some(seconds) = response.retry_after_s {
+        fields.push(Name::RetryAfter, seconds.to_string().as_bytes());
     }
     if response.status == 401 {
         fields.push(Name::WwwAuthenticate, b"Bearer");
@@ -252,31 +267,44 @@ fn foreign(request: &Request<'_>) -> Option<ApiResponse> {
 
 impl Service for OperatorService {
     async fn serve(&self, exchange: &mut Exchange<'_>) -> Result<(), Fault> {
+        let access = self.operated.api.access();
+        let entry = self.entry(exchange, &access);
         let request = exchange.request();
-        // A page of elsewhere whose name was made to point here (DNS rebinding) gets nothing.
-        if self.is_network && !is_plain_host(request.authority()) {
-            let why = "ask by the address of this server, not by a name";
+        // A page of elsewhere whose name was made to point here (DNS rebinding) gets nothing: it has no token.
+        let has_none = matches!(&entry, ControlEntry::Admitted(caller) if caller.role == ControlRole::Open);
+        if self.is_network && has_none && !is_plain_host(request.authority()) {
+            let why = "ask by the address of this server, not by a name, or with a token";
             return exchange.refuse(Status::of(421).expect("three digits"), why).await;
         }
         let is_read = matches!(request.method(), Method::Get | Method::Head);
         if is_read && request.body() != BodySize::None {
             return exchange.refuse(Status::BAD_REQUEST, "such requests have no body").await;
         }
+        if let (true, Some(part)) = (is_read, PagePart::at(request.path())) {
+            return part.send(exchange).await;
+        }
+        let caller = match entry {
+            ControlEntry::Admitted(caller) => caller,
+            ControlEntry::Refused { caller, response, is_recorded } => {
+                let asked = asked(&request, caller);
+                return match is_recorded {
+                    true => self.refuse(exchange, &asked, response).await,
+                    false => reply(exchange, response).await,
+                };
+            }
+        };
         if is_read && request.path() == b"/v1/events" {
             let info = &self.operated.api.info;
-            let is_over = || info.stop.is_draining();
+            let is_over = || info.stop.is_draining() || self.is_leaving.load(Ordering::Relaxed);
             return self.followers.follow(exchange, &info.counted.events, is_over).await;
         }
         if request.path().starts_with(b"/v1/") {
-            return self.api(exchange).await;
+            return self.api(exchange, caller).await;
         }
         if !is_read {
             let mut fields = Fields::new();
             fields.push(Name::Allow, b"GET, HEAD");
             return exchange.refuse_with(Status::METHOD_NOT_ALLOWED, "only GET and HEAD", &fields).await;
-        }
-        if let Some(part) = PagePart::at(request.path()) {
-            return part.send(exchange).await;
         }
         match request.path() {
             b"/metrics" => self.metrics(exchange).await,

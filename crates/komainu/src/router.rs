@@ -1,6 +1,7 @@
 //! Finds the handler for a request. Each core has its own router.
 
 use std::cell::{Cell, RefCell};
+use std::pin::pin;
 use std::rc::Rc;
 
 use admission::CorsRules;
@@ -22,6 +23,7 @@ use crate::cached::{CachedHandler, RouteCache};
 use crate::clients::TrustedProxies;
 use crate::cors;
 use crate::costs::CostPlan;
+use crate::generations::CoreGeneration;
 use crate::guard::{GuardStep, SiteGuard};
 use crate::hosting::Mounted;
 use crate::ids::{IdMaker, IdRules};
@@ -143,10 +145,13 @@ pub(crate) struct RouteTable {
     pub(crate) access: Cell<Option<AccessLogs>>,
 }
 
+/// A configuration of requests, and its generation.
+pub(crate) type GenerationTable = (Rc<RouteTable>, Rc<CoreGeneration>);
+
 /// One core's router.
 pub(crate) struct Router {
-    table: RefCell<Rc<RouteTable>>,
-    renew: Box<dyn Fn() -> Option<Rc<RouteTable>>>,
+    table: RefCell<GenerationTable>,
+    renew: Box<dyn Fn() -> Option<GenerationTable>>,
     access: RefCell<Option<AccessLogs>>,
     notices: ErrorLog,
     /// What a certificate authority asks for.
@@ -160,13 +165,13 @@ pub(crate) struct Router {
 impl Router {
     /// A router that calls `renew` at each request for a new table.
     pub(crate) fn new(
-        table: Rc<RouteTable>,
-        renew: Box<dyn Fn() -> Option<Rc<RouteTable>>>,
+        table: GenerationTable,
+        renew: Box<dyn Fn() -> Option<GenerationTable>>,
         notices: ErrorLog,
         challenges: HttpChallenges,
         metrics: Rc<CoreMetrics>,
     ) -> Router {
-        let (id_maker, access) = (IdMaker::new(), RefCell::new(table.access.take()));
+        let (id_maker, access) = (IdMaker::new(), RefCell::new(table.0.access.take()));
         let (table, turn) = (RefCell::new(table), Cell::default());
         Router { table, renew, access, notices, challenges, metrics, id_maker, turn }
     }
@@ -188,23 +193,22 @@ impl Router {
         self.table();
     }
 
-    fn table(&self) -> Rc<RouteTable> {
+    fn table(&self) -> GenerationTable {
         if let Some(table) = (self.renew)() {
             // What the logs before have collected is handed over.
-            self.access.replace(table.access.take());
+            self.access.replace(table.0.access.take());
             *self.table.borrow_mut() = table;
         }
         self.table.borrow().clone()
     }
 
-    async fn answer(&self, exchange: &mut Exchange<'_>) -> Result<(), Fault> {
+    async fn answer(&self, table: Rc<RouteTable>, exchange: &mut Exchange<'_>) -> Result<(), Fault> {
         if let Some(response) = self.challenges.response(exchange.request().path()) {
             // Before sites, routes and redirects: the authority asks at every name.
             let mut fields = Fields::new();
             fields.push(Name::ContentType, b"application/octet-stream");
             return exchange.reply(Status::OK, &fields, response.as_bytes()).await;
         }
-        let table = self.table();
         let site = table.routes.site(exchange.request().authority());
         let level = site.unwrap_or(table.sites.len());
         exchange.set_pages(table.pages[level].clone());
@@ -527,7 +531,10 @@ pub(crate) struct SharedRouter(pub(crate) Rc<Router>);
 
 impl Service for SharedRouter {
     async fn serve(&self, exchange: &mut Exchange<'_>) -> Result<(), Fault> {
-        self.0.answer(exchange).await
+        let (table, generation) = self.0.table();
+        let _under_way = generation.begin();
+        exchange.set_upgrade_tap(generation.clone());
+        generation.until_closed(pin!(self.0.answer(table, exchange))).await
     }
 
     fn error_pages(&self) -> Rc<dyn ErrorPages> {
@@ -536,12 +543,12 @@ impl Service for SharedRouter {
 
     fn log(&self, record: &RequestRecord<'_>) {
         self.0.metrics.count(record);
-        if let Some(traces) = &self.0.table.borrow().traces {
+        if let Some(traces) = &self.0.table.borrow().0.traces {
             let labels = || self.0.metrics.labels(record.label);
             traces.report(record, labels, || self.0.id_maker.next());
         }
         if let Some(access) = &*self.0.access.borrow() {
-            access.log(record, |authority| self.0.table.borrow().routes.site(authority));
+            access.log(record, |authority| self.0.table.borrow().0.routes.site(authority));
         }
         match record.fault {
             Some(fault @ (Fault::Io(_) | Fault::Broken(_))) => {

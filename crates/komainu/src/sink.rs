@@ -480,7 +480,7 @@ fn report(target: &LogTarget, text: &str) {
     let _ = writeln!(io::stderr(), "komainu: the log {name}: {text}");
 }
 
-/// The destinations of all access logs, each once.
+/// The destinations of all access logs and of the audit log, each once.
 pub(crate) fn destinations(config: &config::Config) -> Vec<config::Sink> {
     let of_sites = (0..config.sites.len()).flat_map(|site| config.site_access_logs(site));
     let mut all: Vec<config::Sink> = Vec::new();
@@ -489,10 +489,12 @@ pub(crate) fn destinations(config: &config::Config) -> Vec<config::Sink> {
             all.push(log.file);
         }
     }
+    let audit = config.control.audit.clone().map(config::Sink::File);
+    all.extend(audit.filter(|audit| !all.contains(audit)));
     all
 }
 
-/// The files of the access logs and of the error log.
+/// The files of the access logs, of the audit log and of the error log.
 pub(crate) fn files(config: &config::Config) -> Vec<PathBuf> {
     let all = destinations(config).into_iter().chain([config.log.errors.clone()]);
     let mut files: Vec<PathBuf> = all

@@ -10,12 +10,19 @@ use serde_json::Value;
 use crate::cli::{Reload, StatusArguments, Upgrade};
 use crate::control;
 use crate::control_client;
+use crate::status_fetch;
+use crate::token_file;
 
 /// `komainu status`: the text to print.
 ///
 /// # Errors
 /// Where no server runs, or one does not answer.
 pub(crate) fn status(arguments: &StatusArguments) -> Result<String, String> {
+    if let Some(address) = &arguments.address {
+        let token = token_file::token(arguments.token_file.as_deref())?;
+        let server = status_fetch::by_address(address, token.as_deref())?()?;
+        return Ok(printed(vec![server], arguments.json));
+    }
     let answers = chosen(arguments.pid, control_client::running)?
         .into_iter()
         .map(|pid| control_client::ask(pid, "status"));
@@ -25,11 +32,15 @@ pub(crate) fn status(arguments: &StatusArguments) -> Result<String, String> {
     if let (true, Some(Err(error))) = (servers.is_empty(), failed.into_iter().next()) {
         return Err(error);
     }
-    if arguments.json {
-        return Ok(format!("{:#}\n", Value::Array(servers)));
+    Ok(printed(servers, arguments.json))
+}
+
+fn printed(servers: Vec<Value>, is_json: bool) -> String {
+    if is_json {
+        return format!("{:#}\n", Value::Array(servers));
     }
     let text = servers.iter().map(shown).collect::<Vec<_>>().join("\n");
-    Ok(control_client::printable(&text))
+    control_client::printable(&text)
 }
 
 /// `komainu reload`: waits for the result, and returns the text to print.

@@ -23,17 +23,20 @@ use crate::certificates::{AutomaticCertificates, is_system};
 use crate::check::Reread;
 use crate::config_text::{ConfigText, EditError};
 use crate::control::{self, ApiLine, ControlClients, ServerInfo, Socket};
+use crate::control_listener::ControlListener;
 use crate::engine::{self, Descriptors};
+use crate::generations::Generations;
 use crate::hosting::{AppHandles, Hosting};
 use crate::inherited::Inherited;
 use crate::lifecycle::{
     Current, Logs, RunningServer, ServerEvent, attend_to_the_end, event, pass_signals, refused,
 };
+use crate::link::SupervisorLink;
 use crate::metrics::{CoreMetrics, Metrics};
 use crate::notice::ErrorLog;
-use crate::operate::{self, ControlListener, Operated};
+use crate::operate::Operated;
 use crate::privilege;
-use crate::router::{RouteTable, Router, SharedRouter};
+use crate::router::{GenerationTable, Router, SharedRouter};
 use crate::sandbox::Sandbox;
 use crate::shaping::connections::ClientConnections;
 use crate::sockets::GivenSockets;
@@ -103,9 +106,9 @@ pub(crate) fn serve(start: Start, ready: impl FnOnce(&[net::ListenUrl])) -> io::
     let server = start_threads(&options, listeners, sandbox, &current, &logs)?;
     let shown = (options.memory.clone(), sandboxed);
     let info = server_info(&current, &server, inherited.as_ref(), shown, &events);
-    let api = Arc::new(Api::new(info, AuditLog::new(None, logs.notices.clone())));
+    let api = Arc::new(control_api(info, &current, &logs));
     let control = serve_control(control, &api, inherited.as_ref(), &logs.notices);
-    let control_listener = serve_operators(&current, &server, api, replaces, &logs.notices)?;
+    let control_listener = serve_operators(&current, &server, api, (replaces, link.clone()), &logs.notices)?;
     if watch {
         watch::watch(hosting.folders(), hosting.clone(), logs.notices.clone())?;
     }
@@ -141,9 +144,21 @@ pub(crate) fn serve(start: Start, ready: impl FnOnce(&[net::ListenUrl])) -> io::
 fn load_certificates(current: &Current, system: bool, notices: &ErrorLog) -> io::Result<()> {
     let plan = current.plan();
     plan.tls.iter().flat_map(TlsPlan::warnings).for_each(|text| notices.warn(text));
+    plan.control_access.warnings().iter().for_each(|text| notices.warn(text));
     current.certificates.apply(&plan.config, &current.hosting.files(), system, notices)?;
     TlsPlan::keep_staples(plan.tls.as_ref(), &current.certificates.staples, notices);
     Ok(())
+}
+
+/// The control API, which follows the configuration in force.
+fn control_api(info: Arc<ServerInfo>, current: &Arc<Current>, logs: &Logs) -> Api {
+    let (audited, sinks, admitted) = (current.clone(), logs.clone(), current.clone());
+    let file = move || {
+        let path = audited.plan().config.control.audit.clone()?;
+        sinks.access().of(&config::Sink::File(path))
+    };
+    let audit = AuditLog::new(Box::new(file), logs.notices.clone());
+    Api::new(info, audit, Box::new(move || admitted.plan().control_access.clone()))
 }
 
 /// The control listener, where one is configured.
@@ -151,12 +166,14 @@ fn serve_operators(
     current: &Current,
     server: &net::Server,
     api: Arc<Api>,
-    replaces: bool,
+    (replaces, link): (bool, Option<SupervisorLink>),
     notices: &ErrorLog,
 ) -> io::Result<ControlListener> {
-    let Some(address) = &current.started.control.listen else { return Ok(ControlListener::default()) };
     let (metrics, counters) = (current.metrics.clone(), server.counters().to_vec());
-    operate::serve(address, Operated { api, metrics, counters }, replaces, notices)
+    let operated = Operated { api, metrics, counters, failures: Arc::default() };
+    let listener = ControlListener::new(operated, link, notices.clone());
+    listener.open(&current.started.control, replaces)?;
+    Ok(listener)
 }
 
 /// Starts the threads that serve.
@@ -221,6 +238,7 @@ fn first_plan(
     let text = Mutex::new(text);
     Ok(Arc::new(Current {
         generation,
+        generations: Arc::new(Generations::new(cores)),
         plan,
         text,
         started,
@@ -349,6 +367,7 @@ fn server_info(
         reload: Box::new(reload),
         edit: Box::new(edit),
         text: Box::new(move || texts.text()),
+        generations: current.generations.clone(),
         upgrade: Box::new(upgrade),
         memory,
     })
@@ -400,15 +419,22 @@ fn router(core: &net::Core, index: usize, current: &Arc<Current>, logs: &Logs) -
         CoreContext { core, handles: &handles, notices: &logs.notices, groups: &groups, metrics: &metrics };
     let table = Rc::new(assemble::table(&plan, Some(core_context), current.cores)?);
     let router = Rc::new(Router::new(
-        table,
-        renewer(core.clone(), handles, groups, current.clone(), (logs.notices.clone(), metrics.clone())),
+        (table, current.generations.current(index)),
+        renewer(
+            (core.clone(), index),
+            handles,
+            groups,
+            current.clone(),
+            (logs.notices.clone(), metrics.clone()),
+        ),
         logs.notices.clone(),
         current.certificates.challenges.clone(),
         metrics,
     ));
     let (flushed, clock, notices) = (router.clone(), core.clone(), logs.notices.clone());
+    let generations = current.generations.clone();
     core.spawn(async move {
-        let mut flushes = false;
+        let (mut flushes, mut closes) = (false, 0);
         loop {
             if !flushes && flushed.logs_requests() {
                 flushes = true;
@@ -418,6 +444,9 @@ fn router(core: &net::Core, index: usize, current: &Arc<Current>, logs: &Logs) -
             // A core without requests must switch to a new configuration too: removed applications and upstream servers
             // end only when no core holds them any more.
             flushed.renew();
+            if std::mem::replace(&mut closes, generations.closes()) != closes {
+                clock.wake_all();
+            }
             log_memory(&clock, &notices);
             notices.log_counts(Instant::now());
         }
@@ -453,12 +482,12 @@ fn log_memory(core: &net::Core, notices: &ErrorLog) {
 
 /// Returns a new table if the configuration has changed.
 fn renewer(
-    core: net::Core,
+    (core, index): (net::Core, usize),
     handles: AppHandles,
     groups: RefCell<Vec<Group>>,
     current: Arc<Current>,
     (notices, metrics): (ErrorLog, Rc<CoreMetrics>),
-) -> Box<dyn Fn() -> Option<Rc<RouteTable>>> {
+) -> Box<dyn Fn() -> Option<GenerationTable>> {
     let seen = Cell::new(current.generation.load(Ordering::Acquire));
     Box::new(move || {
         let generation = current.generation.load(Ordering::Acquire);
@@ -473,7 +502,7 @@ fn renewer(
             metrics: &metrics,
         };
         match assemble::table(&current.plan(), Some(core_context), current.cores) {
-            Ok(table) => Some(Rc::new(table)),
+            Ok(table) => Some((Rc::new(table), current.generations.current(index))),
             Err(error) => {
                 notices.error(&format!("the new configuration is not used on this core: {error}"));
                 None

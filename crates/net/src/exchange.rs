@@ -20,7 +20,7 @@ use crate::core::Core;
 use crate::detached::{self, DetachedRequest};
 use crate::fault::Fault;
 use crate::file::{FileHome, FileSpan};
-use crate::filters::{DefaultFields, FieldEdits, HeadTap};
+use crate::filters::{DefaultFields, FieldEdits, HeadTap, UpgradeTap};
 use crate::grpc;
 use crate::lane::Lane;
 use crate::memory::Pressure;
@@ -157,6 +157,11 @@ impl<'c> Exchange<'c> {
     /// Adds `Server-Timing` to the response: where its time went, as far as that is known when its head is sent.
     pub fn show_timing(&mut self) {
         self.state.filters.timing = true;
+    }
+
+    /// Sets what learns of it when the connection carries something else from then on: [`Exchange::upgrade`], [`Exchange::take_over`].
+    pub fn set_upgrade_tap(&mut self, tap: Rc<dyn UpgradeTap>) {
+        self.state.upgrade_tap = Some(tap);
     }
 
     /// Adds what learns of the head of the response, behind those that are there.

@@ -4,6 +4,7 @@
 //! handler ──▶ a cache's tap ──▶ the route's field edits ──▶ compression ──▶ lane
 //! ```
 
+use std::any::Any;
 use std::borrow::Cow;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -107,6 +108,12 @@ impl FieldEdits {
 pub trait HeadTap {
     /// Called once, with the head as the handler sends it.
     fn head(self: Box<Self>, status: Status, fields: &mut Fields);
+}
+
+/// What learns that a connection carries something else from now on: a WebSocket, or another tunnel.
+pub trait UpgradeTap {
+    /// Called once, when it does; what is returned is dropped when that ends.
+    fn upgraded(self: Rc<Self>) -> Box<dyn Any>;
 }
 
 /// The filters of one response.

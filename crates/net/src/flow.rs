@@ -8,6 +8,7 @@ use std::task::{Context, Poll};
 use http::encode::Lines;
 use http::{BodySize, Length, Status};
 
+use crate::address::PeerProcess;
 use crate::body_copy::{BodyCopied, BodyCopy};
 use crate::compress::{COMPRESSED_BYTES, COMPRESSED_WEIGHT};
 use crate::exchange::Exchange;
@@ -92,7 +93,7 @@ impl Exchange<'_> {
         assert!(self.can_switch(), "an upgrade follows the request");
         let status = self.lane.upgrade(lines);
         let now_us = self.core().now_us();
-        self.state.begun(now_us, status, BodySize::Unknown);
+        self.state.switched(now_us, status);
     }
 
     /// Takes the connection from HTTP without a response of the server's own: whoever gets it answers. False where that
@@ -101,7 +102,7 @@ impl Exchange<'_> {
         let can = self.can_switch() && self.lane.take_over();
         if can {
             let now_us = self.core().now_us();
-            self.state.begun(now_us, Status::SWITCHING_PROTOCOLS, BodySize::Unknown);
+            self.state.switched(now_us, Status::SWITCHING_PROTOCOLS);
         }
         can
     }
@@ -270,6 +271,12 @@ impl Exchange<'_> {
     #[must_use]
     pub fn local_address(&self) -> Option<std::net::SocketAddr> {
         self.lane.local_address()
+    }
+
+    /// The process that has connected to a Unix socket, by HTTP/1. `None` over TCP.
+    #[must_use]
+    pub fn peer_process(&self) -> Option<PeerProcess> {
+        self.lane.peer_process()
     }
 
     /// The port of that address. Cheap for every request.

@@ -10,6 +10,7 @@ use http::encode::Lines;
 use http::framing::Framing;
 use http::{BodySize, Fields, Head, Length, Reject, Status};
 
+use crate::address::PeerProcess;
 use crate::bandwidth::Bandwidth;
 use crate::conn::Conn;
 use crate::core::Core;
@@ -104,6 +105,14 @@ impl Lane<'_> {
             Lane::H1(conn) => conn.local_address(),
             Lane::Stream(stream) => stream.conn().ends.local,
             Lane::Detached(lane) => lane.request.local,
+        }
+    }
+
+    /// The process that has connected to a Unix socket.
+    pub(crate) fn peer_process(&self) -> Option<PeerProcess> {
+        match self {
+            Lane::H1(conn) => conn.link.stream().peer_process(),
+            Lane::Stream(_) | Lane::Detached(_) => None,
         }
     }
 

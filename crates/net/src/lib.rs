@@ -71,7 +71,7 @@ mod bind;
 mod listener;
 pub mod server;
 
-pub use address::{Bind, Client, Dial, Listen, ListenUrl, Peer, Sources};
+pub use address::{Bind, Client, Dial, Listen, ListenUrl, Peer, PeerProcess, Sources};
 pub use bandwidth::Bandwidth;
 pub use bind::{Listener, bound_address};
 pub use body_copy::BodyCopied;
@@ -85,7 +85,7 @@ pub use dictionary::{
 };
 pub use exchange::Exchange;
 pub use fault::Fault;
-pub use filters::{DefaultFields, FieldEdits, HeadTap};
+pub use filters::{DefaultFields, FieldEdits, HeadTap, UpgradeTap};
 pub use flow::BodyPiece;
 pub use gate::{ConnectionGate, ConnectionPlace, SharedGate, TooManyConnections};
 pub use h2_client::{H2Link, H2Options, H2Request, H2Stream, StreamFailure, StreamStep};

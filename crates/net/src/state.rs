@@ -9,7 +9,7 @@ use crate::address::{Client, Peer};
 use crate::amend::AmendedHead;
 use crate::body_copy::BodyCopy;
 use crate::fault::Fault;
-use crate::filters::Filters;
+use crate::filters::{Filters, UpgradeTap};
 use crate::named_file::NamedFile;
 use crate::notes::RequestNotes;
 use crate::page::ErrorPages;
@@ -70,6 +70,10 @@ pub(crate) struct RequestState {
     pub(crate) named_file: Option<Box<NamedFile>>,
     /// Whether it was let in because of who sends it.
     pub(crate) is_authorized: bool,
+    /// What learns of an upgrade.
+    pub(crate) upgrade_tap: Option<Rc<dyn UpgradeTap>>,
+    /// What it has made of the upgrade.
+    pub(crate) upgraded: Option<Box<dyn Any>>,
 }
 
 impl RequestState {
@@ -97,7 +101,15 @@ impl RequestState {
             sends_files: false,
             named_file: None,
             is_authorized: false,
+            upgrade_tap: None,
+            upgraded: None,
         }
+    }
+
+    /// The connection carries something else from now on.
+    pub(crate) fn switched(&mut self, now_us: u64, status: Status) {
+        self.begun(now_us, status, BodySize::Unknown);
+        self.upgraded = self.upgrade_tap.take().map(UpgradeTap::upgraded);
     }
 
     /// Counts content that the handler gets.

@@ -14,7 +14,7 @@ use rustix::net::{
     SocketType,
 };
 
-use crate::address::Dial;
+use crate::address::{Dial, PeerProcess};
 use crate::bandwidth::ResponseBucket;
 use crate::core::Core;
 use crate::fault::Fault;
@@ -222,6 +222,25 @@ impl Stream {
         match &self.transport {
             Transport::Socket(socket) => {
                 std::net::SocketAddr::try_from(rustix::net::getsockname(socket).ok()?).ok()
+            }
+            #[cfg(test)]
+            Transport::Sim(_) => None,
+        }
+    }
+
+    /// The process that has connected to a Unix socket; none for TCP, and where it lives in another namespace of
+    /// process numbers.
+    #[must_use]
+    pub fn peer_process(&self) -> Option<PeerProcess> {
+        match &self.transport {
+            Transport::Socket(socket) => {
+                let name = rustix::net::getsockname(socket).ok()?;
+                if name.address_family() != rustix::net::AddressFamily::UNIX {
+                    return None;
+                }
+                let found = sockopt::socket_peercred(socket).ok()?;
+                let pid = found.pid.as_raw_nonzero().get().cast_unsigned();
+                Some(PeerProcess { uid: found.uid.as_raw(), pid })
             }
             #[cfg(test)]
             Transport::Sim(_) => None,

@@ -22,7 +22,12 @@ pub(crate) fn line(api: &Api, line: &str, uid: u32) -> Value {
         return json!({ "error": format!("the body is longer than {BODY_BYTES_MAX} bytes") });
     }
     let request = ApiRequest {
-        caller: Caller { name: format!("uid {uid} by the control socket"), role: ControlRole::Admin },
+        caller: Caller {
+            name: format!("uid {uid} by the control socket"),
+            role: ControlRole::Admin,
+            address: String::new(),
+            may_send_token: false,
+        },
         method: text("method").unwrap_or_else(|| "GET".into()),
         path: text("path").unwrap_or_default(),
         query: text("query").unwrap_or_default(),

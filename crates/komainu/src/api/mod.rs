@@ -8,6 +8,7 @@ mod upstreams;
 mod applications;
 mod server;
 mod configuration;
+mod generations;
 mod openapi;
 mod table;
 mod line;

@@ -5,13 +5,13 @@ use serde_json::{Map, Value, json};
 use crate::api::operation::{BodyField, Operation};
 use crate::api::request::ControlRole;
 
-/// The document (OpenAPI 3.1).
-pub(crate) fn document(operations: &[Operation]) -> Value {
+/// The document (OpenAPI 3.1). `is_open` is whether figures and states are shown over TCP without a token.
+pub(crate) fn document(operations: &[Operation], is_open: bool) -> Value {
     let mut paths: Map<String, Value> = Map::new();
     for operation in operations {
         let path = operation.path.replace("...}", "}");
         let entry = paths.entry(path).or_insert_with(|| json!({}));
-        entry[operation.method.to_ascii_lowercase()] = described(operation);
+        entry[operation.method.to_ascii_lowercase()] = described(operation, is_open);
     }
     json!({
         "openapi": "3.1.0",
@@ -24,7 +24,11 @@ pub(crate) fn document(operations: &[Operation]) -> Value {
         "servers": [{ "url": "/" }],
         "paths": paths,
         "components": {
-            "securitySchemes": { "token": { "type": "http", "scheme": "bearer" } },
+            "securitySchemes": { "token": {
+                "type": "http",
+                "scheme": "bearer",
+                "description": "A token of `[[control.token]]`, whose role is at least the `x-role` of the operation. Over a Unix socket none is needed.",
+            } },
             "schemas": {
                 "Error": {
                     "type": "object",
@@ -56,7 +60,7 @@ pub(crate) fn document(operations: &[Operation]) -> Value {
     })
 }
 
-fn described(operation: &Operation) -> Value {
+fn described(operation: &Operation, is_open: bool) -> Value {
     let names = operation.path.split('/').filter_map(|part| part.strip_prefix('{')?.strip_suffix('}'));
     let mut parameters: Vec<Value> = names
         .map(|name| {
@@ -89,10 +93,13 @@ fn described(operation: &Operation) -> Value {
             .split(|c: char| !c.is_ascii_alphanumeric()).filter(|word| !word.is_empty() && *word != "v1")
             .collect::<Vec<_>>().join("_"),
         "x-role": operation.role.text(),
-        "security": if operation.role == ControlRole::Open { json!([{}, { "token": [] }]) } else { json!([{ "token": [] }]) },
+        "security": if is_open && operation.role == ControlRole::Open { json!([{}, { "token": [] }]) } else { json!([{ "token": [] }]) },
         "parameters": parameters,
         "responses": {
             "2XX": { "description": "What was asked for.", "content": { "application/json": { "schema": {} } } },
+            "401": error("There is no token, or a wrong one."),
+            "403": error("The role of the token does not allow it."),
+            "429": error("Too many wrong tokens from this address."),
             "default": error("Why it was not done."),
         },
     });

@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use crate::api::audit::AuditLog;
 use crate::api::request::{ApiRequest, ApiResponse, ControlRole};
 use crate::control::ServerInfo;
+use crate::control_access::ControlAccess;
 
 /// An answer, or one that says why there is none.
 pub(crate) type Outcome = Result<ApiResponse, ApiResponse>;
@@ -67,12 +68,21 @@ impl ApiCall<'_> {
 pub(crate) struct Api {
     pub(crate) info: Arc<ServerInfo>,
     pub(crate) audit: AuditLog,
+    access: AccessSource,
 }
+
+/// Who may use the control listener by the configuration in force.
+pub(crate) type AccessSource = Box<dyn Fn() -> Arc<ControlAccess> + Send + Sync>;
 
 impl Api {
     /// The API of a server, whose changes are recorded in `audit`.
-    pub(crate) fn new(info: Arc<ServerInfo>, audit: AuditLog) -> Api {
-        Api { info, audit }
+    pub(crate) fn new(info: Arc<ServerInfo>, audit: AuditLog, access: AccessSource) -> Api {
+        Api { info, audit, access }
+    }
+
+    /// Who may use the control listener now.
+    pub(crate) fn access(&self) -> Arc<ControlAccess> {
+        (self.access)()
     }
 }
 

@@ -1,5 +1,6 @@
 //! A request of the API and its answer.
 
+use config::TokenRole;
 use serde_json::{Value, json};
 
 /// The longest body of a request.
@@ -16,6 +17,16 @@ pub(crate) enum ControlRole {
     Operate,
     /// Change the configuration.
     Admin,
+}
+
+impl From<TokenRole> for ControlRole {
+    fn from(role: TokenRole) -> ControlRole {
+        match role {
+            TokenRole::Read => ControlRole::Read,
+            TokenRole::Operate => ControlRole::Operate,
+            TokenRole::Admin => ControlRole::Admin,
+        }
+    }
 }
 
 impl ControlRole {
@@ -36,6 +47,10 @@ pub(crate) struct Caller {
     /// For the audit log.
     pub(crate) name: String,
     pub(crate) role: ControlRole,
+    /// Where the request comes from; empty for a Unix socket.
+    pub(crate) address: String,
+    /// There are tokens, and the request has none: with one it might be answered.
+    pub(crate) may_send_token: bool,
 }
 
 /// A request.
@@ -60,12 +75,14 @@ pub(crate) struct ApiResponse {
     pub(crate) etag: Option<String>,
     /// The methods that there are, for status 405.
     pub(crate) allow: Option<String>,
+    /// When to ask again, for status 429.
+    pub(crate) retry_after_s: Option<u64>,
 }
 
 impl ApiResponse {
     /// What was asked for.
     pub(crate) fn of(document: Value) -> ApiResponse {
-        ApiResponse { status: 200, document, etag: None, allow: None }
+        ApiResponse { status: 200, document, etag: None, allow: None, retry_after_s: None }
     }
 
     /// What was done.
@@ -76,5 +93,10 @@ impl ApiResponse {
     /// Why nothing was done.
     pub(crate) fn error(status: u16, text: impl Into<String>) -> ApiResponse {
         ApiResponse { status, ..ApiResponse::of(json!({ "error": text.into() })) }
+    }
+
+    /// Whether whoever asks may not.
+    pub(crate) fn is_refusal(&self) -> bool {
+        matches!(self.status, 401 | 403 | 429)
     }
 }

@@ -45,7 +45,6 @@ pub(crate) fn renew(api: &Api, call: &ApiCall<'_>) -> Outcome {
 /// Opens the log files again, after they were moved away.
 pub(crate) fn reopen(api: &Api, _: &ApiCall<'_>) -> Outcome {
     (api.info.reopen)();
-    api.audit.reopen();
     Ok(ApiResponse::done("the logs are opened again"))
 }
 

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use crate::api::operation::{Api, ApiCall, BodyField, Operation, Outcome};
 use crate::api::request::{ApiRequest, ApiResponse, ControlRole};
-use crate::api::{applications, configuration, openapi, server, upstreams};
+use crate::api::{applications, configuration, generations, openapi, server, upstreams};
 
 const fn get(path: &'static str, role: ControlRole, about: &'static str, run: Run) -> Operation {
     Operation { method: "GET", path, role, about, body: None, run }
@@ -123,9 +123,23 @@ const OPERATIONS: &[Operation] = &[
     post("/v1/certificates/{name}/renew", "Renew a certificate now", &[], server::renew),
     post("/v1/reload", "Read the configuration again", &[], server::reload),
     post("/v1/logs/reopen", "Open the log files again, after they were moved away", &[], server::reopen),
+    get(
+        "/v1/generations",
+        ControlRole::Open,
+        "The configuration in force, and those that requests still work by",
+        generations::list,
+    ),
+    Operation {
+        method: "DELETE",
+        path: "/v1/generations/{number}",
+        role: ControlRole::Operate,
+        about: "Close the requests, WebSockets and tunnels that work by an old configuration",
+        body: None,
+        run: generations::close,
+    },
     get("/v1/audit", ControlRole::Read, "Who has changed what, the newest first", server::audit),
-    get("/v1/openapi.json", ControlRole::Open, "This document", |_, _| {
-        Ok(ApiResponse::of(openapi::document(OPERATIONS)))
+    get("/v1/openapi.json", ControlRole::Open, "This document", |api, _| {
+        Ok(ApiResponse::of(openapi::document(OPERATIONS, api.access().is_open)))
     }),
 ];
 
@@ -144,7 +158,7 @@ pub(crate) fn answer(api: &Api, request: &ApiRequest) -> ApiResponse {
         true => (operation.run)(api, &ApiCall { request, parts }).unwrap_or_else(|error| error),
         false => refused(request, operation.role),
     };
-    if operation.method != "GET" {
+    if operation.method != "GET" || response.is_refusal() {
         api.audit.record(request, &response);
     }
     response
@@ -152,12 +166,18 @@ pub(crate) fn answer(api: &Api, request: &ApiRequest) -> ApiResponse {
 
 fn refused(request: &ApiRequest, needed: ControlRole) -> ApiResponse {
     let (has, needed) = (request.caller.role.text(), needed.text());
+    if request.caller.may_send_token {
+        let text = format!(
+            "this needs the role `{needed}`: send a token that has it, as `Authorization: Bearer TOKEN`"
+        );
+        return ApiResponse::error(401, text);
+    }
     let text = match request.caller.role {
         ControlRole::Open => format!(
             "this needs the role `{needed}`: ask by a Unix socket (`[control] listen = \"unix:…\"`, or `komainu ctl` on this \
-             machine)"
+             machine), or give the listener a `[[control.token]]`"
         ),
-        _ => format!("this needs the role `{needed}`, and yours is `{has}`"),
+        _ => format!("this needs the role `{needed}`, and that of `{}` is `{has}`", request.caller.name),
     };
     ApiResponse::error(403, text)
 }
@@ -241,7 +261,7 @@ mod tests {
 
     #[test]
     fn every_operation_is_in_the_document() {
-        let document = openapi::document(OPERATIONS);
+        let document = openapi::document(OPERATIONS, true);
         for operation in OPERATIONS {
             let path = operation.path.replace("...}", "}");
             let found = &document["paths"][path.as_str()][operation.method.to_ascii_lowercase()];

@@ -8,7 +8,9 @@ use serde_json::{Map, Value, json};
 use crate::control_client;
 use crate::ctl::shown;
 use crate::ctl::transport::{CtlAnswer, CtlRequest, send};
-use crate::ctl_arguments::{Ctl, CtlApp, CtlCache, CtlCertificate, CtlCommand, CtlConfig, CtlUpstream};
+use crate::ctl_arguments::{
+    Ctl, CtlApp, CtlCache, CtlCertificate, CtlCommand, CtlConfig, CtlGeneration, CtlUpstream,
+};
 use crate::status;
 
 /// How an answer is shown to people.
@@ -73,6 +75,10 @@ fn request(command: &CtlCommand) -> Result<(CtlRequest, ShowAnswer), String> {
         CtlCommand::Certificate(CtlCertificate::List) => get("/v1/certificates", json_text),
         CtlCommand::Certificate(CtlCertificate::Renew { name }) => {
             change("POST", format!("/v1/certificates/{}/renew", encoded_segment(name.as_bytes())), json!({}))
+        }
+        CtlCommand::Generation(CtlGeneration::List) => get("/v1/generations", shown::generations),
+        CtlCommand::Generation(CtlGeneration::Close { number }) => {
+            change("DELETE", format!("/v1/generations/{number}"), Value::Null)
         }
         CtlCommand::Reload => change("POST", "/v1/reload".into(), json!({})),
         CtlCommand::Reopen => change("POST", "/v1/logs/reopen".into(), json!({})),

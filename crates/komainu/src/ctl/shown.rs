@@ -54,6 +54,15 @@ pub(crate) fn applications(document: &Value) -> String {
     table.plain("")
 }
 
+/// The generations of the configuration.
+pub(crate) fn generations(document: &Value) -> String {
+    let mut table = TextTable::new(&["generation", "state", "since", "requests", "upgraded"]);
+    for one in list(&document["generations"]) {
+        table.row(row(one, &["number", "state", "since", "requests", "upgraded"]));
+    }
+    table.plain("")
+}
+
 /// Who has changed what.
 pub(crate) fn audit(document: &Value) -> String {
     let mut table = TextTable::new(&["time", "who", "what", "status", "result"]);

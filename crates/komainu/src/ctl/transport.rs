@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use crate::control_client;
 use crate::ctl_arguments::Ctl;
 use crate::status;
+use crate::token_file;
 
 /// To connect, and again for each piece of an answer: a reload may wait for applications.
 const CONNECT_MAX: Duration = Duration::from_secs(5);
@@ -92,11 +93,11 @@ fn by_listener(to: &str, ctl: &Ctl, request: &CtlRequest) -> Result<CtlAnswer, S
     if let Some(version) = &request.if_match {
         head.push_str(&format!("If-Match: {version}\r\n"));
     }
-    if let Some(path) = &ctl.token_file {
-        let token = std::fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))?;
-        let token = token.lines().map(str::trim).find(|line| !line.is_empty() && !line.starts_with('#'));
-        let token = token.and_then(|line| line.split_whitespace().last()).ok_or("the file has no token")?;
-        head.push_str(&format!("Authorization: Bearer {token}\r\n"));
+    // By a Unix socket none is needed.
+    if !to.starts_with("unix:")
+        && let Some(token) = token_file::token(ctl.token_file.as_deref())?
+    {
+        head.push_str(&token_file::field(&token));
     }
     connection.write_all(format!("{head}\r\n{body}").as_bytes()).map_err(text)?;
     let mut answer = Vec::new();

@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use rustix::event::{Timespec, epoll};
 
-use super::{Core, Sleeper, TICK_TOKEN};
+use super::{Core, Sleeper, TICK_TOKEN, Task};
 use crate::source::{Source, readiness};
 
 /// How often deadlines of sources are looked at. Deadlines are coarse by this much.
@@ -44,6 +44,21 @@ impl Core {
             self.run_remote();
             self.run_timers();
         }
+    }
+
+    /// Has every task with a future run once: what they look at has changed, although nothing that they wait for has come.
+    pub fn wake_all(&self) {
+        let is_busy = |task: &Task| matches!(task, Task::Future(_));
+        let busy = self
+            .0
+            .tasks
+            .borrow()
+            .iter()
+            .enumerate()
+            .filter(|(_, task)| is_busy(task))
+            .map(|(at, _)| at as u32)
+            .collect::<Vec<_>>();
+        busy.into_iter().for_each(|task| self.wake(task));
     }
 
     /// Runs what is ready, without waiting.

@@ -398,6 +398,15 @@ function take(line) {
 }
 
 // The server
+// Nothing is shown without a token: then nothing is asked for until there is one. A wrong one is not sent again, because they are counted.
+let locked = false;
+function lock() {
+  locked = true;
+  sessionStorage.removeItem("token");
+  setText(byId("state"), "token needed");
+  byId("state").className = "chip bad";
+  if (!document.querySelector("dialog[open]")) open("token-dialog");
+}
 async function ask(method, path, body) {
   const headers = { Accept: "application/json" };
   if (token()) headers.Authorization = `Bearer ${token()}`;
@@ -416,7 +425,7 @@ async function ask(method, path, body) {
   return document;
 }
 async function refresh() {
-  if (paused || document.hidden) return;
+  if (paused || locked || document.hidden) return;
   try {
     const status = await ask("GET", "/v1/status");
     try {
@@ -426,6 +435,11 @@ async function refresh() {
     show(status);
     if (byId("said").dataset.lost) { delete byId("said").dataset.lost; say("The server answers again."); }
   } catch (error) {
+    if (error.status === 401) {
+      lock();
+      say(error.message, true);
+      return;
+    }
     setText(byId("state"), "no answer");
     byId("state").className = "chip bad";
     byId("said").dataset.lost = "yes";
@@ -434,10 +448,12 @@ async function refresh() {
 }
 async function follow() {
   for (;;) {
+    if (locked) return;
     try {
       const headers = newest ? { "Last-Event-ID": String(newest) } : {};
       if (token()) headers.Authorization = `Bearer ${token()}`;
       const response = await fetch("/v1/events", { headers, cache: "no-store" });
+      if (response.status === 401) lock();
       if (response.ok) {
         const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
         let rest = "";

@@ -1,0 +1,178 @@
+//! Opens the control listener, changes its address by a reload, and closes it.
+
+use std::io;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use config::{Control, Listen};
+use net::Listener;
+
+use crate::control_file;
+use crate::engine;
+use crate::link::SupervisorLink;
+use crate::notice::ErrorLog;
+use crate::operate::{self, Operated};
+
+/// How long a server that replaces another one tries to listen where that one still does.
+const PREDECESSOR_MAX: Duration = Duration::from_secs(60);
+const PAUSE: Duration = Duration::from_millis(200);
+
+/// The control listener, open or not. Clones are the same.
+#[derive(Clone)]
+pub(crate) struct ControlListener {
+    operated: Operated,
+    link: Option<SupervisorLink>,
+    notices: ErrorLog,
+    state: Arc<Mutex<ListenerState>>,
+}
+
+#[derive(Default)]
+struct ListenerState {
+    /// What the configuration in force asks for.
+    wanted: Option<Listen>,
+    open: Option<OpenListener>,
+    is_closed: bool,
+}
+
+struct OpenListener {
+    stop: net::Stop,
+    is_leaving: Arc<AtomicBool>,
+}
+
+impl OpenListener {
+    /// Takes no more connections; requests under way get their answers.
+    fn close(self) {
+        self.is_leaving.store(true, Ordering::Relaxed);
+        self.stop.drain();
+    }
+}
+
+/// What a new configuration changes.
+pub(crate) enum ControlChange {
+    /// Nothing but permissions.
+    Same(Control),
+    /// The address: there are its sockets, if it has one.
+    Address(Option<Listen>, Vec<Listener>),
+}
+
+impl ControlListener {
+    /// Not open yet.
+    pub(crate) fn new(
+        operated: Operated,
+        link: Option<SupervisorLink>,
+        notices: ErrorLog,
+    ) -> ControlListener {
+        ControlListener { operated, link, notices, state: Arc::default() }
+    }
+
+    fn state(&self) -> MutexGuard<'_, ListenerState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Opens it where a configuration says so. A server that replaces another one listens as soon as that one does no more.
+    ///
+    /// # Errors
+    /// The address cannot be listened on.
+    pub(crate) fn open(&self, control: &Control, replaces: bool) -> io::Result<()> {
+        let Some(address) = &control.listen else { return Ok(()) };
+        self.state().wanted = Some(address.clone());
+        match self.bind(address, control) {
+            Err(error) if replaces && error.kind() == io::ErrorKind::AddrInUse => {
+                let (later, address, control) = (self.clone(), address.clone(), control.clone());
+                let thread = std::thread::Builder::new().name("operate".into());
+                thread.spawn(move || later.open_later(&address, &control, error)).map(drop)
+            }
+            bound => self.start(bound?),
+        }
+    }
+
+    /// Tries to open it until the predecessor listens no more.
+    fn open_later(&self, address: &Listen, control: &Control, error: io::Error) {
+        let until = Instant::now() + PREDECESSOR_MAX;
+        let is_wanted = || {
+            let state = self.state();
+            !state.is_closed && state.open.is_none() && state.wanted.as_ref() == Some(address)
+        };
+        let mut started = Err(error);
+        while started.is_err() && Instant::now() < until && is_wanted() {
+            std::thread::sleep(PAUSE);
+            started = self.bind(address, control).and_then(|listeners| self.start(listeners));
+        }
+        if let (Err(error), true) = (started, is_wanted()) {
+            self.notices.error(&error.to_string());
+        }
+    }
+
+    fn bind(&self, address: &Listen, control: &Control) -> io::Result<Vec<Listener>> {
+        let explained = |error: io::Error| {
+            io::Error::new(error.kind(), format!("`control.listen` = \"{address}\": {error}"))
+        };
+        let binds = engine::binds(address).into_iter();
+        let bound = binds.map(|bind| Listener::bind(bind.into(), 1)).collect::<io::Result<_>>();
+        let listeners = bound.map_err(explained)?;
+        self.set_file(address, control)?;
+        Ok(listeners)
+    }
+
+    fn set_file(&self, address: &Listen, control: &Control) -> io::Result<()> {
+        match address {
+            Listen::Unix(path) => control_file::apply(Path::new(path), control, self.link.as_ref()),
+            _ => Ok(()),
+        }
+    }
+
+    fn start(&self, listeners: Vec<Listener>) -> io::Result<()> {
+        let is_leaving = Arc::new(AtomicBool::new(false));
+        let stop = operate::start(listeners, &self.operated, &is_leaving, &self.notices)?;
+        let opened = OpenListener { stop, is_leaving };
+        let mut state = self.state();
+        if state.is_closed {
+            opened.close();
+        } else if let Some(before) = state.open.replace(opened) {
+            before.close();
+        }
+        Ok(())
+    }
+
+    /// What a new configuration changes; the sockets of another address are bound here, before anything else changes.
+    ///
+    /// # Errors
+    /// The address cannot be listened on.
+    pub(crate) fn prepare(&self, control: &Control) -> io::Result<ControlChange> {
+        if self.state().wanted == control.listen {
+            return Ok(ControlChange::Same(control.clone()));
+        }
+        let bound = control.listen.as_ref().map(|address| self.bind(address, control)).transpose()?;
+        Ok(ControlChange::Address(control.listen.clone(), bound.unwrap_or_default()))
+    }
+
+    /// Opens the new address, and then closes the old one, of which requests under way get their answers.
+    ///
+    /// # Errors
+    /// There can be no thread; the permissions cannot be changed.
+    pub(crate) fn change(&self, change: ControlChange) -> io::Result<()> {
+        match change {
+            ControlChange::Same(control) => {
+                control.listen.as_ref().map_or(Ok(()), |address| self.set_file(address, &control))
+            }
+            ControlChange::Address(wanted, listeners) => {
+                self.state().wanted = wanted;
+                if !listeners.is_empty() {
+                    return self.start(listeners);
+                }
+                let before = self.state().open.take();
+                before.into_iter().for_each(OpenListener::close);
+                Ok(())
+            }
+        }
+    }
+
+    /// Listens no more: a server that replaces this one is to be seen at the address.
+    pub(crate) fn close(&self) {
+        let mut state = self.state();
+        state.is_closed = true;
+        state.open.take().into_iter().for_each(OpenListener::close);
+    }
+}
