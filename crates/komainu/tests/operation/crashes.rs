@@ -34,13 +34,13 @@ fn errors(rig: &Rig) -> String {
     fs::read_to_string(rig.folder.at("errors.log")).unwrap_or_default()
 }
 
-/// Processes whose parent is this one.
+/// Processes that run and whose parent is this one.
 fn children(pid: u32) -> Vec<u32> {
     let tasks = fs::read_dir(format!("/proc/{pid}/task")).unwrap().flatten();
     let lines = tasks.filter_map(|task| fs::read_to_string(task.path().join("children")).ok());
-    lines
-        .flat_map(|line| line.split_whitespace().map(|pid| pid.parse().unwrap()).collect::<Vec<_>>())
-        .collect()
+    let pids =
+        lines.flat_map(|line| line.split_whitespace().map(|pid| pid.parse().unwrap()).collect::<Vec<_>>());
+    pids.filter(|pid| is_alive(*pid)).collect()
 }
 
 /// A GET on a connection of its own. `None` where the server took the connection and died before it answered.
@@ -94,12 +94,12 @@ fn a_server_that_dies_under_load_is_replaced_and_clients_are_answered() {
             let before = status(&rig)["pid"].as_u64().unwrap() as u32;
             let worker: u32 = rig.get("/app").expect_status(200).text().parse().unwrap();
             assert_eq!(children(rig.child.id()), [before]);
-            assert!(kill(before, signal));
+            end(before, signal);
             answered(50);
             // The same address, another process, other workers.
             let after = status(&rig)["pid"].as_u64().unwrap() as u32;
             let next: u32 = rig.get("/app").expect_status(200).text().parse().unwrap();
-            assert!(before != after && worker != next, "{}", errors(&rig));
+            assert!(before != after && worker != next, "{before} {after} {worker} {next}: {}", errors(&rig));
             eventually("what it had started has ended", || !is_alive(before) && !is_alive(worker));
             let line = format!("the server (process {before}) died: {said}");
             assert!(errors(&rig).contains(&line), "{}", errors(&rig));
@@ -110,6 +110,15 @@ fn a_server_that_dies_under_load_is_replaced_and_clients_are_answered() {
     assert!(lost.load(Ordering::Relaxed) <= 3 * 8, "{lost:?} of {answers:?}");
     // No core: it was another user's process once (or the core has a place, which is said).
     assert!(errors(&rig).contains("left no core") || errors(&rig).contains("its core"), "{}", errors(&rig));
+}
+
+/// Ends a process by a signal. The first SIGSEGV that no fault has caused is passed over: Rust's own handler looks for a stack
+/// that is too deep, and leaves all else to the next one.
+fn end(pid: u32, signal: &str) {
+    eventually("it has ended", || {
+        kill(pid, signal);
+        !is_alive(pid)
+    });
 }
 
 /// Sets a flag when it goes away.
@@ -177,7 +186,8 @@ kept.listen(100)
 for _ in range(2):
     pid = os.fork()
     if pid == 0:
-        os.dup2(kept.fileno(), 3, inheritable=True)
+        os.dup2(kept.fileno(), 3)
+        os.set_inheritable(3, True)
         os.environ.update(LISTEN_PID=str(os.getpid()), LISTEN_FDS='1')
         os.execv(command[0], command)
     open(go + '.pid', 'w').write(str(pid) + '\\n')
@@ -200,8 +210,7 @@ fn without_a_supervisor_connections_wait_in_the_sockets_of_a_service_manager() {
     rig.get("/a").expect(200, "A");
     let before = pid_in(&rig.folder.at("go.pid"));
     let _server = Server(rig.folder.at("go.pid"));
-    assert!(kill(before, "-SEGV"));
-    eventually("it has ended", || !is_alive(before));
+    end(before, "-SEGV");
     let mut waiting = rig.connect();
     waiting.write_all(b"GET /a HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").unwrap();
     rig.folder.write("go", "");
