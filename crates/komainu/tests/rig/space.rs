@@ -27,6 +27,8 @@ fn unshared(namespace: &str, setup: &str) -> Option<Command> {
 fn start(mut command: Command, setup: &str, folder: Folder) -> Rig {
     command.arg(format!("{setup} && exec \"$2\" start -c \"$3\""));
     command.arg("sh").arg(folder.at("disk")).arg(komainu().get_program()).arg(folder.at("komainu.toml"));
+    // Where `hosted::modules` has them built.
+    command.env("KOMAINU_WORKERS", Path::new(env!("CARGO_TARGET_TMPDIR")).join("workers"));
     command.env("RUNTIME_DIRECTORY", folder.at("run"));
     Rig::start(command, folder)
 }
