@@ -96,8 +96,10 @@ fn followers_and_bodies_of_the_control_api() {
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         stream
     };
-    let post = "POST /v1/nothing HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\
-        Connection: close\r\n\r\n{}";
+    let post = format!(
+        "POST /v1/{} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{{}}",
+        "x".repeat(1_000)
+    );
     let open = || {
         let mut stream = connect();
         stream.write_all(b"GET /v1/events HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
