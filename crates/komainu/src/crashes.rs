@@ -2,7 +2,7 @@
 //! a signal has ended.
 //!
 //! There is no handler of SIGSEGV and the like in this process: it would have to be unsafe code, in a process whose memory
-//! may be damaged. The supervisor, or systemd, says which signal it was, and the kernel keeps a core where it is told to.
+//! may be damaged. The supervisor, or systemd, says which signal it was, and the kernel keeps a core where that is set up.
 
 use std::backtrace::{Backtrace, BacktraceStatus};
 use std::collections::BTreeSet;
@@ -23,7 +23,7 @@ const PLACES_MAX: usize = 16;
 /// Longest backtrace in the log, in bytes.
 const BACKTRACE_BYTES_MAX: usize = 16 * 1024;
 
-/// Where the kernel is told what to do with cores.
+/// What the kernel does with cores.
 const CORE_PATTERN: &str = "/proc/sys/kernel/core_pattern";
 /// Signals whose default is a core (signal(7)), but for those that are sent on purpose.
 const FAULTS: [Signal; 7] =

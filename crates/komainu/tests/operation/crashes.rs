@@ -177,7 +177,7 @@ fn a_stop_is_obeyed_while_a_server_is_about_to_be_started_again() {
 
 /// Binds a socket and keeps it, as a `.socket` unit does, and starts the server with it; when that dies, it is started
 /// once more as soon as a file is there.
-const MANAGER: &str = "
+const SOCKET_UNIT: &str = "
 import os, socket, sys, time
 go, command = sys.argv[1], sys.argv[2:]
 kept = socket.socket()
@@ -197,14 +197,14 @@ for _ in range(2):
 ";
 
 #[test]
-fn without_a_supervisor_connections_wait_in_the_sockets_of_a_service_manager() {
+fn without_a_supervisor_connections_wait_in_sockets_that_others_hold() {
     let folder = Folder::new();
     folder.write("www/a", "A").write(
         "komainu.toml",
         format!("listen = \"127.0.0.1:0\"\n{}[[route]]\nfiles = \"www\"\n", rig::as_we_are()),
     );
     let mut command = Command::new("python3");
-    command.args(["-c", MANAGER]).arg(folder.at("go")).arg(env!("CARGO_BIN_EXE_komainu"));
+    command.args(["-c", SOCKET_UNIT]).arg(folder.at("go")).arg(env!("CARGO_BIN_EXE_komainu"));
     command.arg("start").arg("-c").arg(folder.at("komainu.toml"));
     let rig = Rig::start(command, folder);
     rig.get("/a").expect(200, "A");
@@ -229,7 +229,7 @@ fn pid_in(path: &Path) -> u32 {
     pid.unwrap()
 }
 
-/// The server of a manager, which would outlive that.
+/// The server of that script, which would outlive it.
 struct Server(std::path::PathBuf);
 
 impl Drop for Server {
