@@ -64,8 +64,8 @@ fn traced(backtrace: &Backtrace) -> String {
         return "there is no backtrace on this system".to_owned();
     }
     let text = backtrace.to_string();
-    let end = text.floor_char_boundary(BACKTRACE_BYTES_MAX);
-    format!("the way there, the innermost function first:\n{}", text[..end].trim_end())
+    let end = (0..=BACKTRACE_BYTES_MAX.min(text.len())).rev().find(|at| text.is_char_boundary(*at));
+    format!("the way there, the innermost function first:\n{}", text[..end.unwrap_or(0)].trim_end())
 }
 
 /// What the kernel has kept of a process that a signal like SIGSEGV has ended: words to append to its status, none where it
