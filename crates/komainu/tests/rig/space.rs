@@ -45,7 +45,7 @@ pub fn on_small_disk(folder: Folder, kib: u32, config: &str) -> Option<Rig> {
 /// Serves by a configuration in a network of its own, where what is sent to 192.0.2.0/24 arrives nowhere. Its clients
 /// come by the Unix socket `web.sock` in its folder.
 pub fn on_lost_network(folder: Folder, config: &str) -> Option<Rig> {
-    let setup = "ip link set lo up && ip link add lost type dummy && ip addr add 192.0.2.254/24 dev lost && ip link set lost up";
+    let setup = "ip link set lo up && { ip link add lost type dummy || ip link add lost type ifb; } && ip addr add 192.0.2.254/24 dev lost && ip link set lost up";
     let command = unshared("--net", setup)?;
     let socket = folder.at("web.sock");
     let listen = format!("listen = [\"127.0.0.1:80\", \"unix:{}\"]\n", socket.display());
