@@ -577,7 +577,6 @@ fn request_line(x: &Exchange<'_>) -> String {
     format!("{} {}", String::from_utf8_lossy(method), String::from_utf8_lossy(&path))
 }
 
-/// The worker has to move next.
 fn worker(x: &Exchange<'_>) -> Deadline {
     if x.has_begun() { Deadline::Piece } else { Deadline::Worker }
 }
@@ -593,7 +592,6 @@ fn fated(x: &Exchange<'_>, fate: Completion) -> Result<CallOutcome, Fault> {
     }
 }
 
-/// The answer is not to be had any more.
 fn bad(x: &Exchange<'_>) -> Result<Option<CallOutcome>, Fault> {
     match x.has_begun() {
         false => Ok(Some(CallOutcome::Bad)),

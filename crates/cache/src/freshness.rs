@@ -236,10 +236,11 @@ fn is_understood(status: Status) -> bool {
 }
 
 impl Freshness {
-    /// Its age at that second since 1970.
+    /// Its age at that second since 1970. Where the clock has gone back since, how far counts as its age: nobody knows
+    /// better, and a response from a year ahead must not be fresh for a year.
     #[must_use]
     pub fn age_s(&self, now_s: u64) -> u64 {
-        self.initial_age_s + now_s.saturating_sub(self.answered_s)
+        self.initial_age_s + now_s.abs_diff(self.answered_s)
     }
 
     /// Whether it may be used as it is.
@@ -399,6 +400,8 @@ mod tests {
             let freshness = assess_as(&RequestFacts::default(), 200, &lines).unwrap();
             assert_eq!(freshness.age_s(NOW_S), age_s, "{lines:?}");
             assert_eq!(freshness.age_s(NOW_S + 5), age_s + 5);
+            // The clock has gone back.
+            assert!(freshness.is_fresh(NOW_S - 5) && !freshness.is_fresh(NOW_S - 1_000), "{lines:?}");
             assert_eq!(freshness.ttl_s(NOW_S + 5), 95 - age_s as i64);
         }
         let old = &[("Cache-Control", "max-age=100"), ("Age", "2147483649"), ("ETag", "\"a\"")];

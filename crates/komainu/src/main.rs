@@ -17,6 +17,7 @@ mod access;
 mod burst;
 mod events;
 mod notice;
+mod crashes;
 mod pages;
 mod clients;
 mod ids;
@@ -98,11 +99,13 @@ mod supervise;
 use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use clap::{CommandFactory, Parser};
 use config::{
     AccessLog, Action, App, CertificateSource, Config, Listener, Origin, Route, Site, SiteTls, Workers,
 };
+use signal_hook::consts::SIGXFSZ;
 
 use crate::cli::{Cli, Command, Interface, LogFormat, LogLevel, Run, RunApp};
 use crate::config_text::ConfigText;
@@ -197,6 +200,8 @@ struct TakenOver {
 /// Serves by what this process takes over; the server to be replaced receives the reason if this one cannot.
 fn taking_over(serve: impl FnOnce(TakenOver) -> Result<(), String>) -> Result<(), String> {
     upgrade::program().map_err(failed)?;
+    // A file that may not grow any more (`LimitFSIZE`) is an error of its write, as a full disk is, and not the end.
+    signal_hook::flag::register(SIGXFSZ, Arc::default()).map_err(failed)?;
     if let Some(inherited) = Inherited::take().map_err(failed)? {
         let given = GivenSockets::default();
         return serve(TakenOver { inherited: Some(inherited), predecessor: None, given });

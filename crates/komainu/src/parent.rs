@@ -23,6 +23,7 @@ use signal_hook::iterator::Signals;
 use crate::answers::{ENDED_LOOK, ENDS_MAX, LoadedConfig, ParentState, can_be_launched, kill_orphans, lock};
 use crate::certificates;
 use crate::control::Socket;
+use crate::crashes;
 use crate::engine;
 use crate::link::{self, SupervisorOrder};
 use crate::notice::ErrorLog;
@@ -185,8 +186,11 @@ impl ParentProcess {
             hear_out(&child);
             let reason =
                 lock(&self.state.reason).take().map_or_else(String::new, |reason| format!(": {reason}"));
-            let text =
-                format!("the server (process {}) died: {status}{reason}; it is started again", child.pid);
+            let core = crashes::core_of(status);
+            let text = format!(
+                "the server (process {}) died: {status}{core}{reason}; it is started again",
+                child.pid
+            );
             let when = if pause.is_zero() { String::new() } else { format!(" in {} ms", pause.as_millis()) };
             self.notices.error(&format!("{text}{when}"));
             self.state.notifier.alive();

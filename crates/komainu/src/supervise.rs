@@ -24,6 +24,7 @@ use crate::check::Reread;
 use crate::config_text::{ConfigText, EditError};
 use crate::control::{self, ApiLine, ControlClients, ServerInfo, Socket};
 use crate::control_listener::ControlListener;
+use crate::crashes;
 use crate::engine::{self, Descriptors};
 use crate::generations::Generations;
 use crate::hosting::{AppHandles, Hosting};
@@ -189,7 +190,7 @@ fn start_threads(
         sandbox.restrict_thread()?;
         router(core, next.fetch_add(1, Ordering::Relaxed), &theirs, &their_logs)
     })?;
-    hook_panics(&logs.notices);
+    crashes::hook_panics(&logs.notices);
     Ok(server)
 }
 
@@ -509,12 +510,6 @@ fn renewer(
             }
         }
     })
-}
-
-/// A panic is a bug of Komainu: it is logged with its place.
-fn hook_panics(notices: &ErrorLog) {
-    let notices = notices.clone();
-    std::panic::set_hook(Box::new(move |info| notices.error(&format!("a handler panicked: {info}"))));
 }
 
 /// Raises the limit on open files as far as allowed; returns it.

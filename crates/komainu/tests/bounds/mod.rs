@@ -3,6 +3,7 @@
 #![allow(dead_code, unreachable_pub, clippy::print_stderr, clippy::unwrap_used)] // each test file uses a part of it
 
 pub mod table;
+pub mod table_beside;
 pub mod table_h2;
 
 use std::fs;

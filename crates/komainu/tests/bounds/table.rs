@@ -55,7 +55,7 @@ pub const fn r(
 
 /// All rows.
 pub fn rows() -> impl Iterator<Item = &'static Row> {
-    ROWS.iter().chain(super::table_h2::ROWS)
+    ROWS.iter().chain(super::table_beside::ROWS).chain(super::table_h2::ROWS)
 }
 
 const ROWS: &[Row] = &[

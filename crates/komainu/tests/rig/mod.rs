@@ -2,6 +2,7 @@
 #![allow(dead_code, unreachable_pub, clippy::print_stderr, clippy::unwrap_used)] // each test file uses a part of it
 
 mod forward;
+pub mod space;
 
 #[allow(unused_imports)]
 pub use forward::{any_certificate, client_config};

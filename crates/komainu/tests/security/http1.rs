@@ -73,7 +73,7 @@ fn the_document_has_the_table() {
     let table = format!("{}{lines}", bounds::table::HEAD);
     let document = read("../../docs/security.md");
     assert!(document.contains(&table), "docs/security.md must have this table:\n{table}");
-    let tests = ["http1", "h2", "sockets", "tls", "work"]
+    let tests = ["http1", "beside", "h2", "sockets", "tls", "work"]
         .map(|name| read(&format!("tests/security/{name}.rs")))
         .concat();
     for row in bounds::table::rows() {

@@ -8,6 +8,7 @@ mod hosted;
 #[path = "../rig/mod.rs"]
 mod rig;
 
+mod beside;
 mod h2;
 mod http1;
 mod sockets;

@@ -416,7 +416,7 @@ async function ask(method, path, body) {
   let document = null;
   try { document = JSON.parse(answer); } catch { /* not JSON */ }
   if (!response.ok) {
-    const why = (document && (document.detail || document.error || document.title)) || answer.slice(0, 400).trim();
+    const why = ((document && (document.detail || document.error || document.title)) || answer.slice(0, 400)).trim().replace(/\.$/, "");
     const hint = response.status === 401 ? " Give a token with the button Token." : response.status === 403 ? " The token's role does not allow it." : "";
     const error = new Error(`${response.status}: ${why}.${hint}`);
     error.status = response.status;

@@ -1,0 +1,72 @@
+//! The rows of the table of docs/security.md about what a request makes beside its own response: questions to other servers, copies,
+//! lines, spans, and clients of the control listener.
+
+use super::table::{KIB, Row, US, r};
+
+/// The rows.
+pub const ROWS: &[Row] = &[
+    r(
+        "request that a `limit` delays",
+        (24 * KIB, "`delayed` of the limit, then 429; `delay`"),
+        "",
+        (300 * US, "a request"),
+        "900 requests, all but one too early",
+        "requests_that_wait_for_others",
+    ),
+    r(
+        "request that `auth.ask` asks about",
+        (24 * KIB, "buffers of both sides; `timeout` (10 s), then 504"),
+        "",
+        (500 * US, "a request"),
+        "500 requests, a server that does not answer",
+        "requests_that_wait_for_others",
+    ),
+    r(
+        "body sent slowly, to a FastCGI server",
+        (576 * KIB, "a buffer of 64 KiB, a block of 256 KiB while it is written"),
+        "the body; `spill`",
+        (4000 * US, "a connection"),
+        "300,000 of 400,000 bytes",
+        "requests_that_wait_for_others",
+    ),
+    r(
+        "copies of a `mirror` that nobody answers",
+        (16 * 1024 * KIB, "`in_flight` (100), each with `body_max`; more are not made"),
+        "",
+        (800_000 * US, "for 1,000 requests"),
+        "1,000 requests with bodies of 60 KB, a server that does not answer",
+        "what_requests_leave_behind",
+    ),
+    r(
+        "spans that no collector takes",
+        (16 * 1024 * KIB, "the spans of 4,096 requests; more are dropped and counted"),
+        "",
+        (2_000_000 * US, "for 10,000 requests"),
+        "10,000 requests with long targets, a collector that reads nothing",
+        "what_requests_leave_behind",
+    ),
+    r(
+        "log lines that a receiver does not take",
+        (24 * 1024 * KIB, "8 MiB a destination; more lines are dropped and counted"),
+        "",
+        (1_200_000 * US, "for 5,000 requests"),
+        "40 MB of targets, a syslog server that reads nothing",
+        "what_requests_leave_behind",
+    ),
+    r(
+        "follower of `/v1/events` who reads nothing",
+        (128 * KIB, "16 followers; 256 lines of 1 KiB for all of them: who reads slowly misses lines"),
+        "",
+        (100_000 * US, "a follower"),
+        "12 followers, 1,800 lines of 1 KB",
+        "followers_and_bodies_of_the_control_api",
+    ),
+    r(
+        "control API, body nearly whole",
+        (2560 * KIB, "32 requests, 1 MiB each; `timeouts.body`"),
+        "",
+        (8000 * US, "a client"),
+        "24 bodies of 1 MiB but one byte",
+        "followers_and_bodies_of_the_control_api",
+    ),
+];

@@ -1,0 +1,186 @@
+//! The machine's clock jumps while the server works.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use crate::origin::{Origin, answer};
+use crate::rig::{self, Answer, Folder, Rig, eventually, is_closed, komainu, read_answer};
+
+/// The C library's clocks, with the seconds of a file added to the one of the machine.
+const SHIFTED: &str = r#"
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <sys/time.h>
+#include <time.h>
+#include <unistd.h>
+
+static volatile int64_t *shift;
+
+__attribute__((constructor)) static void begin(void) {
+    int file = open(getenv("SHIFT_FILE"), O_RDONLY);
+    void *map = mmap(0, 8, PROT_READ, MAP_SHARED, file, 0);
+    if (map == MAP_FAILED) abort();
+    close(file);
+    shift = map;
+}
+
+int clock_gettime(clockid_t clock, struct timespec *now) {
+    int done = syscall(SYS_clock_gettime, clock, now);
+    if (shift && (clock == CLOCK_REALTIME || clock == CLOCK_REALTIME_COARSE)) now->tv_sec += *shift;
+    return done;
+}
+
+int gettimeofday(struct timeval *now, void *zone) {
+    (void)zone;
+    struct timespec precise;
+    clock_gettime(CLOCK_REALTIME, &precise);
+    now->tv_sec = precise.tv_sec;
+    now->tv_usec = precise.tv_nsec / 1000;
+    return 0;
+}
+
+time_t time(time_t *to) {
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    if (to) *to = now.tv_sec;
+    return now.tv_sec;
+}
+"#;
+
+/// A server whose clock of the machine a test sets.
+struct Shifted(Rig);
+
+impl Shifted {
+    fn start(config: &str) -> Shifted {
+        let folder = Folder::new();
+        folder.write("clock.c", SHIFTED).write("shift", 0_i64.to_ne_bytes());
+        let mut compile = Command::new("cc");
+        compile.args(["-O1", "-fPIC", "-shared", "-Wall", "-Werror", "-o"]);
+        compile.arg(folder.at("clock.so")).arg(folder.at("clock.c"));
+        assert!(compile.status().unwrap().success());
+        folder.write(
+            "komainu.toml",
+            format!("listen = \"127.0.0.1:0\"\nthreads = 1\n{}{config}", rig::as_we_are()),
+        );
+        let mut command = komainu();
+        command.arg("start").arg("-c").arg(folder.at("komainu.toml"));
+        command.env("LD_PRELOAD", folder.at("clock.so")).env("SHIFT_FILE", folder.at("shift"));
+        Shifted(Rig::start(command, folder))
+    }
+
+    /// From now on its clock is so many seconds ahead of ours.
+    fn shift(&self, seconds: i64) {
+        // In place: the server has mapped the file.
+        let file = fs::OpenOptions::new().write(true).open(self.0.folder.at("shift")).unwrap();
+        std::os::unix::fs::FileExt::write_all_at(&file, &seconds.to_ne_bytes(), 0).unwrap();
+    }
+}
+
+const DAY_S: i64 = 86_400;
+
+fn is_hit(answer: &Answer) -> bool {
+    answer.field("Cache-Status").is_some_and(|status| status.contains("; hit"))
+}
+
+#[test]
+fn a_jump_of_the_clock_ages_what_is_cached_and_no_timeout_notices() {
+    let count = Arc::new(AtomicUsize::new(0));
+    let theirs = count.clone();
+    let origin = Origin::start(move |ask| {
+        if ask.line().contains("/slow") {
+            std::thread::sleep(Duration::from_millis(1_500));
+        }
+        let number = theirs.fetch_add(1, Ordering::SeqCst).to_string();
+        answer("200 OK", "Cache-Control: max-age=3600\r\n", &number)
+    });
+    let server = Shifted::start(&format!(
+        "[timeouts]\nidle = \"20s\"\nhead = \"3s\"\n\
+         [[route]]\npath = \"/slow\"\nproxy = {{ to = \"{0}\", timeouts = {{ head = \"20s\" }} }}\n\
+         [[route]]\npath = \"/hangs\"\nproxy = {{ to = \"http://{1}\", timeouts = {{ head = \"1s\" }} }}\n\
+         [[route]]\npath = \"/limited\"\nlimit = {{ rate = \"1/h\", burst = 1 }}\nrespond = \"ok\"\n\
+         [[route]]\ncache = true\nproxy = \"{0}\"\n",
+        origin.url,
+        silent()
+    ));
+    let rig = &server.0;
+    let date = |answer: &Answer| answer.field("Date").unwrap().to_owned();
+    let mut stored = rig.get("/a").text();
+    eventually("it is cached", || is_hit(&rig.get("/a")));
+    assert_eq!(
+        (rig.get("/limited").status(), rig.get("/limited").status(), rig.get("/limited").status()),
+        (200, 200, 429)
+    );
+    for shift in [2 * DAY_S, -DAY_S, 365 * DAY_S, 0] {
+        // An idle connection, a head that is not whole, a response that is waited for, and a server that does not answer.
+        let mut idle = rig.connect();
+        idle.write_all(b"GET /a HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
+        read_answer(&mut idle).expect_status(200);
+        let mut begun = rig.connect();
+        begun.write_all(b"GET /a HTTP/1.1\r\nHos").unwrap();
+        let mut slow = rig.connect();
+        slow.write_all(b"GET /slow HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").unwrap();
+        let mut hangs = rig.connect();
+        hangs.write_all(b"GET /hangs HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").unwrap();
+        let began = Instant::now();
+        server.shift(shift);
+        // What is cached goes by that clock, once the server has seen it.
+        eventually("requests are answered by the new clock", || {
+            let now = rig.get("/none-of-these");
+            let year = (1970 + (now_s() + shift) / (365 * DAY_S + DAY_S / 4)).to_string();
+            now.status() == 200 && date(&now).contains(&year)
+        });
+        // What was stored before is stale: two days later, and also where the clock has gone back.
+        let now = rig.get("/a");
+        assert!(now.text() != stored && !is_hit(&now), "{shift}: {}\n{}", now.head, now.text());
+        stored = now.text();
+        eventually("it is cached again", || is_hit(&rig.get("/a")));
+        rig.get("/limited").expect_status(429);
+        // Nothing was early, and nothing hangs.
+        idle.write_all(b"GET /a HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
+        read_answer(&mut idle).expect_status(200);
+        begun.write_all(b"t: a\r\n\r\n").unwrap();
+        read_answer(&mut begun).expect_status(200);
+        let mut bytes = Vec::new();
+        slow.read_to_end(&mut bytes).unwrap();
+        Answer::parse(bytes).expect_status(200);
+        let mut bytes = Vec::new();
+        hangs.read_to_end(&mut bytes).unwrap();
+        Answer::parse(bytes).expect_status(504);
+        assert!(began.elapsed() >= Duration::from_millis(900), "a timeout fired early");
+        let mut silent = rig.connect();
+        silent.write_all(b"GET /a HTTP/1.1\r\nHos").unwrap();
+        assert!(is_closed_or_refused(&mut silent), "a head that never ends is given up");
+    }
+}
+
+fn now_s() -> i64 {
+    std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs().cast_signed()
+}
+
+/// Closed, or answered 408 and closed.
+fn is_closed_or_refused(stream: &mut std::net::TcpStream) -> bool {
+    let mut bytes = Vec::new();
+    stream.read_to_end(&mut bytes).is_ok() && (bytes.is_empty() || bytes.starts_with(b"HTTP/1.1 408 "))
+        || is_closed(stream)
+}
+
+/// A server that takes connections and says nothing.
+fn silent() -> std::net::SocketAddr {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        let mut taken = Vec::new();
+        while let Ok((stream, _)) = listener.accept() {
+            taken.push(stream);
+        }
+    });
+    address
+}

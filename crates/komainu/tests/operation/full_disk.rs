@@ -1,0 +1,194 @@
+//! Disks without room: who gets what, what the log says, and what happens when there is room again.
+
+use std::cell::Cell;
+use std::fs;
+use std::io::{Read, Write};
+use std::time::Duration;
+
+use crate::hosted::{modules, only, status};
+use crate::origin::{Origin, answer};
+use crate::rig::space::{fill_disk, on_disk, on_small_disk};
+use crate::rig::{self, Answer, Folder, Rig, eventually, is_root};
+
+/// How a server on a disk of its own is started: in one process, and with a supervisor. A user namespace has no other users.
+fn kinds() -> Vec<&'static str> {
+    if is_root() { rig::kinds() } else { vec!["user = \"root\"\n"] }
+}
+
+#[test]
+fn logs_without_room_lose_their_lines_and_nothing_else() {
+    for kind in kinds() {
+        let folder = Folder::new();
+        let log = "[log]\naccess = \"a line of some length that names $uri here\"\nfile = \"disk/access.log\"\nerrors = \"disk/errors.log\"\n";
+        let config = format!("threads = 1\n{kind}{log}[[route]]\nrespond = \"ok\"\n");
+        let Some(rig) = on_small_disk(folder, 64, &config) else { return };
+        let asked = Cell::new(0);
+        let ask = |count: usize| {
+            for _ in 0..count {
+                asked.set(asked.get() + 1);
+                rig.get(&format!("/{}", asked.get())).expect(200, "ok");
+            }
+        };
+        let text = || fs::read_to_string(on_disk(&rig, "access.log")).unwrap_or_default();
+        // Those that are whole: the disk may have been full in the middle of one.
+        let is_whole =
+            |line: &&str| line.starts_with("a line of some length that names /") && line.ends_with(" here");
+        let lines = || text().lines().filter(is_whole).count();
+        ask(10);
+        eventually("they are logged", || lines() == 10);
+        fill_disk(&rig);
+        let failed = || rig.reported().matches("access.log: cannot be written: ").count();
+        // The last page of the file has room for some.
+        eventually("it is said", || {
+            ask(1);
+            failed() == 1
+        });
+        ask(200);
+        fs::remove_file(on_disk(&rig, "filler")).unwrap();
+        let lost = || -> Option<usize> {
+            let reported = rig.reported();
+            let said =
+                reported.lines().find(|line| line.ends_with("dropped while it could not be written"))?;
+            said.split_once("access.log: ")?.1.split_once(" line")?.0.parse().ok()
+        };
+        eventually("a write works again, and how many were lost is said", || {
+            ask(1);
+            lost().is_some()
+        });
+        assert_eq!(failed(), 1, "{}", rig.reported());
+        let last = format!("/{} here\n", asked.get());
+        eventually("the last one is logged", || text().ends_with(&last));
+        // Each request has its line, or is counted.
+        assert_eq!(lost().unwrap() + lines(), asked.get(), "{}", rig.reported());
+    }
+}
+
+/// Of that many bytes.
+fn large(bytes: usize) -> String {
+    (0..bytes).map(|at| char::from(b'a' + (at / 7 % 26) as u8)).collect()
+}
+
+#[test]
+fn without_room_for_temporary_files_slow_clients_get_whole_responses() {
+    const BYTES: usize = 12_000_000;
+    for kind in kinds() {
+        let origin = Origin::start(|_| answer("200 OK", "", &large(BYTES)));
+        let config = format!(
+            "threads = 1\n{kind}temp_path = \"disk\"\n[log]\nlevel = \"info\"\n[[route]]\nproxy = \"{}\"\n",
+            origin.url
+        );
+        let Some(rig) = on_small_disk(Folder::new(), 64, &config) else { return };
+        // With a little room that runs out within a response, and with none.
+        for round in 0..2 {
+            let mut slow = rig.connect();
+            slow.write_all(b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").unwrap();
+            let mut first = vec![0; 1000];
+            slow.read_exact(&mut first).unwrap();
+            eventually("it is said that there is no room", || {
+                let reported = rig.reported();
+                reported.contains("slow clients occupy upstream connections: no temporary file in")
+            });
+            // Meanwhile others are answered.
+            assert_eq!(rig.get("/b").expect_status(200).body.len(), BYTES);
+            slow.read_to_end(&mut first).unwrap();
+            assert_eq!(Answer::parse(first).text(), large(BYTES), "round {round}");
+            fill_disk(&rig);
+        }
+    }
+}
+
+#[test]
+fn a_body_without_room_is_refused_until_there_is_room() {
+    modules();
+    let folder = Folder::new();
+    folder.write("app.psgi", "sub { [200, [], [$_[0]{CONTENT_LENGTH}]] }");
+    let config = format!(
+        "threads = 1\nuser = \"root\"\ntemp_path = \"disk\"\n{}",
+        only("psgi = \"app.psgi\"\nworkers = 1")
+    );
+    let Some(rig) = on_small_disk(folder, 4_096, &config) else { return };
+    let post = || {
+        let mut client = rig.connect();
+        client
+            .write_all(
+                b"POST / HTTP/1.1\r\nHost: a\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n",
+            )
+            .unwrap();
+        for _ in 0..200 {
+            // It may be refused before all is sent.
+            let _ = client.write_all(format!("1388\r\n{}\r\n", "y".repeat(5000)).as_bytes());
+        }
+        let _ = client.write_all(b"0\r\n\r\n");
+        let mut bytes = Vec::new();
+        let _ = client.read_to_end(&mut bytes);
+        Answer::parse(bytes)
+    };
+    post().expect(200, "1000000");
+    fill_disk(&rig);
+    let refused = post();
+    refused.expect_status(503);
+    rig.get("/").expect_status(200);
+    eventually("it is said", || rig.reported().contains("no temporary file in"));
+    fs::remove_file(on_disk(&rig, "filler")).unwrap();
+    eventually("there is room again", || post().status() == 200);
+}
+
+#[test]
+fn a_cache_without_room_on_its_disk_is_in_memory_until_there_is_room() {
+    let origin = Origin::start(|_| answer("200 OK", "Cache-Control: max-age=3600\r\n", &large(20_000)));
+    let config = format!(
+        "threads = 1\nuser = \"root\"\n[log]\nlevel = \"info\"\n[cache]\ndisk = {{ path = \"disk/cache\", size = \"10MiB\" }}\n\
+         [[route]]\ncache = true\nproxy = \"{}\"\n",
+        origin.url
+    );
+    let Some(rig) = on_small_disk(Folder::new(), 256, &config) else { return };
+    let is_hit = |answer: &Answer| answer.field("Cache-Status").is_some_and(|status| status.contains("hit"));
+    rig.get("/stored").expect_status(200);
+    let on_disk_now = || status(&rig)["cache"].to_string();
+    eventually("the first one is stored", || is_hit(&rig.get("/stored")));
+    eventually("it is on disk", || {
+        fs::read_dir(on_disk(&rig, "cache")).is_ok_and(|files| files.flatten().count() > 0)
+    });
+    fill_disk(&rig);
+    let failed = || rig.reported().matches("responses are cached in memory alone").count();
+    for at in 0..50 {
+        assert_eq!(rig.get(&format!("/{at}")).expect_status(200).body.len(), 20_000);
+    }
+    eventually("it is said", || failed() > 0);
+    // What came meanwhile is cached too, and what was stored is read.
+    for path in ["/stored", "/49"] {
+        eventually("a hit", || is_hit(&rig.get(path)));
+    }
+    assert_eq!(failed(), 1, "{}", rig.reported());
+    fs::remove_file(on_disk(&rig, "filler")).unwrap();
+    let mut at = 100;
+    eventually("responses are written again", || {
+        at += 1;
+        rig.get(&format!("/{at}")).expect_status(200);
+        std::thread::sleep(Duration::from_millis(50));
+        rig.reported().contains("responses are written again")
+    });
+    assert_eq!(failed(), 1, "{} {}", rig.reported(), on_disk_now());
+}
+
+#[test]
+fn a_limit_on_the_size_of_files_is_an_error_like_a_full_disk() {
+    let folder = Folder::new();
+    folder.write(
+        "komainu.toml",
+        format!(
+            "listen = \"127.0.0.1:0\"\nthreads = 1\n{}[log]\naccess = \"a line of some length that names $uri\"\n\
+             file = \"access.log\"\n[[route]]\nrespond = \"ok\"\n",
+            rig::as_we_are()
+        ),
+    );
+    let mut command = std::process::Command::new("prlimit");
+    command.arg("--fsize=4096").arg(rig::komainu().get_program());
+    command.arg("start").arg("-c").arg(folder.at("komainu.toml"));
+    let rig = Rig::start(command, folder);
+    for at in 0..200 {
+        rig.get(&format!("/{at}")).expect(200, "ok");
+    }
+    eventually("it is said", || rig.reported().contains("access.log: cannot be written: "));
+    rig.get("/").expect(200, "ok");
+}

@@ -1,0 +1,195 @@
+//! Peers that have gone without a word: packets that arrive nowhere, and receivers that take no byte.
+
+use std::io::{Read, Write};
+use std::net::TcpListener;
+use std::os::unix::net::UnixStream;
+use std::process::Child;
+
+use crate::rig::space::{in_network, on_lost_network};
+use crate::rig::{self, Answer, Folder, PATIENCE, Rig, eventually, komainu};
+
+/// A GET over the server's Unix socket: its network is not ours.
+fn get(rig: &Rig, path: &str) -> Answer {
+    take(ask(rig, path))
+}
+
+fn ask(rig: &Rig, path: &str) -> UnixStream {
+    let mut stream = UnixStream::connect(rig.folder.at("web.sock")).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    write!(stream, "GET {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").unwrap();
+    stream
+}
+
+fn take(mut stream: UnixStream) -> Answer {
+    let mut bytes = Vec::new();
+    stream.read_to_end(&mut bytes).unwrap();
+    Answer::parse(bytes)
+}
+
+/// A server that ends with its test.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// An upstream server in the network of the other one, which says where it is.
+fn upstream(rig: &Rig, address: &str) -> Running {
+    let name = address.replace(['.', ':'], "-");
+    rig.folder.write(
+        &format!("{name}.toml"),
+        format!("listen = \"{address}\"\nuser = \"root\"\nthreads = 1\n[[route]]\nrespond = \"{name}\"\n"),
+    );
+    let file = rig.folder.at(&format!("{name}.toml"));
+    let binary = komainu().get_program().to_str().unwrap().to_owned();
+    let mut command = in_network(rig, &binary, &["start", "-c", file.to_str().unwrap()]);
+    Running(command.stdout(std::process::Stdio::null()).spawn().unwrap())
+}
+
+fn address(rig: &Rig, change: &str) {
+    let changed = in_network(rig, "ip", &["addr", change, "192.0.2.1/32", "dev", "lo"]).status();
+    assert!(changed.unwrap().success());
+}
+
+#[test]
+fn an_upstream_server_whose_packets_vanish_costs_its_own_requests_and_is_taken_back() {
+    let config = "threads = 1\nuser = \"root\"\n[log]\nlevel = \"info\"\n\
+        [[route]]\npath = \"/alone\"\nproxy = { to = \"http://192.0.2.1:81\", timeouts = { connect = \"1s\", head = \"1s\" } }\n\
+        [[route]]\npath = \"/two\"\nproxy = { to = [\"http://192.0.2.1:81\", \"http://127.0.0.1:82\"], \
+        timeouts = { connect = \"500ms\", head = \"500ms\" }, eject = { failures = 2, first = \"500ms\", max = \"1s\" } }\n\
+        [[route]]\nrespond = \"here\"\n";
+    let Some(rig) = on_lost_network(Folder::new(), config) else { return };
+    let _second = upstream(&rig, "127.0.0.1:82");
+    // Nobody answers: the client learns of it in time, and others notice nothing.
+    let lost = |path: &str| {
+        let waiting = ask(&rig, path);
+        for _ in 0..20 {
+            get(&rig, "/").expect(200, "here");
+        }
+        let status = take(waiting).status();
+        assert!([502, 504].contains(&status), "{status}");
+    };
+    lost("/alone");
+    eventually("it is said why", || {
+        rig.reported().lines().any(|line| line.contains("192.0.2.1") && line.contains("/alone"))
+    });
+    let count = |text: &str| {
+        rig.reported().lines().filter(|line| line.contains("192.0.2.1") && line.contains(text)).count()
+    };
+    eventually("the other one answers all, and this one is ejected", || {
+        get(&rig, "/two").expect(200, "127-0-0-1-82");
+        count("ejected: it gets no requests for a time") > 0
+    });
+    // The network is back.
+    address(&rig, "add");
+    let first = upstream(&rig, "192.0.2.1:81");
+    eventually("it answers", || get(&rig, "/alone").status() == 200);
+    eventually("it is taken back", || {
+        get(&rig, "/two").expect_status(200);
+        count("back in service") > 0
+    });
+    eventually("it has its share again", || get(&rig, "/two").text() == "192-0-2-1-81");
+    // It is lost again, while connections to it are kept open: what is sent on them arrives nowhere.
+    get(&rig, "/alone").expect(200, "192-0-2-1-81");
+    address(&rig, "del");
+    lost("/alone");
+    for _ in 0..4 {
+        let status = get(&rig, "/two").status();
+        assert!([200, 502, 504].contains(&status), "{status}");
+    }
+    address(&rig, "add");
+    eventually("it answers again", || get(&rig, "/alone").status() == 200);
+    drop(first);
+}
+
+/// Takes connections and no byte of what they bring, until it is dropped.
+fn takes_nothing() -> TcpListener {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let theirs = listener.try_clone().unwrap();
+    std::thread::spawn(move || {
+        let mut taken = Vec::new();
+        while let Ok((stream, _)) = theirs.accept() {
+            taken.push(stream);
+        }
+    });
+    listener
+}
+
+fn resident_kib(rig: &Rig) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", rig.child.id())).unwrap();
+    let line = status.lines().find(|line| line.starts_with("VmRSS")).unwrap();
+    line.split_whitespace().nth(1).unwrap().parse().unwrap()
+}
+
+/// Asks so often, with a target of so many bytes, over one connection.
+fn ask_often(rig: &Rig, count: usize, bytes: usize) {
+    let mut stream = rig.connect();
+    let request = format!("GET /{} HTTP/1.1\r\nHost: a\r\n\r\n", "x".repeat(bytes)).repeat(10);
+    for _ in 0..count / 10 {
+        stream.write_all(request.as_bytes()).unwrap();
+        for _ in 0..10 {
+            rig::read_answer(&mut stream).expect(200, "ok");
+        }
+    }
+}
+
+/// What waits for one receiver, in MiB, with room for how it is kept.
+const WAITING_MIB: u64 = 8;
+
+#[test]
+fn a_receiver_of_logs_that_takes_no_byte_costs_its_lines_alone() {
+    let receiver = takes_nothing();
+    let folder = Folder::new();
+    let config = format!(
+        "threads = 1\n[[logs]]\naccess = \"$uri $uri\"\nfile = {{ syslog = \"tcp://{}\" }}\n\
+         [[logs]]\naccess = \"$status\"\nfile = \"other.log\"\n[[route]]\nrespond = \"ok\"\n",
+        receiver.local_addr().unwrap()
+    );
+    let rig = Rig::config(folder, &config);
+    ask_often(&rig, 100, 7_000);
+    let before = resident_kib(&rig);
+    // 14 kB each: the socket's buffers take a few MiB of them.
+    ask_often(&rig, 3_000, 7_000);
+    let grown = resident_kib(&rig).saturating_sub(before) / 1024;
+    assert!(grown <= 3 * WAITING_MIB, "{grown} MiB more");
+    eventually("it is said", || {
+        rig.reported().matches("cannot be reached: ").count() == 1
+            && rig.reported().contains("lines wait for it")
+    });
+    eventually("another log has every line", || {
+        std::fs::read_to_string(rig.folder.at("other.log")).unwrap_or_default().lines().count() == 3_100
+    });
+    // A stop does not wait for it.
+    let mut rig = rig;
+    rig.signal("-TERM");
+    assert!(rig.ended().success());
+    assert!(
+        rig.reported().contains("lines dropped: they are not taken fast enough")
+            || rig.reported().contains("lines were dropped"),
+        "{}",
+        rig.reported()
+    );
+}
+
+#[test]
+fn a_collector_of_traces_that_takes_no_byte_costs_its_spans_alone() {
+    let collector = takes_nothing();
+    let config = format!(
+        "threads = 1\n[tracing]\nenabled = true\nsample = \"100%\"\nto = \"http://{}\"\n[[route]]\nrespond = \"ok\"\n",
+        collector.local_addr().unwrap()
+    );
+    let rig = Rig::config(Folder::new(), &config);
+    ask_often(&rig, 100, 7_000);
+    let before = resident_kib(&rig);
+    ask_often(&rig, 20_000, 200);
+    let grown = resident_kib(&rig).saturating_sub(before) / 1024;
+    assert!(grown <= 24, "{grown} MiB more");
+    eventually("it is said", || rig.reported().contains("spans"));
+    rig.get("/").expect(200, "ok");
+    let mut rig = rig;
+    rig.signal("-TERM");
+    assert!(rig.ended().success());
+}

@@ -1,0 +1,77 @@
+//! A server that has a part of the machine for itself, taken away from it by its test: a small disk, a network.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use super::{Folder, Rig, is_root, komainu};
+
+/// What only the kernel can give, `None` where this process may not have it: then the test is passed over, loudly, and `make
+/// test` passes over none.
+fn unshared(namespace: &str, setup: &str) -> Option<Command> {
+    let mut arguments = vec![namespace];
+    // Without root, root of a user namespace may do the same to what is its own.
+    arguments.extend((!is_root()).then_some("--map-root-user"));
+    let able = Command::new("unshare").args(&arguments).args(["sh", "-c", setup, "sh", "/mnt"]).output();
+    if !able.as_ref().is_ok_and(|output| output.status.success()) {
+        let missing = format!("no namespace of its own for a server (unshare {namespace}): {able:?}");
+        assert!(std::env::var_os("KOMAINU_TEST_ALL").is_none(), "{missing}");
+        eprintln!("SKIPPED: {missing}");
+        return None;
+    }
+    let mut command = Command::new("unshare");
+    command.args(arguments).args(["sh", "-c"]);
+    Some(command)
+}
+
+fn start(mut command: Command, setup: &str, folder: Folder) -> Rig {
+    command.arg(format!("{setup} && exec \"$2\" start -c \"$3\""));
+    command.arg("sh").arg(folder.at("disk")).arg(komainu().get_program()).arg(folder.at("komainu.toml"));
+    // Where `hosted::modules` has them built.
+    command.env("KOMAINU_WORKERS", Path::new(env!("CARGO_TARGET_TMPDIR")).join("workers"));
+    command.env("RUNTIME_DIRECTORY", folder.at("run"));
+    Rig::start(command, folder)
+}
+
+/// Serves by a configuration with `disk` in its folder as a file system of so many KiB.
+pub fn on_small_disk(folder: Folder, kib: u32, config: &str) -> Option<Rig> {
+    let setup = format!("mount -t tmpfs -o size={kib}k,mode=1777 none \"$1\"");
+    let command = unshared("--mount", &setup)?;
+    fs::create_dir(folder.at("disk")).unwrap();
+    folder.write("komainu.toml", format!("listen = \"127.0.0.1:0\"\n{config}"));
+    Some(start(command, &setup, folder))
+}
+
+/// Serves by a configuration in a network of its own, where what is sent to 192.0.2.0/24 arrives nowhere. Its clients
+/// come by the Unix socket `web.sock` in its folder.
+pub fn on_lost_network(folder: Folder, config: &str) -> Option<Rig> {
+    let setup = "ip link set lo up && { ip link add lost type dummy || ip link add lost type ifb; } && ip addr add 192.0.2.254/24 dev lost && ip link set lost up";
+    let command = unshared("--net", setup)?;
+    let socket = folder.at("web.sock");
+    let listen = format!("listen = [\"127.0.0.1:80\", \"unix:{}\"]\n", socket.display());
+    folder.write("komainu.toml", format!("{listen}{config}"));
+    Some(start(command, setup, folder))
+}
+
+/// A file of the server's disk.
+pub fn on_disk(rig: &Rig, name: &str) -> PathBuf {
+    let disk = rig.folder.at("disk");
+    let path = Path::new("/proc").join(rig.child.id().to_string()).join("root");
+    path.join(disk.strip_prefix("/").unwrap()).join(name)
+}
+
+/// Leaves no byte free on the server's disk, until the file `filler` there is removed.
+pub fn fill_disk(rig: &Rig) {
+    let filler = fs::OpenOptions::new().append(true).create(true).open(on_disk(rig, "filler")).unwrap();
+    for size in [4096, 1] {
+        while std::io::Write::write(&mut &filler, &vec![b'x'; size]).is_ok_and(|len| len > 0) {}
+    }
+}
+
+/// Runs a command in the network of the server.
+pub fn in_network(rig: &Rig, program: &str, arguments: &[&str]) -> Command {
+    let mut command = Command::new("nsenter");
+    command.args((!is_root()).then_some(["--user", "--preserve-credentials"]).into_iter().flatten());
+    command.args(["--net", "--target", &rig.child.id().to_string(), program]).args(arguments);
+    command
+}

@@ -1,0 +1,130 @@
+//! The table of docs/security.md for what a request makes beside its own response, and for the control listener: memory.
+
+use std::io::{Read, Write};
+use std::net::TcpListener;
+use std::os::unix::net::UnixStream;
+
+use crate::bounds::{Client, bytes, hold, hold_briefly};
+use crate::rig::{Folder, PATIENCE, Rig, read_answer};
+
+const PLAIN: &str = "threads = 1\ntemp_path = \".\"\n[limits]\nmemory = \"8GiB\"\n";
+
+/// A server that takes connections, and not a byte of what comes.
+fn silent() -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    std::thread::spawn(move || {
+        let mut taken = Vec::new();
+        while let Ok((stream, _)) = listener.accept() {
+            taken.push(stream);
+        }
+    });
+    port
+}
+
+fn start(config: &str) -> Rig {
+    Rig::config(Folder::new(), &format!("{PLAIN}{config}"))
+}
+
+fn send(rig: &Rig, state: &str, count: usize, request: impl AsRef<[u8]>) {
+    let request = bytes(request);
+    drop(hold(rig, state, count, || Client::new(rig).sends(&request), |client| _ = client.push()));
+}
+
+#[test]
+fn requests_that_wait_for_others() {
+    const GET: &str = "GET / HTTP/1.1\r\nHost: a\r\n\r\n";
+    let limit = "limit = { rate = \"1/m\", burst = 0, delay = \"60s\", key = \"header:X\" }";
+    let rig = start(&format!("[[route]]\n{limit}\nrespond = \"ok\"\n"));
+    let mut at = 0;
+    // Two with each key, of which the second one waits for a minute.
+    let open = || {
+        at += 1;
+        let request = format!("GET / HTTP/1.1\r\nHost: a\r\nX: {at}\r\n\r\n");
+        Client::new(&rig).ask(&request).sends(&bytes(request))
+    };
+    drop(hold(&rig, "request that a `limit` delays", 900, open, |client| _ = client.push()));
+    let ask = format!("[[route]]\nauth = {{ ask = \"http://127.0.0.1:{}\" }}\nrespond = \"ok\"\n", silent());
+    send(&start(&ask), "request that `auth.ask` asks about", 500, GET);
+    let to =
+        format!("[[route]]\nproxy = {{ to = \"fastcgi://127.0.0.1:{}\", spill = \"100MiB\" }}\n", silent());
+    let post = format!("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 400000\r\n\r\n{}", "x".repeat(300_000));
+    send(&start(&to), "body sent slowly, to a FastCGI server", 100, post);
+}
+
+/// A client on one connection that sends this so often, and reads each response.
+fn flood(rig: &Rig, state: &str, count: usize, request: &str) {
+    let open = || {
+        let mut stream = rig.connect();
+        for _ in 0..count {
+            stream.write_all(request.as_bytes()).unwrap();
+            read_answer(&mut stream).expect(200, "ok");
+        }
+        stream
+    };
+    drop(hold_briefly(rig, state, 1, open, |_| {}));
+}
+
+#[test]
+fn what_requests_leave_behind() {
+    let get = format!("GET /{} HTTP/1.1\r\nHost: a\r\n\r\n", "x".repeat(8_000));
+    let post = format!("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 60000\r\n\r\n{}", "x".repeat(60_000));
+    let origin = start("[[route]]\nrespond = \"ok\"\n");
+    let mirror = format!(
+        "[[route]]\nmirror = {{ to = \"http://127.0.0.1:{}\", timeout = \"10m\" }}\nproxy = \"http://{}\"\n",
+        silent(),
+        origin.address
+    );
+    flood(&start(&mirror), "copies of a `mirror` that nobody answers", 1_000, &post);
+    let tracing = format!(
+        "[tracing]\nenabled = true\nsample = \"100%\"\nto = \"http://127.0.0.1:{}\"\n[[route]]\nrespond = \"ok\"\n",
+        silent()
+    );
+    flood(&start(&tracing), "spans that no collector takes", 10_000, &get);
+    let log = format!(
+        "[log]\naccess = \"combined\"\nfile = {{ syslog = \"tcp://127.0.0.1:{}\" }}\n[[route]]\nrespond = \"ok\"\n",
+        silent()
+    );
+    flood(&start(&log), "log lines that a receiver does not take", 5_000, &get);
+}
+
+#[test]
+fn followers_and_bodies_of_the_control_api() {
+    let rig = start("[control]\nlisten = \"unix:control.sock\"\n[[route]]\nrespond = \"ok\"\n");
+    let connect = || {
+        let stream = UnixStream::connect(rig.folder.at("control.sock")).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream
+    };
+    let post = format!(
+        "POST /v1/{} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{{}}",
+        "x".repeat(1_000)
+    );
+    let open = || {
+        let mut stream = connect();
+        stream.write_all(b"GET /v1/events HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+        // Lines come: each refused change is one.
+        for _ in 0..150 {
+            let mut other = connect();
+            other.write_all(post.as_bytes()).unwrap();
+            let mut answer = Vec::new();
+            let _ = other.read_to_end(&mut answer);
+            assert!(answer.starts_with(b"HTTP/1.1 4"), "{}", String::from_utf8_lossy(&answer));
+        }
+        stream
+    };
+    drop(hold_briefly(&rig, "follower of `/v1/events` who reads nothing", 12, open, |_| {}));
+    let begun = bytes(
+        [
+            &b"POST /v1/cache/purge HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 1048576\r\n\r\n"[..],
+            &vec![b' '; 1_048_575],
+        ]
+        .concat(),
+    );
+    let open = || {
+        let mut stream = connect();
+        stream.write_all(&begun).unwrap();
+        stream
+    };
+    drop(hold_briefly(&rig, "control API, body nearly whole", 24, open, |_| {}));
+}
