@@ -319,7 +319,6 @@ fn route(
         Action::NotFound => not_found(),
         Action::Proxy(_) => proxy(),
         Action::App(mounted) => app(mounted),
-        // Clients have no part in it.
         Action::Files(_) if route.internal => not_found(),
         Action::Files(files) => {
             strip = stripped(route, &files.strip_prefix);
@@ -346,7 +345,6 @@ fn route(
             Handler::Redirect { to: redirect.to.clone(), status: status(redirect.status) }
         }
         Action::Respond(respond) => fixed_response(respond),
-        // Its branches serve.
         Action::Split(_) => not_found(),
     };
     let owner = route.part_of.as_ref().map_or(index, |part| part.route);
@@ -390,7 +388,6 @@ fn route(
     })
 }
 
-/// The files of a site's internal routes.
 fn internal_files(
     plan: &ServerPlan,
     core_context: Option<CoreContext<'_>>,
@@ -401,12 +398,12 @@ fn internal_files(
     InternalFiles::of_site(&config.sites[site], |index, files| {
         let route = &config.sites[site].routes[index];
         let mut options = file_options(config, files, cores);
-        options.root_report = core_context.map(|core_context| root_report(core_context.notices));
+        options.root_report = core_context.map(|of| root_report(of.notices));
         let kept = config.settings(Some(site), Some(index)).compress.map(kept_compression);
         options.compression = options.compression.or(kept);
-        let opened = Files::new(options);
-        let opened = opened.map_err(|error| placed("files", "route", route.line.as_ref(), &error))?;
-        Ok((stripped(route, &files.strip_prefix), opened))
+        let opened =
+            Files::new(options).map_err(|error| placed("files", "route", route.line.as_ref(), &error));
+        Ok((stripped(route, &files.strip_prefix), opened?))
     })
 }
 
