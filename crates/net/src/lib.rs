@@ -33,6 +33,7 @@ pub mod work;
 pub mod options;
 pub mod page;
 pub mod counters;
+pub mod durations;
 pub mod notes;
 mod body_copy;
 pub mod compress;
@@ -73,11 +74,12 @@ pub use bind::{Listener, bound_address};
 pub use body_copy::BodyCopied;
 pub use compress::{Compression, coded_fields};
 pub use core::Core;
-pub use counters::{Counter, Counters, DurationHistogram};
+pub use counters::{Counter, Counters};
 pub use detached::{DetachedRequest, ResponseSink};
 pub use dictionary::{
     DeltaStart, DictionaryChoice, DictionaryRule, DictionarySource, DictionaryTransport, DictionaryUse,
 };
+pub use durations::{DurationCounts, DurationHistogram};
 pub use exchange::Exchange;
 pub use fault::Fault;
 pub use filters::{DefaultFields, FieldEdits, HeadTap};
