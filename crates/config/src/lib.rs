@@ -32,8 +32,6 @@ mod snippet;
 
 mod network;
 
-mod tracing;
-
 mod listen;
 
 mod host;
@@ -47,6 +45,10 @@ mod pattern;
 mod template;
 
 mod header;
+
+mod telemetry;
+
+mod tracing;
 
 mod compress;
 mod dictionary;
@@ -152,6 +154,7 @@ pub use site::{
     StatusPattern,
 };
 pub use source::{ConfigLine, joined};
+pub use telemetry::{HistogramForm, CollectedMetrics, OtlpLogs, header_lines};
 pub use tls::{CertificateSource, ClientTls, SiteTls, Tls, TlsVersion};
 pub use tracing::{IdSource, SHARE_ALL, Tracing};
 pub use units::{GIB, KIB, MIB, duration, size};

@@ -42,6 +42,7 @@ use crate::shaping::shared;
 use crate::sink::LogSinks;
 use crate::site_https::SiteHttps;
 use crate::tls::TlsPlan;
+use crate::otlp_metrics::PushOptions;
 use crate::traces::TraceExport;
 use crate::upstreams::{GroupPlan, UpstreamRoute};
 
@@ -71,6 +72,8 @@ pub(crate) struct ServerPlan {
     pub(crate) releases: ReleasePlan,
     /// Where spans of requests go.
     pub(crate) traces: Option<TraceExport>,
+    /// Where metrics are sent, and how often.
+    pub(crate) push: Option<PushOptions>,
     guards: GuardPlan,
     /// The destinations of access logs, once they are open.
     pub(crate) sinks: LogSinks,
@@ -110,7 +113,12 @@ impl ServerPlan {
         let auth = AuthPlan::new(&config, before.map(|plan| &plan.auth), place, cores)?;
         let releases = ReleasePlan::new(&config, before.map(|plan| &plan.releases));
         let traces_before = before.and_then(|plan| plan.traces.as_ref());
-        let traces = hosting.map(|hosting| TraceExport::new(&config, traces_before, hosting.notices()));
+        let (tracing, metrics) = (&config.tracing, &config.metrics);
+        let headers = files.headers("`[tracing]`", &tracing.headers, tracing.headers_file.as_ref())?;
+        let traces =
+            hosting.map(|hosting| TraceExport::new(&config, headers, traces_before, hosting.notices()));
+        let headers = files.headers("`[metrics]`", &metrics.headers, metrics.headers_file.as_ref())?;
+        let push = PushOptions::new(metrics, headers);
         let traces = traces.transpose()?.flatten();
         let guards_before = before.map(|plan| &plan.guards);
         let guards = GuardPlan::new(&config, guards_before, &budget, &releases.counters);
@@ -130,6 +138,7 @@ impl ServerPlan {
             auth,
             releases,
             traces,
+            push,
             guards,
             sinks: LogSinks::default(),
         };

@@ -32,6 +32,7 @@ use crate::lifecycle::{
 use crate::metrics::{CoreMetrics, Metrics};
 use crate::notice::ErrorLog;
 use crate::operate::{self, ControlListener, Operated};
+use crate::push::MetricsPush;
 use crate::privilege;
 use crate::router::{RouteTable, Router, SharedRouter};
 use crate::sandbox::Sandbox;
@@ -105,7 +106,11 @@ pub(crate) fn serve(start: Start, ready: impl FnOnce(&[net::ListenUrl])) -> io::
     let info = server_info(&current, &server, inherited.as_ref(), shown, &events);
     let api = Arc::new(Api::new(info, AuditLog::new(None, logs.notices.clone())));
     let control = serve_control(control, &api, inherited.as_ref(), &logs.notices);
-    let control_listener = serve_operators(&current, &server, api, replaces, &logs.notices)?;
+    let (metrics, core_counters) = (current.metrics.clone(), server.counters().to_vec());
+    let operated = Operated { api, metrics, counters: core_counters };
+    let push = MetricsPush::new(operated.clone(), logs.notices.clone());
+    push.apply(current.plan().push.clone())?;
+    let control_listener = serve_operators(&current, operated, replaces, &logs.notices)?;
     if watch {
         watch::watch(hosting.folders(), hosting.clone(), logs.notices.clone())?;
     }
@@ -130,9 +135,11 @@ pub(crate) fn serve(start: Start, ready: impl FnOnce(&[net::ListenUrl])) -> io::
         notifier,
         watchdog,
         control_listener,
+        push,
         events,
     };
     let drained = running.attend(&happened)?;
+    running.push.finish();
     finish(drained, happened, &running.logs, &hosting, &control.1)
 }
 
@@ -149,14 +156,12 @@ fn load_certificates(current: &Current, system: bool, notices: &ErrorLog) -> io:
 /// The control listener, where one is configured.
 fn serve_operators(
     current: &Current,
-    server: &net::Server,
-    api: Arc<Api>,
+    operated: Operated,
     replaces: bool,
     notices: &ErrorLog,
 ) -> io::Result<ControlListener> {
     let Some(address) = &current.started.control.listen else { return Ok(ControlListener::default()) };
-    let (metrics, counters) = (current.metrics.clone(), server.counters().to_vec());
-    operate::serve(address, Operated { api, metrics, counters }, replaces, notices)
+    operate::serve(address, operated, replaces, notices)
 }
 
 /// Starts the threads that serve.
