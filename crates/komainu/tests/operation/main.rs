@@ -17,6 +17,7 @@ mod listen_reload;
 mod logs;
 mod metrics;
 mod operation;
+mod otlp;
 mod overview;
 mod privileges;
 mod prometheus;
