@@ -116,6 +116,7 @@ impl<'c> Call<'c> {
                 if fate == Completion::Late {
                     self.log_late(x);
                 }
+                self.pending.note_queue(x, Some(fate));
                 return fated(x, fate);
             }
             if x.is_half_closed() && self.watches_end() {
@@ -128,6 +129,7 @@ impl<'c> Call<'c> {
             let dispatcher: Rc<Dispatcher> = self.pending.dispatcher.clone();
             let mut buffer = dispatcher.buffer();
             let ended = self.answer(x, &mut buffer).await;
+            self.pending.note_queue(x, None);
             dispatcher.give_back(buffer);
             if let Some(ended) = ended? {
                 return Ok(ended);
@@ -165,8 +167,7 @@ impl<'c> Call<'c> {
         self.app_log.report(AppLogLevel::Warn, &text);
     }
 
-    /// Whether it matters that the client closes its sending side: to an event loop, which gets it once, and where that
-    /// gives the request up.
+    /// Whether it matters that the client closes its sending side: to an event loop, once, and where that gives the request up.
     fn watches_end(&self) -> bool {
         let generation = &self.pending.dispatcher.generation;
         generation.options.cancels_closed || !self.closed_reported && !generation.is_single()

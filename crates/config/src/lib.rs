@@ -154,7 +154,7 @@ pub use site::{
     StatusPattern,
 };
 pub use source::{ConfigLine, joined};
-pub use telemetry::{HistogramForm, CollectedMetrics, OtlpLogs, header_lines};
+pub use telemetry::{CollectedMetrics, HistogramForm, OtlpLogs, header_lines};
 pub use tls::{CertificateSource, ClientTls, SiteTls, Tls, TlsVersion};
 pub use tracing::{IdSource, SHARE_ALL, Tracing};
 pub use units::{GIB, KIB, MIB, duration, size};

@@ -32,6 +32,7 @@ use crate::hosting::{self, AppHandles, Hosting, Mounted};
 use crate::ids::IdRules;
 use crate::metrics::{CoreMetrics, RouteLabels};
 use crate::notice::ErrorLog;
+use crate::otlp_metrics::PushOptions;
 use crate::pages::SitePages;
 use crate::php::{self, PhpRoute};
 use crate::purge_method::{PurgeAccess, PurgeToken};
@@ -42,7 +43,6 @@ use crate::shaping::shared;
 use crate::sink::LogSinks;
 use crate::site_https::SiteHttps;
 use crate::tls::TlsPlan;
-use crate::otlp_metrics::PushOptions;
 use crate::traces::TraceExport;
 use crate::upstreams::{GroupPlan, UpstreamRoute};
 

@@ -36,6 +36,7 @@ mod engine;
 mod privilege;
 mod link;
 mod config_files;
+mod log_target;
 mod inherited;
 mod upgrade;
 mod upstreams;

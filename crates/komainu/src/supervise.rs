@@ -32,8 +32,8 @@ use crate::lifecycle::{
 use crate::metrics::{CoreMetrics, Metrics};
 use crate::notice::ErrorLog;
 use crate::operate::{self, ControlListener, Operated};
-use crate::push::MetricsPush;
 use crate::privilege;
+use crate::push::MetricsPush;
 use crate::router::{RouteTable, Router, SharedRouter};
 use crate::sandbox::Sandbox;
 use crate::shaping::connections::ClientConnections;

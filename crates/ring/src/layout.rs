@@ -86,8 +86,11 @@ pub(crate) mod slot {
     pub(crate) const CANCELLED: usize = 6;
     /// With [`SlotPhase::Aborted`](crate::words::SlotPhase::Aborted): why.
     pub(crate) const REASON: usize = 7;
+    /// When a worker claimed the request: microseconds of the machine's monotonic clock, of which 32 bits stand here; 0 if it does not say.
+    /// Room that was left, so that workers which do not know it need no other layout. Not under loom, which has none left.
+    pub(crate) const CLAIMED_US: usize = 8;
     /// How many there are.
-    pub(crate) const WORDS: usize = 8;
+    pub(crate) const WORDS: usize = if cfg!(loom) { 8 } else { 9 };
 }
 
 /// Offsets are in words unless they say bytes.

@@ -173,7 +173,8 @@ impl ServerSide {
             return Err(Refused::HeadTooLarge);
         }
         self.free.pop();
-        for word in [request.tail, response.head, response.tail, view.noticed(), view.cancelled()] {
+        let words = [request.tail, response.head, response.tail, view.noticed(), view.cancelled()];
+        for word in words.into_iter().chain(view.claimed_us()) {
             word.store(0, Relaxed);
         }
         let mut writer = Writer::new();
@@ -243,6 +244,14 @@ impl ServerSide {
     /// worker's death. For statistics: the worker may hold another request by now.
     pub fn answerer(&self, ticket: Ticket) -> Option<WorkerSlot> {
         self.live(ticket).ok().and_then(|at| self.records[at].worker_slot).map(WorkerSlot)
+    }
+
+    /// When a worker claimed the request, as that says: microseconds of the machine's monotonic clock, cut to 32 bits. `None` if it does not
+    /// say, or the ticket is void. For statistics: the worker may say anything.
+    pub fn claimed_us(&self, ticket: Ticket) -> Option<u32> {
+        let at = self.live(ticket).ok()?;
+        let claimed_us = self.shared.slot(self.thread, at).claimed_us()?.load(Relaxed);
+        (claimed_us != 0).then_some(claimed_us)
     }
 
     /// Cancels the request, for a `reason` that the worker may read: a queued request is removed at once, a claimed one

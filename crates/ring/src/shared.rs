@@ -146,6 +146,11 @@ impl<'a> Slot<'a> {
         &self.words[slot::REASON]
     }
 
+    /// See [`slot::CLAIMED_US`].
+    pub(crate) fn claimed_us(self) -> Option<&'a AtomicU32> {
+        self.words.get(slot::CLAIMED_US)
+    }
+
     pub(crate) fn request(self) -> Pipe<'a> {
         Pipe {
             region: self.region,

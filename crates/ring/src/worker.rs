@@ -5,6 +5,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use rustix::time::{ClockId, clock_gettime};
+
 use crate::doorbell;
 use crate::error::WorkerSlot;
 use crate::queue::Queue;
@@ -44,6 +46,9 @@ impl Worker {
         let first = self.turn.get();
         for thread in (first..threads).chain(0..first) {
             while let Some(tag) = self.queue(thread).claim(self.side.worker_slot) {
+                if let Some(word) = self.side.shared.slot(thread, tag.slot()).claimed_us() {
+                    word.store(now_us(), Relaxed);
+                }
                 self.turn.set((thread + 1) % threads);
                 self.hand_on();
                 // A request that cannot be read was aborted: on to the next.
@@ -58,7 +63,6 @@ impl Worker {
     /// Claims the oldest waiting request, sleeping until there is one: for ever, or until `limit` is over. A signal ends
     /// the sleep too, and so does [`Channel::wake_for_signals`](crate::Channel::wake_for_signals), so that a language can run its handlers.
     pub fn next(&self, limit: Option<Duration>) -> Next {
-        // The clock is read before a sleep only: where there is work, nobody asks for the time.
         let (mut deadline, mut is_over) = (None, false);
         loop {
             if self.is_retired() {
@@ -157,4 +161,10 @@ impl Worker {
             self.side.shared.wake_one();
         }
     }
+}
+
+/// Microseconds of the machine's monotonic clock, cut to 32 bits; never 0.
+fn now_us() -> u32 {
+    let now = clock_gettime(ClockId::Monotonic);
+    ((now.tv_sec as u64 * 1_000_000 + now.tv_nsec as u64 / 1_000) as u32).max(1)
 }

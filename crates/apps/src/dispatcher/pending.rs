@@ -29,12 +29,25 @@ pub(crate) struct PendingRequest {
     pub(crate) dispatcher: Rc<Dispatcher>,
     ticket: Ticket,
     over: bool,
+    /// When it was queued, by the core's clock.
+    since_us: u64,
+    /// How long it was in the queue, once that is known.
+    queue_us: Option<u64>,
+    is_noted: bool,
 }
 
 impl PendingRequest {
     /// What has just been queued.
     pub(super) fn new(dispatcher: &Rc<Dispatcher>, ticket: Ticket) -> PendingRequest {
-        PendingRequest { dispatcher: dispatcher.clone(), ticket, over: false }
+        let since_us = dispatcher.core.now_us();
+        PendingRequest {
+            dispatcher: dispatcher.clone(),
+            ticket,
+            over: false,
+            since_us,
+            queue_us: None,
+            is_noted: false,
+        }
     }
 
     /// Waits until there may be more of the answer, or room for more of the body; with `client`, also until that
@@ -73,6 +86,21 @@ impl PendingRequest {
         (now_ms - claimed_ms.unwrap_or(now_ms), pid.map_or(0, |pid| pid.load(Ordering::Relaxed)))
     }
 
+    /// Notes once how long the request was in the queue for a worker: when that has responded, or when none has taken it.
+    pub(crate) fn note_queue(&mut self, x: &mut Exchange<'_>, ended: Option<Completion>) {
+        let is_untaken = matches!(ended, Some(Completion::Unserved | Completion::Crowded));
+        let queue_us = if is_untaken { Some(self.age_us()) } else { self.queue_us };
+        if let Some(queue_us) = queue_us.filter(|_| !std::mem::replace(&mut self.is_noted, true)) {
+            let notes = x.notes();
+            notes.queue_us = Some(notes.queue_us.unwrap_or(0) + queue_us);
+        }
+    }
+
+    /// Microseconds since it was queued.
+    fn age_us(&self) -> u64 {
+        self.dispatcher.core.now_us().saturating_sub(self.since_us)
+    }
+
     /// The next wait ends at once: there may be more of the answer than was looked at.
     pub(crate) fn look_again(&self) {
         self.dispatcher.with_entry(self.ticket, |entry| entry.news = true);
@@ -101,6 +129,14 @@ impl PendingRequest {
     ) -> Result<Option<Received>, Error> {
         let mut server = self.dispatcher.server.borrow_mut();
         let worker_slot = server.answerer(self.ticket);
+        if self.queue_us.is_none() && worker_slot.is_some() {
+            let claimed_us = server.claimed_us(self.ticket);
+            self.queue_us = claimed_us.map(|claimed_us| {
+                // The worker may say anything: it was no longer than until now.
+                let queue_us = claimed_us.wrapping_sub(self.since_us as u32);
+                u64::from(queue_us).min(self.age_us())
+            });
+        }
         let received = server.receive(self.ticket, into, bytes_max);
         drop(server);
         match &received {

@@ -13,4 +13,5 @@ mod lives;
 mod misbehaving;
 mod plack;
 mod python;
+mod queues;
 mod uploads;

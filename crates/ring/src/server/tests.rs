@@ -523,3 +523,22 @@ fn a_file_waits_until_it_was_taken() {
     });
     assert_eq!(rig.receive(ticket), Err(Error::Void));
 }
+
+#[test]
+fn a_worker_says_when_it_has_claimed_a_request() {
+    let mut rig = rig();
+    let ticket = rig.submit(b"1");
+    assert_eq!(rig.server.claimed_us(ticket), None, "nobody has it");
+    let mut request = rig.claim();
+    let claimed_us = rig.server.claimed_us(ticket).unwrap();
+    request.respond(b"200").unwrap();
+    request.finish().unwrap();
+    assert_eq!(rig.news(), [ticket]);
+    rig.expect(ticket, Part::Head, b"200", true);
+    assert_eq!(rig.server.claimed_us(ticket), None, "the ticket is void");
+    // The slot is used again, and says nothing of its last request.
+    let next = rig.submit(b"2");
+    assert_eq!(rig.server.claimed_us(next), None);
+    drop(rig.claim());
+    assert!(rig.server.claimed_us(next).is_some_and(|us| us.wrapping_sub(claimed_us) < 1 << 31));
+}
