@@ -11,7 +11,7 @@ use crate::{
     Recycle, Redirect, Respond, ResponseHeaders, Retry, Route, RouteLimits, RouteTimeouts, Site, SiteTls,
     Split, Timeouts, Tls, Tracing, TrustedProxies, Upstream, UseAsDictionary, Workers,
 };
-use crate::{Cors, JwtAuth, SharedLimits, SignedAuth};
+use crate::{CollectedMetrics, Cors, JwtAuth, OtlpLogs, SharedLimits, SignedAuth};
 use crate::{check::Checker, node::Node};
 use std::path::Path;
 
