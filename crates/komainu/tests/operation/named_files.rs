@@ -124,7 +124,7 @@ fn a_cache_in_front_gets_the_file_and_a_client_that_reads_nothing_holds_no_worke
         let answer = rig.get("/x?accel=/protected/deep/c.txt");
         answer.expect(200, "deep");
     }
-    rig.folder.write("files/large", &"x".repeat(20 << 20));
+    rig.folder.write("files/large", "x".repeat(20 << 20));
     let _slow: Vec<_> = (0..8)
         .map(|_| {
             let mut stream = rig.connect();
