@@ -8,7 +8,6 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::task::Poll;
 
-use http::path::encode_beyond_ascii;
 use http::{Length, Method, Status};
 use net::{Exchange, Fault, Interest};
 use ring::{Error, FilePart, Part, Received};
@@ -18,7 +17,7 @@ use crate::dispatcher::{Completion, Deadline, Dispatcher, PendingRequest};
 use crate::file;
 use crate::generation::HeldWorker;
 use crate::hijack;
-use crate::log::{AppLog, AppLogLevel};
+use crate::log::{AppLog, AppLogLevel, request_line};
 use crate::reply::{self, AppResponse, HeaderNameCache};
 use crate::upgrade::{self, UpgradeRequest};
 use crate::upload::Upload;
@@ -26,8 +25,6 @@ use crate::websocket::WebSocketSession;
 
 /// Bytes of an answer that are looked at together: an answer that ends within them gets a `Content-Length`.
 const TOGETHER_BYTES: usize = 64 * 1024;
-/// Bytes of a request's path in a log line, at most.
-const PATH_BYTES_MAX: usize = 200;
 /// How often a call whose worker waits for the client looks whether that reads a little.
 const LOOK_MS: u64 = 2_000;
 /// How often a worker's process is looked for, and with which pause.
@@ -374,7 +371,8 @@ impl<'c> Call<'c> {
         let reply = AppResponse::read(head, self.header_names)?;
         if reply.status.is_informational() {
             return Err("an interim status at the end");
-        } else if reply.names_file(x) {
+        }
+        if reply.names_file(x) {
             return Ok(());
         }
         // Servers of an event loop frame whatever their applications say; those of PSGI and Rack leave it to them.
@@ -383,7 +381,7 @@ impl<'c> Call<'c> {
         if says_framed && !framed && x.content_wanted() {
             self.pending.dispatcher.generation.report_unframed(self.app_log);
         }
-        // To HEAD, no body says nothing of GET's.
+        // To HEAD, no body says nothing of what there would be to GET.
         let body = whole.filter(|bytes| *bytes > 0 || x.request().method() != Method::Head);
         let length = match reply.length.or(body) {
             Some(length) if !framed => Length::Known(length),
@@ -569,14 +567,7 @@ impl<'c> Call<'c> {
     }
 }
 
-/// Method and path, for the log.
-fn request_line(x: &Exchange<'_>) -> String {
-    let request = x.request();
-    let path = &request.path()[..request.path().len().min(PATH_BYTES_MAX)];
-    let (method, path) = (request.method_name(), encode_beyond_ascii(path));
-    format!("{} {}", String::from_utf8_lossy(method), String::from_utf8_lossy(&path))
-}
-
+/// The worker has to move next.
 fn worker(x: &Exchange<'_>) -> Deadline {
     if x.has_begun() { Deadline::Piece } else { Deadline::Worker }
 }
@@ -592,6 +583,7 @@ fn fated(x: &Exchange<'_>, fate: Completion) -> Result<CallOutcome, Fault> {
     }
 }
 
+/// The answer is not to be had any more.
 fn bad(x: &Exchange<'_>) -> Result<Option<CallOutcome>, Fault> {
     match x.has_begun() {
         false => Ok(Some(CallOutcome::Bad)),

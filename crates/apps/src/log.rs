@@ -3,6 +3,12 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use http::path::encode_beyond_ascii;
+use net::Exchange;
+
+/// Bytes of a request's path in a log line, at most.
+const PATH_BYTES_MAX: usize = 200;
+
 /// How urgent a line is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AppLogLevel {
@@ -100,6 +106,14 @@ impl OutputLines {
     pub(crate) fn due(&self) -> Option<Instant> {
         self.since.map(|since| since + UNENDED_MAX)
     }
+}
+
+/// Method and path, for the log.
+pub(crate) fn request_line(x: &Exchange<'_>) -> String {
+    let request = x.request();
+    let path = &request.path()[..request.path().len().min(PATH_BYTES_MAX)];
+    let (method, path) = (request.method_name(), encode_beyond_ascii(path));
+    format!("{} {}", String::from_utf8_lossy(method), String::from_utf8_lossy(&path))
 }
 
 #[cfg(test)]

@@ -23,7 +23,7 @@ use crate::auth::AuthPlan;
 use crate::cache_rules::{CacheRules, RoutePlace};
 use crate::cached::RouteCache;
 use crate::config_files::{ConfigFiles, purge_token_files};
-use crate::content::{compression, effort, file_options, kept_compression};
+use crate::content::{compression, effort, route_files};
 use crate::control_access::ControlAccess;
 use crate::cors;
 use crate::costs::CostPlan;
@@ -319,14 +319,13 @@ fn route(
         Action::NotFound => not_found(),
         Action::Proxy(_) => proxy(),
         Action::App(mounted) => app(mounted),
+        // Clients have no part in it.
         Action::Files(_) if route.internal => not_found(),
         Action::Files(files) => {
             strip = stripped(route, &files.strip_prefix);
-            let mut options = file_options(config, files, cores);
-            // Files are compressed once and kept, instead of at each request.
-            options.compression = options.compression.or(settings.compress.map(kept_compression));
+            let notices = core_context.map(|of| of.notices);
+            let mut options = route_files(config, (site, index), files, cores, notices);
             options.dictionaries = dictionary_transport();
-            options.root_report = core_context.map(|core_context| root_report(core_context.notices));
             let php = php::of(route);
             if php.is_some() {
                 php::scripts_among(&mut options)?;
@@ -345,6 +344,7 @@ fn route(
             Handler::Redirect { to: redirect.to.clone(), status: status(redirect.status) }
         }
         Action::Respond(respond) => fixed_response(respond),
+        // Its branches serve.
         Action::Split(_) => not_found(),
     };
     let owner = route.part_of.as_ref().map_or(index, |part| part.route);
@@ -388,22 +388,19 @@ fn route(
     })
 }
 
+/// The files of a site's internal routes.
 fn internal_files(
     plan: &ServerPlan,
     core_context: Option<CoreContext<'_>>,
     site: usize,
     cores: usize,
 ) -> io::Result<SiteInternals> {
-    let config = &plan.config;
+    let (config, notices) = (&plan.config, core_context.map(|of| of.notices));
     InternalFiles::of_site(&config.sites[site], |index, files| {
         let route = &config.sites[site].routes[index];
-        let mut options = file_options(config, files, cores);
-        options.root_report = core_context.map(|of| root_report(of.notices));
-        let kept = config.settings(Some(site), Some(index)).compress.map(kept_compression);
-        options.compression = options.compression.or(kept);
-        let opened =
-            Files::new(options).map_err(|error| placed("files", "route", route.line.as_ref(), &error));
-        Ok((stripped(route, &files.strip_prefix), opened?))
+        let opened = Files::new(route_files(config, (site, index), files, cores, notices));
+        let opened = opened.map_err(|error| placed("files", "route", route.line.as_ref(), &error))?;
+        Ok((Strip(stripped(route, &files.strip_prefix)), opened))
     })
 }
 
@@ -523,12 +520,6 @@ fn cache_disk(
     let path = wanted.path.clone();
     let report = Arc::new(move |event: DiskEvent<'_>| notices.cache_disk(&path, &event));
     Ok(Some(Arc::new(Disk::open(options, account, report)?)))
-}
-
-/// Reports of root folders go to the log.
-fn root_report(notices: &ErrorLog) -> files::RootReport {
-    let notices = notices.clone();
-    files::RootReport(Arc::new(move |path, state| notices.root(path, state)))
 }
 
 fn fixed_response(respond: &config::Respond) -> Handler {

@@ -7,6 +7,8 @@ use config::Config;
 use http::Coding;
 use net::Compression;
 
+use crate::notice::ErrorLog;
+
 fn coding(coding: &config::Coding) -> Coding {
     match coding {
         config::Coding::Brotli => Coding::Brotli,
@@ -34,12 +36,28 @@ pub(crate) fn compression(compress: &config::CompressResponses) -> Compression {
 }
 
 /// The same for files.
-pub(crate) fn kept_compression(compress: &config::CompressResponses) -> files::FileCompression {
+fn kept_compression(compress: &config::CompressResponses) -> files::FileCompression {
     let Compression { codings, bytes_min, effort, media, .. } = compression(compress);
     files::FileCompression { codings, bytes_min, effort, media, ..files::FileCompression::default() }
 }
 
-pub(crate) fn file_options(config: &Config, files: &config::Files, cores: usize) -> files::Options {
+/// The options of the files of a route.
+pub(crate) fn route_files(
+    config: &Config,
+    (site, index): (usize, usize),
+    files: &config::Files,
+    cores: usize,
+    notices: Option<&ErrorLog>,
+) -> files::Options {
+    let mut options = file_options(config, files, cores);
+    // Files are compressed once and kept, instead of at each request.
+    let kept = config.settings(Some(site), Some(index)).compress.map(kept_compression);
+    options.compression = options.compression.or(kept);
+    options.root_report = notices.map(root_report);
+    options
+}
+
+fn file_options(config: &Config, files: &config::Files, cores: usize) -> files::Options {
     let open = &config.open_files;
     files::Options {
         roots: files.root.clone(),
@@ -100,4 +118,10 @@ mod tests {
             assert_eq!(file_options(&config, &config::Files::default(), 8).cache.entries_max, each);
         }
     }
+}
+
+/// Reports of root folders go to the log.
+fn root_report(notices: &ErrorLog) -> files::RootReport {
+    let notices = notices.clone();
+    files::RootReport(Arc::new(move |path, state| notices.root(path, state)))
 }

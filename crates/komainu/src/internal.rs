@@ -11,12 +11,14 @@ use http::path::normal_path;
 use http::{EmptySegments, Fields, Status};
 use net::{Exchange, Fault, FileReference, HeadTap, NamedFile};
 
+use crate::request_path::Strip;
+
 /// The files of an internal route.
 pub(crate) struct InternalFiles {
     paths: Vec<PathPattern>,
     roots: Vec<PathBuf>,
     /// The prefix that is taken from the front of paths.
-    strip: Vec<u8>,
+    strip: Strip,
     files: Files,
 }
 
@@ -30,7 +32,7 @@ impl InternalFiles {
     /// That of `open`.
     pub(crate) fn of_site(
         site: &config::Site,
-        open: impl Fn(usize, &config::Files) -> io::Result<(Vec<u8>, Files)>,
+        open: impl Fn(usize, &config::Files) -> io::Result<(Strip, Files)>,
     ) -> io::Result<SiteInternals> {
         let mut all = Vec::new();
         for (index, route) in site.routes.iter().enumerate().filter(|(_, route)| route.internal) {
@@ -45,7 +47,7 @@ impl InternalFiles {
     /// The path below the root of a path of requests.
     fn of_path<'p>(&self, path: &'p [u8]) -> Option<&'p [u8]> {
         let is_its_own = self.paths.is_empty() || self.paths.iter().any(|pattern| pattern.matches(path));
-        is_its_own.then(|| http::path::strip_prefix(path, &self.strip).unwrap_or(path))
+        is_its_own.then(|| self.strip.below(path))
     }
 
     /// The same of a path on the disk.

@@ -1,6 +1,6 @@
 //! A file that a handler names in place of a response: `X-Accel-Redirect` and `X-Sendfile` of applications and upstream servers.
 
-use http::{Fields, Name};
+use http::{Fields, Name, NameSet};
 
 /// A file of this server that a handler has named.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -50,24 +50,19 @@ impl NamedFile {
     }
 }
 
-/// Whether a field describes the content, or frames it, or is for this server alone: then the file's own counts.
+/// Fields that describe the content, or frame it: then the file's own count.
+const OF_CONTENT: NameSet = NameSet::FRAMING
+    .with(Name::ContentEncoding)
+    .with(Name::ContentRange)
+    .with(Name::AcceptRanges)
+    .with(Name::Etag)
+    .with(Name::LastModified)
+    .with(Name::Server)
+    .with(Name::Date);
+
+/// Whether a field is the file's, or for this server alone.
 fn is_of_content(name: &[u8]) -> bool {
-    const OF_CONTENT: [Name; 7] = [
-        Name::ContentLength,
-        Name::ContentEncoding,
-        Name::ContentRange,
-        Name::AcceptRanges,
-        Name::Etag,
-        Name::LastModified,
-        Name::TransferEncoding,
-    ];
-    let of = Name::of(name);
-    http::is_internal(name)
-        || OF_CONTENT.contains(&of)
-        || matches!(
-            of,
-            Name::Connection | Name::KeepAlive | Name::Upgrade | Name::Server | Name::Date | Name::Trailer
-        )
+    http::is_internal(name) || OF_CONTENT.has(Name::of(name))
 }
 
 #[cfg(test)]
