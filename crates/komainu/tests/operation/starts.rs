@@ -110,16 +110,17 @@ fn check_names_the_certificates_and_programs_that_are_of_no_use() {
         cat leaf.pem ca.pem > whole.pem; cat leaf.pem other.pem > foreign.pem";
     let made = Command::new("sh").args(["-ec", script]).current_dir(folder.path()).output().unwrap();
     assert!(made.status.success(), "{}", text(&made.stdout));
+    folder.write("public/index.html", "");
     let site = |file: &str| {
         format!(
             "listen = [{{ address = \"127.0.0.1:0\", tls = true }}]\n[[site]]\nhosts = \"a.test\"\n\
-             tls = {{ certificate = \"{file}\", key = \"a.key\" }}\n[[site.route]]\nfiles = \".\"\n"
+             tls = {{ certificate = \"{file}\", key = \"a.key\" }}\n[[site.route]]\nfiles = \"public\"\n"
         )
     };
     let plain = |rest: &str| format!("listen = \"127.0.0.1:0\"\n{rest}");
     let proxy =
         |tls: &str| plain(&format!("[[route]]\nproxy = {{ to = \"https://a.test\", tls = {{ {tls} }} }}\n"));
-    let acme = |directive: &str| plain(&format!("[acme]\n{directive}\n[[route]]\nfiles = \".\"\n"));
+    let acme = |directive: &str| plain(&format!("[acme]\n{directive}\n[[route]]\nfiles = \"public\"\n"));
     for (config, words) in [
         (site("whole.pem"), ""),
         (
