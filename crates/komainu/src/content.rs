@@ -106,6 +106,12 @@ fn cache_rule((applies, value): &(config::FileMatch, String)) -> files::CacheRul
     files::CacheRule { applies, value: value.clone() }
 }
 
+/// Reports of root folders go to the log.
+fn root_report(notices: &ErrorLog) -> files::RootReport {
+    let notices = notices.clone();
+    files::RootReport(Arc::new(move |path, state| notices.root(path, state)))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -118,10 +124,4 @@ mod tests {
             assert_eq!(file_options(&config, &config::Files::default(), 8).cache.entries_max, each);
         }
     }
-}
-
-/// Reports of root folders go to the log.
-fn root_report(notices: &ErrorLog) -> files::RootReport {
-    let notices = notices.clone();
-    files::RootReport(Arc::new(move |path, state| notices.root(path, state)))
 }
