@@ -12,16 +12,29 @@ The configuration is one TOML file. Every directive has a default, so the file m
 with a unit: `\"16KiB\"` (B, KiB, MiB, GiB, TiB), `\"1m30s\"` (ms, s, m, h, d). Relative paths are relative to the file's folder.
 `komainu check -c FILE` shows the errors of a file and their places; `komainu schema` prints a JSON Schema for editors.
 
-This page is generated from the directives themselves.
+This page is generated from the directives themselves. Its chapters, each with its directives in their order:
 ";
 
 /// The reference, the text of `docs/configuration.md`.
 pub fn reference() -> String {
-    let mut out = INTRODUCTION.to_owned();
-    for chapter in chapters::<Config>() {
+    let mut out = INTRODUCTION.to_owned() + "\n";
+    let chapters = chapters::<Config>();
+    for chapter in &chapters {
+        write_contents(&mut out, chapter);
+    }
+    for chapter in chapters {
         write_chapter(&mut out, &chapter);
     }
     out
+}
+
+/// A line of the table of contents: the chapter, and the names in it.
+fn write_contents(out: &mut String, chapter: &Chapter) {
+    let place = capitalised(chapter.place);
+    let is_kept = |letter: &char| letter.is_alphanumeric() || matches!(letter, ' ' | '-' | '_');
+    let anchor = place.to_lowercase().chars().filter(is_kept).collect::<String>().replace(' ', "-");
+    let names: Vec<String> = chapter.articles.iter().map(|article| format!("`{}`", article.name)).collect();
+    writeln!(out, "- [{place}](#{anchor}): {}", names.join(", ")).expect("a String takes everything");
 }
 
 fn write_chapter(out: &mut String, chapter: &Chapter) {
