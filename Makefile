@@ -13,7 +13,7 @@ FUZZ_S ?= 60
 LABS ?= files proxy idle $(basename $(notdir $(wildcard labs/hosts-*.toml)))
 BENCH ?=
 
-.PHONY: help build run test check bench fuzz audit install deb wheel gem cpan container tarball packages clean
+.PHONY: help build run test check bench site fuzz audit install deb wheel gem cpan container tarball packages clean
 
 help: ## this list
 	@echo 'Komainu. The usual ways in:'
@@ -52,6 +52,10 @@ bench: build ## Komainu beside its peers, the generator beside wrk: half an hour
 	for lab in $(LABS); do $(KOMAINU) lab run --fresh --out bench-results labs/$$lab.toml $(BENCH); done
 	cargo xtask bench generator
 	cargo xtask bench instrument --rows answers,readings,slower --rounds 3
+
+site: ## the documents as a book, in target/site
+	@scripts/setup site
+	@scripts/site $(TARGET)/site
 
 fuzz: ## every fuzz target for a minute (FUZZ_S=...)
 	@scripts/setup fuzz

@@ -6,10 +6,13 @@
 // What a command prints is its product.
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
+mod markdown;
 mod measure;
 mod tidy;
+mod messages;
+mod site;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 const USAGE: &str = "\
@@ -17,6 +20,7 @@ The project's own commands.
 
   cargo xtask tidy                    the house rules that a machine can check
   cargo xtask docs                    write the documents that come from the code
+  cargo xtask site FOLDER             write the source of the book (`make site` builds it)
   cargo xtask bench generator    the load generator's own cost and rate, beside wrk and h2load
   cargo xtask bench instrument   `komainu bench` held against the known
 
@@ -40,6 +44,7 @@ fn main() -> ExitCode {
     let outcome = match words.as_slice() {
         ["tidy"] => tidy::run(&root()),
         ["docs"] => tidy::write_documents(&root()),
+        ["site", folder] => site::write(&root(), Path::new(folder)),
         ["bench", "generator", options @ ..] => {
             measure::Options::parse(options).and_then(|o| measure::generator::run(&o))
         }

@@ -12,6 +12,7 @@ pub(crate) mod twins;
 pub(crate) mod words;
 pub(crate) mod safety;
 pub(crate) mod documents;
+pub(crate) mod links;
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -31,6 +32,7 @@ pub(crate) fn run(root: &Path) -> Fallible<ExitCode> {
         words::check,
         safety::check,
         documents::check,
+        links::check,
     ];
     for rule in rules {
         findings.extend(rule(&tree));

@@ -123,19 +123,7 @@ fn blank(text: &str) -> String {
     let mut out = bytes.to_vec();
     let mut at = 0;
     while at < bytes.len() {
-        let end = match bytes[at] {
-            b'/' if bytes.get(at + 1) == Some(&b'/') => at + line_length(&bytes[at..]),
-            b'/' if bytes.get(at + 1) == Some(&b'*') => at + block_comment_length(&bytes[at..]),
-            b'"' => at + string_length(&bytes[at..]),
-            b'\'' => at + char_length(&bytes[at..]),
-            b'r' | b'b' | b'c' if at == 0 || !is_identifier(bytes[at - 1]) => {
-                match raw_string_length(&bytes[at..]) {
-                    Some(length) => at + length,
-                    None => at + 1,
-                }
-            }
-            _ => at + 1,
-        };
+        let end = at + piece_length(bytes, at);
         if end > at + 1 {
             out[at..end.min(bytes.len())]
                 .iter_mut()
@@ -145,6 +133,34 @@ fn blank(text: &str) -> String {
         at = end;
     }
     String::from_utf8(out).expect("whole literals and comments are replaced by spaces")
+}
+
+/// Where the texts in plain quotes are, without the quotes.
+pub(crate) fn quoted(text: &str) -> Vec<std::ops::Range<usize>> {
+    let bytes = text.as_bytes();
+    let (mut found, mut at) = (Vec::new(), 0);
+    while at < bytes.len() {
+        let end = at + piece_length(bytes, at);
+        if bytes[at] == b'"' && end <= bytes.len() && end > at + 1 {
+            found.push(at + 1..end - 1);
+        }
+        at = end;
+    }
+    found
+}
+
+/// The length of the comment or literal that begins here, or 1.
+fn piece_length(bytes: &[u8], at: usize) -> usize {
+    match bytes[at] {
+        b'/' if bytes.get(at + 1) == Some(&b'/') => line_length(&bytes[at..]),
+        b'/' if bytes.get(at + 1) == Some(&b'*') => block_comment_length(&bytes[at..]),
+        b'"' => string_length(&bytes[at..]),
+        b'\'' => char_length(&bytes[at..]),
+        b'r' | b'b' | b'c' if at == 0 || !is_identifier(bytes[at - 1]) => {
+            raw_string_length(&bytes[at..]).unwrap_or(1)
+        }
+        _ => 1,
+    }
 }
 
 fn is_identifier(byte: u8) -> bool {

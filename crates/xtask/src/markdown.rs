@@ -1,0 +1,117 @@
+//! Pages in Markdown as far as links need: where links stand, and which places of a page they may lead to.
+
+use std::ops::Range;
+
+/// A link of a page.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct PageLink {
+    /// The text between its brackets.
+    pub(crate) text: Range<usize>,
+    /// What it leads to, between its parentheses.
+    pub(crate) target: Range<usize>,
+}
+
+/// The links of a page, in order; code has none.
+pub(crate) fn links(page: &str) -> Vec<PageLink> {
+    let plain = without_code(page);
+    let closed = plain.match_indices("](").filter_map(|(close, _)| {
+        let open = plain[..close].rfind('[')? + 1;
+        let begin = close + 2;
+        let end = begin + plain[begin..].find(')')?;
+        Some(PageLink { text: open..close, target: begin..end })
+    });
+    closed.collect()
+}
+
+/// The places of a page: its headings, as browsers of repositories and mdBook name them.
+pub(crate) fn anchors(page: &str) -> Vec<String> {
+    let plain = without_fences(page);
+    let mut anchors: Vec<String> = Vec::new();
+    for heading in plain.lines().filter_map(|line| line.strip_prefix('#')) {
+        let name = heading.trim_start_matches('#').trim();
+        let kept = name.chars().filter_map(|letter| match letter {
+            letter if letter.is_whitespace() => Some('-'),
+            letter if letter.is_alphanumeric() || matches!(letter, '-' | '_') => Some(letter),
+            _ => None,
+        });
+        let anchor: String = kept.flat_map(char::to_lowercase).collect();
+        let again = (1..).map(|count| format!("{anchor}-{count}"));
+        let free = std::iter::once(anchor.clone()).chain(again).find(|name| !anchors.contains(name));
+        anchors.extend(free);
+    }
+    anchors
+}
+
+/// The page with everything between fences replaced by spaces; as long as the original.
+fn without_fences(page: &str) -> String {
+    let (mut out, mut fence) = (String::with_capacity(page.len()), None::<&str>);
+    for line in page.split_inclusive('\n') {
+        let mark = line.trim_start();
+        let ticks = &mark[..mark.len() - mark.trim_start_matches('`').len()];
+        let is_fence = ticks.len() >= 3;
+        match fence {
+            None if is_fence => fence = Some(ticks),
+            Some(open) if is_fence && ticks.len() >= open.len() => fence = None,
+            Some(_) => {}
+            None => {
+                out.push_str(line);
+                continue;
+            }
+        }
+        out.extend(line.bytes().map(|byte| if byte == b'\n' { '\n' } else { ' ' }));
+    }
+    out
+}
+
+/// The page with all code replaced by spaces; as long as the original.
+fn without_code(page: &str) -> String {
+    let mut bytes = without_fences(page).into_bytes();
+    let ticks = |bytes: &[u8], at: usize| bytes[at..].iter().take_while(|&&byte| byte == b'`').count();
+    let mut at = 0;
+    while at < bytes.len() {
+        let open = ticks(&bytes, at);
+        if open == 0 {
+            at += 1;
+            continue;
+        }
+        let mut end = at + open;
+        // A span ends with as many ticks as it has begun with, within its paragraph.
+        let close = loop {
+            match ticks(&bytes, end.min(bytes.len())) {
+                _ if end >= bytes.len() || bytes[end..].starts_with(b"\n\n") => break None,
+                0 => end += 1,
+                count if count == open => break Some(end + open),
+                count => end += count,
+            }
+        };
+        if let Some(close) = close {
+            bytes[at..close].iter_mut().filter(|byte| **byte != b'\n').for_each(|byte| *byte = b' ');
+        }
+        at = close.unwrap_or(at + open);
+    }
+    String::from_utf8(bytes).expect("whole spans are replaced by spaces")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn links_are_found_and_those_in_code_are_not() {
+        let page = "a [b](c.md#d), [`e`](f)\n```\n[g](h)\n```\n`[i](j)` ``[k]` (l)`` [m\nn](o) é [p](q)\n";
+        let found: Vec<(&str, &str)> =
+            links(page).into_iter().map(|link| (&page[link.text], &page[link.target])).collect();
+        assert_eq!(found, [("b", "c.md#d"), ("`e`", "f"), ("m\nn", "o"), ("p", "q")]);
+    }
+
+    #[test]
+    fn a_tick_without_its_other_hides_nothing_of_the_next_paragraph() {
+        assert_eq!(links("a ` b\n\n[c](d) `\n").len(), 1);
+    }
+
+    #[test]
+    fn headings_are_places() {
+        let page = "# A `b`: c\n```sh\n# no heading\n```\n## `[limits]`\n### `path`\n### `path`\n## It's Ü\n";
+        assert_eq!(anchors(page), ["a-b-c", "limits", "path", "path-1", "its-ü"]);
+    }
+}
