@@ -1,0 +1,1 @@
+run ->(_) { [200, { "content-type" => "text/plain" }, ["Hello from Ruby, by Rack\n"]] }
