@@ -7,7 +7,6 @@ mod hosted;
 mod rig;
 
 mod apps;
-mod guides;
 mod ids;
 mod lives;
 mod misbehaving;

@@ -14,6 +14,5 @@ mod rig;
 
 mod apps;
 mod certificates;
-mod guide;
 mod ocsp;
 mod tls;

@@ -8,7 +8,6 @@ mod rig;
 
 mod ask;
 mod balancing;
-mod guide;
 mod php;
 mod proof;
 mod relay;

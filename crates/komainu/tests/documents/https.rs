@@ -129,7 +129,7 @@ fn authority(ca: &str) -> String {
 
 #[test]
 fn each_example_has_its_test() {
-    let tests = include_str!("guide.rs");
+    let tests = include_str!("https.rs");
     for (_, part, test) in EXAMPLES {
         example(part);
         assert!(tests.contains(&format!("fn {test}()")), "{test}");

@@ -1,0 +1,60 @@
+//! Every command of the pages is one that the program takes.
+
+use std::time::{Duration, Instant};
+
+use crate::pages::{blocks, commands, pages};
+use crate::rig::{komainu, text};
+
+/// What a shell would do with the rest of a line.
+const SHELL: [&str; 6] = [" > ", " 2> ", " | ", " && ", " #", " &"];
+
+/// The words of a command, as a shell splits them.
+pub(crate) fn words(command: &str) -> Vec<String> {
+    let (mut words, mut word, mut quote) = (Vec::new(), None::<String>, None);
+    for letter in command.chars() {
+        match quote {
+            Some(open) if letter == open => quote = None,
+            None if matches!(letter, '"' | '\'') => {
+                quote = Some(letter);
+                word.get_or_insert_default();
+            }
+            None if letter == ' ' => words.extend(word.take()),
+            _ => word.get_or_insert_default().push(letter),
+        }
+    }
+    words.extend(word);
+    words
+}
+
+#[test]
+fn every_command_is_one_of_the_program() {
+    let mut count = 0;
+    for (name, page) in pages() {
+        let blocks = blocks(&page);
+        for line in blocks.iter().flat_map(commands).filter_map(|line| line.strip_prefix("komainu ")) {
+            let end = SHELL.iter().filter_map(|mark| line.find(mark)).min().unwrap_or(line.len());
+            let line = line[..end].trim();
+            // What comes before `--help` is looked at before the help is shown, and nothing is done.
+            let mut command = komainu();
+            command.args(words(line)).arg("--help").stdin(std::process::Stdio::null());
+            let mut child = command
+                .stdout(std::process::Stdio::piped())
+                .stderr(std::process::Stdio::piped())
+                .spawn()
+                .unwrap();
+            let until = Instant::now() + Duration::from_secs(30);
+            while child.try_wait().unwrap().is_none() {
+                if Instant::now() > until {
+                    child.kill().unwrap();
+                    panic!("{name}: `komainu {line}` does something in place of its help");
+                }
+                std::thread::sleep(Duration::from_millis(2));
+            }
+            let output = child.wait_with_output().unwrap();
+            assert!(output.status.success(), "{name}: komainu {line}\n{}", text(&output.stderr));
+            assert!(text(&output.stdout).contains("Usage"), "{name}: komainu {line}");
+            count += 1;
+        }
+    }
+    assert!(count > 60, "{count} commands were found");
+}

@@ -1,0 +1,156 @@
+//! Every configuration of the pages passes `komainu check`, once the files that it names are there.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Output;
+
+use crate::hosted::server;
+use crate::pages::{blocks, file_name, pages};
+use crate::rig::{Folder, text};
+
+/// Pages whose blocks are of another kind: experiments of `komainu lab`.
+const OTHERS: [&str; 1] = ["lab.md"];
+/// Folders of the machine that configurations name, which stand in the folder of the test.
+const MACHINE: [&str; 4] = ["/srv/", "/etc/", "/var/", "/run/"];
+/// How many files one configuration may name.
+const MADE_MAX: usize = 40;
+
+/// Files that pages name: a certificate with its key, a revocation list.
+struct Files {
+    pem: String,
+    crl: String,
+}
+
+impl Files {
+    fn make() -> Files {
+        let folder = Folder::new();
+        folder.certify();
+        let script = "cat cert.pem key.pem > both.pem; touch index; echo 01 > crlnumber
+            printf '[ca]\\ndefault_ca=c\\n[c]\\ndatabase=index\\ncrlnumber=crlnumber\\ndefault_md=sha256\\ndefault_crl_days=2\\n' > ca.conf
+            openssl ca -config ca.conf -cert cert.pem -keyfile key.pem -gencrl -out crl.pem";
+        let done = std::process::Command::new("sh")
+            .args(["-ec", script])
+            .current_dir(folder.path())
+            .output()
+            .unwrap();
+        assert!(done.status.success(), "{}", text(&done.stderr));
+        let read = |name| fs::read_to_string(folder.at(name)).unwrap();
+        Files { pem: read("both.pem"), crl: read("crl.pem") }
+    }
+
+    /// What a file of this name holds.
+    fn content(&self, name: &str) -> String {
+        let ends = |endings: &[&str]| endings.iter().any(|ending| name.ends_with(ending));
+        let tsig = "key \"komainu\" { algorithm hmac-sha256; secret \"c2VjcmV0LXNlY3JldC1zZWNyZXQ=\"; };\n";
+        let users = "alice:$2y$05$TWrcCKkA1uRpz.KUKvBaYOS7gEAR8Vn9cG9kj1iP0WFU7uXTcBkvi\n";
+        match name {
+            _ if ends(&["dns.key"]) => tsig.to_owned(),
+            _ if ends(&[".crl"]) => self.crl.clone(),
+            _ if ends(&[".pem", ".crt", ".key"]) && !name.contains("ticket") => self.pem.clone(),
+            _ if ends(&[".htpasswd"]) => users.to_owned(),
+            _ if ends(&[".json"]) => "{\"keys\": []}".to_owned(),
+            _ if ends(&[".toml"]) => String::new(),
+            // A secret, of its own for each file.
+            _ => name.bytes().rev().chain([0; 32]).take(32).map(|byte| format!("{byte:02x}")).collect(),
+        }
+    }
+
+    /// Folders with certificates, and the folder of temporary files: what cannot be made one file at a time.
+    fn put_folders(&self, folder: &Folder) {
+        for name in ["fullchain.pem", "privkey.pem"] {
+            folder.write(&format!("etc/letsencrypt/live/example.com/{name}"), &self.pem);
+        }
+        folder.write("etc/haproxy/certs/shop.pem", &self.pem);
+        fs::create_dir_all(folder.at("var/tmp")).unwrap();
+    }
+}
+
+/// The path in a message, after these words and before others.
+fn path_in(message: &str, before: &str, after: &str) -> Option<PathBuf> {
+    let (_, rest) = message.split_once(before)?;
+    let (path, _) = rest.split_once(after)?;
+    let path = path.strip_prefix("the error page ").unwrap_or(path);
+    (path.starts_with('/') && !path.contains('\n')).then(|| PathBuf::from(path))
+}
+
+/// Makes what a message says is missing; false where it is about something else.
+fn make_what_is_missing(message: &str, files: &Files, config: &mut String) -> bool {
+    let missing = ": No such file or directory";
+    let put = |path: &Path| {
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, files.content(&path.to_string_lossy())).unwrap();
+        fs::set_permissions(path, fs::Permissions::from_mode(0o640)).unwrap();
+    };
+    if let Some((_, rest)) = message.split_once("there is no `[apps.") {
+        // An example of a route, whose application is that of the page.
+        let name = rest.split_once(']').unwrap().0;
+        config.push_str(&format!("\n[apps.{name}]\npsgi = \"app.psgi\"\n"));
+    } else if let Some(path) = path_in(message, "cannot serve ", missing) {
+        fs::create_dir_all(path).unwrap();
+    } else if let Some(path) = path_in(message, "cannot open the log ", ": its folder") {
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+    } else if let Some(path) = path_in(message, "cannot read ", missing) {
+        put(&path);
+    } else if let Some(path) = message.split("there is no file ").nth(1).and_then(|rest| rest.lines().next())
+    {
+        put(Path::new(path));
+    } else if let Some((path, _)) = message.split_once(" is not a virtual environment") {
+        let bin = Path::new(path.rsplit(' ').next().unwrap()).join("bin");
+        fs::create_dir_all(&bin).unwrap();
+        std::os::unix::fs::symlink("/usr/bin/python3", bin.join("python")).unwrap();
+    } else {
+        return false;
+    }
+    true
+}
+
+/// Checks a configuration in a folder that gets what it names.
+fn checked(block: &str, files: &Files) -> Output {
+    let folder = Folder::new();
+    let place = folder.path().display().to_string();
+    files.put_folders(&folder);
+    let mut config = block.to_owned();
+    for of in MACHINE {
+        for quote in ["\"", "\"unix:"] {
+            config = config.replace(&format!("{quote}{of}"), &format!("{quote}{place}{of}"));
+        }
+    }
+    // An example of a route of a site.
+    if config.trim_start().starts_with("[[site.route]]") {
+        config.insert_str(0, "[[site]]\n");
+    }
+    for _ in 0..MADE_MAX {
+        folder.write("komainu.toml", &config);
+        let output = server()
+            .args(["check", "-c"])
+            .arg(folder.at("komainu.toml"))
+            .env("XDG_STATE_HOME", folder.path())
+            .env("CREDENTIALS_DIRECTORY", folder.path())
+            .output()
+            .unwrap();
+        let message = text(&output.stderr);
+        if output.status.success() || !make_what_is_missing(&message, files, &mut config) {
+            return output;
+        }
+    }
+    panic!("it names more than {MADE_MAX} files:\n{block}");
+}
+
+#[test]
+fn every_configuration_is_valid() {
+    let (files, mut count) = (Files::make(), 0);
+    for (name, page) in pages() {
+        for block in blocks(&page).iter().filter(|block| block.language == "toml") {
+            let is_meant_to_be_wrong = file_name(&block.text) == Some("broken.toml");
+            if OTHERS.contains(&name.as_str()) {
+                continue;
+            }
+            let output = checked(&block.text, &files);
+            let (valid, message) = (output.status.success(), text(&output.stderr));
+            assert_eq!(valid, !is_meant_to_be_wrong, "{name}:\n{}\n{message}", block.text);
+            count += 1;
+        }
+    }
+    assert!(count > 120, "{count} configurations were found");
+}

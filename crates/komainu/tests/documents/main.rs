@@ -1,0 +1,19 @@
+//! The documents: every configuration, command and message in them is one of the program's, and their examples are run.
+#![allow(clippy::print_stderr, clippy::unwrap_used, missing_docs)] // helpers of tests are tests too
+
+#[path = "../hosted/mod.rs"]
+mod hosted;
+#[path = "../../../control/tests/pebble/mod.rs"]
+mod pebble;
+#[path = "../rig/mod.rs"]
+mod rig;
+
+mod pages;
+
+mod commands;
+mod configurations;
+mod demo;
+mod https;
+mod in_front;
+mod messages;
+mod walks;

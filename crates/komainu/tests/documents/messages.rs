@@ -1,0 +1,67 @@
+//! Every message that the pages explain is one of the program's.
+
+use std::fs;
+use std::path::Path;
+
+use crate::pages::{page, root};
+
+/// The source of the program, with literals as they are shown: joined lines, quotes, and `…` for what differs.
+fn source(folder: &Path, out: &mut String) {
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            source(&path, out);
+        } else if path.extension().is_some_and(|ending| ending == "rs") {
+            out.push_str(&fs::read_to_string(path).unwrap());
+        }
+    }
+}
+
+/// The text of a source file without the ends of lines within literals.
+fn joined(text: &str) -> String {
+    let mut parts = text.split("\\\n");
+    let first = parts.next().unwrap_or_default().to_owned();
+    parts.fold(first, |joined, part| joined + part.trim_start()).replace("\\\"", "\"")
+}
+
+/// The code in the first cell of a row.
+fn messages(row: &str) -> Vec<String> {
+    let (mut found, mut rest) = (Vec::new(), row);
+    while let Some(open) = rest.find(['`', '|']) {
+        if rest[open..].starts_with('|') {
+            break;
+        }
+        let ticks = rest[open..].len() - rest[open..].trim_start_matches('`').len();
+        let mark = "`".repeat(ticks);
+        let inside = &rest[open + ticks..];
+        let Some(close) = inside.find(&mark) else { break };
+        found.push(inside[..close].trim().to_owned());
+        rest = &inside[close + ticks..];
+    }
+    found
+}
+
+#[test]
+fn every_explained_message_is_one_of_the_program() {
+    let mut program = String::new();
+    for entry in fs::read_dir(root().join("crates")).unwrap() {
+        source(&entry.unwrap().path().join("src"), &mut program);
+    }
+    let program = joined(&program);
+    let (page, mut count) = (page("troubleshooting.md"), 0);
+    for row in page.lines().filter_map(|line| line.strip_prefix("| ")) {
+        for message in messages(row) {
+            for part in message.split('…').map(|part| part.trim_matches([' ', ':', ',', ';'])) {
+                assert!(program.contains(part), "no message has the words {part:?} of {message:?}");
+            }
+            count += 1;
+        }
+    }
+    assert!(count > 120, "{count} messages were found");
+}
+
+#[test]
+fn messages_of_a_row_are_its_code() {
+    let found = messages("`one` and `` two `b` ``, `three…` | `not this` |");
+    assert_eq!(found, ["one", "two `b`", "three…"]);
+}

@@ -1,0 +1,76 @@
+//! The pages, and the blocks of code in them.
+
+use std::fs;
+use std::path::Path;
+
+/// A block of code of a page.
+pub(crate) struct Block {
+    /// The heading of the second level that it stands under.
+    pub(crate) section: String,
+    pub(crate) language: String,
+    pub(crate) text: String,
+}
+
+/// The repository.
+pub(crate) fn root() -> &'static Path {
+    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
+}
+
+/// A page, by its name below `docs`.
+pub(crate) fn page(name: &str) -> String {
+    fs::read_to_string(root().join("docs").join(name)).unwrap()
+}
+
+/// The names and texts of all pages, README.md of the repository among them.
+pub(crate) fn pages() -> Vec<(String, String)> {
+    let mut pages = vec![("../README.md".to_owned(), page("../README.md"))];
+    for folder in ["", "tasks", "from"] {
+        for entry in fs::read_dir(root().join("docs").join(folder)).unwrap() {
+            let name = Path::new(folder).join(entry.unwrap().file_name()).to_string_lossy().into_owned();
+            if name.ends_with(".md") {
+                pages.push((name.clone(), page(&name)));
+            }
+        }
+    }
+    pages.sort();
+    pages
+}
+
+/// The blocks of code of a page, in order.
+pub(crate) fn blocks(page: &str) -> Vec<Block> {
+    let (mut blocks, mut section, mut open) = (Vec::new(), String::new(), None::<Block>);
+    for line in page.lines() {
+        match (line.strip_prefix("```"), &mut open) {
+            (Some(_), Some(_)) => blocks.extend(open.take()),
+            (Some(language), None) => {
+                let (section, language) = (section.clone(), language.to_owned());
+                open = Some(Block { section, language, text: String::new() });
+            }
+            (None, Some(block)) => block.text.extend([line, "\n"]),
+            (None, None) => {
+                if let Some(heading) = line.strip_prefix("## ") {
+                    heading.clone_into(&mut section);
+                }
+            }
+        }
+    }
+    blocks
+}
+
+/// The name that the first line of a file gives it: `# app.py`, `/* ok.c */` or `// server.js`.
+pub(crate) fn file_name(text: &str) -> Option<&str> {
+    let mut words = text.lines().next()?.split_whitespace();
+    let (mark, name) = (words.next()?, words.next()?);
+    let is_last = words.next().is_none_or(|word| word == "*/");
+    let is_name = name.contains('.') && !name.starts_with('/') && is_last;
+    (matches!(mark, "#" | "//" | "/*") && is_name).then_some(name)
+}
+
+/// The commands of a block, without prompts; lines that are printed by them are left out.
+pub(crate) fn commands(block: &Block) -> Vec<&str> {
+    match block.language.as_str() {
+        "sh" => block.text.lines().collect(),
+        "console" => block.text.lines().filter_map(|line| line.strip_prefix("$ ")).collect(),
+        _ => Vec::new(),
+    }
+}

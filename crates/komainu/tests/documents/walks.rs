@@ -1,0 +1,199 @@
+//! Pages whose examples are run as they stand there, one after the other: files are written, commands run, servers started and asked.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::commands::words;
+use crate::hosted::{server, status};
+use crate::pages::{Block, blocks, commands, file_name, page, root};
+use crate::rig::{Folder, Rig, as_we_are, environment, eventually, search_path, text};
+
+/// Where the examples of a page are run.
+struct Walk {
+    folder: Folder,
+    /// The current folder, as `cd` changes it.
+    at: PathBuf,
+    server: Option<Rig>,
+    /// How many answers were as the page says.
+    answers: usize,
+}
+
+impl Walk {
+    fn new() -> Walk {
+        let folder = Folder::new();
+        Walk { at: folder.path().to_owned(), folder, server: None, answers: 0 }
+    }
+
+    fn block(&mut self, block: &Block) {
+        if let Some(name) = file_name(&block.text) {
+            let file = self.at.join(name);
+            let mut text =
+                block.text.replace("127.0.0.1:8080", "127.0.0.1:0").replace("127.0.0.1:8443", "127.0.0.1:0");
+            // A user of its own is for a service; the test serves as it is.
+            if name.ends_with(".toml") && !text.contains("\nuser ") {
+                text.insert_str(0, as_we_are());
+            }
+            std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+            std::fs::write(file, text).unwrap();
+        } else if block.language == "sh" {
+            commands(block).into_iter().for_each(|line| self.line(line));
+        }
+    }
+
+    /// A line: a command, and after `#` what its output has.
+    fn line(&mut self, line: &str) {
+        eprintln!("$ {line}");
+        let (command, expected) = line.split_once(" #").unwrap_or((line, ""));
+        let (command, expected) = (command.trim(), expected.trim());
+        let is_server = ["komainu run ", "komainu start "].iter().any(|begin| command.starts_with(begin));
+        if is_server {
+            self.start(command);
+            return;
+        }
+        let is_asked = command.starts_with("curl ");
+        let output = if is_asked {
+            self.ask(command, expected)
+        } else {
+            self.shell(&self.addressed(command), expected)
+        };
+        if is_asked {
+            assert!(output.contains(expected), "{line}\n{output}");
+            self.answers += 1;
+        }
+        if let Some((_, folder)) = command.rsplit_once("cd ") {
+            self.at.push(folder);
+        }
+    }
+
+    fn start(&mut self, command: &str) {
+        self.server = None;
+        let environment = environment();
+        assert!(
+            environment.exists(),
+            "no virtual environment in {} (scripts/setup test)",
+            environment.display()
+        );
+        let mut server = server();
+        server.args(words(command).iter().skip(1));
+        if command.starts_with("komainu run") {
+            server.args(["--listen", "127.0.0.1:0"]);
+        }
+        server.current_dir(&self.at).env("VIRTUAL_ENV", environment);
+        self.server = Some(Rig::start(server, Folder::new()));
+    }
+
+    /// A command with the addresses that the server really has, and with the server that it is about.
+    fn addressed(&self, command: &str) -> String {
+        let Some(rig) = &self.server else { return command.to_owned() };
+        let command = command.replace("127.0.0.1:8080", &rig.address.to_string());
+        let is_order =
+            ["reload", "status", "cache"].iter().any(|word| command.starts_with(&format!("komainu {word}")));
+        // The order of a page does not take as long as a measurement.
+        let command = command.replace("-d 2s", "-d 500ms");
+        if is_order { format!("{command} --pid {}", rig.child.id()) } else { command }
+    }
+
+    fn ask(&self, command: &str, expected: &str) -> String {
+        let rig = self.server.as_ref().expect("a server before its client");
+        let mut command = self.addressed(command).replacen("curl ", "curl -sS --max-time 30 ", 1);
+        if let Some((_, host)) = command.split_once("https://") {
+            let host = host.split_once(':').unwrap().0.to_owned();
+            let urls = status(rig)["listen"].clone();
+            let mut urls = urls.as_array().unwrap().iter().filter_map(|url| url.as_str());
+            let url = urls.find(|url| url.starts_with("https://")).expect("an address with TLS").to_owned();
+            let port = url.trim_end_matches('/').rsplit_once(':').unwrap().1.to_owned();
+            command = command.replace(":8443", &format!(":{port}"))
+                + &format!(" --resolve {host}:{port}:127.0.0.1");
+        }
+        let (mut output, root) = (String::new(), "--cacert");
+        // A certificate is made after the start.
+        let mut answer = || {
+            output = self.shell(&command, "");
+            output.contains(expected)
+        };
+        if command.contains(root) {
+            eventually("the page is answered over HTTPS", answer)
+        } else {
+            _ = answer()
+        }
+        output
+    }
+
+    /// What a command prints. It succeeds, unless the page says what it prints.
+    fn shell(&self, command: &str, expected: &str) -> String {
+        let own = Path::new(env!("CARGO_BIN_EXE_komainu")).parent().unwrap().to_owned();
+        let path =
+            std::env::join_paths(std::iter::once(own).chain(std::env::split_paths(&search_path()))).unwrap();
+        let command = command.replace("workers/include", &root().join("workers/include").to_string_lossy());
+        let done = Command::new("sh")
+            .args(["-c", &command])
+            .current_dir(&self.at)
+            .env("PATH", path)
+            .env("KOMAINU_WORKERS", crate::hosted::modules())
+            .output()
+            .unwrap();
+        let output = text(&done.stdout) + &text(&done.stderr);
+        let is_fine = done.status.success() || command.starts_with("curl ") || command.contains("broken");
+        assert!(is_fine, "{command}\n{output}");
+        assert!(output.contains(expected), "{command}\n{output}");
+        output
+    }
+}
+
+/// Runs the examples of a page, in one folder; or in one for each section, where they have nothing to do with each other.
+fn walk(name: &str, is_one: bool, answers: usize) {
+    let page = page(name);
+    let (mut walk, mut section, mut seen) = (Walk::new(), String::new(), 0);
+    for block in blocks(&page) {
+        if !is_one && block.section != section {
+            section.clone_from(&block.section);
+            seen += walk.answers;
+            walk = Walk::new();
+        }
+        walk.block(&block);
+    }
+    assert_eq!(seen + walk.answers, answers, "answers of {name}");
+    drop(walk.folder);
+}
+
+#[test]
+fn the_first_page() {
+    walk("README.md", true, 1);
+}
+
+#[test]
+fn tutorial() {
+    walk("tutorial.md", true, 8);
+}
+
+#[test]
+fn perl_and_ruby() {
+    walk("applications.md", false, 6);
+}
+
+#[test]
+fn python() {
+    walk("python.md", false, 6);
+}
+
+#[test]
+fn native() {
+    walk("native.md", false, 1);
+}
+
+#[test]
+fn tasks() {
+    for (name, answers) in [
+        ("django", 2),
+        ("fastapi", 1),
+        ("rails", 2),
+        ("perl", 2),
+        ("php", 0),
+        ("https", 0),
+        ("spa", 2),
+        ("cache-api", 4),
+        ("limit", 4),
+    ] {
+        walk(&format!("tasks/{name}.md"), true, answers);
+    }
+}
