@@ -17,13 +17,13 @@ const MACHINE: [&str; 4] = ["/srv/", "/etc/", "/var/", "/run/"];
 const MADE_MAX: usize = 40;
 
 /// Files that pages name: a certificate with its key, a revocation list.
-struct Files {
+pub(crate) struct Files {
     pem: String,
     crl: String,
 }
 
 impl Files {
-    fn make() -> Files {
+    pub(crate) fn make() -> Files {
         let folder = Folder::new();
         folder.certify();
         let script = "cat cert.pem key.pem > both.pem; touch index; echo 01 > crlnumber
@@ -106,7 +106,7 @@ fn make_what_is_missing(message: &str, files: &Files, config: &mut String) -> bo
 }
 
 /// Checks a configuration in a folder that gets what it names.
-fn checked(block: &str, files: &Files) -> Output {
+pub(crate) fn checked(block: &str, files: &Files) -> Output {
     let folder = Folder::new();
     let place = folder.path().display().to_string();
     files.put_folders(&folder);

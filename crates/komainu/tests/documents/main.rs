@@ -14,6 +14,7 @@ mod commands;
 mod configurations;
 mod demo;
 mod https;
+mod imports;
 mod in_front;
 mod messages;
 mod walks;

@@ -1,0 +1,46 @@
+//! Configurations of other servers on the pages: `komainu import` translates them, and what it writes is valid.
+
+use crate::configurations::{Files, checked};
+use crate::pages::{Block, blocks, page, pages};
+use crate::rig::{Folder, komainu, text};
+
+/// The server that a block is a configuration of, by the name that the command has for it.
+fn server_of<'a>(page: &str, block: &'a Block) -> Option<&'a str> {
+    match block.language.as_str() {
+        "nginx" => Some("nginx"),
+        "json" if page == "from/unit.md" => Some("unit"),
+        _ => None,
+    }
+}
+
+/// What the command writes for a file with this text.
+fn imported(server: &str, source: &str) -> String {
+    let folder = Folder::new();
+    folder.write("source.conf", source);
+    let output = komainu().args(["import", server]).arg(folder.at("source.conf")).output().unwrap();
+    assert!(output.status.success(), "{source}\n{}", text(&output.stderr));
+    text(&output.stdout)
+}
+
+#[test]
+fn what_is_imported_is_valid() {
+    let (files, mut count) = (Files::make(), 0);
+    for (name, page) in pages() {
+        for block in blocks(&page) {
+            let Some(server) = server_of(&name, &block) else { continue };
+            let config = imported(server, &block.text);
+            let output = checked(&config, &files);
+            assert!(output.status.success(), "{name}:\n{config}\n{}", text(&output.stderr));
+            count += 1;
+        }
+    }
+    assert!(count >= 5, "{count} configurations of other servers were found");
+}
+
+#[test]
+fn the_example_of_the_page_is_what_the_command_prints() {
+    let page = page("import.md");
+    let blocks = blocks(&page);
+    let at = blocks.iter().position(|block| block.language == "nginx").unwrap();
+    assert_eq!(imported("nginx", &blocks[at].text), blocks[at + 1].text);
+}
