@@ -50,6 +50,7 @@ impl Files {
             _ if ends(&[".pem", ".crt", ".key"]) && !name.contains("ticket") => self.pem.clone(),
             _ if ends(&[".htpasswd"]) => users.to_owned(),
             _ if ends(&[".json"]) => "{\"keys\": []}".to_owned(),
+            _ if ends(&[".headers"]) => "Authorization: Bearer token\n".to_owned(),
             _ if ends(&[".toml"]) => String::new(),
             // A secret, of its own for each file.
             _ => name.bytes().rev().chain([0; 32]).take(32).map(|byte| format!("{byte:02x}")).collect(),
@@ -74,6 +75,12 @@ fn path_in(message: &str, before: &str, after: &str) -> Option<PathBuf> {
     (path.starts_with('/') && !path.contains('\n')).then(|| PathBuf::from(path))
 }
 
+/// The path in a message after these words, to the end of its line.
+fn line_after<'a>(message: &'a str, words: &str) -> Option<&'a Path> {
+    let mut rests = message.split(words).skip(1).filter_map(|rest| rest.lines().next());
+    rests.find(|path| path.starts_with('/')).map(Path::new)
+}
+
 /// Makes what a message says is missing; false where it is about something else.
 fn make_what_is_missing(message: &str, files: &Files, config: &mut String) -> bool {
     let missing = ": No such file or directory";
@@ -92,9 +99,12 @@ fn make_what_is_missing(message: &str, files: &Files, config: &mut String) -> bo
         fs::create_dir_all(path.parent().unwrap()).unwrap();
     } else if let Some(path) = path_in(message, "cannot read ", missing) {
         put(&path);
-    } else if let Some(path) = message.split("there is no file ").nth(1).and_then(|rest| rest.lines().next())
-    {
-        put(Path::new(path));
+    } else if let Some(path) = line_after(message, "there is no folder ") {
+        fs::create_dir_all(path).unwrap();
+    } else if let Some(path) = line_after(message, "there is no file or folder ") {
+        put(path);
+    } else if let Some(path) = line_after(message, "there is no file ") {
+        put(path);
     } else if let Some((path, _)) = message.split_once(" is not a virtual environment") {
         let bin = Path::new(path.rsplit(' ').next().unwrap()).join("bin");
         fs::create_dir_all(&bin).unwrap();

@@ -57,9 +57,10 @@ pub(crate) fn blocks(page: &str) -> Vec<Block> {
     blocks
 }
 
-/// The name that the first line of a file gives it: `# app.py`, `/* ok.c */` or `// server.js`.
+/// The name that the first line of a file gives it: `# app.py`, `/* ok.c */`, `// server.js` or `<?php # index.php`.
 pub(crate) fn file_name(text: &str) -> Option<&str> {
-    let mut words = text.lines().next()?.split_whitespace();
+    let first = text.lines().next()?;
+    let mut words = first.strip_prefix("<?php ").unwrap_or(first).split_whitespace();
     let (mark, name) = (words.next()?, words.next()?);
     let is_last = words.next().is_none_or(|word| word == "*/");
     let is_name = name.contains('.') && !name.starts_with('/') && is_last;
