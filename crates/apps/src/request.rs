@@ -2,6 +2,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
+use http::path::{encode_beyond_ascii, encoded_path};
 use http::template::{TlsValues, TlsVariable};
 use http::{BodySize, Name, TargetForm, encode};
 use net::{Peer, Request};
@@ -148,17 +149,20 @@ fn put_variables(into: &mut Vec<u8>, request: &Request<'_>, mount: &Mount<'_>) -
 }
 
 /// The path and the query percent-encoded, in origin-form: the path is the same as the decoded one, so that applications
-/// that go by the one see what those see that go by the other.
+/// that go by the one see what those see that go by the other. Where a route has rewritten them, it is what the client has sent.
 fn put_target(into: &mut Vec<u8>, request: &Request<'_>) -> Result<(), TooLong> {
-    let (sent, form) = (request.path(), request.head().0.target.form);
-    let path = request.encoded_path().expect("a path with a decoded form has an encoded one");
-    if *path == *sent && request.target().is_ascii() && form != TargetForm::Absolute {
-        return wire::put(into, Part::TARGET, request.target());
+    let (head, bytes) = request.head();
+    let (parts, whole) = (head.sent_parts(bytes), request.sent_target());
+    let sent = parts.path(bytes);
+    let path = encoded_path(sent, request.empty_segments());
+    let path = path.expect("a path with a decoded form has an encoded one");
+    if *path == *sent && whole.is_ascii() && parts.form != TargetForm::Absolute {
+        return wire::put(into, Part::TARGET, whole);
     }
     let mut target = path.into_owned();
-    if let Some(query) = request.encoded_query() {
+    if let Some(query) = parts.query {
         target.push(b'?');
-        target.extend_from_slice(&query);
+        target.extend_from_slice(&encode_beyond_ascii(query.of(bytes)));
     }
     wire::put(into, Part::TARGET, &target)
 }

@@ -1,7 +1,7 @@
 //! What a route does with a request.
 
 use crate::app::{self, Mounted};
-use crate::check::{Checker, InvalidValue, shortened};
+use crate::check::{Checker, InvalidValue, OwnNames, shortened};
 use crate::conditions::Conditions;
 use crate::files::Files;
 use crate::group::Proxied;
@@ -10,9 +10,9 @@ use crate::near::nearest;
 use crate::node::{Entry, Node};
 use crate::proxy::Proxy;
 use crate::record::{brief, directives, table};
-use crate::shape::{Count, List, Maybe, Numbers, Text};
+use crate::shape::{Count, Flag, List, Maybe, Numbers, Text};
 use crate::source::ConfigLine;
-use crate::template::template;
+use crate::template::{TemplateShape, content_template, template};
 use crate::upstream::cookie;
 use http::{Template, TemplatePart, Variable};
 
@@ -34,6 +34,8 @@ pub enum Action {
     Respond(Box<Respond>),
     /// One of several actions, chosen for each request.
     Split(Box<Split>),
+    /// A search for another route, with the path that `rewrite` of the route makes.
+    Rewrite,
 }
 
 impl Action {
@@ -51,6 +53,7 @@ impl Action {
             Self::Redirect(_) => "redirect",
             Self::Respond(_) => "respond",
             Self::Split(_) => "split",
+            Self::Rewrite => "rewrite",
         }
     }
 }
@@ -60,9 +63,11 @@ directives! {
     Redirect in "`redirect`" {
         /// The target: a URL, or a path of this site. It may contain `$path`, `$rest` (what the final `*` of the
         /// route's path matched), `$query` (with its `?`; empty if there is none), `$args` (without the `?`), `$uri`
-        /// (`$path$query`), `$host` and `$scheme`; `$$` is a dollar sign. Paths are percent-encoded.
+        /// (`$path$query`), `$host`, `$scheme`, the groups of a regular expression in the route's path (`$1`, `$id`) and maps; `$$` is a
+        /// dollar sign. Paths and groups are percent-encoded; groups in the host, or behind a `?`, with every byte that could end their
+        /// part of the URL.
         "to" to: Template = required(""),
-            Text { what: "a URL or path such as \"https://example.com$path\"", parse: target };
+            TemplateShape { what: "a URL or path such as \"https://example.com$path\"", parse: target };
         /// The status: 301 and 308 are permanent, 307 and 308 keep the method.
         "status" status: u16 = 302, Numbers(&[301, 302, 303, 307, 308]);
     }
@@ -78,6 +83,13 @@ directives! {
         /// The body's media type.
         "type" media_type: String = "text/plain; charset=utf-8",
             Text { what: "a media type such as \"text/html\"", parse: header::media_type };
+        /// Whether the body may have the variables of header fields, such as `$path`, `$1` and `$id`; `$$` is a dollar sign. In HTML, XML
+        /// and JSON values are escaped.
+        "variables" has_variables: bool = false, Flag;
+    }
+    held {
+        /// The body, if it has variables.
+        filled: Option<Template>;
     }
 }
 
@@ -324,6 +336,13 @@ fn respond_agrees(respond: &mut Respond, node: &Node, check: &mut Checker) {
             .error(&entry.value.at, title, "this cannot be sent")
             .help("remove the body, or use another status");
     }
+    if let Some(entry) = node.entry("body").filter(|_| respond.has_variables) {
+        // Lines may end in it, which a template has no place for.
+        match content_template(&respond.body, header::VARIABLES, &check.own_names) {
+            Ok(template) => respond.filled = Some(template),
+            Err(fault) => check.inside("body", |check| check.fault(&entry.value.at, &respond.body, fault)),
+        }
+    }
     let is_status = respond.body.len() == 3 && respond.body.bytes().all(|byte| byte.is_ascii_digit());
     if let Some(entry) = node.entry("body").filter(|_| is_status && node.entry("status").is_none()) {
         let title = format!("a response with status 200 and the body \"{}\"", respond.body);
@@ -334,13 +353,13 @@ fn respond_agrees(respond: &mut Respond, node: &Node, check: &mut Checker) {
 }
 
 /// The target of a redirect: the characters that a Location field may contain (RFC 9110 section 10.2.2).
-fn target(text: &str) -> Result<Template, InvalidValue> {
+fn target(text: &str, own: &OwnNames) -> Result<Template, InvalidValue> {
     const VARIABLES: &[&str] = &["path", "rest", "query", "args", "uri", "host", "scheme"];
     if let Some((at, wrong)) = text.char_indices().find(|(_, c)| !c.is_ascii_graphic()) {
         let fault = InvalidValue::new(format!("a URL must not contain {wrong:?}"), "percent-encode it");
         return Err(fault.within(at..at + wrong.len_utf8()));
     }
-    let template = template(text, VARIABLES)?;
+    let template = template(text, VARIABLES, own)?;
     let start = template.start();
     let scheme =
         start.split_once("://").is_some_and(|(scheme, _)| scheme.chars().all(|c| c.is_ascii_alphanumeric()));

@@ -51,6 +51,21 @@ pub(crate) struct SnippetPlaces {
     pub(crate) uses: Vec<TextSpan>,
 }
 
+/// The variables that a configuration defines.
+#[derive(Default)]
+pub(crate) struct OwnNames {
+    /// The names of all maps.
+    pub(crate) maps: Vec<String>,
+    /// The groups of the regular expressions in the path of the route that is read.
+    pub(crate) captures: Vec<String>,
+}
+
+impl OwnNames {
+    pub(crate) fn all(&self) -> impl Iterator<Item = &str> {
+        self.captures.iter().chain(&self.maps).map(String::as_str)
+    }
+}
+
 /// What all readers of values share: the text, the current directive, and the findings.
 pub(crate) struct Checker<'a> {
     text: &'a str,
@@ -64,6 +79,8 @@ pub(crate) struct Checker<'a> {
     pub(crate) groups: Vec<(String, Option<Node>)>,
     /// The snippets of the file, and where they are used.
     pub(crate) snippets: Vec<SnippetPlaces>,
+    /// The variables that the file defines.
+    pub(crate) own_names: OwnNames,
     /// Where the strings begin that environment variables are a part of.
     expanded: HashSet<usize>,
     pub(crate) report: Report,
@@ -82,6 +99,7 @@ impl<'a> Checker<'a> {
             homes: Vec::new(),
             groups: Vec::new(),
             snippets: Vec::new(),
+            own_names: OwnNames::default(),
             expanded: HashSet::new(),
             report: Report::new(name, text),
         }
@@ -170,6 +188,9 @@ impl<'a> Checker<'a> {
         if !fault.remedy.is_empty() {
             finding.help(fault.remedy);
         }
+        if let Some(name) = shell_variable(text) {
+            finding.help(format!("a variable of the environment is written `${{{name}}}`"));
+        }
     }
 
     /// Reports a `name` of this `kind` that was given before; the name is empty if there can be only one of the kind.
@@ -201,6 +222,15 @@ impl<'a> Checker<'a> {
         let number = (line(at.start) - line(file.start) + 1).try_into().unwrap_or(u32::MAX);
         ConfigLine { file: (file.start > 0).then(|| file.name.clone()), number }
     }
+}
+
+/// A variable of the environment as shells write it, `$PORT`, if a text has one.
+fn shell_variable(text: &str) -> Option<&str> {
+    let is_part = |c: char| c.is_ascii_uppercase() || c.is_ascii_digit() || c == '_';
+    text.split('$').skip(1).find_map(|rest| {
+        let name = &rest[..rest.find(|c| !is_part(c)).unwrap_or(rest.len())];
+        (name.len() > 1 && name.starts_with(|c: char| c.is_ascii_uppercase())).then_some(name)
+    })
 }
 
 /// Text short enough for an error's title.

@@ -1,6 +1,6 @@
 //! The `files` action: which folders are served, and how.
 
-use crate::check::{Checker, InvalidValue};
+use crate::check::{Checker, InvalidValue, OwnNames};
 use crate::compress::{CODINGS, Coding, Compress, every_coding, type_pattern};
 use crate::header;
 use crate::node::{Data, Node};
@@ -104,8 +104,34 @@ directives! {
             };
         /// Ranges that one request may ask for; a request with more gets the whole file. 0 turns ranges off.
         "ranges" ranges_max: u32 = 16, Count { min: 0, max: 1000 };
+        /// Media types by the extension of a file's name, before those that the server knows: `{ foo = "text/x-foo" }`. `"*"` is for files
+        /// whose type nobody knows, in place of `application/octet-stream`.
+        "types" types: Vec<(String, String)> = {},
+            Map { what: "extensions of names of files", key: extension, value: Text { what: "a media type such as \"text/plain\"", parse: plain_type } };
         /// The character set in the `Content-Type` of text; `false` for none.
         "charset" charset: Option<String> = "utf-8", Toggle { on: None, off: || None, shape: Maybe(CHARSET) };
+    }
+}
+
+fn extension(text: &str) -> Result<String, InvalidValue> {
+    match text.strip_prefix('.') {
+        Some(rest) => {
+            Err(InvalidValue::new("an extension is written without its dot", format!("write `{rest}`")))
+        }
+        None if text.is_empty() || text.contains(['/', '\0', '.']) => Err(InvalidValue::new(
+            "this is no extension",
+            "write what follows the last dot of a name, or \"*\"",
+        )),
+        None => Ok(text.to_ascii_lowercase()),
+    }
+}
+
+fn plain_type(text: &str) -> Result<String, InvalidValue> {
+    match text.contains(';') {
+        true => {
+            Err(InvalidValue::new("a media type has no parameters here", "`charset` says the character set"))
+        }
+        false => header::media_type(text).map(|media| media.to_ascii_lowercase()),
     }
 }
 
@@ -133,7 +159,7 @@ pub(crate) fn rooted(text: &str) -> Result<String, InvalidValue> {
 }
 
 fn trial(text: &str) -> Result<Template, InvalidValue> {
-    let template = template(text, &["path"])?;
+    let template = template(text, &["path"], &OwnNames::default())?;
     if template.parts().first() != Some(&TemplatePart::Variable(Variable::Path)) {
         rooted(template.start())?;
     }

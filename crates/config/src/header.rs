@@ -1,10 +1,10 @@
 //! Header fields of responses: their names, their values, and the rules that change them.
 
-use crate::check::{Checker, InvalidValue};
+use crate::check::{Checker, InvalidValue, OwnNames};
 use crate::node::Node;
 use crate::record::directives;
 use crate::shape::{List, Map, Text};
-use crate::template::template;
+use crate::template::{TemplateShape, template};
 use http::Template;
 
 /// Fields that describe the connection and the framing: only the server sets them (RFC 9110 section 7.6.1).
@@ -40,10 +40,10 @@ pub(crate) const VARIABLES: &[&str] = &[
 ];
 
 const NAMES: List<Text<String>> = List(Text { what: "a header name", parse: rule_name });
-const FIELDS: Map<String, Text<Template>> = Map {
+const FIELDS: Map<String, TemplateShape> = Map {
     what: "header names",
     key: rule_name,
-    value: Text { what: "a header value", parse: value_template },
+    value: TemplateShape { what: "a header value", parse: value_template },
 };
 
 directives! {
@@ -59,7 +59,7 @@ directives! {
         /// `$host` (in lower case, without port), `$scheme`, `$method`, `$remote_addr` (or `$client_ip`), `$client_port`,
         /// `$request_id`, `$trace_id`, `$span_id`,
         /// `$http_NAME` (a field of the request, `_` for `-`; `$http_host` is the host with its port) and `$cookie_NAME`;
-        /// `$$` is a dollar sign. A variable means the same in every directive.
+        /// the groups of a regular expression in the route's path (`$1`, `$id`) and the maps of `[maps.NAME]`; `$$` is a dollar sign. A variable means the same in every directive.
         "set" set: Vec<(String, Template)> = {}, FIELDS;
         /// Fields to add to those of the same name. Values as in `set`.
         "add" add: Vec<(String, Template)> = {}, FIELDS;
@@ -133,8 +133,8 @@ pub(crate) fn value(text: &str) -> Result<String, InvalidValue> {
     Ok(text.to_owned())
 }
 
-fn value_template(text: &str) -> Result<Template, InvalidValue> {
-    template(&value(text)?, VARIABLES)
+fn value_template(text: &str, own: &OwnNames) -> Result<Template, InvalidValue> {
+    template(&value(text)?, VARIABLES, own)
 }
 
 /// A media type (RFC 9110 section 8.3.1), parameters and all.

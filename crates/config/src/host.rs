@@ -45,6 +45,26 @@ impl HostPattern {
     }
 }
 
+impl HostPattern {
+    /// Whether it is the host of an authority, `host` or `host:port`, in any case.
+    pub(crate) fn is_host_of(&self, authority: &[u8]) -> bool {
+        let end = match authority.first() {
+            Some(b'[') => {
+                authority.iter().position(|&byte| byte == b']').map_or(authority.len(), |at| at + 1)
+            }
+            _ => authority.iter().position(|&byte| byte == b':').unwrap_or(authority.len()),
+        };
+        let host = authority[..end].strip_suffix(b".").unwrap_or(&authority[..end]);
+        match self {
+            Self::Exact(name) => host.eq_ignore_ascii_case(name.as_bytes()),
+            Self::Below(name) => {
+                let start = host.len().saturating_sub(name.len());
+                start > 0 && host[start..].eq_ignore_ascii_case(name.as_bytes())
+            }
+        }
+    }
+}
+
 fn shifted(fault: InvalidValue, by: usize) -> InvalidValue {
     InvalidValue { at: fault.at.map(|at| at.start + by..at.end + by), ..fault }
 }

@@ -42,11 +42,15 @@ mod tls;
 
 mod glob;
 
+mod expression;
+
 mod pattern;
 
 mod template;
 
 mod header;
+
+mod variable_map;
 
 mod compress;
 mod dictionary;
@@ -95,11 +99,17 @@ mod log_destination;
 
 mod log;
 
+mod error_pages;
+
+mod referer;
+
 mod conditions;
 
 mod shadow;
 
 mod action;
+
+mod rewrite;
 
 mod site;
 
@@ -135,6 +145,7 @@ pub use cors::{Cors, CorsOrigin};
 pub use crawlers::{Crawlers, KnownCrawler, KnownCrawlerName, known_crawlers};
 pub use dictionary::{DictionaryStore, UseAsDictionary};
 pub use document::{EnvironmentLookup, directives, includes};
+pub use error_pages::{ErrorPages, StatusPattern};
 pub use files::{FileMatch, Files, StripPrefix, Symlinks};
 pub use format::format;
 pub use header::ResponseHeaders;
@@ -152,21 +163,20 @@ pub use proxy::{
 pub use queue::RequestQueue;
 pub use rate::{Rate, RateKey, RateLimit};
 pub use reference::reference;
-pub use report::{Finding, Report, Severity, TextSpan};
+pub use referer::{RefererExpression, RefererPattern};
+pub use report::{Finding, NamedPath, Report, Severity, TextSpan};
 pub use schema::schema;
 pub use server::{Config, Limits, OpenFiles, TEXT_BYTES_MAX, Timeouts};
 pub use settings::Settings;
 pub use shadow::{InjectedFault, Mirror};
 pub use sharing::SharedLimits;
-pub use site::{
-    EncodedSlashes, ErrorPages, MIRROR_FIELD, PartOf, Route, RouteLimits, RoutePart, RouteTimeouts, Site,
-    StatusPattern,
-};
+pub use site::{EncodedSlashes, MIRROR_FIELD, PartOf, Route, RouteLimits, RoutePart, RouteTimeouts, Site};
 pub use source::{ConfigLine, joined};
 pub use tls::{CertificateSource, ClientTls, SiteTls, Tls, TlsVersion};
 pub use tracing::{IdSource, SHARE_ALL, Tracing};
 pub use units::{GIB, KIB, MIB, duration, size};
 pub use upstream::{Balance, CgiScheme, Origin, ProxyHttp, ProxyProtocol, UpstreamHost};
+pub use variable_map::{MapKey, VariableMap};
 
 #[cfg(test)]
 mod tests;

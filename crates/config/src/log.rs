@@ -1,14 +1,14 @@
 //! Logs: where they go, and what is in them.
 
 use crate::cache_rule::{StatusMatch, StatusShape};
-use crate::check::{Checker, InvalidValue};
+use crate::check::{Checker, InvalidValue, OwnNames};
 use crate::header;
 use crate::log_destination::{LogDestination, Sink};
 use crate::near::nearest;
 use crate::node::{Data, Node};
 use crate::record::{directives, table};
 use crate::shape::{List, Maybe, OneOrMore, Shape, ShapeKind, Text, Time, Word};
-use crate::template::template;
+use crate::template::{TemplateShape, template};
 use crate::tracing::SHARE;
 use http::{Template, Variable};
 use serde_json::json;
@@ -230,8 +230,8 @@ impl Shape for AccessFormat {
     fn read(&self, node: &Node, check: &mut Checker) -> Option<AccessLog> {
         match &node.data {
             Data::Text(text) if text.contains('$') => {
-                let parse: fn(&str) -> Result<Template, InvalidValue> = |text| template(text, &variables());
-                let shape = Text { what: "a text with variables", parse };
+                let parse: fn(&str, &OwnNames) -> _ = |text, own| template(text, &variables(), own);
+                let shape = TemplateShape { what: "a text with variables", parse };
                 shape.read(node, check).map(AccessLog::Template)
             }
             _ => AccessFormat::WORDS.read(node, check).map(|format| format()),

@@ -2,9 +2,12 @@
 
 use crate::action::Action;
 use crate::host::{HOST_BYTES_MAX, HostPattern};
+use crate::network::TrustedSource;
 use crate::pattern::{PathPattern, ValuePattern};
+use crate::referer::RefererPattern;
 use crate::site::{Route, Site};
 use std::collections::HashMap;
+use std::net::IpAddr;
 
 /// A route: the site, and its route, as indexes into `Config::sites`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -26,6 +29,8 @@ pub struct RouteRequest<'a> {
     pub path: &'a [u8],
     /// The query as the client sent it, without its `?`; empty if there is none.
     pub query: &'a [u8],
+    /// The client's address; none over a Unix socket.
+    pub client: Option<IpAddr>,
 }
 
 /// All sites' routes, ready to be searched.
@@ -45,6 +50,8 @@ struct RouteConditions {
     method: Vec<String>,
     header: Vec<Condition>,
     query: Vec<Condition>,
+    referer: Vec<RefererPattern>,
+    client: Vec<TrustedSource>,
 }
 
 /// A name, and what its value must be.
@@ -148,6 +155,8 @@ impl RouteConditions {
             method: route.method.clone(),
             header: route.header.clone(),
             query: route.query.clone(),
+            referer: route.referer.clone(),
+            client: route.client.clone(),
         }
     }
 
@@ -164,6 +173,12 @@ impl RouteConditions {
         let takes = |method: &String| method.as_bytes() == request.method || head_for_get(method);
         if !self.method.is_empty() && !self.method.iter().any(takes) {
             return Some(MatchStep::Method);
+        }
+        if !self.referer.is_empty() && !self.referer.iter().any(|one| one.matches(header("referer"))) {
+            return Some(MatchStep::Referer);
+        }
+        if !self.client.is_empty() && !self.client.iter().any(|source| source.contains(request.client)) {
+            return Some(MatchStep::Client);
         }
         let fails = |(name, pattern): &&Condition| {
             !header(name).is_some_and(|value| pattern.matches(value.iter().copied()))
@@ -198,6 +213,10 @@ pub enum MatchStep {
     Path,
     /// Its method does not match.
     Method,
+    /// It is for other pages.
+    Referer,
+    /// It is for other clients.
+    Client,
     /// The header condition of this index does not match.
     Header(usize),
     /// The query condition of this index does not match.
@@ -253,6 +272,8 @@ fn route_line(route: &Route, step: MatchStep) -> String {
         MatchStep::Matched => format!("matches: {}", action_text(route)),
         MatchStep::Path => "the path does not match".to_owned(),
         MatchStep::Method => format!("the method is not {}", route.method.join(" or ")),
+        MatchStep::Referer => "it is for requests from other pages (`referer`)".to_owned(),
+        MatchStep::Client => "it is for other clients (`client`)".to_owned(),
         MatchStep::Header(index) => unmet("header field", &route.header[index]),
         MatchStep::Query(index) => unmet("query parameter", &route.query[index]),
         MatchStep::NotReached => "not reached".to_owned(),

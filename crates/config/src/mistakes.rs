@@ -40,10 +40,16 @@ pub(crate) fn warn_of_mistakes(node: &Node, check: &mut Checker) {
 
 fn warn_of_route(route: &Node, check: &mut Checker) {
     for path in each(route, "path") {
+        if let Some(part) = text(path).and_then(expression) {
+            let title = format!("`{part}` is taken literally");
+            let finding = check.warning(&path.at, title, "this is no regular expression");
+            finding.help("a regular expression begins with `~`: `path = '~ ^/user/([0-9]+)$'`");
+            continue;
+        }
         let Some(part) = text(path).and_then(parameter) else { continue };
         let title = format!("`{part}` is taken literally");
         let finding = check.warning(&path.at, title, "paths have no parameters");
-        finding.help("`*` at the end stands for anything: `path = \"/users/*\"`; the application finds its parameters in the path");
+        finding.help("`*` at the end stands for anything: `path = \"/users/*\"`; a regular expression has variables: `path = '~ ^/users/(?<id>[^/]+)$'`");
     }
     if let Some(to) = route.entry("redirect").map(|entry| &entry.value) {
         let target = to.entry("to").map_or(to, |entry| &entry.value);
@@ -86,6 +92,20 @@ fn text(node: &Node) -> Option<&str> {
 
 fn is_on(node: &Node) -> bool {
     !matches!(node.data, Data::Flag(false))
+}
+
+/// The part of a path that a regular expression would have: a class, a group, an end.
+fn expression(path: &str) -> Option<&str> {
+    if path.starts_with('~') {
+        return None;
+    }
+    let within = |open: char, close: char| {
+        let start = path.find(open)?;
+        let end = start + path[start..].find(close)? + 1;
+        path.get(start..end).filter(|part| part.len() > 2)
+    };
+    let end = || path.strip_suffix('$').and_then(|rest| path.get(rest.len()..));
+    within('[', ']').or_else(|| within('(', ')')).or_else(end)
 }
 
 /// A segment of a path that is a parameter in the routes of frameworks: `{id}`, `:id`, `<id>`.

@@ -16,6 +16,15 @@ pub enum TrustedSource {
 }
 
 impl TrustedSource {
+    /// Whether a client at this address is in it; none is that of a Unix socket.
+    pub(crate) fn contains(&self, address: Option<IpAddr>) -> bool {
+        match (self, address) {
+            (Self::Unix, address) => address.is_none(),
+            (Self::Network(network), Some(address)) => network.contains(&address.to_canonical()),
+            (Self::Network(_), None) => false,
+        }
+    }
+
     /// Whether it is every address.
     pub(crate) fn is_everybody(&self) -> bool {
         matches!(self, Self::Network(network) if network.prefix_len() == 0)
@@ -64,7 +73,7 @@ fn source(text: &str) -> Result<TrustedSource, InvalidValue> {
     }
 }
 
-fn network(text: &str) -> Result<IpNet, InvalidValue> {
+pub(crate) fn network(text: &str) -> Result<IpNet, InvalidValue> {
     let (address, bits) = match text.split_once('/') {
         Some((address, bits)) => (address, Some(bits)),
         None => (text, None),

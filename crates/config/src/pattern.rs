@@ -1,6 +1,7 @@
 //! Conditions of a route: path patterns, and patterns for header and query values.
 
 use crate::check::{Checker, InvalidValue};
+use crate::expression::Expression;
 use crate::glob::{ELEMENTS_MAX, Glob};
 use crate::node::{Data, Node};
 use crate::shape::{Shape, ShapeKind, Text};
@@ -25,6 +26,7 @@ enum Form {
     /// Paths that end with the text from this byte on.
     Suffix(usize),
     Glob(Glob),
+    Regex(Expression),
 }
 
 impl PathPattern {
@@ -35,8 +37,12 @@ impl PathPattern {
     ///   not `/a`;
     /// - any other `*` matches any run of characters without a slash: `/x/*/y`;
     /// - `**` matches any run of characters, with slashes: `/x/**/y`;
-    /// - a pattern that starts with `*` matches at any depth: `*.php` is `**.php`.
+    /// - a pattern that starts with `*` matches at any depth: `*.php` is `**.php`;
+    /// - `~ REGEX` matches where the regular expression is found in the path; `~* REGEX` ignores the case of ASCII letters.
     pub fn parse(text: &str) -> Result<Self, InvalidValue> {
+        if let Some(expression) = Expression::parse(text) {
+            return Ok(Self { text: text.to_owned(), form: Form::Regex(expression?) });
+        }
         check_path(text)?;
         let body = text.trim_end_matches('*');
         let form = match (body.find('*'), body.len() == text.len()) {
@@ -56,6 +62,23 @@ impl PathPattern {
             Form::Prefix(end) => path.starts_with(&self.text.as_bytes()[..*end]),
             Form::Suffix(start) => path.ends_with(&self.text.as_bytes()[*start..]),
             Form::Glob(glob) => glob.matches(path.iter().copied()),
+            Form::Regex(expression) => expression.is_match(path),
+        }
+    }
+
+    /// The names of its groups, if it is a regular expression: numbers, and the names that they have besides.
+    pub fn groups(&self) -> Vec<String> {
+        match &self.form {
+            Form::Regex(expression) => expression.groups().collect(),
+            _ => Vec::new(),
+        }
+    }
+
+    /// What each of its groups matches, by name, if it is a regular expression that matches the path.
+    pub fn captures(&self, path: &[u8]) -> Option<Vec<(String, Vec<u8>)>> {
+        match &self.form {
+            Form::Regex(expression) => expression.captures(path),
+            _ => None,
         }
     }
 
@@ -118,9 +141,7 @@ fn glob_form(text: &str) -> Result<Form, InvalidValue> {
 fn check_path(text: &str) -> Result<(), InvalidValue> {
     if !text.starts_with(['/', '*']) {
         let remedy = match text {
-            _ if text.starts_with(['^', '~']) => {
-                "regular expressions are not supported: `/a/*` matches what starts with `/a/`"
-            }
+            _ if text.starts_with('^') => "a regular expression begins with `~`: \"~ ^/user/([0-9]+)$\"",
             "" => "remove `path` to match every path",
             _ => "a path starts with `/`, or with `*` for any depth: \"/images/*\", \"*.php\"",
         };
@@ -277,11 +298,21 @@ mod tests {
     #[test]
     fn what_never_matches_is_refused() {
         let long = format!("/a*{}", "b".repeat(ELEMENTS_MAX));
-        for wrong in ["", "a", "^/a", "~ \\.php$", "/a?b=1", "/a#b", "/a%20b", "/a/../b", "/.", "/a\n", &long]
-        {
+        for wrong in ["", "a", "^/a", "~", "/a?b=1", "/a#b", "/a%20b", "/a/../b", "/.", "/a\n", &long] {
             assert!(PathPattern::parse(wrong).is_err(), "{wrong}");
         }
         assert!(PathPattern::parse(&format!("/{}/*", "b".repeat(500))).is_ok());
+    }
+
+    #[test]
+    fn regular_expressions_match_where_they_are_found() {
+        let php = PathPattern::parse("~ \\.php(/|$)").unwrap();
+        assert!(php.matches(b"/a.php") && php.matches(b"/a.php/b") && !php.matches(b"/a.phpx"));
+        assert!(PathPattern::parse("~* ^/A$").unwrap().matches(b"/a"));
+        assert_eq!(PathPattern::parse("~ ^/(?<a>.)").unwrap().groups(), ["1", "a"]);
+        assert!(PathPattern::parse("/a").unwrap().captures(b"/a").is_none());
+        assert!(php.covers(&PathPattern::parse("/x.php").unwrap()));
+        assert!(!php.covers(&PathPattern::parse("*.php").unwrap()) && !php.is_any());
     }
 
     #[test]

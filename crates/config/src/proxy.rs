@@ -1,6 +1,6 @@
 //! The `proxy` action: which upstream servers, and how requests and responses are forwarded.
 
-use crate::check::{Checker, InvalidValue};
+use crate::check::{Checker, InvalidValue, OwnNames};
 use crate::files::{StripPrefix, rooted, strip_text};
 use crate::header;
 use crate::node::{Entry, Node};
@@ -9,7 +9,7 @@ use crate::scripts::{Scripts, variable_name};
 use crate::shape::{
     Count, Flag, List, Map, Maybe, OneOrMore, PathShape, Size, Text, Time, Toggle, Unlimited, Word,
 };
-use crate::template::template;
+use crate::template::{TemplateShape, template};
 use crate::units::{KIB, MIB, SPILL_MAX};
 use crate::upstream::{Balance, Origin, ProxyHttp, ProxyProtocol, UpstreamHost, UrlShape, group_name};
 use http::Template;
@@ -27,15 +27,15 @@ const STATUSES: List<Count<u16>> = List(Count { min: 400, max: 599 });
 const PROTOCOLS: List<Text<String>> =
     List(Text { what: "a protocol such as \"websocket\"", parse: protocol });
 const NAMES: List<Text<String>> = List(Text { what: "a header name", parse: rule_name });
-const FIELDS: Map<String, Text<Template>> = Map {
+const FIELDS: Map<String, TemplateShape> = Map {
     what: "header names",
     key: rule_name,
-    value: Text { what: "a header value", parse: value_template },
+    value: TemplateShape { what: "a header value", parse: value_template },
 };
-const VARIABLES: Map<String, Text<Template>> = Map {
+const VARIABLES: Map<String, TemplateShape> = Map {
     what: "names of variables",
     key: variable_name,
-    value: Text { what: "a value", parse: value_template },
+    value: TemplateShape { what: "a value", parse: value_template },
 };
 const DOMAINS: Map<String, Text<String>> =
     Map { what: "cookie domains", key: domain, value: Text { what: "a domain", parse: domain } };
@@ -517,8 +517,8 @@ fn rule_name(text: &str) -> Result<String, InvalidValue> {
     }
 }
 
-fn value_template(text: &str) -> Result<Template, InvalidValue> {
-    template(&header::value(text)?, &[header::VARIABLES, &["upstream"]].concat())
+fn value_template(text: &str, own: &OwnNames) -> Result<Template, InvalidValue> {
+    template(&header::value(text)?, &[header::VARIABLES, &["upstream"]].concat(), own)
 }
 
 fn domain(text: &str) -> Result<String, InvalidValue> {

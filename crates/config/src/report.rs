@@ -6,6 +6,7 @@ use annotate_snippets::{
 };
 use std::fmt;
 use std::ops::Range;
+use std::path::PathBuf;
 
 /// A place in the configuration's text, in bytes.
 pub type TextSpan = Range<usize>;
@@ -53,6 +54,17 @@ impl Finding {
     }
 }
 
+/// A file or folder that the configuration names.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NamedPath {
+    /// The directive, such as `site.route.files.root`.
+    pub directive: String,
+    /// The path, relative to the working directory.
+    pub path: PathBuf,
+    /// Where it is named.
+    pub at: TextSpan,
+}
+
 /// Everything found in one configuration file. As an `Error` it displays as its plain rendering.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Report {
@@ -60,11 +72,18 @@ pub struct Report {
     findings: Vec<Finding>,
     left_out: usize,
     errors: usize,
+    named_paths: Vec<NamedPath>,
 }
 
 impl Report {
     pub(crate) fn new(name: &str, text: &str) -> Self {
-        Self { sources: JoinedText::new(name, text), findings: Vec::new(), left_out: 0, errors: 0 }
+        Self {
+            sources: JoinedText::new(name, text),
+            findings: Vec::new(),
+            left_out: 0,
+            errors: 0,
+            named_paths: Vec::new(),
+        }
     }
 
     /// Adds a finding and returns it, so that the caller can add details.
@@ -76,6 +95,27 @@ impl Report {
         }
         self.findings.push(finding);
         self.last()
+    }
+
+    /// Notes a file or folder that the configuration names.
+    pub(crate) fn name_path(&mut self, named: NamedPath) {
+        self.named_paths.push(named);
+    }
+
+    /// The files and folders that the configuration names, as far as it could be read.
+    pub fn named_paths(&self) -> &[NamedPath] {
+        &self.named_paths
+    }
+
+    /// The report with further errors: a place, a title and a remedy.
+    #[must_use]
+    pub fn with_errors(mut self, errors: Vec<(TextSpan, String, String)>) -> Self {
+        for (at, title, remedy) in errors {
+            let label = "named here".to_owned();
+            let (severity, related) = (Severity::Error, Vec::new());
+            self.push(Finding { severity, title, at, label, related, help: vec![remedy] });
+        }
+        self.finish()
     }
 
     /// The text and its files.

@@ -10,6 +10,7 @@ use crate::control::Control;
 use crate::crawlers::{self, Crawlers};
 use crate::dictionary::DictionaryStore;
 use crate::document::{self, EnvironmentLookup};
+use crate::error_pages::{ERROR_PAGES, ErrorPages, error_page};
 use crate::group::Groups;
 use crate::header::ResponseHeaders;
 use crate::host::HostPattern;
@@ -23,18 +24,19 @@ use crate::node::{Data, Entry, Node};
 use crate::proxy::Proxy;
 use crate::record::{brief, chapters, directives, table};
 use crate::report::Report;
+use crate::rewrite::route_table;
 use crate::shape::{
     Chapter, Count, Flag, List, Maybe, OneOrMore, PathShape, Shape, Size, Text, Time, Unlimited, Word,
 };
 use crate::sharing::{SharedLimits, shared_limits_agree};
 use crate::site::{
-    BODY, ENCODED_SLASHES, ERROR_PAGES, EncodedSlashes, ErrorPages, PATIENCE, Route, Site, branch_nodes,
-    error_page, unreachable_routes,
+    BODY, ENCODED_SLASHES, EncodedSlashes, PATIENCE, Route, Site, branch_nodes, unreachable_routes,
 };
 use crate::snippet::{self, Snippets};
 use crate::tls::{CertificateSource, ServerTlsShape, SiteTls, Tls};
 use crate::tracing::{ID_SOURCE, IdSource, Tracing};
 use crate::units::{GIB, KIB, MIB, SPILL_MAX};
+use crate::variable_map::{self, Maps, VariableMap};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -140,6 +142,8 @@ directives! {
         /// proxy = "http://127.0.0.1:3000"
         /// ```
         "snippet" snippets: Vec<String> = {}, Snippets;
+        /// Variables whose values depend on those of others, by name.
+        "maps" maps: Vec<(String, VariableMap)> = {}, Maps;
         /// Applications, by name.
         "apps" apps: Vec<(String, App)> = {}, AppMap;
         /// Files to send with errors, by status or by class; a status takes precedence over its class.
@@ -161,7 +165,7 @@ directives! {
         /// Sites.
         "site" = List(table::<Site>()) => |config, sites| config.sites.extend::<Vec<Site>>(sites);
         /// Routes of the default site, which answers for every host that no `[[site]]` names.
-        "route" = List(table::<Route>()) =>
+        "route" = List(route_table::<Route>()) =>
             |config, routes| config.sites.push(Site { routes, ..Site::default() });
     }
 }
@@ -289,6 +293,7 @@ impl Config {
         let document = document::read(&sources, environment, &mut check);
         let config = document.and_then(|mut node| {
             snippet::apply(&mut node, &mut check);
+            variable_map::declare(&node, &mut check);
             // Groups are read first, because routes name them, wherever they are written.
             if let Data::Table(entries) = &mut node.data {
                 entries.sort_by_key(|entry| entry.key != "upstreams");

@@ -29,6 +29,8 @@ pub struct Settings<'a> {
     pub cache: Option<&'a CachePolicy>,
     /// The users and passwords that are asked for, if there are any.
     pub auth: Option<&'a Auth>,
+    /// Whether errors of applications and upstream servers have the pages of the site.
+    pub intercept_errors: bool,
     /// How fast responses are sent, if that is limited.
     pub bandwidth: Option<&'a BandwidthLimit>,
     /// Which other origins may read responses.
@@ -66,6 +68,10 @@ impl Config {
             ]),
             cache: nearest([route.map(|route| &route.cache), site.map(|site| &site.cache)]),
             cors: nearest([route.map(|route| &route.cors), site.map(|site| &site.cors)]),
+            intercept_errors: route
+                .and_then(|route| route.intercept_errors)
+                .or(site.and_then(|site| site.intercept_errors))
+                .unwrap_or(false),
             bandwidth: nearest([route.map(|route| &route.bandwidth), site.map(|site| &site.bandwidth)]),
             auth: nearest([route.map(|route| &route.auth), site.map(|site| &site.auth)]),
             response_headers: headers.into_iter().flatten().filter(|rules| !rules.is_empty()).collect(),

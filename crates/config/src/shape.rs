@@ -3,6 +3,7 @@
 use crate::check::{Checker, InvalidValue, shortened};
 use crate::near::nearest;
 use crate::node::{Data, Node};
+use crate::report::NamedPath;
 use crate::units;
 use serde_json::{Value, json};
 use std::collections::HashSet;
@@ -362,7 +363,10 @@ impl Shape for PathShape {
 
     fn read(&self, node: &Node, check: &mut Checker) -> Option<PathBuf> {
         let text = Text { what: self.0, parse: file_path }.read(node, check)?;
-        Some(check.resolve(&text))
+        let path = check.resolve(&text);
+        let directive = check.here();
+        check.report.name_path(NamedPath { directive, path: path.clone(), at: node.at.clone() });
+        Some(path)
     }
 }
 

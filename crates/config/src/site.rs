@@ -10,6 +10,7 @@ use crate::compress::{self, CompressResponses};
 use crate::cors::{self, Cors};
 use crate::crawlers::{self, Crawlers};
 use crate::dictionary::{self, UseAsDictionary};
+use crate::error_pages::{ERROR_PAGES, ErrorPages};
 use crate::files::{Files, StripPrefix};
 use crate::group::{PhpServers, Proxied};
 use crate::header::{self, ResponseHeaders};
@@ -22,35 +23,16 @@ use crate::pattern::{Condition, PathPattern, ValuePattern};
 use crate::queue::{self, RequestQueue};
 use crate::rate::{self, RateLimit};
 use crate::record::{brief, directives, table};
+use crate::referer::{REFERER, RefererPattern};
+use crate::rewrite::{REWRITE, rewrite_agrees, route_table};
 use crate::shadow::{self, InjectedFault, Mirror};
-use crate::shape::{Flag, List, Map, Maybe, OneOrMore, PathShape, Size, Text, Time, Toggle, Unlimited, Word};
+use crate::shape::{Flag, List, Map, Maybe, OneOrMore, Size, Text, Time, Toggle, Unlimited, Word};
 use crate::snippet;
 use crate::source::ConfigLine;
 use crate::tls::{SiteTls, site_tls};
 use crate::units::GIB;
 use http::{Template, Variable};
-use std::path::{Path, PathBuf};
 use std::time::Duration;
-
-/// The statuses for which an error page is sent.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum StatusPattern {
-    /// One status, 400 to 599.
-    One(u16),
-    /// A class: 4 for 400 to 499, 5 for 500 to 599.
-    Class(u8),
-}
-
-/// Files to send as the body of errors, by status.
-pub type ErrorPages = Vec<(StatusPattern, PathBuf)>;
-
-/// The page for a status: the page for this status, or the one for its class.
-pub(crate) fn error_page(pages: &ErrorPages, status: u16) -> Option<&Path> {
-    let page_for = |wanted| pages.iter().find(|(pattern, _)| *pattern == wanted);
-    let class = StatusPattern::Class(u8::try_from(status / 100).unwrap_or(0));
-    let found = page_for(StatusPattern::One(status)).or_else(|| page_for(class));
-    found.map(|(_, path)| path.as_path())
-}
 
 /// How requests with an encoded slash or a backslash in their path are handled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -61,8 +43,6 @@ pub enum EncodedSlashes {
     Keep,
 }
 
-pub(crate) const ERROR_PAGES: Map<StatusPattern, PathShape> =
-    Map { what: "statuses (404, or \"5xx\" for a class)", key: status_pattern, value: PathShape("a file") };
 pub(crate) const BODY: Unlimited<Size> = Unlimited(Size { min: 0, max: 1024 * GIB });
 pub(crate) const PATIENCE: Time = Time { min: Duration::from_millis(10), max: Duration::from_secs(3600) };
 pub(crate) const ENCODED_SLASHES: Word<EncodedSlashes> =
@@ -73,8 +53,10 @@ const HOSTS: OneOrMore<Text<HostPattern>> = OneOrMore(Text {
 });
 const HSTS: Text<String> =
     Text { what: "a value such as \"max-age=31536000; includeSubDomains\"", parse: hsts };
-const PATHS: OneOrMore<Text<PathPattern>> =
-    OneOrMore(Text { what: "a path such as \"/a\", \"/a/*\" or \"*.php\"", parse: PathPattern::parse });
+const PATHS: OneOrMore<Text<PathPattern>> = OneOrMore(Text {
+    what: "a path such as \"/a\", \"/a/*\", \"*.php\" or \"~ ^/user/([0-9]+)$\"",
+    parse: PathPattern::parse,
+});
 const METHODS: OneOrMore<Text<String>> = OneOrMore(Text { what: "a method such as \"GET\"", parse: method });
 const QUERY: Map<String, Condition> = Map { what: "parameter names", key: parameter, value: Condition };
 const HEADER: Map<String, Condition> = Map { what: "header names", key: header::name, value: Condition };
@@ -120,6 +102,9 @@ directives! {
         /// Files to send with errors, by status or by class; a status takes precedence over its class. They are used in
         /// addition to the server's.
         "error_pages" error_pages: ErrorPages = {}, ERROR_PAGES;
+        /// Whether `error_pages` are sent in place of errors of applications and upstream servers too, for the statuses that have one;
+        /// nginx calls it `proxy_intercept_errors`. `WWW-Authenticate`, `Retry-After` and `Allow` of the response stay.
+        "intercept_errors" intercept_errors: Option<bool> = false, Maybe(Flag);
         /// TLS: the site's certificates, or `"auto"` to have the server obtain them. `false` is none. Which addresses speak
         /// TLS, `listen` says.
         "tls" tls: Option<SiteTls> = absent("`default` of `[tls]`"), site_tls();
@@ -152,7 +137,7 @@ directives! {
         /// Access logs of the site's requests, besides those of the server.
         "logs" logs: Vec<RequestLog> = [], List(table());
         /// Routes, in order: the first that matches answers. If none matches, the answer is 404.
-        "route" routes: Vec<Route> = [], List(table());
+        "route" routes: Vec<Route> = [], List(route_table());
     }
     held {
         /// Where it begins; `None` for that of the routes at the top.
@@ -192,7 +177,33 @@ directives! {
         /// | `*.php` | everything that ends with `.php`, at any depth |
         /// | `/x/*/y` | `*` in the middle is any run of characters without a slash |
         /// | `/x/**/y` | `**` is any run of characters, slashes included |
+        /// | `~ ^/user/(?<id>[0-9]+)$` | a regular expression, wherever it is found in the path; `~*` ignores case |
+        ///
+        /// The first route that matches answers, whatever its pattern: a regular expression has no precedence over a prefix, nor a
+        /// prefix over it. What the groups of a regular expression match are variables, `$1` and `$id`, in the route's `redirect`,
+        /// `rewrite`, `respond` and header fields, percent-encoded. Regular expressions have RE2's syntax, without look-around and
+        /// backreferences, are of bytes and ASCII, and take linear time.
         "path" path: Vec<PathPattern> = absent("every path"), PATHS;
+        /// Another path, and perhaps a query, for the action of the route: files, applications and upstream servers get it in place of
+        /// the client's; `REQUEST_URI` stays what the client sent. It may have the variables of `redirect`. Without a `?`
+        /// the query stays; with one, it is what stands there (`?id=$id&$args`). A route without an action has its conditions
+        /// alone, and the search begins again from the first route, with the new path; after 10 rounds the answer is 500.
+        ///
+        /// ```toml
+        /// [[route]]
+        /// path    = "~ ^/user/(?<id>[0-9]+)$"
+        /// rewrite = "/profile?id=$id"
+        /// proxy   = "http://127.0.0.1:3000"
+        ///
+        /// [[route]]
+        /// path    = "/old/*"
+        /// rewrite = "/new/$rest"
+        ///
+        /// [[route]]
+        /// path  = "/new/*"
+        /// files = "public"
+        /// ```
+        "rewrite" rewrite: Option<Template> = absent("the client's path"), REWRITE;
         /// Methods. `GET` includes HEAD.
         "method" method: Vec<String> = absent("every method"), METHODS;
         /// Query parameters, decoded; the request must have each with a value that matches: a text, in which `*`
@@ -200,6 +211,24 @@ directives! {
         "query" query: Vec<(String, ValuePattern)> = {}, QUERY;
         /// Header fields; the request must have each with a value that matches, as in `query`.
         "header" header: Vec<(String, ValuePattern)> = {}, HEADER;
+        /// Pages that the request comes from (`Referer`), by host; one of them must match. `"none"` is for requests without the field,
+        /// `"~ REGEX"` for URLs without their scheme. Clients can write what they like there: this keeps other sites from showing
+        /// your images, and protects nothing.
+        ///
+        /// ```toml
+        /// [[route]]
+        /// path    = "/images/*"
+        /// referer = ["none", "example.com", "*.example.com"]
+        /// files   = "public"
+        ///
+        /// [[route]]
+        /// path    = "/images/*"
+        /// respond = 403
+        /// ```
+        "referer" referer: Vec<RefererPattern> = absent("every page"), REFERER;
+        /// Clients that the route is for, by address: networks, addresses and `"unix"`. For all others, the search continues with the next
+        /// route; `allow` answers them 403.
+        "client" client: Vec<TrustedSource> = absent("every client"), OneOrMore(SOURCE);
         /// Snippets whose directives the route has, by name: see `snippet`.
         "use" uses: Vec<String> = absent("none"), snippet::USE;
         /// The clients that the route answers, by address: networks, addresses and `"unix"` for Unix sockets; all others get 403.
@@ -248,6 +277,8 @@ directives! {
         /// files    = { root = "/srv/downloads", strip_prefix = true }
         /// ```
         "internal" internal: bool = false, Flag;
+        /// Whether `error_pages` are sent in place of errors of the route's application or upstream servers, instead of the site's setting.
+        "intercept_errors" intercept_errors: Option<bool> = absent("as the site has it"), Maybe(Flag);
         /// Copies of a share of the requests for other servers, whose responses are dropped.
         "mirror" mirror: Option<Mirror> = absent("none"), shadow::mirror();
         /// Faults for tests: delays, errors and closed connections for a share of the requests.
@@ -334,7 +365,13 @@ impl Route {
         let conditions = |these: &[(String, ValuePattern)], those: &[(String, ValuePattern)]| {
             these.iter().all(|this| those.contains(this))
         };
-        path && method && conditions(&self.query, &other.query) && conditions(&self.header, &other.header)
+        let referer = self.referer.is_empty() || self.referer == other.referer;
+        let client = self.client.is_empty() || self.client == other.client;
+        path && method
+            && referer
+            && client
+            && conditions(&self.query, &other.query)
+            && conditions(&self.header, &other.header)
     }
 }
 
@@ -403,7 +440,11 @@ fn hsts(text: &str) -> Result<String, InvalidValue> {
 
 fn route_agrees(route: &mut Route, node: &Node, check: &mut Checker) {
     route.line = Some(check.line(&node.at));
-    actions_agree((&mut route.action, &mut route.otherwise), ("a route", &Action::NAMES), node, check);
+    if rewrite_agrees((&route.path, route.prefix()), route.rewrite.as_ref(), node, check) {
+        route.action = Action::Rewrite;
+    } else {
+        actions_agree((&mut route.action, &mut route.otherwise), ("a route", &Action::NAMES), node, check);
+    }
     if let Some(entry) = node.entry("internal").filter(|_| route.internal)
         && (!matches!(route.action, Action::Files(_)) || route.otherwise.is_some())
     {
@@ -519,21 +560,6 @@ fn prefix_agrees(
             None => finding.help("give the route a `path` such as \"/old/*\""),
         };
     }
-}
-
-fn status_pattern(text: &str) -> Result<StatusPattern, InvalidValue> {
-    match text {
-        "4xx" => return Ok(StatusPattern::Class(4)),
-        "5xx" => return Ok(StatusPattern::Class(5)),
-        _ => {}
-    }
-    let status = text.parse::<u16>().ok().filter(|status| text.len() == 3 && (400..=599).contains(status));
-    status.map(StatusPattern::One).ok_or_else(|| {
-        InvalidValue::new(
-            "this is not the status of an error",
-            "write a status from 400 to 599, or \"4xx\" or \"5xx\"",
-        )
-    })
 }
 
 fn method(text: &str) -> Result<String, InvalidValue> {

@@ -1,18 +1,52 @@
 //! Texts with variables, and what is wrong with them.
 
-use crate::check::{InvalidValue, shortened};
+use crate::check::{Checker, InvalidValue, OwnNames, shortened};
 use crate::near::nearest;
-use http::Template;
+use crate::node::{Data, Node};
+use crate::shape::{Shape, ShapeKind};
 use http::template::{TemplateError, TemplateFault};
+use http::{Template, Variable};
+use serde_json::json;
 
-/// Parses a text in which `$name` or `${name}` is a variable and `$$` a dollar sign. `names` are the variables that it
-/// may name, of those of [`http::Variable::names`].
-pub(crate) fn template(text: &str, names: &[&str]) -> Result<Template, InvalidValue> {
-    Template::parse(text, |variable| names.contains(&variable.kind()))
-        .map_err(|TemplateError { at, fault }| explained(fault, names).within(at))
+/// A text with variables, of which the configuration may define some.
+pub(crate) struct TemplateShape {
+    /// What it is, such as "a header value".
+    pub(crate) what: &'static str,
+    pub(crate) parse: fn(&str, &OwnNames) -> Result<Template, InvalidValue>,
 }
 
-fn explained(fault: TemplateFault<'_>, names: &[&str]) -> InvalidValue {
+impl Shape for TemplateShape {
+    type Out = Template;
+
+    fn kind(&self) -> ShapeKind {
+        ShapeKind::new(self.what, json!({ "type": "string" }))
+    }
+
+    fn read(&self, node: &Node, check: &mut Checker) -> Option<Template> {
+        let Data::Text(text) = &node.data else {
+            check.mismatch(node, self.what);
+            return None;
+        };
+        (self.parse)(text, &check.own_names).map_err(|fault| check.fault(&node.at, text, fault)).ok()
+    }
+}
+
+/// Parses a text in which `$name` or `${name}` is a variable and `$$` a dollar sign. `names` are the variables that it
+/// may name, of those of [`http::Variable::names`]; `own` are those that the configuration defines.
+pub(crate) fn template(text: &str, names: &[&str], own: &OwnNames) -> Result<Template, InvalidValue> {
+    let is_allowed = |variable: &Variable| names.contains(&variable.kind());
+    Template::parse_with(text, is_allowed, |name| own.all().any(|known| known == name))
+        .map_err(|TemplateError { at, fault }| explained(fault, names, own).within(at))
+}
+
+/// The same for the content of a response, which may have several lines.
+pub(crate) fn content_template(text: &str, names: &[&str], own: &OwnNames) -> Result<Template, InvalidValue> {
+    let is_allowed = |variable: &Variable| names.contains(&variable.kind());
+    Template::parse_content(text, is_allowed, |name| own.all().any(|known| known == name))
+        .map_err(|TemplateError { at, fault }| explained(fault, names, own).within(at))
+}
+
+fn explained(fault: TemplateFault<'_>, names: &[&str], own: &OwnNames) -> InvalidValue {
     match fault {
         TemplateFault::Unclosed => {
             InvalidValue::new("the `}` is missing", "a variable is `$name` or `${name}`")
@@ -22,15 +56,24 @@ fn explained(fault: TemplateFault<'_>, names: &[&str]) -> InvalidValue {
         }
         TemplateFault::Control => InvalidValue::new("a control character", "remove it"),
         TemplateFault::Unknown(name) => {
-            let message = match nearest(name, names.iter().copied()) {
-                Some(near) => format!("did you mean `${near}`?"),
-                None => format!("there is no `${}` here", shortened(name)),
+            let all = || own.all().chain(names.iter().copied());
+            let message = match nearest(name, all()) {
+                Some(near) if !is_number(name) => format!("did you mean `${near}`?"),
+                _ => format!("there is no `${}` here", shortened(name)),
             };
-            let list: Vec<String> = names.iter().map(|name| format!("`${name}`")).collect();
+            if is_number(name) && own.captures.is_empty() {
+                let remedy = "a route whose `path` is a regular expression with a group has it: `path = \"~ ^/user/([0-9]+)$\"`";
+                return InvalidValue::new(message, remedy);
+            }
+            let list: Vec<String> = all().map(|name| format!("`${name}`")).collect();
             let remedy = format!("variables here: {}; `$$` is a dollar sign", list.join(", "));
             InvalidValue::new(message, remedy)
         }
     }
+}
+
+fn is_number(name: &str) -> bool {
+    name.bytes().all(|byte| byte.is_ascii_digit())
 }
 
 #[cfg(test)]
@@ -39,11 +82,17 @@ mod tests {
 
     #[test]
     fn faults_point_at_the_variable() {
-        let fault = |text: &str| template(text, &["path", "host"]).unwrap_err();
+        let own = OwnNames { maps: vec!["backend".into()], captures: vec!["1".into(), "id".into()] };
+        let fault = |text: &str| template(text, &["path", "host"], &own).unwrap_err();
         assert_eq!(fault("x/$pth/y").at, Some(2..6));
         assert!(fault("x/$pth/y").message.contains("`$path`"));
         assert_eq!(fault("$query").at, Some(0..6));
         assert_eq!(fault("a$").at, Some(1..2));
         assert_eq!(fault("a${b").at, Some(1..4));
+        assert!(fault("$backnd").message.contains("`$backend`"));
+        assert!(fault("$2").message.contains("there is no `$2`"));
+        assert!(template("$backend/$id/$1", &[], &own).is_ok());
+        let none = template("/$1", &["path"], &OwnNames::default()).unwrap_err();
+        assert!(none.remedy.contains("regular expression"));
     }
 }

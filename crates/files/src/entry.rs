@@ -94,7 +94,7 @@ impl FileEntry {
     /// Makes the entry of a file, to be kept at `key`. `now_s` is the wall clock's, `now_ms` the core's.
     #[must_use]
     pub fn new(key: &[u8], loaded: &LoadedFile, options: &Options, now_s: u64, now_ms: u64) -> FileEntry {
-        let media = media::media_type(&loaded.path);
+        let media = options.media_type(&loaded.path);
         let plain = &loaded.plain;
         let live = loaded.siblings.is_empty() && is_worth_compressing(media, plain.stamp.size, options);
         let codings = match &options.compression {

@@ -9,8 +9,8 @@
 
 #[cfg(test)]
 mod scratch;
-pub mod options;
 pub mod media;
+pub mod options;
 pub mod open;
 pub mod store;
 pub mod tree;

@@ -16,17 +16,23 @@ const CORRECTIONS: &[(&str, &str)] = &[
 /// The media type of a file by the extension of its name; `application/octet-stream` for an unknown extension.
 #[must_use]
 pub fn media_type(path: &[u8]) -> &'static str {
-    const UNKNOWN: &str = "application/octet-stream";
-    let name = &path[path.iter().rposition(|&byte| byte == b'/').map_or(0, |at| at + 1)..];
-    let Some(dot) = name.iter().rposition(|&byte| byte == b'.').filter(|&dot| dot > 0) else {
-        return UNKNOWN;
-    };
-    let Ok(extension) = std::str::from_utf8(&name[dot + 1..]) else { return UNKNOWN };
+    let Some(extension) = extension(path) else { return UNKNOWN };
     let corrected = CORRECTIONS.iter().find(|(known, _)| extension.eq_ignore_ascii_case(known));
     match corrected {
         Some((_, media)) => media,
         None => mime_guess::from_ext(extension).first_raw().unwrap_or(UNKNOWN),
     }
+}
+
+/// The type of files of which nothing is known.
+pub const UNKNOWN: &str = "application/octet-stream";
+
+/// The extension of a file's name, if it has one.
+#[must_use]
+pub fn extension(path: &[u8]) -> Option<&str> {
+    let name = &path[path.iter().rposition(|&byte| byte == b'/').map_or(0, |at| at + 1)..];
+    let dot = name.iter().rposition(|&byte| byte == b'.').filter(|&dot| dot > 0)?;
+    std::str::from_utf8(&name[dot + 1..]).ok()
 }
 
 /// The value of `Content-Type`: with the character set if the type is text and names none itself. XML gets none,
@@ -69,6 +75,23 @@ mod tests {
             assert_eq!(media_type(path.as_bytes()), want, "{path}");
         }
         assert_eq!(media_type(b"/a.\xff"), "application/octet-stream");
+    }
+
+    #[test]
+    fn own_types_come_first() {
+        let types = [("foo", "text/x-foo"), ("html", "application/xhtml+xml"), ("*", "text/plain")];
+        let types = types.map(|(extension, media)| (extension.to_owned(), media.to_owned())).to_vec();
+        let options = crate::options::Options { types, ..crate::options::Options::default() };
+        for (path, want) in [
+            ("/a.foo", "text/x-foo"),
+            ("/a.FOO", "text/x-foo"),
+            ("/a.html", "application/xhtml+xml"),
+            ("/a.css", "text/css"),
+            ("/README", "text/plain"),
+            ("/a.bar", "text/plain"),
+        ] {
+            assert_eq!(options.media_type(path.as_bytes()), want, "{path}");
+        }
     }
 
     #[test]

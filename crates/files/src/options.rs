@@ -8,6 +8,8 @@ use coding::Effort;
 use http::{Coding, Fields, Template};
 use net::DictionaryTransport;
 
+use crate::media;
+
 /// How files are found and served. Made once, and cloned for each core.
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -41,6 +43,8 @@ pub struct Options {
     pub compression: Option<FileCompression>,
     /// Character set announced for text, as in `utf-8`. Default `utf-8`.
     pub charset: Option<String>,
+    /// Media types by extension, in lower case, before those that are known; `*` is for extensions that nobody knows. Default none.
+    pub types: Vec<(String, String)>,
     /// Maximum number of ranges in one request; a request with more gets the whole file. 0 turns ranges off. Default
     /// 16.
     pub ranges_max: usize,
@@ -137,6 +141,25 @@ pub struct CacheLimits {
     pub idle_ms_max: u64,
 }
 
+impl Options {
+    /// The media type of a file, by its path.
+    #[must_use]
+    pub fn media_type(&self, path: &[u8]) -> &str {
+        let own = |wanted: &[u8]| {
+            let found = self.types.iter().find(|(known, _)| known.as_bytes().eq_ignore_ascii_case(wanted));
+            found.map(|(_, media)| media.as_str())
+        };
+        if self.types.is_empty() {
+            return media::media_type(path);
+        }
+        let listed = media::extension(path).and_then(|extension| own(extension.as_bytes()));
+        listed.unwrap_or_else(|| match media::media_type(path) {
+            media::UNKNOWN => own(b"*").unwrap_or(media::UNKNOWN),
+            known => known,
+        })
+    }
+}
+
 impl Default for Options {
     fn default() -> Options {
         Options {
@@ -153,6 +176,7 @@ impl Default for Options {
             precompressed: Vec::new(),
             compression: None,
             charset: Some("utf-8".into()),
+            types: Vec::new(),
             ranges_max: 16,
             fields: Fields::new(),
             cache: CacheLimits::default(),

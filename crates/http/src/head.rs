@@ -50,6 +50,8 @@ pub struct Head {
     pub method_name: Span,
     /// The target.
     pub target: Target,
+    /// The whole target as the client sent it, where this server has put another one in its place; else empty.
+    pub sent_target: Span,
     /// The version of HTTP, for logs and `Via`.
     pub version: Version,
     /// `host[:port]` of the request: `:authority` or the absolute-form target's, else the Host field's, else empty.
@@ -68,6 +70,21 @@ pub struct Head {
 }
 
 impl Head {
+    /// The whole target as the client sent it.
+    #[must_use]
+    pub fn sent_target<'b>(&self, buffer: &'b [u8]) -> &'b [u8] {
+        if self.sent_target.is_empty() { self.target.whole.of(buffer) } else { self.sent_target.of(buffer) }
+    }
+
+    /// The same, split into its parts.
+    #[must_use]
+    pub fn sent_parts(&self, buffer: &[u8]) -> Target {
+        if self.sent_target.is_empty() {
+            return self.target;
+        }
+        Target::parse(self.method, buffer, self.sent_target).unwrap_or(self.target)
+    }
+
     /// Whether this server has set the field itself.
     #[must_use]
     pub fn is_own(&self, field: &Field) -> bool {

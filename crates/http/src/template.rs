@@ -55,6 +55,8 @@ pub enum Variable {
     Log(LogVariable),
     /// `$tls_version` and others: properties of the client's TLS connection; empty without TLS.
     Tls(TlsVariable),
+    /// `$1`, `$id`: what a group of the route's regular expression matched; or the result of a map, by its name.
+    Own(String),
 }
 
 /// A property of the client's TLS connection with this server.
@@ -84,6 +86,13 @@ pub enum TlsVariable {
 pub trait TlsValues {
     /// Appends the value of a property; nothing if there is none.
     fn write(&self, variable: TlsVariable, out: &mut Vec<u8>);
+}
+
+/// A source of the variables that a configuration defines: captures of the route's path, and maps.
+pub trait OwnValues {
+    /// Appends the value of the variable of that name; nothing if there is none. What a client has sent is percent-encoded:
+    /// everything but unreserved characters (RFC 3986 section 2.3) where `is_strict`, else what is not allowed in a path.
+    fn write(&self, name: &str, is_strict: bool, values: &Values<'_>, out: &mut Vec<u8>);
 }
 
 /// Variables by name. The last two are for every field and cookie.
@@ -159,9 +168,12 @@ impl Variable {
         NAMED.iter().find(|(known, _)| *known == name).map(|(_, variable)| variable.clone())
     }
 
-    /// Its first name among [`Variable::names`].
+    /// Its first name among [`Variable::names`]; `NAME` for one that the configuration defines.
     #[must_use]
     pub fn kind(&self) -> &'static str {
+        if let Variable::Own(_) = self {
+            return "NAME";
+        }
         let is_same = |other: &Variable| match (other, self) {
             (Variable::Tls(other), Variable::Tls(this)) => other == this,
             (Variable::Log(other), Variable::Log(this)) => other == this,
@@ -172,8 +184,18 @@ impl Variable {
 
     /// Appends its value for a request; nothing for what is known only once the request is over.
     pub fn write(&self, out: &mut Vec<u8>, values: &Values<'_>) {
+        self.write_in(out, values, false);
+    }
+
+    /// The same, where `is_strict` is for a place of a URL outside its path: see [`OwnValues::write`].
+    fn write_in(&self, out: &mut Vec<u8>, values: &Values<'_>, is_strict: bool) {
         match self {
             Variable::Log(_) => {}
+            Variable::Own(name) => {
+                if let Some(own) = values.own {
+                    own.write(name, is_strict, values, out);
+                }
+            }
             Variable::Path => out.extend_from_slice(&values.path()),
             Variable::Rest => {
                 out.extend_from_slice(strip_prefix(&values.path(), values.prefix).unwrap_or_default());
@@ -234,6 +256,8 @@ pub struct Values<'x> {
     pub prefix: &'x [u8],
     /// `host:port` of the chosen upstream server.
     pub upstream: &'x str,
+    /// The variables that the configuration defines.
+    pub own: Option<&'x dyn OwnValues>,
 }
 
 impl<'x> Values<'x> {
@@ -290,7 +314,7 @@ pub enum TemplatePart {
 }
 
 /// A text with variables, parsed once and filled in for each request. It has no control character but the tab, so that
-/// a field value made of it stays on one line.
+/// a field value made of it stays on one line; but for one that was read as content.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Template {
     /// In order; no two texts are neighbours and none is empty.
@@ -326,9 +350,33 @@ impl Template {
     /// # Errors
     /// The first error.
     pub fn parse(text: &str, allowed: impl Fn(&Variable) -> bool) -> Result<Template, TemplateError<'_>> {
+        Template::parse_with(text, allowed, |_| false)
+    }
+
+    /// The same where the configuration defines further variables, of which `is_own` says the names.
+    ///
+    /// # Errors
+    /// The first error.
+    pub fn parse_with(
+        text: &str,
+        allowed: impl Fn(&Variable) -> bool,
+        is_own: impl Fn(&str) -> bool,
+    ) -> Result<Template, TemplateError<'_>> {
         if let Some((at, control)) = text.char_indices().find(|(_, c)| c.is_ascii_control() && *c != '\t') {
             return Err(TemplateError { at: at..at + control.len_utf8(), fault: TemplateFault::Control });
         }
+        Template::parse_content(text, allowed, is_own)
+    }
+
+    /// The same for a text that is no header field: it may have line ends and other control characters.
+    ///
+    /// # Errors
+    /// The first error.
+    pub fn parse_content(
+        text: &str,
+        allowed: impl Fn(&Variable) -> bool,
+        is_own: impl Fn(&str) -> bool,
+    ) -> Result<Template, TemplateError<'_>> {
         let mut parts = Vec::new();
         let mut plain = String::new();
         let mut at = 0;
@@ -340,7 +388,8 @@ impl Template {
                 plain.push('$');
                 continue;
             }
-            let Some(variable) = Variable::named(name).filter(&allowed) else {
+            let own = || is_own(name).then(|| Variable::Own(name.to_owned()));
+            let Some(variable) = Variable::named(name).filter(&allowed).or_else(own) else {
                 return Err(TemplateError { at: dollar..end, fault: TemplateFault::Unknown(name) });
             };
             if !plain.is_empty() {
@@ -389,11 +438,47 @@ impl Template {
     /// Appends the text with the values of its variables. Paths and queries are percent-encoded, because decoded they
     /// may contain any byte. Values from a parsed head contain no control characters.
     pub fn write(&self, out: &mut Vec<u8>, values: &Values<'_>) {
+        self.write_each(out, values, |_, _| {});
+    }
+
+    /// The same, where `escape` changes the value of a variable, which is in the text from the given byte on.
+    pub fn write_each(&self, out: &mut Vec<u8>, values: &Values<'_>, escape: impl Fn(&mut Vec<u8>, usize)) {
+        let mut place = UrlPlace::Path;
         for part in &self.parts {
             match part {
-                TemplatePart::Text(text) => out.extend_from_slice(text.as_bytes()),
-                TemplatePart::Variable(variable) => variable.write(out, values),
+                TemplatePart::Text(text) => {
+                    place = place.after(text);
+                    out.extend_from_slice(text.as_bytes());
+                }
+                TemplatePart::Variable(variable) => {
+                    let start = out.len();
+                    variable.write_in(out, values, place != UrlPlace::Path);
+                    escape(out, start);
+                }
             }
+        }
+    }
+}
+
+/// A place in a text that may be a URL.
+#[derive(Clone, Copy, PartialEq)]
+enum UrlPlace {
+    Authority,
+    Path,
+    Query,
+}
+
+impl UrlPlace {
+    /// The place after a text of the configuration.
+    fn after(self, text: &str) -> UrlPlace {
+        let (place, rest) = match text.split_once("://") {
+            Some((_, rest)) => (UrlPlace::Authority, rest),
+            None => (self, text),
+        };
+        match place {
+            _ if rest.contains(['?', '#']) => UrlPlace::Query,
+            UrlPlace::Authority if rest.contains('/') => UrlPlace::Path,
+            place => place,
         }
     }
 }
@@ -415,7 +500,10 @@ fn name_after(text: &str, dollar: usize) -> Result<(&str, usize), TemplateError<
             None => Err(TemplateError { at: dollar..text.len(), fault: TemplateFault::Unclosed }),
         };
     }
-    let length = after.find(|c: char| !c.is_ascii_alphanumeric() && c != '_').unwrap_or(after.len());
+    // A number is a name of its own: `$1a` is `$1` and an `a`.
+    let is_digit = after.starts_with(|c: char| c.is_ascii_digit());
+    let ends = |c: char| if is_digit { !c.is_ascii_digit() } else { !c.is_ascii_alphanumeric() && c != '_' };
+    let length = after.find(ends).unwrap_or(after.len());
     match length {
         0 => Err(TemplateError { at: dollar..dollar + 1, fault: TemplateFault::Nameless }),
         _ => Ok((&after[..length], dollar + 1 + length)),
@@ -428,6 +516,7 @@ impl fmt::Display for Template {
         for part in &self.parts {
             match part {
                 TemplatePart::Text(text) => out.write_str(&text.replace('$', "$$"))?,
+                TemplatePart::Variable(Variable::Own(name)) => write!(out, "${{{name}}}")?,
                 TemplatePart::Variable(Variable::Field(name)) => write!(out, "${{http_{name}}}")?,
                 TemplatePart::Variable(Variable::Cookie(name)) => write!(out, "${{cookie_{name}}}")?,
                 TemplatePart::Variable(variable) => write!(out, "${{{}}}", variable.kind())?,
@@ -438,106 +527,4 @@ impl fmt::Display for Template {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::RequestHead;
-    use crate::line::Limits;
-
-    fn parse(text: &str) -> Result<Template, TemplateError<'_>> {
-        Template::parse(text, |_| true)
-    }
-
-    fn filled_for(head: &str, text: &str) -> String {
-        let bytes = head.as_bytes();
-        let mut head = RequestHead::default();
-        assert!(head.parse(bytes, &Limits::default()).unwrap());
-        let values = Values {
-            head: &head,
-            bytes,
-            empty_segments: EmptySegments::Merge,
-            client: Some("[::ffff:192.0.2.7]:5555".parse().unwrap()),
-            is_secure: true,
-            tls: None,
-            ids: RequestIds::default(),
-            prefix: b"/a/",
-            upstream: "127.0.0.1:3000",
-        };
-        let mut out = Vec::new();
-        parse(text).unwrap().write(&mut out, &values);
-        String::from_utf8(out).unwrap()
-    }
-
-    fn filled(text: &str) -> String {
-        let head =
-            "GET /a//b%20c?x=1 HTTP/1.1\r\nHost: X.test:8080\r\nX-Id: 7\r\nCookie: a=1; sid=abc\r\n\r\n";
-        filled_for(head, text)
-    }
-
-    #[test]
-    fn variables_are_filled_in() {
-        for (text, want) in [
-            ("", ""),
-            ("plain", "plain"),
-            ("$client_ip:$client_port", "192.0.2.7:5555"),
-            ("$remote_addr", "192.0.2.7"),
-            ("${scheme}s", "httpss"),
-            ("$scheme://$host$uri", "https://x.test/a/b%20c?x=1"),
-            ("$http_host", "X.test:8080"),
-            ("$method $path $rest $query $args", "GET /a/b%20c b%20c ?x=1 x=1"),
-            ("$http_x_id/$http_none/$cookie_sid/$cookie_x", "7//abc/"),
-            ("a$$b$upstream", "a$b127.0.0.1:3000"),
-        ] {
-            assert_eq!(filled(text), want, "{text}");
-        }
-    }
-
-    #[test]
-    fn a_request_may_lack_what_a_variable_names() {
-        let bare = "GET http://h.test/\u{e9} HTTP/1.1\r\nHost: other\r\n\r\n";
-        assert_eq!(filled_for(bare, "$query|$args|$uri|$http_host|$rest"), "||/%C3%A9|h.test|");
-        assert_eq!(filled_for("GET / HTTP/1.0\r\n\r\n", "<$host><$http_host><$cookie_a>"), "<><><>");
-    }
-
-    #[test]
-    fn templates_print_as_they_read() {
-        for text in
-            ["", "a", "$$", "${path}", "https://${host}${path}${query}", "a$$${rest}b", "${http_x-id}"]
-        {
-            assert_eq!(parse(text).unwrap().to_string(), text);
-        }
-        let short = parse("$path.html").unwrap();
-        assert_eq!(
-            short.parts(),
-            [TemplatePart::Variable(Variable::Path), TemplatePart::Text(".html".into())]
-        );
-        assert_eq!(parse("a$$b").unwrap().fixed(), Some("a$b"));
-        assert_eq!(short.fixed(), None);
-    }
-
-    #[test]
-    fn every_variable_is_found_by_its_names() {
-        for (name, variable) in &NAMED {
-            let found = Variable::named(name).unwrap();
-            assert_eq!(found.kind(), variable.kind(), "{name}");
-        }
-    }
-
-    #[test]
-    fn faults_say_where() {
-        for (text, at, fault) in [
-            ("x/$pth/y", 2..6, TemplateFault::Unknown("pth")),
-            ("${hots}", 0..7, TemplateFault::Unknown("hots")),
-            ("${$}", 0..4, TemplateFault::Unknown("$")),
-            ("a$http_", 1..7, TemplateFault::Unknown("http_")),
-            ("${cookie_a=b}", 0..13, TemplateFault::Unknown("cookie_a=b")),
-            ("$query", 0..6, TemplateFault::Unknown("query")),
-            ("a$", 1..2, TemplateFault::Nameless),
-            ("$-", 0..1, TemplateFault::Nameless),
-            ("a${b", 1..4, TemplateFault::Unclosed),
-            ("a\r\nb", 1..2, TemplateFault::Control),
-        ] {
-            let found = Template::parse(text, |variable| *variable != Variable::Query).unwrap_err();
-            assert_eq!(found, TemplateError { at, fault }, "{text}");
-        }
-    }
-}
+mod tests;

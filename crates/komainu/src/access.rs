@@ -433,7 +433,7 @@ impl Access {
             }
             LogVariable::Target => {
                 if let Some(request) = &record.request {
-                    out.extend_from_slice(&encode_beyond_ascii(request.target()));
+                    out.extend_from_slice(&encode_beyond_ascii(request.sent_target()));
                     self.masks.mask(out, start, true);
                 }
             }
@@ -513,6 +513,7 @@ pub(crate) fn values<'x>(request: &Request<'x>) -> Values<'x> {
         ids: request.ids(),
         prefix: b"",
         upstream: "",
+        own: request.own_values(),
     }
 }
 

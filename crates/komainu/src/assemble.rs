@@ -13,7 +13,7 @@ use coding::Dictionaries;
 use config::matcher::Routes;
 use config::{Action, Config, ConfigLine, EncodedSlashes, PartOf, RoutePart};
 use files::Files;
-use http::{EmptySegments, Fields, Name, Status};
+use http::{EmptySegments, Fields, Status};
 use net::{Bandwidth, Core, FieldEdits, SpillStore};
 use proxy::{Group, GroupShared, UpstreamEvent};
 use sharing::Sharing;
@@ -22,6 +22,7 @@ use crate::access::AccessLogs;
 use crate::auth::AuthPlan;
 use crate::cache_rules::{CacheRules, RoutePlace};
 use crate::cached::RouteCache;
+use crate::client_access::ClientAccess;
 use crate::config_files::{ConfigFiles, purge_token_files};
 use crate::content::{compression, effort, route_files};
 use crate::control_access::ControlAccess;
@@ -29,6 +30,7 @@ use crate::cors;
 use crate::costs::CostPlan;
 use crate::dictionaries;
 use crate::engine::{https_port, sources, trusted_proxies};
+use crate::fixed::{fixed_response, status};
 use crate::guard_plan::GuardPlan;
 use crate::hosting::{self, AppHandles, Hosting, Mounted};
 use crate::ids::IdRules;
@@ -36,13 +38,14 @@ use crate::internal::{InternalFiles, SiteInternals};
 use crate::metrics::{CoreMetrics, RouteLabels};
 use crate::notice::ErrorLog;
 use crate::pages::SitePages;
+use crate::path_rules::{MapValues, PathRules, route_prefix};
 use crate::php::{self, PhpRoute};
 use crate::purge_method::{PurgeAccess, PurgeToken};
 use crate::rate::LimitPlan;
 use crate::release_plan::{ReleasePlan, release, with_branches};
 use crate::request_path::Strip;
 use crate::route_edits::{RouteEdits, TemplateEdits};
-use crate::router::{ClientAccess, Handler, Route, RouteTable};
+use crate::router::{Handler, Route, RouteTable};
 use crate::shaping::queue::QueuePlan;
 use crate::shaping::shared;
 use crate::sink::LogSinks;
@@ -214,6 +217,7 @@ pub(crate) fn table(
     let mut empty_segments = Vec::new();
     let mut https = Vec::new();
     let mut guards = Vec::new();
+    let maps = MapValues::new(config);
     let server_pages = SitePages::read([&config.error_pages]);
     let server_pages = server_pages.map_err(|error| placed("error_pages", "file", None, &error))?;
     let groups = core_context.map(|core_context| groups(plan, core_context)).unwrap_or_default();
@@ -224,6 +228,9 @@ pub(crate) fn table(
         let route = |index| self::route(plan, core_context, &groups, (site_index, index), cores);
         let routes = (0..site.routes.len()).map(route);
         let mut routes = routes.collect::<io::Result<Vec<_>>>()?;
+        for (route, of) in routes.iter_mut().zip(&site.routes) {
+            route.path_rules = PathRules::new(of, maps.as_ref());
+        }
         let guard = plan.guards.of(config, site_index, &plan.releases.counters);
         let guard = guard.map_err(|error| placed("maintenance", "site", site.line.as_ref(), &error))?;
         let internals = internal_files(plan, core_context, site_index, cores)?;
@@ -257,6 +264,7 @@ pub(crate) fn table(
         https,
         guards,
         introducers,
+        maps,
         ids: IdRules::new(config),
         costs: CostPlan::new(config),
         traces: plan.traces.clone(),
@@ -344,8 +352,8 @@ fn route(
             Handler::Redirect { to: redirect.to.clone(), status: status(redirect.status) }
         }
         Action::Respond(respond) => fixed_response(respond),
-        // Its branches serve.
-        Action::Split(_) => not_found(),
+        // Other routes serve: its branches, or the one that is found next.
+        Action::Split(_) | Action::Rewrite => not_found(),
     };
     let owner = route.part_of.as_ref().map_or(index, |part| part.route);
     let is_counted = !matches!(&route.part_of, Some(PartOf { part: RoutePart::Mirror, .. }));
@@ -356,8 +364,9 @@ fn route(
             Action::App(mounted) => app(mounted),
             _ => proxy(),
         }),
+        path_rules: None,
         strip: Strip(strip),
-        prefix: route.prefix().map(|prefix| [prefix.as_bytes(), b"/"].concat()).unwrap_or_default(),
+        prefix: route_prefix(route),
         keeps_encoded_slashes: settings.encoded_slashes == EncodedSlashes::Keep,
         body_bytes_max: settings.body_bytes_max.unwrap_or(u64::MAX),
         body_ms: ms(settings.body_timeout),
@@ -365,6 +374,8 @@ fn route(
         bandwidth: settings
             .bandwidth
             .map(|limit| Bandwidth { bytes_per_s: limit.bytes_per_s, after_bytes: limit.after_bytes }),
+        // What a route itself says is no error of others.
+        intercepts_errors: settings.intercept_errors && !matches!(route.action, Action::Respond(_)),
         edits: secure_edits(&settings.response_headers, &config.sites[site]),
         client_access: client_access(&config.sites[site], route),
         auth: plan.auth.of_route(
@@ -520,16 +531,6 @@ fn cache_disk(
     let path = wanted.path.clone();
     let report = Arc::new(move |event: DiskEvent<'_>| notices.cache_disk(&path, &event));
     Ok(Some(Arc::new(Disk::open(options, account, report)?)))
-}
-
-fn fixed_response(respond: &config::Respond) -> Handler {
-    let mut fields = Fields::new();
-    fields.push(Name::ContentType, respond.media_type.as_bytes());
-    Handler::Respond { status: status(respond.status), fields, body: respond.body.clone().into_bytes() }
-}
-
-fn status(code: u16) -> Status {
-    Status::of(code).expect("the configuration holds statuses of three digits")
 }
 
 /// What `security_headers` sets.

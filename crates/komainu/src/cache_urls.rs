@@ -77,7 +77,7 @@ pub(crate) fn rules_for(config: &Config, request: &NamedRequest) -> Option<Optio
     let empty = empty_segments(config.settings(Some(site), None).merge_slashes);
     let path = path::normal_path(request.path(), empty).ok()?;
     let query = request.query().unwrap_or_default();
-    let wanted = RouteRequest { host: request.host(), method: b"GET", path: &path, query };
+    let wanted = RouteRequest { host: request.host(), method: b"GET", path: &path, query, client: None };
     let route = routes.find_in(site, &wanted, |name| request.field(name))?;
     Some(config.settings(Some(site), Some(route)).cache.map(|policy| {
         let rules = rules_of(policy);

@@ -14,6 +14,8 @@ use crate::assemble::empty_segments;
 use crate::cli::Check;
 use crate::config_text::ConfigText;
 use crate::hosting;
+use crate::named_paths;
+use crate::path_rules::{MapValues, PathRules, ROUNDS_MAX, route_prefix};
 use crate::privilege::{self, Identity, Rights};
 use crate::sink;
 use crate::tls::TlsPlan;
@@ -132,7 +134,7 @@ pub(crate) fn read_file(path: &Path) -> Result<String, String> {
 /// # Errors
 /// The errors, rendered for the user.
 pub(crate) fn parse(path: &Path, text: &str) -> Result<Config, String> {
-    let (config, warnings) = parse_with_warnings(path, text)?;
+    let (config, warnings) = parse_with_paths(path, text)?;
     if !warnings.is_empty() {
         let _ = writeln!(io::stderr(), "{}", warnings.render(is_coloured()));
     }
@@ -199,7 +201,26 @@ pub(crate) fn parse_silently(path: &Path, text: &str) -> Result<Config, String> 
     parse_with_warnings(path, text).map(|(config, _)| config)
 }
 
+/// The same, where files and folders that are not there are errors beside all others.
+fn parse_with_paths(path: &Path, text: &str) -> Result<(Config, config::Report), String> {
+    is_not_empty(path, text)?;
+    let parsed = Config::parse_with(text, &path.display().to_string(), base_of(path), &environment);
+    let report = match &parsed {
+        Ok((_, report)) | Err(report) => report,
+    };
+    if let Some(report) = named_paths::missing(report) {
+        return Err(report.render(is_coloured()));
+    }
+    parsed.map_err(|errors| errors.render(is_coloured()))
+}
+
 fn parse_with_warnings(path: &Path, text: &str) -> Result<(Config, config::Report), String> {
+    is_not_empty(path, text)?;
+    let parsed = Config::parse_with(text, &path.display().to_string(), base_of(path), &environment);
+    parsed.map_err(|errors| errors.render(is_coloured()))
+}
+
+fn is_not_empty(path: &Path, text: &str) -> Result<(), String> {
     // A file that an editor or a disk emptied is not a wish to serve nothing.
     if text.lines().all(|line| line.trim().is_empty() || line.trim_start().starts_with('#')) {
         return Err(format!(
@@ -208,8 +229,7 @@ fn parse_with_warnings(path: &Path, text: &str) -> Result<(Config, config::Repor
             path.display()
         ));
     }
-    let parsed = Config::parse_with(text, &path.display().to_string(), base_of(path), &environment);
-    parsed.map_err(|errors| errors.render(is_coloured()))
+    Ok(())
 }
 
 /// The folder that relative paths in a configuration are relative to.
@@ -334,6 +354,28 @@ fn counted(count: usize, what: &str) -> String {
 
 fn explain(config: &Config, url: &str, arguments: &Check) -> Result<String, String> {
     let (host, target) = split_url(url)?;
+    let mut text = String::new();
+    let mut target = target.to_owned();
+    for round in 0..=ROUNDS_MAX {
+        let (said, next) = explain_round(config, (url, host, &target), arguments)?;
+        text.push_str(&said);
+        let Some(next) = next else { break };
+        if round == ROUNDS_MAX {
+            text.push_str("more than 10 routes have rewritten the path: 500\n");
+            break;
+        }
+        text.push_str(&format!("the search begins again with {next}\n"));
+        target = next;
+    }
+    Ok(text)
+}
+
+/// What answers a target, or the target with which the search begins again.
+fn explain_round(
+    config: &Config,
+    (url, host, target): (&str, &str, &str),
+    arguments: &Check,
+) -> Result<(String, Option<String>), String> {
     let (raw_path, query) = target.split_once('?').unwrap_or((target, ""));
     let raw_path = if raw_path.is_empty() { "/" } else { raw_path };
     let routes = Routes::compile(&config.sites);
@@ -357,6 +399,7 @@ fn explain(config: &Config, url: &str, arguments: &Check) -> Result<String, Stri
         method: arguments.method.as_bytes(),
         path: &path,
         query: query.as_bytes(),
+        client: None,
     };
     let header =
         |name: &str| headers.iter().find(|(other, _)| other == name).map(|(_, value)| value.as_bytes());
@@ -368,7 +411,24 @@ fn explain(config: &Config, url: &str, arguments: &Check) -> Result<String, Stri
     if let Some(refusal) = route.and_then(|route| refusal(config, route, raw_path.as_bytes())) {
         text.push_str(&refusal);
     }
-    Ok(text)
+    let found = route.map(|found| &config.sites[found.site].routes[found.route]);
+    let rules =
+        found.and_then(|route| PathRules::new(route, MapValues::new(config).as_ref()).zip(Some(route)));
+    let Some((rules, route)) = rules else { return Ok((text, None)) };
+    let target = if target.starts_with('/') { target.to_owned() } else { format!("/{target}") };
+    match rules.explained((host, &target, &path), empty_segments, &route_prefix(route)) {
+        Ok(None) => {}
+        Ok(Some(next)) if rules.is_search => {
+            return Ok((text, Some(String::from_utf8_lossy(&next).into_owned())));
+        }
+        Ok(Some(next)) => {
+            text.push_str(&format!("  it gets the path {}\n", String::from_utf8_lossy(&next)));
+        }
+        Err(reject) => {
+            text.push_str(&format!("  but the answer is {}: {}\n", reject.status.code(), reject.reason));
+        }
+    }
+    Ok((text, None))
 }
 
 /// The explanation for an encoded slash that the route refuses.

@@ -81,6 +81,7 @@ fn file_options(config: &Config, files: &config::Files, cores: usize) -> files::
             media: compress.types.clone(),
         }),
         charset: files.charset.clone(),
+        types: files.types.clone(),
         ranges_max: files.ranges_max as usize,
         cache: files::CacheLimits {
             // With fewer entries than threads it must not become 0, which turns the cache off.

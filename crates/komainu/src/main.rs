@@ -81,12 +81,17 @@ mod cache_responses;
 mod cached;
 mod php;
 mod request_path;
+mod path_rules;
+mod filled;
 mod internal;
+mod client_access;
 mod router;
+mod fixed;
 mod release_plan;
 mod guard_plan;
 mod content;
 mod assemble;
+mod named_paths;
 mod check;
 mod answers;
 mod parent;
@@ -469,8 +474,32 @@ fn is_url(target: &str) -> bool {
 const TARGETS: &str = "a target is a folder, an upstream server (http://HOST:PORT, https://HOST:PORT, h2c://HOST:PORT, unix:PATH), or an \
     application: FILE.psgi or FILE.pl (Perl), FILE.ru or FILE.rb (Ruby), FILE.py or MODULE:NAME (Python), FILE.so (native)";
 
+/// What to write for a target that another server takes.
+fn run_hint(target: &Path) -> Option<&'static str> {
+    let name = target.file_name()?.to_str()?;
+    let extension = name.rsplit_once('.').map_or("", |(_, extension)| extension);
+    Some(match (name, extension) {
+        (_, "php") => {
+            "PHP-FPM runs PHP: write a configuration with `files = \"FOLDER\"` and `php = \"unix:/run/php/php-fpm.sock\"` in a `[[route]]`, and \
+             `komainu start -c FILE`"
+        }
+        ("package.json", _)
+        | (_, "js" | "mjs" | "cjs" | "ts" | "go" | "jar" | "war" | "exs" | "ex" | "rs") => {
+            "start this with its own program on a port, and pass requests to it: `komainu run http://127.0.0.1:PORT`"
+        }
+        (_, "html" | "htm") => "name the folder of the file: `komainu run .`",
+        (_, "toml") => "this is a configuration: `komainu start -c FILE`",
+        ("Caddyfile", _) => "`komainu import caddy` translates what `caddy adapt` makes of a Caddyfile",
+        (_, "conf") => "`komainu import nginx FILE` translates a configuration of nginx",
+        _ => return None,
+    })
+}
+
 fn check_folder(target: &Path) -> Result<(), String> {
     let shown = target.display();
+    if let Some(meant) = run_hint(target).filter(|_| !target.is_dir()) {
+        return Err(format!("error: {shown}: {meant}"));
+    }
     match std::fs::metadata(target) {
         Ok(found) if found.is_dir() => Ok(()),
         Ok(_) => Err(format!("error: {shown}: this file is not an application; {TARGETS}")),

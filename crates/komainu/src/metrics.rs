@@ -38,6 +38,7 @@ impl RouteLabels {
             Action::Redirect(_) => "redirect".to_owned(),
             Action::Respond(_) | Action::NotFound => "respond".to_owned(),
             Action::Split(_) => "split".to_owned(),
+            Action::Rewrite => "rewrite".to_owned(),
         });
         let paths: Vec<String> = route.path.iter().map(ToString::to_string).collect();
         let route = if paths.is_empty() { "*".to_owned() } else { paths.join(" ") };

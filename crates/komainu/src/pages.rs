@@ -46,6 +46,11 @@ impl ErrorPages for SitePages {
             None => Cow::Owned(plain(status, reason, accept)),
         }
     }
+
+    fn has(&self, status: Status) -> bool {
+        let code = status.code();
+        self.exact.contains_key(&code) || self.class.contains_key(&(code / 100))
+    }
 }
 
 /// The page where a site has none: JSON (RFC 9457) for clients that ask for it, HTML for all others.

@@ -12,17 +12,19 @@ use files::{FileOutcome, Files};
 use http::path::encode_beyond_ascii;
 use http::{EmptySegments, Fields, Method, Name, Reject, Status, Template, Variable};
 use net::{
-    Bandwidth, Compression, ErrorPages, Exchange, Fault, HandshakeFailure, Peer, RequestRecord, Service,
-    Sources,
+    Bandwidth, Compression, ErrorPages, Exchange, Fault, HandshakeFailure, Peer, Request, RequestRecord,
+    Service,
 };
 use proxy::Proxy;
 
 use crate::access::AccessLogs;
 use crate::auth::{self, RouteAuth};
 use crate::cached::{CachedHandler, RouteCache};
+use crate::client_access::{self, ClientAccess};
 use crate::clients::TrustedProxies;
 use crate::cors;
 use crate::costs::CostPlan;
+use crate::filled::FilledResponse;
 use crate::generations::CoreGeneration;
 use crate::guard::{GuardStep, SiteGuard};
 use crate::hosting::Mounted;
@@ -31,6 +33,7 @@ use crate::internal::{self, SiteInternals};
 use crate::metrics::CoreMetrics;
 use crate::notice::ErrorLog;
 use crate::pages::{self, SitePages};
+use crate::path_rules::{MapValues, PathRules};
 use crate::php::{PhpRoute, PhpTarget};
 use crate::rate::{self, CountedRequests, RateRules};
 use crate::release::{Release, ReleaseStep};
@@ -48,6 +51,7 @@ pub(crate) enum Handler {
     App(Mounted),
     Redirect { to: Template, status: Status },
     Respond { status: Status, fields: Fields, body: Vec<u8> },
+    Fill(Box<FilledResponse>),
 }
 
 impl Handler {
@@ -66,6 +70,8 @@ pub(crate) struct Route {
     pub(crate) handler: Handler,
     /// The handler used when `handler` finds no file.
     pub(crate) otherwise: Option<Handler>,
+    /// What it makes of the path, where that is something.
+    pub(crate) path_rules: Option<Box<PathRules>>,
     /// Length of the prefix removed from the path for the handler, in bytes.
     pub(crate) strip: Strip,
     /// The part of its path before the final `*`, for `$rest`.
@@ -92,6 +98,8 @@ pub(crate) struct Route {
     pub(crate) cors: Option<CorsRules>,
     /// What its requests are counted under.
     pub(crate) label: usize,
+    /// Whether its site's error pages are sent in place of errors of applications and upstream servers.
+    pub(crate) intercepts_errors: bool,
     /// Compression of its responses.
     pub(crate) compression: Option<Rc<Compression>>,
     /// What is done with its requests before the handler, where a release has rules for them.
@@ -102,22 +110,6 @@ pub(crate) struct Route {
     pub(crate) guard: Option<Rc<SiteGuard>>,
     /// The files that its handler may name in place of a response.
     pub(crate) internals: SiteInternals,
-}
-
-/// Which clients a route answers, by address.
-#[derive(Debug, Default)]
-pub(crate) struct ClientAccess {
-    /// A client must be in each of them.
-    pub(crate) allow: Vec<Sources>,
-    /// And in none of these.
-    pub(crate) deny: Vec<Sources>,
-}
-
-impl ClientAccess {
-    fn admits(&self, client: Peer) -> bool {
-        self.allow.iter().all(|allowed| allowed.contains(client))
-            && !self.deny.iter().any(|denied| denied.contains(client))
-    }
 }
 
 /// The configuration of requests.
@@ -137,6 +129,8 @@ pub(crate) struct RouteTable {
     pub(crate) guards: Vec<Option<Rc<SiteGuard>>>,
     /// The proxies that may send forwarding fields.
     pub(crate) introducers: Option<TrustedProxies>,
+    /// The variables that the configuration defines for every request.
+    pub(crate) maps: Option<Rc<MapValues>>,
     pub(crate) ids: IdRules,
     pub(crate) costs: CostPlan,
     /// Where spans of requests go.
@@ -248,30 +242,19 @@ impl Router {
                 return exchange.refuse(MISDIRECTED, reason).await;
             }
         }
-        let request = exchange.request();
-        let alone = request.method() == Method::Connect || request.path() == b"*";
-        let find = |site: usize, method: &[u8]| {
-            let wanted = matcher::RouteRequest {
-                host: request.authority(),
-                method,
-                path: path.bytes(&request),
-                query: request.query().unwrap_or_default(),
-            };
-            let header = |name: &str| {
-                let same = |(_, other, value): (Name, &'_ [u8], _)| {
-                    other.eq_ignore_ascii_case(name.as_bytes()).then_some(value)
-                };
-                request.fields().find_map(same)
-            };
-            Some(&table.sites[site][table.routes.find_in(site, &wanted, header)?])
+        if let Some(maps) = &table.maps {
+            exchange.set_own_values(maps.clone());
+        }
+        let (mut path, mut rounds) = (path, 0);
+        let route = loop {
+            let site = site.filter(|_| outcome.is_ok());
+            let route = site.and_then(|site| find_route(table, site, &exchange.request(), &path));
+            let Some((of, rules)) = route.and_then(|of| Some((of, of.search()?))) else { break route };
+            path = rules.search_again(exchange, &path, &of.prefix, &mut rounds)?;
         };
-        let route = site.filter(|_| !alone && outcome.is_ok()).and_then(|site| {
-            // A preflight is for the route of the request that it asks about, where that route has rules for it.
-            let asked = cors::preflight_method(&request).and_then(|method| find(site, method));
-            asked.filter(|route| route.cors.is_some()).or_else(|| find(site, request.method_name()))
-        });
         if let Some(route) = route {
-            return serve_route(route, exchange, &path).await;
+            let outcome = serve_route(route, exchange, &path).await;
+            return if exchange.has_intercepted() { Box::pin(exchange.send_page()).await } else { outcome };
         }
         table.edits[level].make(exchange, b"");
         outcome?;
@@ -282,7 +265,7 @@ impl Router {
         }
         match exchange.request().method() {
             Method::Connect => exchange.refuse(Status::NOT_IMPLEMENTED, "CONNECT is not supported").await,
-            Method::Options if alone => {
+            Method::Options if exchange.request().path() == b"*" => {
                 let mut fields = Fields::new();
                 fields.push(Name::Allow, b"GET, HEAD, OPTIONS");
                 exchange.reply(Status::NO_CONTENT, &fields, b"").await
@@ -292,10 +275,46 @@ impl Router {
     }
 }
 
+/// The route of a request with this path; none for what asks the server itself.
+fn find_route<'t>(
+    table: &'t RouteTable,
+    site: usize,
+    request: &Request<'_>,
+    path: &RequestPath,
+) -> Option<&'t Rc<Route>> {
+    if request.method() == Method::Connect || request.path() == b"*" {
+        return None;
+    }
+    let find = |method: &[u8]| {
+        let wanted = matcher::RouteRequest {
+            host: request.authority(),
+            method,
+            path: path.bytes(request),
+            query: request.query().unwrap_or_default(),
+            client: client_access::address(request.client().address),
+        };
+        let header = |name: &str| {
+            let same = |(_, other, value): (Name, &'_ [u8], _)| {
+                other.eq_ignore_ascii_case(name.as_bytes()).then_some(value)
+            };
+            request.fields().find_map(same)
+        };
+        Some(&table.sites[site][table.routes.find_in(site, &wanted, header)?])
+    };
+    // A preflight is for the route of the request that it asks about, where that route has rules for it.
+    let asked = cors::preflight_method(request).and_then(find);
+    asked.filter(|route| route.cors.is_some()).or_else(|| find(request.method_name()))
+}
+
 /// RFC 9110 section 15.5.20.
 const MISDIRECTED: Status = Status::of(421).expect("three digits");
 
 impl Route {
+    /// Its rules, where it only rewrites the path.
+    fn search(&self) -> Option<&PathRules> {
+        self.path_rules.as_deref().filter(|rules| rules.is_search)
+    }
+
     /// The handler for a path, and its fallback.
     ///
     /// # Errors
@@ -321,6 +340,7 @@ async fn serve_route(
     exchange: &mut Exchange<'_>,
     path: &RequestPath,
 ) -> Result<(), Fault> {
+    route.path_rules.iter().for_each(|rules| rules.capture(exchange, path));
     route.edits.make(exchange, &route.prefix);
     if let Some(cors) = &route.cors {
         cors::mark(cors, exchange);
@@ -346,6 +366,9 @@ async fn serve_route(
     if !auth::admit(route.auth.as_ref(), exchange).await? {
         return Ok(());
     }
+    let rules = route.path_rules.as_deref();
+    let rewritten = rules.map_or(Ok(None), |rules| rules.rewrite(exchange, &route.prefix))?;
+    let path = rewritten.as_ref().unwrap_or(path);
     let route = match &route.release {
         None => route,
         // Boxed, as few routes have it.
@@ -360,6 +383,9 @@ async fn serve_route(
         },
     };
     exchange.set_compression(route.compression.clone());
+    if route.intercepts_errors {
+        exchange.intercept_errors();
+    }
     let (handler, otherwise) = route.handlers(path, exchange.request().method())?;
     exchange.limit_body(route.body_bytes_max)?;
     exchange.set_timeouts(route.body_ms, route.write_ms);
@@ -500,6 +526,7 @@ async fn serve_handler(
             exchange.refuse(*status, pages::why(*status)).await
         }
         Handler::Respond { status, fields, body } => exchange.reply(*status, fields, body).await,
+        Handler::Fill(response) => response.serve(exchange, &route.prefix).await,
     }
 }
 
@@ -517,7 +544,7 @@ async fn pass_on(
         Handler::Proxy(proxy) => proxy.serve(exchange).await,
         Handler::Php(php) => php.proxy.serve_script(exchange, path.script.as_deref()).await,
         Handler::App(app) => app.serve(exchange, &path.kept(exchange)).await,
-        Handler::Files(_) | Handler::Redirect { .. } | Handler::Respond { .. } => Ok(()),
+        Handler::Files(_) | Handler::Redirect { .. } | Handler::Respond { .. } | Handler::Fill(_) => Ok(()),
     };
     match (&route.internals, exchange.take_named_file()) {
         // Boxed, as it is seldom.

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use http::{Field, Fields, Head, Name, Span, is_twin, scan};
+use http::{Field, Fields, Head, Name, Span, Target, is_twin, scan};
 
 /// A changed head, and the bytes that its spans refer to.
 pub(crate) struct AmendedHead {
@@ -16,7 +16,8 @@ impl AmendedHead {
     /// A copy of a head without the fields of these names, in any spelling that programs may take for them, and with those of `own`.
     pub(crate) fn new((head, bytes): (&Head, &[u8]), removed: &[Vec<u8>], own: &Fields) -> AmendedHead {
         let spans = head.fields.iter().flat_map(|field| [field.name, field.value]);
-        let end = spans.chain([head.method_name, head.target.whole, head.authority, head.protocol]);
+        let lines = [head.method_name, head.target.whole, head.sent_target, head.authority, head.protocol];
+        let end = spans.chain(lines);
         // Where the server's own bytes begin stays behind the client's, also where the last of those were removed.
         let end = end.map(Span::end).max().unwrap_or(0).max(head.own_at);
         let (mut head, mut bytes) = (head.clone(), bytes[..end].to_vec());
@@ -47,6 +48,29 @@ impl AmendedHead {
             head.fields.push(Field { id: Name::of(name), name: name_span, value });
         }
         AmendedHead { head, bytes, removed: removed.to_vec() }
+    }
+
+    /// A copy of a head with another path and query in its target; what is left of the client's is [`Head::sent_target`]. `target` is
+    /// one in origin-form.
+    pub(crate) fn with_target((head, bytes): (&Head, &[u8]), target: &[u8]) -> AmendedHead {
+        let mut amended = AmendedHead::new((head, bytes), &[], &Fields::new());
+        // No field of the server's own begins before it.
+        if head.own_at == 0 {
+            amended.head.own_at = 0;
+        }
+        let (at, head) = (amended.bytes.len(), &mut amended.head);
+        amended.bytes.extend_from_slice(target);
+        let (end, question) = (amended.bytes.len(), target.iter().position(|&byte| byte == b'?'));
+        if head.sent_target.is_empty() {
+            head.sent_target = head.target.whole;
+        }
+        head.target = Target {
+            whole: Span::new(at, end),
+            path: Span::new(at, question.map_or(end, |question| at + question)),
+            query: question.map(|question| Span::new(at + question + 1, end)),
+            ..Target::default()
+        };
+        amended
     }
 
     /// The trailers without those that would say the same.
@@ -87,6 +111,33 @@ mod tests {
     fn texts(amended: &AmendedHead) -> Vec<String> {
         let text = |span: Span| String::from_utf8(span.of(&amended.bytes).to_vec()).unwrap();
         amended.head.fields.iter().map(|field| text(field.name) + ": " + &text(field.value)).collect()
+    }
+
+    #[test]
+    fn a_target_is_replaced_and_the_sent_one_stays_known() {
+        let (head, bytes) = read("GET /a?b=1 HTTP/1.1\r\nHost: h\r\nX: y\r\n\r\n");
+        let once = AmendedHead::with_target((&head, &bytes), b"/new/path?c=2");
+        let of = |amended: &AmendedHead| {
+            let target = &amended.head.target;
+            let text = |span: Span| String::from_utf8(span.of(&amended.bytes).to_vec()).unwrap();
+            let sent = String::from_utf8(amended.head.sent_target(&amended.bytes).to_vec()).unwrap();
+            (text(target.whole), text(target.path), target.query.map(text), sent)
+        };
+        let owned = |text: &str| text.to_owned();
+        let want = (owned("/new/path?c=2"), owned("/new/path"), Some(owned("c=2")), owned("/a?b=1"));
+        assert_eq!(of(&once), want);
+        assert_eq!(texts(&once), ["Host: h", "X: y"]);
+        let mut own = Fields::new();
+        own.try_push(b"Remote-User", b"alice").unwrap();
+        let amended = AmendedHead::new((&once.head, &once.bytes), &[b"x".to_vec()], &own);
+        assert_eq!(of(&amended), want);
+        let twice = AmendedHead::with_target((&amended.head, &amended.bytes), b"/z");
+        assert_eq!(of(&twice), (owned("/z"), owned("/z"), None, owned("/a?b=1")));
+        let owns: Vec<bool> = twice.head.fields.iter().map(|field| twice.head.is_own(field)).collect();
+        assert_eq!(
+            (texts(&twice), owns),
+            (vec![owned("Host: h"), owned("Remote-User: alice")], vec![false, true])
+        );
     }
 
     #[test]

@@ -10,6 +10,7 @@ use std::rc::Rc;
 use std::task::Waker;
 
 use http::encode::{Lines, Outgoing};
+use http::template::OwnValues;
 use http::{BodySize, EmptySegments, Fields, Head, Length, Name, RequestIds, Span, Status, Version};
 
 use crate::address::{Client, Peer};
@@ -61,6 +62,7 @@ pub struct DetachedRequest {
     pub(crate) tls: Option<Rc<TlsSession>>,
     pub(crate) empty_segments: EmptySegments,
     pub(crate) ids: RequestIds,
+    pub(crate) own_values: Option<Rc<dyn OwnValues>>,
     pub(crate) pages: Option<Rc<dyn ErrorPages>>,
     pub(crate) local: Option<SocketAddr>,
     pub(crate) body_ms: u64,
@@ -128,7 +130,8 @@ impl DetachedRequest {
 /// The head of a client's request and the bytes of it, without its body and what belongs to its connection.
 pub(crate) fn copied((head, bytes): (&Head, &[u8])) -> (Head, Vec<u8>) {
     let spans = head.fields.iter().flat_map(|field| [field.name, field.value]);
-    let end = spans.chain([head.method_name, head.target.whole, head.authority]).map(Span::end).max();
+    let lines = [head.method_name, head.target.whole, head.sent_target, head.authority];
+    let end = spans.chain(lines).map(Span::end).max();
     let bytes = bytes[..end.unwrap_or(0)].to_vec();
     let mut head = head.clone();
     head.body = BodySize::None;

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use coding::Effort;
 use http::encode::Lines;
 use http::path::EmptySegments;
+use http::template::OwnValues;
 use http::{BodySize, Coding, Dialect, Fields, Length, Name, Reject, RequestIds, Status};
 
 use crate::address::{Client, Peer};
@@ -28,7 +29,7 @@ use crate::named_file::NamedFile;
 use crate::notes::RequestNotes;
 use crate::page::ErrorPages;
 use crate::request::Request;
-use crate::state::{self, ReplyState, RequestState};
+use crate::state::{self, Interception, ReplyState, RequestState};
 
 /// The status in the access log for a client that disconnected before its response began. It is never sent; nginx logs
 /// the same status.
@@ -89,6 +90,24 @@ impl<'c> Exchange<'c> {
         let amended = amended.after(self.state.amended.as_deref());
         self.state.amended = Some(Box::new(amended));
         self.weigh();
+    }
+
+    /// Puts another path and query in place of those of the request, for whoever looks at it from now on: a target in origin-form,
+    /// percent-encoded. [`Head::sent_target`](http::Head::sent_target) stays what the client has sent.
+    ///
+    /// # Panics
+    /// Where it is not valid in a request line.
+    pub fn rewrite_target(&mut self, target: &[u8]) {
+        assert!(target.starts_with(b"/") && http::scan::target(target) == target.len(), "a target's bytes");
+        let amended = AmendedHead::with_target(self.request().head(), target);
+        let amended = amended.after(self.state.amended.as_deref());
+        self.state.amended = Some(Box::new(amended));
+        self.weigh();
+    }
+
+    /// Sets the variables that the configuration defines, for whoever fills in templates for the request from now on.
+    pub fn set_own_values(&mut self, own: Rc<dyn OwnValues>) {
+        self.state.own_values = Some(own);
     }
 
     /// Says that the request was let in because of who sends it: see [`Request::is_authorized`].
@@ -181,6 +200,7 @@ impl<'c> Exchange<'c> {
             tls: self.state.tls.clone(),
             empty_segments: self.state.empty_segments,
             ids: self.state.ids,
+            own_values: self.state.own_values.clone(),
             pages: self.state.pages.clone(),
             local: self.lane.local_address(),
             body_ms: self.lane.body_ms(),
@@ -304,6 +324,9 @@ impl<'c> Exchange<'c> {
         mut length: Length,
         mut own: DefaultFields,
     ) {
+        if self.intercepts(status) {
+            return self.intercept(status, fields);
+        }
         if !self.state.filters.see_heads() {
             return self.open(status, length, own, |lines| lines.whole(fields.wire()));
         }
@@ -469,6 +492,7 @@ impl<'c> Exchange<'c> {
         more: &Fields,
     ) -> Result<(), Fault> {
         self.lane.expect_own_error();
+        self.state.interception = Interception::Off;
         self.state.notes.refusal = Some(reason);
         if self.request().is_grpc_call() {
             // Its client looks for the error there, and not in the status.

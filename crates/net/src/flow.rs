@@ -54,7 +54,7 @@ impl Exchange<'_> {
         own: DefaultFields,
         lines: impl FnOnce(&mut Lines<'_>),
     ) {
-        if self.state.filters.see_heads() {
+        if self.state.filters.see_heads() || self.intercepts(status) {
             // Filters need a block to work on: the slower way, only for routes that have them.
             let mut block = Vec::new();
             lines(&mut Lines::new(&mut block));

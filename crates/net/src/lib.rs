@@ -60,6 +60,8 @@ mod grpc;
 mod request;
 pub mod exchange;
 pub mod dictionary;
+mod intercept;
+
 pub mod flow;
 pub mod tunnel;
 pub mod service;

@@ -9,6 +9,11 @@ pub trait ErrorPages {
     /// The page for this status. `reason` is a sentence for people, a static text without quotes, markup or control
     /// bytes. `accept` is the request's `Accept` field; `None` also where the bytes received were not a valid request.
     fn page(&self, status: Status, reason: &'static str, accept: Option<&[u8]>) -> Cow<'_, Page>;
+
+    /// Whether there is a page of its own for this status.
+    fn has(&self, _status: Status) -> bool {
+        false
+    }
 }
 
 /// A page held in memory.

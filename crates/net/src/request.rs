@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 
 use http::path::{self, EmptySegments};
+use http::template::OwnValues;
 use http::{BodySize, Head, Method, Name, Reject, RequestIds, Version};
 
 use crate::address::{Client, Peer};
@@ -50,10 +51,22 @@ impl<'x> Request<'x> {
         self.head.version
     }
 
-    /// The target as sent.
+    /// The target: as sent, or what this server has put in its place ([`crate::Exchange::rewrite_target`]).
     #[must_use]
     pub fn target(&self) -> &'x [u8] {
         self.head.target.whole.of(self.bytes)
+    }
+
+    /// The target as the client sent it.
+    #[must_use]
+    pub fn sent_target(&self) -> &'x [u8] {
+        self.head.sent_target(self.bytes)
+    }
+
+    /// The variables that the configuration defines.
+    #[must_use]
+    pub fn own_values(&self) -> Option<&'x dyn OwnValues> {
+        self.state.own_values.as_deref()
     }
 
     /// The path as sent, not decoded; `*` for `OPTIONS *`.

@@ -3,7 +3,8 @@
 use std::any::Any;
 use std::rc::Rc;
 
-use http::{BodySize, EmptySegments, RequestIds, Status};
+use http::template::OwnValues;
+use http::{BodySize, EmptySegments, Fields, RequestIds, Status};
 
 use crate::address::{Client, Peer};
 use crate::amend::AmendedHead;
@@ -29,6 +30,18 @@ pub(crate) enum ReplyState {
     Elsewhere,
 }
 
+/// What becomes of an error that a handler answers.
+#[derive(Default)]
+pub(crate) enum Interception {
+    /// It goes to the client.
+    #[default]
+    Off,
+    /// The site's page goes in its place, where there is one.
+    On,
+    /// It is not sent: its status, and the fields of it that stay.
+    Done(Box<(Status, Fields)>),
+}
+
 /// What is known of a request beside its head, and how far its response is.
 pub(crate) struct RequestState {
     /// The other end of the connection.
@@ -40,6 +53,8 @@ pub(crate) struct RequestState {
     /// What becomes of empty segments in its path.
     pub(crate) empty_segments: EmptySegments,
     pub(crate) ids: RequestIds,
+    /// The variables that the configuration defines.
+    pub(crate) own_values: Option<Rc<dyn OwnValues>>,
     /// When its head was whole.
     pub(crate) started_us: u64,
     /// When its response began; 0 before that.
@@ -55,6 +70,8 @@ pub(crate) struct RequestState {
     /// The copy that is made of that content.
     pub(crate) body_copy: Option<Box<BodyCopy>>,
     pub(crate) notes: RequestNotes,
+    /// Whether errors of the handler have the pages of the site, and the one in whose place there is a page.
+    pub(crate) interception: Interception,
     /// What the response passes on its way out. The filters stay when a handler fails: the answer to that is the site's too.
     pub(crate) filters: Filters,
     /// What makes the pages of errors, once the request's site is known.
@@ -84,6 +101,7 @@ impl RequestState {
             tls: None,
             empty_segments: EmptySegments::Merge,
             ids: RequestIds::default(),
+            own_values: None,
             started_us,
             begun_us: 0,
             label: 0,
@@ -93,6 +111,7 @@ impl RequestState {
             body_read: 0,
             body_copy: None,
             notes: RequestNotes::default(),
+            interception: Interception::Off,
             filters: Filters::default(),
             pages: None,
             handler_bytes: 0,

@@ -100,6 +100,7 @@ mod tests {
             empty_segments,
             ids: http::RequestIds::default(),
             upstream: "",
+            own: None,
         };
         let map = map.map(|(from, to)| PathMap::new(from, to));
         let mut out = Vec::new();

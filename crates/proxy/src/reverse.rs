@@ -169,6 +169,7 @@ mod tests {
             empty_segments: http::EmptySegments::Merge,
             ids: http::RequestIds::default(),
             upstream: "",
+            own: None,
         };
         let server = UpstreamServer::at(UpstreamAddress::Tcp { host: "app.internal".into(), port: 3000 });
         let cookie_domains = vec![("old.test".into(), "shop.test".into())];

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::net::SocketAddr;
 
 use http::path::{EmptySegments, encoded_path};
-use http::template::{TlsValues, Values};
+use http::template::{OwnValues, TlsValues, Values};
 use http::{Head, Reject, RequestIds};
 use net::{Client, Peer, Request, TlsSession};
 
@@ -27,6 +27,8 @@ pub struct TemplateContext<'x> {
     pub ids: RequestIds,
     /// `host:port` of the chosen upstream.
     pub upstream: &'x str,
+    /// The variables that the configuration defines.
+    pub own: Option<&'x dyn OwnValues>,
 }
 
 impl<'x> TemplateContext<'x> {
@@ -44,6 +46,7 @@ impl<'x> TemplateContext<'x> {
             empty_segments,
             ids: request.ids(),
             upstream,
+            own: request.own_values(),
         }
     }
 
@@ -92,6 +95,7 @@ impl<'x> TemplateContext<'x> {
             ids: self.ids,
             prefix: b"",
             upstream: self.upstream,
+            own: self.own,
         }
     }
 }

@@ -7,7 +7,7 @@ fn sites(text: &str) -> Vec<Site> {
 }
 
 fn get<'a>(host: &'a str, path: &'a str) -> RouteRequest<'a> {
-    RouteRequest { host: host.as_bytes(), method: b"GET", path: path.as_bytes(), query: b"" }
+    RouteRequest { host: host.as_bytes(), method: b"GET", path: path.as_bytes(), query: b"", client: None }
 }
 
 fn no_fields(_: &str) -> Option<&'static [u8]> {

@@ -246,3 +246,22 @@ fn the_help_the_manual_and_the_completions_know_them() {
         assert!(script.contains(&format!("--{flag}")), "{flag} in the completions");
     }
 }
+
+#[test]
+fn a_target_of_another_server_is_answered_with_what_is_meant() {
+    let folder = Folder::new();
+    folder.write("index.php", "<?php").write("server.js", "").write("nginx.conf", "").write("k.toml", "");
+    for (target, part) in [
+        ("index.php", "php = \"unix:/run/php/php-fpm.sock\""),
+        ("server.js", "komainu run http://127.0.0.1:PORT"),
+        ("package.json", "komainu run http://127.0.0.1:PORT"),
+        ("nginx.conf", "komainu import nginx"),
+        ("k.toml", "komainu start -c"),
+        ("localhost:3000", "write \"http://localhost:3000\""),
+        ("nothing", "there is no such folder"),
+    ] {
+        let done = komainu().args(["run", target]).current_dir(folder.path()).output().unwrap();
+        let errors = text(&done.stderr);
+        assert!(!done.status.success() && errors.contains(part), "{target}: {errors}");
+    }
+}

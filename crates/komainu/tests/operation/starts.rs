@@ -29,9 +29,9 @@ fn what_a_start_would_refuse_a_check_refuses() {
     for (config, part) in [
         ("user = \"nobody-of-this-name\"\n", "no user nobody-of-this-name"),
         ("user = \"0\"\ngroup = \"none-of-this-name\"\n", "no group none-of-this-name"),
-        ("[log]\nerrors = \"nowhere/errors.log\"\n", "nowhere/errors.log: its folder"),
-        ("[log]\nerrors = \"file/errors.log\"\n", "is not a folder"),
-        ("[log]\naccess = \"combined\"\nfile = \"folder\"\n", "it is a folder"),
+        ("[log]\nerrors = \"nowhere/errors.log\"\n", "nowhere/errors.log: there is no folder"),
+        ("[log]\nerrors = \"file/errors.log\"\n", "is a file, not a folder"),
+        ("[log]\naccess = \"combined\"\nfile = \"folder\"\n", "is a folder, not a file"),
         ("listen = [\":8080\", \"127.0.0.1:8080\"]\n", "`127.0.0.1:8080` beside `:8080`"),
     ] {
         folder.write("k.toml", format!("{config}[[route]]\nrespond = \"a\"\n"));
@@ -75,15 +75,15 @@ fn what_is_missing_at_the_start_is_named_with_its_directive_and_its_line() {
     for (config, said) in [
         (
             "\n[[route]]\nfiles = \"nofolder\"\n",
-            format!("`files` (the route in line 2): cannot serve {place}/nofolder"),
+            format!("there is no folder {place}/nofolder\n --> k.toml:3:9\n"),
         ),
         (
             "error_pages = { 404 = \"./x.html\" }\n[[route]]\nfiles = \"www\"\n",
-            format!("`error_pages`: cannot read the error page {place}/x.html"),
+            format!("there is no file {place}/x.html\n --> k.toml:1:23\n"),
         ),
         (
             "[[site]]\nerror_pages = { 404 = \"x.html\" }\n[[site.route]]\nfiles = \"www\"\n",
-            format!("`error_pages` (the site in line 1): cannot read the error page {place}/x.html"),
+            format!("there is no file {place}/x.html\n --> k.toml:2:23\n"),
         ),
     ] {
         folder.write("k.toml", config);

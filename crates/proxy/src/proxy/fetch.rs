@@ -101,7 +101,8 @@ impl FetchRequest {
     pub fn of(request: &Request<'_>, body: Vec<u8>) -> FetchRequest {
         let (head, bytes) = request.head();
         let spans = head.fields.iter().flat_map(|field| [field.name, field.value]);
-        let end = spans.chain([head.method_name, head.target.whole, head.authority]).map(Span::end).max();
+        let lines = [head.method_name, head.target.whole, head.sent_target, head.authority];
+        let end = spans.chain(lines).map(Span::end).max();
         let bytes = bytes[..end.unwrap_or(0)].to_vec();
         let more = (request.empty_segments(), request.ids());
         FetchRequest::build(head, bytes, request.peer(), request.client(), more, body)
@@ -156,6 +157,7 @@ impl Requester for FetchRequest {
             empty_segments: self.empty_segments,
             ids: self.ids,
             upstream,
+            own: None,
         }
     }
 

@@ -31,6 +31,7 @@ fn forwarded_for(options: &RouteOptions, request: &str, client: Client) -> (Stri
         empty_segments: http::EmptySegments::Merge,
         ids: http::RequestIds::default(),
         upstream: "app:3000",
+        own: None,
     };
     let mut out = Vec::new();
     let sent = RequestRules::new(&group(), options).write(&mut out, &ask, true).unwrap();
@@ -192,6 +193,7 @@ fn too_many_named_fields_are_an_attack() {
         empty_segments: http::EmptySegments::Merge,
         ids: http::RequestIds::default(),
         upstream: "",
+        own: None,
     };
     assert!(
         RequestRules::new(&group(), &RouteOptions::default()).write(&mut Vec::new(), &ask, true).is_err()

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use cgi::Variables;
 use http::encode::Lines;
 use http::path::{EmptySegments, normal_path};
-use http::{BodySize, Reject, TargetForm, encode};
+use http::{BodySize, Head, Reject, TargetForm, encode};
 
 use super::RequestRules;
 use crate::options::CgiOptions;
@@ -51,7 +51,13 @@ impl RequestRules {
     ) -> Result<Variables, Reject> {
         let mut variables = OwnVariables { made: Variables::new(), options };
         let mut target = Vec::new();
-        path::write_target(&mut target, None, ask)?;
+        if ask.head.sent_target.is_empty() {
+            path::write_target(&mut target, None, ask)?;
+        } else {
+            // A route has rewritten it; nginx, too, passes what the client has sent.
+            let sent = Head { target: ask.head.sent_parts(ask.bytes), ..ask.head.clone() };
+            path::write_target(&mut target, None, &TemplateContext { head: &sent, ..*ask })?;
+        }
         let query = ask.head.target.query.map_or(&b""[..], |query| query.of(ask.bytes));
         variables.push(b"GATEWAY_INTERFACE", b"CGI/1.1");
         variables.push(b"SERVER_SOFTWARE", SOFTWARE);

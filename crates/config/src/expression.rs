@@ -1,0 +1,175 @@
+//! Regular expressions: of paths, and of the values of maps.
+
+use crate::check::InvalidValue;
+use regex::bytes::{Captures, Regex, RegexBuilder};
+use std::fmt;
+
+/// Bytes of a regular expression.
+const TEXT_BYTES_MAX: usize = 1000;
+/// Bytes of memory that a compiled one may take. The time of a search is this times the length of what is searched, at most.
+const COMPILED_BYTES_MAX: usize = 64 * 1024;
+/// Groups that a regular expression may have.
+const GROUPS_MAX: usize = 32;
+
+/// A regular expression, which is searched for in bytes: `.` is any byte but a line feed, and classes such as `\\d` and `\\w` are of
+/// ASCII. A search takes linear time, whatever the expression.
+#[derive(Clone)]
+pub(crate) struct Expression {
+    text: String,
+    regex: Regex,
+}
+
+impl Expression {
+    /// Parses `~ REGEX`, or `~* REGEX` for one that ignores the case of ASCII letters; `None` for a text without a `~` at its start.
+    pub(crate) fn parse(text: &str) -> Option<Result<Self, InvalidValue>> {
+        let rest = text.strip_prefix('~')?;
+        let (rest, ignores_case) = match rest.strip_prefix('*') {
+            Some(rest) => (rest, true),
+            None => (rest, false),
+        };
+        let body = rest.trim_start_matches(' ');
+        Some(Self::compile(text, body, ignores_case))
+    }
+
+    fn compile(text: &str, body: &str, ignores_case: bool) -> Result<Self, InvalidValue> {
+        let at = text.len() - body.len()..text.len();
+        if body.is_empty() {
+            return Err(InvalidValue::new(
+                "the regular expression is missing",
+                "write \"~ ^/user/([0-9]+)$\"",
+            ));
+        }
+        if body.len() > TEXT_BYTES_MAX {
+            let remedy = format!("a regular expression has at most {TEXT_BYTES_MAX} bytes");
+            return Err(InvalidValue::new("too long for a regular expression", remedy).within(at));
+        }
+        let built = RegexBuilder::new(body)
+            .unicode(false)
+            .case_insensitive(ignores_case)
+            .size_limit(COMPILED_BYTES_MAX)
+            .build();
+        let regex = built.map_err(|error| explained(body, &error).within(at.clone()))?;
+        if regex.captures_len() > GROUPS_MAX + 1 {
+            let remedy = format!("it may have {GROUPS_MAX}; `(?:...)` groups without capturing");
+            return Err(InvalidValue::new("too many groups", remedy).within(at));
+        }
+        Ok(Self { text: text.to_owned(), regex })
+    }
+
+    pub(crate) fn is_match(&self, bytes: &[u8]) -> bool {
+        self.regex.is_match(bytes)
+    }
+
+    /// The names of its groups: their numbers, and names that they have besides.
+    pub(crate) fn groups(&self) -> impl Iterator<Item = String> {
+        self.regex.capture_names().enumerate().skip(1).flat_map(|(number, name)| {
+            [Some(number.to_string()), name.map(str::to_owned)].into_iter().flatten()
+        })
+    }
+
+    /// What each of its groups matches, by the names of [`Expression::groups`]; `None` where it matches nothing at all.
+    pub(crate) fn captures(&self, bytes: &[u8]) -> Option<Vec<(String, Vec<u8>)>> {
+        let found: Captures<'_> = self.regex.captures(bytes)?;
+        let of = |(number, name): (usize, Option<&str>)| {
+            let value = found.get(number).map(|group| group.as_bytes().to_vec()).unwrap_or_default();
+            let named = name.map(|name| (name.to_owned(), value.clone()));
+            [Some((number.to_string(), value)), named].into_iter().flatten()
+        };
+        Some(self.regex.capture_names().enumerate().skip(1).flat_map(of).collect())
+    }
+}
+
+/// What is wrong with an expression, and what to write instead.
+fn explained(body: &str, error: &regex::Error) -> InvalidValue {
+    if let regex::Error::CompiledTooBig(limit) = error {
+        let remedy = format!("it takes more than {} KiB: repeat fewer times in `{{...}}`", limit / 1024);
+        return InvalidValue::new("this regular expression is too large", remedy);
+    }
+    // The last line says what is wrong, those before it show where.
+    let text = error.to_string();
+    let said = text.lines().last().unwrap_or_default().trim_start_matches("error: ").to_owned();
+    let remedy = match () {
+        () if ["(?=", "(?!", "(?<=", "(?<!"].iter().any(|part| body.contains(part)) => {
+            "look-around has no place in a search of linear time: write a route for the exception before this one"
+        }
+        () if said.contains("backreference") => "write the alternatives: `(a|b)`",
+        () if said.contains("Unicode") => {
+            "write the characters without a class: only those of ASCII are in classes"
+        }
+        () => "the syntax is RE2's: groups, classes, alternatives, repetitions",
+    };
+    InvalidValue::new(said, remedy)
+}
+
+impl PartialEq for Expression {
+    fn eq(&self, other: &Self) -> bool {
+        self.text == other.text
+    }
+}
+
+impl fmt::Debug for Expression {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "{:?}", self.text)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &str) -> Result<Expression, InvalidValue> {
+        Expression::parse(text).unwrap()
+    }
+
+    #[test]
+    fn groups_have_numbers_and_names() {
+        let found = read(r"~ ^/user/(?<id>\d+)(/x)?$").unwrap();
+        assert_eq!(found.groups().collect::<Vec<_>>(), ["1", "id", "2"]);
+        let of = |path: &str| found.captures(path.as_bytes());
+        let pair = |name: &str, value: &str| (name.to_owned(), value.as_bytes().to_vec());
+        assert_eq!(of("/user/42"), Some(vec![pair("1", "42"), pair("id", "42"), pair("2", "")]));
+        assert_eq!(of("/user/4/x"), Some(vec![pair("1", "4"), pair("id", "4"), pair("2", "/x")]));
+        assert_eq!(of("/user/"), None);
+    }
+
+    #[test]
+    fn expressions_are_of_bytes_and_may_ignore_case() {
+        assert!(
+            read("~*\\.PHP$").unwrap().is_match(b"/a.php") && !read("~ \\.PHP$").unwrap().is_match(b"/a.php")
+        );
+        assert!(read("~ ^/a.b$").unwrap().is_match(b"/a\xffb"));
+        assert!(read("~ ^/caf\u{e9}").unwrap().is_match("/caf\u{e9}/x".as_bytes()));
+        assert!(read("~/x").unwrap() == read("~/x").unwrap() && Expression::parse("/x").is_none());
+    }
+
+    #[test]
+    fn what_cannot_be_searched_for_in_linear_time_is_refused() {
+        for (text, part) in [
+            ("~", "missing"),
+            ("~ ", "missing"),
+            ("~ ^/(?!admin)", "look"),
+            ("~ (?<=a)b", "look"),
+            (r"~ ^/(a)\1", "backreference"),
+            ("~ ^/(a", "unclosed group"),
+            ("~ ^/[a", "unclosed"),
+            ("~ ((a{100}){100}){100}", "too large"),
+            ("~ ^/[\u{e9}]", "Unicode"),
+        ] {
+            let fault = read(text).unwrap_err();
+            assert!(fault.message.contains(part), "{text}: {fault}");
+            assert!(!fault.remedy.is_empty(), "{text}");
+        }
+        assert!(read(&format!("~ {}", "a".repeat(TEXT_BYTES_MAX + 1))).is_err());
+        assert!(read(&format!("~ {}", "(a)".repeat(GROUPS_MAX + 1))).is_err());
+        assert!(read(&format!("~ {}", "(a)".repeat(GROUPS_MAX))).is_ok());
+    }
+
+    #[test]
+    fn patterns_that_explode_elsewhere_are_searched_for_in_linear_time() {
+        // With backtracking each of them takes longer than the age of the universe.
+        let long = [&b"/"[..], &vec![b'a'; 4000], b"!"].concat();
+        for text in ["~ ^/(a+)+$", "~ ^/(a|aa)+$", "~ ^/(a*)*b$", "~ ^/(.*a){12}$"] {
+            assert!(!read(text).unwrap().is_match(&long), "{text}");
+        }
+    }
+}

@@ -1,0 +1,132 @@
+//! Routes that give the request another path, and the names of what their regular expressions capture.
+
+use crate::action::Action;
+use crate::check::{Checker, InvalidValue, OwnNames};
+use crate::node::{Data, Entry, Node};
+use crate::pattern::PathPattern;
+use crate::record::{DirectiveTable, table};
+use crate::shape::{Maybe, Shape, ShapeKind};
+use crate::template::{TemplateShape, template};
+use crate::variable_map::own_name;
+use http::{Template, TemplatePart, Variable};
+use std::marker::PhantomData;
+
+/// `rewrite` of a route.
+pub(crate) const REWRITE: Maybe<TemplateShape> =
+    Maybe(TemplateShape { what: "a path such as \"/new/$rest\"", parse: target });
+
+/// Directives that a route may have that does nothing but rewrite.
+const CONDITIONS: [&str; 8] = ["path", "method", "query", "header", "referer", "client", "use", "rewrite"];
+
+/// A path of this site, and perhaps a query.
+fn target(text: &str, own: &OwnNames) -> Result<Template, InvalidValue> {
+    const VARIABLES: &[&str] =
+        &["path", "rest", "query", "args", "uri", "host", "scheme", "method", "remote_addr"];
+    if let Some((at, wrong)) = text.char_indices().find(|(_, c)| !c.is_ascii_graphic() || *c == '#') {
+        let fault = InvalidValue::new(format!("a path must not contain {wrong:?}"), "percent-encode it");
+        return Err(fault.within(at..at + wrong.len_utf8()));
+    }
+    let template = template(text, VARIABLES, own)?;
+    let variable =
+        matches!(template.parts().first(), Some(TemplatePart::Variable(Variable::Path | Variable::Uri)));
+    if variable || template.start().starts_with('/') {
+        return Ok(template);
+    }
+    let remedy = match text.contains("://") {
+        true => "for a URL, write `redirect`; for another server, `proxy`".to_owned(),
+        false => format!("write \"/{text}\""),
+    };
+    Err(InvalidValue::new("this is no path", remedy))
+}
+
+/// A route: templates in it may name what its path captures.
+pub(crate) struct RouteShape<R>(PhantomData<R>);
+
+/// A table of routes.
+pub(crate) fn route_table<R: DirectiveTable>() -> RouteShape<R> {
+    RouteShape(PhantomData)
+}
+
+impl<R: DirectiveTable> Shape for RouteShape<R> {
+    type Out = R;
+
+    fn kind(&self) -> ShapeKind {
+        table::<R>().kind()
+    }
+
+    fn read(&self, node: &Node, check: &mut Checker) -> Option<R> {
+        let own = captures(node);
+        let outside = std::mem::replace(&mut check.own_names.captures, own);
+        let route = table::<R>().read(node, check);
+        check.own_names.captures = outside;
+        route
+    }
+}
+
+/// The names of what a route's paths capture. Faults are reported when they are read.
+fn captures(route: &Node) -> Vec<String> {
+    let Some(entry) = route.entry("path") else { return Vec::new() };
+    let mut names: Vec<String> = Vec::new();
+    for item in items(entry) {
+        let Data::Text(text) = &item.data else { continue };
+        let Ok(pattern) = PathPattern::parse(text) else { continue };
+        names.extend(pattern.groups());
+    }
+    names
+}
+
+fn items(entry: &Entry) -> &[Node] {
+    match &entry.value.data {
+        Data::List(items) => items,
+        _ => std::slice::from_ref(&entry.value),
+    }
+}
+
+/// Checks what a route captures and rewrites; `prefix` is what `$rest` is behind. Returns whether it has no action, so that the search
+/// begins again.
+pub(crate) fn rewrite_agrees(
+    (paths, prefix): (&[PathPattern], Option<&str>),
+    rewrite: Option<&Template>,
+    node: &Node,
+    check: &mut Checker,
+) -> bool {
+    for name in paths.iter().flat_map(PathPattern::groups) {
+        let is_number = name.bytes().all(|byte| byte.is_ascii_digit());
+        let fault = match own_name(&name) {
+            _ if check.own_names.maps.contains(&name) => {
+                InvalidValue::new(format!("`[maps.{name}]` has this name"), "take another one")
+            }
+            Err(fault) if !is_number => fault,
+            _ => continue,
+        };
+        let Some(entry) = node.entry("path") else { continue };
+        let title = format!("a group of `path` cannot have the name `{name}`");
+        check.error(&entry.value.at, title, fault.message).help(fault.remedy);
+    }
+    let (Some(to), Some(entry)) = (rewrite, node.entry("rewrite")) else { return false };
+    if to.uses(&Variable::Rest) && prefix.is_none() {
+        let title = "`$rest` without a path that ends with `/*`".to_owned();
+        let finding = check.error(&entry.value.at, title, "there is no prefix to remove");
+        finding.help("give the route a `path` such as \"/old/*\"");
+    }
+    let Data::Table(entries) = &node.data else { return false };
+    if entries.iter().any(|entry| Action::NAMES.contains(&entry.key.as_str())) {
+        return false;
+    }
+    if let Some(other) = entries.iter().find(|entry| !CONDITIONS.contains(&entry.key.as_str())) {
+        let title = format!("`{}` in a route that only rewrites", other.key);
+        let finding = check.error(&other.key_at, title, "another route answers");
+        finding.help("write it in the route that answers, or give this route an action");
+    }
+    let covers = |path: &PathPattern| to.fixed().is_some_and(|to| path.matches(path_of(to).as_bytes()));
+    if paths.is_empty() || paths.iter().any(covers) {
+        let title = "this route matches again what it rewrites".to_owned();
+        let finding = check.warning(&entry.value.at, title, "after 10 rounds the answer is 500");
+        finding.help("give the route an action, or a `path` that does not match the new one");
+    }
+    true
+}
+
+fn path_of(target: &str) -> &str {
+    target.split('?').next().unwrap_or_default()
+}

@@ -1,0 +1,148 @@
+//! Files and folders that a configuration names and that are not there: errors with their place in the file, all at once.
+
+use std::io;
+use std::path::Path;
+
+use config::{NamedPath, Report, TextSpan};
+
+/// What a directive's path has to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum PathNeed {
+    Folder,
+    File,
+    Either,
+    /// A file that may be made, in a folder that is there.
+    FileInFolder,
+}
+
+/// Directives, by the end of their names, whose files and folders are there before the server starts. What it makes itself is not among
+/// them, nor what may come and go.
+const DIRECTIVES: [(&str, PathNeed); 27] = [
+    ("files.root", PathNeed::Folder),
+    ("temp_path", PathNeed::Folder),
+    ("apps.folder", PathNeed::Folder),
+    ("error_pages", PathNeed::File),
+    ("maintenance.page", PathNeed::File),
+    ("apps.psgi", PathNeed::File),
+    ("apps.rack", PathNeed::File),
+    ("apps.handler", PathNeed::File),
+    ("auth.basic", PathNeed::File),
+    ("jwks_file", PathNeed::File),
+    ("secret_file", PathNeed::File),
+    ("password_file", PathNeed::File),
+    ("token_file", PathNeed::File),
+    ("tls.ca", PathNeed::File),
+    ("tls.certificate", PathNeed::Either),
+    ("tls.key", PathNeed::File),
+    ("tls.ticket_keys", PathNeed::File),
+    ("client.ca", PathNeed::File),
+    ("client.crl", PathNeed::File),
+    ("default.certificate", PathNeed::Either),
+    ("default.key", PathNeed::File),
+    ("acme.ca", PathNeed::File),
+    ("log.file", PathNeed::FileInFolder),
+    ("log.errors", PathNeed::FileInFolder),
+    ("logs.file", PathNeed::FileInFolder),
+    ("control.audit", PathNeed::FileInFolder),
+    ("site.tls", PathNeed::Either),
+];
+
+/// The report with an error for each that is not there; `None` where all are.
+pub(crate) fn missing(report: &Report) -> Option<Report> {
+    let errors: Vec<_> = report.named_paths().iter().filter_map(fault).collect();
+    (!errors.is_empty()).then(|| report.clone().with_errors(errors))
+}
+
+fn fault(named: &NamedPath) -> Option<(TextSpan, String, String)> {
+    const REMEDY: &str = "a relative path begins at the folder of the configuration file";
+    let is_it = |suffix: &str| {
+        let rest = named.directive.strip_suffix(suffix);
+        rest.is_some_and(|rest| rest.is_empty() || rest.ends_with('.'))
+    };
+    let (_, wanted) = DIRECTIVES.iter().find(|(suffix, _)| is_it(suffix))?;
+    let path = std::path::absolute(&named.path).unwrap_or_else(|_| named.path.clone());
+    let (shown, parent) = (path.display(), path.parent().unwrap_or(Path::new("/")));
+    let title = match (wanted, found(&path)) {
+        // This user may not look there; the server's user may.
+        (_, Found::Hidden) => return None,
+        (PathNeed::Folder, Found::Nothing) => format!("there is no folder {shown}"),
+        (PathNeed::Folder, Found::File) => format!("{shown} is a file, not a folder"),
+        (PathNeed::File, Found::Nothing) => format!("there is no file {shown}"),
+        (PathNeed::File | PathNeed::FileInFolder, Found::Folder) => {
+            format!("{shown} is a folder, not a file")
+        }
+        (PathNeed::Either, Found::Nothing) => format!("there is no file or folder {shown}"),
+        (PathNeed::FileInFolder, Found::Nothing) => match found(parent) {
+            Found::Nothing => format!("cannot open {shown}: there is no folder {}", parent.display()),
+            Found::File => format!("cannot open {shown}: {} is a file, not a folder", parent.display()),
+            Found::Folder | Found::Hidden => return None,
+        },
+        _ => return None,
+    };
+    Some((named.at.clone(), title, REMEDY.to_owned()))
+}
+
+/// What is at a path.
+enum Found {
+    Nothing,
+    File,
+    Folder,
+    Hidden,
+}
+
+fn found(path: &Path) -> Found {
+    match std::fs::metadata(path) {
+        Ok(found) if found.is_dir() => Found::Folder,
+        Ok(_) => Found::File,
+        Err(error) => match error.kind() {
+            io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => Found::Nothing,
+            _ => Found::Hidden,
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use config::Config;
+
+    #[test]
+    fn what_is_missing_is_reported_with_its_place() {
+        let folder = std::env::temp_dir().join(format!("komainu-named-{}", std::process::id()));
+        std::fs::create_dir_all(folder.join("public")).unwrap();
+        std::fs::write(folder.join("file"), "").unwrap();
+        let of = |text: &str| {
+            let report = match Config::parse(text, "k.toml", &folder) {
+                Ok((_, report)) | Err(report) => report,
+            };
+            let report = missing(&report)?;
+            Some(
+                report
+                    .findings()
+                    .iter()
+                    .map(|one| (one.title.clone(), report.position(one).0))
+                    .collect::<Vec<_>>(),
+            )
+        };
+        let at = |name: &str| folder.join(name).display().to_string();
+        assert_eq!(of("[[route]]\nfiles = \"public\"\n[log]\nfile = \"new.log\"\n"), None);
+        assert_eq!(
+            of(
+                "error_pages = { 404 = \"x.html\" }\n[log]\nerrors = \"no/e.log\"\n[[route]]\nfiles = [\"public\", \"none\", \"file\"]\n\
+                [apps.a]\npsgi = \"a.psgi\"\n[[site]]\nhosts = \"a.test\"\ntls = { certificate = \"c.pem\", key = \"public\" }\n\
+                [[site.route]]\nproxy = { upstream = \"none\" }\n"
+            ),
+            Some(vec![
+                (format!("there is no file {}", at("x.html")), 1),
+                (format!("cannot open {}: there is no folder {}", at("no/e.log"), at("no")), 3),
+                (format!("there is no folder {}", at("none")), 5),
+                (format!("{} is a file, not a folder", at("file")), 5),
+                (format!("there is no file {}", at("a.psgi")), 7),
+                (format!("there is no file or folder {}", at("c.pem")), 10),
+                (format!("{} is a folder, not a file", at("public")), 10),
+                ("there is no `[upstreams.none]`".to_owned(), 12),
+            ])
+        );
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
+}
