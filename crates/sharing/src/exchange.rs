@@ -1,6 +1,7 @@
 //! The thread that exchanges counts.
 
 use std::fmt;
+use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -8,7 +9,8 @@ use std::time::Duration;
 
 use data_encoding::HEXLOWER;
 use net::clock::Clock;
-use redis::{Connection, IntoConnectionInfo, RedisError, RedisResult};
+
+use crate::connection::{RedisAddress, RedisConnection};
 
 /// Keys of one command: Redis answers nobody else while it runs.
 const KEYS_MAX: usize = 500;
@@ -102,14 +104,11 @@ impl Sharing {
     ///
     /// # Errors
     /// An address that cannot be understood; the system has no thread.
-    pub fn start(
-        options: SharingOptions,
-        report: Box<dyn Fn(SharingEvent) + Send>,
-    ) -> std::io::Result<Sharing> {
-        let client = client(&options).map_err(std::io::Error::other)?;
+    pub fn start(options: SharingOptions, report: Box<dyn Fn(SharingEvent) + Send>) -> io::Result<Sharing> {
+        let address = RedisAddress::parse(&options.address)?;
         let state = Arc::new(SharingState::default());
         let (ends, ended) = channel();
-        let exchange = CountExchange { client, options: options.clone(), state: state.clone(), link: None };
+        let exchange = CountExchange { address, options: options.clone(), state: state.clone(), link: None };
         std::thread::Builder::new().name("sharing".into()).spawn(move || exchange.run(&ended, &*report))?;
         Ok(Sharing { options, state, _ends: ends })
     }
@@ -155,24 +154,11 @@ impl SharingState {
     }
 }
 
-fn client(options: &SharingOptions) -> RedisResult<redis::Client> {
-    let address = match options.address.strip_prefix("unix:") {
-        Some(path) => format!("unix://{path}"),
-        None => options.address.clone(),
-    };
-    let mut info = address.into_connection_info()?;
-    if let Some(password) = &options.password {
-        let settings = info.redis_settings().clone().set_password(password);
-        info = info.set_redis_settings(settings);
-    }
-    redis::Client::open(info)
-}
-
 struct CountExchange {
-    client: redis::Client,
+    address: RedisAddress,
     options: SharingOptions,
     state: Arc<SharingState>,
-    link: Option<Connection>,
+    link: Option<RedisConnection>,
 }
 
 impl CountExchange {
@@ -196,17 +182,14 @@ impl CountExchange {
     }
 
     /// Makes a connection, unless there is one.
-    fn connect(&mut self) -> RedisResult<()> {
+    fn connect(&mut self) -> io::Result<()> {
         if self.link.is_some() {
             return Ok(());
         }
         // What was counted while it was away is of this server's own limits.
         self.live().iter().for_each(|table| drop(table.take()));
-        let timeout = Some(self.options.timeout);
-        let link = self.client.get_connection_with_timeout(self.options.timeout)?;
-        link.set_read_timeout(timeout)?;
-        link.set_write_timeout(timeout)?;
-        self.link = Some(link);
+        let (password, timeout) = (self.options.password.as_deref(), self.options.timeout);
+        self.link = Some(RedisConnection::open(&self.address, password, timeout)?);
         Ok(())
     }
 
@@ -216,7 +199,7 @@ impl CountExchange {
         tables.iter().filter_map(Weak::upgrade).collect()
     }
 
-    fn exchange(&mut self) -> RedisResult<()> {
+    fn exchange(&mut self) -> io::Result<()> {
         for table in self.live() {
             let changes = table.take();
             for part in changes.chunks(KEYS_MAX) {
@@ -232,36 +215,34 @@ impl CountExchange {
     }
 
     /// One round trip. A connection that has become useless since the last one is made again, once.
-    fn ask(&mut self, changes: &[SharedChange]) -> RedisResult<Vec<u64>> {
-        let mut command = redis::cmd("EVAL");
-        command.arg(SCRIPT).arg(changes.len());
-        for change in changes {
-            command.arg(format!("{}:{}", self.options.prefix, HEXLOWER.encode(&change.name)));
-        }
-        for change in changes {
-            // In microseconds: those since 1970, in nanoseconds, are more than Lua's numbers hold exactly.
-            command.arg(format!("{:.3}", change.spent_ns as f64 / 1_000.0));
-        }
-        let mut asked = self.query(&command);
-        if asked.as_ref().is_err_and(|error| error.is_io_error() && !error.is_timeout()) {
-            self.connect()?;
-            asked = self.query(&command);
-        }
-        match asked? {
-            ahead_us if ahead_us.len() == changes.len() => Ok(ahead_us),
-            _ => Err(RedisError::from((redis::ErrorKind::UnexpectedReturnType, "not a number for each key"))),
+    fn ask(&mut self, changes: &[SharedChange]) -> io::Result<Vec<u64>> {
+        let mut command = vec!["EVAL".to_owned(), SCRIPT.to_owned(), changes.len().to_string()];
+        let names = changes.iter().map(|change| HEXLOWER.encode(&change.name));
+        command.extend(names.map(|name| format!("{}:{name}", self.options.prefix)));
+        // In microseconds: those since 1970, in nanoseconds, are more than Lua's numbers hold exactly.
+        command.extend(changes.iter().map(|change| format!("{:.3}", change.spent_ns as f64 / 1_000.0)));
+        match self.query(&command, changes.len()) {
+            Err(error) if is_closed(&error) => {
+                self.connect()?;
+                self.query(&command, changes.len())
+            }
+            asked => asked,
         }
     }
 
-    fn query(&mut self, command: &redis::Cmd) -> RedisResult<Vec<u64>> {
-        let Some(link) = &mut self.link else {
-            return Err(RedisError::from((redis::ErrorKind::Io, "there is no connection")));
-        };
-        let answer = command.query(link);
+    fn query(&mut self, command: &[String], count: usize) -> io::Result<Vec<u64>> {
+        let Some(link) = &mut self.link else { return Err(io::ErrorKind::NotConnected.into()) };
+        let answer = link.numbers(command, count);
         if answer.is_err() {
             // What comes on it next may be the answer to this.
             self.link = None;
         }
         answer
     }
+}
+
+/// Whether the other side has closed the connection, as a server may that was not asked for a while.
+fn is_closed(error: &io::Error) -> bool {
+    use io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, UnexpectedEof};
+    matches!(error.kind(), BrokenPipe | ConnectionAborted | ConnectionReset | UnexpectedEof)
 }

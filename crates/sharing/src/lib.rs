@@ -5,6 +5,7 @@
 //! passes. So a limit is exceeded by what passes in one exchange's time, once, and not by a share of it. It never sees a request, and knows
 //! no limit.
 
+mod connection;
 mod exchange;
 
 pub use exchange::{SharedChange, SharedTable, Sharing, SharingEvent, SharingOptions};

@@ -1,0 +1,397 @@
+//! A connection to Redis: the three commands that are sent, and a reader of their replies that trusts nobody.
+//!
+//! A reply has a limit in bytes, one time for all of it, and exactly the form that its command asks for; else the connection is of no more use.
+
+use std::fmt::Write as _;
+use std::io::{self, Read, Write};
+use std::net::{TcpStream, ToSocketAddrs};
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+
+/// Bytes of a reply: the longest right one has 500 numbers, and a few bytes for each.
+const REPLY_BYTES_MAX: usize = 64 * 1024;
+/// Bytes of an error that are shown.
+const ERROR_BYTES_MAX: usize = 200;
+const PORT: u16 = 6379;
+
+/// Where a server is, and as whom it is asked.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct RedisAddress {
+    place: RedisPlace,
+    user: Option<String>,
+    database: u32,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum RedisPlace {
+    Tcp(String, u16),
+    Unix(String),
+}
+
+impl RedisAddress {
+    /// Reads `redis://[USER@]HOST[:PORT][/DATABASE]`, or `unix:PATH`.
+    ///
+    /// # Errors
+    /// It is neither.
+    pub(crate) fn parse(text: &str) -> io::Result<RedisAddress> {
+        let wrong = |what: &str| io::Error::new(io::ErrorKind::InvalidInput, format!("{text:?}: {what}"));
+        if let Some(path) = text.strip_prefix("unix:") {
+            let place = RedisPlace::Unix(path.to_owned());
+            return Ok(RedisAddress { place, user: None, database: 0 });
+        }
+        let rest = text.strip_prefix("redis://");
+        let rest = rest.ok_or_else(|| wrong("write \"redis://HOST:PORT\" or \"unix:PATH\""))?;
+        let (user, rest) = match rest.rsplit_once('@') {
+            Some((user, rest)) => (Some(user.to_owned()).filter(|user| !user.is_empty()), rest),
+            None => (None, rest),
+        };
+        let (at, database) = rest.split_once('/').unwrap_or((rest, ""));
+        let database = match database {
+            "" => 0,
+            number => number.parse().map_err(|_| wrong("the database is a number"))?,
+        };
+        // The colons of an IPv6 address are within brackets.
+        let (host, port) = match at.rsplit_once(':').filter(|(_, port)| !port.ends_with(']')) {
+            Some((host, port)) => (host, port.parse().map_err(|_| wrong("the port is from 0 to 65535"))?),
+            None => (at, PORT),
+        };
+        let host = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
+        if host.is_empty() {
+            return Err(wrong("there is no host"));
+        }
+        Ok(RedisAddress { place: RedisPlace::Tcp(host.to_owned(), port), user, database })
+    }
+}
+
+enum RedisStream {
+    Tcp(TcpStream),
+    Unix(UnixStream),
+}
+
+impl RedisStream {
+    fn connect(place: &RedisPlace, timeout: Duration) -> io::Result<RedisStream> {
+        match place {
+            RedisPlace::Unix(path) => UnixStream::connect(path).map(RedisStream::Unix),
+            RedisPlace::Tcp(host, port) => {
+                let until = Instant::now() + timeout;
+                let mut failed = io::Error::new(io::ErrorKind::NotFound, "its name has no address");
+                for address in (host.as_str(), *port).to_socket_addrs()? {
+                    match TcpStream::connect_timeout(&address, remaining(until, timeout)?) {
+                        Ok(stream) => {
+                            stream.set_nodelay(true)?;
+                            return Ok(RedisStream::Tcp(stream));
+                        }
+                        Err(error) => failed = error,
+                    }
+                }
+                Err(failed)
+            }
+        }
+    }
+
+    fn set_timeout(&self, timeout: Duration) -> io::Result<()> {
+        let timeout = Some(timeout);
+        match self {
+            RedisStream::Tcp(stream) => {
+                stream.set_read_timeout(timeout).and_then(|()| stream.set_write_timeout(timeout))
+            }
+            RedisStream::Unix(stream) => {
+                stream.set_read_timeout(timeout).and_then(|()| stream.set_write_timeout(timeout))
+            }
+        }
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            RedisStream::Tcp(stream) => stream.write(bytes),
+            RedisStream::Unix(stream) => stream.write(bytes),
+        }
+    }
+
+    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        match self {
+            RedisStream::Tcp(stream) => stream.read(bytes),
+            RedisStream::Unix(stream) => stream.read(bytes),
+        }
+    }
+}
+
+/// What is left until then.
+fn remaining(until: Instant, timeout: Duration) -> io::Result<Duration> {
+    match until.saturating_duration_since(Instant::now()) {
+        Duration::ZERO => Err(late(timeout)),
+        left => Ok(left),
+    }
+}
+
+fn late(timeout: Duration) -> io::Error {
+    io::Error::new(io::ErrorKind::TimedOut, format!("no whole answer within {timeout:?}"))
+}
+
+fn wrong(what: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, what)
+}
+
+/// A connection on which one command at a time is answered.
+pub(crate) struct RedisConnection {
+    stream: RedisStream,
+    /// The time of a command and its whole reply.
+    timeout: Duration,
+    /// Bytes received and not yet used.
+    received: Vec<u8>,
+}
+
+impl RedisConnection {
+    /// Connects, and logs in where there is a password.
+    ///
+    /// # Errors
+    /// The server cannot be reached, or refuses.
+    pub(crate) fn open(
+        address: &RedisAddress,
+        password: Option<&str>,
+        timeout: Duration,
+    ) -> io::Result<RedisConnection> {
+        let stream = RedisStream::connect(&address.place, timeout)?;
+        let mut connection = RedisConnection { stream, timeout, received: Vec::new() };
+        match (&address.user, password) {
+            (Some(user), Some(password)) => connection.expect_ok(&["AUTH", user, password])?,
+            (None, Some(password)) => connection.expect_ok(&["AUTH", password])?,
+            (_, None) => {}
+        }
+        if address.database != 0 {
+            connection.expect_ok(&["SELECT", &address.database.to_string()])?;
+        }
+        Ok(connection)
+    }
+
+    fn expect_ok(&mut self, command: &[&str]) -> io::Result<()> {
+        let mut reply = self.send(command)?;
+        match reply.line()?.as_str() {
+            "+OK" => reply.end(),
+            _ => Err(wrong("its reply is not `OK`")),
+        }
+    }
+
+    /// Sends a command whose reply is an array of `count` numbers that are not negative.
+    ///
+    /// # Errors
+    /// Another reply; one that is too long, or not there in time. Then the connection is of no more use.
+    pub(crate) fn numbers<S: AsRef<str>>(&mut self, command: &[S], count: usize) -> io::Result<Vec<u64>> {
+        let mut reply = self.send(command)?;
+        if reply.line()? != format!("*{count}") {
+            return Err(wrong("its reply is not a number for each key"));
+        }
+        let mut numbers = Vec::with_capacity(count);
+        for _ in 0..count {
+            let line = reply.line()?;
+            let number = line.strip_prefix(':').and_then(|digits| digits.parse().ok());
+            numbers.push(number.ok_or_else(|| wrong("its reply is not a number for each key"))?);
+        }
+        reply.end()?;
+        Ok(numbers)
+    }
+
+    fn send<S: AsRef<str>>(&mut self, command: &[S]) -> io::Result<Reply<'_>> {
+        let mut text = format!("*{}\r\n", command.len());
+        for part in command.iter().map(AsRef::as_ref) {
+            // Writing to a string cannot fail.
+            let _ = write!(text, "${}\r\n{part}\r\n", part.len());
+        }
+        let until = Instant::now() + self.timeout;
+        let mut rest = text.as_bytes();
+        while !rest.is_empty() {
+            self.stream.set_timeout(remaining(until, self.timeout)?)?;
+            match self.stream.write(rest) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(count) => rest = &rest[count..],
+                Err(error) => self.tolerate(error)?,
+            }
+        }
+        Ok(Reply { connection: self, until, bytes: 0 })
+    }
+
+    /// The deadline decides when it is too late, not an interrupted system call.
+    fn tolerate(&self, error: io::Error) -> io::Result<()> {
+        match error.kind() {
+            io::ErrorKind::Interrupted => Ok(()),
+            io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => Err(late(self.timeout)),
+            _ => Err(error),
+        }
+    }
+}
+
+/// A reply that is being read.
+struct Reply<'c> {
+    connection: &'c mut RedisConnection,
+    until: Instant,
+    /// Bytes of it that were received.
+    bytes: usize,
+}
+
+impl Reply<'_> {
+    /// The next line, which is no error.
+    fn line(&mut self) -> io::Result<String> {
+        let mut looked = 0;
+        let end = loop {
+            let received = &self.connection.received;
+            match received[looked..].iter().position(|byte| *byte == b'\n') {
+                Some(at) => break looked + at,
+                None => looked = received.len(),
+            }
+            self.receive()?;
+        };
+        let line: Vec<u8> = self.connection.received.drain(..=end).collect();
+        let line =
+            line.strip_suffix(b"\r\n").ok_or_else(|| wrong("a line of its reply does not end in CRLF"))?;
+        match line.strip_prefix(b"-") {
+            Some(error) => {
+                let shown = String::from_utf8_lossy(&error[..error.len().min(ERROR_BYTES_MAX)]);
+                let shown = shown.replace(|c: char| c.is_control(), " ");
+                Err(io::Error::other(format!("it answers: {shown}")))
+            }
+            None => String::from_utf8(line.to_vec()).map_err(|_| wrong("its reply is not text")),
+        }
+    }
+
+    fn receive(&mut self) -> io::Result<()> {
+        let mut block = [0; 4096];
+        loop {
+            let connection = &mut *self.connection;
+            connection.stream.set_timeout(remaining(self.until, connection.timeout)?)?;
+            match connection.stream.read(&mut block) {
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(count) => {
+                    self.bytes += count;
+                    if self.bytes > REPLY_BYTES_MAX {
+                        return Err(wrong(&format!("its reply is longer than {REPLY_BYTES_MAX} bytes")));
+                    }
+                    connection.received.extend_from_slice(&block[..count]);
+                    return Ok(());
+                }
+                Err(error) => connection.tolerate(error)?,
+            }
+        }
+    }
+
+    fn end(self) -> io::Result<()> {
+        match self.connection.received.is_empty() {
+            true => Ok(()),
+            false => Err(wrong("it sends more than it was asked for")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::TcpListener;
+    use std::thread::JoinHandle;
+
+    #[test]
+    fn addresses() {
+        let tcp = |host: &str, port, user: Option<&str>, database| RedisAddress {
+            place: RedisPlace::Tcp(host.into(), port),
+            user: user.map(Into::into),
+            database,
+        };
+        let parse = |text| RedisAddress::parse(text).unwrap();
+        assert_eq!(parse("redis://h"), tcp("h", 6379, None, 0));
+        assert_eq!(parse("redis://me@[::1]:1/2"), tcp("::1", 1, Some("me"), 2));
+        assert_eq!(parse("redis://[::1]/3"), tcp("::1", 6379, None, 3));
+        let unix = RedisAddress { place: RedisPlace::Unix("/run/r".into()), user: None, database: 0 };
+        assert_eq!(parse("unix:/run/r"), unix);
+        for text in ["http://h", "redis://", "redis://h:x", "redis://h/x", "redis://:1"] {
+            assert!(RedisAddress::parse(text).is_err(), "{text}");
+        }
+    }
+
+    /// A server that sends `head` and then `tail` again and again; joined, it returns how many bytes were taken.
+    fn server(head: &'static str, tail: &'static str) -> (RedisAddress, JoinHandle<usize>) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = RedisAddress::parse(&format!("redis://{}", listener.local_addr().unwrap())).unwrap();
+        let thread = std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            let mut command = [0; 4096];
+            let _ = stream.read(&mut command).unwrap();
+            stream.write_all(head.as_bytes()).unwrap();
+            let tails = tail.repeat(1 + 4096 / (tail.len() + 1));
+            let mut sent = 0;
+            // Bounded, so that a client which takes everything fails the test, not the machine.
+            while !tail.is_empty() && sent < 256 << 20 {
+                match stream.write(tails.as_bytes()) {
+                    Ok(count) => sent += count,
+                    Err(_) => break,
+                }
+            }
+            // Until the client closes.
+            let _ = stream.read(&mut command);
+            sent
+        });
+        (address, thread)
+    }
+
+    fn asked(head: &'static str, tail: &'static str, timeout: Duration) -> (io::Result<Vec<u64>>, usize) {
+        let (address, thread) = server(head, tail);
+        let mut connection = RedisConnection::open(&address, None, timeout).unwrap();
+        let outcome = connection.numbers(&["EVAL"], 2);
+        let held = connection.received.capacity();
+        assert!(held <= 2 * REPLY_BYTES_MAX, "{held} bytes are held");
+        drop(connection);
+        (outcome, thread.join().unwrap())
+    }
+
+    const LONG: Duration = Duration::from_secs(60);
+
+    #[test]
+    fn replies_without_end_are_refused_and_not_kept() {
+        let lies = [
+            ("$99999999999\r\n", "a", "not a number for each key"),
+            ("*2147483647\r\n", ":1\r\n", "not a number for each key"),
+            ("+", "a", "longer than"),
+            ("*2\r\n:1\r\n:", "1", "longer than"),
+            ("*2\r\n:1\r\n:2\r\n", ":3\r\n", "more than it was asked for"),
+            ("-", "a", "longer than"),
+        ];
+        for (head, tail, reason) in lies {
+            let (outcome, sent) = asked(head, tail, LONG);
+            let error = outcome.unwrap_err().to_string();
+            // The last one may come later, in a reply to another command.
+            assert!(error.contains(reason), "{head:?}: {error}");
+            assert!(sent < 64 << 20, "{head:?}: {sent} bytes were taken");
+        }
+    }
+
+    #[test]
+    fn replies_of_another_form_are_refused() {
+        for head in [
+            "*-1\r\n",
+            "*2\r\n:1\r\n:-1\r\n",
+            "*2\r\n$1\r\n1\r\n",
+            "*2\n:1\n:2\n",
+            "+\u{e9}\r\n",
+            "*1\r\n:1\r\n",
+        ] {
+            assert_eq!(asked(head, "", LONG).0.unwrap_err().kind(), io::ErrorKind::InvalidData, "{head:?}");
+        }
+        assert_eq!(asked("*2\r\n:1\r\n:2\r\n", "", LONG).0.unwrap(), [1, 2]);
+        let error = asked("-ERR no\rsuch\u{1b}[31m thing\r\n", "", LONG).0.unwrap_err().to_string();
+        assert_eq!(error, "it answers: ERR no such [31m thing");
+    }
+
+    #[test]
+    fn the_deadline_holds_for_the_whole_reply() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = RedisAddress::parse(&format!("redis://{}", listener.local_addr().unwrap())).unwrap();
+        let thread = std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            // A byte now and then: no single wait is as long as the time of all.
+            while stream.write_all(b"1").is_ok() {
+                std::thread::sleep(Duration::from_millis(20));
+            }
+        });
+        let mut connection = RedisConnection::open(&address, None, Duration::from_millis(200)).unwrap();
+        assert_eq!(connection.numbers(&["EVAL"], 1).unwrap_err().kind(), io::ErrorKind::TimedOut);
+        drop(connection);
+        thread.join().unwrap();
+    }
+}
