@@ -103,8 +103,8 @@ pub(crate) fn rewrite_agrees(
         let title = format!("a group of `path` cannot have the name `{name}`");
         check.error(&entry.value.at, title, fault.message).help(fault.remedy);
     }
-    let (Some(to), Some(entry)) = (rewrite, node.entry("rewrite")) else { return false };
-    if to.uses(&Variable::Rest) && prefix.is_none() {
+    let Some(entry) = node.entry("rewrite") else { return false };
+    if rewrite.is_some_and(|to| to.uses(&Variable::Rest)) && prefix.is_none() {
         let title = "`$rest` without a path that ends with `/*`".to_owned();
         let finding = check.error(&entry.value.at, title, "there is no prefix to remove");
         finding.help("give the route a `path` such as \"/old/*\"");
@@ -118,6 +118,8 @@ pub(crate) fn rewrite_agrees(
         let finding = check.error(&other.key_at, title, "another route answers");
         finding.help("write it in the route that answers, or give this route an action");
     }
+    // One that could not be read is reported already.
+    let Some(to) = rewrite else { return true };
     let covers = |path: &PathPattern| to.fixed().is_some_and(|to| path.matches(path_of(to).as_bytes()));
     if paths.is_empty() || paths.iter().any(covers) {
         let title = "this route matches again what it rewrites".to_owned();

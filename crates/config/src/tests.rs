@@ -110,6 +110,7 @@ fn written_out_defaults_change_nothing() {
         written_out::<Conditions>(),
         written_out::<Mirror>(),
         written_out::<InjectedFault>(),
+        written_out::<crate::VariableMap>(),
     ];
     for chapter in chapters::<Config>() {
         assert!(known.contains(&chapter.name), "{} is not looked at", chapter.name);
