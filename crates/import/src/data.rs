@@ -3,9 +3,9 @@
 use crate::findings::{EntryNumber, ImportError, ImportLedger};
 
 /// Values within values.
-const DEPTH_MAX: usize = 64;
+pub(crate) const DEPTH_MAX: usize = 64;
 /// Values of one file.
-const VALUES_MAX: usize = 200_000;
+pub(crate) const VALUES_MAX: usize = 200_000;
 
 /// A value of JSON or YAML.
 #[derive(Debug, Clone, PartialEq)]

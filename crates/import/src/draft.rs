@@ -213,8 +213,16 @@ impl SiteDraft {
     /// Moves to the site what all its routes have.
     pub(crate) fn gather(&mut self) {
         for key in OF_SITES {
-            let Some(first) = self.routes.first().and_then(|route| route.get(key)).cloned() else { continue };
-            let is_shared = self.routes.iter().all(|route| route.get(key) == Some(&first));
+            // What has no effect on a redirect may count for it too.
+            let is_without = |route: &TomlSection| {
+                matches!(key, "compress" | "cache" | "limits" | "timeouts")
+                    && route.get("redirect").is_some()
+                    && route.get(key).is_none()
+            };
+            let mut values =
+                self.routes.iter().filter(|route| !is_without(route)).map(|route| route.get(key));
+            let Some(first) = values.next().flatten().cloned() else { continue };
+            let is_shared = values.all(|value| value == Some(&first));
             if is_shared && self.section.get(key).is_none() {
                 self.routes.iter_mut().for_each(|route| {
                     route.remove(key);

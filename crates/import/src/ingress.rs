@@ -6,6 +6,7 @@ use crate::data::{DatumAt, json, read};
 use crate::draft::{Draft, SiteDraft, TomlItem, TomlSection};
 use crate::findings::{ImportError, ImportLedger, Imported};
 use crate::paths::{from_literal, from_regex};
+use crate::yaml::documents;
 
 /// What differs between the servers whatever a configuration says.
 const GENERAL: [&str; 4] = [
@@ -29,32 +30,63 @@ struct IngressReader<'a> {
     routes: Vec<IngressRoute>,
     /// What sites have beside their routes, by host.
     sites: Vec<(String, TomlSection)>,
+    /// Ports of services with names: namespace, service, port, number.
+    ports: Vec<(String, String, String, u64)>,
 }
 
-/// Translates Ingresses: the JSON that `kubectl get ingress -A -o json` prints.
+/// Translates Ingresses: manifests in YAML, of one or more documents, or the JSON that `kubectl get ingress -A -o json` prints.
 ///
 /// # Errors
-/// A file that cannot be read, or is no JSON: YAML is one of these.
+/// A file that cannot be read, or is neither.
 pub fn import(path: &Path) -> Result<Imported, ImportError> {
     let (name, text) = read(path)?;
     let ledger = ImportLedger::default();
-    let mut config = json(&name, &text).map_err(|error| {
-        let remedy = "YAML is not read: `kubectl get ingress -A -o json > ingress.json`, or `kubectl create --dry-run=client -o json -f FILE` without a cluster, makes the JSON that is";
-        ImportError { message: format!("{}; {remedy}", error.message), ..error }
-    })?;
-    config.enter(&ledger, &name, "");
-    let mut reader = IngressReader { ledger: &ledger, routes: Vec::new(), sites: Vec::new() };
-    let items = config.get("items").map_or(vec![&config], |items| items.items().iter().collect());
-    for item in items {
-        match item.get("kind").and_then(DatumAt::text) {
-            Some("Ingress") => reader.ingress(item),
-            _ => item.impossible(&ledger, "this is no Ingress"),
+    let is_json = text.trim_start_matches('\u{feff}').trim_start().starts_with('{') && !text.contains("{{");
+    let mut documents = match is_json {
+        true => vec![json(&name, &text)?],
+        false => documents(&name, &text).map_err(|error| match text.contains("{{") {
+            true => {
+                let remedy =
+                    "this is a template of Helm: `helm template` makes the manifests that are read here";
+                ImportError { message: format!("{}; {remedy}", error.message), ..error }
+            }
+            false => error,
+        })?,
+    };
+    let several = documents.len() > 1;
+    for (at, document) in documents.iter_mut().enumerate() {
+        let path = if several { format!("[{at}]") } else { String::new() };
+        document.enter(&ledger, &name, &path);
+    }
+    let mut reader =
+        IngressReader { ledger: &ledger, routes: Vec::new(), sites: Vec::new(), ports: Vec::new() };
+    let of_list = |document: &DatumAt| match document.get("items") {
+        Some(items) => items.items().to_vec(),
+        None => vec![document.clone()],
+    };
+    let items: Vec<DatumAt> = documents.iter().flat_map(of_list).collect();
+    items.iter().for_each(|item| reader.service(item));
+    let kind = |item: &DatumAt| item.get("kind").and_then(DatumAt::text).unwrap_or("").to_owned();
+    if !items.iter().any(|item| kind(item) == "Ingress") {
+        return Err(ImportError::new(&name, 0, "there is no object of the kind Ingress in this file"));
+    }
+    for item in &items {
+        match kind(item).as_str() {
+            "Ingress" => reader.ingress(item),
+            "Service" => item.needless(&ledger, "its ports were read; the cluster has it"),
+            "ConfigMap" => item.impossible(
+                &ledger,
+                "settings of the controller are not read: write what they say at the top of the file",
+            ),
+            _ => item.needless(&ledger, "not needed: this is no Ingress, and stays in the cluster"),
         }
     }
-    for key in ["apiVersion", "kind", "metadata"] {
-        config.get(key).into_iter().for_each(|one| one.needless(&ledger, "not needed"));
+    for document in &documents {
+        for key in ["apiVersion", "kind", "metadata"] {
+            document.get(key).into_iter().for_each(|one| one.needless(&ledger, "not needed"));
+        }
+        document.impossible(&ledger, "there is nothing like it here");
     }
-    config.impossible(&ledger, "there is nothing like it here");
     let mut draft = Draft::default();
     draft.top.set("listen", TomlItem::text(":80"));
     reader.write(&mut draft);
@@ -95,6 +127,23 @@ impl<'a> IngressReader<'a> {
         }
     }
 
+    /// Reads the names of a service's ports.
+    fn service(&mut self, item: &DatumAt) {
+        if item.get("kind").and_then(DatumAt::text) != Some("Service") {
+            return;
+        }
+        let text = |path: &[&str]| item.at(path).and_then(DatumAt::text).map(str::to_owned);
+        let namespace = text(&["metadata", "namespace"]).unwrap_or_else(|| "default".to_owned());
+        let Some(name) = text(&["metadata", "name"]) else { return };
+        for port in item.at(&["spec", "ports"]).map_or(&[][..], DatumAt::items) {
+            let found =
+                (port.get("name").and_then(DatumAt::text), port.get("port").and_then(DatumAt::number));
+            if let (Some(port), Some(number)) = found {
+                self.ports.push((namespace.clone(), name.clone(), port.to_owned(), number));
+            }
+        }
+    }
+
     fn site(&mut self, host: &str) -> &mut TomlSection {
         let at = match self.sites.iter().position(|(known, _)| known == host) {
             Some(at) => at,
@@ -126,6 +175,18 @@ impl<'a> IngressReader<'a> {
         for rule in spec.and_then(|spec| spec.get("rules")).map_or(&[][..], DatumAt::items) {
             let host = rule.get("host").and_then(DatumAt::text).unwrap_or("").to_lowercase();
             rule.get("host").into_iter().for_each(|one| one.translated(ledger));
+            if let Some(root) = of("app-root").and_then(DatumAt::text) {
+                let mut section = TomlSection::default();
+                section.set_text("path", "/");
+                section.set_text("redirect", root);
+                self.routes.push(IngressRoute {
+                    host: host.clone(),
+                    is_exact: true,
+                    length: usize::MAX,
+                    section,
+                });
+                of("app-root").into_iter().for_each(|one| one.translated(ledger));
+            }
             if let Some(redirect) = of("ssl-redirect").filter(|one| one.flag() == Some(false)) {
                 self.site(&host).set("redirect_https", TomlItem::Flag(false));
                 redirect.translated(ledger);
@@ -266,13 +327,94 @@ impl<'a> IngressReader<'a> {
             return;
         };
         backend.translated(self.ledger);
-        let number = number.unwrap_or_else(|| {
+        let port_name = port.and_then(|port| port.get("name")).and_then(DatumAt::text).unwrap_or("");
+        let known = self
+            .ports
+            .iter()
+            .find(|(of, service, port, _)| of == namespace && service == name && port == port_name);
+        let number = number.or(known.map(|(.., number)| *number)).unwrap_or_else(|| {
             port.into_iter().for_each(|port| {
                 port.differs(self.ledger, "ports have numbers here: 80 was written for this name")
             });
             80
         });
         section.set_in("proxy", "to", TomlItem::Text(format!("{scheme}://{name}.{namespace}.svc:{number}")));
+    }
+
+    /// Writes what the less usual annotations say; false where there is no more to report.
+    fn more(&self, name: &str, value: &DatumAt, section: &mut TomlSection) -> bool {
+        let text = value.text().unwrap_or("");
+        let networks = || TomlItem::List(text.split(',').map(|one| TomlItem::text(one.trim())).collect());
+        match name.strip_prefix(PREFIX).unwrap_or(name) {
+            "enable-cors" => {
+                if value.flag() == Some(true) && section.get("cors").is_none() {
+                    section.set("cors", TomlItem::Flag(true));
+                }
+            }
+            "cors-allow-origin" | "cors-allow-methods" | "cors-allow-headers" | "cors-expose-headers" => {
+                let key = match name.strip_prefix(PREFIX).unwrap_or(name) {
+                    "cors-allow-origin" => "origins",
+                    "cors-allow-methods" => "methods",
+                    "cors-allow-headers" => "headers",
+                    _ => "expose",
+                };
+                section.set_in("cors", key, networks());
+            }
+            "cors-allow-credentials" => {
+                section.set_in("cors", "credentials", TomlItem::Flag(value.flag() == Some(true)));
+            }
+            "cors-max-age" => {
+                let age = text.parse::<u64>().unwrap_or(600).min(86_400);
+                section.set_in("cors", "max_age", TomlItem::Text(format!("{age}s")));
+            }
+            "limit-rate" if text != "0" => {
+                section.set(
+                    "bandwidth",
+                    TomlItem::Text(format!("{}B/s", text.parse::<u64>().unwrap_or(0).max(1024))),
+                );
+            }
+            "limit-connections" => {
+                let count = TomlItem::Number(text.parse::<u64>().unwrap_or(1).clamp(1, 1_000_000));
+                let limit = ("concurrent".to_owned(), count);
+                section
+                    .set("limit", TomlItem::Table(vec![limit, ("status".to_owned(), TomlItem::Number(503))]));
+            }
+            "proxy-next-upstream-tries" => match text.parse::<u64>() {
+                Ok(count @ 1..=100) => {
+                    section.set_in(
+                        "proxy",
+                        "retry",
+                        TomlItem::Table(vec![("attempts".to_owned(), TomlItem::Number(count))]),
+                    );
+                }
+                _ => {
+                    value.differs(self.ledger, "`attempts` in `retry` is 3");
+                    return false;
+                }
+            },
+            "x-forwarded-prefix" => {
+                let set = TomlItem::Table(vec![("X-Forwarded-Prefix".to_owned(), TomlItem::text(text))]);
+                section.set_in("proxy", "request_headers", TomlItem::Table(vec![("set".to_owned(), set)]));
+            }
+            "load-balance" => match text {
+                "round_robin" => {}
+                _ => {
+                    value.differs(self.ledger, "the cluster balances between the pods of a service");
+                    return false;
+                }
+            },
+            "configuration-snippet"
+            | "server-snippet"
+            | "auth-snippet"
+            | "stream-snippet"
+            | "modsecurity-snippet" => {
+                value.impossible(self.ledger, "lines of nginx are not read: `komainu import nginx` translates them from a file of their own");
+                section.comment(format!("CHECK: `{name}` has lines of nginx."));
+                return false;
+            }
+            _ => return false,
+        }
+        true
     }
 
     /// Writes what annotations say for all routes; returns the scheme of the services.
@@ -355,7 +497,8 @@ impl<'a> IngressReader<'a> {
                     value.needless(self.ledger, "not needed");
                     continue;
                 }
-                "ssl-redirect" | "rewrite-target" | "use-regex" => continue,
+                "ssl-redirect" | "rewrite-target" | "use-regex" | "app-root" => continue,
+                _ if self.more(name, value, section) => {}
                 _ => continue,
             }
             value.translated(self.ledger);

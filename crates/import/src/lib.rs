@@ -7,11 +7,15 @@
 
 mod findings;
 
+pub mod scratch;
+
 mod draft;
 
 mod paths;
 
 mod data;
+
+mod yaml;
 
 pub mod nginx;
 
@@ -20,5 +24,11 @@ pub mod unit;
 pub mod caddy;
 
 pub mod ingress;
+
+mod kind;
+
+pub mod hosting;
+
+pub use kind::ImportKind;
 
 pub use findings::{ImportError, ImportVerdict, Imported, Remark};

@@ -5,6 +5,8 @@ use std::str::Chars;
 
 /// Alternatives that one expression may become.
 const ALTERNATIVES_MAX: usize = 64;
+/// Alternatives of an expression that have examples.
+const EXAMPLES_MAX: usize = 6;
 /// Groups within groups.
 const DEPTH_MAX: usize = 16;
 
@@ -303,6 +305,36 @@ fn pattern_of(pieces: &[RegexPiece]) -> Option<(String, bool)> {
     is_path.then_some((out, wider))
 }
 
+/// Texts that a regular expression matches, each with whether it is bound to the start and to the end. What looks ahead is left out of
+/// the expression.
+pub(crate) fn examples(regex: &str) -> Vec<(String, bool, bool)> {
+    let mut plain = regex.to_owned();
+    while let Some(at) = ["(?!", "(?=", "(?<!", "(?<="].iter().filter_map(|start| plain.find(start)).min() {
+        let end = plain[at..].find(')').map_or(plain.len(), |end| at + end + 1);
+        plain.replace_range(at..end, "");
+    }
+    let Ok((all, ..)) = read(&plain, false) else { return Vec::new() };
+    let mut found: Vec<(String, bool, bool)> = Vec::new();
+    for alternative in all.iter().take(EXAMPLES_MAX) {
+        for run in ["1", "ab", "a-1"] {
+            let text: String = alternative
+                .iter()
+                .map(|piece| match piece {
+                    RegexPiece::One(c) => c.to_string(),
+                    RegexPiece::Segment | RegexPiece::Any => run.to_owned(),
+                    RegexPiece::Start | RegexPiece::End => String::new(),
+                })
+                .collect();
+            let one =
+                (text, alternative.contains(&RegexPiece::Start), alternative.contains(&RegexPiece::End));
+            if !found.contains(&one) {
+                found.push(one);
+            }
+        }
+    }
+    found
+}
+
 /// The hosts that a regular expression names, if they are few: `^(www\.)?example\.com$`.
 pub(crate) fn hosts_from_regex(regex: &str) -> Option<(Vec<String>, bool)> {
     let (all, mut wider, _) = read(regex, true).ok()?;
@@ -343,6 +375,27 @@ pub(crate) fn from_literal(path: &str, is_prefix: bool) -> Option<String> {
         && !path.chars().any(char::is_control)
         && !path.split('/').any(|segment| matches!(segment, "." | ".."));
     is_plain.then(|| if is_prefix { format!("{path}*") } else { path.to_owned() })
+}
+
+/// Whether a path pattern of Komainu matches a path.
+pub(crate) fn matches(pattern: &str, path: &str) -> bool {
+    fn rest(pattern: &[u8], path: &[u8], is_edge: bool) -> bool {
+        match pattern {
+            [] => path.is_empty(),
+            [b'*', b'*', after @ ..] => (0..=path.len()).any(|at| rest(after, &path[at..], false)),
+            [b'*', after @ ..] => {
+                let across = is_edge || after.is_empty();
+                let end = if across {
+                    path.len()
+                } else {
+                    path.iter().position(|&b| b == b'/').unwrap_or(path.len())
+                };
+                (0..=end).any(|at| rest(after, &path[at..], false))
+            }
+            [first, after @ ..] => path.first() == Some(first) && rest(after, &path[1..], false),
+        }
+    }
+    rest(pattern.as_bytes(), path.as_bytes(), true)
 }
 
 /// The paths that begin with `prefix` and match the pattern.
@@ -414,11 +467,40 @@ mod tests {
     }
 
     #[test]
+    fn examples_of_expressions() {
+        let of = |regex: &str| {
+            let shown = |(text, start, end): (String, bool, bool)| {
+                format!("{}{text}{}", if start { "^" } else { "" }, if end { "$" } else { "" })
+            };
+            examples(regex).into_iter().map(shown).collect::<Vec<_>>().join(" ")
+        };
+        assert_eq!(of(r"\.(css|js)$"), ".css$ .js$");
+        assert_eq!(of(r"^/user/(\d+)$"), "^/user/1$ ^/user/ab$ ^/user/a-1$");
+        assert_eq!(of(r"/\.(?!well-known)"), "/.");
+        assert_eq!(of("(a"), "");
+    }
+
+    #[test]
     fn hosts_of_expressions() {
         let hosts = |regex: &str| hosts_from_regex(regex).map(|(hosts, _)| hosts.join(" "));
         assert_eq!(hosts(r"^(www\.)?example\.com$").as_deref(), Some("www.example.com example.com"));
         assert_eq!(hosts(r"^(?<user>.+)\.example\.com$").as_deref(), Some("*.example.com"));
         assert_eq!(hosts(r"^www\d+\.example\.com$"), None);
+    }
+
+    #[test]
+    fn patterns_match_as_routes_do() {
+        for (pattern, path, expected) in [
+            ("/a", "/a", true),
+            ("/a", "/ab", false),
+            ("/a/*", "/a/b/c", true),
+            ("*.php", "/x/y.php", true),
+            ("/x/*/y", "/x/a/y", true),
+            ("/x/*/y", "/x/a/b/y", false),
+            ("/x/**/y", "/x/a/b/y", true),
+        ] {
+            assert_eq!(matches(pattern, path), expected, "{pattern} {path}");
+        }
     }
 
     #[test]

@@ -160,9 +160,43 @@ fn ingress() {
         check(&source, &imported);
         check_lines(&source, &imported);
     }
+    for source in samples("ingress", "yaml") {
+        let imported = import::ingress::import(&source).unwrap();
+        check(&source, &imported);
+    }
     let path = std::env::temp_dir().join(format!("komainu-import-ingress-{}", std::process::id()));
-    std::fs::write(&path, "apiVersion: networking.k8s.io/v1\nkind: Ingress\n").unwrap();
-    let error = import::ingress::import(&path).unwrap_err().to_string();
-    assert!(error.contains("kubectl get ingress"), "{error}");
+    let fault = |text: &str| {
+        std::fs::write(&path, text).unwrap();
+        import::ingress::import(&path).unwrap_err().to_string()
+    };
+    let error = fault("apiVersion: v1\nkind: Service\n");
+    assert!(error.contains("no object of the kind Ingress"), "{error}");
+    let error = fault("kind: Ingress\nspec: {{ toYaml .Values.spec }}\n");
+    assert!(error.contains("helm template"), "{error}");
     std::fs::remove_file(&path).unwrap();
+}
+
+#[test]
+fn application_servers() {
+    use import::ImportKind;
+    for (kind, name) in [
+        (ImportKind::Gunicorn, "gunicorn/gunicorn.conf.py"),
+        (ImportKind::Gunicorn, "gunicorn/shop.service"),
+        (ImportKind::Puma, "puma/puma.rb"),
+        (ImportKind::Puma, "puma/Procfile"),
+        (ImportKind::Starman, "starman/Procfile"),
+        (ImportKind::Passenger, "passenger/Passengerfile.json"),
+    ] {
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests").join(name);
+        let text = std::fs::read_to_string(&source).unwrap();
+        assert_eq!(ImportKind::guess(&source, &text), Some(kind), "{name}");
+        let imported = import::hosting::import(kind, Some(&source), &[]).unwrap();
+        check(&source, &imported);
+    }
+    let command = ["--workers", "10", "--max-requests=1000", "app.psgi"].map(str::to_owned);
+    let imported = import::hosting::import(ImportKind::Starman, None, &command).unwrap();
+    for line in ["psgi = \"app.psgi\"", "workers = 10", "recycle = { requests = 1000 }"] {
+        assert!(imported.toml.contains(line), "{}", imported.toml);
+    }
+    assert!(import::hosting::import(ImportKind::Starman, None, &[]).is_err());
 }

@@ -257,29 +257,36 @@ pub(crate) struct StartArguments {
 
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  \
-    komainu import nginx /etc/nginx/nginx.conf > komainu.toml\n  \
-    komainu import unit config.json > komainu.toml\n")]
+    komainu import /etc/nginx/nginx.conf > komainu.toml\n  \
+    komainu import nginx /etc/nginx/nginx.conf --verify > komainu.toml\n  \
+    komainu import unit config.json > komainu.toml\n  \
+    komainu import starman -- --workers 10 app.psgi > komainu.toml\n")]
 pub(crate) struct ImportArguments {
-    /// Whose configuration it is
-    pub(crate) format: ImportFormat,
-    /// Its file; files that it includes are read too
-    pub(crate) file: PathBuf,
+    /// Whose configuration it is (nginx, unit, caddy, ingress, gunicorn, puma, starman, passenger; guessed if it is not given), and its
+    /// file; files that it includes are read too
+    #[arg(num_args = 1..=2, required = true, value_names = ["KIND", "FILE"])]
+    pub(crate) source: Vec<PathBuf>,
+    /// The arguments of a command, in place of a file
+    #[arg(last = true, value_name = "ARGUMENT")]
+    pub(crate) command: Vec<String>,
     /// The folder of nginx's configuration on the machine that serves, for names of files in it [default: that of the file]
     #[arg(long, value_name = "FOLDER")]
     pub(crate) prefix: Option<PathBuf>,
-}
-
-/// Servers whose configuration can be translated.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub(crate) enum ImportFormat {
-    /// nginx.conf, or a part of it
-    Nginx,
-    /// The JSON of NGINX Unit, as GET /config of its control socket prints it
-    Unit,
-    /// The JSON of Caddy, as `caddy adapt` makes it of a Caddyfile
-    Caddy,
-    /// Ingresses of Kubernetes, as `kubectl get ingress -A -o json` prints them
-    Ingress,
+    /// Run the old server and the result side by side on loopback, and show every difference; exits 1 if the report does not name one
+    #[arg(long)]
+    pub(crate) verify: bool,
+    /// Where the comparison is written as JSON
+    #[arg(long, value_name = "FILE", requires = "verify")]
+    pub(crate) verify_json: Option<PathBuf>,
+    /// The program of the old server [default: the one that is found]
+    #[arg(long, value_name = "PROGRAM", requires = "verify")]
+    pub(crate) old_server: Option<PathBuf>,
+    /// The most requests of a comparison
+    #[arg(long, value_name = "NUMBER", default_value = "3000", requires = "verify", value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub(crate) requests: u32,
+    /// The most time for the requests of a comparison, 1s to 1h
+    #[arg(long, value_name = "TIME", default_value = "2m", requires = "verify", value_parser = verify_time)]
+    pub(crate) time: Duration,
 }
 
 #[derive(Debug, Args)]
@@ -534,6 +541,12 @@ fn interval(text: &str) -> Result<Duration, String> {
     let time = config::duration(text).map_err(reported)?;
     let range = Duration::from_millis(250)..=Duration::from_secs(60);
     if range.contains(&time) { Ok(time) } else { Err("write a time from 250ms to 1m".into()) }
+}
+
+fn verify_time(text: &str) -> Result<Duration, String> {
+    let time = config::duration(text).map_err(reported)?;
+    let range = Duration::from_secs(1)..=Duration::from_secs(3600);
+    if range.contains(&time) { Ok(time) } else { Err("write a time from 1s to 1h".into()) }
 }
 
 /// Reads the format of the access log. The format may be left out, so that a target after `--log` is read as one.

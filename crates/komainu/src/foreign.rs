@@ -1,27 +1,131 @@
-//! `komainu import`: the configuration of another server, translated.
+//! `komainu import`: the configuration of another server, translated, and compared with what that server does.
 
 use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
-use crate::cli::{ImportArguments, ImportFormat};
+use import::{ImportKind, Imported};
 
-/// Writes the configuration to stdout and the report to stderr.
+use crate::cli::ImportArguments;
+
+/// Bytes of a file that its kind is guessed from.
+const GUESS_BYTES_MAX: u64 = 4 << 20;
+
+/// What is translated.
+struct Source<'a> {
+    kind: ImportKind,
+    file: Option<&'a Path>,
+}
+
+/// Writes the configuration to stdout and the report to stderr; with `--verify` also what differs. False where something differs that
+/// the report does not name.
 ///
 /// # Errors
-/// Why nothing was translated.
-pub(crate) fn import(arguments: &ImportArguments) -> Result<(), String> {
-    let imported = match arguments.format {
-        ImportFormat::Nginx => import::nginx::import(&arguments.file, arguments.prefix.as_deref()),
-        ImportFormat::Caddy => import::caddy::import(&arguments.file),
-        ImportFormat::Ingress => import::ingress::import(&arguments.file),
-        ImportFormat::Unit => import::unit::import(&arguments.file),
-    }
-    .map_err(|error| format!("error: {error}"))?;
+/// Why nothing was translated, or compared.
+pub(crate) fn import(arguments: &ImportArguments) -> Result<bool, String> {
+    let fault = |error: &dyn std::fmt::Display| error.to_string();
+    let source = source(arguments)?;
+    let imported = translate(&source, arguments)?;
     let written = io::stdout().write_all(imported.toml.as_bytes());
     match written {
         // The reader has closed the pipe.
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
-        done => done.map_err(|error| format!("error: {error}"))?,
+        done => done.map_err(|error| fault(&error))?,
     }
     let _ = io::stderr().write_all(imported.report().as_bytes());
-    Ok(())
+    match arguments.verify {
+        true => verify(&source, &imported, arguments),
+        false => Ok(true),
+    }
+}
+
+fn source(arguments: &ImportArguments) -> Result<Source<'_>, String> {
+    let names = || ImportKind::ALL.map(|(name, _)| name).join(", ");
+    match arguments.source.as_slice() {
+        [kind, file] => {
+            let name = kind.to_string_lossy();
+            let kind = ImportKind::of(&name).ok_or_else(|| format!("`{name}` is none of: {}", names()))?;
+            Ok(Source { kind, file: Some(file) })
+        }
+        [one] => {
+            if let Some(kind) = ImportKind::of(&one.to_string_lossy())
+                && !one.exists()
+            {
+                let has_command = !arguments.command.is_empty() && takes_command(kind);
+                return match !has_command {
+                    false => Ok(Source { kind, file: None }),
+                    true => Err(format!("the file is missing: komainu import {} FILE", one.display())),
+                };
+            }
+            let kind = ImportKind::guess(one, &beginning(one)?).ok_or_else(|| {
+                format!(
+                    "{}: whose configuration this is cannot be seen: write one of {} before it",
+                    one.display(),
+                    names()
+                )
+            })?;
+            Ok(Source { kind, file: Some(one) })
+        }
+        _ => Err("the file is missing".to_owned()),
+    }
+}
+
+/// Whether it can be started by a command that says everything.
+fn takes_command(kind: ImportKind) -> bool {
+    matches!(kind, ImportKind::Gunicorn | ImportKind::Puma | ImportKind::Starman)
+}
+
+fn beginning(path: &Path) -> Result<String, String> {
+    use std::io::Read;
+    let fault = |error: io::Error| format!("{}: {error}", path.display());
+    let mut bytes = Vec::new();
+    let file = std::fs::File::open(path).map_err(fault)?;
+    file.take(GUESS_BYTES_MAX).read_to_end(&mut bytes).map_err(fault)?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+fn translate(source: &Source<'_>, arguments: &ImportArguments) -> Result<Imported, String> {
+    let file = source.file.unwrap_or(Path::new(""));
+    match source.kind {
+        ImportKind::Nginx => import::nginx::import(file, arguments.prefix.as_deref()),
+        ImportKind::Caddy => import::caddy::import(file),
+        ImportKind::Ingress => import::ingress::import(file),
+        ImportKind::Unit => import::unit::import(file),
+        kind => import::hosting::import(kind, source.file, &arguments.command),
+    }
+    .map_err(|error| error.to_string())
+}
+
+fn verify(source: &Source<'_>, imported: &Imported, arguments: &ImportArguments) -> Result<bool, String> {
+    let (name, file) = match (source.kind, source.file) {
+        (ImportKind::Nginx, Some(file)) => ("nginx", file),
+        _ => return Err("--verify compares with nginx".to_owned()),
+    };
+    let old = match &arguments.old_server {
+        Some(program) => program.clone(),
+        None => found(name).ok_or_else(|| {
+            format!("there is no `{name}` on this machine to compare with: install it, or name it with --old-server")
+        })?,
+    };
+    let options = verify::Options {
+        komainu: std::env::current_exe().map_err(|error| error.to_string())?,
+        old,
+        requests_max: usize::try_from(arguments.requests).unwrap_or(usize::MAX),
+        time_max: arguments.time,
+    };
+    let verification = verify::nginx(file, arguments.prefix.as_deref(), imported, &options)?;
+    let _ = io::stderr().write_all(format!("\n{}", verification.table(name)).as_bytes());
+    if let Some(path) = &arguments.verify_json {
+        let text = format!("{:#}\n", verification.json());
+        std::fs::write(path, text).map_err(|error| format!("{}: {error}", path.display()))?;
+    }
+    Ok(verification.unnamed() == 0)
+}
+
+/// A program of the system.
+fn found(name: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let folders =
+        std::env::split_paths(&path).chain(["/usr/sbin", "/usr/local/sbin", "/usr/bin"].map(PathBuf::from));
+    folders.map(|folder| folder.join(name)).find(|path| Command::new(path).arg("-v").output().is_ok())
 }

@@ -128,7 +128,7 @@ fn main() -> ExitCode {
         Command::Run(run) => taking_over(|taken| serve_targets(&run, taken)),
         Command::Start(start) => taking_over(|taken| serve_file(start.config, taken)),
         Command::Check(arguments) => check::check(&arguments),
-        Command::Import(arguments) => foreign::import(&arguments),
+        Command::Import(arguments) => return judged(foreign::import(&arguments)),
         Command::Fmt(arguments) => diff::format(&arguments).and_then(|text| print(&text)),
         Command::Diff(arguments) => diff::diff(&arguments).and_then(|text| print(&text)),
         Command::Status(arguments) => status::status(&arguments).and_then(|text| print(&text)),

@@ -157,6 +157,7 @@ impl<'d> Translation<'d> {
         let Some((last, tries)) = one.args.split_last() else { return Last::Files };
         let mut paths: Vec<String> = Vec::new();
         let mut is_exact = true;
+        let finds_folders = tries.iter().any(|path| path.ends_with('/') && path.contains('$'));
         for path in tries {
             let path = path.replace("${uri}", "$uri").replace("$document_uri", "$uri");
             // A folder is found with its file's path.
@@ -172,6 +173,9 @@ impl<'d> Translation<'d> {
         match is_exact {
             true => self.ledger.translated(one.entry),
             false => self.ledger.differs(one.entry, "paths with other variables than `$uri` are not tried"),
+        }
+        if !finds_folders && !paths.is_empty() {
+            self.ledger.differs(one.entry, "a folder with an index answers too, as with `$uri/`");
         }
         if paths.is_empty() {
             self.ledger.differs(one.entry, "the path itself is tried too");

@@ -1,6 +1,6 @@
 //! The locations of a server, in an order in which the first that matches is the one that nginx chooses.
 
-use super::route::Place;
+use super::route::{Place, redirect};
 use super::scope::Scope;
 use super::tree::NginxDirective;
 use super::work::{Matcher, Translation};
@@ -38,6 +38,8 @@ impl<'d> Translation<'d> {
             }
             return routes;
         }
+        let redirects = self.slash_redirects(&places);
+        routes.extend(redirects);
         let has_rest = places.iter().any(|place| place.paths == ["/*"]);
         for place in &places {
             routes.extend(self.routes(place, &find));
@@ -60,6 +62,35 @@ impl<'d> Translation<'d> {
             }
         }
         routes
+    }
+
+    /// `location /a/` with `proxy_pass`: nginx redirects `/a` to it, unless there is a `location = /a`.
+    fn slash_redirects(&self, places: &[Place<'d>]) -> Vec<TomlSection> {
+        let is_taken = |path: &str| {
+            places.iter().any(|place| match &place.matcher {
+                Matcher::Exact(exact) => exact == path,
+                Matcher::Prefix(prefix, _) => prefix == path,
+                _ => false,
+            })
+        };
+        let passes = |place: &Place<'d>| place.scope.own().iter().any(|one| one.name.ends_with("_pass"));
+        let mut found: Vec<TomlSection> = Vec::new();
+        for place in places.iter().filter(|place| passes(place) && place.scope.own_one("internal").is_none())
+        {
+            let Matcher::Prefix(prefix, _) = &place.matcher else { continue };
+            let Some(path) = prefix.strip_suffix('/').filter(|path| !path.is_empty() && !is_taken(path))
+            else {
+                continue;
+            };
+            let mut section = TomlSection::default();
+            section.set_text("path", path);
+            section.set("redirect", redirect(&format!("{prefix}$query"), 301));
+            self.headers(&place.scope, &mut section);
+            if !found.contains(&section) && from_literal(path, false).is_some() {
+                found.push(section);
+            }
+        }
+        found
     }
 
     fn routes_of_server(

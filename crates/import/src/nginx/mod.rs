@@ -32,22 +32,42 @@ mod log;
 
 mod sites;
 
+mod render;
+
+mod scratch;
+
+mod addresses;
+
+mod probes;
+
+mod named;
+
 use std::cell::RefCell;
 use std::path::Path;
 
 use crate::draft::{Draft, TomlItem};
 use crate::findings::{ImportError, ImportLedger, Imported};
+pub use named::TracedRequest;
+pub use scratch::NginxScratch;
+
 use scope::Scope;
 use tree::{NginxDirective, TreeReader, visit};
 use work::Translation;
 
 /// What differs between the servers whatever a configuration says.
-const GENERAL: [&str; 8] = [
+const GENERAL: [&str; 11] = [
     "Each site answers at every address in `listen`; nginx has a set of servers for each address.",
     "Paths with an encoded slash (`%2F`) are answered 400 (`encoded_slashes`), and files and folders with a leading dot are not served \
      (`hidden` in `files`), except `/.well-known/`.",
-    "Upstream servers always get X-Forwarded-For, X-Forwarded-Proto, X-Forwarded-Host and Via (`forwarded` in `proxy`); what clients \
-     send in them is replaced unless `trusted_proxies` has them.",
+    "Upstream servers always get X-Forwarded-For, X-Forwarded-Proto, X-Forwarded-Host, X-Request-Id and Via (`forwarded` in `proxy`, \
+     `request_ids`); what clients send in them is replaced unless `trusted_proxies` has them.",
+    "Of files: OPTIONS is answered 204, other methods than GET and HEAD 405 and, where `proxy` or `app` stands beside them, by that; \
+     If-Modified-Since later than the change is answered 304; ranges that are close to each other are sent as one; media types are \
+     those of Komainu's list.",
+    "Conditions of requests (If-Match, If-None-Match) count for files, not for fixed responses. A target with a fragment is answered \
+     400, and an empty Host is a host that no site names. What is answered 400 has no route, so no fields of one. TRACE is for the route.",
+    "Paths are passed on without empty segments and those of dots. The limit of contents counts before redirects and fixed responses. Vary \
+     has Accept-Encoding wherever compression is on. A field of `request_headers` without a value is sent, empty.",
     "Text is sent with `charset=utf-8`, unless `charset` in `files` says otherwise.",
     "X-Accel-Redirect names files of internal locations alone; other X-Accel fields of upstream servers have no effect and are removed.",
     "Requests without an answer are sent to another upstream server at most 3 times (`retry`); WebSockets are passed on by default \

@@ -68,6 +68,10 @@ impl Translation<'_> {
         self.host(&target, scope, &mut proxy);
         self.prefixes(pass, &target, scope, matcher, &mut proxy);
         self.request_headers(scope, &mut proxy);
+        if pass.first().contains('$') && scope.one("proxy_redirect").is_none() {
+            // nginx changes no redirects where the address has variables.
+            proxy.set("rewrite", TomlItem::Flag(false));
+        }
         self.response_fields(scope, &mut proxy);
         self.proxy_timeouts(scope, &mut proxy);
         self.upstream_tls(&target, scope, &mut proxy);
@@ -91,7 +95,10 @@ impl Translation<'_> {
         let is_unix = target.address.starts_with("unix:");
         match (value.as_deref(), set) {
             (Some("$host" | "${host}"), Some(one)) => {
-                self.ledger.needless(one.entry, "not needed: `Host` is passed on as the client sent it");
+                self.ledger.differs(
+                    one.entry,
+                    "`Host` is passed on as the client sent it: with its port, a final dot, and in its case",
+                );
             }
             (Some("$http_host" | "${http_host}"), Some(one)) => self.ledger.translated(one.entry),
             (Some("$proxy_host" | "${proxy_host}"), Some(one)) => {
@@ -107,9 +114,23 @@ impl Translation<'_> {
             }
             (_, None) | (None, _) => match (is_group, is_unix) {
                 (_, true) => proxy.set_text("host", "localhost"),
-                (true, _) => proxy.set_text("host", target.address.clone()),
+                (true, _) => {
+                    proxy.set_text("host", target.address.clone());
+                    self.redirects_of_group(&target.address, scope);
+                }
                 (false, _) => proxy.set_text("host", "upstream"),
             },
+        }
+    }
+
+    /// Redirects to the name of a group, which nginx changes to the client's.
+    fn redirects_of_group(&self, group: &str, scope: &Scope<'_>) {
+        let blocks = scope.levels.iter().flat_map(|level| level.iter());
+        for one in blocks.filter(|one| one.name == "upstream" && one.first() == group) {
+            self.ledger.differs(
+                one.entry,
+                format!("redirects of its servers to `http://{group}/` are passed on as they are"),
+            );
         }
     }
 
@@ -141,6 +162,11 @@ impl Translation<'_> {
         let is_exact = matches!(matcher, Matcher::Exact(_));
         let (strip, add) = (replaced.trim_end_matches('/'), uri.trim_end_matches('/'));
         if strip == add && replaced.ends_with('/') == uri.ends_with('/') {
+            if !strip.is_empty() {
+                let what =
+                    "redirects to other paths of the upstream server are changed to the client's host too";
+                self.ledger.differs(pass.entry, what);
+            }
             return;
         }
         if !is_exact && replaced.ends_with('/') != uri.ends_with('/') {
@@ -159,6 +185,7 @@ impl Translation<'_> {
         if !add.is_empty() {
             proxy.set_text("add_prefix", add);
         }
+        self.ledger.differs(pass.entry, "paths in cookies are changed as those in redirects are (`rewrite`)");
     }
 
     /// `rewrite ^/a/(.*)$ /b/$1 break;` before `proxy_pass`.
@@ -173,7 +200,10 @@ impl Translation<'_> {
         let is_plain = |text: &&str| !text.contains(['(', '[', '\\', '*', '+', '?', '$', '|', '.']);
         match (strip.filter(is_plain), add.filter(|add| !add.contains('$'))) {
             (Some(strip), Some(add)) => {
-                self.ledger.translated(rewrite.entry);
+                self.ledger.differs(
+                    rewrite.entry,
+                    "paths in redirects and cookies of the upstream server are changed back (`rewrite`)",
+                );
                 if !strip.is_empty() {
                     proxy.set_text("strip_prefix", strip);
                 }

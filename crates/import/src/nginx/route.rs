@@ -365,7 +365,8 @@ impl<'d> Translation<'d> {
     }
 }
 
-fn redirect(to: &str, status: u64) -> TomlItem {
+/// The action of a redirect.
+pub(crate) fn redirect(to: &str, status: u64) -> TomlItem {
     match status {
         302 => TomlItem::text(to),
         _ => TomlItem::Table(vec![

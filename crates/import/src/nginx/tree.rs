@@ -204,6 +204,7 @@ impl<'a> TreeReader<'a> {
                     one.entry,
                     "not needed: Komainu knows media types, and runs applications by itself",
                 );
+                found.push(one);
                 return Ok(());
             }
             () if !has_stars && !pattern.exists() => {

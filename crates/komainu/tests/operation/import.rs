@@ -42,3 +42,50 @@ fn what_is_imported_is_checked_and_explained() {
     let (code, _, why) = run(komainu().args(["import", "nginx", "none.conf"]));
     assert!(code != Some(0) && why.contains("none.conf"), "{why}");
 }
+
+/// A configuration whose translation has no difference that the report does not name.
+const SHOP: &str = "events {}\nhttp {\n  server {\n    listen 80;\n    server_name shop.example;\n    root /srv/shop;\n    \
+     location / { add_header X-Shop 1 always; }\n    location /api/ { proxy_pass http://10.0.0.1:3000; }\n    \
+     location = /hello { return 200 hello; }\n    location ~ \\.old$ { return 410; }\n  }\n}\n";
+
+#[test]
+fn the_old_server_and_the_translation_are_compared() {
+    let folder = Folder::new();
+    folder.write("shop.conf", SHOP);
+    let mut command = komainu();
+    // The kind is guessed.
+    command.args(["import", "shop.conf", "--verify", "--verify-json", "found.json", "--requests", "400"]);
+    let output = command.current_dir(folder.path()).output().unwrap();
+    let said = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "{said}");
+    assert!(said.contains("Differences that the report does not name (0)"), "{said}");
+    // What is normalised is listed.
+    assert!(said.contains("Not compared:") && said.contains("Date, Server and Via"), "{said}");
+    let found = std::fs::read_to_string(folder.at("found.json")).unwrap();
+    let count = found.lines().find_map(|line| line.trim().strip_prefix("\"requests\": "));
+    assert!(count.is_some_and(|count| count.trim_end_matches(',').parse::<u32>().unwrap() > 100), "{found}");
+    assert!(found.contains("\"unnamed\": 0"), "{found}");
+}
+
+#[test]
+fn a_difference_that_no_remark_names_is_shown_and_fails() {
+    let folder = Folder::new();
+    folder.write("shop.conf", SHOP);
+    // An nginx that answers something else than its configuration says.
+    let script = "#!/bin/sh\nfor one; do\n  [ \"$before\" = -c ] && sed -i 's/200 hello/200 changed/' \"$one\"\n  before=$one\ndone\n\
+         exec nginx \"$@\"\n";
+    folder.write("other", script);
+    let path = folder.at("other");
+    let mut rights = std::fs::metadata(&path).unwrap().permissions();
+    std::os::unix::fs::PermissionsExt::set_mode(&mut rights, 0o755);
+    std::fs::set_permissions(&path, rights).unwrap();
+    let mut command = komainu();
+    command
+        .args(["import", "nginx", "shop.conf", "--verify", "--requests", "400", "--old-server"])
+        .arg(&path);
+    let output = command.current_dir(folder.path()).output().unwrap();
+    let said = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("nginx: changed") && said.contains("komainu: hello"), "{said}");
+    assert!(said.contains("at shop.conf:9: location = /hello"), "{said}");
+}

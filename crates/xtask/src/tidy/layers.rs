@@ -35,6 +35,7 @@ const ALL: &[&str] = &[
     "control",
     "top",
     "import",
+    "verify",
 ];
 const PURE: &[&str] = &[
     "std::fs",
@@ -94,6 +95,8 @@ const LAYERS: &[Layer] = &[
         may_use: &["config"],
         never: &["std::process", "std::thread", "std::net::Tcp", "rustix", "tokio"],
     },
+    // It starts both servers, and asks them.
+    Layer { folder: "verify", may_use: &["http", "import"], never: &["tokio"] },
     Layer { folder: "komainu", may_use: ALL, never: &["tokio"] },
     Layer { folder: "corpus", may_use: &[], never: &["tokio"] },
     Layer { folder: "xtask", may_use: &["config", "bench"], never: &["tokio"] },

@@ -1,0 +1,301 @@
+//! Files of Python and Ruby as far as they are data: assignments of literals, and calls with literals.
+
+use crate::findings::{EntryNumber, ImportLedger};
+
+/// A setting with its values, as texts.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct SettingAt {
+    pub(super) entry: EntryNumber,
+    pub(super) name: String,
+    pub(super) values: Vec<String>,
+}
+
+/// What stands for one process for each core.
+pub(super) const PER_CORE: &str = "\u{1}cores";
+/// Lines of a file.
+const LINES_MAX: usize = 20_000;
+
+/// Lines that belong together, because a bracket or a text is open at their ends: the number of the first, and their text without
+/// comments.
+fn logical_lines(text: &str) -> Vec<(usize, String)> {
+    let mut found = Vec::new();
+    let mut now = String::new();
+    let mut first = 0;
+    let mut depth = 0_usize;
+    let mut quote: Option<String> = None;
+    for (at, line) in text.lines().take(LINES_MAX).enumerate() {
+        if now.is_empty() {
+            first = at + 1;
+        }
+        let mut rest = line;
+        while let Some(c) = rest.chars().next() {
+            if let Some(open) = &quote {
+                if let Some(after) = rest.strip_prefix('\\') {
+                    let len = after.chars().next().map_or(0, char::len_utf8);
+                    now.push_str(&rest[..1 + len]);
+                    rest = &after[len..];
+                    continue;
+                }
+                if rest.starts_with(open.as_str()) {
+                    now.push_str(open);
+                    rest = &rest[open.len()..];
+                    quote = None;
+                    continue;
+                }
+            } else {
+                let open = ["\"\"\"", "'''", "\"", "'"].into_iter().find(|open| rest.starts_with(open));
+                if let Some(open) = open {
+                    now.push_str(open);
+                    quote = Some(open.to_owned());
+                    rest = &rest[open.len()..];
+                    continue;
+                }
+                match c {
+                    '#' => break,
+                    '(' | '[' | '{' => depth += 1,
+                    ')' | ']' | '}' => depth = depth.saturating_sub(1),
+                    _ => {}
+                }
+            }
+            now.push(c);
+            rest = &rest[c.len_utf8()..];
+        }
+        if quote.as_ref().is_some_and(|open| open.len() == 1) {
+            quote = None;
+        }
+        if depth == 0 && quote.is_none() {
+            if !now.trim().is_empty() {
+                found.push((first, std::mem::take(&mut now).trim_end().to_owned()));
+            }
+            now.clear();
+        } else {
+            now.push(' ');
+        }
+    }
+    if !now.trim().is_empty() {
+        found.push((first, now));
+    }
+    found
+}
+
+/// Splits at commas that stand in no bracket or text.
+fn split_commas(text: &str) -> Vec<String> {
+    let mut found = vec![String::new()];
+    let mut depth = 0_usize;
+    let mut quote = None;
+    for c in text.chars() {
+        match (quote, c) {
+            (Some(open), _) if open == c => quote = None,
+            (Some(_), _) => {}
+            (None, '"' | '\'') => quote = Some(c),
+            (None, '(' | '[' | '{') => depth += 1,
+            (None, ')' | ']' | '}') => depth = depth.saturating_sub(1),
+            (None, ',') if depth == 0 => {
+                found.push(String::new());
+                continue;
+            }
+            _ => {}
+        }
+        if let Some(last) = found.last_mut() {
+            last.push(c);
+        }
+    }
+    found.into_iter().map(|one| one.trim().to_owned()).filter(|one| !one.is_empty()).collect()
+}
+
+/// The values of a literal, and what it is if it depends on the environment; none where it is code.
+fn values(
+    text: &str,
+    known: &[(String, Vec<String>)],
+    depth: usize,
+) -> Option<(Vec<String>, Option<String>)> {
+    let text = text.trim();
+    if depth > 8 {
+        return None;
+    }
+    let one = |text: &str| Some((vec![text.to_owned()], None));
+    if let Some((_, values)) = known.iter().find(|(name, _)| name == text) {
+        return Some((values.clone(), None));
+    }
+    if text.contains("cpu_count") || text.contains("nprocessors") {
+        return one(PER_CORE);
+    }
+    for wrapped in ["int(", "str(", "Integer(", "float("] {
+        if let Some(inner) = text.strip_prefix(wrapped).and_then(|rest| rest.strip_suffix(')')) {
+            return values(inner, known, depth + 1);
+        }
+    }
+    if let Some(inner) = text.strip_suffix(".to_i").or_else(|| text.strip_suffix(".to_s")) {
+        return values(inner.trim_start_matches('(').trim_end_matches(')'), known, depth + 1);
+    }
+    let of_environment = ["os.environ.get(", "os.getenv(", "environ.get(", "ENV.fetch(", "ENV["];
+    if let Some(start) = of_environment.iter().find(|start| text.starts_with(**start)) {
+        let inner = &text[start.len()..];
+        let name = inner.trim_start_matches(['"', '\'']).split(['"', '\'']).next().unwrap_or("").to_owned();
+        let default = match () {
+            () if inner.contains("||") => inner.split("||").nth(1).map(str::to_owned),
+            () if inner.contains('{') => inner
+                .split_once('{')
+                .and_then(|(_, rest)| rest.split_once('}'))
+                .map(|(value, _)| value.to_owned()),
+            () => split_commas(inner.trim_end_matches([')', ']'])).get(1).cloned(),
+        };
+        let (values, _) = values(&default?, known, depth + 1)?;
+        return Some((
+            values,
+            Some(format!(
+                "the value that counts without the variable {name}: `komainu` reads no such variables"
+            )),
+        ));
+    }
+    let brackets = [('[', ']'), ('(', ')'), ('{', '}')];
+    for (open, close) in brackets {
+        let Some(inner) = text.strip_prefix(open).and_then(|rest| rest.strip_suffix(close)) else { continue };
+        let mut all = Vec::new();
+        for item in split_commas(inner) {
+            match item.split_once("=>").or_else(|| if open == '{' { item.split_once(':') } else { None }) {
+                Some((key, value)) => {
+                    let (key, _) = values(key, known, depth + 1)?;
+                    let (value, _) = values(value, known, depth + 1)?;
+                    all.push(format!("{}={}", key.join(","), value.join(",")));
+                }
+                None => all.extend(values(&item, known, depth + 1)?.0),
+            }
+        }
+        return Some((all, None));
+    }
+    for quote in ["\"\"\"", "'''", "\"", "'"] {
+        let Some(rest) = text.trim_start_matches('r').strip_prefix(quote) else { continue };
+        let inner = rest.strip_suffix(quote)?;
+        if inner.contains(quote) || inner.contains("#{") {
+            return None;
+        }
+        return one(&inner.replace("\\\\", "\\"));
+    }
+    match text {
+        "None" | "nil" => Some((Vec::new(), None)),
+        "True" | "true" => one("true"),
+        "False" | "false" => one("false"),
+        _ if text.starts_with(':') => one(&text[1..]),
+        _ => {
+            let digits = text.replace('_', "");
+            digits.parse::<f64>().ok()?;
+            one(&digits)
+        }
+    }
+}
+
+fn is_name(text: &str) -> bool {
+    !text.is_empty() && text.chars().all(|c| c.is_alphanumeric() || matches!(c, '_' | '!' | '?'))
+}
+
+/// The settings of a gunicorn.conf.py.
+pub(super) fn python(ledger: &ImportLedger, file: &str, text: &str) -> Vec<SettingAt> {
+    let mut found: Vec<SettingAt> = Vec::new();
+    let mut known: Vec<(String, Vec<String>)> = Vec::new();
+    for (line, text) in logical_lines(text) {
+        if text.starts_with([' ', '\t']) {
+            // The body of a block, whose first line is in the report.
+            continue;
+        }
+        let entry = ledger.enter(file, line, &text);
+        let assigned =
+            text.split_once('=').filter(|(name, rest)| is_name(name.trim()) && !rest.starts_with('='));
+        match assigned {
+            Some((name, value)) => match values(value, &known, 0) {
+                Some((values, note)) => {
+                    note.into_iter().for_each(|note| ledger.differs(entry, note));
+                    known.push((name.trim().to_owned(), values.clone()));
+                    found.push(SettingAt { entry, name: name.trim().to_owned(), values });
+                }
+                None => ledger.impossible(entry, "it is code, not a value: write what it gives"),
+            },
+            None if text.starts_with("import ") || text.starts_with("from ") || text.starts_with(['"', '\'']) => {
+                ledger.needless(entry, "not needed");
+            }
+            None if text.starts_with("def ") || text.starts_with("async def ") => ledger.impossible(
+                entry,
+                "there are no hooks of the server: do it where the application is loaded, or in a lifespan of ASGI",
+            ),
+            None => ledger.impossible(entry, "it is code: write what it sets"),
+        }
+    }
+    found
+}
+
+/// The settings of a config/puma.rb: calls and assignments at its top level, and those in conditions that say when they count.
+pub(super) fn ruby(ledger: &ImportLedger, file: &str, text: &str) -> Vec<SettingAt> {
+    let mut found = Vec::new();
+    let mut known: Vec<(String, Vec<String>)> = Vec::new();
+    let mut depth = 0_usize;
+    for (line, text) in logical_lines(text) {
+        let text = text.trim();
+        let first = text.split([' ', '(']).next().unwrap_or("");
+        if text == "end" {
+            depth = depth.saturating_sub(1);
+            continue;
+        }
+        let entry = ledger.enter(file, line, text);
+        let (statement, condition) = match text.split_once(" if ").or_else(|| text.split_once(" unless ")) {
+            Some((statement, condition)) if !matches!(first, "if" | "unless") => {
+                (statement.trim(), Some(condition))
+            }
+            _ => (text, None),
+        };
+        let opens = matches!(first, "if" | "unless" | "case" | "def" | "begin" | "while")
+            || text.ends_with(" do")
+            || text.contains(" do |");
+        if opens || depth > 0 {
+            depth += usize::from(opens);
+            let reason = match first {
+                "if" | "unless" | "case" => "it counts under a condition: write what counts on this machine",
+                _ => "it is code of the master or the workers: do it where the application is loaded",
+            };
+            ledger.impossible(entry, reason);
+            continue;
+        }
+        if first == "require" || first == "require_relative" || matches!(first, "else" | "elsif") {
+            ledger.needless(entry, "not needed");
+            continue;
+        }
+        let assigned = statement
+            .split_once('=')
+            .filter(|(name, rest)| is_name(name.trim()) && !rest.starts_with(['=', '>']));
+        if let Some((name, value)) = assigned {
+            match values(value, &known, 0) {
+                Some((values, note)) => {
+                    known.push((name.trim().to_owned(), values));
+                    match note {
+                        Some(note) => ledger.differs(entry, note),
+                        None => ledger.translated(entry),
+                    }
+                }
+                None => ledger.impossible(entry, "it is code, not a value: write what it gives"),
+            }
+            continue;
+        }
+        let end = statement.find([' ', '(']).unwrap_or(statement.len());
+        let (name, rest) = statement.split_at(end);
+        let rest = rest.trim();
+        let rest = rest.strip_prefix('(').and_then(|rest| rest.strip_suffix(')')).unwrap_or(rest);
+        let mut all = Vec::new();
+        let mut is_data = is_name(name);
+        for argument in split_commas(rest) {
+            match values(&argument, &known, 0) {
+                Some((values, note)) => {
+                    note.into_iter().for_each(|note| ledger.differs(entry, note));
+                    all.extend(values);
+                }
+                None => is_data = false,
+            }
+        }
+        if condition.is_some() {
+            ledger.differs(entry, "its condition is left out: remove what was written if it does not hold");
+        }
+        match is_data {
+            true => found.push(SettingAt { entry, name: name.to_owned(), values: all }),
+            false => ledger.impossible(entry, "it is code, not a value: write what it gives"),
+        }
+    }
+    found
+}

@@ -1,0 +1,113 @@
+//! Application servers: gunicorn, Puma, Starman and Passenger, as far as their configuration is data.
+
+mod literal;
+
+mod command;
+
+mod settings;
+
+use std::path::Path;
+
+use crate::data::{Datum, DatumAt, json, read};
+use crate::draft::{Draft, SiteDraft, TomlItem, TomlSection, table_path};
+use crate::findings::{ImportError, ImportLedger, Imported};
+use crate::kind::ImportKind;
+use literal::{SettingAt, python, ruby};
+use settings::AppSettings;
+
+/// What differs between the servers whatever a configuration says.
+const GENERAL: [&str; 4] = [
+    "The web server and the workers are one: requests and responses are buffered, so that slow clients occupy no worker.",
+    "Workers are forked from a process that has loaded the application (`preload`); code that opens connections when it is loaded runs \
+     once, and `preload = false` loads it in each worker.",
+    "The output of the application goes to the error log.",
+    "SIGHUP loads the configuration and the application again, without a lost request.",
+];
+
+/// Translates the configuration of an application server: its file, a Procfile, a unit of systemd, or `command`, its arguments.
+///
+/// # Errors
+/// A file that cannot be read, or has nothing of that server; a kind that is no application server.
+pub fn import(kind: ImportKind, file: Option<&Path>, command: &[String]) -> Result<Imported, ImportError> {
+    let ledger = ImportLedger::default();
+    let mut app = AppSettings::new(&ledger, kind);
+    if let Some(file) = file {
+        let (name, text) = read(file)?;
+        let is_unit = text.lines().any(|line| line.trim_start().starts_with("ExecStart="));
+        match kind {
+            _ if is_unit || name.starts_with("Procfile") => {
+                command::file(&mut app, &name, &text)
+                    .map_err(|message| ImportError::new(&name, 0, message))?;
+            }
+            ImportKind::Gunicorn => python(&ledger, &name, &text).into_iter().for_each(|one| app.take(one)),
+            ImportKind::Puma => ruby(&ledger, &name, &text).into_iter().for_each(|one| app.take(one)),
+            ImportKind::Passenger => {
+                let mut data = json(&name, &text)?;
+                data.enter(&ledger, &name, "");
+                passengerfile(&mut app, &data);
+            }
+            _ => {
+                // A file with one command.
+                let line =
+                    text.lines().find(|line| !line.trim().is_empty() && !line.starts_with('#')).unwrap_or("");
+                command::words(&mut app, &name, 1, &command::split(line));
+            }
+        }
+    }
+    if !command.is_empty() {
+        command::words(&mut app, "command", 1, command);
+    }
+    if file.is_none() && command.is_empty() {
+        return Err(ImportError::new("", 0, "neither a file nor a command"));
+    }
+    let draft = app.draft();
+    Ok(Imported {
+        toml: draft.text(),
+        remarks: ledger.into_remarks(),
+        general: GENERAL.map(str::to_owned).into(),
+    })
+}
+
+/// The keys of a Passengerfile.json.
+fn passengerfile(app: &mut AppSettings<'_>, data: &DatumAt) {
+    for (key, value) in data.entries() {
+        match &value.datum {
+            Datum::Table(entries) => {
+                for (name, value) in entries {
+                    if let (Some(entry), Some(text)) = (value.entry, value.text()) {
+                        let values = vec![format!("{name}={text}")];
+                        app.take(SettingAt { entry, name: key.clone(), values });
+                    }
+                }
+            }
+            datum => {
+                let values = match datum {
+                    Datum::Flag(flag) => vec![flag.to_string()],
+                    _ => value.texts(),
+                };
+                if let Some(entry) = value.entry {
+                    app.take(SettingAt { entry, name: key.clone(), values });
+                }
+            }
+        }
+    }
+}
+
+/// A file with one application and the route to it.
+fn draft_of(
+    name: &str,
+    app: TomlSection,
+    top: TomlSection,
+    site: TomlSection,
+    files: Option<String>,
+) -> Draft {
+    let mut draft = Draft { top, ..Draft::default() };
+    draft.tables.push((table_path("apps", name), app));
+    let mut route = TomlSection::default();
+    if let Some(root) = files {
+        route.set_text("files", root);
+    }
+    route.set("app", TomlItem::text(name));
+    draft.sites.push(SiteDraft { section: site, routes: vec![route] });
+    draft
+}

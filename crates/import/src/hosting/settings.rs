@@ -1,0 +1,411 @@
+//! Settings of application servers as those of Komainu.
+
+use super::literal::{PER_CORE, SettingAt};
+use crate::draft::{Draft, TomlItem, TomlSection};
+use crate::findings::ImportLedger;
+use crate::kind::ImportKind;
+
+/// Settings that need no translation, and why.
+const NEEDLESS: &[(&[&str], &str)] = &[
+    (
+        &[
+            "pidfile",
+            "pid",
+            "state_path",
+            "daemon",
+            "daemonize",
+            "D",
+            "tag",
+            "proc_name",
+            "name",
+            "default_proc_name",
+        ],
+        "not needed: `komainu status` finds the server, a service manager starts it in the foreground",
+    ),
+    (
+        &[
+            "worker_tmp_dir",
+            "tmp_upload_dir",
+            "sendfile",
+            "no_sendfile",
+            "reuse_port",
+            "backlog",
+            "queue_requests",
+            "low_latency",
+            "worker_connections",
+            "quiet",
+            "q",
+            "prune_bundler",
+            "umask",
+            "capture_output",
+            "check_config",
+            "spew",
+        ],
+        "not needed here",
+    ),
+    (&["max_requests_jitter"], "not needed: the numbers vary by up to a tenth by themselves"),
+    (
+        &["fork_worker", "nakayoshi_fork"],
+        "not needed: workers are forked from a process that has loaded the application",
+    ),
+    (
+        &["reload", "reload_engine", "plugin"],
+        "not needed: `komainu reload` loads the application again; `komainu run` watches its files",
+    ),
+    (&["config"], "its file is not read: `komainu import` reads it by itself"),
+    (&["first_data_timeout", "wait_for_less_busy_worker"], "not needed: no worker waits for a client"),
+    (&["passenger_version", "engine", "log_requests", "friendly_error_pages_auto"], "not needed here"),
+];
+
+/// Settings that nothing here does, and what to do instead.
+const IMPOSSIBLE: &[(&[&str], &str)] = &[
+    (
+        &["statsd_host", "statsd_prefix", "dogstatsd_tags"],
+        "there is no StatsD: `[control] listen` serves `/metrics`",
+    ),
+    (
+        &["logconfig", "logconfig_dict", "logger_class", "log_formatter"],
+        "the format of logs is set in `[log]`: see docs/operations.md",
+    ),
+    (&["activate_control_app"], "`komainu ctl` and `[control] listen` do it"),
+    (&["access_log_format", "access_logformat"], "write `[log] access` with Komainu's variables"),
+    (
+        &[
+            "ssl_bind",
+            "certfile",
+            "keyfile",
+            "ca_certs",
+            "ssl_version",
+            "ciphers",
+            "enable_ssl",
+            "ssl_cert",
+            "ssl_key",
+            "ssl_certificate",
+            "ssl_certificate_key",
+            "ssl",
+        ],
+        "write `tls` with both files in `[[site]]`, and the address with `tls = true` or port 443",
+    ),
+    (
+        &["set_remote_address", "secure_scheme_headers", "proxy_protocol", "proxy_allow_ips"],
+        "write `trusted_proxies` with the addresses of the proxies, and `proxy_protocol` of `listen`",
+    ),
+    (&["include", "M"], "write it in `env` as PERL5LIB"),
+    (
+        &["lowlevel_error_handler", "before_fork", "on_worker_boot"],
+        "it is code: do it where the application is loaded",
+    ),
+];
+
+/// What is collected of an application.
+pub(super) struct AppSettings<'a> {
+    pub(super) ledger: &'a ImportLedger,
+    kind: ImportKind,
+    app: TomlSection,
+    top: TomlSection,
+    site: TomlSection,
+    listen: Vec<String>,
+    host: Option<String>,
+    port: Option<String>,
+    files: Option<String>,
+    application: Option<String>,
+    is_asgi: bool,
+}
+
+impl<'a> AppSettings<'a> {
+    pub(super) fn new(ledger: &'a ImportLedger, kind: ImportKind) -> Self {
+        Self {
+            ledger,
+            kind,
+            app: TomlSection::default(),
+            top: TomlSection::default(),
+            site: TomlSection::default(),
+            listen: Vec::new(),
+            host: None,
+            port: None,
+            files: None,
+            application: None,
+            is_asgi: false,
+        }
+    }
+
+    /// The name of the server's program.
+    pub(super) fn name(&self) -> &'static str {
+        ImportKind::ALL.iter().find(|(_, kind)| *kind == self.kind).map_or("", |(name, _)| name)
+    }
+
+    /// Translates a setting.
+    pub(super) fn take(&mut self, one: SettingAt) {
+        let is_in = |list: &&(&[&str], &str)| list.0.contains(&one.name.as_str());
+        if let Some((_, reason)) = NEEDLESS.iter().find(is_in) {
+            self.ledger.needless(one.entry, reason);
+            return;
+        }
+        if let Some((_, reason)) = IMPOSSIBLE.iter().find(is_in) {
+            self.ledger.impossible(one.entry, reason);
+            return;
+        }
+        let first = one.values.first().cloned().unwrap_or_default();
+        if one.values.is_empty() && !one.name.starts_with("preload_app") {
+            self.ledger.needless(one.entry, "its default");
+            return;
+        }
+        match self.process(&one, &first).or_else(|| self.surroundings(&one, &first)) {
+            Some(Ok(())) => self.ledger.translated(one.entry),
+            Some(Err(note)) => self.ledger.differs(one.entry, note),
+            None => {
+                self.ledger.impossible(one.entry, "there is nothing like it here: see docs/applications.md")
+            }
+        }
+    }
+
+    /// Workers and how long they may take. An error is what differs.
+    fn process(&mut self, one: &SettingAt, first: &str) -> Option<Result<(), &'static str>> {
+        let seconds = |text: &str, min: u64, max: u64| {
+            let count = text.trim_end_matches('s').parse::<f64>().unwrap_or(60.0) as u64;
+            TomlItem::Text(format!("{}s", count.clamp(min, max)))
+        };
+        let number = |text: &str, max: u64| TomlItem::Number(text.parse::<u64>().unwrap_or(1).clamp(1, max));
+        match one.name.as_str() {
+            "workers" | "max_pool_size" | "min_instances" if first == PER_CORE => {
+                return Some(Err(
+                    "one worker for each core, and at least 2, is the default: write `workers` for more",
+                ));
+            }
+            "workers" if first == "0" => {
+                self.app.set("workers", TomlItem::Number(1));
+                return Some(Err("there is always a process of its own for the application: one"));
+            }
+            "workers" => self.app.set("workers", number(first, 1024)),
+            "max_pool_size" | "min_instances" => {
+                let key = if one.name == "min_instances" { "min" } else { "max" };
+                self.app.set_in("workers", key, number(first, 1024));
+                if key == "max"
+                    && !matches!(self.app.get("workers"), Some(TomlItem::Table(entries)) if entries.len() > 1)
+                {
+                    self.app.set_in("workers", "min", TomlItem::Number(1));
+                }
+            }
+            "threads" | "thread_count" => {
+                let most = one
+                    .values
+                    .iter()
+                    .flat_map(|value| value.split(':'))
+                    .filter_map(|value| value.parse::<u64>().ok())
+                    .max();
+                self.app.set("threads", TomlItem::Number(most.unwrap_or(1).clamp(1, 256)));
+                if one.values.len() > 1 || first.contains(':') {
+                    return Some(Err("the number of threads does not change: it is the highest"));
+                }
+            }
+            "worker_class" => match first {
+                "sync" | "gthread" => {}
+                class if class.contains("uvicorn") || class.contains("asgi") => self.is_asgi = true,
+                _ => {
+                    return Some(Err(
+                        "there are no green threads: `threads`, or ASGI, for requests at the same time",
+                    ));
+                }
+            },
+            "timeout" | "worker_timeout" | "max_request_time" => self.app.set_in(
+                "timeouts",
+                "request",
+                match first {
+                    "0" => TomlItem::text("1d"),
+                    _ => seconds(first, 1, 86_400),
+                },
+            ),
+            "graceful_timeout" | "worker_shutdown_timeout" | "force_shutdown_after" => {
+                self.app.set_in("timeouts", "stop", seconds(first, 1, 86_400));
+            }
+            "worker_boot_timeout" | "start_timeout" => {
+                self.app.set_in("timeouts", "start", seconds(first, 1, 86_400))
+            }
+            "max_requests" if first == "0" => {}
+            "max_requests" => self.app.set_in("recycle", "requests", number(first, u64::from(u32::MAX))),
+            "memory_limit" => self.app.set_in("recycle", "memory", TomlItem::Text(format!("{first}MiB"))),
+            "pool_idle_time" | "max_pool_idle_time" => {
+                self.app.set_in("timeouts", "idle", seconds(first, 1, 3600))
+            }
+            "max_request_queue_size" => self.app.set("queue", number(first, 65_536)),
+            "keepalive" | "persistent_timeout" | "keepalive_timeout" => {
+                self.top.set_in("timeouts", "idle", seconds(first, 1, 86_400));
+            }
+            "disable_keepalive" => {
+                self.top.set_in("limits", "requests_per_connection", TomlItem::Number(1));
+            }
+            "preload_app" | "preload_app!" | "preload" | "preload!" => {
+                self.app.set("preload", TomlItem::Flag(first != "false"));
+            }
+            "spawn_method" => self.app.set("preload", TomlItem::Flag(first == "smart")),
+            _ => return None,
+        }
+        Some(Ok(()))
+    }
+
+    /// Addresses, the application and what surrounds it.
+    fn surroundings(&mut self, one: &SettingAt, first: &str) -> Option<Result<(), &'static str>> {
+        match one.name.as_str() {
+            "bind" | "listen" => {
+                return Some(one.values.iter().map(|value| self.address(value)).fold(Ok(()), Result::and));
+            }
+            "socket_file" => self.listen.push(format!("unix:{first}")),
+            "host" | "address" => self.host = Some(first.to_owned()),
+            "port" => {
+                self.port = Some(first.to_owned());
+                if let Some(host) = one.values.get(1) {
+                    self.host = Some(host.clone());
+                }
+            }
+            "wsgi_app" | "application" | "rackup" | "startup_file" => {
+                if self.application.is_some() {
+                    return Some(Err("an application is there already: this one is left out"));
+                }
+                self.application = Some(first.to_owned());
+            }
+            "app_type" => match first {
+                "rack" | "wsgi" => {}
+                _ => {
+                    return Some(Err(
+                        "Komainu runs Python, Ruby and Perl: let other applications listen, and name them in `proxy`",
+                    ));
+                }
+            },
+            "chdir" | "directory" | "app_root" => self.app.set_text("folder", first),
+            "user" | "group" => self.app.set_text(&one.name, first),
+            "environment" => self.env("RACK_ENV", first),
+            "env" if self.kind == ImportKind::Starman => self.env("PLACK_ENV", first),
+            "raw_env" | "env" | "envvars" => {
+                for pair in &one.values {
+                    let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+                    self.env(name, value);
+                }
+            }
+            "pythonpath" => self.env("PYTHONPATH", &first.replace(',', ":")),
+            "python" | "ruby" => self.app.set_text("interpreter", first),
+            "static_files_dir" => self.files = Some(first.to_owned()),
+            "friendly_error_pages" => self.app.set("show_errors", TomlItem::Flag(first == "true")),
+            "accesslog" | "access_log" | "log_file" => {
+                self.top.set_in("log", "access", TomlItem::text("combined"));
+                if first != "-" {
+                    self.top.set_in("log", "file", TomlItem::text(first));
+                }
+            }
+            "errorlog" | "error_log" | "stdout_redirect" if first != "-" => {
+                self.top.set_in("log", "errors", TomlItem::text(first));
+                if one.values.len() > 1 {
+                    return Some(Err("what is written to stdout and to stderr is in one log"));
+                }
+            }
+            "errorlog" | "error_log" => {}
+            "loglevel" | "log_level" => {
+                let level = match first {
+                    "debug" => "debug",
+                    "warning" | "warn" => "warn",
+                    "error" | "critical" => "error",
+                    _ => "info",
+                };
+                self.top.set_in("log", "level", TomlItem::text(level));
+            }
+            "forwarded_allow_ips" => match first {
+                "*" => {
+                    return Some(Err(
+                        "proxies have to be named: write `trusted_proxies` with their networks",
+                    ));
+                }
+                _ => {
+                    let all = one
+                        .values
+                        .iter()
+                        .flat_map(|value| value.split(','))
+                        .map(|one| TomlItem::text(one.trim()));
+                    self.top.set("trusted_proxies", TomlItem::List(all.collect()));
+                }
+            },
+            "limit_request_line" if first == "0" => return Some(Err("there is always a limit: 8 KiB")),
+            "limit_request_line" => {
+                let bytes = first.parse::<u64>().unwrap_or(8190).clamp(1024, 1 << 20);
+                self.top.set_in("limits", "request_line", TomlItem::Text(format!("{bytes}B")));
+            }
+            "limit_request_fields" => {
+                let count = first.parse::<u64>().unwrap_or(100).clamp(1, 1000);
+                self.top.set_in("limits", "headers", TomlItem::Number(count));
+            }
+            "limit_request_field_size" => {
+                return Some(Err("the limit is for all fields together (`head` in `[limits]`)"));
+            }
+            _ => return None,
+        }
+        Some(Ok(()))
+    }
+
+    fn env(&mut self, name: &str, value: &str) {
+        self.app.set_in("env", name, TomlItem::text(value));
+    }
+
+    fn address(&mut self, text: &str) -> Result<(), &'static str> {
+        let (text, is_tls) = match text.split_once("://") {
+            Some(("unix", path)) => (format!("unix:{path}"), false),
+            Some((scheme, rest)) => (rest.split('?').next().unwrap_or(rest).to_owned(), scheme == "ssl"),
+            None => (text.to_owned(), false),
+        };
+        let address = match text.as_str() {
+            _ if text.starts_with("unix:") => text.clone(),
+            _ if text.starts_with('/') => format!("unix:{text}"),
+            port if port.bytes().all(|b| b.is_ascii_digit()) => format!(":{port}"),
+            _ => text.strip_prefix("0.0.0.0:").map_or(text.clone(), |port| format!(":{port}")),
+        };
+        if !self.listen.contains(&address) {
+            self.listen.push(address);
+        }
+        match is_tls {
+            true => Err(
+                "its certificate is not in the URL here: write `tls` with both files in `[[site]]`, and `tls = true` at the address",
+            ),
+            false => Ok(()),
+        }
+    }
+
+    /// The configuration.
+    pub(super) fn draft(mut self) -> Draft {
+        if let Some(port) = &self.port {
+            let host =
+                self.host.as_deref().filter(|host| !matches!(*host, "0.0.0.0" | "::" | "*")).unwrap_or("");
+            self.listen.push(format!("{host}:{port}"));
+        }
+        let (key, default, port) = match self.kind {
+            ImportKind::Gunicorn if self.is_asgi => ("asgi", "app:app", "127.0.0.1:8000"),
+            ImportKind::Gunicorn => ("wsgi", "app:app", "127.0.0.1:8000"),
+            ImportKind::Starman => ("psgi", "app.psgi", ":5000"),
+            ImportKind::Passenger => ("rack", "config.ru", ":3000"),
+            _ => ("rack", "config.ru", ":9292"),
+        };
+        let named =
+            self.application.clone().filter(|name| self.kind != ImportKind::Puma || name.ends_with(".ru"));
+        let key = match &named {
+            Some(name) if name.ends_with(".psgi") => "psgi",
+            Some(name) if name.ends_with(".py") && self.kind == ImportKind::Passenger => "python",
+            _ => key,
+        };
+        let value = match named.as_deref() {
+            Some(name) if matches!(key, "wsgi" | "asgi") && !name.contains(':') => {
+                format!("{name}:application")
+            }
+            Some(name) => name.to_owned(),
+            None => default.to_owned(),
+        };
+        if named.is_none() {
+            self.app
+                .comment(format!("CHECK: which application it is was not named: {default} is the default."));
+        }
+        self.app.entries.insert(0, (key.to_owned(), TomlItem::Text(value)));
+        if self.app.get("workers").is_none() && matches!(self.kind, ImportKind::Gunicorn | ImportKind::Puma) {
+            self.app.comment("There was no number of workers: one for each core, and at least 2.");
+        }
+        if self.listen.is_empty() {
+            self.listen.push(port.to_owned());
+        }
+        self.top.entries.insert(0, ("listen".to_owned(), TomlItem::texts(self.listen.clone())));
+        super::draft_of("app", self.app, self.top, self.site, self.files)
+    }
+}

@@ -1,0 +1,194 @@
+//! Addresses of a scratch copy: listeners, stubs in the place of upstream servers, and files for error pages.
+
+use std::collections::BTreeSet;
+
+use super::render::Replacement;
+use super::scope::{Scope, constants};
+use super::scratch::ScratchPlan;
+use super::tree::NginxDirective;
+use crate::scratch::{ScratchFile, ScratchListener, StubProtocol, StubServer};
+
+impl ScratchPlan<'_, '_> {
+    pub(super) fn upstream_server(&mut self, one: &NginxDirective, scope: &Scope<'_>) -> Result<(), String> {
+        let group = self.group.clone().unwrap_or_default();
+        let mut protocol = StubProtocol::Http;
+        for level in &scope.levels {
+            super::tree::visit(level, &mut |pass| {
+                if pass.first().rsplit("://").next() == Some(group.as_str()) {
+                    match pass.name.as_str() {
+                        "fastcgi_pass" => protocol = StubProtocol::FastCgi,
+                        "grpc_pass" | "uwsgi_pass" | "scgi_pass" | "memcached_pass" => {
+                            protocol = StubProtocol::Unknown
+                        }
+                        _ => {}
+                    }
+                }
+            });
+        }
+        self.not_compared.insert("Which server of a group gets a request".to_owned());
+        let port = (self.options.port)()?;
+        self.stubs.push(StubServer { name: format!("the group {group}"), protocol, port });
+        let address = format!("127.0.0.1:{port}");
+        let kept = one.args.iter().skip(1).filter(|arg| {
+            ["weight=", "max_fails=", "fail_timeout=", "max_conns=", "backup", "down"]
+                .iter()
+                .any(|word| arg.starts_with(word))
+        });
+        let args = [address].into_iter().chain(kept.cloned()).collect();
+        self.replaced.insert(one.entry, Replacement::Arguments(args));
+        Ok(())
+    }
+
+    /// The stub for an address of the old configuration; groups keep their names.
+    pub(super) fn address(&mut self, old: &str, protocol: StubProtocol) -> Result<String, String> {
+        match self.groups.iter().any(|name| name == old) {
+            true => Ok(old.to_owned()),
+            false => self.address_of(old, protocol),
+        }
+    }
+
+    fn address_of(&mut self, old: &str, protocol: StubProtocol) -> Result<String, String> {
+        let known = self.stubs.iter().find(|stub| stub.name == old && stub.protocol == protocol);
+        let port = match known {
+            Some(stub) => stub.port,
+            None => {
+                let port = (self.options.port)()?;
+                self.stubs.push(StubServer { name: old.to_owned(), protocol, port });
+                port
+            }
+        };
+        Ok(format!("127.0.0.1:{port}"))
+    }
+
+    /// A URL of an upstream server with the stub's address. What depends on the request becomes one stub.
+    pub(super) fn url(
+        &mut self,
+        old: &str,
+        protocol: StubProtocol,
+        scope: &Scope<'_>,
+    ) -> Result<String, String> {
+        let resolved = constants(old, scope, 0);
+        let Some((scheme, rest)) = resolved.split_once("://") else {
+            self.not_compared
+                .insert(format!("which upstream server `{old}` is: one stub is in the place of all"));
+            return Ok(format!("http://{}", self.address_of(old, protocol)?));
+        };
+        let (authority, path) = match rest.strip_prefix("unix:") {
+            Some(socket) => {
+                let (socket, path) = socket.split_once(':').unwrap_or((socket, ""));
+                (format!("unix:{socket}"), path.to_owned())
+            }
+            None => {
+                let end = rest.find('/').unwrap_or(rest.len());
+                (rest[..end].to_owned(), rest[end..].to_owned())
+            }
+        };
+        // `http://group$request_uri`: the name ends where the variable begins.
+        let (authority, path) = match authority.find('$') {
+            Some(at) if at > 0 && !authority[..at].ends_with(':') => {
+                (authority[..at].to_owned(), format!("{}{path}", &authority[at..]))
+            }
+            _ => (authority, path),
+        };
+        if authority.contains('$') {
+            self.not_compared
+                .insert(format!("which upstream server `{old}` is: one stub is in the place of all"));
+        }
+        let is_tls = scheme == "https";
+        let address = match is_tls {
+            true if self.groups.contains(&authority) => {
+                self.not_compared
+                    .insert(format!("TLS to the group `{authority}`: its stubs speak plain HTTP"));
+                return Ok(format!("http://{authority}{path}"));
+            }
+            true => self.address_of(&authority, StubProtocol::Https)?,
+            false => self.address(&authority, protocol)?,
+        };
+        let scheme = if is_tls { "https" } else { "http" };
+        Ok(format!("{scheme}://{address}{path}"))
+    }
+
+    pub(super) fn listen(&mut self, one: &NginxDirective, ports: &mut Vec<u16>) -> Result<(), String> {
+        let has = |name: &str| one.args.iter().skip(1).any(|arg| arg == name);
+        if has("quic") {
+            self.replaced.insert(one.entry, Replacement::Dropped);
+            return Ok(());
+        }
+        if has("proxy_protocol") {
+            self.not_compared.insert("the PROXY protocol (`listen … proxy_protocol`)".to_owned());
+        }
+        let port = self.listener(one.first(), has("ssl"))?;
+        if ports.contains(&port) {
+            self.replaced.insert(one.entry, Replacement::Dropped);
+            return Ok(());
+        }
+        ports.push(port);
+        let kept = ["ssl", "default_server", "default"].into_iter().filter(|name| has(name));
+        self.replaced.insert(one.entry, Replacement::Listen(port, kept.map(str::to_owned).collect()));
+        Ok(())
+    }
+
+    /// The scratch port of an address. Every address of the machine is one, whether for IPv4 or IPv6.
+    pub(super) fn listener(&mut self, old: &str, tls: bool) -> Result<u16, String> {
+        let name = listener_name(old);
+        if let Some(known) = self.listeners.iter_mut().find(|known| known.name == name) {
+            known.tls |= tls;
+            return Ok(known.port);
+        }
+        let port = (self.options.port)()?;
+        self.listeners.push(ScratchListener { name, port, tls });
+        Ok(port)
+    }
+
+    /// Files for error pages, in every folder: which one has them depends on locations.
+    pub(super) fn error_pages(&mut self, main: &[NginxDirective]) {
+        let mut targets = BTreeSet::new();
+        super::tree::visit(main, &mut |one| {
+            if let Some(target) =
+                one.args.last().filter(|target| one.name == "error_page" && target.starts_with('/'))
+            {
+                targets.insert(target.split('?').next().unwrap_or(target).to_owned());
+            }
+        });
+        let mut folders: Vec<String> = (0..self.folders.len()).map(|at| at.to_string()).collect();
+        folders.push("html".to_owned());
+        for folder in folders {
+            for target in
+                targets.iter().filter(|target| !target.contains(['$', '*']) && !target.ends_with('/'))
+            {
+                let path = format!("roots/{folder}{target}");
+                if !self
+                    .files
+                    .iter()
+                    .any(|file| file.path == path || file.path.starts_with(&format!("{path}/")))
+                {
+                    let content = format!("the error page {target}\n").into_bytes();
+                    self.files.push(ScratchFile { path, content });
+                }
+            }
+            let name = format!("roots/{folder}/.folder");
+            self.files.push(ScratchFile { path: name, content: Vec::new() });
+        }
+    }
+
+    pub(super) fn credentials(&mut self) {
+        let content = format!("verify:{}\n", self.options.password).into_bytes();
+        self.files.push(ScratchFile { path: "users".to_owned(), content });
+    }
+}
+
+/// An address with its port; `*` for all of the machine.
+pub(super) fn listener_name(old: &str) -> String {
+    let (host, port) = match old {
+        _ if old.starts_with("unix:") => return old.to_owned(),
+        port if port.bytes().all(|b| b.is_ascii_digit()) => ("*", port),
+        text => match text.rsplit_once(':') {
+            Some((host, port)) if port.bytes().all(|b| b.is_ascii_digit()) => (host, port),
+            _ => (text, "80"),
+        },
+    };
+    match host {
+        "*" | "0.0.0.0" | "[::]" | "" => format!("*:{port}"),
+        host => format!("{host}:{port}"),
+    }
+}

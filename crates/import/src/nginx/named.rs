@@ -1,0 +1,237 @@
+//! Which remark of the report names a difference that was found.
+
+use super::scratch::NginxScratch;
+use super::tree::NginxDirective;
+use crate::findings::{EntryNumber, ImportVerdict, Imported, Remark};
+use crate::scratch::{Aspect, SourcePlace, VerifyRequest};
+
+/// What nginx did with a request, by its access log.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct TracedRequest {
+    /// The server and the locations that the request was in, the one that answered last.
+    places: Vec<EntryNumber>,
+    /// The `if` blocks whose condition was true.
+    conditions: Vec<EntryNumber>,
+}
+
+impl TracedRequest {
+    /// Reads a line of the access log.
+    pub fn parse(line: &str) -> Self {
+        let mut parts = line.split('\t').skip(1);
+        let place = parts.next().unwrap_or("");
+        let conditions = parts.next().unwrap_or("");
+        Self {
+            places: place.split(' ').filter_map(|number| number.parse().ok()).collect(),
+            conditions: conditions.split(' ').filter_map(|number| number.parse().ok()).collect(),
+        }
+    }
+}
+
+/// What a directive of nginx decides.
+enum Decides {
+    Everything,
+    Nothing,
+    Answer,
+    Field(String),
+    UpstreamField(String),
+    Coding,
+    Retries,
+}
+
+fn decides(one: &NginxDirective) -> Decides {
+    let first = one.first().to_ascii_lowercase();
+    match one.name.as_str() {
+        "add_header" | "proxy_hide_header" | "proxy_pass_header" | "fastcgi_hide_header" => {
+            Decides::Field(first)
+        }
+        "upstream" => Decides::Field("location".to_owned()),
+        "more_set_headers" | "more_clear_headers" => {
+            Decides::Field(first.split(':').next().unwrap_or("").trim().to_owned())
+        }
+        "expires" => Decides::Field("cache-control expires".to_owned()),
+        "proxy_redirect" | "absolute_redirect" | "port_in_redirect" | "server_name_in_redirect" => {
+            Decides::Field("location".to_owned())
+        }
+        "proxy_cookie_domain" | "proxy_cookie_path" | "proxy_cookie_flags" => {
+            Decides::Field("set-cookie".to_owned())
+        }
+        "charset" | "charset_types" | "override_charset" | "default_type" | "types" => {
+            Decides::Field("content-type".to_owned())
+        }
+        "etag" => Decides::Field("etag".to_owned()),
+        "if_modified_since" => Decides::Answer,
+        "proxy_set_header" | "grpc_set_header" => Decides::UpstreamField(first),
+        "fastcgi_param" => Decides::UpstreamField(first),
+        "proxy_http_version" => Decides::UpstreamField("connection".to_owned()),
+        name if name.starts_with("gzip") || name.starts_with("brotli") || name.starts_with("zstd") => {
+            Decides::Coding
+        }
+        name if name.starts_with("proxy_next_upstream") || name.starts_with("fastcgi_next_upstream") => {
+            Decides::Retries
+        }
+        "sub_filter"
+        | "sub_filter_types"
+        | "sub_filter_once"
+        | "autoindex"
+        | "addition_types"
+        | "autoindex_exact_size"
+        | "autoindex_localtime"
+        | "autoindex_format"
+        | "ssi" => Decides::Answer,
+        "keepalive_timeout"
+        | "keepalive_requests"
+        | "sendfile"
+        | "access_log"
+        | "error_log"
+        | "log_format"
+        | "user"
+        | "worker_processes"
+        | "log_not_found"
+        | "log_subrequest"
+        | "server_tokens"
+        | "proxy_buffering"
+        | "proxy_request_buffering"
+        | "keepalive"
+        | "zone"
+        | "proxy_ssl_verify" => Decides::Nothing,
+        name if name.starts_with("ssl_") || name.ends_with("_timeout") || name.starts_with("limit_") => {
+            Decides::Nothing
+        }
+        _ => Decides::Everything,
+    }
+}
+
+impl Decides {
+    fn has(&self, aspect: &Aspect) -> bool {
+        match (self, aspect) {
+            (Self::Everything, _) => true,
+            (Self::Answer, Aspect::Status | Aspect::Content | Aspect::Field(_)) => true,
+            (Self::Field(names), Aspect::Field(name)) => names.split(' ').any(|known| known == name),
+            (Self::UpstreamField(known), Aspect::UpstreamField(name)) => {
+                name == known
+                    || name.strip_prefix("http_").is_some_and(|name| name.replace('_', "-") == *known)
+            }
+            (Self::Coding, Aspect::Field(name)) => {
+                matches!(
+                    name.as_str(),
+                    "content-encoding" | "vary" | "etag" | "content-length" | "accept-ranges"
+                )
+            }
+            (Self::Retries, Aspect::Status | Aspect::UpstreamRequests | Aspect::Content) => true,
+            _ => false,
+        }
+    }
+}
+
+impl NginxScratch {
+    /// Where the location that answered stands, or the server.
+    pub fn place(&self, traced: &TracedRequest) -> Option<SourcePlace> {
+        self.source(*traced.places.last()?)
+    }
+
+    /// The remark of the report that names a difference, if one does: it is about a directive that counts for the request, and
+    /// that decides what differs.
+    pub fn named(
+        &self,
+        imported: &Imported,
+        traced: &TracedRequest,
+        request: &VerifyRequest,
+        aspect: &Aspect,
+    ) -> Option<String> {
+        let mut counting = Vec::new();
+        let mut chain = Vec::new();
+        for entry in &traced.places {
+            let mut blocks = Vec::new();
+            path_to(&self.main, *entry, &mut blocks);
+            chain.extend(blocks);
+        }
+        for one in &self.main {
+            counting.push(one);
+            if one.name == "http" {
+                counting.extend(one.inner());
+            }
+        }
+        for block in &chain {
+            counting.push(block);
+            counting.extend(block.inner());
+        }
+        for entry in &traced.conditions {
+            let mut inner = Vec::new();
+            path_to(&self.main, *entry, &mut inner);
+            if let Some(condition) = inner.last() {
+                counting.push(condition);
+                counting.extend(condition.inner());
+            }
+        }
+        let is_own = |one: &NginxDirective| match one.name.as_str() {
+            "location" | "server" | "http" | "if" => {
+                chain.iter().any(|block| block.entry == one.entry) || traced.conditions.contains(&one.entry)
+            }
+            _ => true,
+        };
+        let path = request.target.split('?').next().unwrap_or("");
+        let server = chain.iter().find(|block| block.name == "server");
+        // A pattern that is wider than its expression takes requests of other locations.
+        let wide = server.map(|server| server.inner()).unwrap_or_default().iter().filter(|one| {
+            one.name == "location" && one.first().starts_with('~') && {
+                let set = crate::paths::from_regex(one.arg(1), one.first() == "~*");
+                set.is_ok_and(|set| set.patterns.iter().any(|pattern| crate::paths::matches(pattern, path)))
+            }
+        });
+        let counting = counting.into_iter().filter(|one| is_own(one)).chain(wide);
+        let remark = |one: &NginxDirective| -> Option<&Remark> {
+            let remark = imported.remarks.get(one.entry)?;
+            let about_redirects =
+                |reason: &String| reason.contains("redirects") || reason.contains("cookies");
+            let is_of_proxy = matches!(one.name.as_str(), "proxy_pass" | "rewrite" | "upstream");
+            let decided = match is_of_proxy
+                && remark.verdict == ImportVerdict::Differs
+                && remark.reasons.iter().all(about_redirects)
+            {
+                true => Decides::Field("location set-cookie refresh".to_owned()),
+                false => decides(one),
+            };
+            (remark.verdict != ImportVerdict::Translated && decided.has(aspect)).then_some(remark)
+        };
+        let Some(found) = counting.filter_map(remark).max_by_key(|remark| remark.verdict) else {
+            return self.other_default(request, server.copied());
+        };
+        Some(format!("{}:{}: {}", found.file, found.line, found.reasons.first().map_or("", String::as_str)))
+    }
+}
+
+impl NginxScratch {
+    /// Where there are several listeners: the server answers because it is the default of its address.
+    fn other_default(&self, request: &VerifyRequest, server: Option<&NginxDirective>) -> Option<String> {
+        let host = request.host.as_deref().unwrap_or("").to_ascii_lowercase();
+        let mut names =
+            server?.inner().iter().filter(|one| one.name == "server_name").flat_map(|one| &one.args);
+        let is_named = names.any(|name| host == name.trim_start_matches('.') || name.starts_with(['~', '*']));
+        (self.listeners.len() > 1 && !is_named).then(|| {
+            "in any case: each site answers at every address, and there is one default site".to_owned()
+        })
+    }
+
+    /// Whether stubs speak the protocol of what answered.
+    pub fn is_compared(&self, traced: &TracedRequest) -> bool {
+        let Some(entry) = traced.places.last() else { return true };
+        let mut chain = Vec::new();
+        path_to(&self.main, *entry, &mut chain);
+        let unknown = ["grpc_pass", "uwsgi_pass", "scgi_pass", "memcached_pass"];
+        !chain
+            .last()
+            .is_some_and(|block| block.inner().iter().any(|one| unknown.contains(&one.name.as_str())))
+    }
+}
+
+/// The blocks that lead to a directive, itself last.
+fn path_to<'d>(block: &'d [NginxDirective], entry: EntryNumber, found: &mut Vec<&'d NginxDirective>) -> bool {
+    for one in block {
+        found.push(one);
+        if one.entry == entry || path_to(one.inner(), entry, found) {
+            return true;
+        }
+        found.pop();
+    }
+    false
+}

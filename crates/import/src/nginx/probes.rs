@@ -1,0 +1,549 @@
+//! Requests that show whether a translation answers as nginx does, generated from nginx's configuration.
+
+use std::collections::BTreeSet;
+
+use super::addresses::listener_name;
+use super::scope::{Scope, constants};
+use super::scratch::ScratchPlan;
+use super::tree::NginxDirective;
+use crate::paths::{examples, hosts_from_regex};
+use crate::scratch::{CREDENTIALS, RequestContent, ScratchFile, VerifyRequest};
+
+/// What answers in a location, as far as it decides which requests are worth sending.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Answer {
+    Files,
+    Proxy,
+    Fixed,
+}
+
+/// A location with paths that it matches, and some beside it.
+struct Place {
+    answer: Answer,
+    paths: Vec<String>,
+    beside: Vec<String>,
+    /// The folders that files are in: what is removed from the path, and the scratch folder.
+    folders: Vec<(String, String)>,
+    index: String,
+}
+
+/// Paths of one location.
+const PATHS_MAX: usize = 14;
+
+impl ScratchPlan<'_, '_> {
+    /// The requests for all servers, and how many were left out.
+    pub(super) fn requests(&mut self, http: &Scope<'_>) -> (Vec<VerifyRequest>, usize) {
+        let mut all: Vec<VerifyRequest> = Vec::new();
+        let mut seen = BTreeSet::new();
+        let mut made = BTreeSet::new();
+        for server in http.own().iter().filter(|one| one.name == "server" && one.block.is_some()) {
+            let scope = http.with(server.inner());
+            let listeners = self.listeners_of(server);
+            let hosts = hosts_of(server);
+            let mut places = vec![self.server_place(&scope)];
+            self.places(&scope, None, &mut places);
+            places.iter().for_each(|place| self.place_files(place, &mut made));
+            let Some(&first) = listeners.first() else { continue };
+            let before = all.len();
+            let base = VerifyRequest {
+                listener: first,
+                method: "GET".to_owned(),
+                target: "/".to_owned(),
+                version: "1.1",
+                host: Some(hosts[0].clone()),
+                fields: Vec::new(),
+                content: RequestContent::Absent,
+                what: String::new(),
+            };
+            for (at, &listener) in listeners.iter().enumerate() {
+                for (number, host) in hosts.iter().enumerate() {
+                    let one = VerifyRequest { listener, host: Some(host.clone()), ..base.clone() };
+                    all.push(VerifyRequest { what: "each name and address".to_owned(), ..one.clone() });
+                    if at + number > 0 {
+                        for place in &places {
+                            let path = place.paths.first().cloned().unwrap_or_default();
+                            all.push(VerifyRequest {
+                                target: path,
+                                what: "each name and address".to_owned(),
+                                ..one.clone()
+                            });
+                        }
+                    }
+                }
+            }
+            for place in &places {
+                let paths = place.paths.iter().map(|path| (path, "a path of the location"));
+                let beside = place.beside.iter().map(|path| (path, "a path beside the location"));
+                for (path, what) in paths.chain(beside) {
+                    all.push(VerifyRequest { target: path.clone(), what: what.to_owned(), ..base.clone() });
+                }
+            }
+            // Everything else once for each kind of answer, and what matters for every location.
+            let mut tried = BTreeSet::new();
+            for place in &places {
+                let Some(path) = place.paths.first() else { continue };
+                let one = VerifyRequest { target: path.clone(), ..base.clone() };
+                match tried.insert(place.answer) {
+                    true => {
+                        all.extend(tricks(&one, place.answer));
+                        all.extend(spellings(&one, path));
+                        all.extend(hosts_tried(&one, &hosts[0]));
+                    }
+                    false => all.extend(essentials(&one, place.answer)),
+                }
+            }
+            for name in fields_asked(server) {
+                for value in ["verify", "1"] {
+                    all.push(with(&base, &name, value));
+                }
+            }
+            let mut own = all.split_off(before);
+            own.retain(|one| {
+                seen.insert(format!("{:?}", VerifyRequest { what: String::new(), ..one.clone() }))
+            });
+            all.extend(own);
+        }
+        let max = self.options.requests_max;
+        let left_out = all.len().saturating_sub(max);
+        if left_out > 0 {
+            // Of each server and kind a part, not all of the first ones.
+            let count = all.len();
+            let mut at = 0;
+            all.retain(|_| {
+                at += 1;
+                at * max / count != (at - 1) * max / count
+            });
+        }
+        (all, left_out)
+    }
+
+    fn listeners_of(&mut self, server: &NginxDirective) -> Vec<usize> {
+        let names: Vec<String> = server
+            .inner()
+            .iter()
+            .filter(|one| one.name == "listen")
+            .map(|one| listener_name(one.first()))
+            .collect();
+        let names = if names.is_empty() { vec!["*:80".to_owned()] } else { names };
+        let mut found: Vec<usize> = names
+            .iter()
+            .filter_map(|name| self.listeners.iter().position(|known| known.name == *name))
+            .collect();
+        found.dedup();
+        found
+    }
+
+    fn folders_of(&mut self, scope: &Scope<'_>) -> Vec<(String, String)> {
+        let mut found = Vec::new();
+        for level in scope.levels.iter().skip(1) {
+            for one in level.iter().filter(|one| one.name == "root") {
+                let path = constants(one.first(), scope, 0);
+                let fixed = self.scratch_path(path.split('$').next().unwrap_or(""), false);
+                found.push((String::new(), fixed));
+            }
+        }
+        found.reverse();
+        found.truncate(1);
+        if found.is_empty() {
+            found.push((String::new(), format!("{}/roots/html", self.options.folder.display())));
+        }
+        found
+    }
+
+    fn server_place(&mut self, scope: &Scope<'_>) -> Place {
+        let returns = scope.own_one("return").is_some();
+        Place {
+            answer: if returns { Answer::Fixed } else { Answer::Files },
+            paths: [
+                "/verify.txt",
+                "/",
+                "/index.html",
+                "/folder/",
+                "/folder",
+                "/folder/verify.css",
+                "/missing",
+                "/missing.php",
+                "/.verify",
+                "/verify.php",
+            ]
+            .map(str::to_owned)
+            .into(),
+            beside: Vec::new(),
+            folders: self.folders_of(scope),
+            index: index_of(scope),
+        }
+    }
+
+    fn places(&mut self, scope: &Scope<'_>, within: Option<&str>, found: &mut Vec<Place>) {
+        for one in scope.own().iter().filter(|one| one.name == "location") {
+            let (operator, path) = match one.args.as_slice() {
+                [path] => match path.strip_prefix("^~").or(path.strip_prefix('=')) {
+                    Some(rest) if !rest.is_empty() => (&path[..path.len() - rest.len()], rest),
+                    _ => ("", path.as_str()),
+                },
+                [operator, path] => (operator.as_str(), path.as_str()),
+                _ => continue,
+            };
+            let inner = scope.with(one.inner());
+            self.places(&inner, if operator.starts_with('~') { within } else { Some(path) }, found);
+            if path.starts_with('@') {
+                continue;
+            }
+            let (paths, beside) = match operator {
+                "=" => (vec![path.to_owned()], vec![format!("{path}/"), format!("{path}x"), shorter(path)]),
+                "~" | "~*" => regex_paths(path, operator == "~*", within),
+                _ => prefix_paths(path),
+            };
+            let is_prefix = !operator.starts_with('~');
+            let folders = match inner.own_one("alias") {
+                Some(alias) => {
+                    let target = self.scratch_path(alias.first().split('$').next().unwrap_or(""), true);
+                    vec![(if is_prefix { path.to_owned() } else { String::new() }, target)]
+                }
+                None => self.folders_of(&inner),
+            };
+            found.push(Place {
+                answer: answer_of(one),
+                paths: paths.into_iter().filter(|path| is_target(path)).take(PATHS_MAX).collect(),
+                beside: beside.into_iter().filter(|path| is_target(path)).take(PATHS_MAX).collect(),
+                folders,
+                index: index_of(&inner),
+            });
+        }
+    }
+
+    /// Makes files for a location's paths, but for those with `missing` in their name.
+    fn place_files(&mut self, place: &Place, made: &mut BTreeSet<String>) {
+        let scratch = self.options.folder.display().to_string();
+        for path in place.paths.iter().chain(&place.beside).filter(|path| !path.contains("missing")) {
+            for (prefix, folder) in &place.folders {
+                let Some(rest) = path.strip_prefix(prefix.as_str()) else { continue };
+                let Some(folder) = folder.strip_prefix(&scratch) else { continue };
+                let last = folder.rsplit('/').next().unwrap_or("");
+                let is_alias_of_file = rest.is_empty() && !prefix.is_empty() && last.contains('.');
+                let rest = if rest.is_empty() && !is_alias_of_file { "/" } else { rest };
+                let is_file = is_alias_of_file || !rest.ends_with('/');
+                let slash = if prefix.is_empty() || !is_file || folder.ends_with('/') { "" } else { "/" };
+                let slash = if rest.starts_with('/') { "" } else { slash };
+                let rest = if folder.ends_with('/') { rest.trim_start_matches('/') } else { rest };
+                let mut full = format!("{folder}{slash}{rest}").trim_start_matches('/').to_owned();
+                if full.split('/').any(|segment| matches!(segment, "." | ".."))
+                    || full.contains("//")
+                    || full.contains(['%', '?', '\0'])
+                {
+                    continue;
+                }
+                let last = full.rsplit('/').next().unwrap_or("");
+                if is_file && !last.contains('.') && last != ".verify" {
+                    full.push('/');
+                }
+                let full = match full.ends_with('/') {
+                    true => format!("{full}{}", place.index),
+                    false => full,
+                };
+                self.add_file(&full, made);
+            }
+        }
+    }
+
+    fn add_file(&mut self, path: &str, made: &mut BTreeSet<String>) {
+        let below = format!("{path}/");
+        let clashes =
+            made.iter().any(|known| known.starts_with(&below) || path.starts_with(&format!("{known}/")));
+        if clashes || !made.insert(path.to_owned()) {
+            return;
+        }
+        let line = format!("{path}\n");
+        let content = line.repeat(2048 / line.len() + 1).into_bytes();
+        self.files.push(ScratchFile { path: path.to_owned(), content });
+    }
+}
+
+fn answer_of(location: &NginxDirective) -> Answer {
+    let has = |test: &dyn Fn(&str) -> bool| location.inner().iter().any(|one| test(one.name.as_str()));
+    match () {
+        () if has(&|name| name.ends_with("_pass")) => Answer::Proxy,
+        () if has(&|name| matches!(name, "return" | "deny")) => Answer::Fixed,
+        () => Answer::Files,
+    }
+}
+
+/// The first name of `index` that is a file's.
+fn index_of(scope: &Scope<'_>) -> String {
+    let names = scope.all("index").into_iter().flat_map(|one| one.args.iter());
+    let mut plain = names.filter(|name| !name.contains(['$', '/']) && !name.ends_with(".php"));
+    plain.next().map_or_else(|| "index.html".to_owned(), Clone::clone)
+}
+
+fn is_target(path: &str) -> bool {
+    path.starts_with('/') && path.bytes().all(|b| b.is_ascii_graphic() && !matches!(b, b'"' | b'<' | b'>'))
+}
+
+fn shorter(path: &str) -> String {
+    path[..path.len().saturating_sub(1)].to_owned()
+}
+
+fn prefix_paths(path: &str) -> (Vec<String>, Vec<String>) {
+    let of = |rest: &[&str]| rest.iter().map(|rest| format!("{path}{rest}")).collect::<Vec<String>>();
+    match path.ends_with('/') {
+        true => (
+            of(&[
+                "verify.txt",
+                "",
+                "folder/verify.js",
+                "folder",
+                "folder/",
+                "missing",
+                "index.html",
+                "verify.php",
+            ]),
+            vec![shorter(path), format!("{}x", shorter(path))],
+        ),
+        false => (of(&["", "/", "/verify.txt", "/folder/verify.js", "/missing", "x"]), vec![shorter(path)]),
+    }
+}
+
+fn regex_paths(regex: &str, ignores_case: bool, within: Option<&str>) -> (Vec<String>, Vec<String>) {
+    let prefix = within.unwrap_or("/").trim_end_matches('/');
+    let mut paths: Vec<String> = Vec::new();
+    for (text, at_start, at_end) in examples(regex) {
+        let path = match at_start {
+            true => text,
+            false if text.starts_with('/') => format!("{prefix}{text}"),
+            false => format!("{prefix}/verify{text}"),
+        };
+        if !at_end {
+            paths.push(format!("{path}more"));
+        }
+        paths.push(path);
+    }
+    paths.truncate(PATHS_MAX);
+    let mut beside: Vec<String> = Vec::new();
+    for path in paths.iter().take(3) {
+        beside.extend([format!("{path}x"), shorter(path), format!("{path}/"), format!("/folder{path}")]);
+        let upper = path.to_uppercase();
+        if upper != *path {
+            beside.push(upper);
+        }
+    }
+    if ignores_case {
+        let mixed = paths.first().map(|path| {
+            path.char_indices().map(|(at, c)| if at % 2 == 0 { c } else { c.to_ascii_uppercase() }).collect()
+        });
+        beside.extend(mixed);
+    }
+    (paths, beside)
+}
+
+/// Hosts that a server names, made concrete; a host that nobody names where it has none.
+fn hosts_of(server: &NginxDirective) -> Vec<String> {
+    let mut hosts = Vec::new();
+    for name in server.inner().iter().filter(|one| one.name == "server_name").flat_map(|one| &one.args) {
+        match name.as_str() {
+            "" | "_" | "__" | "$hostname" => {}
+            name if name.starts_with('~') => {
+                if let Some((found, _)) = hosts_from_regex(&name[1..]) {
+                    hosts.extend(found.into_iter().map(|host| host.replace('*', "verify")));
+                }
+            }
+            name if name.starts_with('.') => hosts.extend([name[1..].to_owned(), format!("verify{name}")]),
+            name => hosts.push(name.replace('*', "verify")),
+        }
+    }
+    hosts.truncate(6);
+    if hosts.is_empty() {
+        hosts.push("verify.invalid".to_owned());
+    }
+    hosts
+}
+
+/// Names of fields, cookies and parameters that conditions and maps of a server ask for.
+fn fields_asked(server: &NginxDirective) -> Vec<String> {
+    let mut found = BTreeSet::new();
+    super::tree::visit(server.inner(), &mut |one| {
+        for word in one.args.iter().filter(|_| one.name == "if") {
+            if let Some(at) = word.find("$http_") {
+                let name: String =
+                    word[at + 6..].chars().take_while(|c| c.is_ascii_alphanumeric() || *c == '_').collect();
+                found.insert(super::scope::field_name(&name));
+            }
+        }
+    });
+    found.remove("Host");
+    found.into_iter().take(8).collect()
+}
+
+fn with(one: &VerifyRequest, name: &str, value: &str) -> VerifyRequest {
+    let fields = vec![(name.to_owned(), value.to_owned())];
+    VerifyRequest { fields, what: format!("{name}: {value}"), ..one.clone() }
+}
+
+fn method(one: &VerifyRequest, method: &str, content: RequestContent) -> VerifyRequest {
+    let what = match &content {
+        RequestContent::Absent => format!("method {method}"),
+        RequestContent::Sized(_) => format!("method {method} with content"),
+        RequestContent::Chunked(_) => format!("method {method} with chunked content"),
+    };
+    VerifyRequest { method: method.to_owned(), content, what, ..one.clone() }
+}
+
+fn target(one: &VerifyRequest, target: String, what: &str) -> VerifyRequest {
+    VerifyRequest { target, what: what.to_owned(), ..one.clone() }
+}
+
+/// Requests for every location.
+fn essentials(one: &VerifyRequest, answer: Answer) -> Vec<VerifyRequest> {
+    let content = || RequestContent::Sized(b"verify=1&text=content".to_vec());
+    let mut all = vec![
+        target(one, format!("{}?a=1&b=%20c", one.target), "a query"),
+        method(one, "HEAD", RequestContent::Absent),
+        method(one, "POST", content()),
+        with(one, "Authorization", CREDENTIALS),
+    ];
+    if answer == Answer::Files {
+        all.push(with(one, "Accept-Encoding", "gzip"));
+        all.push(with(one, "Range", "bytes=2-9"));
+    }
+    if answer == Answer::Proxy {
+        for wanted in ["status 404", "status 500", "status 503", "redirect"] {
+            all.push(with(one, "X-Stub", wanted));
+        }
+    }
+    all
+}
+
+/// Requests for one location of each kind.
+fn tricks(one: &VerifyRequest, answer: Answer) -> Vec<VerifyRequest> {
+    let content = || b"verify=1&text=content".to_vec();
+    let mut all = essentials(one, answer);
+    for name in ["PUT", "DELETE", "PATCH"] {
+        all.push(method(one, name, RequestContent::Sized(content())));
+    }
+    for name in ["OPTIONS", "TRACE", "PROPFIND", "VERIFY"] {
+        all.push(method(one, name, RequestContent::Absent));
+    }
+    all.push(method(one, "POST", RequestContent::Chunked(content())));
+    all.push(method(one, "POST", RequestContent::Sized(Vec::new())));
+    all.push(method(one, "POST", RequestContent::Sized(vec![b'a'; 40_000])));
+    all.push(method(one, "POST", RequestContent::Sized(vec![b'a'; 1_100_000])));
+    for (name, value) in [
+        ("Accept-Encoding", "br, gzip;q=0.5"),
+        ("Accept-Encoding", "gzip;q=0"),
+        ("Accept-Encoding", "gzip"),
+        ("Range", "bytes=-5"),
+        ("Range", "bytes=0-0,5-6"),
+        ("Range", "bytes=99999999-"),
+        ("Range", "items=1-2"),
+        ("If-None-Match", "*"),
+        ("If-None-Match", "\"verify\""),
+        ("If-Match", "\"verify\""),
+        ("If-Modified-Since", "Fri, 01 Jan 2100 00:00:00 GMT"),
+        ("If-Modified-Since", "Mon, 01 Jan 1990 00:00:00 GMT"),
+        ("If-Unmodified-Since", "Mon, 01 Jan 1990 00:00:00 GMT"),
+        ("X-Forwarded-For", "192.0.2.1"),
+        ("X-Forwarded-Proto", "https"),
+        ("X-Forwarded-Host", "forged.example"),
+        ("X_Underscore", "1"),
+        ("Cookie", "a=1; session=verify"),
+        ("Origin", "https://other.example"),
+        ("Referer", "https://other.example/page"),
+        ("User-Agent", "Mozilla/5.0 (verify)"),
+        ("Authorization", "Basic d3Jvbmc6d3Jvbmc="),
+        ("Connection", "X-Hop"),
+        ("TE", "trailers"),
+        ("Expect", "100-continue"),
+        ("Upgrade-Insecure-Requests", "1"),
+        ("Accept", "application/json"),
+        ("Accept-Language", "de"),
+    ] {
+        all.push(with(one, name, value));
+    }
+    let both = [("Range", "bytes=2-9"), ("If-Range", "\"verify\"")];
+    all.push(VerifyRequest {
+        fields: both.map(|(name, value)| (name.to_owned(), value.to_owned())).into(),
+        what: "If-Range".to_owned(),
+        ..one.clone()
+    });
+    if answer == Answer::Proxy {
+        for wanted in [
+            "status 201",
+            "status 401",
+            "status 403",
+            "status 502",
+            "cookie",
+            "redirect path",
+            "headers",
+            "empty",
+        ] {
+            all.push(with(one, "X-Stub", wanted));
+        }
+    }
+    all
+}
+
+/// The path in other spellings.
+fn spellings(one: &VerifyRequest, path: &str) -> Vec<VerifyRequest> {
+    let last = path.rfind('/').unwrap_or(0);
+    let (folder, name) = path.split_at(last + 1);
+    let encoded: String = name.bytes().take(1).map(|b| format!("%{b:02x}")).collect();
+    [
+        (format!("{folder}{encoded}{}", name.get(1..).unwrap_or("")), "an encoded letter"),
+        (format!("{folder}x/%2e%2e/{name}"), "encoded dots"),
+        (format!("{folder}x/../{name}"), "a segment of two dots"),
+        (format!("{folder}./{name}"), "a segment of one dot"),
+        (format!("{folder}/{name}"), "two slashes"),
+        (format!("{}%2F{name}", folder.trim_end_matches('/')), "an encoded slash"),
+        (format!("{folder}..%2f{name}"), "dots and an encoded slash"),
+        ("/../../etc/passwd".to_owned(), "dots above the root"),
+        ("/%2e%2e/%2e%2e/etc/passwd".to_owned(), "encoded dots above the root"),
+        (format!("{folder}missing%20name"), "an encoded space"),
+        (format!("{folder}missing%C3%A9"), "an encoded letter that is not ASCII"),
+        (format!("{folder}missing%00"), "an encoded zero"),
+        (format!("{folder}missing%zz"), "an escape that is none"),
+        (format!("{folder}missing%25"), "an encoded percent sign"),
+        (format!("{folder}missing;a=1"), "a parameter of a segment"),
+        (format!("{folder}missing%3Fa"), "an encoded question mark"),
+        (format!("{folder}missing+name"), "a plus sign"),
+        (format!("{path}?"), "an empty query"),
+        (format!("{path}?a=/../b//c"), "dots in the query"),
+        (format!("{path}?a=%zz&b='<>\""), "odd characters in the query"),
+        (format!("{path}#fragment"), "a fragment"),
+        (path.to_uppercase(), "upper case"),
+        ("*".to_owned(), "an asterisk"),
+        (format!("{folder}{}", "a".repeat(3000)), "a long path"),
+    ]
+    .into_iter()
+    .map(|(text, what)| target(one, text, what))
+    .collect()
+}
+
+/// Requests whose host or version is unusual.
+fn hosts_tried(one: &VerifyRequest, host: &str) -> Vec<VerifyRequest> {
+    let with_host = |host: Option<&str>, what: &str| VerifyRequest {
+        host: host.map(str::to_owned),
+        what: what.to_owned(),
+        ..one.clone()
+    };
+    let mut all = vec![
+        with_host(Some("unknown.invalid"), "a host that nobody names"),
+        with_host(Some(&host.to_uppercase()), "the host in upper case"),
+        with_host(Some(&format!("{host}.")), "the host with a final dot"),
+        with_host(Some(&format!("{host}:8080")), "the host with a port"),
+        with_host(Some("bad host"), "a host with a space"),
+        with_host(Some("a/b"), "a host with a slash"),
+        with_host(Some(""), "an empty host"),
+        with_host(None, "no host"),
+        with_host(Some("[::1]"), "an address as the host"),
+    ];
+    all.push(VerifyRequest { version: "1.0", what: "HTTP/1.0".to_owned(), ..one.clone() });
+    all.push(VerifyRequest {
+        version: "1.0",
+        host: None,
+        what: "HTTP/1.0 without a host".to_owned(),
+        ..one.clone()
+    });
+    all.push(target(one, format!("http://{host}{}", one.target), "an absolute target"));
+    all.push(with(one, "Host", "second.example"));
+    all.push(with(one, "Content-Length", "x"));
+    all
+}

@@ -1,0 +1,1 @@
+//! Caddy and Komainu side by side.

@@ -1,0 +1,392 @@
+//! What differs between two answers, and between the requests that upstream servers got; and what is not compared.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::Read;
+
+use import::scratch::{Aspect, ScratchListener, VerifyRequest};
+
+use crate::message::{Answer, Received, joined, shown};
+use crate::server::{NEW_ADDRESS, OLD_ADDRESS};
+
+/// A difference before anybody looked for its reason.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct FoundDifference {
+    pub(crate) aspect: Aspect,
+    pub(crate) old: String,
+    pub(crate) new: String,
+}
+
+/// One server's answer, and what upstream servers got for it.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct ServerOutcome {
+    pub(crate) answer: Answer,
+    pub(crate) received: Vec<Received>,
+}
+
+const FRAMING: &str = "Fields that belong to the connection: Connection, Keep-Alive, Transfer-Encoding, and Content-Length where the content is compared";
+const IDENTITY: &str = "Date, Server and Via";
+const ETAG: &str = "The form of ETag (each server makes its own), only whether there is one; so If-None-Match with a real value is not tried";
+const ERROR_PAGE: &str = "The pages that the old server itself makes for errors and redirects, with their Content-Type and Content-Length";
+const LISTING: &str = "The pages of folder listings";
+const RELATIVE: &str =
+    "Whether a redirect is relative or absolute, and the port in it where it is that of the listener";
+const FORWARDED: &str = "X-Forwarded-For, X-Forwarded-Proto and X-Forwarded-Host to upstream servers where the old server sends none: Komainu always sends them";
+const ALLOW: &str = "Allow, Retry-After and Content-Length of errors that Komainu answers itself, which the old server has not";
+const CHARSET: &str = "`charset=utf-8` in the Content-Type of texts, where the old server has none (`charset = false` in `files` leaves it out)";
+const FASTCGI: &str =
+    "The variables SERVER_SOFTWARE, SERVER_ADDR, REMOTE_PORT and GATEWAY_INTERFACE of FastCGI";
+const RANGES: &str =
+    "Accept-Ranges in a part of a file (206), which Komainu sends and the old server does not";
+const UPSTREAM: &str =
+    "X-Request-Id to upstream servers, which is another for each request, and TE, which nginx drops";
+const ENCODED: &str = "The bytes of compressed contents, only what they hold";
+const SPELLING: &str = "How octets of targets to upstream servers are percent-encoded where that means the same (`%7e`, `%7E` and `~`), and a `?` without a query";
+
+/// The comparison of all answers, with what it did not compare.
+#[derive(Debug, Default)]
+pub(crate) struct Comparison {
+    pub(crate) not_compared: BTreeSet<String>,
+}
+
+impl Comparison {
+    fn skip(&mut self, what: &str) {
+        if !self.not_compared.contains(what) {
+            self.not_compared.insert(what.to_owned());
+        }
+    }
+
+    /// Everything in which two outcomes differ.
+    pub(crate) fn differences(
+        &mut self,
+        request: &VerifyRequest,
+        listener: &ScratchListener,
+        old: &ServerOutcome,
+        new: &ServerOutcome,
+    ) -> Vec<FoundDifference> {
+        let mut found = Vec::new();
+        let (a, b) = (&old.answer, &new.answer);
+        let status = |answer: &Answer| match (answer.status, &answer.trouble) {
+            (0, Some(trouble)) => trouble.clone(),
+            (status, Some(trouble)) => format!("{status}, {trouble}"),
+            (status, None) => status.to_string(),
+        };
+        let is_closed = |answer: &Answer| answer.status == 0;
+        if status(a) != status(b) && !(is_closed(a) && is_closed(b)) {
+            found.push(FoundDifference { aspect: Aspect::Status, old: status(a), new: status(b) });
+        }
+        if a.status == b.status && a.status != 0 {
+            self.answers(request, listener, a, b, &mut found);
+        }
+        self.upstream(&old.received, &new.received, &mut found);
+        found
+    }
+
+    fn answers(
+        &mut self,
+        request: &VerifyRequest,
+        listener: &ScratchListener,
+        old: &Answer,
+        new: &Answer,
+        found: &mut Vec<FoundDifference>,
+    ) {
+        self.skip(FRAMING);
+        self.skip(IDENTITY);
+        let own_page = is_page_of_nginx(&old.content) || old.status >= 300 && old.content.is_empty();
+        let is_listing = old.content.starts_with(b"<html>\r\n<head><title>Index of");
+        if own_page {
+            self.skip(ERROR_PAGE);
+        }
+        if is_listing {
+            self.skip(LISTING);
+        }
+        let same_coding = old.field("content-encoding") == new.field("content-encoding");
+        let names: BTreeSet<&str> =
+            old.fields.iter().chain(&new.fields).map(|(name, _)| name.as_str()).collect();
+        for name in names {
+            let (a, b) = (old.field(name), new.field(name));
+            if a == b || self.skips_field(name, old, new, own_page || is_listing) {
+                continue;
+            }
+            let (a, b) = self.normalised(name, a, b, request, listener);
+            if a != b {
+                let shown = |value: Option<String>| value.unwrap_or_else(|| "-".to_owned());
+                found.push(FoundDifference {
+                    aspect: Aspect::Field(name.to_owned()),
+                    old: shown(a),
+                    new: shown(b),
+                });
+            }
+        }
+        if request.method == "HEAD" || own_page || is_listing || !same_coding {
+            return;
+        }
+        let (a, b) = (self.content(old), self.content(new));
+        if a != b {
+            found.push(FoundDifference { aspect: Aspect::Content, old: shown(&a), new: shown(&b) });
+        }
+    }
+
+    fn skips_field(&mut self, name: &str, old: &Answer, new: &Answer, own_page: bool) -> bool {
+        let is_error = old.status >= 400;
+        match name {
+            "date" | "server" | "via" | "connection" | "keep-alive" | "transfer-encoding"
+            | "cache-status" | "proxy-connection" => true,
+            "content-length" => {
+                let both = old.field(name).is_some() && new.field(name).is_some();
+                // Without content, the length is all that there is of it.
+                !(both && old.content.is_empty() && new.content.is_empty()) || own_page
+            }
+            "etag" => {
+                self.skip(ETAG);
+                old.field(name).is_some() == new.field(name).is_some()
+            }
+            "content-type" | "content-language" | "x-content-type-options" => own_page,
+            "accept-ranges" | "last-modified" if own_page => true,
+            "accept-ranges" if old.status == 206 => {
+                self.skip(RANGES);
+                true
+            }
+            "allow" | "retry-after" if is_error && old.field(name).is_none() => {
+                self.skip(ALLOW);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    fn normalised(
+        &mut self,
+        name: &str,
+        old: Option<String>,
+        new: Option<String>,
+        request: &VerifyRequest,
+        listener: &ScratchListener,
+    ) -> (Option<String>, Option<String>) {
+        let (old, new) = (old.map(|text| without_address(&text)), new.map(|text| without_address(&text)));
+        match name {
+            "location" | "content-location" | "refresh" => {
+                self.skip(RELATIVE);
+                let full = |text: Option<String>| text.map(|text| absolute(&text, request, listener));
+                (full(old), full(new))
+            }
+            "vary" | "cache-control" | "allow" => {
+                let sorted = |text: Option<String>| {
+                    let text = text?.to_ascii_lowercase();
+                    let words: BTreeSet<&str> =
+                        text.split(',').map(str::trim).filter(|word| !word.is_empty()).collect();
+                    (!words.is_empty()).then(|| words.into_iter().collect::<Vec<_>>().join(", "))
+                };
+                (sorted(old), sorted(new))
+            }
+            "content-type" => {
+                let plain =
+                    |text: Option<String>| text.map(|text| text.to_ascii_lowercase().replace("; ", ";"));
+                let (old, new) = (plain(old), plain(new));
+                let boundary = |text: Option<String>| {
+                    text.map(|text| match text.split_once(";boundary=") {
+                        Some((kind, _)) => format!("{kind};boundary=…"),
+                        None => text,
+                    })
+                };
+                let (old, new) = (boundary(old), boundary(new));
+                let with = old.as_ref().map(|old| format!("{old};charset=utf-8"));
+                if with == new && with.is_some() {
+                    self.skip(CHARSET);
+                    return (new.clone(), new);
+                }
+                (old, new)
+            }
+            _ => (old, new),
+        }
+    }
+
+    /// The content, decompressed, with the boundaries of its parts replaced.
+    fn content(&mut self, answer: &Answer) -> Vec<u8> {
+        if answer.field("content-encoding").as_deref() == Some("gzip") {
+            self.skip(ENCODED);
+            let mut plain = Vec::new();
+            let limit = crate::message::CONTENT_BYTES_MAX as u64;
+            let decoded =
+                flate2::read::GzDecoder::new(answer.content.as_slice()).take(limit).read_to_end(&mut plain);
+            return if decoded.is_ok() { plain } else { answer.content.clone() };
+        }
+        let kind = answer.field("content-type").unwrap_or_default();
+        match kind.split_once("boundary=") {
+            None => answer.content.clone(),
+            Some((_, boundary)) => {
+                let text = String::from_utf8_lossy(&answer.content);
+                let text =
+                    text.replace(boundary.trim_matches('"'), "BOUNDARY").replace("; charset=utf-8", "");
+                let mut lines: Vec<String> = text.split("\r\n").map(str::to_owned).collect();
+                lines.retain(|line| !line.is_empty());
+                lines.join("\n").to_lowercase().into_bytes()
+            }
+        }
+    }
+
+    fn upstream(&mut self, old: &[Received], new: &[Received], found: &mut Vec<FoundDifference>) {
+        let line = |one: &Received| format!("{} {} to {}", one.method, one.target, one.server);
+        let servers = |all: &[Received]| all.iter().map(|one| one.server.clone()).collect::<Vec<_>>();
+        if servers(old) != servers(new) {
+            let list = |all: &[Received]| match all {
+                [] => "none".to_owned(),
+                _ => all.iter().map(line).collect::<Vec<_>>().join("; "),
+            };
+            let found_one =
+                FoundDifference { aspect: Aspect::UpstreamRequests, old: list(old), new: list(new) };
+            found.push(found_one);
+            return;
+        }
+        for (old, new) in old.iter().zip(new) {
+            self.received(old, new, found);
+        }
+    }
+
+    fn received(&mut self, old: &Received, new: &Received, found: &mut Vec<FoundDifference>) {
+        let mut note = |aspect: Aspect, old: String, new: String| {
+            if old != new {
+                found.push(FoundDifference { aspect, old, new });
+            }
+        };
+        let trouble = |one: &Received| one.trouble.clone().unwrap_or_else(|| "-".to_owned());
+        note(Aspect::UpstreamRequests, trouble(old), trouble(new));
+        note(Aspect::UpstreamMethod, old.method.clone(), new.method.clone());
+        let (a, b) = (spelling(&old.target), spelling(&new.target));
+        let is_spelling = a == b && old.target != new.target;
+        note(Aspect::UpstreamTarget, a, b);
+        note(Aspect::UpstreamContent, shown(&old.content), shown(&new.content));
+        if is_spelling {
+            self.skip(SPELLING);
+        }
+        let fields = |one: &Received| {
+            let mut all: BTreeMap<String, String> = BTreeMap::new();
+            for (name, _) in &one.fields {
+                let value = joined(&one.fields, name).unwrap_or_default();
+                all.insert(name.clone(), without_address(&value));
+            }
+            all
+        };
+        let (old, new) = (fields(old), fields(new));
+        let names: BTreeSet<&String> = old.keys().chain(new.keys()).collect();
+        for name in names {
+            let (a, b) = (old.get(name), new.get(name));
+            if a == b || self.skips_upstream(name, a, b) {
+                continue;
+            }
+            let shown = |value: Option<&String>| value.map_or("-", String::as_str).to_owned();
+            found.push(FoundDifference {
+                aspect: Aspect::UpstreamField(name.to_ascii_lowercase()),
+                old: shown(a),
+                new: shown(b),
+            });
+        }
+    }
+
+    fn skips_upstream(&mut self, name: &str, old: Option<&String>, new: Option<&String>) -> bool {
+        match name {
+            "connection" | "keep-alive" | "transfer-encoding" | "content-length" | "via" => true,
+            "te" | "HTTP_TE" => {
+                self.skip(UPSTREAM);
+                true
+            }
+            "x-request-id" | "HTTP_X_REQUEST_ID"
+                if old.is_none_or(|old| is_id(old)) && new.is_none_or(|new| is_id(new)) =>
+            {
+                self.skip(UPSTREAM);
+                true
+            }
+            "x-forwarded-for"
+            | "x-forwarded-proto"
+            | "x-forwarded-host"
+            | "HTTP_X_FORWARDED_FOR"
+            | "HTTP_X_FORWARDED_PROTO"
+            | "HTTP_X_FORWARDED_HOST"
+            | "HTTP_VIA"
+                if old.is_none() =>
+            {
+                self.skip(FORWARDED);
+                true
+            }
+            "SERVER_SOFTWARE" | "SERVER_ADDR" | "REMOTE_PORT" | "GATEWAY_INTERFACE" | "HTTP_CONNECTION" => {
+                self.skip(FASTCGI);
+                true
+            }
+            // An empty variable is one that is not there.
+            _ if name.bytes().all(|b| b.is_ascii_uppercase() || b.is_ascii_digit() || b == b'_') => {
+                old.is_none_or(String::is_empty) && new.is_none_or(String::is_empty)
+            }
+            _ => false,
+        }
+    }
+}
+
+/// A number that a server made for one request.
+fn is_id(text: &str) -> bool {
+    text.len() == 32 && text.bytes().all(|b| b.is_ascii_hexdigit())
+}
+
+fn is_page_of_nginx(content: &[u8]) -> bool {
+    let text = String::from_utf8_lossy(&content[..content.len().min(2000)]);
+    text.contains("<hr><center>nginx")
+}
+
+/// The addresses of the two servers, as one.
+fn without_address(text: &str) -> String {
+    text.replace(OLD_ADDRESS, "127.0.0.x").replace(NEW_ADDRESS, "127.0.0.x")
+}
+
+/// A target with one spelling of each octet, without an empty query.
+fn spelling(target: &str) -> String {
+    let mut out = String::new();
+    let mut rest = target;
+    while let Some(at) = rest.find('%') {
+        out.push_str(&rest[..at]);
+        let octet = rest.get(at + 1..at + 3).and_then(|digits| u8::from_str_radix(digits, 16).ok());
+        let Some(octet) = octet else {
+            out.push('%');
+            rest = &rest[at + 1..];
+            continue;
+        };
+        match octet.is_ascii_alphanumeric() || b"-._~".contains(&octet) {
+            true => out.push(char::from(octet)),
+            false => out.push_str(&format!("%{octet:02X}")),
+        }
+        rest = &rest[at + 3..];
+    }
+    out.push_str(rest);
+    out.strip_suffix('?').map(str::to_owned).unwrap_or(out)
+}
+
+/// The URL that a redirect names, without the port of the listener.
+fn absolute(text: &str, request: &VerifyRequest, listener: &ScratchListener) -> String {
+    let host = request.host.as_deref().unwrap_or("127.0.0.x").to_ascii_lowercase();
+    let scheme = if listener.tls { "https" } else { "http" };
+    let path = request.target.split('?').next().unwrap_or("");
+    let folder = &path[..path.rfind('/').map_or(0, |slash| slash + 1)];
+    let full = match text {
+        _ if text.starts_with("//") || text.contains("://") => text.to_owned(),
+        _ if text.starts_with('/') => format!("{scheme}://{host}{text}"),
+        _ => format!("{scheme}://{host}{folder}{}", text.strip_prefix("./").unwrap_or(text)),
+    };
+    let full = full.replacen(&format!(":{}/", listener.port), "/", 1);
+    // nginx names the host without its port and final dot.
+    let bare = host.rsplit_once(':').map_or(host.as_str(), |(bare, _)| bare).trim_end_matches('.');
+    match full.strip_prefix(&format!("{scheme}://{host}")) {
+        Some(rest) => format!("{scheme}://{bare}{rest}"),
+        None => full,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn spellings_of_targets() {
+        for (target, expected) in
+            [("/%76%7e", "/v~"), ("/%c3%2f", "/%C3%2F"), ("/a?", "/a"), ("/a?b", "/a?b"), ("/%zz%", "/%zz%")]
+        {
+            assert_eq!(spelling(target), expected);
+        }
+    }
+}

@@ -1,0 +1,59 @@
+//! Requests and answers as they are compared.
+
+use std::hash::Hasher;
+
+/// Bytes of a content that are kept.
+pub(crate) const CONTENT_BYTES_MAX: usize = 4 << 20;
+
+/// An answer of one server.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(crate) struct Answer {
+    /// The status; 0 where there was no answer.
+    pub(crate) status: u16,
+    /// Names in small letters, in order.
+    pub(crate) fields: Vec<(String, String)>,
+    pub(crate) content: Vec<u8>,
+    /// Why there is no answer, or no whole one.
+    pub(crate) trouble: Option<String>,
+}
+
+impl Answer {
+    /// The values of a field, joined.
+    pub(crate) fn field(&self, name: &str) -> Option<String> {
+        joined(&self.fields, name)
+    }
+}
+
+/// A request that an upstream server got.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(crate) struct Received {
+    /// The address in the old configuration.
+    pub(crate) server: String,
+    pub(crate) method: String,
+    pub(crate) target: String,
+    /// Names in small letters, in order; for FastCGI the variables as they are.
+    pub(crate) fields: Vec<(String, String)>,
+    pub(crate) content: Vec<u8>,
+    /// Why it is no request that could be read.
+    pub(crate) trouble: Option<String>,
+}
+
+/// The values of a field, joined; none where it is absent.
+pub(crate) fn joined(fields: &[(String, String)], name: &str) -> Option<String> {
+    let values: Vec<&str> =
+        fields.iter().filter(|(known, _)| known == name).map(|(_, value)| value.as_str()).collect();
+    (!values.is_empty()).then(|| values.join(", "))
+}
+
+/// A content in a few characters: itself where it is short and a text, else its length and a digest.
+pub(crate) fn shown(content: &[u8]) -> String {
+    match std::str::from_utf8(content) {
+        Ok(text) if text.chars().count() <= 60 => text.escape_debug().to_string(),
+        _ => {
+            let mut hasher = twox_hash::XxHash3_64::with_seed(0);
+            hasher.write(content);
+            let start: String = String::from_utf8_lossy(content).chars().take(30).collect();
+            format!("{} bytes, {:016x}: {}…", content.len(), hasher.finish(), start.escape_debug())
+        }
+    }
+}

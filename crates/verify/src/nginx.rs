@@ -1,0 +1,278 @@
+//! nginx and Komainu side by side.
+
+use std::collections::BTreeSet;
+use std::io::{Read, Seek, SeekFrom};
+use std::net::SocketAddr;
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use import::Imported;
+use import::nginx::{NginxScratch, TracedRequest};
+use import::scratch::{Aspect, ScratchOptions, VerifyRequest};
+
+use crate::Options;
+use crate::client::ask;
+use crate::compare::{Comparison, FoundDifference, ServerOutcome};
+use crate::outcome::{Difference, Verification};
+use crate::server::{NEW_ADDRESS, OLD_ADDRESS, ScratchFolder, ServerProcess, free_port};
+use crate::stub::Stubs;
+use crate::tls::ScratchCertificate;
+
+/// How often nginx may refuse a line of its own configuration, which is dropped then.
+const REFUSALS_MAX: usize = 200;
+/// How long nginx may take to write the line of a request into its log.
+const TRACE_TIME_MAX: Duration = Duration::from_millis(500);
+
+/// Runs nginx with a scratch copy of its configuration and Komainu with the translation of the same copy, and compares them.
+/// `imported` is the translation of the configuration itself.
+///
+/// # Errors
+/// What kept one of them from running, in words.
+pub fn nginx(
+    file: &Path,
+    prefix: Option<&Path>,
+    imported: &Imported,
+    options: &Options,
+) -> Result<Verification, String> {
+    let folder = ScratchFolder::new()?;
+    let certificate = ScratchCertificate::new()?;
+    let mut ports = BTreeSet::new();
+    let mut port = || {
+        loop {
+            let port = free_port()?;
+            if ports.insert(port) {
+                return Ok(port);
+            }
+        }
+    };
+    let scratch_options = ScratchOptions {
+        folder: folder.path().to_owned(),
+        old_address: OLD_ADDRESS.to_owned(),
+        new_address: NEW_ADDRESS.to_owned(),
+        port: &mut port,
+        password: bcrypt::hash("verify", 4).map_err(|error| error.to_string())?,
+        requests_max: options.requests_max,
+    };
+    let mut scratch = NginxScratch::read(file, prefix, scratch_options).map_err(|error| error.to_string())?;
+    if scratch.requests.is_empty() {
+        return Err("there is no `server` in this configuration, so there is nothing to compare".to_owned());
+    }
+    folder.write("certificate.pem", certificate.certificate_pem.as_bytes())?;
+    folder.write("key.pem", certificate.key_pem.as_bytes())?;
+    std::fs::create_dir_all(folder.path().join("roots")).map_err(|error| error.to_string())?;
+    for one in &scratch.files {
+        folder.write(&one.path, &one.content)?;
+    }
+    let config = accepted(&mut scratch, &folder, options)?;
+    let stubs = Stubs::start(&scratch.stubs, &certificate.server)?;
+    let toml = translated(&scratch, &folder)?;
+    let mut old_command = Command::new(&options.old);
+    old_command.arg("-c").arg(&config).arg("-p").arg(folder.path());
+    let mut old = ServerProcess::start("nginx", old_command, folder.path())?;
+    let mut new_command = Command::new(&options.komainu);
+    new_command.args(["start", "-c"]).arg(&toml);
+    let mut new = ServerProcess::start("komainu", new_command, folder.path())?;
+    let addresses = |host: &str| -> Result<Vec<SocketAddr>, String> {
+        let all = scratch.listeners.iter().map(|one| format!("{host}:{}", one.port).parse());
+        all.collect::<Result<_, _>>().map_err(|error| format!("{host}: {error}"))
+    };
+    let (old_addresses, new_addresses) = (addresses(OLD_ADDRESS)?, addresses(NEW_ADDRESS)?);
+    old.await_start(&old_addresses)?;
+    new.await_start(&new_addresses)?;
+    let mut trace = TraceLog::open(&folder.path().join("trace.log"))?;
+    trace.next();
+    stubs.take();
+
+    let mut comparison = Comparison { not_compared: scratch.not_compared.clone() };
+    let mut verification = Verification { left_out: scratch.left_out, ..Verification::default() };
+    let deadline = Instant::now() + options.time_max;
+    for (at, request) in scratch.requests.iter().enumerate() {
+        if Instant::now() > deadline {
+            verification.left_out += scratch.requests.len() - at;
+            break;
+        }
+        let listener = &scratch.listeners[request.listener];
+        let tls = listener.tls.then_some(&certificate.client);
+        let outcome = |address| {
+            let answer = ask(address, tls, request);
+            ServerOutcome { answer, received: stubs.take() }
+        };
+        let old_outcome = outcome(old_addresses[request.listener]);
+        let traced = trace.next().unwrap_or_default();
+        let new_outcome = outcome(new_addresses[request.listener]);
+        verification.requests += 1;
+        if !scratch.is_compared(&traced) {
+            continue;
+        }
+        for found in comparison.differences(request, listener, &old_outcome, &new_outcome) {
+            let statuses = (old_outcome.answer.status, new_outcome.answer.status);
+            let named = scratch
+                .named(imported, &traced, request, &found.aspect)
+                .or_else(|| general(request, &found, statuses));
+            verification.differences.push(Difference {
+                request: request.clone(),
+                aspect: found.aspect,
+                old: found.old,
+                new: found.new,
+                place: scratch.place(&traced),
+                named,
+            });
+        }
+        for (process, name) in [(&mut old, "nginx"), (&mut new, "komainu")] {
+            if !process.runs() {
+                return Err(format!("{name} ended at {request:?}:\n{}", process.last_words()));
+            }
+        }
+    }
+    verification.not_compared = comparison.not_compared.into_iter().collect();
+    Ok(verification)
+}
+
+/// What the report says of every configuration.
+fn general(request: &VerifyRequest, found: &FoundDifference, (old, new): (u16, u16)) -> Option<String> {
+    let path = request.target.split('?').next().unwrap_or("").to_ascii_lowercase();
+    let has = |name: &str| request.fields.iter().any(|(known, _)| known.eq_ignore_ascii_case(name));
+    let field = |names: &[&str]| match &found.aspect {
+        Aspect::Field(name) | Aspect::UpstreamField(name) => names.contains(&name.as_str()),
+        _ => false,
+    };
+    let is_hidden = |segment: &str| {
+        segment.starts_with('.') && segment != "." && segment != ".." && !segment.starts_with("..%")
+    };
+    let sentence = match () {
+        () if path.contains("%2f") || path.contains("%5c") => "paths with an encoded slash are answered 400",
+        () if path.split('/').any(is_hidden) => "files and folders with a leading dot are not served",
+        () if path.contains('#') => "a target with a fragment is answered 400",
+        () if request.host.as_deref() == Some("") => "an empty Host is one that no site names",
+        () if field(&["x-forwarded-for", "x-forwarded-proto", "x-forwarded-host"]) => {
+            "what clients send in X-Forwarded-* is replaced"
+        }
+        () if request.host.is_none() => "a request without Host is for the name of the upstream server",
+        () if request.method == "TRACE" => "TRACE is for the route, which answers 405 unless it passes it on",
+        () if old == 400 && new == 400 => "a request that is no HTTP has no route, so no fields of one",
+        () if new == 413 => "the limit of contents counts before redirects and fixed responses",
+        () if has_dots(&path) && (found.aspect == Aspect::UpstreamTarget || field(&["location"])) => {
+            "paths are passed on without empty segments and those of dots"
+        }
+        () if field(&["vary"]) && found.new.contains("accept-encoding") => {
+            "Vary has Accept-Encoding wherever compression is on"
+        }
+        () if matches!(&found.aspect, Aspect::UpstreamField(_))
+            && found.old == "-"
+            && found.new.is_empty() =>
+        {
+            "a field of `request_headers` without a value is sent, empty"
+        }
+        () if field(&["content-type"]) => "media types of files are those of Komainu's list",
+        () if request.method == "OPTIONS" && found.new == "204" => {
+            "OPTIONS of a file is answered 204 with Allow"
+        }
+        () if !matches!(request.method.as_str(), "GET" | "HEAD") && found.old == "405"
+            || found.new == "405" =>
+        {
+            "other methods than GET and HEAD are answered 405 for files, and go to `proxy` beside them"
+        }
+        () if has("Range") && request.fields.iter().any(|(_, value)| value.contains(',')) => {
+            "ranges that are close to each other are sent as one"
+        }
+        () if has("If-Modified-Since") && found.new == "304" => {
+            "If-Modified-Since later than the change of the file is answered 304"
+        }
+        () if (has("If-None-Match") || has("If-Match") || has("If-Unmodified-Since"))
+            && matches!(old, 304 | 412) =>
+        {
+            "conditions of requests count for files, not for fixed responses"
+        }
+        () => return None,
+    };
+    Some(format!("in any case: {sentence}"))
+}
+
+fn has_dots(path: &str) -> bool {
+    let plain = path.replace("%2e", ".");
+    plain.contains("//") || plain.split('/').any(|segment| matches!(segment, "." | ".."))
+}
+
+/// Writes the copy for nginx, without the lines that this nginx does not accept.
+fn accepted(
+    scratch: &mut NginxScratch,
+    folder: &ScratchFolder,
+    options: &Options,
+) -> Result<std::path::PathBuf, String> {
+    let path = folder.path().join("nginx.conf");
+    for _ in 0..REFUSALS_MAX {
+        folder.write("nginx.conf", scratch.old_text().as_bytes())?;
+        let mut command = Command::new(&options.old);
+        command.arg("-t").arg("-c").arg(&path).arg("-p").arg(folder.path());
+        let output = command.output().map_err(|error| format!("{}: {error}", options.old.display()))?;
+        if output.status.success() {
+            return Ok(path);
+        }
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        let Some(line) = text.lines().find(|line| line.contains("[emerg]")) else {
+            return Err(format!("nginx does not accept its configuration:\n{text}"));
+        };
+        let message = line.split("[emerg]").nth(1).unwrap_or(line);
+        let message = message.split_once(": ").map_or(message, |(_, message)| message).trim();
+        let (reason, place) = message.rsplit_once(" in ").unwrap_or((message, ""));
+        let number = place.rsplit_once(':').and_then(|(_, number)| number.parse().ok());
+        let unknown = reason.strip_prefix("unknown directive \"").and_then(|rest| rest.strip_suffix('"'));
+        let is_dropped = match (unknown, number) {
+            (Some(name), _) => scratch.drop_name(name),
+            (None, Some(number)) => scratch.drop_line(number, reason),
+            (None, None) => false,
+        };
+        if !is_dropped {
+            return Err(format!("nginx does not accept its configuration: {message}"));
+        }
+    }
+    Err(format!("nginx refuses more than {REFUSALS_MAX} lines of its configuration"))
+}
+
+/// Writes Komainu's configuration: the translation of the copy.
+fn translated(scratch: &NginxScratch, folder: &ScratchFolder) -> Result<std::path::PathBuf, String> {
+    let source = "new/nginx.conf";
+    folder.write(source, scratch.new_text().as_bytes())?;
+    let imported =
+        import::nginx::import(&folder.path().join(source), None).map_err(|error| error.to_string())?;
+    let mut text = imported.toml;
+    if scratch.listeners.iter().any(|one| one.tls) && !text.contains("\n[tls]\n") {
+        let files =
+            ["certificate", "key"].map(|name| format!("{name} = \"{}/{name}.pem\"", folder.path().display()));
+        text = format!("{text}\n[tls]\ndefault = {{ {} }}\n", files.join(", "));
+    }
+    folder.write("komainu.toml", text.as_bytes())?;
+    Ok(folder.path().join("komainu.toml"))
+}
+
+/// The access log of nginx, which has a line for each request.
+struct TraceLog {
+    file: std::fs::File,
+    at: u64,
+}
+
+impl TraceLog {
+    fn open(path: &Path) -> Result<Self, String> {
+        let file = std::fs::File::open(path).map_err(|error| format!("{}: {error}", path.display()))?;
+        Ok(Self { file, at: 0 })
+    }
+
+    /// The last line that was written since the last call; waits for it a moment.
+    fn next(&mut self) -> Option<TracedRequest> {
+        let deadline = Instant::now() + TRACE_TIME_MAX;
+        loop {
+            let mut text = String::new();
+            self.file.seek(SeekFrom::Start(self.at)).ok()?;
+            self.file.read_to_string(&mut text).ok()?;
+            if let Some(end) = text.rfind('\n') {
+                self.at += end as u64 + 1;
+                return text[..end].lines().last().map(TracedRequest::parse);
+            }
+            if Instant::now() > deadline {
+                return None;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+}

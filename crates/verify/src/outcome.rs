@@ -1,0 +1,156 @@
+//! The result of a comparison: as a table for people, and as JSON for programs.
+
+use std::fmt::Write;
+
+use import::scratch::{Aspect, RequestContent, SourcePlace, VerifyRequest};
+
+/// One difference.
+#[derive(Debug, Clone)]
+pub struct Difference {
+    /// The request.
+    pub request: VerifyRequest,
+    /// What differs.
+    pub aspect: Aspect,
+    /// What the old server does.
+    pub old: String,
+    /// What Komainu does.
+    pub new: String,
+    /// What answers in the old configuration, where that is known.
+    pub place: Option<SourcePlace>,
+    /// The remark of the report that names the difference; none where no remark does.
+    pub named: Option<String>,
+}
+
+/// The result of a comparison.
+#[derive(Debug, Clone, Default)]
+pub struct Verification {
+    /// Requests that both servers got.
+    pub requests: usize,
+    /// Requests that were left out, because there were too many or the time was over.
+    pub left_out: usize,
+    /// Everything that differs.
+    pub differences: Vec<Difference>,
+    /// What is not compared, and why.
+    pub not_compared: Vec<String>,
+}
+
+/// A request in one line.
+pub(crate) fn request_line(request: &VerifyRequest) -> String {
+    let target: String = request.target.chars().take(80).collect();
+    let cut = if target.len() < request.target.len() { "…" } else { "" };
+    let mut out = format!("{} {target}{cut}", request.method);
+    match &request.host {
+        Some(host) => drop(write!(out, " (Host: {host}")),
+        None => out.push_str(" (no Host"),
+    }
+    for (name, value) in &request.fields {
+        let _ = write!(out, ", {name}: {value}");
+    }
+    match &request.content {
+        RequestContent::Absent => {}
+        RequestContent::Sized(content) => drop(write!(out, ", {} bytes", content.len())),
+        RequestContent::Chunked(content) => drop(write!(out, ", {} bytes chunked", content.len())),
+    }
+    if request.version != "1.1" {
+        let _ = write!(out, ", HTTP/{}", request.version);
+    }
+    out.push(')');
+    out
+}
+
+fn cut(text: &str, chars_max: usize) -> String {
+    match text.chars().count() > chars_max {
+        true => text.chars().take(chars_max - 1).chain(['…']).collect(),
+        false => text.to_owned(),
+    }
+}
+
+impl Verification {
+    /// How many differences no remark of the report names.
+    pub fn unnamed(&self) -> usize {
+        self.differences.iter().filter(|one| one.named.is_none()).count()
+    }
+
+    /// The table: differences of the same kind at the same place are one row, with the first request as an example.
+    pub fn table(&self, old: &str) -> String {
+        let mut out = String::new();
+        let total = self.differences.len();
+        let unnamed = self.unnamed();
+        let _ = writeln!(out, "Verified beside {old}: {} requests, {total} differences.", self.requests);
+        if self.left_out > 0 {
+            let _ = writeln!(out, "{} requests were left out (--requests, --time).", self.left_out);
+        }
+        let parts = [
+            (false, format!("\nDifferences that the report does not name ({unnamed}):")),
+            (true, format!("\nDifferences that the report names ({}):", total - unnamed)),
+        ];
+        for (is_named, title) in parts {
+            let _ = writeln!(out, "{title}");
+            let mut rows: Vec<(&Difference, usize)> = Vec::new();
+            for one in self.differences.iter().filter(|one| one.named.is_some() == is_named) {
+                let is_same = |known: &Difference| {
+                    known.aspect == one.aspect
+                        && known.place == one.place
+                        && known.named == one.named
+                        && (is_named
+                            || (known.old == one.old && known.new == one.new)
+                            || known.request.what == one.request.what)
+                };
+                match rows.iter_mut().find(|(known, _)| is_same(known)) {
+                    Some((_, count)) => *count += 1,
+                    None => rows.push((one, 1)),
+                }
+            }
+            for (one, count) in rows {
+                row(&mut out, one, count, old);
+            }
+        }
+        let _ = writeln!(out, "\nNot compared:");
+        for one in &self.not_compared {
+            let _ = writeln!(out, "  - {one}");
+        }
+        out
+    }
+
+    /// All of it for programs.
+    pub fn json(&self) -> serde_json::Value {
+        let differences = self.differences.iter().map(|one| {
+            serde_json::json!({
+                "request": {
+                    "method": one.request.method,
+                    "target": one.request.target,
+                    "host": one.request.host,
+                    "fields": one.request.fields,
+                    "version": one.request.version,
+                    "tries": one.request.what,
+                },
+                "differs": one.aspect.to_string(),
+                "old": one.old,
+                "komainu": one.new,
+                "file": one.place.as_ref().map(|place| &place.file),
+                "line": one.place.as_ref().map(|place| place.line),
+                "named_by": one.named,
+            })
+        });
+        serde_json::json!({
+            "requests": self.requests,
+            "left_out": self.left_out,
+            "unnamed": self.unnamed(),
+            "differences": differences.collect::<Vec<_>>(),
+            "not_compared": self.not_compared,
+        })
+    }
+}
+
+fn row(out: &mut String, one: &Difference, count: usize, old: &str) {
+    let times = if count > 1 { format!(" [and {} more]", count - 1) } else { String::new() };
+    let _ = writeln!(out, "  {}{times}", request_line(&one.request));
+    let _ = writeln!(out, "      {:<24} {old}: {}", one.aspect.to_string(), cut(&one.old, 120));
+    let _ = writeln!(out, "      {:<24} {:width$}: {}", "", "komainu", cut(&one.new, 120), width = old.len());
+    if let Some(place) = &one.place {
+        let _ = writeln!(out, "      at {}:{}: {}", place.file, place.line, place.directive);
+    }
+    if let Some(named) = &one.named {
+        let _ = writeln!(out, "      named by {named}");
+    }
+}

@@ -1,0 +1,142 @@
+//! The processes of both servers.
+
+use std::fs::File;
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// How long a server may take until it accepts connections.
+const START_TIME_MAX: Duration = Duration::from_secs(30);
+
+/// The loopback address of the old server.
+pub(crate) const OLD_ADDRESS: &str = "127.0.0.2";
+/// The loopback address of Komainu.
+pub(crate) const NEW_ADDRESS: &str = "127.0.0.3";
+
+/// A process that ends with this value.
+pub(crate) struct ServerProcess {
+    child: Child,
+    name: &'static str,
+    log: PathBuf,
+}
+
+impl ServerProcess {
+    /// Starts a server whose output goes to a file of the scratch folder.
+    ///
+    /// # Errors
+    /// A program that cannot be started.
+    pub(crate) fn start(name: &'static str, mut command: Command, folder: &Path) -> Result<Self, String> {
+        let log = folder.join(format!("{name}.log"));
+        let fault = |error: std::io::Error| format!("{name} cannot be started: {error}");
+        let output = File::create(&log).map_err(fault)?;
+        let child = command
+            .stdin(Stdio::null())
+            .stdout(output.try_clone().map_err(fault)?)
+            .stderr(output)
+            .spawn()
+            .map_err(fault)?;
+        Ok(Self { child, name, log })
+    }
+
+    /// Waits until the server accepts connections at all these addresses.
+    ///
+    /// # Errors
+    /// It has ended, or does not accept: with what it said last.
+    pub(crate) fn await_start(&mut self, addresses: &[SocketAddr]) -> Result<(), String> {
+        let deadline = Instant::now() + START_TIME_MAX;
+        for address in addresses {
+            while TcpStream::connect_timeout(address, Duration::from_millis(500)).is_err() {
+                let has_ended = !matches!(self.child.try_wait(), Ok(None));
+                if has_ended || Instant::now() > deadline {
+                    let what = if has_ended { "ended" } else { "does not accept connections" };
+                    return Err(format!("{} {what}:\n{}", self.name, self.last_words()));
+                }
+                std::thread::sleep(Duration::from_millis(20));
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether it still runs.
+    pub(crate) fn runs(&mut self) -> bool {
+        matches!(self.child.try_wait(), Ok(None))
+    }
+
+    /// The end of its output.
+    pub(crate) fn last_words(&self) -> String {
+        let text = std::fs::read(&self.log).unwrap_or_default();
+        let text = String::from_utf8_lossy(&text).into_owned();
+        let lines: Vec<&str> = text.lines().collect();
+        lines[lines.len().saturating_sub(30)..].join("\n")
+    }
+}
+
+impl Drop for ServerProcess {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A port that is free at the addresses of both servers and of stubs.
+///
+/// # Errors
+/// There is none.
+pub(crate) fn free_port() -> Result<u16, String> {
+    for _ in 0..50 {
+        let first = TcpListener::bind("127.0.0.1:0").map_err(|error| error.to_string())?;
+        let port = first.local_addr().map_err(|error| error.to_string())?.port();
+        let others = [OLD_ADDRESS, NEW_ADDRESS].map(|host| TcpListener::bind((host, port)));
+        if others.iter().all(Result::is_ok) {
+            return Ok(port);
+        }
+    }
+    Err("no port is free on loopback".to_owned())
+}
+
+/// A folder of its own below the system's folder for temporary files, which is removed with this value.
+pub(crate) struct ScratchFolder(PathBuf);
+
+impl ScratchFolder {
+    /// # Errors
+    /// A folder that cannot be made.
+    pub(crate) fn new() -> Result<Self, String> {
+        static NUMBER: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(0);
+        for _ in 0..100 {
+            let number = NUMBER.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            let path = std::env::temp_dir().join(format!("komainu-verify-{}-{number}", std::process::id()));
+            match std::fs::create_dir(&path) {
+                Ok(()) => return Ok(Self(path)),
+                Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
+                Err(error) => return Err(format!("{}: {error}", path.display())),
+            }
+        }
+        Err("the folder for temporary files is full of scratch folders".to_owned())
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.0
+    }
+
+    /// Writes a file, with the folders that it is in.
+    ///
+    /// # Errors
+    /// A file that cannot be written.
+    pub(crate) fn write(&self, name: &str, content: &[u8]) -> Result<(), String> {
+        let path = self.0.join(name);
+        let fault = |error: std::io::Error| format!("{}: {error}", path.display());
+        if let Some(folder) = path.parent() {
+            std::fs::create_dir_all(folder).map_err(fault)?;
+        }
+        std::fs::write(&path, content).map_err(fault)
+    }
+}
+
+impl Drop for ScratchFolder {
+    fn drop(&mut self) {
+        if std::env::var_os("KOMAINU_VERIFY_KEEP").is_none() {
+            let _ = std::fs::remove_dir_all(&self.0);
+        }
+    }
+}
