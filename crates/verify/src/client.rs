@@ -11,7 +11,7 @@ use import::scratch::{RequestContent, VerifyRequest};
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, ClientConnection, StreamOwned};
 
-use crate::message::{Answer, CONTENT_BYTES_MAX};
+use crate::message::{CONTENT_BYTES_MAX, ServerAnswer};
 
 /// How long an answer may take.
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(5);
@@ -58,10 +58,14 @@ pub(crate) fn request_bytes(request: &VerifyRequest) -> Vec<u8> {
 }
 
 /// Sends a request and reads the answer to its end.
-pub(crate) fn ask(address: SocketAddr, tls: Option<&Arc<ClientConfig>>, request: &VerifyRequest) -> Answer {
+pub(crate) fn ask(
+    address: SocketAddr,
+    tls: Option<&Arc<ClientConfig>>,
+    request: &VerifyRequest,
+) -> ServerAnswer {
     match asked(address, tls, request) {
         Ok(answer) => answer,
-        Err(trouble) => Answer { trouble: Some(trouble), ..Answer::default() },
+        Err(trouble) => ServerAnswer { trouble: Some(trouble), ..ServerAnswer::default() },
     }
 }
 
@@ -69,7 +73,7 @@ fn asked(
     address: SocketAddr,
     tls: Option<&Arc<ClientConfig>>,
     request: &VerifyRequest,
-) -> Result<Answer, String> {
+) -> Result<ServerAnswer, String> {
     let socket = TcpStream::connect_timeout(&address, ANSWER_TIME_MAX)
         .map_err(|error| format!("no connection: {error}"))?;
     for set in
@@ -101,17 +105,21 @@ fn asked(
 }
 
 /// Reads an answer while `send` sends the request.
-fn converse(mut stream: impl Read, send: impl FnOnce() + Send, method: Method) -> Result<Answer, String> {
+fn converse(
+    mut stream: impl Read,
+    send: impl FnOnce() + Send,
+    method: Method,
+) -> Result<ServerAnswer, String> {
     std::thread::scope(|scope| {
         scope.spawn(send);
         read_answer(&mut stream, method)
     })
 }
 
-fn read_answer(stream: &mut impl Read, method: Method) -> Result<Answer, String> {
+fn read_answer(stream: &mut impl Read, method: Method) -> Result<ServerAnswer, String> {
     let deadline = Instant::now() + ANSWER_TIME_MAX;
     let mut machine = ClientMachine::default();
-    let mut answer = Answer::default();
+    let mut answer = ServerAnswer::default();
     let mut buffer: Vec<u8> = Vec::new();
     let mut piece = vec![0; 64 << 10];
     loop {
@@ -139,7 +147,7 @@ fn read_answer(stream: &mut impl Read, method: Method) -> Result<Answer, String>
             Step::Data(_) => return ended(answer, "the content is too long to compare"),
             Step::End if machine.head.status.is_informational() && answer.status != 101 => {
                 machine.next();
-                answer = Answer::default();
+                answer = ServerAnswer::default();
             }
             Step::End => return Ok(answer),
             Step::NeedMore => {
@@ -171,7 +179,7 @@ fn read_answer(stream: &mut impl Read, method: Method) -> Result<Answer, String>
     }
 }
 
-fn ended(mut answer: Answer, trouble: &str) -> Result<Answer, String> {
+fn ended(mut answer: ServerAnswer, trouble: &str) -> Result<ServerAnswer, String> {
     answer.trouble = Some(trouble.to_owned());
     Ok(answer)
 }

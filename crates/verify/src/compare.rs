@@ -5,7 +5,7 @@ use std::io::Read;
 
 use import::scratch::{Aspect, ScratchListener, VerifyRequest};
 
-use crate::message::{Answer, Received, joined, shown};
+use crate::message::{ReceivedRequest, ServerAnswer, joined, shown};
 use crate::server::{NEW_ADDRESS, OLD_ADDRESS};
 
 /// A difference before anybody looked for its reason.
@@ -19,8 +19,8 @@ pub(crate) struct FoundDifference {
 /// One server's answer, and what upstream servers got for it.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ServerOutcome {
-    pub(crate) answer: Answer,
-    pub(crate) received: Vec<Received>,
+    pub(crate) answer: ServerAnswer,
+    pub(crate) received: Vec<ReceivedRequest>,
 }
 
 const FRAMING: &str = "Fields that belong to the connection: Connection, Keep-Alive, Transfer-Encoding, and Content-Length where the content is compared";
@@ -44,11 +44,11 @@ const SPELLING: &str = "How octets of targets to upstream servers are percent-en
 
 /// The comparison of all answers, with what it did not compare.
 #[derive(Debug, Default)]
-pub(crate) struct Comparison {
+pub(crate) struct AnswerComparison {
     pub(crate) not_compared: BTreeSet<String>,
 }
 
-impl Comparison {
+impl AnswerComparison {
     fn skip(&mut self, what: &str) {
         if !self.not_compared.contains(what) {
             self.not_compared.insert(what.to_owned());
@@ -65,12 +65,12 @@ impl Comparison {
     ) -> Vec<FoundDifference> {
         let mut found = Vec::new();
         let (a, b) = (&old.answer, &new.answer);
-        let status = |answer: &Answer| match (answer.status, &answer.trouble) {
+        let status = |answer: &ServerAnswer| match (answer.status, &answer.trouble) {
             (0, Some(trouble)) => trouble.clone(),
             (status, Some(trouble)) => format!("{status}, {trouble}"),
             (status, None) => status.to_string(),
         };
-        let is_closed = |answer: &Answer| answer.status == 0;
+        let is_closed = |answer: &ServerAnswer| answer.status == 0;
         if status(a) != status(b) && !(is_closed(a) && is_closed(b)) {
             found.push(FoundDifference { aspect: Aspect::Status, old: status(a), new: status(b) });
         }
@@ -85,8 +85,8 @@ impl Comparison {
         &mut self,
         request: &VerifyRequest,
         listener: &ScratchListener,
-        old: &Answer,
-        new: &Answer,
+        old: &ServerAnswer,
+        new: &ServerAnswer,
         found: &mut Vec<FoundDifference>,
     ) {
         self.skip(FRAMING);
@@ -126,7 +126,7 @@ impl Comparison {
         }
     }
 
-    fn skips_field(&mut self, name: &str, old: &Answer, new: &Answer, own_page: bool) -> bool {
+    fn skips_field(&mut self, name: &str, old: &ServerAnswer, new: &ServerAnswer, own_page: bool) -> bool {
         let is_error = old.status >= 400;
         match name {
             "date" | "server" | "via" | "connection" | "keep-alive" | "transfer-encoding"
@@ -201,7 +201,7 @@ impl Comparison {
     }
 
     /// The content, decompressed, with the boundaries of its parts replaced.
-    fn content(&mut self, answer: &Answer) -> Vec<u8> {
+    fn content(&mut self, answer: &ServerAnswer) -> Vec<u8> {
         if answer.field("content-encoding").as_deref() == Some("gzip") {
             self.skip(ENCODED);
             let mut plain = Vec::new();
@@ -224,11 +224,16 @@ impl Comparison {
         }
     }
 
-    fn upstream(&mut self, old: &[Received], new: &[Received], found: &mut Vec<FoundDifference>) {
-        let line = |one: &Received| format!("{} {} to {}", one.method, one.target, one.server);
-        let servers = |all: &[Received]| all.iter().map(|one| one.server.clone()).collect::<Vec<_>>();
+    fn upstream(
+        &mut self,
+        old: &[ReceivedRequest],
+        new: &[ReceivedRequest],
+        found: &mut Vec<FoundDifference>,
+    ) {
+        let line = |one: &ReceivedRequest| format!("{} {} to {}", one.method, one.target, one.server);
+        let servers = |all: &[ReceivedRequest]| all.iter().map(|one| one.server.clone()).collect::<Vec<_>>();
         if servers(old) != servers(new) {
-            let list = |all: &[Received]| match all {
+            let list = |all: &[ReceivedRequest]| match all {
                 [] => "none".to_owned(),
                 _ => all.iter().map(line).collect::<Vec<_>>().join("; "),
             };
@@ -242,13 +247,13 @@ impl Comparison {
         }
     }
 
-    fn received(&mut self, old: &Received, new: &Received, found: &mut Vec<FoundDifference>) {
+    fn received(&mut self, old: &ReceivedRequest, new: &ReceivedRequest, found: &mut Vec<FoundDifference>) {
         let mut note = |aspect: Aspect, old: String, new: String| {
             if old != new {
                 found.push(FoundDifference { aspect, old, new });
             }
         };
-        let trouble = |one: &Received| one.trouble.clone().unwrap_or_else(|| "-".to_owned());
+        let trouble = |one: &ReceivedRequest| one.trouble.clone().unwrap_or_else(|| "-".to_owned());
         note(Aspect::UpstreamRequests, trouble(old), trouble(new));
         note(Aspect::UpstreamMethod, old.method.clone(), new.method.clone());
         let (a, b) = (spelling(&old.target), spelling(&new.target));
@@ -258,7 +263,7 @@ impl Comparison {
         if is_spelling {
             self.skip(SPELLING);
         }
-        let fields = |one: &Received| {
+        let fields = |one: &ReceivedRequest| {
             let mut all: BTreeMap<String, String> = BTreeMap::new();
             for (name, _) in &one.fields {
                 let value = joined(&one.fields, name).unwrap_or_default();

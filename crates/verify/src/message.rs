@@ -7,7 +7,7 @@ pub(crate) const CONTENT_BYTES_MAX: usize = 4 << 20;
 
 /// An answer of one server.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub(crate) struct Answer {
+pub(crate) struct ServerAnswer {
     /// The status; 0 where there was no answer.
     pub(crate) status: u16,
     /// Names in small letters, in order.
@@ -17,7 +17,7 @@ pub(crate) struct Answer {
     pub(crate) trouble: Option<String>,
 }
 
-impl Answer {
+impl ServerAnswer {
     /// The values of a field, joined.
     pub(crate) fn field(&self, name: &str) -> Option<String> {
         joined(&self.fields, name)
@@ -26,7 +26,7 @@ impl Answer {
 
 /// A request that an upstream server got.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub(crate) struct Received {
+pub(crate) struct ReceivedRequest {
     /// The address in the old configuration.
     pub(crate) server: String,
     pub(crate) method: String,

@@ -8,14 +8,14 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use import::Imported;
-use import::nginx::{NginxScratch, TracedRequest};
+use import::nginx::{LocatedRequest, NginxScratch};
 use import::scratch::{Aspect, ScratchOptions, VerifyRequest};
 
 use crate::Options;
 use crate::client::ask;
-use crate::compare::{Comparison, FoundDifference, ServerOutcome};
+use crate::compare::{AnswerComparison, FoundDifference, ServerOutcome};
 use crate::outcome::{Difference, Verification};
-use crate::server::{NEW_ADDRESS, OLD_ADDRESS, ScratchFolder, ServerProcess, free_port};
+use crate::server::{ComparedProcess, NEW_ADDRESS, OLD_ADDRESS, VerifyFolder, free_port};
 use crate::stub::Stubs;
 use crate::tls::ScratchCertificate;
 
@@ -35,7 +35,7 @@ pub fn nginx(
     imported: &Imported,
     options: &Options,
 ) -> Result<Verification, String> {
-    let folder = ScratchFolder::new()?;
+    let folder = VerifyFolder::new()?;
     let certificate = ScratchCertificate::new()?;
     let mut ports = BTreeSet::new();
     let mut port = || {
@@ -69,10 +69,10 @@ pub fn nginx(
     let toml = translated(&scratch, &folder)?;
     let mut old_command = Command::new(&options.old);
     old_command.arg("-c").arg(&config).arg("-p").arg(folder.path());
-    let mut old = ServerProcess::start("nginx", old_command, folder.path())?;
+    let mut old = ComparedProcess::start("nginx", old_command, folder.path())?;
     let mut new_command = Command::new(&options.komainu);
     new_command.args(["start", "-c"]).arg(&toml);
-    let mut new = ServerProcess::start("komainu", new_command, folder.path())?;
+    let mut new = ComparedProcess::start("komainu", new_command, folder.path())?;
     let addresses = |host: &str| -> Result<Vec<SocketAddr>, String> {
         let all = scratch.listeners.iter().map(|one| format!("{host}:{}", one.port).parse());
         all.collect::<Result<_, _>>().map_err(|error| format!("{host}: {error}"))
@@ -84,7 +84,7 @@ pub fn nginx(
     trace.next();
     stubs.take();
 
-    let mut comparison = Comparison { not_compared: scratch.not_compared.clone() };
+    let mut comparison = AnswerComparison { not_compared: scratch.not_compared.clone() };
     let mut verification = Verification { left_out: scratch.left_out, ..Verification::default() };
     let deadline = Instant::now() + options.time_max;
     for (at, request) in scratch.requests.iter().enumerate() {
@@ -151,6 +151,7 @@ fn general(request: &VerifyRequest, found: &FoundDifference, (old, new): (u16, u
         () if request.host.is_none() => "a request without Host is for the name of the upstream server",
         () if request.method == "TRACE" => "TRACE is for the route, which answers 405 unless it passes it on",
         () if old == 400 && new == 400 => "a request that is no HTTP has no route, so no fields of one",
+        () if (old, new) == (416, 416) => "nginx sends the fields of `add_header` twice in a 416",
         () if new == 413 => "the limit of contents counts before redirects and fixed responses",
         () if has_dots(&path) && (found.aspect == Aspect::UpstreamTarget || field(&["location"])) => {
             "paths are passed on without empty segments and those of dots"
@@ -197,7 +198,7 @@ fn has_dots(path: &str) -> bool {
 /// Writes the copy for nginx, without the lines that this nginx does not accept.
 fn accepted(
     scratch: &mut NginxScratch,
-    folder: &ScratchFolder,
+    folder: &VerifyFolder,
     options: &Options,
 ) -> Result<std::path::PathBuf, String> {
     let path = folder.path().join("nginx.conf");
@@ -231,7 +232,7 @@ fn accepted(
 }
 
 /// Writes Komainu's configuration: the translation of the copy.
-fn translated(scratch: &NginxScratch, folder: &ScratchFolder) -> Result<std::path::PathBuf, String> {
+fn translated(scratch: &NginxScratch, folder: &VerifyFolder) -> Result<std::path::PathBuf, String> {
     let source = "new/nginx.conf";
     folder.write(source, scratch.new_text().as_bytes())?;
     let imported =
@@ -259,7 +260,7 @@ impl TraceLog {
     }
 
     /// The last line that was written since the last call; waits for it a moment.
-    fn next(&mut self) -> Option<TracedRequest> {
+    fn next(&mut self) -> Option<LocatedRequest> {
         let deadline = Instant::now() + TRACE_TIME_MAX;
         loop {
             let mut text = String::new();
@@ -267,7 +268,7 @@ impl TraceLog {
             self.file.read_to_string(&mut text).ok()?;
             if let Some(end) = text.rfind('\n') {
                 self.at += end as u64 + 1;
-                return text[..end].lines().last().map(TracedRequest::parse);
+                return text[..end].lines().last().map(LocatedRequest::parse);
             }
             if Instant::now() > deadline {
                 return None;

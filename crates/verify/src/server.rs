@@ -15,13 +15,13 @@ pub(crate) const OLD_ADDRESS: &str = "127.0.0.2";
 pub(crate) const NEW_ADDRESS: &str = "127.0.0.3";
 
 /// A process that ends with this value.
-pub(crate) struct ServerProcess {
+pub(crate) struct ComparedProcess {
     child: Child,
     name: &'static str,
     log: PathBuf,
 }
 
-impl ServerProcess {
+impl ComparedProcess {
     /// Starts a server whose output goes to a file of the scratch folder.
     ///
     /// # Errors
@@ -72,7 +72,7 @@ impl ServerProcess {
     }
 }
 
-impl Drop for ServerProcess {
+impl Drop for ComparedProcess {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -96,9 +96,9 @@ pub(crate) fn free_port() -> Result<u16, String> {
 }
 
 /// A folder of its own below the system's folder for temporary files, which is removed with this value.
-pub(crate) struct ScratchFolder(PathBuf);
+pub(crate) struct VerifyFolder(PathBuf);
 
-impl ScratchFolder {
+impl VerifyFolder {
     /// # Errors
     /// A folder that cannot be made.
     pub(crate) fn new() -> Result<Self, String> {
@@ -133,7 +133,7 @@ impl ScratchFolder {
     }
 }
 
-impl Drop for ScratchFolder {
+impl Drop for VerifyFolder {
     fn drop(&mut self) {
         if std::env::var_os("KOMAINU_VERIFY_KEEP").is_none() {
             let _ = std::fs::remove_dir_all(&self.0);

@@ -11,7 +11,7 @@ use import::scratch::{StubProtocol, StubServer};
 use rustls::{ServerConfig, ServerConnection, StreamOwned};
 
 use crate::client::LIMITS;
-use crate::message::{CONTENT_BYTES_MAX, Received, joined, shown};
+use crate::message::{CONTENT_BYTES_MAX, ReceivedRequest, joined, shown};
 
 /// How long a connection may be silent.
 const IDLE_TIME_MAX: Duration = Duration::from_secs(20);
@@ -20,7 +20,7 @@ const CONNECTIONS_MAX: usize = 512;
 
 /// The stubs, while they run.
 pub(crate) struct Stubs {
-    received: Arc<Mutex<Vec<Received>>>,
+    received: Arc<Mutex<Vec<ReceivedRequest>>>,
     ended: Arc<AtomicBool>,
     ports: Vec<u16>,
 }
@@ -30,7 +30,7 @@ pub(crate) struct Stubs {
 struct Stub {
     name: String,
     protocol: StubProtocol,
-    received: Arc<Mutex<Vec<Received>>>,
+    received: Arc<Mutex<Vec<ReceivedRequest>>>,
     tls: Arc<ServerConfig>,
 }
 
@@ -78,7 +78,7 @@ impl Stubs {
     }
 
     /// What was received since the last call.
-    pub(crate) fn take(&self) -> Vec<Received> {
+    pub(crate) fn take(&self) -> Vec<ReceivedRequest> {
         self.received.lock().map(|mut all| std::mem::take(&mut *all)).unwrap_or_default()
     }
 }
@@ -94,7 +94,7 @@ impl Drop for Stubs {
 }
 
 impl Stub {
-    fn note(&self, mut received: Received) -> Received {
+    fn note(&self, mut received: ReceivedRequest) -> ReceivedRequest {
         received.server.clone_from(&self.name);
         if let Ok(mut all) = self.received.lock() {
             all.push(received.clone());
@@ -121,7 +121,7 @@ impl Stub {
         let mut machine = ServerMachine::default();
         let mut buffer: Vec<u8> = Vec::new();
         let mut piece = vec![0; 64 << 10];
-        let mut received = Received::default();
+        let mut received = ReceivedRequest::default();
         loop {
             let fed = match machine.feed(&buffer, &LIMITS) {
                 Ok(fed) => fed,
@@ -181,7 +181,7 @@ impl Stub {
     fn fastcgi(&self, mut stream: TcpStream) {
         loop {
             let mut variables: Vec<u8> = Vec::new();
-            let mut received = Received::default();
+            let mut received = ReceivedRequest::default();
             let mut keeps = false;
             let id = loop {
                 let mut head = [0; 8];
@@ -257,7 +257,7 @@ fn pairs(mut bytes: &[u8]) -> Vec<(String, String)> {
 }
 
 /// The answer to a request: its method and content, in the way that its field X-Stub asks for.
-fn answer(received: &Received) -> (String, Vec<u8>) {
+fn answer(received: &ReceivedRequest) -> (String, Vec<u8>) {
     let wanted = joined(&received.fields, "x-stub")
         .or_else(|| joined(&received.fields, "HTTP_X_STUB"))
         .unwrap_or_default();

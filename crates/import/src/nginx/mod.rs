@@ -47,7 +47,7 @@ use std::path::Path;
 
 use crate::draft::{Draft, TomlItem};
 use crate::findings::{ImportError, ImportLedger, Imported};
-pub use named::TracedRequest;
+pub use named::LocatedRequest;
 pub use scratch::NginxScratch;
 
 use scope::Scope;

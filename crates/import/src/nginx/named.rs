@@ -7,14 +7,14 @@ use crate::scratch::{Aspect, SourcePlace, VerifyRequest};
 
 /// What nginx did with a request, by its access log.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct TracedRequest {
+pub struct LocatedRequest {
     /// The server and the locations that the request was in, the one that answered last.
     places: Vec<EntryNumber>,
     /// The `if` blocks whose condition was true.
     conditions: Vec<EntryNumber>,
 }
 
-impl TracedRequest {
+impl LocatedRequest {
     /// Reads a line of the access log.
     pub fn parse(line: &str) -> Self {
         let mut parts = line.split('\t').skip(1);
@@ -125,7 +125,7 @@ impl Decides {
 
 impl NginxScratch {
     /// Where the location that answered stands, or the server.
-    pub fn place(&self, traced: &TracedRequest) -> Option<SourcePlace> {
+    pub fn place(&self, traced: &LocatedRequest) -> Option<SourcePlace> {
         self.source(*traced.places.last()?)
     }
 
@@ -134,7 +134,7 @@ impl NginxScratch {
     pub fn named(
         &self,
         imported: &Imported,
-        traced: &TracedRequest,
+        traced: &LocatedRequest,
         request: &VerifyRequest,
         aspect: &Aspect,
     ) -> Option<String> {
@@ -213,7 +213,7 @@ impl NginxScratch {
     }
 
     /// Whether stubs speak the protocol of what answered.
-    pub fn is_compared(&self, traced: &TracedRequest) -> bool {
+    pub fn is_compared(&self, traced: &LocatedRequest) -> bool {
         let Some(entry) = traced.places.last() else { return true };
         let mut chain = Vec::new();
         path_to(&self.main, *entry, &mut chain);

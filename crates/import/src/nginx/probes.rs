@@ -11,7 +11,7 @@ use crate::scratch::{CREDENTIALS, RequestContent, ScratchFile, VerifyRequest};
 
 /// What answers in a location, as far as it decides which requests are worth sending.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Answer {
+enum AnswerKind {
     Files,
     Proxy,
     Fixed,
@@ -19,7 +19,7 @@ enum Answer {
 
 /// A location with paths that it matches, and some beside it.
 struct Place {
-    answer: Answer,
+    answer: AnswerKind,
     paths: Vec<String>,
     beside: Vec<String>,
     /// The folders that files are in: what is removed from the path, and the scratch folder.
@@ -153,7 +153,7 @@ impl ScratchPlan<'_, '_> {
     fn server_place(&mut self, scope: &Scope<'_>) -> Place {
         let returns = scope.own_one("return").is_some();
         Place {
-            answer: if returns { Answer::Fixed } else { Answer::Files },
+            answer: if returns { AnswerKind::Fixed } else { AnswerKind::Files },
             paths: [
                 "/verify.txt",
                 "/",
@@ -259,12 +259,12 @@ impl ScratchPlan<'_, '_> {
     }
 }
 
-fn answer_of(location: &NginxDirective) -> Answer {
+fn answer_of(location: &NginxDirective) -> AnswerKind {
     let has = |test: &dyn Fn(&str) -> bool| location.inner().iter().any(|one| test(one.name.as_str()));
     match () {
-        () if has(&|name| name.ends_with("_pass")) => Answer::Proxy,
-        () if has(&|name| matches!(name, "return" | "deny")) => Answer::Fixed,
-        () => Answer::Files,
+        () if has(&|name| name.ends_with("_pass")) => AnswerKind::Proxy,
+        () if has(&|name| matches!(name, "return" | "deny")) => AnswerKind::Fixed,
+        () => AnswerKind::Files,
     }
 }
 
@@ -392,7 +392,7 @@ fn target(one: &VerifyRequest, target: String, what: &str) -> VerifyRequest {
 }
 
 /// Requests for every location.
-fn essentials(one: &VerifyRequest, answer: Answer) -> Vec<VerifyRequest> {
+fn essentials(one: &VerifyRequest, answer: AnswerKind) -> Vec<VerifyRequest> {
     let content = || RequestContent::Sized(b"verify=1&text=content".to_vec());
     let mut all = vec![
         target(one, format!("{}?a=1&b=%20c", one.target), "a query"),
@@ -400,11 +400,11 @@ fn essentials(one: &VerifyRequest, answer: Answer) -> Vec<VerifyRequest> {
         method(one, "POST", content()),
         with(one, "Authorization", CREDENTIALS),
     ];
-    if answer == Answer::Files {
+    if answer == AnswerKind::Files {
         all.push(with(one, "Accept-Encoding", "gzip"));
         all.push(with(one, "Range", "bytes=2-9"));
     }
-    if answer == Answer::Proxy {
+    if answer == AnswerKind::Proxy {
         for wanted in ["status 404", "status 500", "status 503", "redirect"] {
             all.push(with(one, "X-Stub", wanted));
         }
@@ -413,7 +413,7 @@ fn essentials(one: &VerifyRequest, answer: Answer) -> Vec<VerifyRequest> {
 }
 
 /// Requests for one location of each kind.
-fn tricks(one: &VerifyRequest, answer: Answer) -> Vec<VerifyRequest> {
+fn tricks(one: &VerifyRequest, answer: AnswerKind) -> Vec<VerifyRequest> {
     let content = || b"verify=1&text=content".to_vec();
     let mut all = essentials(one, answer);
     for name in ["PUT", "DELETE", "PATCH"] {
@@ -464,7 +464,7 @@ fn tricks(one: &VerifyRequest, answer: Answer) -> Vec<VerifyRequest> {
         what: "If-Range".to_owned(),
         ..one.clone()
     });
-    if answer == Answer::Proxy {
+    if answer == AnswerKind::Proxy {
         for wanted in [
             "status 201",
             "status 401",
