@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use http::path::{encode_beyond_ascii, encoded_path};
 use http::template::{TlsValues, TlsVariable};
-use http::{BodySize, Name, TargetForm, encode};
+use http::{BodySize, Name, TargetForm, encode, forwarded};
 use net::{Peer, Request};
 use ring::wire::{self, FieldId as Part, TooLong};
 
@@ -86,8 +86,13 @@ pub(crate) fn encode(
     for (id, value) in ids.fields() {
         names.put(into, id, id.text().to_ascii_lowercase().as_bytes(), &value)?;
     }
-    for (id, name, value) in request.fields() {
+    let ((head, bytes), vouched) = (request.head(), request.client().vouched);
+    for field in &head.fields {
+        let (id, name, value) = (field.id, field.name.of(bytes), field.value.of(bytes));
         match id {
+            // Only a trusted proxy says who the client is: frameworks believe these fields.
+            _ if forwarded::dialect_of(id, name).is_some_and(|dialect| vouched != Some(dialect))
+                && !head.is_own(field) => {}
             // As variables these two look the same as others: `A_B` from `A-B`, and `HTTP_PROXY` from the
             // variable that programs take their proxy from.
             Name::Other if name.contains(&b'_') || name.eq_ignore_ascii_case(b"proxy") => {}

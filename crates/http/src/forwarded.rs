@@ -19,6 +19,29 @@ pub enum Dialect {
     Standard,
 }
 
+/// In which of them a field names the client, its address, its scheme or the host that it asked for; `None` for a field that does not.
+/// `X-Real-IP` and every `X-Forwarded-…` count as companions of `X-Forwarded-For`. Only proxies that are trusted to write fields of a
+/// dialect may pass them on to upstream servers and applications.
+#[must_use]
+#[inline]
+pub fn dialect_of(id: Name, name: &[u8]) -> Option<Dialect> {
+    match id {
+        Name::Forwarded => Some(Dialect::Standard),
+        Name::XForwardedFor | Name::XForwardedHost | Name::XForwardedProto => Some(Dialect::XForwarded),
+        Name::Other if matches!(name, [b'X' | b'x', b'-', ..]) && is_companion(name) => {
+            Some(Dialect::XForwarded)
+        }
+        _ => None,
+    }
+}
+
+/// Whether a field without a [`Name`] of its own is one of those that come with `X-Forwarded-For`.
+fn is_companion(name: &[u8]) -> bool {
+    const PREFIX: &[u8] = b"x-forwarded-";
+    name.get(..PREFIX.len()).is_some_and(|begin| begin.eq_ignore_ascii_case(PREFIX))
+        || name.eq_ignore_ascii_case(b"x-real-ip")
+}
+
 /// The client as the proxies report it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Claim {
@@ -163,6 +186,24 @@ mod tests {
         let trusts = |ip: IpAddr| ip.to_string().starts_with("10.") || ip.to_string() == "2001:db8::1";
         let claim = claim(&head, &bytes, dialect, trusts).map_err(|reject| reject.reason)?;
         Ok((claim.address.map_or("-".into(), |address| address.to_string()), claim.secure))
+    }
+
+    #[test]
+    fn fields_that_name_a_client_are_known_in_any_case() {
+        for (name, dialect) in [
+            ("X-Forwarded-For", Some(Dialect::XForwarded)),
+            ("x-forwarded-proto", Some(Dialect::XForwarded)),
+            ("X-FORWARDED-HOST", Some(Dialect::XForwarded)),
+            ("X-Forwarded-Port", Some(Dialect::XForwarded)),
+            ("x-forwarded-Prefix", Some(Dialect::XForwarded)),
+            ("X-Real-IP", Some(Dialect::XForwarded)),
+            ("Forwarded", Some(Dialect::Standard)),
+            ("X-Forwarded", None),
+            ("X-Real-IPs", None),
+            ("Via", None),
+        ] {
+            assert_eq!(dialect_of(Name::of(name.as_bytes()), name.as_bytes()), dialect, "{name}");
+        }
     }
 
     #[test]

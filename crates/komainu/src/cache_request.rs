@@ -2,6 +2,7 @@
 
 use cache::{Object, answer, key, vary};
 use http::Name;
+use http::forwarded::dialect_of;
 use net::{DetachedRequest, Exchange, Request};
 
 /// Fields that some applications take their URL or method from, and that no key holds: a request that has one is not answered
@@ -36,12 +37,7 @@ pub(crate) fn asked(x: &Exchange<'_>, stale: Option<&Object>, with_codings: bool
     let codings = vary::accepted_codings(x.request().head());
     let is_vouched = x.request().client().vouched.is_some();
     request.retain(|id, name| {
-        let is_claim = name.len() > 12 && name[..12].eq_ignore_ascii_case(b"x-forwarded-")
-            || matches!(
-                id,
-                Name::Forwarded | Name::XForwardedFor | Name::XForwardedHost | Name::XForwardedProto
-            )
-            || name.eq_ignore_ascii_case(b"x-real-ip");
+        let is_claim = dialect_of(id, name).is_some();
         let is_ours = answer::is_conditional(id) || matches!(id, Name::Range | Name::AcceptEncoding);
         !is_ours && (is_vouched || !is_claim)
     });

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::os::unix::ffi::OsStrExt;
-use std::path::PathBuf;
+use std::path::{Component, PathBuf};
 use std::rc::Rc;
 
 use config::{Action, PathPattern};
@@ -37,7 +37,7 @@ impl InternalFiles {
         let mut all = Vec::new();
         for (index, route) in site.routes.iter().enumerate().filter(|(_, route)| route.internal) {
             let Action::Files(files) = &route.action else { continue };
-            let (paths, roots) = (route.path.clone(), files.root.clone());
+            let (paths, roots) = (route.path.clone(), files.root.iter().flat_map(spellings).collect());
             let (strip, files) = open(index, files)?;
             all.push(InternalFiles { paths, roots, strip, files });
         }
@@ -59,6 +59,19 @@ impl InternalFiles {
         };
         self.roots.iter().find_map(below)
     }
+}
+
+/// The absolute paths of a folder: as it is written, without `.` and `..`, and without symbolic links. Applications name files by either.
+fn spellings(root: &PathBuf) -> Vec<PathBuf> {
+    let mut written = PathBuf::new();
+    for part in std::path::absolute(root).as_deref().unwrap_or(root).components() {
+        match part {
+            Component::ParentDir => _ = written.pop(),
+            part => written.push(part),
+        }
+    }
+    let real = root.canonicalize().ok().filter(|real| *real != written);
+    [Some(written), real].into_iter().flatten().collect()
 }
 
 /// Sends the file that was named, with the fields of the response in whose place it is.

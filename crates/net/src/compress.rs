@@ -81,7 +81,7 @@ impl Compression {
         }
         add_vary(fields);
         // A 1.0 client would have to see the connection close at the end.
-        if request.head.version != Version::Http11 {
+        if request.head.version == Version::Http10 {
             return None;
         }
         let available: Vec<Coding> = self.codings.iter().copied().chain([Coding::Identity]).collect();

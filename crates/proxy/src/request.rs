@@ -4,7 +4,7 @@ use std::io::Write;
 use std::net::IpAddr;
 
 use http::encode::Lines;
-use http::{BodySize, Dialect, Field, FieldList, Fields, Method, Name, NameSet, Reject, scan};
+use http::{BodySize, Dialect, Field, FieldList, Fields, Method, Name, NameSet, Reject, forwarded, scan};
 use net::websocket;
 
 use crate::options::{self, Edits, GroupOptions, Host, PathMap, RouteOptions};
@@ -268,7 +268,7 @@ impl RequestRules {
     /// Whether a field of this name may be forwarded. Only a trusted proxy (`vouched`) may name the client; fields of the
     /// `X-Accel-*` kind never pass; a name with `_` does not pass by default, because applications take `_` for `-`.
     fn is_welcome(&self, name: &[u8], vouched: bool) -> bool {
-        (!claims_a_client(name) || vouched)
+        (forwarded::dialect_of(Name::of(name), name).is_none() || vouched)
             && !http::is_internal(name)
             && (self.options.underscores || !name.contains(&b'_'))
     }
@@ -396,12 +396,6 @@ fn accepts_trailers(ask: &TemplateContext<'_>) -> bool {
     ask.head.fields.named(Name::Te).any(|field| {
         scan::list(field.value.of(ask.bytes)).any(|coding| coding.eq_ignore_ascii_case(b"trailers"))
     })
-}
-
-/// Whether a field names the client (`X-Forwarded-*`, `X-Real-IP`); fields with a [`Name`] of their own are handled before.
-fn claims_a_client(name: &[u8]) -> bool {
-    let begins = |prefix: &[u8]| name.get(..prefix.len()).is_some_and(|n| n.eq_ignore_ascii_case(prefix));
-    begins(b"x-forwarded-") || name.eq_ignore_ascii_case(b"x-real-ip")
 }
 
 /// The field names that `Connection` lists, except those that are never forwarded.

@@ -2,19 +2,7 @@
 
 use crate::hosted::{self, Client};
 use crate::rig::{Folder, Rig, as_we_are, curl, eventually, text};
-
-const PSGI: &str = "sub { my $e = shift; [200, ['Content-Type', 'text/plain'], \
-    [join '|', map { $e->{$_} // '-' } qw(HTTP_X_REQUEST_ID HTTP_TRACEPARENT HTTP_TRACESTATE)]] }\n";
-const RACK: &str = "run ->(env) { [200, { 'content-type' => 'text/plain' }, \
-    [%w[HTTP_X_REQUEST_ID HTTP_TRACEPARENT HTTP_TRACESTATE].map { |name| env[name] || '-' }.join('|')]] }\n";
-const WSGI: &str = "def application(environ, start_response):\n    start_response('200 OK', [('Content-Type', 'text/plain')])\n    \
-    names = ('HTTP_X_REQUEST_ID', 'HTTP_TRACEPARENT', 'HTTP_TRACESTATE')\n    \
-    return ['|'.join(environ.get(name, '-') for name in names).encode()]\n";
-const ASGI: &str = "async def app(scope, receive, send):\n    assert scope['type'] == 'http'\n    \
-    def all_of(name):\n        return b','.join(v for n, v in scope['headers'] if n.lower() == name) or b'-'\n    \
-    names = (b'x-request-id', b'traceparent', b'tracestate')\n    \
-    await send({'type': 'http.response.start', 'status': 200, 'headers': [(b'content-type', b'text/plain')]})\n    \
-    await send({'type': 'http.response.body', 'body': b'|'.join(all_of(name) for name in names)})\n";
+use crate::shown::{LANGUAGES, applications};
 
 const PARENT: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
 const SENT: [&str; 5] = [
@@ -44,17 +32,7 @@ fn ask(rig: &Rig, path: &str, version: &str) -> ([String; 3], String) {
 #[test]
 fn ids_and_traces_reach_applications_of_every_language() {
     let folder = Folder::new();
-    folder.write("a.psgi", PSGI).write("config.ru", RACK).write("w.py", WSGI).write("s.py", ASGI);
-    let apps =
-        [("psgi", "a.psgi"), ("rack", "config.ru"), ("wsgi", "w.py:application"), ("asgi", "s.py:app")];
-    let routes: String = apps
-        .iter()
-        .map(|(kind, file)| {
-            format!(
-                "[[route]]\npath = \"/{kind}\"\napp = \"{kind}\"\n[apps.{kind}]\n{kind} = \"{file}\"\nworkers = 1\n"
-            )
-        })
-        .collect();
+    let routes = applications(&folder, &["x-request-id", "traceparent", "tracestate"]);
     let config = |trusted: &str| {
         format!(
             "{}{trusted}response_headers = {{ set = {{ X-Request-Id = \"$request_id\" }} }}\n[tracing]\nenabled = true\nsample = \"100%\"\n{routes}",
@@ -68,7 +46,7 @@ fn ids_and_traces_reach_applications_of_every_language() {
     let rig = Rig::start(command, folder);
     let each = || {
         let versions = ["--http1.1", "--http2-prior-knowledge"];
-        apps.iter().flat_map(move |(kind, _)| versions.map(|version| (format!("/{kind}"), version)))
+        LANGUAGES.iter().flat_map(move |kind| versions.map(|version| (format!("/{kind}"), version)))
     };
     for (path, version) in each() {
         eventually("it is loaded", || Client::new(rig.address).get(&path).0 == 200);

@@ -7,9 +7,11 @@ mod hosted;
 mod rig;
 
 mod apps;
+mod forwarded;
 mod ids;
 mod lives;
 mod misbehaving;
 mod plack;
 mod python;
+mod shown;
 mod uploads;

@@ -25,7 +25,7 @@ fn rig(more: &str) -> Rig {
     folder.write("files/deep/c.txt", "deep");
     folder.write("outside.txt", "secret");
     let config = format!(
-        "threads = 1\n[[route]]\npath = \"/protected/*\"\ninternal = true\nfiles = {{ root = \"files\", strip_prefix = true }}\n\
+        "threads = 1\n[[route]]\npath = \"/protected/*\"\ninternal = true\nfiles = {{ root = \"files/deep/..\", strip_prefix = true }}\n\
          [[route]]\npath = \"/up\"\nproxy = \"{}\"\n[[route]]\npath = \"/open/*\"\nfiles = {{ root = \"files\", strip_prefix = true }}\n\
          [[route]]\napp = \"shop\"\n{more}[apps.shop]\npsgi = \"app.psgi\"\nworkers = 1\n",
         origin.url

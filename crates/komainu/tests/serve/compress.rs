@@ -4,7 +4,7 @@ use std::io::{Read, Write};
 use std::net::TcpListener;
 
 use crate::origin::{Origin, answer};
-use crate::rig::{Answer, Folder, Rig};
+use crate::rig::{Answer, Folder, Rig, as_we_are, curl, komainu, text};
 
 const FIELDS: &str = "Content-Type: text/html; charset=utf-8\r\nETag: \"tag\"\r\n";
 
@@ -77,6 +77,30 @@ fn each_client_gets_the_coding_it_likes_best() {
         if coding.is_some() {
             assert!(content(&found).len() < page().len() / 4, "{accepts}: {}", content(&found).len());
         }
+    }
+}
+
+#[test]
+fn clients_of_http2_get_it_compressed_too() {
+    let origin = Origin::start(move |_| answer("200 OK", FIELDS, &page()));
+    let folder = Folder::new();
+    let listen = "listen = { address = \"127.0.0.1:0\", h2c = true }";
+    let route = format!("compress = true\n[[route]]\nproxy = {:?}\n", origin.url);
+    folder.write("komainu.toml", format!("{listen}\n{}{route}", as_we_are()));
+    let mut command = komainu();
+    command.arg("start").arg("-c").arg(folder.at("komainu.toml"));
+    let rig = Rig::start(command, folder);
+    for version in ["--http1.1", "--http2-prior-knowledge"] {
+        let head = text(&curl(&[version, "-sI", "-H", "Accept-Encoding: gzip", &rig.url("/")]).stdout)
+            .to_ascii_lowercase();
+        assert!(
+            head.contains("content-encoding: gzip\r\n") && head.contains("etag: w/\"tag\""),
+            "{version}: {head}"
+        );
+        let coded = curl(&[version, "-s", "-H", "Accept-Encoding: gzip", &rig.url("/")]).stdout;
+        let mut plain = String::new();
+        flate2::read::GzDecoder::new(&coded[..]).read_to_string(&mut plain).unwrap();
+        assert_eq!(plain, page(), "{version}");
     }
 }
 

@@ -1,0 +1,51 @@
+//! Applications in four languages that answer with header fields of their requests, as they see them.
+
+use crate::rig::Folder;
+
+/// What each is called, its route `/NAME` and its application.
+pub(crate) const LANGUAGES: [&str; 4] = ["psgi", "rack", "wsgi", "asgi"];
+
+/// Writes the applications, and returns their routes and tables. Each answers with the values of these fields, in lower case, between
+/// bars; `-` stands for one that it did not get.
+pub(crate) fn applications(folder: &Folder, fields: &[&str]) -> String {
+    let variables: Vec<String> =
+        fields.iter().map(|name| format!("HTTP_{}", name.to_uppercase().replace('-', "_"))).collect();
+    let (words, tuple) = (variables.join(" "), variables.join("', '"));
+    let bytes = fields.join("', b'");
+    folder
+        .write(
+            "a.psgi",
+            format!(
+                "sub {{ my $e = shift; [200, ['Content-Type', 'text/plain'], [join '|', map {{ $e->{{$_}} // '-' }} qw({words})]] }}\n"
+            ),
+        )
+        .write(
+            "config.ru",
+            format!(
+                "run ->(env) {{ [200, {{ 'content-type' => 'text/plain' }}, [%w[{words}].map {{ |name| env[name] || '-' }}.join('|')]] }}\n"
+            ),
+        )
+        .write(
+            "w.py",
+            format!(
+                "def application(environ, start_response):\n    start_response('200 OK', [('Content-Type', 'text/plain')])\n    \
+                 return ['|'.join(environ.get(name, '-') for name in ('{tuple}',)).encode()]\n"
+            ),
+        )
+        .write(
+            "s.py",
+            format!(
+                "async def app(scope, receive, send):\n    assert scope['type'] == 'http'\n    \
+                 def all_of(name):\n        return b','.join(v for n, v in scope['headers'] if n.lower() == name) or b'-'\n    \
+                 await send({{'type': 'http.response.start', 'status': 200, 'headers': [(b'content-type', b'text/plain')]}})\n    \
+                 await send({{'type': 'http.response.body', 'body': b'|'.join(all_of(name) for name in (b'{bytes}',))}})\n"
+            ),
+        );
+    let files = ["a.psgi", "config.ru", "w.py:application", "s.py:app"];
+    let route = |(kind, file): (&str, &str)| {
+        format!(
+            "[[route]]\npath = \"/{kind}\"\napp = \"{kind}\"\n[apps.{kind}]\n{kind} = \"{file}\"\nworkers = 1\n"
+        )
+    };
+    LANGUAGES.into_iter().zip(files).map(route).collect()
+}
