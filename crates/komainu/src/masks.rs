@@ -1,7 +1,6 @@
 //! What of a request is not written into logs: secrets in queries, and in fields.
 
-use http::Variable;
-use http::scan::hex;
+use http::{Variable, form};
 
 /// What stands in place of a secret.
 const MASKED: &[u8] = b"***";
@@ -63,23 +62,23 @@ impl Masks {
 
     /// Whether a name stands for a secret, however it is written.
     fn is_secret(&self, name: &[u8]) -> bool {
-        let is_it = |name: &[u8]| self.parameters.iter().any(|other| other.eq_ignore_ascii_case(name));
-        if !name.iter().any(|byte| b"%+[".contains(byte)) {
-            return is_it(name);
-        }
-        let mut decoded = Vec::with_capacity(name.len());
-        let mut rest = name;
-        while let Some((&byte, after)) = rest.split_first() {
-            let pair = after.first().zip(after.get(1)).and_then(|(&high, &low)| hex(high).zip(hex(low)));
-            (rest, _) = match (byte, pair) {
-                (b'%', Some((high, low))) => (&after[2..], decoded.push(high << 4 | low)),
-                _ => (after, decoded.push(byte)),
-            };
-        }
-        // `token[]` and `token[a]` are lists and maps of `token` in many languages.
-        let end = decoded.iter().position(|&byte| byte == b'[').unwrap_or(decoded.len());
-        is_it(&decoded) || is_it(&decoded[..end])
+        let is_it = |name: &[u8]| {
+            let is_same = |(a, b): (&u8, &u8)| plain(*a) == plain(*b);
+            self.parameters
+                .iter()
+                .any(|other| other.len() == name.len() && other.iter().zip(name).all(is_same))
+        };
+        let decoded = form::decoded(name);
+        let decoded = decoded.trim_ascii_start();
+        // `token[]` and `token[a]` are lists and maps of `token` in many languages, and PHP ends a name at a NUL.
+        let end = decoded.iter().position(|byte| b"[\0".contains(byte)).unwrap_or(decoded.len());
+        is_it(decoded) || is_it(&decoded[..end])
     }
+}
+
+/// A byte of a name in lower case; PHP makes an underscore of a dot and of a space.
+fn plain(byte: u8) -> u8 {
+    if matches!(byte, b'.' | b' ') { b'_' } else { byte.to_ascii_lowercase() }
 }
 
 #[cfg(test)]
@@ -96,6 +95,10 @@ mod tests {
             ("/a?%74oken=abc", "/a?%74oken=***"),
             ("/a?token[]=a&token%5Bx%5d=b", "/a?token[]=***&token%5Bx%5d=***"),
             ("/a?x=1;token=a;y", "/a?x=1;token=***;y"),
+            (
+                "/a?+token=a&%20%20token=b&token%00=c&token%00x=d",
+                "/a?+token=***&%20%20token=***&token%00=***&token%00x=***",
+            ),
             ("/a?tokens=1&x=token&token", "/a?tokens=1&x=token&token"),
             ("/token=a", "/token=a"),
             ("/a?token=a=b%26c?d", "/a?token=***"),
@@ -110,6 +113,14 @@ mod tests {
         let mut out = b"a=1&token=x".to_vec();
         masks.mask(&mut out, 0, false);
         assert_eq!(out, b"a=1&token=***");
+    }
+
+    #[test]
+    fn what_php_takes_for_the_same_name_is_hidden_too() {
+        let masks = Masks::new(&["api_key".into()], &[]);
+        let mut out = b"api.key=1&api+key=2&API%5fKEY=3&apikey=4".to_vec();
+        masks.mask(&mut out, 0, false);
+        assert_eq!(out, b"api.key=***&api+key=***&API%5fKEY=***&apikey=4");
     }
 
     #[test]

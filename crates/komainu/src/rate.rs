@@ -410,7 +410,8 @@ impl RateRule {
                 RateKey::Host => {
                     let authority = request.authority();
                     let host = http::target::split_port(authority).map_or(authority, |(host, _)| host);
-                    hasher.add(&host.to_ascii_lowercase());
+                    // With the dot of the root it is the same host.
+                    hasher.add(&host.strip_suffix(b".").unwrap_or(host).to_ascii_lowercase());
                     continue;
                 }
                 RateKey::All => continue,

@@ -68,7 +68,7 @@ fn described(operation: &Operation, is_open: bool) -> Value {
             json!({ "name": name, "in": "path", "required": true, "schema": { "type": "string" } })
         })
         .collect();
-    let changes_configuration = operation.role == ControlRole::Admin;
+    let changes_configuration = operation.role == ControlRole::Admin && operation.method != "GET";
     if changes_configuration {
         parameters.push(json!({
             "name": "persist", "in": "query", "schema": { "type": "boolean", "default": true },

@@ -32,7 +32,12 @@ const FLAG: fn() -> Value = || json!({ "type": "boolean" });
 /// Everything that can be asked for.
 const OPERATIONS: &[Operation] = &[
     get("/v1/status", ControlRole::Open, "The server, its processes and what they use", server::status),
-    get("/v1/config", ControlRole::Read, "The configuration that is in force", configuration::get),
+    get(
+        "/v1/config",
+        ControlRole::Admin,
+        "The configuration that is in force, with the secrets that stand in it",
+        configuration::get,
+    ),
     admin("PUT", "/v1/config", "Give the whole configuration", Some(&[]), configuration::put),
     admin(
         "PATCH",
@@ -41,7 +46,7 @@ const OPERATIONS: &[Operation] = &[
         Some(&[]),
         configuration::patch,
     ),
-    get("/v1/config/{path...}", ControlRole::Read, "An item of the configuration", configuration::get),
+    get("/v1/config/{path...}", ControlRole::Admin, "An item of the configuration", configuration::get),
     admin("PUT", "/v1/config/{path...}", "Give an item a value, or add one", Some(&[]), configuration::put),
     admin(
         "PATCH",

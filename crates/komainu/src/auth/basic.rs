@@ -22,7 +22,7 @@ use config::{Auth, AuthKind, Config, Level, RateLimit};
 use http::{Fields, Name, Status};
 use net::clock::Clock;
 use net::offload::OffloadPool;
-use net::{Exchange, Fault, Interest, MemoryBudget, Peer};
+use net::{Exchange, Fault, Interest, MemoryBudget, Peer, Request};
 
 use crate::config_files::{ConfigFiles, FILE_BYTES_MAX};
 use crate::notice::ErrorLog;
@@ -208,7 +208,7 @@ impl SharedPasswords {
     /// Whether a request has a password that was right a short time ago.
     fn remembers(self: &Arc<Self>, x: &Exchange<'_>) -> bool {
         self.look(x.core().now_ms());
-        let credentials = x.request().field(Name::Authorization).and_then(Credentials::parse);
+        let credentials = credentials(&x.request());
         credentials.is_some_and(|credentials| {
             let key = lock(&self.users).key(&credentials);
             self.seen.contains(key, x.core().now_us().saturating_mul(1_000))
@@ -218,7 +218,7 @@ impl SharedPasswords {
     /// Answers a request, or lets it pass. Returns whether it may be served.
     async fn check(self: &Arc<Self>, x: &mut Exchange<'_>) -> Result<bool, Fault> {
         let client = x.request().client().address;
-        let Some(credentials) = x.request().field(Name::Authorization).and_then(Credentials::parse) else {
+        let Some(credentials) = credentials(&x.request()) else {
             return self.challenge(x).await;
         };
         let users = lock(&self.users).clone();
@@ -405,4 +405,12 @@ pub(super) async fn admit(auth: &Arc<SharedPasswords>, x: &mut Exchange<'_>) -> 
         // Boxed, as it is seldom.
         false => Box::pin(auth.check(x)).await,
     }
+}
+
+/// The name and password of a request. Where it has several, servers might differ in which they take: there are none.
+fn credentials(request: &Request<'_>) -> Option<Credentials> {
+    let (head, bytes) = request.head();
+    let mut given = head.fields.named(Name::Authorization);
+    let credentials = Credentials::parse(given.next()?.value.of(bytes))?;
+    given.next().is_none().then_some(credentials)
 }

@@ -167,7 +167,7 @@ impl CrawlerRule {
                 name.eq_ignore_ascii_case(b"sec-fetch-site") && value == b"cross-site"
             })
         };
-        if request.path() == trap.as_slice() && !is_sent_here() {
+        if request.normal_path().is_ok_and(|path| *path == **trap) && !is_sent_here() {
             trapped.insert(key, now_ns, now_ns.saturating_add(self.trap_ns));
             return true;
         }

@@ -75,7 +75,7 @@ const CLASSES: [(&str, &str, &str, u8); 7] = [
     ("GET", "/v1/status", "", 0),
     ("GET", "/metrics", "", 0),
     ("GET", "/v1/openapi.json", "", 0),
-    ("GET", "/v1/config", "", 1),
+    ("GET", "/v1/config", "", 3),
     ("GET", "/v1/audit", "", 1),
     ("POST", "/v1/logs/reopen", "{}", 2),
     ("PUT", "/v1/config/timeouts/drain?persist=false", "\"60s\"", 3),
@@ -107,9 +107,8 @@ fn each_role_may_do_what_it_is_for() {
         }
     }
     // The scheme is written in any case, and a token makes up for a name in `Host`.
-    send(&address, "GET", "/v1/config", &format!("authorization: bEARER  {READ} \r\n"), "")
-        .expect_status(200);
-    send(&address, "GET", "/v1/config", &format!("{}Host: komainu.test\r\n", with(READ)), "")
+    send(&address, "GET", "/v1/audit", &format!("authorization: bEARER  {READ} \r\n"), "").expect_status(200);
+    send(&address, "GET", "/v1/audit", &format!("{}Host: komainu.test\r\n", with(READ)), "")
         .expect_status(200);
     send(&address, "GET", "/v1/status", "Host: komainu.test\r\n", "").expect_status(421);
     let wrong = format!("{}Host: komainu.test\r\n", with("wrong-0123456789abcdef"));
@@ -213,7 +212,7 @@ fn changes_and_refusals_are_lines_of_the_audit_file() {
     let address = listener(&rig);
     let post = |token: &str| send(&address, "POST", "/v1/logs/reopen", &format!("{JSON}{token}"), "{}");
     send(&address, "GET", "/v1/status", "", "").expect_status(200);
-    send(&address, "GET", "/v1/config", &with(READ), "").expect_status(200);
+    send(&address, "GET", "/v1/audit", &with(READ), "").expect_status(200);
     post(&with(OPERATE)).expect_status(200);
     post(&with(READ)).expect_status(403);
     post("").expect_status(401);
