@@ -29,4 +29,4 @@ pub use files::{FileOutcome, Files};
 pub use options::{
     Applies, CacheLimits, CacheRule, FileCompression, Options, RootReport, RootState, Symlinks,
 };
-pub use script::FoundScript;
+pub use script::{FoundScript, scripts_within};

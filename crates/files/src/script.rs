@@ -62,15 +62,11 @@ impl FileTree {
         if self.hides(path) || !path.starts_with(b"/") || path.windows(2).any(|pair| pair == b"//") {
             return Ok(None);
         }
-        let ends = path.iter().enumerate().skip(1).filter(|(_, byte)| **byte == b'/').map(|(at, _)| at);
-        let scripts = ends.chain([path.len()]).filter(|&end| is_script(&path[..end]));
-        for end in scripts.take(TRIED_MAX) {
-            if let Some(root) = self.root_of(&path[..end], patience)? {
-                return Ok(Some(FoundScript {
-                    root,
-                    name: path[..end].to_vec(),
-                    info: path[end..].to_vec(),
-                }));
+        let whole = [path].into_iter().filter(|path| is_script(path));
+        for name in scripts_within(path).chain(whole).take(TRIED_MAX) {
+            if let Some(root) = self.root_of(name, patience)? {
+                let info = path[name.len()..].to_vec();
+                return Ok(Some(FoundScript { root, name: name.to_vec(), info }));
             }
         }
         if !path.ends_with(b"/") {
@@ -98,6 +94,12 @@ impl FileTree {
         }
         Ok(None)
     }
+}
+
+/// The beginnings of a path that have the name of a script and a path behind them, the shortest first: as many as are tried.
+pub fn scripts_within(path: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let ends = path.iter().enumerate().skip(1).filter(|(_, byte)| **byte == b'/').map(|(at, _)| at);
+    ends.map(|end| &path[..end]).filter(|name| is_script(name)).take(TRIED_MAX)
 }
 
 /// Whether files of that name are run.

@@ -285,11 +285,11 @@ fn find_route<'t>(
     if request.method() == Method::Connect || request.path() == b"*" {
         return None;
     }
-    let find = |method: &[u8]| {
+    let find_at = |path: &[u8], method: &[u8]| {
         let wanted = matcher::RouteRequest {
             host: request.authority(),
             method,
-            path: path.bytes(request),
+            path,
             query: request.query().unwrap_or_default(),
             client: client_access::address(request.client().address),
         };
@@ -301,9 +301,16 @@ fn find_route<'t>(
         };
         Some(&table.sites[site][table.routes.find_in(site, &wanted, header)?])
     };
+    let (path, method) = (path.bytes(request), request.method_name());
     // A preflight is for the route of the request that it asks about, where that route has rules for it.
-    let asked = cors::preflight_method(request).and_then(find);
-    asked.filter(|route| route.cors.is_some()).or_else(|| find(request.method_name()))
+    let asked = cors::preflight_method(request).and_then(|method| find_at(path, method));
+    let found = asked.filter(|route| route.cors.is_some()).or_else(|| find_at(path, method))?;
+    if !matches!(found.handler, Handler::Php(_)) {
+        return Some(found);
+    }
+    // A script with a path behind it is for the route of the script itself: what is refused there is refused here.
+    let of_scripts = files::scripts_within(path).filter_map(|script| find_at(script, method));
+    of_scripts.into_iter().find(|other| !Rc::ptr_eq(other, found)).or(Some(found))
 }
 
 /// RFC 9110 section 15.5.20.

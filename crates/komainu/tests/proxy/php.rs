@@ -57,6 +57,35 @@ fn start(folder: &Folder) -> Option<Fpm> {
 }
 
 #[test]
+fn a_script_with_a_path_behind_it_is_for_the_route_of_the_script() {
+    let folder = Folder::new();
+    let Some(_fpm) = start(&folder) else { return };
+    for script in ["index.php", "xmlrpc.php", "up/evil.php", "odd.php/x.php"] {
+        folder.write(&format!("wp/{script}"), SHOW);
+    }
+    let refused = ["/up/**.php", "/xmlrpc.php"]
+        .map(|path| format!("[[route]]\npath = \"{path}\"\nrespond = {{ status = 403, body = \"no\" }}\n"));
+    let config = format!("{}[[route]]\nfiles = \"wp\"\nphp = \"unix:fpm.sock\"\n", refused.concat());
+    let rig = Rig::config(folder, &config);
+    for (path, status) in [
+        ("/up/evil.php", 403),
+        ("/up/evil.php/", 403),
+        ("/up/evil.php/x", 403),
+        ("/up/evil.php/x.php", 403),
+        ("/up/evil%2ephp/x", 403),
+        ("/xmlrpc.php/", 403),
+        ("/xmlrpc.php/a/b", 403),
+        ("/index.php/a/b", 200),
+        ("/index.php/", 200),
+        ("/odd.php/x.php", 200),
+        ("/odd.php/x.php/y", 200),
+    ] {
+        rig.get(path).expect_status(status);
+    }
+    assert!(rig.get("/index.php/a/b").text().contains("PATH_INFO=/a/b\n"));
+}
+
+#[test]
 fn a_site_like_wordpress_and_one_like_laravel() {
     let folder = Folder::new();
     let Some(_fpm) = start(&folder) else { return };

@@ -49,6 +49,9 @@ fn users_are_asked_for_their_passwords() {
         "Authorization: Basic %%%\r\n",
         "Authorization: Bearer YTpi\r\n",
         &basic("x"),
+        // Servers differ in which of two they take.
+        &(basic("alice:myPassword") + &basic("bob:password")),
+        &(basic("alice:myPassword") + &basic("admin:whatever")),
     ] {
         inner(wrong).expect_status(401).expect_field("cache-control", "no-store");
     }
