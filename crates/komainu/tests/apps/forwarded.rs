@@ -50,7 +50,7 @@ fn applications_of_every_language_get_forwarding_fields_of_trusted_proxies_alone
     each("-|-|-|-|-|-");
     for (trusted, want) in [
         ("[\"127.0.0.1\"]", "9.9.9.9|https|evil.example|443|9.9.9.9|-"),
-        ("{ from = [\"127.0.0.1\"], header = \"forwarded\" }", "-|-|-|-|-|for=9.9.9.9;proto=https"),
+        ("{ from = [\"127.0.0.1\"], fields = \"forwarded\" }", "-|-|-|-|-|for=9.9.9.9;proto=https"),
     ] {
         rig.folder.write("komainu.toml", config(&format!("trusted_proxies = {trusted}\n")));
         rig.signal("-HUP");

@@ -114,7 +114,7 @@ fn a_file_that_cannot_be_used_is_named_with_its_line_and_the_remedy() {
             "line 1: the password of \"alice\" is hashed with MD5 (apr1), which is too weak: make it again with `htpasswd -B",
         ),
         (Some("\nalice\n"), "line 2: this is not `NAME:HASH`"),
-        (None, "`auth.basic`"),
+        (None, "auth = { basic = \"users\", realm"),
     ] {
         let _ = std::fs::remove_file(folder.at("users"));
         users.into_iter().for_each(|text| _ = folder.write("users", text));
