@@ -14,7 +14,7 @@ const REPLY_BYTES_MAX: usize = 64 * 1024;
 const ERROR_BYTES_MAX: usize = 200;
 const PORT: u16 = 6379;
 
-/// Where a server is, and as whom it is asked.
+/// Where a server is, and the user and password that it is asked with.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct RedisAddress {
     place: RedisPlace,

@@ -1,0 +1,57 @@
+//! The router as the service of a core's connections: a request is answered by its configuration, then counted and logged.
+
+use std::pin::pin;
+use std::rc::Rc;
+
+use config::Level;
+use http::path::encode_beyond_ascii;
+use net::{ErrorPages, Exchange, Fault, HandshakeFailure, Peer, RequestRecord, Service};
+
+use super::Router;
+use crate::pages::SitePages;
+
+/// One core's router, behind the pointer that its log flusher shares.
+pub(crate) struct SharedRouter(pub(crate) Rc<Router>);
+
+impl Service for SharedRouter {
+    async fn serve(&self, exchange: &mut Exchange<'_>) -> Result<(), Fault> {
+        let (table, generation) = self.0.table();
+        let _under_way = generation.begin();
+        exchange.set_upgrade_tap(generation.clone());
+        generation.until_closed(pin!(self.0.answer(table, exchange))).await
+    }
+
+    fn error_pages(&self) -> Rc<dyn ErrorPages> {
+        Rc::new(SitePages::default())
+    }
+
+    fn log(&self, record: &RequestRecord<'_>) {
+        self.0.metrics.count(record);
+        if let Some(traces) = &self.0.table.borrow().0.traces {
+            let labels = || self.0.metrics.labels(record.label);
+            traces.report(record, labels, || self.0.id_maker.next());
+        }
+        if let Some(access) = &*self.0.access.borrow() {
+            access.log(record, |authority| self.0.table.borrow().0.routes.site(authority));
+        }
+        match record.fault {
+            Some(fault @ (Fault::Io(_) | Fault::Broken(_))) => {
+                let line = || reported(record, fault);
+                self.0.notices.once_a_second(Level::Error, fault.to_string(), line);
+            }
+            Some(fault) => self.0.notices.debug(&reported(record, fault)),
+            None => {}
+        }
+    }
+
+    fn handshake_failed(&self, peer: Peer, failure: &HandshakeFailure) {
+        let line = || format!("{peer}: TLS handshake: {failure}");
+        self.0.notices.once_a_second(Level::Info, format!("TLS handshake: {}", failure.reason), line);
+    }
+}
+
+fn reported(record: &RequestRecord<'_>, fault: &Fault) -> String {
+    let target = record.request.as_ref().map_or(&b"-"[..], |request| request.target());
+    let target = encode_beyond_ascii(target);
+    format!("{} {:?}: {fault}", record.client.address, String::from_utf8_lossy(&target))
+}
