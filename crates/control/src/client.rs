@@ -94,16 +94,32 @@ impl WebClient {
         media_type: &'static str,
         body: Vec<u8>,
     ) -> Result<Bytes, String> {
+        match self.post_with(url, media_type, &[], body).await? {
+            (200, body) => Ok(body),
+            (status, _) => Err(format!("a response with status {status}")),
+        }
+    }
+
+    /// The status and the body of the response to a POST request that has these fields too.
+    ///
+    /// # Errors
+    /// Why there is none.
+    pub(crate) async fn post_with(
+        &self,
+        url: &str,
+        media_type: &'static str,
+        fields: &[(String, String)],
+        body: Vec<u8>,
+    ) -> Result<(u16, Bytes), String> {
         let uri: hyper::Uri = url.parse().map_err(|error| format!("{url}: {error}"))?;
-        let request = Request::post(uri)
-            .header(CONTENT_TYPE, HeaderValue::from_static(media_type))
-            .body(http_body_util::Full::new(Bytes::from(body)));
+        let mut request = Request::post(uri).header(CONTENT_TYPE, HeaderValue::from_static(media_type));
+        for (name, value) in fields {
+            request = request.header(name, value);
+        }
+        let request = request.body(http_body_util::Full::new(Bytes::from(body)));
         let request = request.map_err(|error| error.to_string())?;
         let response = self.send(request).await.map_err(|error| error.to_string())?;
-        match response.status().as_u16() {
-            200 => Ok(response.into_body()),
-            status => Err(format!("a response with status {status}")),
-        }
+        Ok((response.status().as_u16(), response.into_body()))
     }
 
     async fn send<B>(&self, request: Request<B>) -> Result<Response<Bytes>, Failure>

@@ -1,4 +1,4 @@
-//! What runs beside serving, on threads of its own: certificates, and spans for a collector of traces.
+//! What runs beside serving, on threads of its own: certificates, and the way of spans, metrics and logs to a collector.
 //!
 //! It owns orders of certificates (ACME, RFC 8555), the state folder with accounts, keys and certificates, the local
 //! authority for private names, and the time at which each certificate is renewed. It is the one crate that uses tokio.
@@ -18,6 +18,8 @@ mod store;
 mod sink;
 
 mod client;
+
+mod otlp;
 
 mod spans;
 
@@ -56,11 +58,15 @@ pub use dns_update::DnsServer;
 pub use local::LocalAuthority;
 pub use order::{ChallengeKind, Directory, ExternalAccount, Options};
 pub use orders::Environment;
+pub use otlp::{
+    NotTaken, OtlpClient, OtlpLog, OtlpOptions, OtlpReport, OtlpSignal, RefusedItems, attribute,
+    attribute_number,
+};
 pub use records::DnsRecords;
 pub use renewer::{CertificateRenewer, MissingNames};
 pub use schedule::Intervals;
 pub use sink::{CertificateSink, HttpChallenges};
-pub use spans::{EndedSpan, SpanExporter, SpanKind, SpanLog, SpanOptions, SpanValue};
+pub use spans::{EndedSpan, SpanExporter, SpanKind, SpanValue};
 pub use staple::{OcspStapler, StapleEnvironment, StapleOwner, StapledCertificate};
 pub use status::{CertificateStatus, list};
 pub use store::StateFolder;

@@ -1,22 +1,24 @@
-//! Spans of requests for a collector: OTLP over HTTP, in its JSON encoding.
+//! Spans of requests for a collector.
 
 use std::io;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::client::WebClient;
+use crate::otlp::{
+    OtlpClient, OtlpLog, OtlpOptions, OtlpReport, NotTaken, OtlpSignal, attribute, attribute_number,
+};
 
 /// Requests whose spans may wait for the collector; those of more are dropped and counted.
 const WAITING_MAX: usize = 4_096;
 /// Requests whose spans are sent together, and how long the first of them waits at most.
 const BATCH_MAX: usize = 256;
 const BATCH_TIME: Duration = Duration::from_secs(1);
-/// For the collector to answer.
-const COLLECTOR_MAX: Duration = Duration::from_secs(5);
+/// How often it is looked whether spans that wait for a collector are still to be sent.
+const LOOK: Duration = Duration::from_millis(100);
 
 /// What a span is of, by OTLP's numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,24 +64,12 @@ pub struct EndedSpan {
     pub is_error: bool,
 }
 
-/// Where spans go.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SpanOptions {
-    /// The collector's URL, to which `/v1/traces` is appended.
-    pub url: String,
-    /// The `service.name` of the spans.
-    pub service: String,
-}
-
-/// What there is to report of the collector, one line each.
-pub type SpanLog = Box<dyn Fn(&str) + Send>;
-
 /// Sends spans from a thread of its own, which ends when no clone is left. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct SpanExporter {
     sender: SyncSender<Vec<EndedSpan>>,
     dropped: Arc<AtomicU64>,
-    options: Arc<SpanOptions>,
+    options: Arc<OtlpOptions>,
 }
 
 impl SpanExporter {
@@ -87,18 +77,16 @@ impl SpanExporter {
     ///
     /// # Errors
     /// The thread cannot be started.
-    pub fn start(options: SpanOptions, log: SpanLog) -> io::Result<SpanExporter> {
+    pub fn start(options: OtlpOptions, log: OtlpLog) -> io::Result<SpanExporter> {
         let (sender, spans) = sync_channel(WAITING_MAX);
-        let (dropped, options) = (Arc::new(AtomicU64::new(0)), Arc::new(options));
-        let (counted, theirs) = (dropped.clone(), options.clone());
-        let client = WebClient::new(b"", COLLECTOR_MAX).map_err(io::Error::other)?;
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let dropped = Arc::new(AtomicU64::new(0));
+        let mut collector = OtlpClient::new(options.clone(), OtlpSignal::Traces)?;
+        let report = OtlpReport::new("requests", dropped.clone(), log);
+        let options = Arc::new(options);
+        let mut sent = SentSpans { report, dropped: dropped.clone(), exporters: Arc::downgrade(&options) };
         std::thread::Builder::new().name("spans".into()).spawn(move || {
-            let mut sent = SentSpans { is_failing: false, dropped: counted, log };
             while let Some(batch) = next_batch(&spans) {
-                let (url, body) = (format!("{}/v1/traces", theirs.url), document(&theirs, &batch));
-                let outcome = runtime.block_on(client.post(&url, "application/json", body));
-                sent.report(&url, batch.len() as u64, outcome.map(drop));
+                sent.send(&mut collector, &batch);
             }
         })?;
         Ok(SpanExporter { sender, dropped, options })
@@ -106,7 +94,7 @@ impl SpanExporter {
 
     /// Where they go.
     #[must_use]
-    pub fn options(&self) -> &SpanOptions {
+    pub fn options(&self) -> &OtlpOptions {
         &self.options
     }
 
@@ -120,26 +108,34 @@ impl SpanExporter {
 
 /// What has become of the spans so far.
 struct SentSpans {
-    is_failing: bool,
+    report: OtlpReport,
     /// Requests whose spans were dropped since the last report.
     dropped: Arc<AtomicU64>,
-    log: SpanLog,
+    /// Those that hand over spans: when none is left, nothing more is tried.
+    exporters: Weak<OtlpOptions>,
 }
 
 impl SentSpans {
-    fn report(&mut self, url: &str, requests: u64, outcome: Result<(), String>) {
-        match outcome {
-            Err(error) => {
-                self.dropped.fetch_add(requests, Ordering::Relaxed);
-                if !std::mem::replace(&mut self.is_failing, true) {
-                    (self.log)(&format!("traces: {url}: {error}; spans are dropped until it can be reached"));
+    /// Sends the spans of these requests, again while the collector is away. Meanwhile others wait.
+    fn send(&mut self, collector: &mut OtlpClient, batch: &[Vec<EndedSpan>]) {
+        let place = format!("traces: {}", collector.url());
+        loop {
+            match collector.send(document(collector, batch)) {
+                Ok(refused) => return self.report.succeeded(&place, &refused),
+                Err(error @ NotTaken { again: None, .. }) => {
+                    self.dropped.fetch_add(batch.len() as u64, Ordering::Relaxed);
+                    return self.report.failed(&place, &error, "spans that it refuses are dropped");
                 }
-            }
-            Ok(()) => {
-                self.is_failing = false;
-                let dropped = self.dropped.swap(0, Ordering::Relaxed);
-                if dropped > 0 {
-                    (self.log)(&format!("traces: {url}: the spans of {dropped} requests were dropped"));
+                Err(error @ NotTaken { again: Some(pause), .. }) => {
+                    let then = format!("the spans of {WAITING_MAX} requests wait for it, others are dropped");
+                    self.report.failed(&place, &error, &then);
+                    let until = Instant::now() + pause;
+                    while Instant::now() < until {
+                        if self.exporters.strong_count() == 0 {
+                            return;
+                        }
+                        std::thread::sleep(LOOK);
+                    }
                 }
             }
         }
@@ -160,22 +156,21 @@ fn next_batch(spans: &Receiver<Vec<EndedSpan>>) -> Option<Vec<Vec<EndedSpan>>> {
 }
 
 /// An `ExportTraceServiceRequest` in OTLP's JSON encoding: ids in hexadecimal digits, 64-bit numbers as text.
-fn document(options: &SpanOptions, batch: &[Vec<EndedSpan>]) -> Vec<u8> {
-    let version = env!("CARGO_PKG_VERSION");
-    let resource = [
-        attribute("service.name", &SpanValue::Text(options.service.clone())),
-        attribute("service.version", &SpanValue::Text(version.to_owned())),
-    ];
-    let spans: Vec<Value> = batch.iter().flatten().map(span).collect();
-    let document = json!({ "resourceSpans": [{
-        "resource": { "attributes": resource },
-        "scopeSpans": [{ "scope": { "name": "komainu", "version": version }, "spans": spans }],
-    }] });
-    document.to_string().into_bytes()
+fn document(collector: &OtlpClient, batch: &[Vec<EndedSpan>]) -> Vec<u8> {
+    let (start, end) = collector.frame();
+    let spans: Vec<String> = batch.iter().flatten().map(|ended| span(ended).to_string()).collect();
+    format!("{start}{}{end}", spans.join(",")).into_bytes()
 }
 
 fn span(span: &EndedSpan) -> Value {
-    let attributes: Vec<Value> = span.attributes.iter().map(|(name, value)| attribute(name, value)).collect();
+    let attributes: Vec<Value> = span
+        .attributes
+        .iter()
+        .map(|(name, value)| match value {
+            SpanValue::Text(text) => attribute(name, text),
+            SpanValue::Number(number) => attribute_number(name, *number),
+        })
+        .collect();
     let mut document = json!({
         "traceId": format!("{:032x}", span.trace),
         "spanId": format!("{:016x}", span.span),
@@ -190,14 +185,6 @@ fn span(span: &EndedSpan) -> Value {
         document["parentSpanId"] = format!("{:016x}", span.parent).into();
     }
     document
-}
-
-fn attribute(name: &str, value: &SpanValue) -> Value {
-    let value = match value {
-        SpanValue::Text(text) => json!({ "stringValue": text }),
-        SpanValue::Number(number) => json!({ "intValue": number.to_string() }),
-    };
-    json!({ "key": name, "value": value })
 }
 
 #[cfg(test)]
@@ -218,8 +205,9 @@ mod tests {
             is_error: true,
         };
         let child = EndedSpan { parent: 2, span: 3, is_error: false, ..ended.clone() };
-        let options = SpanOptions { url: String::new(), service: "shop".into() };
-        let document: Value = serde_json::from_slice(&document(&options, &[vec![ended, child]])).unwrap();
+        let options = OtlpOptions { service: "shop".into(), ..OtlpOptions::default() };
+        let collector = OtlpClient::new(options, OtlpSignal::Traces).unwrap();
+        let document: Value = serde_json::from_slice(&document(&collector, &[vec![ended, child]])).unwrap();
         let spans = &document["resourceSpans"][0]["scopeSpans"][0]["spans"];
         assert_eq!(spans[0]["traceId"], "0000000000000000000000000000001f");
         assert_eq!((&spans[0]["parentSpanId"], &spans[0]["status"]["code"]), (&Value::Null, &2.into()));

@@ -26,7 +26,7 @@ use proxy::GroupShared;
 use crate::certificates::RunningCertificates;
 use crate::config_text::{ConfigEdit, ConfigText, EditError};
 use crate::events::{EventRing, LogEvent};
-use crate::exposition::{LimitMetrics, QueueMetrics};
+use crate::families::{LimitMetrics, QueueMetrics};
 use crate::generations::Generations;
 use crate::hosting::{Hosting, Loading};
 use crate::link::SupervisorLink;

@@ -25,6 +25,7 @@ mod memory;
 mod metrics;
 mod traces;
 mod rule_counters;
+mod families;
 mod exposition;
 mod sandbox;
 mod sockets;

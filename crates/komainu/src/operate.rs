@@ -18,7 +18,8 @@ use serde_json::Value;
 use crate::api::{self, Api, ApiRequest, ApiResponse, BODY_BYTES_MAX, Caller, ControlRole};
 use crate::control;
 use crate::control_access::{ControlAccess, FAILURES_MAX, TokenFailures, bearer};
-use crate::exposition::{self, Gauges, WorkerMetrics};
+use crate::exposition;
+use crate::families::{self, Family, Gauges, WorkerMetrics};
 use crate::metrics::Metrics;
 use crate::notice::ErrorLog;
 use crate::overview::{Followers, PagePart};
@@ -103,7 +104,7 @@ impl OperatorService {
             false => "text/plain; version=0.0.4; charset=utf-8",
         };
         let operated = self.operated.clone();
-        let document = move || exposition::exposition(&operated.metrics, operated.gauges(), is_open);
+        let document = move || exposition::exposition(operated.families(), is_open);
         let text = exchange.core().clone().offload(document).await;
         let mut fields = Fields::new();
         fields.push(Name::ContentType, kind.as_bytes());
@@ -377,6 +378,11 @@ fn is_plain_host(authority: &[u8]) -> bool {
 }
 
 impl Operated {
+    /// What there is to measure.
+    pub(crate) fn families(&self) -> Vec<Family> {
+        families::families(&self.metrics, &self.gauges())
+    }
+
     fn gauges(&self) -> Gauges {
         let info = &self.api.info;
         let usage = Usage::of(std::process::id());

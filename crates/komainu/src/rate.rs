@@ -18,7 +18,7 @@ use net::{Exchange, Fault, Interest, MemoryBudget, Peer, Request, Sources};
 use sharing::SharedTable;
 
 use crate::engine::sources;
-use crate::exposition::LimitMetrics;
+use crate::families::LimitMetrics;
 use crate::metrics::RouteLabels;
 use crate::notice::ErrorLog;
 use crate::shaping::shared;

@@ -4,7 +4,7 @@ use std::io;
 use std::time::SystemTime;
 
 use config::Config;
-use control::{EndedSpan, SpanExporter, SpanKind, SpanOptions, SpanValue};
+use control::{EndedSpan, OtlpOptions, SpanExporter, SpanKind, SpanValue};
 use http::{Name, TraceSpan};
 use net::{Peer, RequestRecord};
 
@@ -32,7 +32,7 @@ impl TraceExport {
     ) -> io::Result<Option<TraceExport>> {
         let tracing = &config.tracing;
         let Some(url) = tracing.to.clone().filter(|_| tracing.enabled) else { return Ok(None) };
-        let options = SpanOptions { url, service: tracing.service.clone() };
+        let options = OtlpOptions { url, service: tracing.service.clone(), ..OtlpOptions::default() };
         let kept = before.map(|before| &before.exporter).filter(|kept| *kept.options() == options);
         let exporter = match kept {
             Some(kept) => kept.clone(),

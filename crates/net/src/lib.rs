@@ -35,6 +35,7 @@ pub mod options;
 pub mod page;
 pub mod counters;
 pub mod cost;
+pub mod durations;
 pub mod notes;
 mod body_copy;
 pub mod compress;
@@ -80,11 +81,12 @@ pub use body_copy::BodyCopied;
 pub use compress::{Compression, coded_fields};
 pub use core::Core;
 pub use cost::CpuMeter;
-pub use counters::{Counter, Counters, DurationHistogram};
+pub use counters::{Counter, Counters};
 pub use detached::{DetachedRequest, ResponseSink};
 pub use dictionary::{
     DeltaStart, DictionaryChoice, DictionaryRule, DictionarySource, DictionaryTransport, DictionaryUse,
 };
+pub use durations::{DurationCounts, DurationHistogram};
 pub use exchange::Exchange;
 pub use fault::Fault;
 pub use filters::{DefaultFields, FieldEdits, HeadTap, UpgradeTap};

@@ -12,8 +12,8 @@ use std::sync::Arc;
 
 use apps::{AppSnapshot, ProcessInfo, Usage};
 use net::clock::Clock;
-use net::counters::{DURATION_BOUNDS_US, DURATION_CLASSES};
-use net::{CacheOutcome, Counters, DurationHistogram};
+use net::durations::DURATION_BOUNDS_US;
+use net::{CacheOutcome, Counters, DurationCounts, DurationHistogram};
 use proxy::health::ServerState;
 use proxy::{FAILURE_REASONS, GroupShared, UpstreamCounters};
 use serde_json::{Map, Value, json};
@@ -30,12 +30,8 @@ pub(crate) fn bounds_ms() -> Vec<f64> {
 
 /// A histogram of all cores: its count, its classes and percentiles.
 fn durations<'h>(histograms: impl Iterator<Item = &'h DurationHistogram>) -> Value {
-    let (mut classes, mut total_us) = ([0; DURATION_CLASSES], 0);
-    for histogram in histograms {
-        total_us += histogram.total_us();
-        classes.iter_mut().enumerate().for_each(|(at, class)| *class += histogram.in_class(at));
-    }
-    let count: u64 = classes.iter().sum();
+    let sums = DurationCounts::of(histograms);
+    let (classes, total_us, count) = (sums.classic(), sums.total_us(), sums.count());
     let shown = if count == 0 { Vec::new() } else { classes.to_vec() };
     let mut document = json!({ "count": count, "total_ms": total_us as f64 / 1e3, "classes": shown });
     for (name, share) in PERCENTILES {

@@ -9,7 +9,7 @@ use config::{Config, Level};
 use net::{ConnectionGate, ConnectionPlace, MemoryBudget, Peer, Sources, TooManyConnections};
 
 use crate::engine::sources;
-use crate::exposition::LimitMetrics;
+use crate::families::LimitMetrics;
 use crate::notice::ErrorLog;
 
 /// Clients that are counted: at 34 bytes each less than the connections that make them.

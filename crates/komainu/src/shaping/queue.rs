@@ -10,7 +10,7 @@ use config::{Config, Level, PartOf, RequestQueue, RoutePart};
 use http::{Fields, Name, Status};
 use net::{Exchange, Fault, Interest};
 
-use crate::exposition::QueueMetrics;
+use crate::families::QueueMetrics;
 use crate::metrics::RouteLabels;
 use crate::notice::ErrorLog;
 use crate::rule_counters::{RuleCounter, RuleCounters};

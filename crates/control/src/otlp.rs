@@ -1,0 +1,336 @@
+//! What a collector gets: OTLP over HTTP in its JSON encoding, for spans, metrics and logs alike.
+//!
+//! A [`OtlpClient`] sends one document after the other and says which of them may be sent again, and when. What waits meanwhile, and how
+//! much of it, is up to the caller.
+
+use std::fmt;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::client::WebClient;
+
+/// For a collector to answer.
+const ANSWER_MAX: Duration = Duration::from_secs(10);
+/// The pause after the first failure; each further one doubles it.
+const PAUSE_MIN: Duration = Duration::from_millis(500);
+const PAUSE_MAX: Duration = Duration::from_secs(30);
+/// The longest pause that a collector can ask for by `Retry-After`.
+const ASKED_PAUSE_MAX: Duration = Duration::from_secs(300);
+/// At most so many characters of what a collector says stand in the log.
+const REMARK_MAX: usize = 200;
+
+/// Where data go.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct OtlpOptions {
+    /// The collector's URL, to which `/v1/traces`, `/v1/metrics` or `/v1/logs` is appended.
+    pub url: String,
+    /// The `service.name` of the data.
+    pub service: String,
+    /// The `service.instance.id`; empty for none.
+    pub instance: String,
+    /// Fields of each request, names and values: keys of a service, for example.
+    pub headers: Vec<(String, String)>,
+}
+
+/// The kinds of data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OtlpSignal {
+    /// Spans.
+    Traces,
+    /// Metrics.
+    Metrics,
+    /// Log records.
+    Logs,
+}
+
+impl OtlpSignal {
+    /// Its name, in the log and in the URL.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            OtlpSignal::Traces => "traces",
+            OtlpSignal::Metrics => "metrics",
+            OtlpSignal::Logs => "logs",
+        }
+    }
+}
+
+/// Why a document was not taken.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NotTaken {
+    /// The cause.
+    pub text: String,
+    /// After which pause it may be sent again; `None` where the collector has refused it for good.
+    pub again: Option<Duration>,
+}
+
+impl fmt::Display for NotTaken {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(&self.text)
+    }
+}
+
+/// What a collector has refused of a document that it has taken.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RefusedItems {
+    /// Spans, data points or records.
+    pub count: u64,
+    /// What it says.
+    pub remark: String,
+}
+
+/// A collector of one signal. It blocks while it sends, so it belongs to a thread of its own.
+pub struct OtlpClient {
+    client: WebClient,
+    runtime: tokio::runtime::Runtime,
+    options: OtlpOptions,
+    signal: OtlpSignal,
+    url: String,
+    /// Failures since the last success.
+    failures: u32,
+}
+
+impl OtlpClient {
+    /// A collector that nothing is sent to yet.
+    ///
+    /// # Errors
+    /// What TLS or the wait for sockets needs is missing.
+    pub fn new(options: OtlpOptions, signal: OtlpSignal) -> io::Result<OtlpClient> {
+        let client = WebClient::new(b"", ANSWER_MAX).map_err(io::Error::other)?;
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let url = format!("{}/v1/{}", options.url, signal.name());
+        Ok(OtlpClient { client, runtime, options, signal, url, failures: 0 })
+    }
+
+    /// The URL that documents are sent to.
+    #[must_use]
+    pub fn url(&self) -> &str {
+        &self.url
+    }
+
+    /// Sends a document of JSON; returns what the collector has refused of it.
+    ///
+    /// # Errors
+    /// Why it was not taken.
+    pub fn send(&mut self, document: Vec<u8>) -> Result<RefusedItems, NotTaken> {
+        let headers = &self.options.headers;
+        let sent = self.client.post_with(&self.url, "application/json", headers, document);
+        let outcome = match self.runtime.block_on(sent) {
+            Ok((200..=299, body)) => Ok(refused(&body)),
+            // What OTLP names as worth another attempt.
+            Ok((status @ (429 | 502 | 503 | 504), _)) => {
+                let asked = self.client.take_retry_after().map(|pause| pause.min(ASKED_PAUSE_MAX));
+                let again = Some(asked.unwrap_or_default().max(self.pause()));
+                Err(NotTaken { text: format!("a response with status {status}"), again })
+            }
+            Ok((status, body)) => {
+                let remark = remark(&String::from_utf8_lossy(&body));
+                let remark = if remark.is_empty() { remark } else { format!(": {remark}") };
+                Err(NotTaken { text: format!("a response with status {status}{remark}"), again: None })
+            }
+            Err(text) => Err(NotTaken { text, again: Some(self.pause()) }),
+        };
+        self.failures = if outcome.is_ok() { 0 } else { self.failures.saturating_add(1) };
+        outcome
+    }
+
+    /// The pause after one more failure.
+    fn pause(&self) -> Duration {
+        PAUSE_MIN.saturating_mul(1 << self.failures.min(16)).min(PAUSE_MAX)
+    }
+
+    /// What a document begins with, up to its items, and what it ends with.
+    #[must_use]
+    pub fn frame(&self) -> (String, String) {
+        frame(&self.options, self.signal)
+    }
+}
+
+/// See [`OtlpClient::frame`].
+fn frame(options: &OtlpOptions, signal: OtlpSignal) -> (String, String) {
+    let version = env!("CARGO_PKG_VERSION");
+    let mut resource = vec![attribute("service.name", &options.service), attribute("service.version", version)];
+    if !options.instance.is_empty() {
+        resource.push(attribute("service.instance.id", &options.instance));
+    }
+    let (resources, scopes, items) = match signal {
+        OtlpSignal::Traces => ("resourceSpans", "scopeSpans", "spans"),
+        OtlpSignal::Metrics => ("resourceMetrics", "scopeMetrics", "metrics"),
+        OtlpSignal::Logs => ("resourceLogs", "scopeLogs", "logRecords"),
+    };
+    let (resource, scope) =
+        (json!({ "attributes": resource }), json!({ "name": "komainu", "version": version }));
+    let start =
+        format!("{{\"{resources}\":[{{\"resource\":{resource},\"{scopes}\":[{{\"scope\":{scope},\"{items}\":[");
+    (start, "]}]}]}".to_owned())
+}
+
+/// An attribute whose value is a text.
+#[must_use]
+pub fn attribute(name: &str, value: &str) -> Value {
+    json!({ "key": name, "value": { "stringValue": value } })
+}
+
+/// An attribute whose value is a whole number.
+#[must_use]
+pub fn attribute_number(name: &str, value: u64) -> Value {
+    json!({ "key": name, "value": { "intValue": value.to_string() } })
+}
+
+/// What a response says was refused of the document (`partialSuccess`). A response that says nothing refuses nothing.
+fn refused(body: &[u8]) -> RefusedItems {
+    let document: Value = serde_json::from_slice(body).unwrap_or_default();
+    let partial = &document["partialSuccess"];
+    let count = ["rejectedSpans", "rejectedDataPoints", "rejectedLogRecords"].iter().find_map(|name| {
+        let value = &partial[*name];
+        value.as_u64().or_else(|| value.as_str()?.parse().ok())
+    });
+    let text = partial["errorMessage"].as_str().unwrap_or_default();
+    RefusedItems { count: count.unwrap_or(0), remark: remark(text) }
+}
+
+/// The beginning of a text, in one line.
+fn remark(text: &str) -> String {
+    text.trim().chars().take(REMARK_MAX).map(|char| if char.is_control() { ' ' } else { char }).collect()
+}
+
+/// What there is to report of a collector, one line each.
+pub type OtlpLog = Box<dyn Fn(&str) + Send>;
+
+/// Says once that a collector is away, and once that it is back and what was lost meanwhile.
+pub struct OtlpReport {
+    /// What is counted: `requests whose spans`.
+    what: &'static str,
+    log: OtlpLog,
+    is_failing: bool,
+    dropped: Arc<AtomicU64>,
+}
+
+impl OtlpReport {
+    /// Reports to `log`; `dropped` counts what was lost since the last report.
+    #[must_use]
+    pub fn new(what: &'static str, dropped: Arc<AtomicU64>, log: OtlpLog) -> OtlpReport {
+        OtlpReport { what, log, is_failing: false, dropped }
+    }
+
+    /// A document was not taken; `then` is what becomes of the data.
+    pub fn failed(&mut self, place: &str, error: &NotTaken, then: &str) {
+        if !std::mem::replace(&mut self.is_failing, true) {
+            (self.log)(&format!("{place}: {error}; {then}"));
+        }
+    }
+
+    /// A document was taken.
+    pub fn succeeded(&mut self, place: &str, refused: &RefusedItems) {
+        let was_failing = std::mem::take(&mut self.is_failing);
+        let (dropped, what) = (self.dropped.swap(0, Ordering::Relaxed), self.what);
+        match (was_failing, dropped) {
+            (true, 0) => (self.log)(&format!("{place}: data are taken again; nothing was dropped")),
+            (true, count) => (self.log)(&format!("{place}: data are taken again; dropped: {count} {what}")),
+            (false, 0) => {}
+            (false, count) => (self.log)(&format!("{place}: dropped: {count} {what}")),
+        }
+        if refused.count > 0 {
+            (self.log)(&format!("{place}: the collector has refused {}: {}", refused.count, refused.remark));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::net::TcpListener;
+
+    use super::*;
+
+    /// A collector that gives these responses, one a connection, and what it was sent.
+    fn collector(responses: Vec<&'static str>) -> (OtlpClient, std::sync::mpsc::Receiver<String>) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let (sender, taken) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            for response in responses {
+                let (mut client, _) = listener.accept().unwrap();
+                let mut request = String::new();
+                while !request.contains("{end}") {
+                    let mut bytes = [0; 4096];
+                    let count = client.read(&mut bytes).unwrap();
+                    request.push_str(std::str::from_utf8(&bytes[..count]).unwrap());
+                }
+                client.write_all(response.as_bytes()).unwrap();
+                sender.send(request).unwrap();
+            }
+        });
+        let headers = vec![("Api-Key".to_owned(), "k".to_owned())];
+        let options = OtlpOptions { url, headers, ..OtlpOptions::default() };
+        (OtlpClient::new(options, OtlpSignal::Logs).unwrap(), taken)
+    }
+
+    #[test]
+    fn what_may_be_sent_again_is_known_with_its_pause() {
+        let (mut collector, taken) = collector(vec![
+            "HTTP/1.1 503 Busy\r\nContent-Length: 0\r\n\r\n",
+            "HTTP/1.1 429 Slow\r\nRetry-After: 7\r\nContent-Length: 0\r\n\r\n",
+            "HTTP/1.1 429 Slow\r\nRetry-After: 99999\r\nContent-Length: 0\r\n\r\n",
+            "HTTP/1.1 400 Bad\r\nContent-Length: 4\r\n\r\nno\nt",
+            "HTTP/1.1 200 OK\r\nContent-Length: 66\r\n\r\n{\"partialSuccess\":{\"rejectedLogRecords\":\"3\",\"errorMessage\":\"old\"}}",
+            "HTTP/1.1 503 Busy\r\nContent-Length: 0\r\n\r\n",
+        ]);
+        let mut send = || collector.send(b"{end}".to_vec());
+        let again = |sent: Result<RefusedItems, NotTaken>| sent.unwrap_err().again;
+        assert_eq!(again(send()), Some(PAUSE_MIN));
+        assert_eq!(again(send()), Some(Duration::from_secs(7)));
+        assert_eq!(again(send()), Some(ASKED_PAUSE_MAX));
+        let for_good = send().unwrap_err();
+        assert_eq!((for_good.text.as_str(), for_good.again), ("a response with status 400: no t", None));
+        assert_eq!(send(), Ok(RefusedItems { count: 3, remark: "old".into() }));
+        // A success ends the growth of the pause.
+        assert_eq!(again(send()), Some(PAUSE_MIN));
+        let request = taken.recv().unwrap().to_lowercase();
+        assert!(request.starts_with("post /v1/logs http/1.1\r\n") && request.contains("\r\napi-key: k\r\n"));
+    }
+
+    #[test]
+    fn pauses_grow_to_a_limit() {
+        let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let options = OtlpOptions { url: format!("http://{nobody}"), ..OtlpOptions::default() };
+        let mut collector = OtlpClient::new(options, OtlpSignal::Traces).unwrap();
+        let pauses: Vec<Duration> =
+            (0..9).map(|_| collector.send(Vec::new()).unwrap_err().again.unwrap()).collect();
+        assert_eq!(pauses[..3], [500, 1_000, 2_000].map(Duration::from_millis));
+        assert_eq!(pauses[8], PAUSE_MAX);
+    }
+
+    #[test]
+    fn a_document_is_its_frame_around_items() {
+        let options = OtlpOptions { service: "a\"b".into(), instance: "i".into(), ..OtlpOptions::default() };
+        for (signal, path) in [
+            (OtlpSignal::Traces, "/resourceSpans/0/scopeSpans/0/spans/0/a"),
+            (OtlpSignal::Metrics, "/resourceMetrics/0/scopeMetrics/0/metrics/0/a"),
+            (OtlpSignal::Logs, "/resourceLogs/0/scopeLogs/0/logRecords/0/a"),
+        ] {
+            let (start, end) = frame(&options, signal);
+            let document: Value = serde_json::from_str(&format!("{start}{{\"a\":1}}{end}")).unwrap();
+            assert_eq!(document.pointer(path), Some(&Value::from(1)), "{document}");
+        }
+    }
+
+    #[test]
+    fn a_collector_that_is_away_is_one_line_and_one_when_it_is_back() {
+        let lines = Arc::new(std::sync::Mutex::new(Vec::new()));
+        let (theirs, dropped) = (lines.clone(), Arc::new(AtomicU64::new(0)));
+        let log: OtlpLog = Box::new(move |line| theirs.lock().unwrap().push(line.to_owned()));
+        let mut report = OtlpReport::new("lines", dropped.clone(), log);
+        let error = NotTaken { text: "away".into(), again: None };
+        report.succeeded("x", &RefusedItems::default());
+        (0..3).for_each(|_| report.failed("x", &error, "they wait"));
+        dropped.store(7, Ordering::Relaxed);
+        (0..3).for_each(|_| report.succeeded("x", &RefusedItems::default()));
+        let said = ["x: away; they wait", "x: data are taken again; dropped: 7 lines"];
+        assert_eq!(*lines.lock().unwrap(), said);
+    }
+}

@@ -1,0 +1,267 @@
+//! Histograms of durations, as fine as Prometheus' native ones.
+//!
+//! A duration is counted once, in a fine class. Fine classes end at the bounds of both the native classes (a power of two of
+//! seconds, in eighths) and the classic ones, so that either kind is a sum of them and is exact.
+
+use crate::counters::Counter;
+
+/// Upper bounds of the classic classes of durations, in microseconds. The last class has none.
+pub const DURATION_BOUNDS_US: [u64; 15] = [
+    250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000, 500_000, 1_000_000, 2_500_000,
+    5_000_000, 10_000_000,
+];
+/// The classic classes of durations.
+pub const DURATION_CLASSES: usize = DURATION_BOUNDS_US.len() + 1;
+
+/// The schema of the native classes: each is 2^(1/8) times as wide as the one before, which is 9 %.
+pub const NATIVE_SCHEMA: i32 = 3;
+/// Native classes to an octave.
+const STEPS: i32 = 1 << NATIVE_SCHEMA;
+/// 2^(n/8).
+const POWERS: [f64; STEPS as usize] = [
+    1.0,
+    1.090_507_732_665_257_7,
+    1.189_207_115_002_721,
+    1.296_839_554_651_009_6,
+    std::f64::consts::SQRT_2,
+    1.542_210_825_407_940_7,
+    1.681_792_830_507_429,
+    1.834_008_086_409_342_4,
+];
+/// Durations up to this one, 2^-16 s, are in the zero class. In seconds.
+pub const NATIVE_ZERO_MAX_S: f64 = 1.0 / 65_536.0;
+/// The native class that ends at 2^-16 s, and the one that ends at 2^10 s, which is 17 minutes; what takes longer is counted in the
+/// class after it.
+const NATIVE_FIRST: i32 = -16 * STEPS;
+const NATIVE_LAST: i32 = 10 * STEPS;
+
+/// Upper bounds of the fine classes that have one.
+const FINE_BOUNDS: usize = 221;
+/// The fine classes.
+const FINE_CLASSES: usize = FINE_BOUNDS + 1;
+/// See [`FINE_CLASSES`].
+const FINE_BOUNDS_US: [u64; FINE_BOUNDS] = fine_bounds();
+
+/// Durations below this many microseconds are in the first class; it is the largest power of two of which that is true.
+const FIRST_US: u64 = 16;
+/// Cells of an octave in the table of [`fine_class`]: so many that none has more than one bound.
+const CELL_BITS: u32 = 6;
+const CELLS: usize = 1 << CELL_BITS;
+/// From 2^6 µs on octaves have cells; below it each number has.
+const OCTAVES: usize = 30 - CELL_BITS as usize;
+/// By cell: the class of its lowest duration.
+const CELL_CLASSES: [u8; CELLS + OCTAVES * CELLS] = cell_classes();
+
+/// The upper bound of a native class in whole microseconds, which is all that durations have.
+const fn native_bound_us(class: i32) -> u64 {
+    let micros = POWERS[class.rem_euclid(STEPS) as usize] * 1e6;
+    let octave = class.div_euclid(STEPS);
+    let power = (1_u64 << octave.unsigned_abs()) as f64;
+    (if octave < 0 { micros / power } else { micros * power }) as u64
+}
+
+/// The bounds of both kinds of classes in order, each once.
+const fn fine_bounds() -> [u64; FINE_BOUNDS] {
+    let mut bounds = [0; FINE_BOUNDS];
+    let (mut at, mut native, mut classic) = (0, NATIVE_FIRST, 0);
+    while native <= NATIVE_LAST {
+        let next = native_bound_us(native);
+        let is_classic = classic < DURATION_BOUNDS_US.len() && DURATION_BOUNDS_US[classic] <= next;
+        bounds[at] = if is_classic { DURATION_BOUNDS_US[classic] } else { next };
+        if bounds[at] == next {
+            native += 1;
+        }
+        if is_classic {
+            classic += 1;
+        }
+        at += 1;
+    }
+    assert!(at == FINE_BOUNDS && classic == DURATION_BOUNDS_US.len());
+    bounds
+}
+
+const fn cell_classes() -> [u8; CELLS + OCTAVES * CELLS] {
+    let mut classes = [0; CELLS + OCTAVES * CELLS];
+    let (mut cell, mut class) = (0, 0);
+    while cell < classes.len() {
+        let lowest = match cell < CELLS {
+            true => cell as u64,
+            false => ((CELLS + cell % CELLS) as u64) << (cell / CELLS - 1),
+        };
+        while class < FINE_BOUNDS && FINE_BOUNDS_US[class] < lowest {
+            class += 1;
+        }
+        classes[cell] = class as u8;
+        cell += 1;
+    }
+    classes
+}
+
+/// The fine class of a duration: a table names the class of the lowest duration with the same highest seven bits, and at most one bound
+/// is among them.
+fn fine_class(us: u64) -> usize {
+    // Most of what a turn of the engine answers has taken no time by its clock.
+    if us < FIRST_US {
+        return 0;
+    }
+    if us > FINE_BOUNDS_US[FINE_BOUNDS - 1] {
+        return FINE_BOUNDS;
+    }
+    let octave = (us | (CELLS as u64)).ilog2() - CELL_BITS;
+    let cell = (us >> octave) as usize + octave as usize * CELLS;
+    let class = usize::from(CELL_CLASSES[cell]);
+    class + usize::from(us > FINE_BOUNDS_US[class])
+}
+
+/// The native class of a fine one; not for the first, which is the zero class.
+fn native_class(fine: usize) -> i32 {
+    let Some(bound) = FINE_BOUNDS_US.get(fine) else { return NATIVE_LAST + 1 };
+    let (mut low, mut high) = (NATIVE_FIRST, NATIVE_LAST);
+    while low < high {
+        let middle = (low + high).div_euclid(2);
+        if native_bound_us(middle) < *bound { low = middle + 1 } else { high = middle }
+    }
+    low
+}
+
+/// A histogram of durations that one core writes and anybody reads: 1,784 bytes.
+#[derive(Debug)]
+pub struct DurationHistogram {
+    classes: [Counter; FINE_CLASSES],
+    total_us: Counter,
+}
+
+impl Default for DurationHistogram {
+    fn default() -> DurationHistogram {
+        DurationHistogram {
+            classes: std::array::from_fn(|_| Counter::default()),
+            total_us: Counter::default(),
+        }
+    }
+}
+
+impl DurationHistogram {
+    /// The classic class of a duration.
+    #[must_use]
+    pub fn class_of(us: u64) -> usize {
+        DURATION_BOUNDS_US.partition_point(|bound| *bound < us)
+    }
+
+    /// Counts a duration. Only the one core that writes it may.
+    pub fn observe(&self, us: u64) {
+        self.classes[fine_class(us)].add(1);
+        self.total_us.add(us);
+    }
+}
+
+/// Durations that several histograms have counted.
+#[derive(Clone, Debug)]
+pub struct DurationCounts {
+    fine: [u64; FINE_CLASSES],
+    total_us: u64,
+}
+
+impl Default for DurationCounts {
+    fn default() -> DurationCounts {
+        DurationCounts { fine: [0; FINE_CLASSES], total_us: 0 }
+    }
+}
+
+impl DurationCounts {
+    /// What these have counted together.
+    #[must_use]
+    pub fn of<'h>(histograms: impl Iterator<Item = &'h DurationHistogram>) -> DurationCounts {
+        let mut sum = DurationCounts::default();
+        for histogram in histograms {
+            sum.total_us += histogram.total_us.value();
+            sum.fine.iter_mut().zip(&histogram.classes).for_each(|(sum, class)| *sum += class.value());
+        }
+        sum
+    }
+
+    /// How many durations.
+    #[must_use]
+    pub fn count(&self) -> u64 {
+        self.fine.iter().sum()
+    }
+
+    /// Their sum, in microseconds.
+    #[must_use]
+    pub fn total_us(&self) -> u64 {
+        self.total_us
+    }
+
+    /// How many are in each classic class.
+    #[must_use]
+    pub fn classic(&self) -> [u64; DURATION_CLASSES] {
+        let mut classes = [0; DURATION_CLASSES];
+        for (fine, count) in self.fine.iter().enumerate().filter(|(_, count)| **count > 0) {
+            let class = FINE_BOUNDS_US.get(fine).map_or(DURATION_CLASSES - 1, |us| DurationHistogram::class_of(*us));
+            classes[class] += count;
+        }
+        classes
+    }
+
+    /// How many are in the native zero class.
+    #[must_use]
+    pub fn native_zero(&self) -> u64 {
+        self.fine[0]
+    }
+
+    /// How many are in each of the other native classes that have any, in order. Class `n` is of durations above 2^((n-1)/8) s, up
+    /// to 2^(n/8) s.
+    #[must_use]
+    pub fn native(&self) -> Vec<(i32, u64)> {
+        let mut classes: Vec<(i32, u64)> = Vec::new();
+        for (fine, count) in self.fine.iter().enumerate().skip(1).filter(|(_, count)| **count > 0) {
+            let native = native_class(fine);
+            match classes.last_mut().filter(|(last, _)| *last == native) {
+                Some((_, sum)) => *sum += count,
+                None => classes.push((native, *count)),
+            }
+        }
+        classes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn durations() -> impl Iterator<Item = u64> {
+        let near = FINE_BOUNDS_US.iter().flat_map(|us| [us - 1, *us, us + 1]);
+        (0..5_000).chain(near).chain((0..64).map(|bit| 1 << bit)).chain([u64::MAX])
+    }
+
+    #[test]
+    fn every_duration_is_in_the_class_whose_bounds_enclose_it() {
+        for us in durations() {
+            assert_eq!(fine_class(us), FINE_BOUNDS_US.partition_point(|bound| *bound < us), "{us}");
+        }
+    }
+
+    #[test]
+    fn both_kinds_of_classes_are_exact() {
+        for us in durations() {
+            let histogram = DurationHistogram::default();
+            histogram.observe(us);
+            let counts = DurationCounts::of([&histogram].into_iter());
+            assert_eq!((counts.count(), counts.total_us()), (1, us));
+            assert_eq!(counts.classic()[DurationHistogram::class_of(us)], 1, "{us}");
+            let (seconds, native) = (us as f64 / 1e6, counts.native());
+            if seconds <= NATIVE_ZERO_MAX_S {
+                assert_eq!((counts.native_zero(), native.len()), (1, 0), "{us}");
+                continue;
+            }
+            let [(class, 1)] = native[..] else { panic!("{us}: {native:?}") };
+            let bound = |class: i32| f64::exp2(f64::from(class) / f64::from(STEPS));
+            assert!(seconds > bound(class - 1), "{us}: {class}");
+            assert!(seconds <= bound(class) || class == NATIVE_LAST + 1, "{us}: {class}");
+        }
+    }
+
+    #[test]
+    fn histograms_are_of_a_known_size() {
+        assert_eq!(size_of::<DurationHistogram>(), 1_784);
+    }
+}
