@@ -103,6 +103,8 @@ impl App {
     /// Its processes, what they work on, and its queue; empty if the supervisor has ended.
     #[must_use]
     pub fn snapshot(&self) -> AppSnapshot {
+        // There is room for one who asks.
+        let _alone = lock(&self.board.asking);
         let (report, reported) = sync_channel(1);
         *lock(&self.board.look) = Some(report);
         self.commands.send(SupervisorCommand::Look);

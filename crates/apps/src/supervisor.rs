@@ -30,6 +30,8 @@ const RENEWAL_PAUSE_MAX: Duration = Duration::from_secs(60);
 /// What the supervisor shares with the status.
 #[derive(Default)]
 pub(crate) struct SupervisorStatus {
+    /// Held by the one who asks.
+    pub(crate) asking: Mutex<()>,
     /// Where to send how it stands, if someone has asked.
     pub(crate) look: Mutex<Option<std::sync::mpsc::SyncSender<AppSnapshot>>>,
     /// Workers that have ended, by [`WorkerExit`].

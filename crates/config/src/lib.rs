@@ -32,8 +32,6 @@ mod snippet;
 
 mod network;
 
-mod tracing;
-
 mod listen;
 
 mod host;
@@ -51,6 +49,10 @@ mod template;
 mod header;
 
 mod variable_map;
+
+mod telemetry;
+
+mod tracing;
 
 mod compress;
 mod dictionary;
@@ -172,6 +174,7 @@ pub use shadow::{InjectedFault, Mirror};
 pub use sharing::SharedLimits;
 pub use site::{EncodedSlashes, MIRROR_FIELD, PartOf, Route, RouteLimits, RoutePart, RouteTimeouts, Site};
 pub use source::{ConfigLine, joined};
+pub use telemetry::{HistogramForm, CollectedMetrics, OtlpLogs, header_lines};
 pub use tls::{CertificateSource, ClientTls, SiteTls, Tls, TlsVersion};
 pub use tracing::{IdSource, SHARE_ALL, Tracing};
 pub use units::{GIB, KIB, MIB, duration, size};

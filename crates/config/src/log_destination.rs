@@ -4,6 +4,7 @@ use crate::check::{Checker, InvalidValue};
 use crate::node::{Data, Node};
 use crate::record::{directives, table};
 use crate::shape::{PathShape, Shape, ShapeKind, Text, Word};
+use crate::telemetry::OtlpLogs;
 use serde_json::json;
 use std::path::{Path, PathBuf};
 
@@ -20,6 +21,8 @@ pub enum Sink {
     Syslog(Syslog),
     /// systemd's journal.
     Journal(Journal),
+    /// A collector of OpenTelemetry.
+    Otlp(OtlpLogs),
 }
 
 /// The address of a syslog server.
@@ -176,10 +179,11 @@ impl Shape for LogDestination {
 
     fn kind(&self) -> ShapeKind {
         let (syslog, journal) = (table::<Syslog>().kind(), table::<Journal>().kind());
-        let text = "\"stdout\", \"stderr\", \"syslog\", \"journald\", a file, or a table with `syslog` or `journald`";
-        let schema =
-            json!({ "anyOf": [{ "type": "string", "minLength": 1 }, syslog.schema, journal.schema] });
-        ShapeKind { chapters: [syslog.chapters, journal.chapters].concat(), ..ShapeKind::new(text, schema) }
+        let otlp = table::<OtlpLogs>().kind();
+        let text = "\"stdout\", \"stderr\", \"syslog\", \"journald\", a file, or a table with `syslog`, `journald` or `otlp`";
+        let schema = json!({ "anyOf": [{ "type": "string", "minLength": 1 }, syslog.schema, journal.schema, otlp.schema] });
+        let chapters = [syslog.chapters, journal.chapters, otlp.chapters].concat();
+        ShapeKind { chapters, ..ShapeKind::new(text, schema) }
     }
 
     fn read(&self, node: &Node, check: &mut Checker) -> Option<Sink> {
@@ -198,6 +202,9 @@ impl Shape for LogDestination {
             },
             Data::Table(_) if node.entry("journald").is_some() => {
                 table::<Journal>().read(node, check).map(Sink::Journal)
+            }
+            Data::Table(_) if node.entry("otlp").is_some() => {
+                table::<OtlpLogs>().read(node, check).map(Sink::Otlp)
             }
             Data::Table(_) => table::<Syslog>().read(node, check).map(Sink::Syslog),
             _ => {
@@ -232,6 +239,14 @@ mod tests {
             ("{ syslog = \"tcp://[::1]\" }", syslog(SyslogAddress::Tcp("[::1]:601".into()))),
             ("{ syslog = \"tcp://10.0.0.1:99\" }", syslog(SyslogAddress::Tcp("10.0.0.1:99".into()))),
             ("\"journald\"", Sink::Journal(Journal::default())),
+            (
+                "{ otlp = \"https://logs.test/otlp/\", service = \"shop\" }",
+                Sink::Otlp(OtlpLogs {
+                    to: "https://logs.test/otlp".into(),
+                    service: "shop".into(),
+                    ..OtlpLogs::default()
+                }),
+            ),
         ] {
             assert_eq!(read(value).0, Some(want), "{value}");
         }
@@ -254,6 +269,8 @@ mod tests {
             ("{ syslog = \"udp://a\", facility = \"local8\" }", "local7"),
             ("{ syslog = \"udp://a\", tag = \"a b\" }", "without spaces"),
             ("{ facility = \"local7\" }", "`syslog`"),
+            ("{ otlp = \"collector:4318\" }", "http://127.0.0.1:4318"),
+            ("{ otlp = \"http://a\", headers = { Host = \"a\" } }", "sets this field itself"),
             ("1", "a file"),
         ] {
             let (_, said) = read(value);

@@ -33,6 +33,7 @@ use crate::site::{
     BODY, ENCODED_SLASHES, EncodedSlashes, PATIENCE, Route, Site, branch_nodes, unreachable_routes,
 };
 use crate::snippet::{self, Snippets};
+use crate::telemetry::CollectedMetrics;
 use crate::tls::{CertificateSource, ServerTlsShape, SiteTls, Tls};
 use crate::tracing::{ID_SOURCE, IdSource, Tracing};
 use crate::units::{GIB, KIB, MIB, SPILL_MAX};
@@ -81,6 +82,8 @@ directives! {
         "request_ids" request_ids: IdSource = "trusted", ID_SOURCE;
         /// Traces.
         "tracing" tracing: Tracing = {}, table();
+        /// Metrics for a collector.
+        "metrics" metrics: CollectedMetrics = {}, table();
         /// Threads that serve requests; 0 for one per core that the server may use.
         "threads" threads: u32 = 0, Count { min: 0, max: 1024 };
         /// Whether a lone LF ends a line of a request head, as RFC 9112 section 2.2 allows. If not, such a request is

@@ -3,6 +3,8 @@
 use crate::check::InvalidValue;
 use crate::record::directives;
 use crate::shape::{Flag, Maybe, Text, Time, Word};
+use crate::telemetry::{COLLECTOR, HEADERS, HEADERS_FILE, SERVICE};
+use std::path::PathBuf;
 use std::time::Duration;
 
 /// Whose ids are used in place of new ones.
@@ -31,7 +33,6 @@ const TRACE_SOURCE: Word<IdSource> =
     Word(&[("new", IdSource::New), ("trusted", IdSource::Trusted), ("any", IdSource::Any)]);
 pub(crate) const SHARE: Text<u32> = Text { what: "a share such as \"10%\" or \"0.1%\"", parse: share };
 
-const COLLECTOR: Text<String> = Text { what: "a URL such as \"http://127.0.0.1:4318\"", parse: collector };
 const SLOW: Time = Time { min: Duration::ZERO, max: Duration::from_secs(86_400) };
 
 directives! {
@@ -60,30 +61,11 @@ directives! {
         /// Requests that take longer are sent to the collector too, though their trace is not recorded: what others know of it is not.
         "slower_than" slower_than: Option<Duration> = absent("none"), Maybe(SLOW);
         /// The `service.name` of the spans.
-        "service" service: String = "komainu", Text { what: "a name", parse: service };
-    }
-}
-
-/// A URL of a collector, without a slash at its end.
-fn collector(text: &str) -> Result<String, InvalidValue> {
-    let rest = text.strip_prefix("http://").or_else(|| text.strip_prefix("https://")).unwrap_or_default();
-    let host = rest.split('/').next().unwrap_or_default();
-    let is_plain = text.bytes().all(|byte| byte.is_ascii_graphic()) && !text.contains(['?', '#', '"']);
-    match !host.is_empty() && !host.contains('@') && is_plain {
-        true => Ok(text.trim_end_matches('/').to_owned()),
-        false => Err(InvalidValue::new(
-            "this is not a URL of a collector",
-            "write the address of its OTLP receiver for HTTP, such as \"http://127.0.0.1:4318\"",
-        )),
-    }
-}
-
-fn service(text: &str) -> Result<String, InvalidValue> {
-    match (1..=255).contains(&text.len()) && !text.contains(char::is_control) {
-        true => Ok(text.to_owned()),
-        false => {
-            Err(InvalidValue::new("this is not a name", "write 1 to 255 bytes without control characters"))
-        }
+        "service" service: String = "komainu", SERVICE;
+        /// Fields of each request to the collector, such as the key of a service: names and values.
+        "headers" headers: Vec<(String, String)> = {}, HEADERS;
+        /// A file of such fields, which may be secret: a line `NAME: VALUE` for each, at most 32.
+        "headers_file" headers_file: Option<PathBuf> = absent("none"), Maybe(HEADERS_FILE);
     }
 }
 

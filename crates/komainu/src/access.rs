@@ -15,7 +15,9 @@ use time::{OffsetDateTime, PrimitiveDateTime};
 
 use self::escape::{LineText, escaped, is_plain_json, json_escaped};
 use crate::masks::Masks;
-use crate::sink::{Collector, LogSink, LogSinks};
+use crate::sink::{Collector, LineForm, LogSink, LogSinks};
+
+mod record;
 
 /// Lines collected before they are handed over without waiting for the next [`FLUSH_MS`].
 const BLOCK_BYTES: usize = 32 * 1024;
@@ -220,12 +222,13 @@ impl Access {
             return;
         }
         let mut lines = self.lines.borrow_mut();
-        match &self.format {
-            LineFormat::Combined => self.combined(&mut lines, record),
-            LineFormat::Json(fields) => self.json(&mut lines, fields, record),
-            LineFormat::Logfmt(fields) => self.logfmt(&mut lines, fields, record),
-            LineFormat::Template(parts) => self.template(&mut lines, parts, record),
-            LineFormat::Console { color } => self.console(&mut lines, *color, record),
+        match self.sink.form() {
+            LineForm::Record => {
+                let mut line = Vec::new();
+                self.line(&mut line, record);
+                self.record(&mut lines, &line, record);
+            }
+            LineForm::Plain | LineForm::Message => self.line(&mut lines, record),
         }
         lines.push(b'\n');
         if lines.len() >= BLOCK_BYTES {

@@ -51,6 +51,7 @@ use crate::shaping::shared;
 use crate::sink::LogSinks;
 use crate::site_https::SiteHttps;
 use crate::tls::TlsPlan;
+use crate::otlp_metrics::PushOptions;
 use crate::traces::TraceExport;
 use crate::upstreams::{GroupPlan, UpstreamRoute};
 
@@ -83,6 +84,8 @@ pub(crate) struct ServerPlan {
     pub(crate) queues: QueuePlan,
     /// Where spans of requests go.
     pub(crate) traces: Option<TraceExport>,
+    /// Where metrics are sent, and how often.
+    pub(crate) push: Option<PushOptions>,
     guards: GuardPlan,
     /// The destinations of access logs, once they are open.
     pub(crate) sinks: LogSinks,
@@ -124,7 +127,12 @@ impl ServerPlan {
         let queues_before = before.map(|plan| &plan.queues);
         let queues = QueuePlan::new(&config, queues_before, &releases.counters);
         let traces_before = before.and_then(|plan| plan.traces.as_ref());
-        let traces = hosting.map(|hosting| TraceExport::new(&config, traces_before, hosting.notices()));
+        let (tracing, metrics) = (&config.tracing, &config.metrics);
+        let headers = files.headers("`[tracing]`", &tracing.headers, tracing.headers_file.as_ref())?;
+        let traces =
+            hosting.map(|hosting| TraceExport::new(&config, headers, traces_before, hosting.notices()));
+        let headers = files.headers("`[metrics]`", &metrics.headers, metrics.headers_file.as_ref())?;
+        let push = PushOptions::new(metrics, headers);
         let traces = traces.transpose()?.flatten();
         let guards_before = before.map(|plan| &plan.guards);
         let guards = GuardPlan::new(&config, guards_before, &budget, &releases.counters);
@@ -147,6 +155,7 @@ impl ServerPlan {
             releases,
             queues,
             traces,
+            push,
             guards,
             sinks: LogSinks::default(),
         };

@@ -12,6 +12,7 @@ use config::{Action, Auth, CertificateSource, Config, Proxy, ProxyTls, SiteTls};
 use rustix::fs::OFlags;
 
 use crate::link::SupervisorLink;
+use crate::sink;
 
 /// The largest such file, in bytes.
 pub(crate) const FILE_BYTES_MAX: u64 = 16 * 1024 * 1024;
@@ -45,6 +46,7 @@ impl NamedFiles {
         let secret = secret.chain(shared).chain(of_control);
         config.auths().for_each(|auth| named.add_auth(auth));
         named.files.extend(config.tls.ticket_keys.iter().chain(&config.acme.ca).chain(secret).cloned());
+        named.files.extend(collector_files(config));
         named
     }
 
@@ -96,6 +98,16 @@ pub(crate) fn purge_token_files(config: &Config) -> impl Iterator<Item = &PathBu
     purges.filter_map(|purge| purge.token_file.as_ref())
 }
 
+/// The files of fields of requests to collectors.
+fn collector_files(config: &Config) -> impl Iterator<Item = PathBuf> {
+    let logs = sink::destinations(config).into_iter().chain([config.log.errors.clone()]);
+    let of_logs = logs.filter_map(|sink| match sink {
+        config::Sink::Otlp(otlp) => otlp.headers_file,
+        _ => None,
+    });
+    [config.tracing.headers_file.clone(), config.metrics.headers_file.clone()].into_iter().flatten().chain(of_logs)
+}
+
 /// One part of a path, as [`Path::components`] gives it.
 fn as_component(part: &std::ffi::OsStr) -> std::path::Component<'_> {
     Path::new(part).components().next().unwrap_or(std::path::Component::CurDir)
@@ -121,6 +133,27 @@ impl ConfigFiles {
         let packet = link.ask(&format!("read {}", path.display()))?;
         let file = packet.descriptors.into_iter().next().map(File::from);
         file.ok_or_else(|| io::Error::other("the supervisor sends no file"))
+    }
+
+    /// The fields of requests to a collector: those that the configuration says, and those of a file of the `table`.
+    ///
+    /// # Errors
+    /// The file cannot be read, or is not one of fields; with its name.
+    pub(crate) fn headers(
+        &self,
+        table: &str,
+        own: &[(String, String)],
+        file: Option<&PathBuf>,
+    ) -> io::Result<Vec<(String, String)>> {
+        let mut headers = own.to_vec();
+        if let Some(path) = file {
+            let failed = |why: &str| {
+                io::Error::other(format!("`headers_file` of {table}: {}: {why}", path.display()))
+            };
+            let text = String::from_utf8(self.read(path)?).map_err(|_| failed("it is not text"))?;
+            headers.extend(config::header_lines(&text).map_err(|why| failed(&why))?);
+        }
+        Ok(headers)
     }
 
     /// Whether it can be read as a folder that the configuration names.

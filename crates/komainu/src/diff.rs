@@ -123,8 +123,10 @@ fn compare(
         (Some(Value::Object(old)), Some(Value::Object(new))) => {
             let keys: BTreeSet<&String> = old.keys().chain(new.keys()).collect();
             for key in keys {
-                let is_secret = is_secret || names_secret(key);
-                compare(&within(place, key), old.get(key), new.get(key), is_secret, changes);
+                let (before, after) = (old.get(key), new.get(key));
+                let is_secret =
+                    is_secret || [before, after].into_iter().flatten().any(|value| holds_secret(key, value));
+                compare(&within(place, key), before, after, is_secret, changes);
             }
         }
         (old, new) if is_tables(old) || is_tables(new) => compare_lists(place, old, new, is_secret, changes),
@@ -172,11 +174,17 @@ fn names_secret(key: &str) -> bool {
     words.iter().any(|word| key.contains(word)) && !key.ends_with("_file")
 }
 
+/// Whether what stands under a key is not shown: also the fields of requests to a collector, among which are keys of services.
+fn holds_secret(key: &str, value: &Value) -> bool {
+    names_secret(key) || (key == "headers" && value.is_object())
+}
+
 /// A value without what is not shown: what such keys have, and passwords in URLs.
 fn open(value: &Value) -> Value {
     match value {
         Value::Object(entries) => {
-            let shown = |key: &String, value| if names_secret(key) { HIDDEN.into() } else { open(value) };
+            let shown =
+                |key: &String, value| if holds_secret(key, value) { HIDDEN.into() } else { open(value) };
             Value::Object(entries.iter().map(|(key, value)| (key.clone(), shown(key, value))).collect())
         }
         Value::Array(items) => items.iter().map(open).collect(),

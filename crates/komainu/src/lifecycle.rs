@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use config::Config;
+use control::OtlpOptions;
 use net::{Listen, Listeners, NewListeners};
 use rustix::process::{Resource, Signal, getrlimit, pidfd_send_signal};
 use serde_json::Value;
@@ -17,6 +18,7 @@ use signal_hook::iterator::Signals;
 use crate::assemble::ServerPlan;
 use crate::certificates::{AutomaticCertificates, is_system};
 use crate::check::{ReadConfig, Reread};
+use crate::config_files::ConfigFiles;
 use crate::config_text::{ConfigEdit, ConfigText, EditError};
 use crate::control::Reloaded;
 use crate::control_listener::{ControlChange, ControlListener};
@@ -27,6 +29,8 @@ use crate::link::{self, SupervisorLink, SupervisorOrder};
 use crate::metrics::Metrics;
 use crate::notice::ErrorLog;
 use crate::shaping::connections::ClientConnections;
+use crate::push::MetricsPush;
+use crate::remote_log::{RemoteTarget, host_name};
 use crate::sink::{LogSink, LogSinks, LogTarget, SinkThread};
 use crate::systemd::Notifier;
 use crate::tls::TlsPlan;
@@ -97,14 +101,23 @@ pub(crate) struct Logs {
 }
 
 /// The target of a log; a file is opened by the supervisor, where there is one.
-fn target(link: Option<&SupervisorLink>, sink: &config::Sink) -> LogTarget {
-    match (link.cloned(), sink) {
+///
+/// # Errors
+/// A file that it needs cannot be read.
+fn target(link: Option<&SupervisorLink>, sink: &config::Sink) -> io::Result<LogTarget> {
+    Ok(match (link.cloned(), sink) {
+        (link, config::Sink::Otlp(otlp)) => {
+            let headers = ConfigFiles::new(link).headers("a log", &otlp.headers, otlp.headers_file.as_ref())?;
+            let (url, service) = (otlp.to.clone(), otlp.service.clone());
+            let options = OtlpOptions { url, service, instance: host_name(), headers };
+            LogTarget::Remote(RemoteTarget::Otlp(options))
+        }
         (Some(link), config::Sink::File(path)) => {
             let named = path.clone();
             LogTarget::Given { path: path.clone(), open: Arc::new(move || link::opened_log(&link, &named)) }
         }
         _ => LogTarget::from(sink),
-    }
+    })
 }
 
 impl Logs {
@@ -112,8 +125,8 @@ impl Logs {
     pub(crate) fn open(config: &Config, link: Option<&SupervisorLink>, again: bool) -> io::Result<Logs> {
         // A server that has served before continues, whatever has become of its logs.
         let open = if again { LogSink::open_or_stderr } else { LogSink::open };
-        let access = LogSinks::new(config, &LogSinks::default(), |sink| open(target(link, sink)))?;
-        let errors = open(target(link, &config.log.errors))?;
+        let access = LogSinks::new(config, &LogSinks::default(), |sink| open(target(link, sink)?))?;
+        let errors = open(target(link, &config.log.errors)?)?;
         Ok(Logs {
             access: Arc::new(Mutex::new(access)),
             notices: ErrorLog::new(errors, config.log.level),
@@ -129,7 +142,7 @@ impl Logs {
 
     /// Opens what a new configuration writes to and `old` does not: the access logs, and the error log.
     fn prepare(&self, old: &Config, new: &Config) -> io::Result<OpenedLogs> {
-        let open = |sink: &config::Sink| LogSink::open(target(self.link.as_ref(), sink));
+        let open = |sink: &config::Sink| LogSink::open(target(self.link.as_ref(), sink)?);
         let access = LogSinks::new(new, &self.access(), open)?;
         let errors = (old.log.errors != new.log.errors).then(|| open(&new.log.errors)).transpose()?;
         Ok((access, errors))
@@ -192,6 +205,7 @@ pub(crate) struct RunningServer {
     /// How often it is to be said that the server lives.
     pub(crate) watchdog: Option<Duration>,
     pub(crate) control_listener: ControlListener,
+    pub(crate) push: MetricsPush,
     pub(crate) events: Sender<ServerEvent>,
 }
 
@@ -352,6 +366,10 @@ impl RunningServer {
             Ok(text) => Ok(text),
             Err(error) => Err(upgrade::failed(&error)),
         };
+        if outcome.is_ok() {
+            // From now on the metrics of this server are the successor's.
+            self.push.stop();
+        }
         if self.link.is_none() {
             match (&outcome, successor) {
                 (Ok(_), Some((_, pidfd))) if progress.is_stopping => {
@@ -473,6 +491,10 @@ impl RunningServer {
         current.generation.fetch_add(1, Ordering::Release);
         self.listeners.replace(listeners);
         self.set_limits(&current.plan().config);
+        if let Err(error) = self.push.apply(current.plan().push.clone()) {
+            notices.error(&error.to_string());
+            failures.push(error.to_string());
+        }
         notices.info(if reloads {
             "the configuration was read again"
         } else {

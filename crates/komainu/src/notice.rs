@@ -13,7 +13,8 @@ use proxy::{HealthChange, UpstreamError, UpstreamEvent};
 use crate::access::rfc3339;
 use crate::burst::LogThrottles;
 use crate::events::EventRing;
-use crate::sink::LogSink;
+use crate::log_record::error_record;
+use crate::sink::{LineForm, LogSink};
 
 /// The error log. Cheap to clone.
 #[derive(Clone)]
@@ -209,10 +210,14 @@ impl ErrorLog {
         if level as u8 > *level_max as u8 {
             return;
         }
-        if sink.is_stamped() {
-            // One message, however many lines the text has.
-            let line = format!("{name}: {}\n", text.trim_end().replace('\n', " | "));
-            return sink.write_as(line.into_bytes(), level.into(), "error");
+        match sink.form() {
+            LineForm::Plain => {}
+            LineForm::Message => {
+                // One message, however many lines the text has.
+                let line = format!("{name}: {}\n", text.trim_end().replace('\n', " | "));
+                return sink.write_as(line.into_bytes(), level.into(), "error");
+            }
+            LineForm::Record => return sink.write_as(error_record(level, name, text), level.into(), "error"),
         }
         let unix_s =
             SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs());

@@ -1,4 +1,4 @@
-//! Log lines as messages: to a syslog server (RFC 5424), or to systemd's journal.
+//! Log lines as messages: to a syslog server (RFC 5424), to systemd's journal, or to a collector of OpenTelemetry.
 
 use std::io::{self, Write};
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs, UdpSocket};
@@ -6,6 +6,7 @@ use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::time::{Duration, SystemTime};
 
 use config::{Journal, Level, Syslog, SyslogAddress};
+use control::{OtlpClient, OtlpOptions, OtlpSignal};
 use http::encode::decimal;
 use rustix::io::Errno;
 use time::OffsetDateTime;
@@ -18,6 +19,9 @@ const SYSLOG_LINE_MAX: usize = 8 * 1024;
 const JOURNAL_LINE_MAX: usize = 48 * 1024;
 /// RFC 5424 section 6: the longest `HOSTNAME`.
 const HOST_NAME_MAX: usize = 255;
+
+/// The pause before a receiver that is away is tried again.
+const AWAY_PAUSE: Duration = Duration::from_millis(500);
 
 /// How severe a message is, by the numbers of RFC 5424 section 6.2.1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,6 +49,7 @@ impl From<Level> for SyslogSeverity {
 pub(crate) enum RemoteTarget {
     Syslog(Syslog),
     Journal(Journal),
+    Otlp(OtlpOptions),
 }
 
 impl RemoteTarget {
@@ -52,6 +57,7 @@ impl RemoteTarget {
     pub(crate) fn name(&self) -> String {
         match self {
             RemoteTarget::Journal(journal) => format!("journald ({})", journal.socket.display()),
+            RemoteTarget::Otlp(options) => format!("otlp ({})", options.url),
             RemoteTarget::Syslog(syslog) => match &syslog.to {
                 SyslogAddress::None => "syslog".to_owned(),
                 SyslogAddress::Unix(path) => format!("syslog (unix:{})", path.display()),
@@ -72,6 +78,22 @@ enum ReceiverConnection {
     Datagrams(UnixDatagram),
     Udp(UdpSocket),
     Stream(Box<dyn Write + Send>),
+    Otlp(Box<OtlpClient>),
+}
+
+/// Lines that were not sent.
+pub(crate) struct NotSent {
+    /// The bytes of those before them that were.
+    pub(crate) bytes: usize,
+    pub(crate) error: io::Error,
+    /// After which pause they may be sent again; `None` where the receiver has refused them for good.
+    pub(crate) again: Option<Duration>,
+}
+
+impl From<(usize, io::Error)> for NotSent {
+    fn from((bytes, error): (usize, io::Error)) -> NotSent {
+        NotSent { bytes, error, again: Some(AWAY_PAUSE) }
+    }
 }
 
 /// A log that is sent away.
@@ -95,18 +117,24 @@ impl RemoteLog {
         self.connection = None;
     }
 
-    /// Sends lines, each with its `\n`. An error comes with the number of bytes of those that were sent.
+    /// Sends lines, each with its `\n`.
     pub(crate) fn send(
         &mut self,
         lines: &[u8],
         severity: SyslogSeverity,
         log: &'static str,
-    ) -> Result<(), (usize, io::Error)> {
+    ) -> Result<(), NotSent> {
         let mut connection = match self.connection.take() {
             Some(connection) => connection,
             None => self.connect().map_err(|error| (0, error))?,
         };
         let sent = match &mut connection {
+            ReceiverConnection::Otlp(client) => {
+                let sent = send_records(client, lines);
+                // It counts its failures.
+                self.connection = Some(connection);
+                return sent;
+            }
             ReceiverConnection::Stream(stream) => self.send_frames(&mut **stream, lines, severity, log),
             ReceiverConnection::Datagrams(socket) => {
                 self.send_each(lines, severity, log, |message| socket.send(message).map(drop))
@@ -119,12 +147,16 @@ impl RemoteLog {
         if sent.is_ok() {
             self.connection = Some(connection);
         }
-        sent
+        sent.map_err(NotSent::from)
     }
 
     fn connect(&self) -> io::Result<ReceiverConnection> {
         let path = match &self.target {
             RemoteTarget::Journal(journal) => &journal.socket,
+            RemoteTarget::Otlp(options) => {
+                let client = OtlpClient::new(options.clone(), OtlpSignal::Logs)?;
+                return Ok(ReceiverConnection::Otlp(Box::new(client)));
+            }
             RemoteTarget::Syslog(syslog) => match &syslog.to {
                 SyslogAddress::Unix(path) => path,
                 SyslogAddress::Udp(address) => return Ok(ReceiverConnection::Udp(udp(address)?)),
@@ -226,7 +258,36 @@ impl RemoteLog {
                 out.extend_from_slice(cut(line, JOURNAL_LINE_MAX));
                 out.push(b'\n');
             }
+            // Its lines are records already.
+            RemoteTarget::Otlp(_) => out.extend_from_slice(line),
         }
+    }
+}
+
+/// Sends records, each on a line of its own, in one document.
+fn send_records(client: &mut OtlpClient, lines: &[u8]) -> Result<(), NotSent> {
+    let (start, end) = client.frame();
+    let mut document = Vec::with_capacity(start.len() + lines.len() + end.len());
+    document.extend_from_slice(start.as_bytes());
+    for (at, line) in lines.split(|&byte| byte == b'\n').filter(|line| !line.is_empty()).enumerate() {
+        if at > 0 {
+            document.push(b',');
+        }
+        document.extend_from_slice(line);
+    }
+    document.extend_from_slice(end.as_bytes());
+    let refused = client.send(document).map_err(|not_taken| NotSent {
+        bytes: 0,
+        again: not_taken.again,
+        error: io::Error::other(not_taken.text),
+    })?;
+    match refused.count {
+        0 => Ok(()),
+        count => Err(NotSent {
+            bytes: lines.len(),
+            error: io::Error::other(format!("{count} of them: {}", refused.remark)),
+            again: None,
+        }),
     }
 }
 
@@ -254,7 +315,7 @@ fn write_time(out: &mut Vec<u8>) {
 }
 
 /// The machine's name, or `-` where it has none that RFC 5424 takes.
-fn host_name() -> String {
+pub(crate) fn host_name() -> String {
     let text = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let name = text.trim();
     let is_plain =

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
-use crate::remote_log::{RemoteLog, RemoteTarget, SyslogSeverity};
+use crate::remote_log::{NotSent, RemoteLog, RemoteTarget, SyslogSeverity};
 
 /// Bytes of lines that may wait for a slow disk; more lines are dropped and counted.
 const WAITING_BYTES_MAX: usize = 8 * 1024 * 1024;
@@ -24,8 +24,11 @@ const CLOSE_MAX: Duration = Duration::from_secs(2);
 /// How long a rotation waits for the cores to hand over the lines of requests answered before it.
 const ROTATE_MAX: Duration = Duration::from_secs(1);
 
-/// The pause before a receiver that is away is tried again, and how often a stop is looked for meanwhile.
-const AWAY_PAUSE: Duration = Duration::from_millis(500);
+/// How long the first of the records for a collector waits for others, and at most so many bytes of them are sent together.
+const GATHER_MAX: Duration = Duration::from_secs(1);
+const GATHER_BYTES_MAX: usize = 1024 * 1024;
+
+/// How often a stop is looked for while a receiver is away.
 const STOP_LOOK: Duration = Duration::from_millis(10);
 
 /// The destination of a sink.
@@ -51,6 +54,8 @@ impl From<&config::Sink> for LogTarget {
             config::Sink::File(path) => LogTarget::File(path.clone()),
             config::Sink::Syslog(syslog) => LogTarget::Remote(RemoteTarget::Syslog(syslog.clone())),
             config::Sink::Journal(journal) => LogTarget::Remote(RemoteTarget::Journal(journal.clone())),
+            // Who knows the keys of its service makes its target; the supervisor, which reads nothing from the network, does not.
+            config::Sink::Otlp(_) => LogTarget::Stderr,
         }
     }
 }
@@ -83,8 +88,18 @@ pub(crate) struct LogSink {
     orders: Sender<LogCommand>,
     counts: Arc<Counts>,
     thread: SinkThread,
-    /// Each line becomes a message with a time of its own.
-    is_stamped: bool,
+    form: LineForm,
+}
+
+/// What is made of the lines for a destination.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum LineForm {
+    /// They are written as they are.
+    Plain,
+    /// Each becomes a message with a time of its own.
+    Message,
+    /// Each is a record for a collector already.
+    Record,
 }
 
 /// The thread of a sink.
@@ -172,19 +187,23 @@ impl LogSink {
 
     fn start(output: LogOutput) -> io::Result<LogSink> {
         let (orders, inbox) = channel();
-        let is_stamped = output.remote.is_some();
+        let form = match &output.target {
+            LogTarget::Remote(RemoteTarget::Otlp(_)) => LineForm::Record,
+            LogTarget::Remote(_) => LineForm::Message,
+            _ => LineForm::Plain,
+        };
         let counts = Arc::new(Counts::default());
         let theirs = counts.clone();
         let thread = std::thread::Builder::new()
             .name("komainu-log".into())
             .spawn(move || write(output, &inbox, &theirs))?;
         let thread = SinkThread(Arc::new(Mutex::new(Some(thread))));
-        Ok(LogSink { orders, counts, thread, is_stamped })
+        Ok(LogSink { orders, counts, thread, form })
     }
 
-    /// Whether each line becomes a message with a time of its own.
-    pub(crate) fn is_stamped(&self) -> bool {
-        self.is_stamped
+    /// What is made of its lines.
+    pub(crate) fn form(&self) -> LineForm {
+        self.form
     }
 
     /// The thread that writes; it ends when no clone of the sink is left.
@@ -244,9 +263,13 @@ fn count_lines(bytes: &[u8]) -> u64 {
 }
 
 fn write(mut output: LogOutput, inbox: &Receiver<LogCommand>, counts: &Counts) {
-    while let Ok(order) = inbox.recv() {
+    let mut next = None;
+    while let Some(order) = next.take().or_else(|| inbox.recv().ok()) {
         match order {
-            LogCommand::Lines(lines, severity, log) => {
+            LogCommand::Lines(mut lines, severity, log) => {
+                if matches!(output.target, LogTarget::Remote(RemoteTarget::Otlp(_))) {
+                    next = gather(&mut lines, inbox);
+                }
                 match output.remote.is_some() {
                     true => output.send(&lines, (severity, log), counts),
                     false => output.write(&lines),
@@ -263,6 +286,19 @@ fn write(mut output: LogOutput, inbox: &Receiver<LogCommand>, counts: &Counts) {
         }
     }
     output.report_lost();
+}
+
+/// Adds the lines that come within a moment, so that they are sent together. Returns the first order that is none of lines.
+fn gather(lines: &mut Vec<u8>, inbox: &Receiver<LogCommand>) -> Option<LogCommand> {
+    let until = Instant::now() + GATHER_MAX;
+    while lines.len() < GATHER_BYTES_MAX {
+        match inbox.recv_timeout(until.saturating_duration_since(Instant::now())) {
+            Ok(LogCommand::Lines(more, ..)) => lines.extend_from_slice(&more),
+            Ok(order) => return Some(order),
+            Err(_) => break,
+        }
+    }
+    None
 }
 
 struct LogOutput {
@@ -325,19 +361,29 @@ impl LogOutput {
     fn send(&mut self, mut lines: &[u8], (severity, log): (SyslogSeverity, &'static str), counts: &Counts) {
         let (Some(remote), LogTarget::Remote(target)) = (&mut self.remote, &self.target) else { return };
         let keeps = target.keeps();
-        while let Err((sent, error)) = remote.send(lines, severity, log) {
-            lines = &lines[sent..];
+        while let Err(NotSent { bytes, error, again }) = remote.send(lines, severity, log) {
+            lines = &lines[bytes..];
             let is_first = !std::mem::replace(&mut self.failing, true);
-            let rest = if keeps { "lines wait for it" } else { "lines are dropped until it can" };
-            let text = format!("cannot be reached: {error}; {rest}");
-            if !keeps || counts.is_closing.load(Ordering::Acquire) {
+            let text = match (again, keeps) {
+                (None, _) => format!("lines are refused and dropped: {error}"),
+                (_, true) => format!("cannot be reached: {error}; lines wait for it"),
+                (_, false) => format!("cannot be reached: {error}; lines are dropped until it can"),
+            };
+            let Some(pause) = again.filter(|_| keeps) else {
+                self.lost_lines += count_lines(lines);
+                if is_first {
+                    self.complain(&text);
+                }
+                return;
+            };
+            if counts.is_closing.load(Ordering::Acquire) {
                 self.lost_lines += count_lines(lines);
                 if is_first {
                     self.complain(&text);
                 }
                 return;
             }
-            let until = Instant::now() + AWAY_PAUSE;
+            let until = Instant::now() + pause;
             if is_first {
                 report(&self.target, &text);
             }

@@ -36,6 +36,7 @@ use crate::link::SupervisorLink;
 use crate::metrics::{CoreMetrics, Metrics};
 use crate::notice::ErrorLog;
 use crate::operate::Operated;
+use crate::push::MetricsPush;
 use crate::privilege;
 use crate::router::{GenerationTable, Router, SharedRouter};
 use crate::sandbox::Sandbox;
@@ -109,7 +110,11 @@ pub(crate) fn serve(start: Start, ready: impl FnOnce(&[net::ListenUrl])) -> io::
     let info = server_info(&current, &server, inherited.as_ref(), shown, &events);
     let api = Arc::new(control_api(info, &current, &logs));
     let control = serve_control(control, &api, inherited.as_ref(), &logs.notices);
-    let control_listener = serve_operators(&current, &server, api, (replaces, link.clone()), &logs.notices)?;
+    let (metrics, core_counters) = (current.metrics.clone(), server.counters().to_vec());
+    let operated = Operated { api, metrics, counters: core_counters, failures: Arc::default() };
+    let push = MetricsPush::new(operated.clone(), logs.notices.clone());
+    push.apply(current.plan().push.clone())?;
+    let control_listener = serve_operators(&current, operated, (replaces, link.clone()), &logs.notices)?;
     if watch {
         watch::watch(hosting.folders(), hosting.clone(), logs.notices.clone())?;
     }
@@ -134,9 +139,11 @@ pub(crate) fn serve(start: Start, ready: impl FnOnce(&[net::ListenUrl])) -> io::
         notifier,
         watchdog,
         control_listener,
+        push,
         events,
     };
     let drained = running.attend(&happened)?;
+    running.push.finish();
     finish(drained, happened, &running.logs, &hosting, &control.1)
 }
 
@@ -165,13 +172,10 @@ fn control_api(info: Arc<ServerInfo>, current: &Arc<Current>, logs: &Logs) -> Ap
 /// The control listener, where one is configured.
 fn serve_operators(
     current: &Current,
-    server: &net::Server,
-    api: Arc<Api>,
+    operated: Operated,
     (replaces, link): (bool, Option<SupervisorLink>),
     notices: &ErrorLog,
 ) -> io::Result<ControlListener> {
-    let (metrics, counters) = (current.metrics.clone(), server.counters().to_vec());
-    let operated = Operated { api, metrics, counters, failures: Arc::default() };
     let listener = ControlListener::new(operated, link, notices.clone());
     listener.open(&current.started.control, replaces)?;
     Ok(listener)

@@ -20,19 +20,20 @@ pub(crate) struct TraceExport {
 }
 
 impl TraceExport {
-    /// As the configuration says; `None` where no collector gets spans. The thread of the configuration `before` stays, if it
+    /// As the configuration says, with these fields of requests; `None` where no collector gets spans. The thread of the configuration `before` stays, if it
     /// sends them to the same one.
     ///
     /// # Errors
     /// The thread cannot be started.
     pub(crate) fn new(
         config: &Config,
+        headers: Vec<(String, String)>,
         before: Option<&TraceExport>,
         notices: &ErrorLog,
     ) -> io::Result<Option<TraceExport>> {
         let tracing = &config.tracing;
         let Some(url) = tracing.to.clone().filter(|_| tracing.enabled) else { return Ok(None) };
-        let options = OtlpOptions { url, service: tracing.service.clone(), ..OtlpOptions::default() };
+        let options = OtlpOptions { url, service: tracing.service.clone(), headers, ..OtlpOptions::default() };
         let kept = before.map(|before| &before.exporter).filter(|kept| *kept.options() == options);
         let exporter = match kept {
             Some(kept) => kept.clone(),

@@ -1,0 +1,161 @@
+//! What is sent to a collector of OpenTelemetry: metrics, and lines of logs. Spans are in `tracing`.
+
+use crate::check::InvalidValue;
+use crate::header;
+use crate::record::directives;
+use crate::shape::{Map, Maybe, PathShape, Text, Time, Word};
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Fields that each request to a collector has anyway.
+const OWN_HEADERS: [&str; 4] = ["content-type", "content-encoding", "host", "user-agent"];
+/// The most fields that a file may hold.
+const HEADERS_MAX: usize = 32;
+
+/// The URL of a collector.
+pub(crate) const COLLECTOR: Text<String> = Text { what: "a URL such as \"http://127.0.0.1:4318\"", parse: collector };
+/// The name of a service.
+pub(crate) const SERVICE: Text<String> = Text { what: "a name", parse: service };
+/// Fields of requests to a collector.
+pub(crate) const HEADERS: Map<String, Text<String>> =
+    Map { what: "header names", key: header_name, value: Text { what: "a header value", parse: header::value } };
+/// The file of such fields.
+pub(crate) const HEADERS_FILE: PathShape = PathShape("a file");
+
+/// How durations are sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum HistogramForm {
+    /// By the classes that Prometheus' text has.
+    Explicit,
+    /// By classes that grow by 9 % each.
+    Exponential,
+}
+
+directives! {
+    /// Metrics for a collector of OpenTelemetry, by OTLP over HTTP in its JSON encoding. What `GET /metrics` of `[control]` shows is sent
+    /// at an interval, from a thread of its own; neither needs the other.
+    ///
+    /// ```toml
+    /// [metrics]
+    /// to = "http://127.0.0.1:4318"
+    /// every = "15s"
+    /// ```
+    ///
+    /// Values are since the start of the server (cumulative), so that nothing is lost while the collector is away: it is tried again, with
+    /// growing pauses, or when it asks for it, and gets the values of that time.
+    CollectedMetrics in "`[metrics]`" {
+        /// The collector: a URL such as `"http://127.0.0.1:4318"`, to which `/v1/metrics` is appended.
+        "to" to: Option<String> = absent("none"), Maybe(COLLECTOR);
+        /// The interval.
+        "every" every: Duration = "15s", Time { min: Duration::from_secs(1), max: Duration::from_secs(3_600) };
+        /// The `service.name` of the metrics.
+        "service" service: String = "komainu", SERVICE;
+        /// Their `service.instance.id`, which tells servers of one service apart.
+        "instance" instance: Option<String> = absent("the name of the machine"), Maybe(SERVICE);
+        /// How durations are sent: `"explicit"` by the 16 classes that Prometheus' text has, which every receiver can read; `"exponential"`
+        /// by classes of which each is 9 % wider than the one before.
+        "histograms" histograms: HistogramForm = "explicit",
+            Word(&[("explicit", HistogramForm::Explicit), ("exponential", HistogramForm::Exponential)]);
+        /// Fields of each request to the collector, such as the key of a service: names and values.
+        "headers" headers: Vec<(String, String)> = {}, HEADERS;
+        /// A file of such fields, which may be secret: a line `NAME: VALUE` for each, at most 32.
+        "headers_file" headers_file: Option<PathBuf> = absent("none"), Maybe(HEADERS_FILE);
+    }
+}
+
+directives! {
+    /// A collector of OpenTelemetry, which gets each line as a log record by OTLP over HTTP in its JSON encoding. The body of a record is the
+    /// line; its attributes have the names of OpenTelemetry's conventions for HTTP, and it names the trace and the span of the
+    /// request where `[tracing]` is on.
+    ///
+    /// ```toml
+    /// [[logs]]
+    /// access = '$method $target $status'
+    /// file = { otlp = "http://127.0.0.1:4318", service = "shop" }
+    /// ```
+    ///
+    /// Records are sent together, within about a second. While the collector cannot be reached they wait for it (8 MiB), and stderr says so.
+    OtlpLogs in "a log's destination (otlp)" {
+        /// The collector: a URL such as `"http://127.0.0.1:4318"`, to which `/v1/logs` is appended.
+        "otlp" to: String = required(""), COLLECTOR;
+        /// The `service.name` of the records.
+        "service" service: String = "komainu", SERVICE;
+        /// Fields of each request to the collector, as in `[metrics]`.
+        "headers" headers: Vec<(String, String)> = {}, HEADERS;
+        /// A file of such fields, as in `[metrics]`.
+        "headers_file" headers_file: Option<PathBuf> = absent("none"), Maybe(HEADERS_FILE);
+    }
+}
+
+/// A URL of a collector, without a slash at its end.
+fn collector(text: &str) -> Result<String, InvalidValue> {
+    let rest = text.strip_prefix("http://").or_else(|| text.strip_prefix("https://")).unwrap_or_default();
+    let host = rest.split('/').next().unwrap_or_default();
+    let is_plain = text.bytes().all(|byte| byte.is_ascii_graphic()) && !text.contains(['?', '#', '"']);
+    match !host.is_empty() && !host.contains('@') && is_plain {
+        true => Ok(text.trim_end_matches('/').to_owned()),
+        false => Err(InvalidValue::new(
+            "this is not a URL of a collector",
+            "write the address of its OTLP receiver for HTTP, such as \"http://127.0.0.1:4318\"",
+        )),
+    }
+}
+
+fn service(text: &str) -> Result<String, InvalidValue> {
+    match (1..=255).contains(&text.len()) && !text.contains(char::is_control) {
+        true => Ok(text.to_owned()),
+        false => {
+            Err(InvalidValue::new("this is not a name", "write 1 to 255 bytes without control characters"))
+        }
+    }
+}
+
+fn header_name(text: &str) -> Result<String, InvalidValue> {
+    let name = header::rule_name(text)?;
+    match OWN_HEADERS.contains(&name.as_str()) {
+        true => Err(InvalidValue::new("the server sets this field itself", "remove it")),
+        false => Ok(name),
+    }
+}
+
+/// Reads the text of a `headers_file`: a line `NAME: VALUE` for each field; empty lines, and those that begin with `#`, say nothing.
+///
+/// # Errors
+/// What is wrong, with the number of the line; never what stands there.
+pub fn header_lines(text: &str) -> Result<Vec<(String, String)>, String> {
+    let lines = text.lines().enumerate().map(|(at, line)| (at + 1, line.trim()));
+    let mut fields = Vec::new();
+    for (at, line) in lines.filter(|(_, line)| !line.is_empty() && !line.starts_with('#')) {
+        let (name, value) = line.split_once(':').ok_or(format!("line {at}: write NAME: VALUE"))?;
+        let wrong = |what: &str, fault: InvalidValue| format!("line {at}: the {what}: {}", fault.message);
+        let name = header_name(name.trim_end()).map_err(|fault| wrong("name", fault))?;
+        let value = header::value(value.trim()).map_err(|fault| wrong("value", fault))?;
+        fields.push((name, value));
+    }
+    match fields.len() > HEADERS_MAX {
+        true => Err(format!("{} fields: at most {HEADERS_MAX} may be there", fields.len())),
+        false => Ok(fields),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_of_headers() {
+        let text = "# keys\n\nAPI-Key: a:b \r\nauthorization:Bearer x\n";
+        let want = vec![("api-key".into(), "a:b".into()), ("authorization".into(), "Bearer x".into())];
+        assert_eq!(header_lines(text), Ok(want));
+        for (text, part) in [
+            ("a: b\nSECRET", "line 2: write NAME: VALUE"),
+            ("a b: SECRET", "line 1: the name"),
+            ("Host: SECRET", "sets this field itself"),
+            ("a: SECRET\u{1}", "line 1: the value"),
+            (&"a: b\n".repeat(33), "33 fields"),
+        ] {
+            let said = header_lines(text).unwrap_err();
+            assert!(said.contains(part) && !said.contains("SECRET"), "{said}");
+        }
+    }
+}
