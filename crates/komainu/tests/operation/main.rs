@@ -26,6 +26,7 @@ mod lost_peers;
 mod metrics;
 mod named_files;
 mod operation;
+mod otlp;
 mod overview;
 mod privileges;
 mod prometheus;

@@ -1,0 +1,284 @@
+//! Metrics, logs and traces for a collector of OpenTelemetry.
+
+use std::fs;
+use std::io::Write;
+use std::net::TcpListener;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use serde_json::Value;
+
+use crate::origin::{Ask, Origin, answer};
+use crate::rig::{self, Folder, Rig, eventually, installed};
+
+/// Has the documents judged by the schema of the protocol; how many spans, metrics and records they have.
+fn judged(asks: &[Ask]) -> Option<usize> {
+    let python = installed("python3")?;
+    let mut lines = String::new();
+    for ask in asks {
+        let path = ask.line().split(' ').nth(1).unwrap();
+        lines.push_str(&format!("{path} {}\n", rig::text(&ask.body)));
+    }
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/python/otlp_schema.py");
+    let mut judge = Command::new(python);
+    let mut judge =
+        judge.arg(script).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    judge.stdin.take().unwrap().write_all(lines.as_bytes()).unwrap();
+    let judged = judge.wait_with_output().unwrap();
+    assert!(judged.status.success(), "{}\n{lines}", rig::text(&judged.stderr));
+    Some(rig::text(&judged.stdout).trim().parse().unwrap())
+}
+
+fn document(ask: &Ask) -> Value {
+    serde_json::from_slice(&ask.body).unwrap()
+}
+
+/// The attributes of a resource, a point or a record, as texts.
+fn attribute(of: &Value, name: &str) -> Option<String> {
+    let found = of["attributes"].as_array()?.iter().find(|attribute| attribute["key"] == name)?;
+    let value = found["value"].as_object().unwrap().values().next().unwrap();
+    Some(value.as_str().map_or_else(|| value.to_string(), str::to_owned))
+}
+
+/// What a collector got on this path.
+fn sent(collector: &Origin, path: &str) -> Vec<Ask> {
+    let is = |ask: &Ask| ask.line() == format!("POST {path} HTTP/1.1");
+    collector.asks().into_iter().filter(is).collect()
+}
+
+/// The points of a metric in a document, by kind of data.
+fn points(document: &Value, metric: &str, kind: &str) -> Vec<Value> {
+    let metrics = document["resourceMetrics"][0]["scopeMetrics"][0]["metrics"].as_array().unwrap();
+    let found = metrics.iter().find(|other| other["name"] == metric);
+    found.and_then(|found| found[kind]["dataPoints"].as_array()).cloned().unwrap_or_default()
+}
+
+/// How many requests of the route `/a` with this status the latest document has, and the document.
+fn latest(collector: &Origin, status: &str) -> (u64, Value) {
+    let Some(last) = sent(collector, "/v1/metrics").pop() else { return (0, Value::Null) };
+    let document = document(&last);
+    let of_route = points(&document, "komainu.http.requests", "sum").into_iter().find(|point| {
+        attribute(point, "http.route").as_deref() == Some("/a")
+            && attribute(point, "http.response.status_code").as_deref() == Some(status)
+    });
+    let count = of_route.map_or(0, |point| point["asInt"].as_str().unwrap().parse().unwrap());
+    (count, document)
+}
+
+#[test]
+fn metrics_reach_a_collector_at_an_interval_and_at_the_end() {
+    let collector = Origin::start(|_| answer("200 OK", "", "{}"));
+    let folder = Folder::new();
+    folder.write("keys", "# of the service\nX-Key: secret\n");
+    let config = |more: &str| {
+        format!(
+            "threads = 2\n[log]\nlevel = \"info\"\n[tracing]\nenabled = true\nsample = \"100%\"\n[metrics]\nto = \"{}\"\nevery = \"1s\"\nservice = \"shop\"\n\
+             instance = \"one\"\nheaders = {{ X-Tenant = \"a\" }}\nheaders_file = \"keys\"\n{more}[[route]]\npath = \"/a\"\nrespond = \"A\"\n",
+            collector.url
+        )
+    };
+    let mut rig = Rig::config(folder, &config(""));
+    for _ in 0..7 {
+        rig.get("/a").expect(200, "A");
+    }
+    eventually("the collector has the requests", || latest(&collector, "200").0 == 7);
+    let (_, first) = latest(&collector, "200");
+    let resource = &first["resourceMetrics"][0]["resource"];
+    let named = |name: &str| attribute(resource, name).unwrap();
+    assert_eq!((named("service.name"), named("service.instance.id")), ("shop".into(), "one".into()));
+    let ask = collector.last();
+    assert_eq!((ask.field("X-Key"), ask.field("X-Tenant")), (vec!["secret"], vec!["a"]));
+    let of_route = |point: &Value| attribute(point, "http.route").as_deref() == Some("/a");
+    let durations = points(&first, "http.server.request.duration", "histogram");
+    let duration = durations.iter().find(|point| of_route(point)).unwrap();
+    assert_eq!((&duration["count"], attribute(duration, "komainu.handler")), (&"7".into(), Some("respond".into())));
+    assert!(duration["exemplars"][0]["traceId"].is_string(), "{duration}");
+    assert!(points(&first, "process.memory.usage", "gauge")[0]["asDouble"].as_f64().unwrap() > 1e6);
+    // By finer classes from now on; the thread is another one, and the count continues from the same start.
+    let text = format!("{}{}{}", rig::listen(&rig.folder), rig::as_we_are(), config("histograms = \"exponential\"\n"));
+    rig.folder.write("komainu.toml", text);
+    rig.signal("-HUP");
+    rig.get("/a").expect(200, "A");
+    let finer = || points(&latest(&collector, "200").1, "http.server.request.duration", "exponentialHistogram");
+    eventually("histograms are exponential", || {
+        finer().iter().any(|point| of_route(point) && point["count"] == "8")
+    });
+    let point = finer().into_iter().find(of_route).unwrap();
+    assert_eq!((&point["scale"], &point["startTimeUnixNano"]), (&3.into(), &duration["startTimeUnixNano"]));
+    // The last values are sent at the end.
+    rig.get("/a").expect(200, "A");
+    rig.signal("-TERM");
+    assert!(rig.ended().success());
+    assert_eq!(latest(&collector, "200").0, 9);
+    if let Some(count) = judged(&sent(&collector, "/v1/metrics")) {
+        assert!(count > 40, "{count}");
+    }
+    // What is secret is in no log.
+    assert!(!rig.reported().contains("secret"), "{}", rig.reported());
+}
+
+/// The records that a collector got.
+fn records(collector: &Origin) -> Vec<Value> {
+    let asks = sent(collector, "/v1/logs");
+    let of = |ask: &Ask| {
+        document(ask)["resourceLogs"][0]["scopeLogs"][0]["logRecords"].as_array().unwrap().clone()
+    };
+    asks.iter().flat_map(of).collect()
+}
+
+fn body(record: &Value) -> &str {
+    record["body"]["stringValue"].as_str().unwrap()
+}
+
+#[test]
+fn lines_of_logs_are_records() {
+    let collector = Origin::start(|_| answer("200 OK", "", "{}"));
+    let url = &collector.url;
+    let rig = Rig::config(
+        Folder::new(),
+        &format!(
+            "threads = 1\n[tracing]\nenabled = true\nsample = \"100%\"\n[log]\naccess = '$method $uri $status'\nmask_query = [\"token\"]\nlevel = \"info\"\n\
+             file = {{ otlp = \"{url}\", service = \"shop\" }}\nerrors = {{ otlp = \"{url}\", service = \"shop\", headers = {{ X-Key = \"k\" }} }}\n\
+             [[route]]\npath = \"/a\"\nrespond = \"A\"\nresponse_headers = {{ set = {{ X-Trace = \"$trace_id\", X-Span = \"$span_id\" }} }}\n\
+             [[route]]\npath = \"/bad\"\nproxy = \"http://{}\"\n",
+            crate::origin::nobody()
+        ),
+    );
+    let first = rig.ask("/a?token=secret&b=\"\u{e9}", "User-Agent: t\"\x1b\r\n");
+    assert_eq!(first.status(), 400, "a control character is no field value");
+    let first = rig.ask("/a?token=secret&b=1", "User-Agent: t\"\\\r\n");
+    first.expect(200, "A");
+    rig.get("/bad").expect_status(502);
+    let of = |text: &str| records(&collector).into_iter().find(|record| body(record).contains(text));
+    eventually("both requests are there", || of("/a?").is_some() && of("/bad 502").is_some());
+    let record = of("/a?").unwrap();
+    assert_eq!(body(&record), "GET /a?token=***&b=1 200");
+    for (name, want) in [
+        ("komainu.log", "access"),
+        ("http.request.method", "GET"),
+        ("http.response.status_code", "200"),
+        ("http.response.body.size", "1"),
+        ("url.path", "/a"),
+        ("url.query", "token=***&b=1"),
+        ("url.scheme", rig.scheme()),
+        ("server.address", "localhost"),
+        ("client.address", "127.0.0.1"),
+        ("network.protocol.version", "1.1"),
+        ("user_agent.original", "t\"\\"),
+    ] {
+        assert_eq!(attribute(&record, name).as_deref(), Some(want), "{name} in {record}");
+    }
+    assert_eq!(record["severityText"], "INFO");
+    assert_eq!(
+        (record["traceId"].as_str(), record["spanId"].as_str(), &record["flags"]),
+        (first.field("X-Trace"), first.field("X-Span"), &1.into())
+    );
+    let bad = of("/bad 502").unwrap();
+    assert_eq!((&bad["severityText"], attribute(&bad, "error.type").is_some()), (&"ERROR".into(), true));
+    // The error log, each line with its severity.
+    let error = |record: &Value| attribute(record, "komainu.log").as_deref() == Some("error");
+    eventually("the error is there", || {
+        records(&collector).iter().any(|record| error(record) && record["severityNumber"] == 17)
+    });
+    let all = records(&collector);
+    assert!(all.iter().all(|record| !record.to_string().contains("secret")), "{all:?}");
+    let of_errors = sent(&collector, "/v1/logs").into_iter().filter(|ask| ask.field("X-Key") == ["k"]).count();
+    assert!(of_errors >= 1);
+    if let Some(count) = judged(&sent(&collector, "/v1/logs")) {
+        assert_eq!(count, all.len());
+    }
+}
+
+#[test]
+fn what_a_collector_does_not_take_is_sent_again_once_it_does() {
+    let (busy, asked) = (Arc::new(AtomicUsize::new(1)), Arc::new(AtomicUsize::new(0)));
+    let (theirs, counted) = (busy.clone(), asked.clone());
+    let collector = Origin::start(move |_| {
+        counted.fetch_add(1, Ordering::Relaxed);
+        match theirs.load(Ordering::Relaxed) {
+            0 => answer("200 OK", "", "{}"),
+            1 => answer("503 Service Unavailable", "Retry-After: 1\r\n", ""),
+            _ => answer("400 Bad Request", "", "not\nthis"),
+        }
+    });
+    let url = &collector.url;
+    let rig = Rig::config(
+        Folder::new(),
+        &format!(
+            "threads = 1\n[tracing]\nenabled = true\nsample = \"100%\"\nto = \"{url}\"\n[metrics]\nto = \"{url}\"\nevery = \"1s\"\n\
+             [log]\naccess = '$uri'\nfile = {{ otlp = \"{url}\" }}\n[[route]]\npath = \"/a\"\nrespond = \"A\"\n"
+        ),
+    );
+    rig.get("/a?1").expect(200, "A");
+    let paths = ["/v1/traces", "/v1/metrics", "/v1/logs"];
+    eventually("each is refused twice", || paths.iter().all(|path| sent(&collector, path).len() >= 2));
+    rig.get("/a?2").expect(200, "A");
+    let said = |part: &str| rig.reported().matches(part).count();
+    for path in &paths[..2] {
+        assert_eq!(said(&format!("{url}{path}: a response with status 503; ")), 1, "{}", rig.reported());
+    }
+    assert_eq!(said("503; lines wait for it"), 1, "{}", rig.reported());
+    // Everything that waited is taken once.
+    let before = paths.map(|path| sent(&collector, path).len());
+    busy.store(0, Ordering::Relaxed);
+    let taken = |path: usize| sent(&collector, paths[path]).split_off(before[path]);
+    let targets = |asks: Vec<Ask>| {
+        let each = asks.iter().map(|ask| rig::text(&ask.body)).collect::<String>();
+        ["/a?1", "/a?2"].map(|target| each.matches(&format!("\"stringValue\":\"{target}\"")).count())
+    };
+    eventually("the lines are there", || targets(taken(2)) == [1, 1]);
+    eventually("both spans are there", || {
+        taken(0).iter().map(|ask| rig::text(&ask.body).matches("\"name\":\"GET /a\"").count()).sum::<usize>() == 2
+    });
+    eventually("the counts are there", || latest(&collector, "200").0 == 2);
+    eventually("that is said", || said("data are taken again; nothing was dropped") == 2 && said("it can be reached again") == 1);
+    // What is refused for good is not sent again.
+    busy.store(2, Ordering::Relaxed);
+    rig.get("/a?3").expect(200, "A");
+    eventually("the refusal is said", || said("lines are refused and dropped: a response with status 400: not this") == 1);
+    busy.store(0, Ordering::Relaxed);
+    rig.get("/a?4").expect(200, "A");
+    eventually("the next one is taken", || sent(&collector, "/v1/logs").iter().any(|ask| rig::text(&ask.body).contains("/a?4")));
+    let of_third = sent(&collector, "/v1/logs").iter().filter(|ask| rig::text(&ask.body).contains("/a?3")).count();
+    assert_eq!(of_third, 1);
+    eventually("the loss is said", || said("1 line was dropped") == 1);
+    judged(&collector.asks());
+}
+
+#[test]
+fn a_collector_that_never_answers_holds_up_nobody() {
+    // It takes connections, and no byte.
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", silent.local_addr().unwrap());
+    let mut rig = Rig::config(
+        Folder::new(),
+        &format!(
+            "threads = 1\n[tracing]\nenabled = true\nsample = \"100%\"\nto = \"{url}\"\n[metrics]\nto = \"{url}\"\nevery = \"1s\"\n\
+             [log]\naccess = \"json\"\nfile = {{ otlp = \"{url}\" }}\n[[route]]\npath = \"/*\"\nrespond = \"A\"\n"
+        ),
+    );
+    let many = "GET /a HTTP/1.1\r\nHost: localhost\r\n\r\n".repeat(200);
+    for _ in 0..100 {
+        rig.send(&format!("{many}GET /a HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"));
+    }
+    let status = fs::read_to_string(format!("/proc/{}/status", rig.child.id())).unwrap();
+    let line = status.lines().find(|line| line.starts_with("VmRSS")).unwrap();
+    let kib: u64 = line.split_whitespace().nth(1).unwrap().parse().unwrap();
+    assert!(kib < 200 * 1024, "{kib} KiB");
+    rig.signal("-TERM");
+    assert!(rig.ended().success());
+    drop(silent);
+}
+
+#[test]
+fn a_file_of_headers_that_is_none_keeps_the_configuration_out() {
+    let folder = Folder::new();
+    folder.write("keys", "X-Key secret\n");
+    let text = "[metrics]\nto = \"http://127.0.0.1:9\"\nheaders_file = \"keys\"\n[[route]]\nrespond = \"A\"\n";
+    folder.write("komainu.toml", format!("listen = \"127.0.0.1:0\"\n{}{text}", rig::as_we_are()));
+    let ended = rig::komainu().arg("start").arg("-c").arg(folder.at("komainu.toml")).output().unwrap();
+    let said = rig::text(&ended.stderr);
+    assert!(!ended.status.success() && said.contains("keys: line 1: write NAME: VALUE"), "{said}");
+    assert!(!said.contains("secret"), "{said}");
+}
