@@ -174,7 +174,7 @@ pub use shadow::{InjectedFault, Mirror};
 pub use sharing::SharedLimits;
 pub use site::{EncodedSlashes, MIRROR_FIELD, PartOf, Route, RouteLimits, RoutePart, RouteTimeouts, Site};
 pub use source::{ConfigLine, joined};
-pub use telemetry::{HistogramForm, CollectedMetrics, OtlpLogs, header_lines};
+pub use telemetry::{CollectedMetrics, HistogramForm, OtlpLogs, header_lines};
 pub use tls::{CertificateSource, ClientTls, SiteTls, Tls, TlsVersion};
 pub use tracing::{IdSource, SHARE_ALL, Tracing};
 pub use units::{GIB, KIB, MIB, duration, size};

@@ -86,17 +86,16 @@ directives! {
         "metrics" metrics: CollectedMetrics = {}, table();
         /// Threads that serve requests; 0 for one per core that the server may use.
         "threads" threads: u32 = 0, Count { min: 0, max: 1024 };
-        /// Whether a lone LF ends a line of a request head, as RFC 9112 section 2.2 allows. If not, such a request is
-        /// refused: requests that two servers parse differently allow request smuggling.
+        /// Whether a lone LF ends a line of a request head, as RFC 9112 section 2.2 allows. If not, such a request is refused:
+        /// requests that two servers parse differently allow request smuggling.
         "lenient_bare_lf" lenient_bare_lf: bool = false, Flag;
         /// Encoded slashes and backslashes in paths (`%2F`, `%5C`, and a plain backslash, which some servers treat as a
         /// slash). `"refuse"` answers such requests 400. `"keep"` never decodes them: routes match `%2F` and `%5C`, and
         /// applications and upstream servers get them. An upstream server that decodes them then sees another path than
         /// the routes matched. `files` always refuses them.
         "encoded_slashes" encoded_slashes: EncodedSlashes = "refuse", ENCODED_SLASHES;
-        /// Whether `//` in a path is one slash, for routes, files, applications and upstream servers. If not, `/a//b`
-        /// and `/a/b` are different paths, and `files` finds nothing at `/a//b`. Slashes at the start are always
-        /// merged.
+        /// Whether `//` in a path is one slash, for routes, files, applications and upstream servers. If not, `/a//b` and
+        /// `/a/b` are different paths, and `files` finds nothing at `/a//b`. Slashes at the start are always merged.
         "merge_slashes" merge_slashes: bool = true, Flag;
         /// Which clients get the interim response 103 (Early Hints) of applications and upstream servers: `"http2"`, or
         /// `"all"`. Some clients of HTTP/1.1 take it for the response (RFC 8297 section 3).
@@ -125,8 +124,8 @@ directives! {
         "cache" cache: CacheStore = {}, table();
         /// The store of dictionaries for compression.
         "dictionaries" dictionaries: DictionaryStore = {}, table();
-        /// The folder of temporary files: for responses that slow clients have not read yet, and request bodies that
-        /// are not complete (see `spill`). The files are unlinked. Choose a folder on a disk rather than in memory.
+        /// The folder of temporary files: for responses that slow clients have not read yet, and request bodies that are
+        /// not complete (see `spill`). The files are unlinked. Choose a folder on a disk rather than in memory.
         "temp_path" temp_path: Option<PathBuf> = absent("TMPDIR, or /var/tmp"), Maybe(PathShape("a folder"));
         /// Groups of upstream servers that several routes share, by name.
         "upstreams" upstreams: Vec<(String, Proxy)> = {}, Groups;

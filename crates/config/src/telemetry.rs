@@ -13,12 +13,16 @@ const OWN_HEADERS: [&str; 4] = ["content-type", "content-encoding", "host", "use
 const HEADERS_MAX: usize = 32;
 
 /// The URL of a collector.
-pub(crate) const COLLECTOR: Text<String> = Text { what: "a URL such as \"http://127.0.0.1:4318\"", parse: collector };
+pub(crate) const COLLECTOR: Text<String> =
+    Text { what: "a URL such as \"http://127.0.0.1:4318\"", parse: collector };
 /// The name of a service.
 pub(crate) const SERVICE: Text<String> = Text { what: "a name", parse: service };
 /// Fields of requests to a collector.
-pub(crate) const HEADERS: Map<String, Text<String>> =
-    Map { what: "header names", key: header_name, value: Text { what: "a header value", parse: header::value } };
+pub(crate) const HEADERS: Map<String, Text<String>> = Map {
+    what: "header names",
+    key: header_name,
+    value: Text { what: "a header value", parse: header::value },
+};
 /// The file of such fields.
 pub(crate) const HEADERS_FILE: PathShape = PathShape("a file");
 

@@ -153,7 +153,8 @@ impl OtlpClient {
 /// See [`OtlpClient::frame`].
 fn frame(options: &OtlpOptions, signal: OtlpSignal) -> (String, String) {
     let version = env!("CARGO_PKG_VERSION");
-    let mut resource = vec![attribute("service.name", &options.service), attribute("service.version", version)];
+    let mut resource =
+        vec![attribute("service.name", &options.service), attribute("service.version", version)];
     if !options.instance.is_empty() {
         resource.push(attribute("service.instance.id", &options.instance));
     }
@@ -164,8 +165,9 @@ fn frame(options: &OtlpOptions, signal: OtlpSignal) -> (String, String) {
     };
     let (resource, scope) =
         (json!({ "attributes": resource }), json!({ "name": "komainu", "version": version }));
-    let start =
-        format!("{{\"{resources}\":[{{\"resource\":{resource},\"{scopes}\":[{{\"scope\":{scope},\"{items}\":[");
+    let start = format!(
+        "{{\"{resources}\":[{{\"resource\":{resource},\"{scopes}\":[{{\"scope\":{scope},\"{items}\":["
+    );
     (start, "]}]}]}".to_owned())
 }
 

@@ -1,15 +1,15 @@
 //! Spans of requests for a collector.
 
 use std::io;
-use std::sync::{Arc, Weak};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
 use crate::otlp::{
-    OtlpClient, OtlpLog, OtlpOptions, OtlpReport, NotTaken, OtlpSignal, attribute, attribute_number,
+    NotTaken, OtlpClient, OtlpLog, OtlpOptions, OtlpReport, OtlpSignal, attribute, attribute_number,
 };
 
 /// Requests whose spans may wait for the collector; those of more are dropped and counted.

@@ -37,6 +37,7 @@ use crate::ids::IdRules;
 use crate::internal::{InternalFiles, SiteInternals};
 use crate::metrics::{CoreMetrics, RouteLabels};
 use crate::notice::ErrorLog;
+use crate::otlp_metrics::PushOptions;
 use crate::pages::SitePages;
 use crate::path_rules::{MapValues, PathRules, route_prefix};
 use crate::php::{self, PhpRoute};
@@ -51,7 +52,6 @@ use crate::shaping::shared;
 use crate::sink::LogSinks;
 use crate::site_https::SiteHttps;
 use crate::tls::TlsPlan;
-use crate::otlp_metrics::PushOptions;
 use crate::traces::TraceExport;
 use crate::upstreams::{GroupPlan, UpstreamRoute};
 

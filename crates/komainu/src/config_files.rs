@@ -105,7 +105,10 @@ fn collector_files(config: &Config) -> impl Iterator<Item = PathBuf> {
         config::Sink::Otlp(otlp) => otlp.headers_file,
         _ => None,
     });
-    [config.tracing.headers_file.clone(), config.metrics.headers_file.clone()].into_iter().flatten().chain(of_logs)
+    [config.tracing.headers_file.clone(), config.metrics.headers_file.clone()]
+        .into_iter()
+        .flatten()
+        .chain(of_logs)
 }
 
 /// One part of a path, as [`Path::components`] gives it.
@@ -147,9 +150,8 @@ impl ConfigFiles {
     ) -> io::Result<Vec<(String, String)>> {
         let mut headers = own.to_vec();
         if let Some(path) = file {
-            let failed = |why: &str| {
-                io::Error::other(format!("`headers_file` of {table}: {}: {why}", path.display()))
-            };
+            let failed =
+                |why: &str| io::Error::other(format!("`headers_file` of {table}: {}: {why}", path.display()));
             let text = String::from_utf8(self.read(path)?).map_err(|_| failed("it is not text"))?;
             headers.extend(config::header_lines(&text).map_err(|why| failed(&why))?);
         }

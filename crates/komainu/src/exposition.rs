@@ -33,8 +33,11 @@ fn with_exemplars(text: &str, families: &[Family]) -> String {
         Sample::Durations(durations) => durations.traced.to_vec(),
         _ => Vec::new(),
     };
-    let exemplars: Vec<Option<TracedRequest>> =
-        families.iter().filter(|family| family.name == EXEMPLARY).flat_map(|family| family.rows.iter().flat_map(of_row)).collect();
+    let exemplars: Vec<Option<TracedRequest>> = families
+        .iter()
+        .filter(|family| family.name == EXEMPLARY)
+        .flat_map(|family| family.rows.iter().flat_map(of_row))
+        .collect();
     if exemplars.iter().all(Option::is_none) {
         return text.to_owned();
     }

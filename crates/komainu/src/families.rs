@@ -23,6 +23,16 @@ pub(crate) struct WorkerMetrics {
     pub(crate) state: String,
     pub(crate) pss_bytes: u64,
     pub(crate) cpu_ms: u64,
+    /// Answered.
+    pub(crate) requests: u64,
+}
+
+/// Requests of an application now.
+#[derive(Debug)]
+pub(crate) struct AppQueue {
+    pub(crate) app: String,
+    pub(crate) waiting: usize,
+    pub(crate) active: usize,
 }
 
 /// A limit on how often clients ask.
@@ -59,6 +69,7 @@ pub(crate) struct Gauges {
     pub(crate) budget_bytes: u64,
     pub(crate) refused: u64,
     pub(crate) workers: Vec<WorkerMetrics>,
+    pub(crate) app_queues: Vec<AppQueue>,
     /// By application: workers that have ended in each way.
     pub(crate) exits: Vec<(String, [u64; WorkerExit::ALL.len()])>,
     pub(crate) upstreams: Vec<Arc<GroupShared>>,
@@ -366,24 +377,34 @@ fn applications(gauges: &Gauges) -> Vec<Family> {
     let mut states: BTreeMap<(&str, &str), u64> = BTreeMap::new();
     let mut bytes: BTreeMap<&str, u64> = BTreeMap::new();
     // While an application is loaded again, two workers of the same number live: they count together.
-    let mut workers: BTreeMap<(&str, usize), (u64, u64)> = BTreeMap::new();
+    let mut workers: BTreeMap<(&str, usize), [u64; 3]> = BTreeMap::new();
     for worker in &gauges.workers {
         *states.entry((&worker.app, &worker.state)).or_default() += 1;
         *bytes.entry(&worker.app).or_default() += worker.pss_bytes;
         let sums = workers.entry((&worker.app, worker.worker)).or_default();
-        *sums = (sums.0 + worker.pss_bytes, sums.1 + worker.cpu_ms);
+        let values = [worker.pss_bytes, worker.cpu_ms, worker.requests];
+        sums.iter_mut().zip(values).for_each(|(sum, value)| *sum += value);
     }
     let app = |app: &str| ("app", app.to_owned());
     let (mut processes, mut of_app, mut of_worker, mut cpu, mut exits) =
         (Rows::default(), Rows::default(), Rows::default(), Rows::default(), Rows::default());
+    let (mut requests, mut waiting, mut active) = (Rows::default(), Rows::default(), Rows::default());
+    for queue in &gauges.app_queues {
+        waiting.gauge(vec![app(&queue.app)], queue.waiting as f64);
+        active.gauge(vec![app(&queue.app)], queue.active as f64);
+    }
     for ((name, state), count) in states {
         processes.gauge(vec![app(name), ("state", state.to_owned())], count as f64);
     }
     for (name, bytes) in bytes {
         of_app.gauge(vec![app(name)], bytes as f64);
     }
-    for ((name, worker), (bytes, cpu_ms)) in workers {
+    for ((name, worker), [bytes, cpu_ms, answered]) in workers {
         let labels = vec![app(name), ("worker", worker.to_string())];
+        // The prototype answers none.
+        if worker > 0 {
+            requests.count(labels.clone(), answered);
+        }
         of_worker.gauge(labels.clone(), bytes as f64);
         cpu.0.push((labels, Sample::Seconds(cpu_ms as f64 / 1e3)));
     }
@@ -400,6 +421,12 @@ fn applications(gauges: &Gauges) -> Vec<Family> {
             "komainu_app_worker_cpu_seconds",
             "CPU time of a worker; it begins at 0 with each process.",
         ),
+        requests.counters(
+            "komainu_app_worker_requests",
+            "Requests that a worker has answered; it begins at 0 with each process.",
+        ),
+        waiting.gauges("komainu_app_requests_waiting", "Requests that wait for a worker now."),
+        active.gauges("komainu_app_requests_active", "Requests that workers have now."),
         exits.counters("komainu_app_worker_exits", "Workers that have ended, by reason."),
     ]
 }

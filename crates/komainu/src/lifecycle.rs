@@ -8,7 +8,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use config::Config;
-use control::OtlpOptions;
 use net::{Listen, Listeners, NewListeners};
 use rustix::process::{Resource, Signal, getrlimit, pidfd_send_signal};
 use serde_json::Value;
@@ -18,7 +17,6 @@ use signal_hook::iterator::Signals;
 use crate::assemble::ServerPlan;
 use crate::certificates::{AutomaticCertificates, is_system};
 use crate::check::{ReadConfig, Reread};
-use crate::config_files::ConfigFiles;
 use crate::config_text::{ConfigEdit, ConfigText, EditError};
 use crate::control::Reloaded;
 use crate::control_listener::{ControlChange, ControlListener};
@@ -26,12 +24,12 @@ use crate::engine;
 use crate::generations::Generations;
 use crate::hosting::Hosting;
 use crate::link::{self, SupervisorLink, SupervisorOrder};
+use crate::log_target::target;
 use crate::metrics::Metrics;
 use crate::notice::ErrorLog;
-use crate::shaping::connections::ClientConnections;
 use crate::push::MetricsPush;
-use crate::remote_log::{RemoteTarget, host_name};
-use crate::sink::{LogSink, LogSinks, LogTarget, SinkThread};
+use crate::shaping::connections::ClientConnections;
+use crate::sink::{LogSink, LogSinks, SinkThread};
 use crate::systemd::Notifier;
 use crate::tls::TlsPlan;
 use crate::upgrade::{self, HandedSockets, Successor};
@@ -98,26 +96,6 @@ pub(crate) struct Logs {
     link: Option<SupervisorLink>,
     /// The threads of destinations that no log names any more.
     left: Arc<Mutex<Vec<SinkThread>>>,
-}
-
-/// The target of a log; a file is opened by the supervisor, where there is one.
-///
-/// # Errors
-/// A file that it needs cannot be read.
-fn target(link: Option<&SupervisorLink>, sink: &config::Sink) -> io::Result<LogTarget> {
-    Ok(match (link.cloned(), sink) {
-        (link, config::Sink::Otlp(otlp)) => {
-            let headers = ConfigFiles::new(link).headers("a log", &otlp.headers, otlp.headers_file.as_ref())?;
-            let (url, service) = (otlp.to.clone(), otlp.service.clone());
-            let options = OtlpOptions { url, service, instance: host_name(), headers };
-            LogTarget::Remote(RemoteTarget::Otlp(options))
-        }
-        (Some(link), config::Sink::File(path)) => {
-            let named = path.clone();
-            LogTarget::Given { path: path.clone(), open: Arc::new(move || link::opened_log(&link, &named)) }
-        }
-        _ => LogTarget::from(sink),
-    })
 }
 
 impl Logs {

@@ -41,6 +41,7 @@ mod link;
 mod config_files;
 mod control_file;
 mod control_access;
+mod log_target;
 mod inherited;
 mod upgrade;
 mod upstreams;

@@ -20,7 +20,7 @@ use crate::control;
 use crate::control_access::{ControlAccess, FAILURES_MAX, TokenFailures, bearer};
 use crate::exposition;
 use crate::exposition_protobuf;
-use crate::families::{self, Family, Gauges, WorkerMetrics};
+use crate::families::{self, AppQueue, Family, Gauges, WorkerMetrics};
 use crate::metrics::Metrics;
 use crate::notice::ErrorLog;
 use crate::overview::{Followers, PagePart};
@@ -433,16 +433,23 @@ impl Operated {
     fn gauges(&self) -> Gauges {
         let info = &self.api.info;
         let usage = Usage::of(std::process::id());
-        let processes = info.hosting.processes().into_iter();
-        let workers = processes.flat_map(|(name, processes)| {
+        let snapshots = info.hosting.snapshots();
+        let queue = |(name, app): &(String, apps::AppSnapshot)| AppQueue {
+            app: name.clone(),
+            waiting: app.waiting,
+            active: app.claimed,
+        };
+        let app_queues = snapshots.iter().map(queue).collect();
+        let workers = snapshots.iter().flat_map(|(name, app)| {
             let worker = move |process: &apps::ProcessInfo| WorkerMetrics {
                 app: name.clone(),
                 worker: process.worker,
                 state: process.state.to_string(),
                 pss_bytes: process.usage.map_or(0, |usage| usage.pss_bytes),
                 cpu_ms: process.usage.map_or(0, |usage| usage.cpu_ms),
+                requests: process.requests,
             };
-            processes.iter().map(worker).collect::<Vec<_>>()
+            app.processes.iter().map(worker)
         });
         let certificates = control::all_certificates(info);
         let expiry = |one: &Value| Some((one["name"].as_str()?.to_owned(), one["not_after"].as_i64()?));
@@ -455,6 +462,7 @@ impl Operated {
             budget_bytes: info.memory.bytes_max(),
             refused: info.memory.refused(),
             workers: workers.collect(),
+            app_queues,
             limits: (info.limits)(),
             queues: (info.queues)(),
             rules: (info.rules)(),
@@ -471,13 +479,20 @@ mod tests {
 
     #[test]
     fn the_format_that_a_scraper_prefers() {
-        let protobuf = "application/vnd.google.protobuf;proto=io.prometheus.client.MetricFamily;encoding=delimited";
+        let protobuf =
+            "application/vnd.google.protobuf;proto=io.prometheus.client.MetricFamily;encoding=delimited";
         for (field, want) in [
             (String::new(), MetricsFormat::Text),
             ("*/*".into(), MetricsFormat::Text),
-            ("application/openmetrics-text;version=1.0.0,text/plain;q=0.5".into(), MetricsFormat::OpenMetrics),
+            (
+                "application/openmetrics-text;version=1.0.0,text/plain;q=0.5".into(),
+                MetricsFormat::OpenMetrics,
+            ),
             ("text/plain, application/openmetrics-text;q=0.5".into(), MetricsFormat::Text),
-            (format!("{protobuf},application/openmetrics-text;version=1.0.0;q=0.8,*/*;q=0.1"), MetricsFormat::Protobuf),
+            (
+                format!("{protobuf},application/openmetrics-text;version=1.0.0;q=0.8,*/*;q=0.1"),
+                MetricsFormat::Protobuf,
+            ),
             (format!("{protobuf};q=0"), MetricsFormat::Text),
             ("application/vnd.google.protobuf".into(), MetricsFormat::Text),
             (format!("{protobuf};q=0.3, text/plain; q=0.4"), MetricsFormat::Text),

@@ -80,23 +80,28 @@ pub(crate) fn items(families: &[Family], span: Span, form: HistogramForm) -> Str
 
 fn item(family: &Family, span: Span, form: HistogramForm) -> Value {
     let (name, unit) = name_and_unit(family.name);
-    let points: Vec<Value> = family.rows.iter().map(|(labels, sample)| {
-        let mut point = value(sample, form);
-        let attributes: Vec<Value> = labels.iter().filter_map(label).collect();
-        if !attributes.is_empty() {
-            point.insert("attributes".into(), attributes.into());
-        }
-        if family.kind != FamilyKind::Gauge {
-            point.insert("startTimeUnixNano".into(), span.start_ns.to_string().into());
-        }
-        point.insert("timeUnixNano".into(), span.now_ns.to_string().into());
-        Value::Object(point)
-    }).collect();
+    let points: Vec<Value> = family
+        .rows
+        .iter()
+        .map(|(labels, sample)| {
+            let mut point = value(sample, form);
+            let attributes: Vec<Value> = labels.iter().filter_map(label).collect();
+            if !attributes.is_empty() {
+                point.insert("attributes".into(), attributes.into());
+            }
+            if family.kind != FamilyKind::Gauge {
+                point.insert("startTimeUnixNano".into(), span.start_ns.to_string().into());
+            }
+            point.insert("timeUnixNano".into(), span.now_ns.to_string().into());
+            Value::Object(point)
+        })
+        .collect();
     let (kind, data) = match (family.kind, form) {
         (FamilyKind::Gauge, _) => ("gauge", json!({ "dataPoints": points })),
-        (FamilyKind::Counter, _) => {
-            ("sum", json!({ "dataPoints": points, "aggregationTemporality": CUMULATIVE, "isMonotonic": true }))
-        }
+        (FamilyKind::Counter, _) => (
+            "sum",
+            json!({ "dataPoints": points, "aggregationTemporality": CUMULATIVE, "isMonotonic": true }),
+        ),
         (FamilyKind::Histogram, HistogramForm::Explicit) => {
             ("histogram", json!({ "dataPoints": points, "aggregationTemporality": CUMULATIVE }))
         }

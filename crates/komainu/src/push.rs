@@ -66,7 +66,8 @@ impl MetricsPush {
             client,
             report,
         };
-        let thread = std::thread::Builder::new().name("metrics".into()).spawn(move || sending.run(&orders))?;
+        let thread =
+            std::thread::Builder::new().name("metrics".into()).spawn(move || sending.run(&orders))?;
         *running = Some(RunningPush { options, last, thread });
         Ok(())
     }
@@ -125,7 +126,11 @@ impl SendingMetrics {
                 self.options.every
             }
             Err(error @ NotTaken { again, .. }) => {
-                self.report.failed(&place, &error, "the values of a later time are sent as soon as they are taken");
+                self.report.failed(
+                    &place,
+                    &error,
+                    "the values of a later time are sent as soon as they are taken",
+                );
                 again.unwrap_or(self.options.every)
             }
         }

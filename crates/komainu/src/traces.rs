@@ -33,7 +33,8 @@ impl TraceExport {
     ) -> io::Result<Option<TraceExport>> {
         let tracing = &config.tracing;
         let Some(url) = tracing.to.clone().filter(|_| tracing.enabled) else { return Ok(None) };
-        let options = OtlpOptions { url, service: tracing.service.clone(), headers, ..OtlpOptions::default() };
+        let options =
+            OtlpOptions { url, service: tracing.service.clone(), headers, ..OtlpOptions::default() };
         let kept = before.map(|before| &before.exporter).filter(|kept| *kept.options() == options);
         let exporter = match kept {
             Some(kept) => kept.clone(),

@@ -196,7 +196,8 @@ impl DurationCounts {
     pub fn classic(&self) -> [u64; DURATION_CLASSES] {
         let mut classes = [0; DURATION_CLASSES];
         for (fine, count) in self.fine.iter().enumerate().filter(|(_, count)| **count > 0) {
-            let class = FINE_BOUNDS_US.get(fine).map_or(DURATION_CLASSES - 1, |us| DurationHistogram::class_of(*us));
+            let class =
+                FINE_BOUNDS_US.get(fine).map_or(DURATION_CLASSES - 1, |us| DurationHistogram::class_of(*us));
             classes[class] += count;
         }
         classes

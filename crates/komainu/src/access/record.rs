@@ -65,7 +65,9 @@ impl Access {
         out.extend_from_slice(name.as_bytes());
         out.extend_from_slice(b"\",\"body\":{\"stringValue\":\"");
         json_escaped(out, line);
-        out.extend_from_slice(b"\"},\"attributes\":[{\"key\":\"komainu.log\",\"value\":{\"stringValue\":\"access\"}}");
+        out.extend_from_slice(
+            b"\"},\"attributes\":[{\"key\":\"komainu.log\",\"value\":{\"stringValue\":\"access\"}}",
+        );
         out.extend_from_slice(b",{\"key\":\"http.server.request.duration\",\"value\":{\"doubleValue\":");
         thousandths(out, record.duration_us / 1_000);
         out.extend_from_slice(b"}}");

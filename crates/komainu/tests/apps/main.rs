@@ -14,4 +14,5 @@ mod misbehaving;
 mod plack;
 mod python;
 mod shown;
+mod queues;
 mod uploads;

@@ -22,8 +22,13 @@ fn judged(asks: &[Ask]) -> Option<usize> {
     }
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/python/otlp_schema.py");
     let mut judge = Command::new(python);
-    let mut judge =
-        judge.arg(script).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut judge = judge
+        .arg(script)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
     judge.stdin.take().unwrap().write_all(lines.as_bytes()).unwrap();
     let judged = judge.wait_with_output().unwrap();
     assert!(judged.status.success(), "{}\n{lines}", rig::text(&judged.stderr));
@@ -92,15 +97,24 @@ fn metrics_reach_a_collector_at_an_interval_and_at_the_end() {
     let of_route = |point: &Value| attribute(point, "http.route").as_deref() == Some("/a");
     let durations = points(&first, "http.server.request.duration", "histogram");
     let duration = durations.iter().find(|point| of_route(point)).unwrap();
-    assert_eq!((&duration["count"], attribute(duration, "komainu.handler")), (&"7".into(), Some("respond".into())));
+    assert_eq!(
+        (&duration["count"], attribute(duration, "komainu.handler")),
+        (&"7".into(), Some("respond".into()))
+    );
     assert!(duration["exemplars"][0]["traceId"].is_string(), "{duration}");
     assert!(points(&first, "process.memory.usage", "gauge")[0]["asDouble"].as_f64().unwrap() > 1e6);
     // By finer classes from now on; the thread is another one, and the count continues from the same start.
-    let text = format!("{}{}{}", rig::listen(&rig.folder), rig::as_we_are(), config("histograms = \"exponential\"\n"));
+    let text = format!(
+        "{}{}{}",
+        rig::listen(&rig.folder),
+        rig::as_we_are(),
+        config("histograms = \"exponential\"\n")
+    );
     rig.folder.write("komainu.toml", text);
     rig.signal("-HUP");
     rig.get("/a").expect(200, "A");
-    let finer = || points(&latest(&collector, "200").1, "http.server.request.duration", "exponentialHistogram");
+    let finer =
+        || points(&latest(&collector, "200").1, "http.server.request.duration", "exponentialHistogram");
     eventually("histograms are exponential", || {
         finer().iter().any(|point| of_route(point) && point["count"] == "8")
     });
@@ -183,7 +197,8 @@ fn lines_of_logs_are_records() {
     });
     let all = records(&collector);
     assert!(all.iter().all(|record| !record.to_string().contains("secret")), "{all:?}");
-    let of_errors = sent(&collector, "/v1/logs").into_iter().filter(|ask| ask.field("X-Key") == ["k"]).count();
+    let of_errors =
+        sent(&collector, "/v1/logs").into_iter().filter(|ask| ask.field("X-Key") == ["k"]).count();
     assert!(of_errors >= 1);
     if let Some(count) = judged(&sent(&collector, "/v1/logs")) {
         assert_eq!(count, all.len());
@@ -229,18 +244,26 @@ fn what_a_collector_does_not_take_is_sent_again_once_it_does() {
     };
     eventually("the lines are there", || targets(taken(2)) == [1, 1]);
     eventually("both spans are there", || {
-        taken(0).iter().map(|ask| rig::text(&ask.body).matches("\"name\":\"GET /a\"").count()).sum::<usize>() == 2
+        taken(0).iter().map(|ask| rig::text(&ask.body).matches("\"name\":\"GET /a\"").count()).sum::<usize>()
+            == 2
     });
     eventually("the counts are there", || latest(&collector, "200").0 == 2);
-    eventually("that is said", || said("data are taken again; nothing was dropped") == 2 && said("it can be reached again") == 1);
+    eventually("that is said", || {
+        said("data are taken again; nothing was dropped") == 2 && said("it can be reached again") == 1
+    });
     // What is refused for good is not sent again.
     busy.store(2, Ordering::Relaxed);
     rig.get("/a?3").expect(200, "A");
-    eventually("the refusal is said", || said("lines are refused and dropped: a response with status 400: not this") == 1);
+    eventually("the refusal is said", || {
+        said("lines are refused and dropped: a response with status 400: not this") == 1
+    });
     busy.store(0, Ordering::Relaxed);
     rig.get("/a?4").expect(200, "A");
-    eventually("the next one is taken", || sent(&collector, "/v1/logs").iter().any(|ask| rig::text(&ask.body).contains("/a?4")));
-    let of_third = sent(&collector, "/v1/logs").iter().filter(|ask| rig::text(&ask.body).contains("/a?3")).count();
+    eventually("the next one is taken", || {
+        sent(&collector, "/v1/logs").iter().any(|ask| rig::text(&ask.body).contains("/a?4"))
+    });
+    let of_third =
+        sent(&collector, "/v1/logs").iter().filter(|ask| rig::text(&ask.body).contains("/a?3")).count();
     assert_eq!(of_third, 1);
     eventually("the loss is said", || said("1 line was dropped") == 1);
     judged(&collector.asks());
@@ -275,7 +298,8 @@ fn a_collector_that_never_answers_holds_up_nobody() {
 fn a_file_of_headers_that_is_none_keeps_the_configuration_out() {
     let folder = Folder::new();
     folder.write("keys", "X-Key secret\n");
-    let text = "[metrics]\nto = \"http://127.0.0.1:9\"\nheaders_file = \"keys\"\n[[route]]\nrespond = \"A\"\n";
+    let text =
+        "[metrics]\nto = \"http://127.0.0.1:9\"\nheaders_file = \"keys\"\n[[route]]\nrespond = \"A\"\n";
     folder.write("komainu.toml", format!("listen = \"127.0.0.1:0\"\n{}{text}", rig::as_we_are()));
     let ended = rig::komainu().arg("start").arg("-c").arg(folder.at("komainu.toml")).output().unwrap();
     let said = rig::text(&ended.stderr);

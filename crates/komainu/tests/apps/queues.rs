@@ -1,0 +1,58 @@
+//! What metrics and logs say of requests that wait for a worker.
+
+use std::fs;
+use std::io::Read;
+
+use crate::hosted::{folder, start};
+use crate::rig;
+use crate::rig::{connect, eventually, text};
+
+const APP: &str = "sub { select(undef, undef, undef, 0.4); [200, [], ['done']] }";
+
+#[test]
+fn time_in_the_queue_and_requests_of_each_worker_are_known() {
+    let config = "threads = 1\n[control]\nlisten = \"127.0.0.1:0\"\n[log]\naccess = '$uri $queue_ms'\nfile = \"access.log\"\nlevel = \"info\"\n\
+         [[route]]\napp = \"shop\"\n[apps.shop]\npsgi = \"app.psgi\"\nworkers = 1\nthreads = 1\n";
+    let rig = start(folder("app.psgi", APP), config);
+    rig.get("/alone").expect(200, "done");
+    // The one worker has the first of these while the second one waits.
+    let mut waiting: Vec<_> = ["/first", "/second"]
+        .map(|target| {
+            let mut stream = connect(rig.address);
+            let ask = format!("GET {target} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
+            std::io::Write::write_all(&mut stream, ask.as_bytes()).unwrap();
+            stream
+        })
+        .into();
+    for stream in &mut waiting {
+        let mut bytes = Vec::new();
+        stream.read_to_end(&mut bytes).unwrap();
+        assert!(text(&bytes).ends_with("done"));
+    }
+    let said = "the control listener is http://";
+    eventually("the control listener is there", || rig.reported().contains(said));
+    let reported = rig.reported();
+    let control = reported.split(said).nth(1).unwrap().split_whitespace().next().unwrap().to_owned();
+    let metrics = || text(&rig::curl(&["-s", &format!("http://{control}/metrics")]).stdout);
+    let value = |line: &str| -> Option<f64> {
+        metrics().lines().find_map(|one| one.strip_prefix(line)?.strip_prefix(' ')?.parse().ok())
+    };
+    let labels = "{site=\"*\",route=\"*\",handler=\"app shop\"}";
+    let count = format!("komainu_http_queue_seconds_count{labels}");
+    eventually("all three are counted", || value(&count) == Some(3.0));
+    let sum = value(&format!("komainu_http_queue_seconds_sum{labels}")).unwrap();
+    assert!(sum >= 0.2, "the second has waited for the first: {sum} s");
+    let answered = "komainu_app_worker_requests_total{app=\"shop\",worker=\"1\"}";
+    eventually("its worker has answered them", || value(answered) == Some(3.0));
+    for now in ["komainu_app_requests_waiting", "komainu_app_requests_active"] {
+        eventually("none waits", || value(&format!("{now}{{app=\"shop\"}}")) == Some(0.0));
+    }
+    // Each line of the log has its own time.
+    let lines = || fs::read_to_string(rig.folder.at("access.log")).unwrap_or_default();
+    eventually("the lines are there", || lines().lines().count() == 3);
+    let lines = lines();
+    let waits: Vec<f64> =
+        lines.lines().map(|line| line.split(' ').nth(1).unwrap().parse().unwrap()).collect();
+    let longest = waits.iter().copied().fold(0.0, f64::max);
+    assert!(longest >= 200.0 && waits.iter().any(|wait| *wait < longest / 2.0), "{lines}");
+}
