@@ -39,18 +39,19 @@ const NATIVE_LAST: i32 = 10 * STEPS;
 const FINE_BOUNDS: usize = 221;
 /// The fine classes.
 const FINE_CLASSES: usize = FINE_BOUNDS + 1;
-/// See [`FINE_CLASSES`].
-const FINE_BOUNDS_US: [u64; FINE_BOUNDS] = fine_bounds();
+/// Upper bounds of the fine classes, in order. Behind them stand as many as a byte can name, so that no index needs a check.
+const FINE_BOUNDS_US: [u64; 256] = fine_bounds();
+/// The longest duration that is in a class with a bound.
+const FINE_MAX_US: u64 = FINE_BOUNDS_US[FINE_BOUNDS - 1];
 
 /// Durations below this many microseconds are in the first class; it is the largest power of two of which that is true.
 const FIRST_US: u64 = 16;
 /// Cells of an octave in the table of [`fine_class`]: so many that none has more than one bound.
 const CELL_BITS: u32 = 6;
 const CELLS: usize = 1 << CELL_BITS;
-/// From 2^6 µs on octaves have cells; below it each number has.
-const OCTAVES: usize = 30 - CELL_BITS as usize;
-/// By cell: the class of its lowest duration.
-const CELL_CLASSES: [u8; CELLS + OCTAVES * CELLS] = cell_classes();
+/// By cell: the class of its lowest duration. Below 2^6 µs each number has a cell, then octaves up to that of `FINE_MAX_US`; what is left makes
+/// the length a power of two.
+const CELL_CLASSES: [u8; 2_048] = cell_classes();
 
 /// The upper bound of a native class in whole microseconds, which is all that durations have.
 const fn native_bound_us(class: i32) -> u64 {
@@ -61,8 +62,8 @@ const fn native_bound_us(class: i32) -> u64 {
 }
 
 /// The bounds of both kinds of classes in order, each once.
-const fn fine_bounds() -> [u64; FINE_BOUNDS] {
-    let mut bounds = [0; FINE_BOUNDS];
+const fn fine_bounds() -> [u64; 256] {
+    let mut bounds = [u64::MAX; 256];
     let (mut at, mut native, mut classic) = (0, NATIVE_FIRST, 0);
     while native <= NATIVE_LAST {
         let next = native_bound_us(native);
@@ -80,8 +81,8 @@ const fn fine_bounds() -> [u64; FINE_BOUNDS] {
     bounds
 }
 
-const fn cell_classes() -> [u8; CELLS + OCTAVES * CELLS] {
-    let mut classes = [0; CELLS + OCTAVES * CELLS];
+const fn cell_classes() -> [u8; 2_048] {
+    let mut classes = [0; 2_048];
     let (mut cell, mut class) = (0, 0);
     while cell < classes.len() {
         let lowest = match cell < CELLS {
@@ -104,22 +105,22 @@ fn fine_class(us: u64) -> usize {
     if us < FIRST_US {
         return 0;
     }
-    if us > FINE_BOUNDS_US[FINE_BOUNDS - 1] {
-        return FINE_BOUNDS;
-    }
-    let octave = (us | (CELLS as u64)).ilog2() - CELL_BITS;
-    let cell = (us >> octave) as usize + octave as usize * CELLS;
-    let class = usize::from(CELL_CLASSES[cell]);
+    let us = us.min(FINE_MAX_US + 1);
+    let octave = u64::BITS - 1 - CELL_BITS - (us | CELLS as u64).leading_zeros();
+    let cell = (us >> octave) as usize + ((octave as usize) << CELL_BITS);
+    let class = usize::from(CELL_CLASSES[cell % CELL_CLASSES.len()]);
     class + usize::from(us > FINE_BOUNDS_US[class])
 }
 
 /// The native class of a fine one; not for the first, which is the zero class.
 fn native_class(fine: usize) -> i32 {
-    let Some(bound) = FINE_BOUNDS_US.get(fine) else { return NATIVE_LAST + 1 };
+    if fine >= FINE_BOUNDS {
+        return NATIVE_LAST + 1;
+    }
     let (mut low, mut high) = (NATIVE_FIRST, NATIVE_LAST);
     while low < high {
         let middle = (low + high).div_euclid(2);
-        if native_bound_us(middle) < *bound { low = middle + 1 } else { high = middle }
+        if native_bound_us(middle) < FINE_BOUNDS_US[fine] { low = middle + 1 } else { high = middle }
     }
     low
 }
@@ -196,9 +197,8 @@ impl DurationCounts {
     pub fn classic(&self) -> [u64; DURATION_CLASSES] {
         let mut classes = [0; DURATION_CLASSES];
         for (fine, count) in self.fine.iter().enumerate().filter(|(_, count)| **count > 0) {
-            let class =
-                FINE_BOUNDS_US.get(fine).map_or(DURATION_CLASSES - 1, |us| DurationHistogram::class_of(*us));
-            classes[class] += count;
+            // The last one has no bound, and is longer than all of them.
+            classes[DurationHistogram::class_of(FINE_BOUNDS_US[fine])] += count;
         }
         classes
     }
@@ -230,14 +230,15 @@ mod tests {
     use super::*;
 
     fn durations() -> impl Iterator<Item = u64> {
-        let near = FINE_BOUNDS_US.iter().flat_map(|us| [us - 1, *us, us + 1]);
+        let near = FINE_BOUNDS_US[..FINE_BOUNDS].iter().flat_map(|us| [us - 1, *us, us + 1]);
         (0..5_000).chain(near).chain((0..64).map(|bit| 1 << bit)).chain([u64::MAX])
     }
 
     #[test]
     fn every_duration_is_in_the_class_whose_bounds_enclose_it() {
         for us in durations() {
-            assert_eq!(fine_class(us), FINE_BOUNDS_US.partition_point(|bound| *bound < us), "{us}");
+            let bounds = &FINE_BOUNDS_US[..FINE_BOUNDS];
+            assert_eq!(fine_class(us), bounds.partition_point(|bound| *bound < us), "{us}");
         }
     }
 
