@@ -54,7 +54,7 @@ directives! {
         "every" every: Duration = "15s", Time { min: Duration::from_secs(1), max: Duration::from_secs(3_600) };
         /// The `service.name` of the metrics.
         "service" service: String = "komainu", SERVICE;
-        /// Their `service.instance.id`, which tells servers of one service apart.
+        /// Their `service.instance.id`, by which servers of one service are known.
         "instance" instance: Option<String> = absent("the name of the machine"), Maybe(SERVICE);
         /// How durations are sent: `"explicit"` by the 16 classes that Prometheus' text has, which every receiver can read; `"exponential"`
         /// by classes of which each is 9 % wider than the one before.

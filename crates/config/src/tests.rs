@@ -94,6 +94,8 @@ fn written_out_defaults_change_nothing() {
         written_out::<Control>(),
         written_out::<crate::ControlToken>(),
         written_out::<Tracing>(),
+        written_out::<CollectedMetrics>(),
+        written_out::<OtlpLogs>(),
         written_out::<Acme>(),
         written_out::<AcmeDirectory>(),
         written_out::<AcmeDns>(),

@@ -65,20 +65,20 @@ fn label((name, value): &(&'static str, String)) -> Option<Value> {
 
 /// The time that values are of.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Span {
+pub(crate) struct CountedTime {
     /// When counting began, in nanoseconds since 1970.
     pub(crate) start_ns: u64,
     pub(crate) now_ns: u64,
 }
 
 /// The items of an `ExportMetricsServiceRequest`, without the brackets around them.
-pub(crate) fn items(families: &[Family], span: Span, form: HistogramForm) -> String {
+pub(crate) fn items(families: &[Family], span: CountedTime, form: HistogramForm) -> String {
     let with_rows = families.iter().filter(|family| !family.rows.is_empty());
     let items: Vec<String> = with_rows.map(|family| item(family, span, form).to_string()).collect();
     items.join(",")
 }
 
-fn item(family: &Family, span: Span, form: HistogramForm) -> Value {
+fn item(family: &Family, span: CountedTime, form: HistogramForm) -> Value {
     let (name, unit) = name_and_unit(family.name);
     let points: Vec<Value> = family
         .rows

@@ -12,7 +12,7 @@ use control::{NotTaken, OtlpClient, OtlpReport, OtlpSignal};
 use crate::log_record::now_ns;
 use crate::notice::ErrorLog;
 use crate::operate::Operated;
-use crate::otlp_metrics::{self, PushOptions, Span};
+use crate::otlp_metrics::{self, CountedTime, PushOptions};
 
 /// How long the end of the server waits until the collector has the last values.
 const LAST_MAX: Duration = Duration::from_secs(2);
@@ -116,7 +116,7 @@ impl SendingMetrics {
     /// Sends the values of now; returns the pause until the next ones.
     fn send(&mut self) -> Duration {
         let families = self.operated.families();
-        let span = Span { start_ns: self.start_ns, now_ns: now_ns() };
+        let span = CountedTime { start_ns: self.start_ns, now_ns: now_ns() };
         let (start, end) = self.client.frame();
         let items = otlp_metrics::items(&families, span, self.options.histograms);
         let place = format!("metrics: {}", self.client.url());
