@@ -12,7 +12,7 @@ use crate::{
     RouteLimits, RouteTimeouts, Site, SiteTls, Split, Timeouts, Tls, Tracing, TrustedProxies, Upstream,
     UseAsDictionary, Workers,
 };
-use crate::{Cors, JwtAuth, SharedLimits, SignedAuth};
+use crate::{CollectedMetrics, Cors, JwtAuth, OtlpLogs, SharedLimits, SignedAuth};
 use crate::{check::Checker, node::Node};
 use std::path::Path;
 
