@@ -417,7 +417,7 @@ async function ask(method, path, body) {
   try { document = JSON.parse(answer); } catch { /* not JSON */ }
   if (!response.ok) {
     const why = ((document && (document.detail || document.error || document.title)) || answer.slice(0, 400)).trim().replace(/\.$/, "");
-    const hint = response.status === 401 ? " Give a token with the button Token." : response.status === 403 ? " The token's role does not allow it." : "";
+    const hint = response.status === 401 ? " Give a token with the button Token." : response.status === 403 && token() ? " The token's role does not allow it." : "";
     const error = new Error(`${response.status}: ${why}.${hint}`);
     error.status = response.status;
     throw error;
@@ -512,11 +512,13 @@ function pause() {
   setText(byId("pause"), paused ? "Continue" : "Pause");
   if (!paused) { showLines(); refresh(); }
 }
-function open(id) { byId(id).showModal(); }
+function open(id) { byId(id).returnValue = "no"; byId(id).showModal(); }
 byId("pause").addEventListener("click", pause);
 byId("reload").addEventListener("click", reload);
 byId("help").addEventListener("click", () => open("keys"));
 byId("token").addEventListener("click", () => { byId("token-value").value = token(); open("token-dialog"); });
+// A button that submits would be what Enter presses.
+byId("token-cancel").addEventListener("click", () => byId("token-dialog").close("no"));
 byId("token-dialog").addEventListener("close", () => {
   if (byId("token-dialog").returnValue !== "yes") return;
   sessionStorage.setItem("token", byId("token-value").value.trim());
