@@ -62,7 +62,7 @@ impl TraceExport {
     }
 }
 
-/// The span of the request, and those of what it waited for. Without those of single attempts: their times are not kept.
+/// The span of the request, and those of what it waited for: of each attempt at an upstream server, too.
 fn spans(
     record: &RequestRecord<'_>,
     trace: &TraceSpan,
@@ -87,39 +87,62 @@ fn spans(
     };
     let mut all = vec![server];
     let mut begun_ns = start_ns;
-    let mut child = |name: &str, kind, us: u64, attributes| {
-        let end_ns = begun_ns.saturating_add(us.saturating_mul(1_000)).min(end_ns);
-        all.push(EndedSpan {
-            trace: trace.trace,
-            parent: trace.span,
-            span: next_id().max(1),
-            name: name.to_owned(),
-            kind,
-            start_ns: std::mem::replace(&mut begun_ns, end_ns),
-            end_ns,
-            attributes,
-            is_error: false,
-        });
-    };
+    let mut child =
+        |begun_ns: &mut u64, name: &str, kind, us: u64, attributes: Vec<(&'static str, SpanValue)>| {
+            let end_ns = begun_ns.saturating_add(us.saturating_mul(1_000)).min(end_ns);
+            all.push(EndedSpan {
+                trace: trace.trace,
+                parent: trace.span,
+                span: next_id().max(1),
+                name: name.to_owned(),
+                kind,
+                start_ns: std::mem::replace(begun_ns, end_ns),
+                end_ns,
+                is_error: attributes.iter().any(|(name, _)| *name == "error.type"),
+                attributes,
+            });
+        };
+    if let Some(outcome) = notes.cache {
+        let attributes = vec![("komainu.cache", SpanValue::Text(outcome.text().to_owned()))];
+        child(&mut { start_ns }, "cache", SpanKind::Internal, record.duration_us, attributes);
+    }
     if let Some(us) = notes.queue_us.filter(|us| *us > 0) {
-        child("queue", SpanKind::Internal, us, Vec::new());
+        child(&mut begun_ns, "queue", SpanKind::Internal, us, Vec::new());
+    }
+    let attempt = |upstream: &str, before: usize| {
+        let before = u64::try_from(before).unwrap_or(u64::MAX);
+        vec![
+            ("server.address", SpanValue::Text(upstream.to_owned())),
+            ("http.request.resend_count", SpanValue::Number(before)),
+        ]
+    };
+    let failed = notes.failed_attempts.as_ref().map_or(&[][..], |failed| &failed.0);
+    for (before, one) in failed.iter().enumerate() {
+        let mut attributes = attempt(&one.upstream, before);
+        attributes.push(("error.type", SpanValue::Text(one.reason.to_owned())));
+        child(&mut begun_ns, "upstream", SpanKind::Client, one.us, attributes);
     }
     if let Some(us) = notes.connect_us {
-        child("connect", SpanKind::Internal, us, Vec::new());
+        child(&mut begun_ns, "connect", SpanKind::Internal, us, Vec::new());
     }
-    if let (Some(us), Some(upstream)) = (notes.upstream_us, &notes.upstream) {
-        let attributes = vec![
-            ("server.address", SpanValue::Text(upstream.to_string())),
-            ("http.request.resend_count", SpanValue::Number(notes.attempts.saturating_sub(1).into())),
-        ];
-        child("upstream", SpanKind::Client, us, attributes);
+    // The last one, unless it is among those.
+    if let (Some(us), Some(upstream)) = (notes.upstream_us, &notes.upstream)
+        && failed.len() < notes.attempts as usize
+    {
+        child(
+            &mut begun_ns,
+            "upstream",
+            SpanKind::Client,
+            us,
+            attempt(upstream, notes.attempts.saturating_sub(1) as usize),
+        );
     }
     if let Some(worker) = notes.worker {
         let mut attributes = vec![("komainu.worker", SpanValue::Number(worker.into()))];
         attributes.extend(notes.worker_cpu_us.map(|us| ("komainu.cpu_us", SpanValue::Number(us.into()))));
         let memory = notes.worker_memory_kib;
         attributes.extend(memory.map(|kib| ("komainu.memory_kib", SpanValue::Text(kib.to_string()))));
-        child("worker", SpanKind::Internal, record.duration_us, attributes);
+        child(&mut begun_ns, "worker", SpanKind::Internal, record.duration_us, attributes);
     }
     all
 }

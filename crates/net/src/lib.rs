@@ -33,6 +33,7 @@ pub mod pump;
 pub mod work;
 pub mod options;
 pub mod page;
+pub mod connections;
 pub mod counters;
 pub mod cost;
 pub mod durations;
@@ -79,6 +80,7 @@ pub use bandwidth::Bandwidth;
 pub use bind::{Listener, bound_address};
 pub use body_copy::BodyCopied;
 pub use compress::{Compression, coded_fields};
+pub use connections::{OpenConnection, OpenConnections};
 pub use core::Core;
 pub use cost::CpuMeter;
 pub use counters::{Counter, Counters};
@@ -99,7 +101,7 @@ pub use link::Link;
 pub use listener::{Listeners, NewListeners};
 pub use memory::{Memory, MemoryBudget, MemoryHeld, Pressure};
 pub use named_file::{FileReference, NamedFile};
-pub use notes::{CacheOutcome, MeasuredCosts, RequestNotes};
+pub use notes::{CacheOutcome, FailedAttempt, FailedAttempts, MeasuredCosts, RequestNotes};
 pub use options::{Limits, Options, ServingLimits, Timeouts};
 pub use overflow::SPILL_BLOCK_BYTES;
 pub use page::{ErrorPages, Page};
@@ -113,9 +115,9 @@ pub use spill::{SpillError, SpillFile, SpillQuota, SpillStore};
 pub use stream::Stream;
 pub use tick::{TaskId, TurnHook};
 pub use tls::{
-    CertificateFault, CertificateInfo, CertificateStore, ClientCertificates, ClientIdentity,
-    HandshakeFailure, ServerCertificate, TicketKeys, TlsAcceptor, TlsAgreement, TlsClient, TlsClientOptions,
-    TlsOptions, TlsSession, TlsSite, TlsStream, without_marks,
+    BlockingTlsStream, CertificateFault, CertificateInfo, CertificateStore, ClientCertificates,
+    ClientIdentity, HandshakeFailure, ServerCertificate, TicketKeys, TlsAcceptor, TlsAgreement, TlsClient,
+    TlsClientOptions, TlsOptions, TlsSession, TlsSite, TlsStream, without_marks,
 };
 pub use tunnel::{TunnelEnd, tunnel};
 pub use wait::Interest;

@@ -60,6 +60,21 @@ pub enum MeasuredCosts {
     All,
 }
 
+/// An attempt at an upstream server that failed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FailedAttempt {
+    /// The URL of the server.
+    pub upstream: Rc<str>,
+    /// How long it took, in microseconds.
+    pub us: u64,
+    /// Why it failed: one of a fixed list of texts.
+    pub reason: &'static str,
+}
+
+/// The attempts of a request that failed, in their order: few requests have any.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct FailedAttempts(pub Vec<FailedAttempt>);
+
 /// What handlers report of a request. Durations are in microseconds of the core's clock; `None` where there was nothing of it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RequestNotes {
@@ -73,6 +88,8 @@ pub struct RequestNotes {
     pub upstream: Option<Rc<str>>,
     /// How often upstream servers were asked.
     pub attempts: u32,
+    /// Those that failed.
+    pub failed_attempts: Option<Box<FailedAttempts>>,
     /// What is to be measured of it.
     pub measured: MeasuredCosts,
     /// Counts the CPU time of the serving thread, if that is measured.

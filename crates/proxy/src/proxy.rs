@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::sync::{Arc, OnceLock};
 
 use http::{BodySize, Fields, Method, Name, Status};
-use net::{BodyPiece, Exchange, Fault, SpillError, SpillQuota, TunnelEnd};
+use net::{BodyPiece, Exchange, FailedAttempt, Fault, SpillError, SpillQuota, TunnelEnd};
 
 use crate::choose::{NoServer, Requester, SelectError, Selection};
 use crate::dial::{Beside, before, beside};
@@ -146,6 +146,7 @@ impl Proxy {
                 Err(AttemptFailure::Ours(fault)) => return Err(fault),
                 Err(failure) => failure,
             };
+            note_failure(x, &failure, self.group.core.now_us() - since_us - queue_us);
             if !self.tries_again(x, selection, &failure, &mut attempts) {
                 return give_up(x, &failure).await;
             }
@@ -407,6 +408,15 @@ async fn refuse(x: &mut Exchange<'_>, no_server: NoServer) -> Result<(), Fault> 
     let mut fields = Fields::new();
     fields.push(Name::RetryAfter, no_server.retry_after_s.to_string().as_bytes());
     x.refuse_with(no_server.status, no_server.reason, &fields).await
+}
+
+/// Keeps a failed attempt, which has taken so long, for traces.
+#[cold]
+fn note_failure(x: &mut Exchange<'_>, failure: &AttemptFailure, us: u64) {
+    let notes = x.notes();
+    let Some(upstream) = notes.upstream.clone().filter(|_| failure.is_failure()) else { return };
+    let (_, reason) = retry::answer(failure);
+    notes.failed_attempts.get_or_insert_default().0.push(FailedAttempt { upstream, us, reason });
 }
 
 async fn give_up(x: &mut Exchange<'_>, failure: &AttemptFailure) -> Result<(), Fault> {

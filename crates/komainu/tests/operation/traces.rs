@@ -112,3 +112,57 @@ fn spans_of_recorded_and_of_slow_requests_reach_a_collector() {
     });
     assert_eq!(away(), 1);
 }
+
+#[test]
+fn each_attempt_and_the_cache_have_spans() {
+    let collector = Origin::start(|_| answer("200 OK", "", "{}"));
+    let origin = Origin::start(|_| answer("200 OK", "Cache-Control: max-age=60\r\n", "x"));
+    let nobody = crate::origin::nobody();
+    let rig = Rig::config(
+        Folder::new(),
+        &format!(
+            "threads = 1\n[tracing]\nenabled = true\nsample = \"100%\"\nto = \"{}\"\nservice = \"shop\"\n[cache]\nmemory = \"8MiB\"\n\
+             [[route]]\npath = \"/cached\"\nproxy = \"{}\"\ncache = true\n\
+             [[route]]\nproxy = {{ to = [\"http://{nobody}\", \"{}\"] }}\n",
+            collector.url, origin.url, origin.url
+        ),
+    );
+    // One of them begins with the server that is away.
+    rig.get("/tried").expect(200, "x");
+    rig.get("/tried").expect(200, "x");
+    rig.get("/cached").expect(200, "x");
+    rig.get("/cached").expect(200, "x");
+    let below = |path: &str| {
+        let all = spans(&collector.asks());
+        let servers: Vec<Value> = all
+            .iter()
+            .filter(|span| span["kind"] == 2 && attribute(span, "url.path") == path)
+            .cloned()
+            .collect();
+        let of = |server: &Value| {
+            all.iter().filter(|span| span["parentSpanId"] == server["spanId"]).cloned().collect::<Vec<_>>()
+        };
+        servers.iter().map(of).collect::<Vec<_>>()
+    };
+    eventually("both are reported", || below("/tried").len() == 2 && below("/cached").len() == 2);
+    let of_attempts =
+        |all: &Vec<Value>| all.iter().filter(|span| span["name"] == "upstream").cloned().collect::<Vec<_>>();
+    let attempts = below("/tried").iter().map(of_attempts).find(|attempts| attempts.len() > 1).unwrap();
+    let shown: Vec<(&Value, &Value)> = attempts
+        .iter()
+        .map(|span| (attribute(span, "server.address"), attribute(span, "http.request.resend_count")))
+        .collect();
+    let (first, second) = (Value::from(format!("http://{nobody}")), Value::from(origin.url.as_str()));
+    assert_eq!(shown, [(&first, &"0".into()), (&second, &"1".into())]);
+    // The first one has failed, and says why.
+    assert_eq!((&attempts[0]["status"]["code"], &attempts[1]["status"]["code"]), (&2.into(), &Value::Null));
+    assert!(attribute(&attempts[0], "error.type").as_str().unwrap().contains("refused"), "{}", attempts[0]);
+    let outcomes: Vec<Value> = below("/cached")
+        .iter()
+        .map(|all| {
+            let cache = all.iter().find(|span| span["name"] == "cache").unwrap();
+            attribute(cache, "komainu.cache").clone()
+        })
+        .collect();
+    assert_eq!(outcomes, ["miss", "hit"]);
+}
