@@ -142,7 +142,7 @@ pub use cache_rule::{CacheKey, CacheRule, IgnoredField, QueryKey, StatusMatch, S
 pub use check::InvalidValue;
 pub use compress::{Coding, Compress, CompressResponses, Effort};
 pub use conditions::Conditions;
-pub use control::{Control, ControlToken, TokenRole, control_token};
+pub use control::{Control, ControlClient, ControlToken, TokenRole, control_token};
 pub use cors::{Cors, CorsOrigin};
 pub use crawlers::{Crawlers, KnownCrawler, KnownCrawlerName, known_crawlers};
 pub use dictionary::{DictionaryStore, UseAsDictionary};
@@ -173,7 +173,7 @@ pub use settings::Settings;
 pub use shadow::{InjectedFault, Mirror};
 pub use sharing::SharedLimits;
 pub use site::{EncodedSlashes, MIRROR_FIELD, PartOf, Route, RouteLimits, RoutePart, RouteTimeouts, Site};
-pub use source::{ConfigLine, joined};
+pub use source::{ConfigLine, joined, parts};
 pub use telemetry::{CollectedMetrics, HistogramForm, OtlpLogs, header_lines};
 pub use tls::{CertificateSource, ClientTls, SiteTls, Tls, TlsVersion};
 pub use tracing::{IdSource, SHARE_ALL, Tracing};

@@ -58,7 +58,8 @@ directives! {
     /// ```
     Config in "the file's top level", check config_agrees {
         /// Files whose directives belong to this one too, by name or by pattern (`"sites/*.toml"`, in the order of their
-        /// names), relative to the folder of the file that names them. A name without `*`, `?` and `[` must exist. Their
+        /// names), relative to the folder of the file that names them. A name without `*`, `?` and `[` must exist; a pattern
+        /// that no file matches is warned of, unless its folder is there and empty. Their
         /// sites, routes and other lists follow those of this file; a table may take directives from several files, and
         /// no directive may be given twice. Relative paths in them are relative to the folder of the first file.
         "include" include: Vec<String> = absent("none"), OneOrMore(Text { what: "the name or pattern of a file", parse: |text| Ok(text.to_owned()) });

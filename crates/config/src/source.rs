@@ -19,6 +19,14 @@ pub fn joined(main: &str, included: &[(PathBuf, String)]) -> String {
     text
 }
 
+/// The files in such a text, each with its content; the first one has no name there.
+pub fn parts(joined: &str) -> impl Iterator<Item = (Option<&str>, &str)> {
+    joined.split(SEPARATOR).enumerate().map(|(index, part)| match part.split_once('\n') {
+        Some((name, content)) if index > 0 => (Some(name), content),
+        _ => (None, part),
+    })
+}
+
 /// A line of a configuration. Displays as `line 12`, or `line 12 of sites/shop.toml`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConfigLine {

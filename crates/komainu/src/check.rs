@@ -77,18 +77,8 @@ fn included_by(
 ) -> Result<Vec<(PathBuf, String)>, String> {
     let mut included = Vec::new();
     for pattern in config::includes(text, &environment) {
-        let folder = path.parent().unwrap_or(Path::new(""));
         let named = |error: &dyn Display| format!("`include = \"{pattern}\"` in {}: {error}", path.display());
-        let files: Vec<PathBuf> = match pattern.contains(['*', '?', '[']) {
-            false => vec![folder.join(&pattern)],
-            true => {
-                let folder = folder.to_str().ok_or_else(|| named(&"the name of its folder is not UTF-8"))?;
-                let whole = Path::new(&glob::Pattern::escape(folder)).join(&pattern);
-                let found = glob::glob(&whole.to_string_lossy()).map_err(|error| named(&error))?;
-                found.collect::<Result<_, _>>().map_err(|error| named(&error))?
-            }
-        };
-        for file in files {
+        for file in matching(path, &pattern).map_err(|error| named(&error))? {
             if file.canonicalize().is_ok_and(|real| !seen.insert(real)) {
                 continue;
             }
@@ -100,6 +90,47 @@ fn included_by(
         }
     }
     Ok(included)
+}
+
+/// The files that a name or pattern in `path` stands for.
+fn matching(path: &Path, pattern: &str) -> Result<Vec<PathBuf>, String> {
+    let folder = path.parent().unwrap_or(Path::new(""));
+    if !is_pattern(pattern) {
+        return Ok(vec![folder.join(pattern)]);
+    }
+    let folder = folder.to_str().ok_or("the name of its folder is not UTF-8")?;
+    let whole = Path::new(&glob::Pattern::escape(folder)).join(pattern);
+    let found = glob::glob(&whole.to_string_lossy()).map_err(|error| error.to_string())?;
+    found.collect::<Result<_, _>>().map_err(|error| error.to_string())
+}
+
+/// Whether it names files by a pattern, which may match none.
+fn is_pattern(include: &str) -> bool {
+    include.contains(['*', '?', '['])
+}
+
+/// Whether the folder that a pattern looks in is there and empty: files may come.
+fn is_empty_folder(path: &Path, pattern: &str) -> bool {
+    let folder = path.parent().unwrap_or(Path::new("")).join(pattern);
+    let entries = folder.parent().and_then(|folder| std::fs::read_dir(folder).ok());
+    entries.is_some_and(|mut entries| entries.next().is_none())
+}
+
+/// The patterns of `include` that no file matches, but for those in empty folders.
+fn unmatched(path: &Path, text: &str) -> Vec<String> {
+    let mut warnings = Vec::new();
+    for (name, content) in config::parts(text) {
+        let file = name.map_or(path, Path::new);
+        let patterns = config::includes(content, &environment).into_iter().filter(|one| is_pattern(one));
+        let unmatched = patterns.filter(|pattern| {
+            matching(file, pattern).is_ok_and(|found| found.is_empty()) && !is_empty_folder(file, pattern)
+        });
+        warnings.extend(unmatched.map(|pattern| {
+            let (file, folder) = (file.display(), base_of(file).display());
+            format!("`include = \"{pattern}\"` in {file}: no file matches it; it is looked for in {folder}")
+        }));
+    }
+    warnings
 }
 
 /// The value of a variable of this process.
@@ -138,7 +169,7 @@ pub(crate) fn parse(path: &Path, text: &str) -> Result<Config, String> {
     if !warnings.is_empty() {
         let _ = writeln!(io::stderr(), "{}", warnings.render(is_coloured()));
     }
-    if let Some(text) = nothing_served(&config) {
+    for text in doubts(path, text, &config) {
         let _ = writeln!(io::stderr(), "warning: {text}");
     }
     Ok(config)
@@ -155,7 +186,7 @@ pub(crate) fn reparse(path: &Path, text: &str) -> Result<(Config, Vec<String>), 
         format!("{} ({}, line {line})", finding.title, report.file_of(finding))
     };
     let mut warnings: Vec<String> = report.findings().iter().map(line).collect();
-    warnings.extend(nothing_served(&config).map(str::to_owned));
+    warnings.extend(doubts(path, text, &config));
     Ok((config, warnings))
 }
 
@@ -185,12 +216,10 @@ pub(crate) fn judged(path: &Path, text: &str) -> Result<(Config, Vec<String>), V
     reparse(path, text).map_err(|error| json!({ "error": error }))
 }
 
-/// What is to be said of a configuration without sites.
-fn nothing_served(config: &Config) -> Option<&'static str> {
-    config
-        .sites
-        .is_empty()
-        .then_some("there is no `[[site]]` and no `[[route]]`: every request is answered 404")
+/// What is to be said of a configuration whose includes match nothing, or that has no sites.
+fn doubts(path: &Path, text: &str, config: &Config) -> Vec<String> {
+    let nothing = "there is no `[[site]]` and no `[[route]]`: every request is answered 404".to_owned();
+    unmatched(path, text).into_iter().chain(config.sites.is_empty().then_some(nothing)).collect()
 }
 
 /// The same for a text whose warnings were shown before.

@@ -223,8 +223,15 @@ fn a_file_that_is_included_comes_and_goes_with_a_reload() {
                 "[[site]]\nhosts = \"{name}.test\"\n[[site.route]]\nrespond = {{ status = 200, body = \"{name} ${{GREETING:-hello}}\" }}\n"
             )
         };
-        // A pattern may match nothing.
-        reload_in_order(&rig, &config(""));
+        // A pattern may match nothing, which is said where it is likely to be a mistake.
+        let (done, said) = reload(&rig, &config(""));
+        assert!(done && said.contains("no file matches it"), "{said}");
+        fs::create_dir(rig.folder.at("sites")).unwrap();
+        let (done, said) = reload(&rig, &config(""));
+        assert!(done && !said.contains("no file matches"), "{said}");
+        rig.folder.write("sites/b.tml", site("b"));
+        let (done, said) = reload(&rig, &config(""));
+        assert!(done && said.contains("`include = \"sites/*.toml\"`"), "{said}");
         rig.folder.write("sites/b.toml", site("b"));
         rig.folder.write("sites/a.toml", site("a"));
         reload_in_order(&rig, &config(""));
