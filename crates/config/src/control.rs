@@ -5,6 +5,7 @@ use crate::listen::{Address, Listen};
 use crate::node::Node;
 use crate::record::{directives, table};
 use crate::shape::{Flag, List, Maybe, PathShape, Text, Word};
+use crate::tls::{CertificateSource, SiteTls, site_tls};
 use std::path::PathBuf;
 
 /// The longest name of a token, in characters.
@@ -14,7 +15,7 @@ const TOKEN_CHARS_MIN: usize = 20;
 /// The longest.
 const TOKEN_CHARS_MAX: usize = 1_024;
 
-/// What the holder of a token may do. Each may do what those before it may.
+/// What the holder of a token or a certificate may do. Each may do what those before it may.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum TokenRole {
     /// Read everything: the configuration and the audit log too.
@@ -29,7 +30,7 @@ pub enum TokenRole {
 directives! {
     /// The listener of those who operate the server: `GET /metrics` is for Prometheus, `GET /v1/status` is what `komainu status
     /// --json` prints, and below `/v1/` is the control API. Whoever reaches it can read figures and states, unless `open = false`: choose
-    /// an address of this machine or of a network of your own. Everything else needs a Unix socket, or over TCP a token.
+    /// an address of this machine or of a network of your own. Everything else needs a Unix socket, or over TCP a token or a client's certificate.
     ///
     /// ```toml
     /// [control]
@@ -44,11 +45,17 @@ directives! {
     Control in "`[control]`", check control_agrees {
         /// Its address: one of TCP, or a Unix socket (`unix:PATH`), by which everything can be done: its permissions decide who may open it.
         "listen" listen: Option<Listen> = absent("none"), Maybe(Address);
+        /// TLS over TCP: the listener's certificate and key, in files, and with `client` the authorities that sign certificates of clients.
+        /// `client.required = false` lets clients without one in, as without TLS. A reload reads the files again.
+        "tls" tls: Option<SiteTls> = absent("requests in the clear"), site_tls();
         /// Whether figures and states (the API's role `open`, `/metrics`, `/v1/events`) can be read over TCP without a token. Without, each
         /// request over TCP needs one, at least of the role `read`; only the dashboard's page, which is empty without one, is sent to everybody.
         "open" is_open: bool = true, Flag;
         /// Tokens, with which the control listener can be used over TCP: `[[control.token]]`.
         "token" tokens: Vec<ControlToken> = [], List(table());
+        /// What clients may do by their certificates, which `tls` has verified: `[[control.client]]`. The first that fits decides; a token that is sent
+        /// decides instead.
+        "client" clients: Vec<ControlClient> = [], List(table());
         /// The permissions of the Unix socket, in octal digits. Who may write to it may do everything.
         "mode" mode: Option<u32> = absent("those of the process's umask, as a rule \"0755\": its owner alone may connect"),
             Maybe(Text { what: "permissions in octal digits such as \"0660\"", parse: mode });
@@ -69,6 +76,38 @@ directives! {
         "role" role: TokenRole = required(""), ROLES;
         /// The file that holds it: 20 to 1,024 visible ASCII characters. A credential of systemd's is `"${CREDENTIALS_DIRECTORY}/NAME"`.
         "token_file" token_file: PathBuf = required(""), PathShape("a file");
+    }
+}
+
+directives! {
+    /// A client of the control listener, known by its certificate: one of `subject`, `san` and `fingerprint` says which.
+    ///
+    /// ```toml
+    /// [control]
+    /// listen = "10.0.0.5:9180"
+    /// open   = false
+    ///
+    /// [control.tls]
+    /// certificate = "/etc/komainu/control.pem"
+    /// client      = "/etc/komainu/operators-ca.pem"
+    ///
+    /// [[control.client]]
+    /// name = "deploy"
+    /// role = "operate"
+    /// san  = "DNS:deploy.example.com"
+    /// ```
+    ControlClient in "`[[control.client]]`", check client_agrees {
+        /// Its name in the audit log.
+        "name" name: String = required(""), Text { what: "a name of at most 64 characters", parse: name };
+        /// What it may do, as of a token.
+        "role" role: TokenRole = required(""), ROLES;
+        /// The subject of its certificate, as RFC 4514 writes it and `$tls_client_subject` has it: `"CN=alice,O=Example"`.
+        "subject" subject: Option<String> = absent("any"), Maybe(Text { what: "a distinguished name such as \"CN=alice\"", parse: subject });
+        /// One of the alternative names of its certificate: `"DNS:deploy.example.com"`, `"email:alice@example.com"`, `"URI:spiffe://example.com/deploy"` or
+        /// `"IP:10.0.0.7"`.
+        "san" san: Option<String> = absent("any"), Maybe(Text { what: "an alternative name such as \"DNS:deploy.example.com\"", parse: san });
+        /// The SHA-256 of its certificate in hexadecimal digits, with colons or without (`openssl x509 -noout -fingerprint -sha256 -in FILE`).
+        "fingerprint" fingerprint: Option<String> = absent("any"), Maybe(Text { what: "a SHA-256 in hexadecimal digits", parse: fingerprint });
     }
 }
 
@@ -109,6 +148,53 @@ fn name(text: &str) -> Result<String, InvalidValue> {
     }
 }
 
+fn subject(text: &str) -> Result<String, InvalidValue> {
+    let remedy = "write it as `openssl x509 -noout -subject -nameopt RFC2253 -in FILE` does, such as \"CN=alice,O=Example\"";
+    match text.contains('=') && !text.contains(char::is_control) {
+        true => Ok(text.to_owned()),
+        false => Err(InvalidValue::new("this is not a distinguished name", remedy)),
+    }
+}
+
+/// Kinds of alternative names, as OpenSSL writes them.
+const SAN_KINDS: [&str; 4] = ["DNS", "email", "URI", "IP"];
+
+fn san(text: &str) -> Result<String, InvalidValue> {
+    let found = text.split_once(':').filter(|(kind, name)| SAN_KINDS.contains(kind) && !name.is_empty());
+    let Some((kind, name)) = found.filter(|_| !text.contains(char::is_control)) else {
+        let remedy =
+            "write its kind and the name, such as \"DNS:deploy.example.com\" or \"email:alice@example.com\"";
+        return Err(InvalidValue::new("this is not an alternative name", remedy));
+    };
+    match kind {
+        "DNS" => Ok(format!("{kind}:{}", name.to_ascii_lowercase())),
+        _ => Ok(text.to_owned()),
+    }
+}
+
+fn fingerprint(text: &str) -> Result<String, InvalidValue> {
+    let digits: String = text.chars().filter(|c| *c != ':').map(|c| c.to_ascii_lowercase()).collect();
+    match digits.len() == 64 && digits.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+        true => Ok(digits),
+        false => Err(InvalidValue::new(
+            "this is not the SHA-256 of a certificate",
+            "`openssl x509 -noout -fingerprint -sha256 -in FILE` shows it: 64 hexadecimal digits",
+        )),
+    }
+}
+
+fn client_agrees(client: &mut ControlClient, node: &Node, check: &mut Checker) {
+    let given = [&client.subject, &client.san, &client.fingerprint].into_iter().flatten().count();
+    if given != 1 {
+        let title = match given {
+            0 => "a `[[control.client]]` that names no certificate".to_owned(),
+            _ => format!("{given} names of a certificate in one `[[control.client]]`"),
+        };
+        let finding = check.error(&node.at, title, "which clients?");
+        finding.help("give one of `subject`, `san` and `fingerprint`");
+    }
+}
+
 fn group(text: &str) -> Result<String, InvalidValue> {
     match text.is_empty() || text.contains('\0') {
         true => Err(InvalidValue::new("this is not a group", "write its name, such as \"adm\"")),
@@ -127,14 +213,18 @@ fn control_agrees(control: &mut Control, node: &Node, check: &mut Checker) {
     for (token, item) in control.tokens.iter().zip(node.items("token")) {
         check.unique("control token", token.name.clone(), &item.at);
     }
+    for (client, item) in control.clients.iter().zip(node.items("client")) {
+        check.unique("control client", client.name.clone(), &item.at);
+    }
     let is_network = !matches!(control.listen, None | Some(Listen::Unix(_)));
-    if let (true, false, true, Some(entry)) =
-        (is_network, control.is_open, control.tokens.is_empty(), node.entry("open"))
+    let has_callers = !control.tokens.is_empty() || !control.clients.is_empty();
+    if let (true, false, false, Some(entry)) = (is_network, control.is_open, has_callers, node.entry("open"))
     {
         let title = "nobody can use the control listener".to_owned();
         let finding = check.error(&entry.value.at, title, "each request needs a token, and there is none");
-        finding.help("give a `[[control.token]]`, or listen at a Unix socket");
+        finding.help("give a `[[control.token]]` or a `[[control.client]]`, or listen at a Unix socket");
     }
+    tls_agrees(control, node, check);
     for key in ["mode", "group"] {
         if let (true, Some(entry)) = (!matches!(control.listen, Some(Listen::Unix(_))), node.entry(key)) {
             let title = format!("`{key}` in `[control]` without a Unix socket");
@@ -152,6 +242,27 @@ fn control_agrees(control: &mut Control, node: &Node, check: &mut Checker) {
     }
 }
 
+fn tls_agrees(control: &Control, node: &Node, check: &mut Checker) {
+    if let (Some(Listen::Unix(_)), Some(entry)) = (&control.listen, node.entry("tls")) {
+        let title = "`tls` in `[control]` with a Unix socket".to_owned();
+        let finding = check.error(&entry.key_at, title, "its permissions decide who may open it");
+        finding.help("remove it, or write `listen = \"ADDRESS:PORT\"`");
+    }
+    if let (Some(CertificateSource::Auto), Some(entry)) =
+        (control.tls.as_ref().map(|tls| &tls.certificate), node.entry("tls"))
+    {
+        let title = "the control listener obtains no certificates".to_owned();
+        let finding = check.error(&entry.value.at, title, "of which name?");
+        finding.help("name files: `tls = { certificate = \"control.pem\", key = \"control.key\" }`");
+    }
+    let asks = control.tls.as_ref().is_some_and(|tls| tls.client.is_some());
+    if let (false, false, Some(entry)) = (control.clients.is_empty(), asks, node.entry("client")) {
+        let title = "`[[control.client]]` without certificates of clients".to_owned();
+        let finding = check.error(&entry.key_at, title, "the listener asks clients for none");
+        finding.help("give their authority: `tls = { certificate = …, client = \"ca.pem\" }` in `[control]`");
+    }
+}
+
 /// What the listener shows to others than this machine.
 fn warn_of_network(control: &Control, entry: &crate::node::Entry, check: &mut Checker) {
     let is_elsewhere = match &control.listen {
@@ -162,18 +273,19 @@ fn warn_of_network(control: &Control, entry: &crate::node::Entry, check: &mut Ch
     if !is_elsewhere {
         return;
     }
-    if control.is_open && control.tokens.is_empty() {
+    let client = control.tls.as_ref().and_then(|tls| tls.client.as_ref());
+    if control.is_open && control.tokens.is_empty() && !client.is_some_and(|client| client.required) {
         let title = "whoever reaches this address can read the server's metrics and status".to_owned();
         let finding = check.warning(&entry.value.at, title, "others than this machine reach it");
         finding.help(
             "write \"127.0.0.1:PORT\" or \"unix:PATH\"; or give a `[[control.token]]` and `open = false`",
         );
     }
-    if !control.tokens.is_empty() {
+    if !control.tokens.is_empty() && control.tls.is_none() {
         let title = "tokens cross the network in the clear".to_owned();
-        let finding = check.warning(&entry.value.at, title, "the control listener speaks no TLS");
+        let finding = check.warning(&entry.value.at, title, "there is no `tls` in `[control]`");
         finding.help(
-            "write \"127.0.0.1:PORT\" and give the listener a site of its own that speaks TLS, with `proxy`; or use a tunnel (`ssh -L`)",
+            "give it a certificate: `tls = { certificate = \"control.pem\", key = \"control.key\" }`; or write \"127.0.0.1:PORT\" and use a tunnel (`ssh -L`)",
         );
     }
 }
@@ -211,6 +323,17 @@ mod tests {
         }
     }
 
+    const TLS: &str = "tls = { certificate = \"a.pem\", client = \"ca.pem\" }\n";
+    const CLIENT: &str = "[[client]]\nname = \"deploy\"\nrole = \"operate\"\n";
+
+    #[test]
+    fn names_of_certificates_have_one_form() {
+        assert_eq!(san("DNS:Deploy.Example").unwrap(), "DNS:deploy.example");
+        assert_eq!(san("email:A@b").unwrap(), "email:A@b");
+        let digits = "AB:".repeat(32);
+        assert_eq!(fingerprint(digits.trim_end_matches(':')).unwrap(), "ab".repeat(32));
+    }
+
     #[test]
     fn what_is_doubtful_is_said() {
         let token = "[[token]]\nname = \"a\"\nrole = \"read\"\ntoken_file = \"a.token\"\n";
@@ -224,6 +347,15 @@ mod tests {
             (format!("{token}{token}"), "duplicate control token `a`"),
             ("[[token]]\nname = \"a\"\nrole = \"open\"\ntoken_file = \"a\"\n".to_owned(), "\"admin\""),
             ("[[token]]\nname = \"a\"\n".to_owned(), "token_file` is missing"),
+            ("listen = \"unix:/a\"\ntls = \"a.pem\"\n".to_owned(), "with a Unix socket"),
+            ("listen = \"127.0.0.1:1\"\ntls = \"auto\"\n".to_owned(), "obtains no certificates"),
+            (format!("{CLIENT}san = \"DNS:a\"\n"), "without certificates of clients"),
+            (format!("{TLS}{CLIENT}"), "names no certificate"),
+            (format!("{TLS}{CLIENT}san = \"DNS:a\"\nsubject = \"CN=a\"\n"), "2 names"),
+            (format!("{TLS}{CLIENT}san = \"deploy\"\n"), "not an alternative name"),
+            (format!("{TLS}{CLIENT}subject = \"deploy\"\n"), "not a distinguished name"),
+            (format!("{TLS}{CLIENT}fingerprint = \"ab:cd\"\n"), "64 hexadecimal digits"),
+            ("listen = \"10.0.0.1:1\"\ntls = \"a.pem\"\n".to_owned(), "can read the server's metrics"),
         ] {
             let (_, said) = read(&text);
             assert!(said.contains(part), "{text}: {said}");
@@ -232,6 +364,9 @@ mod tests {
             format!("listen = \"127.0.0.1:9180\"\nopen = false\n{token}"),
             "listen = \"unix:/a\"\nmode = \"0660\"\ngroup = \"adm\"\naudit = \"audit.log\"\n".to_owned(),
             format!("listen = \"[::1]:9180\"\n{token}"),
+            format!("listen = \"10.0.0.1:9180\"\ntls = \"a.pem\"\n{token}"),
+            format!("listen = \"10.0.0.1:9180\"\nopen = false\n{TLS}{CLIENT}san = \"email:a@b\"\n"),
+            format!("listen = \"10.0.0.1:9180\"\n{TLS}"),
         ] {
             let (control, said) = read(&fine);
             assert!(said.is_empty(), "{fine}: {said}");

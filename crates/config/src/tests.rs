@@ -93,6 +93,7 @@ fn written_out_defaults_change_nothing() {
         written_out::<Mounted>(),
         written_out::<Control>(),
         written_out::<crate::ControlToken>(),
+        written_out::<crate::ControlClient>(),
         written_out::<Tracing>(),
         written_out::<CollectedMetrics>(),
         written_out::<OtlpLogs>(),

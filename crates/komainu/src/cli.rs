@@ -11,6 +11,7 @@ use clap::{Args, Parser, Subcommand};
 use config::Listen;
 
 use crate::ab::Ab;
+use crate::control_endpoint::ControlCredentials;
 use crate::ctl_arguments::Ctl;
 use crate::env_file;
 use crate::measure::{BenchArguments, LabArguments};
@@ -291,12 +292,11 @@ pub(crate) struct ImportArguments {
 
 #[derive(Debug, Args)]
 pub(crate) struct StatusArguments {
-    /// The control listener of a server: HOST:PORT, http://HOST:PORT or unix:PATH [default: the control sockets of all servers of this user]
+    /// The control listener of a server: HOST:PORT, https://HOST:PORT or unix:PATH [default: the control sockets of all servers of this user]
     #[arg(value_name = "ADDR", conflicts_with = "pid")]
     pub(crate) address: Option<String>,
-    /// The file with the token for it, over TCP [default: the file that KOMAINU_TOKEN_FILE names]
-    #[arg(long, value_name = "FILE", requires = "address")]
-    pub(crate) token_file: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) credentials: ControlCredentials,
     /// The server with this process id [default: all servers of this user]
     #[arg(long, value_parser = process_id)]
     pub(crate) pid: Option<u32>,
@@ -307,12 +307,11 @@ pub(crate) struct StatusArguments {
 
 #[derive(Debug, Args)]
 pub(crate) struct Top {
-    /// The control listener of a server: HOST:PORT, http://HOST:PORT or unix:PATH [default: the control socket of the server that runs]
+    /// The control listener of a server: HOST:PORT, https://HOST:PORT or unix:PATH [default: the control socket of the server that runs]
     #[arg(value_name = "ADDR", conflicts_with = "pid")]
     pub(crate) address: Option<String>,
-    /// The file with the token for it, over TCP [default: the file that KOMAINU_TOKEN_FILE names]
-    #[arg(long, value_name = "FILE", requires = "address")]
-    pub(crate) token_file: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) credentials: ControlCredentials,
     /// The server with this process id; not needed if only one runs
     #[arg(long, value_parser = process_id)]
     pub(crate) pid: Option<u32>,

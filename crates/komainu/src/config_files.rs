@@ -39,7 +39,8 @@ impl NamedFiles {
             _ => None,
         });
         groups.chain(inline).for_each(|proxy| named.add_proxy(proxy));
-        config.sites.iter().filter_map(|site| site.tls.as_ref()).for_each(|tls| named.add_site(tls));
+        let of_sites = config.sites.iter().filter_map(|site| site.tls.as_ref());
+        of_sites.chain(&config.control.tls).for_each(|tls| named.add_site(tls));
         let secret = config.acme.dns.iter().map(|dns| &dns.secret_file).chain(purge_token_files(config));
         let shared = config.limits.shared.iter().filter_map(|shared| shared.password_file.as_ref());
         let of_control = config.control.tokens.iter().map(|token| &token.token_file);

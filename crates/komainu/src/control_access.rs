@@ -1,4 +1,4 @@
-//! Who may use the control listener over TCP: tokens, and addresses that have tried wrong ones.
+//! Who may use the control listener over TCP: tokens, certificates of clients, and addresses that have tried wrong tokens.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -11,9 +11,11 @@ use std::time::{Duration, Instant};
 
 use aws_lc_rs::constant_time::verify_slices_are_equal;
 use aws_lc_rs::digest::{SHA256, digest};
-use config::{Config, TokenRole};
+use config::{Config, ControlClient, TokenRole};
+use net::{CertificateInfo, CertificateStore, ClientCertificates, TlsAcceptor, TlsOptions, TlsSite};
 
 use crate::config_files::ConfigFiles;
+use crate::tls;
 
 /// Bytes of a token's file that are read.
 const FILE_BYTES_MAX: u64 = 64 * 1024;
@@ -34,13 +36,17 @@ struct KnownToken {
 /// Who may use the control listener by a configuration.
 pub(crate) struct ControlAccess {
     tokens: Vec<KnownToken>,
+    /// What clients may do by their certificates, the first that fits.
+    clients: Vec<ControlClient>,
+    /// The certificate of the listener and what it demands of clients', where it speaks TLS.
+    tls: Option<TlsSite>,
     /// Whether figures and states are shown without a token.
     pub(crate) is_open: bool,
     warnings: Vec<String>,
 }
 
 impl ControlAccess {
-    /// Reads the tokens' files.
+    /// Reads the files of tokens and certificates.
     ///
     /// # Errors
     /// A file that cannot be read, or holds no token, by its name.
@@ -67,7 +73,54 @@ impl ControlAccess {
             }
             tokens.push(KnownToken { name: token.name.clone(), role: token.role, digest });
         }
-        Ok(ControlAccess { tokens, is_open: control.is_open, warnings })
+        let tls = control.tls.as_ref().filter(|_| control.listen.is_some());
+        let tls = tls.map(|tls| tls::read_control(tls, files)).transpose()?;
+        let tls = tls.map(|(site, doubts)| {
+            warnings.extend(doubts);
+            site
+        });
+        let clients = control.clients.clone();
+        let access = ControlAccess { tokens, clients, tls, is_open: control.is_open, warnings };
+        // What is wrong with authorities and revocation lists shows here.
+        access.secure(&TlsAcceptor::new(CertificateStore::new()))?;
+        Ok(access)
+    }
+
+    /// Has connections speak TLS as this configuration says.
+    ///
+    /// # Errors
+    /// Authorities or revocation lists that are not valid.
+    pub(crate) fn secure(&self, acceptor: &TlsAcceptor) -> io::Result<()> {
+        let sites = vec![self.tls.clone()];
+        // Whatever name a client asks for.
+        let replaced = acceptor.replace(&TlsOptions::default(), |_| Some(0), sites);
+        replaced.map_err(|text| io::Error::new(io::ErrorKind::InvalidData, format!("`control.tls`: {text}")))
+    }
+
+    /// Whether connections speak TLS.
+    pub(crate) fn has_tls(&self) -> bool {
+        self.tls.is_some()
+    }
+
+    /// What is demanded of clients' certificates: the number that connections carry that were admitted by it, 0 for nothing.
+    pub(crate) fn policy(&self) -> u64 {
+        self.tls.as_ref().and_then(|site| site.client.as_ref()).map_or(0, ClientCertificates::policy)
+    }
+
+    /// Whether a client can have a role by its certificate.
+    pub(crate) fn has_clients(&self) -> bool {
+        !self.clients.is_empty()
+    }
+
+    /// The name and role of a client by its verified certificate.
+    pub(crate) fn client(&self, certificate: &CertificateInfo) -> Option<(&str, TokenRole)> {
+        let fits = |client: &&ControlClient| {
+            // Exactly one of these is given.
+            client.subject.as_ref().is_none_or(|subject| *subject == certificate.subject)
+                && client.san.as_ref().is_none_or(|san| certificate.alternatives.contains(san))
+                && client.fingerprint.as_ref().is_none_or(|sha256| *sha256 == certificate.sha256)
+        };
+        self.clients.iter().find(fits).map(|client| (client.name.as_str(), client.role))
     }
 
     /// What is doubtful about the files, in words.
@@ -186,6 +239,32 @@ mod tests {
             [("Bearer abc", "abc"), ("bearer  abc ", "abc"), ("Basic abc", ""), ("Bearer", ""), ("", "")]
         {
             assert_eq!(bearer(value.as_bytes()), token.as_bytes(), "{value:?}");
+        }
+    }
+
+    #[test]
+    fn the_first_client_that_fits_decides() {
+        let client = |name: &str, role| ControlClient { name: name.into(), role, ..ControlClient::default() };
+        let clients = vec![
+            ControlClient { san: Some("DNS:a.test".into()), ..client("by san", TokenRole::Read) },
+            ControlClient { subject: Some("CN=a".into()), ..client("by subject", TokenRole::Admin) },
+            ControlClient { fingerprint: Some("ab".into()), ..client("by digest", TokenRole::Operate) },
+        ];
+        let access =
+            ControlAccess { tokens: vec![], clients, tls: None, is_open: true, warnings: Vec::new() };
+        let certificate = |subject: &str, san: &[&str], sha256: &str| CertificateInfo {
+            subject: subject.into(),
+            alternatives: san.iter().map(|name| (*name).to_owned()).collect(),
+            sha256: sha256.into(),
+            ..CertificateInfo::default()
+        };
+        for (certificate, want) in [
+            (certificate("CN=a", &["email:x@y", "DNS:a.test"], "ab"), Some("by san")),
+            (certificate("CN=a", &["DNS:b.test"], "ab"), Some("by subject")),
+            (certificate("CN=b", &[], "ab"), Some("by digest")),
+            (certificate("CN=b,O=a", &["email:DNS:a.test", "DNS:x, DNS:a.test"], "cd"), None),
+        ] {
+            assert_eq!(access.client(&certificate).map(|(name, _)| name), want);
         }
     }
 

@@ -7,8 +7,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use config::{Control, Listen};
-use net::Listener;
+use net::{CertificateStore, Listener, Listeners, NewListeners, TlsAcceptor};
 
+use crate::control_access::ControlAccess;
 use crate::control_file;
 use crate::engine;
 use crate::link::SupervisorLink;
@@ -19,25 +20,34 @@ use crate::operate::{self, Operated};
 const PREDECESSOR_MAX: Duration = Duration::from_secs(60);
 const PAUSE: Duration = Duration::from_millis(200);
 
+/// What is listened on for an address.
+fn listens(address: &Listen, is_tls: bool) -> Vec<net::Listen> {
+    let listen = |bind: net::Bind| net::Listen { tls: is_tls, ..bind.into() };
+    engine::binds(address).into_iter().map(listen).collect()
+}
+
 /// The control listener, open or not. Clones are the same.
 #[derive(Clone)]
 pub(crate) struct ControlListener {
     operated: Operated,
     link: Option<SupervisorLink>,
     notices: ErrorLog,
+    /// How connections speak TLS.
+    tls: TlsAcceptor,
     state: Arc<Mutex<ListenerState>>,
 }
 
 #[derive(Default)]
 struct ListenerState {
-    /// What the configuration in force asks for.
-    wanted: Option<Listen>,
+    /// What the configuration in force asks for, and whether connections speak TLS.
+    wanted: Option<(Listen, bool)>,
     open: Option<OpenListener>,
     is_closed: bool,
 }
 
 struct OpenListener {
     stop: net::Stop,
+    listeners: Listeners,
     is_leaving: Arc<AtomicBool>,
 }
 
@@ -53,8 +63,10 @@ impl OpenListener {
 pub(crate) enum ControlChange {
     /// Nothing but permissions.
     Same(Control),
+    /// Whether connections to the same address speak TLS.
+    Security(Listen, bool, NewListeners),
     /// The address: there are its sockets, if it has one.
-    Address(Option<Listen>, Vec<Listener>),
+    Address(Option<(Listen, bool)>, Vec<Listener>),
 }
 
 impl ControlListener {
@@ -64,7 +76,8 @@ impl ControlListener {
         link: Option<SupervisorLink>,
         notices: ErrorLog,
     ) -> ControlListener {
-        ControlListener { operated, link, notices, state: Arc::default() }
+        let tls = TlsAcceptor::new(CertificateStore::new());
+        ControlListener { operated, link, notices, tls, state: Arc::default() }
     }
 
     fn state(&self) -> MutexGuard<'_, ListenerState> {
@@ -75,9 +88,10 @@ impl ControlListener {
     ///
     /// # Errors
     /// The address cannot be listened on.
-    pub(crate) fn open(&self, control: &Control, replaces: bool) -> io::Result<()> {
+    pub(crate) fn open(&self, control: &Control, access: &ControlAccess, replaces: bool) -> io::Result<()> {
+        access.secure(&self.tls)?;
         let Some(address) = &control.listen else { return Ok(()) };
-        self.state().wanted = Some(address.clone());
+        self.state().wanted = Some((address.clone(), control.tls.is_some()));
         match self.bind(address, control) {
             Err(error) if replaces && error.kind() == io::ErrorKind::AddrInUse => {
                 let (later, address, control) = (self.clone(), address.clone(), control.clone());
@@ -93,7 +107,8 @@ impl ControlListener {
         let until = Instant::now() + PREDECESSOR_MAX;
         let is_wanted = || {
             let state = self.state();
-            !state.is_closed && state.open.is_none() && state.wanted.as_ref() == Some(address)
+            let wanted = (address.clone(), control.tls.is_some());
+            !state.is_closed && state.open.is_none() && state.wanted == Some(wanted)
         };
         let mut started = Err(error);
         while started.is_err() && Instant::now() < until && is_wanted() {
@@ -109,8 +124,8 @@ impl ControlListener {
         let explained = |error: io::Error| {
             io::Error::new(error.kind(), format!("`control.listen` = \"{address}\": {error}"))
         };
-        let binds = engine::binds(address).into_iter();
-        let bound = binds.map(|bind| Listener::bind(bind.into(), 1)).collect::<io::Result<_>>();
+        let bound = listens(address, control.tls.is_some());
+        let bound = bound.into_iter().map(|listen| Listener::bind(listen, 1)).collect::<io::Result<_>>();
         let listeners = bound.map_err(explained)?;
         self.set_file(address, control)?;
         Ok(listeners)
@@ -125,8 +140,9 @@ impl ControlListener {
 
     fn start(&self, listeners: Vec<Listener>) -> io::Result<()> {
         let is_leaving = Arc::new(AtomicBool::new(false));
-        let stop = operate::start(listeners, &self.operated, &is_leaving, &self.notices)?;
-        let opened = OpenListener { stop, is_leaving };
+        let tls = self.tls.clone();
+        let (stop, listeners) = operate::start(listeners, tls, &self.operated, &is_leaving, &self.notices)?;
+        let opened = OpenListener { stop, listeners, is_leaving };
         let mut state = self.state();
         if state.is_closed {
             opened.close();
@@ -141,21 +157,42 @@ impl ControlListener {
     /// # Errors
     /// The address cannot be listened on.
     pub(crate) fn prepare(&self, control: &Control) -> io::Result<ControlChange> {
-        if self.state().wanted == control.listen {
+        let state = self.state();
+        let wanted = control.listen.clone().map(|address| (address, control.tls.is_some()));
+        if state.wanted == wanted {
             return Ok(ControlChange::Same(control.clone()));
         }
+        if let (Some((before, _)), Some((address, is_tls)), Some(open)) =
+            (&state.wanted, &wanted, &state.open)
+            && before == address
+        {
+            // All of them are open: none is to be bound.
+            let not_open = |_, _, _: &[net::Bind]| Err(io::Error::other("the control listener has changed"));
+            let same = open.listeners.prepare(listens(address, *is_tls), not_open)?;
+            return Ok(ControlChange::Security(address.clone(), *is_tls, same));
+        }
+        drop(state);
         let bound = control.listen.as_ref().map(|address| self.bind(address, control)).transpose()?;
-        Ok(ControlChange::Address(control.listen.clone(), bound.unwrap_or_default()))
+        Ok(ControlChange::Address(wanted, bound.unwrap_or_default()))
     }
 
     /// Opens the new address, and then closes the old one, of which requests under way get their answers.
     ///
     /// # Errors
     /// There can be no thread; the permissions cannot be changed.
-    pub(crate) fn change(&self, change: ControlChange) -> io::Result<()> {
+    pub(crate) fn change(&self, change: ControlChange, access: &ControlAccess) -> io::Result<()> {
+        access.secure(&self.tls)?;
         match change {
             ControlChange::Same(control) => {
                 control.listen.as_ref().map_or(Ok(()), |address| self.set_file(address, &control))
+            }
+            ControlChange::Security(address, is_tls, listeners) => {
+                let mut state = self.state();
+                state.wanted = Some((address, is_tls));
+                if let Some(open) = &state.open {
+                    open.listeners.replace(listeners);
+                }
+                Ok(())
             }
             ControlChange::Address(wanted, listeners) => {
                 self.state().wanted = wanted;

@@ -1,8 +1,8 @@
 //! The arguments of `komainu ctl`.
 
-use std::path::PathBuf;
-
 use clap::{Args, Subcommand};
+
+use crate::control_endpoint::ControlCredentials;
 
 /// `komainu ctl`.
 #[derive(Debug, Args)]
@@ -11,17 +11,16 @@ use clap::{Args, Subcommand};
     komainu ctl config get upstreams/shop            an item of the configuration\n  \
     komainu ctl config set timeouts/drain 60s        change one; comments in the file stay\n  \
     komainu ctl cache purge --tag article-17\n  \
-    komainu ctl --to http://10.0.0.5:9180 --token-file admin.token status\n")]
+    komainu ctl --to https://10.0.0.5:9180 --cacert ca.pem --token-file admin.token status\n")]
 pub(crate) struct Ctl {
     /// The server with this process id; not needed if only one runs
     #[arg(long, global = true, conflicts_with = "to")]
     pub(crate) pid: Option<u32>,
-    /// The control listener of a server: http://ADDRESS:PORT or unix:PATH [default: a server of this user, on this machine]
+    /// The control listener of a server: https://HOST:PORT, http://HOST:PORT or unix:PATH [default: a server of this user, on this machine]
     #[arg(long, global = true, value_name = "URL")]
     pub(crate) to: Option<String>,
-    /// The file with the token for it, over TCP [default: the file that KOMAINU_TOKEN_FILE names]
-    #[arg(long, global = true, value_name = "FILE", requires = "to")]
-    pub(crate) token_file: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) credentials: ControlCredentials,
     /// Print JSON, for programs
     #[arg(long, global = true)]
     pub(crate) json: bool,
@@ -48,6 +47,9 @@ pub(crate) enum CtlCommand {
     /// Certificates
     #[command(subcommand)]
     Certificate(CtlCertificate),
+    /// Connections of clients
+    #[command(subcommand)]
+    Connection(CtlConnection),
     /// Configurations that requests still work by
     #[command(subcommand)]
     Generation(CtlGeneration),
@@ -145,6 +147,12 @@ pub(crate) enum CtlCache {
         #[arg(long)]
         soft: bool,
     },
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum CtlConnection {
+    /// Show how many there are by listener, protocol and client
+    List,
 }
 
 #[derive(Debug, Subcommand)]

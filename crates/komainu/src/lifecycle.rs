@@ -24,12 +24,11 @@ use crate::engine;
 use crate::generations::Generations;
 use crate::hosting::Hosting;
 use crate::link::{self, SupervisorLink, SupervisorOrder};
-use crate::log_target::target;
+use crate::logs::{Logs, OpenedLogs};
 use crate::metrics::Metrics;
 use crate::notice::ErrorLog;
 use crate::push::MetricsPush;
 use crate::shaping::connections::ClientConnections;
-use crate::sink::{LogSink, LogSinks, SinkThread};
 use crate::systemd::Notifier;
 use crate::tls::TlsPlan;
 use crate::upgrade::{self, HandedSockets, Successor};
@@ -38,9 +37,6 @@ use crate::upgrade::{self, HandedSockets, Successor};
 const DRAIN_REPORT: Duration = Duration::from_millis(1_200);
 /// The longest wait for an event.
 const QUIET: Duration = Duration::from_secs(3_600);
-
-/// The access logs of a configuration, and its error log where that is another one.
-type OpenedLogs = (LogSinks, Option<LogSink>);
 
 /// A configuration that can be used.
 pub(crate) struct PreparedConfig {
@@ -85,69 +81,6 @@ impl Current {
     /// The text of the configuration in force.
     pub(crate) fn text(&self) -> Option<ConfigText> {
         self.text.lock().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-}
-
-/// Every log that the server writes. Cheap to clone.
-#[derive(Clone)]
-pub(crate) struct Logs {
-    access: Arc<Mutex<LogSinks>>,
-    pub(crate) notices: ErrorLog,
-    link: Option<SupervisorLink>,
-    /// The threads of destinations that no log names any more.
-    left: Arc<Mutex<Vec<SinkThread>>>,
-}
-
-impl Logs {
-    /// Opens them, or has them opened by the supervisor, where there is one.
-    pub(crate) fn open(config: &Config, link: Option<&SupervisorLink>, again: bool) -> io::Result<Logs> {
-        // A server that has served before continues, whatever has become of its logs.
-        let open = if again { LogSink::open_or_stderr } else { LogSink::open };
-        let access = LogSinks::new(config, &LogSinks::default(), |sink| open(target(link, sink)?))?;
-        let errors = open(target(link, &config.log.errors)?)?;
-        Ok(Logs {
-            access: Arc::new(Mutex::new(access)),
-            notices: ErrorLog::new(errors, config.log.level),
-            link: link.cloned(),
-            left: Arc::default(),
-        })
-    }
-
-    /// The destinations of access logs.
-    pub(crate) fn access(&self) -> LogSinks {
-        self.access.lock().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
-    /// Opens what a new configuration writes to and `old` does not: the access logs, and the error log.
-    fn prepare(&self, old: &Config, new: &Config) -> io::Result<OpenedLogs> {
-        let open = |sink: &config::Sink| LogSink::open(target(self.link.as_ref(), sink)?);
-        let access = LogSinks::new(new, &self.access(), open)?;
-        let errors = (old.log.errors != new.log.errors).then(|| open(&new.log.errors)).transpose()?;
-        Ok((access, errors))
-    }
-
-    /// Writes to other destinations from now on; cores take them over with the new configuration.
-    fn change(&self, sinks: LogSinks, errors: Option<LogSink>, level: config::Level) {
-        let mut access = self.access.lock().unwrap_or_else(PoisonError::into_inner);
-        let before = std::mem::replace(&mut *access, sinks);
-        let mut left = self.left.lock().unwrap_or_else(PoisonError::into_inner);
-        left.retain(|thread| !thread.has_ended());
-        left.extend(before.left_by(&access));
-        left.extend(self.notices.change(errors, level).map(|sink| sink.thread()));
-    }
-
-    /// Opens log files again; what was said before goes to the old ones. Takes a moment.
-    fn reopen(&self) {
-        self.notices.sink().reopen();
-        self.access().each().for_each(LogSink::reopen);
-    }
-
-    pub(crate) fn close(&self) {
-        // As if a second had passed: what is not logged now never is.
-        self.notices.log_counts(Instant::now() + Duration::from_secs(1));
-        self.access().each().for_each(LogSink::close);
-        self.left.lock().unwrap_or_else(PoisonError::into_inner).iter().for_each(SinkThread::wait);
-        self.notices.sink().close();
     }
 }
 
@@ -458,7 +391,7 @@ impl RunningServer {
             notices.error(&error.to_string());
             failures.push(error.to_string());
         }
-        if let Err(error) = self.control_listener.change(control) {
+        if let Err(error) = self.control_listener.change(control, &plan.control_access) {
             notices.error(&error.to_string());
             failures.push(error.to_string());
         }

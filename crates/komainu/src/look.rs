@@ -6,7 +6,6 @@ use crate::cli::Top;
 use crate::control_client;
 use crate::status;
 use crate::status_fetch::{self, StatusSource};
-use crate::token_file;
 
 /// Follows a server in the terminal, or prints what happens within an interval.
 ///
@@ -43,9 +42,9 @@ pub(crate) fn top(arguments: &Top) -> Result<(), String> {
 
 fn source(arguments: &Top) -> Result<StatusSource, String> {
     let Some(address) = &arguments.address else {
+        arguments.credentials.refuse_without_address()?;
         let pid = status::one(arguments.pid)?;
         return Ok(Box::new(move || control_client::ask(pid, "status")));
     };
-    let token = token_file::token(arguments.token_file.as_deref())?;
-    status_fetch::by_address(address, token.as_deref())
+    status_fetch::by_address(address, &arguments.credentials)
 }

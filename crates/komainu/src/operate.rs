@@ -11,8 +11,11 @@ use std::task::{Poll, Waker};
 use std::time::Instant;
 
 use apps::Usage;
-use http::{BodySize, Fields, Method, Name, Status};
-use net::{Bind, Counters, Exchange, Fault, Listener, Peer, Request, RequestRecord, Server, Service};
+use http::{BodySize, Fields, Method, Name, Reject, Status};
+use net::{
+    Bind, Counters, Exchange, Fault, Listener, Listeners, Peer, Request, RequestRecord, Server, Service,
+    TlsAcceptor,
+};
 use serde_json::Value;
 
 use crate::api::{self, Api, ApiRequest, ApiResponse, BODY_BYTES_MAX, Caller, ControlRole};
@@ -22,6 +25,7 @@ use crate::exposition;
 use crate::exposition_protobuf;
 use crate::families::{self, AppQueue, Family, Gauges, WorkerMetrics};
 use crate::metrics::Metrics;
+use crate::metrics_format::MetricsFormat;
 use crate::notice::ErrorLog;
 use crate::overview::{Followers, PagePart};
 
@@ -32,6 +36,9 @@ const HEAD_MS: u64 = 2_000;
 const IDLE_MS: u64 = 120_000;
 /// Requests of the API that are answered at the same time.
 const UNDER_WAY_MAX: usize = 32;
+
+/// The request is for another server, or for a connection of another kind (RFC 9110 section 15.5.20).
+const MISDIRECTED: Status = Status::of(421).expect("three digits");
 
 /// What it answers from.
 #[derive(Clone)]
@@ -50,12 +57,13 @@ pub(crate) struct Operated {
 /// There can be no thread.
 pub(crate) fn start(
     listeners: Vec<Listener>,
+    tls: TlsAcceptor,
     operated: &Operated,
     is_leaving: &Arc<AtomicBool>,
     notices: &ErrorLog,
-) -> io::Result<net::Stop> {
+) -> io::Result<(net::Stop, Listeners)> {
     let memory = operated.api.info.memory.clone();
-    let mut options = net::Options { threads: 1, memory, ..net::Options::default() };
+    let mut options = net::Options { threads: 1, memory, tls: Some(tls), ..net::Options::default() };
     options.limits.connections_max = CONNECTIONS_MAX;
     (options.timeouts.head_ms, options.timeouts.idle_ms) = (HEAD_MS, IDLE_MS);
     let is_network = listeners.iter().any(|listener| !matches!(listener.address(), Bind::Unix(_)));
@@ -71,10 +79,10 @@ pub(crate) fn start(
     })?;
     let urls: Vec<String> = server.listeners().urls().iter().map(ToString::to_string).collect();
     notices.info(&format!("the control listener is {}", urls.join(", ")));
-    let stop = server.stop();
+    let running = (server.stop(), server.listeners());
     // Its thread ends by itself, or with the process.
     std::mem::forget(server);
-    Ok(stop)
+    Ok(running)
 }
 
 /// Whether a request is answered at all.
@@ -134,13 +142,16 @@ impl OperatorService {
             may_send_token: has_tokens,
         };
         let refused = |caller, response, is_recorded| ControlEntry::Refused { caller, response, is_recorded };
+        let certificate = request.tls().and_then(|tls| tls.client.as_ref());
+        let known = certificate.and_then(|client| access.client(&client.info));
         let Some(given) = request.field(Name::Authorization).filter(|_| has_tokens) else {
+            if let Some((name, role)) = known {
+                (caller.name, caller.role) = (name.to_owned(), role.into());
+                return ControlEntry::Admitted(caller);
+            }
             return match access.is_open {
                 true => ControlEntry::Admitted(caller),
-                false => {
-                    let text = "this needs a token: send it as `Authorization: Bearer TOKEN`";
-                    refused(caller, ApiResponse::error(401, text), true)
-                }
+                false => refused(caller, without_credentials(access), true),
             };
         };
         caller.may_send_token = false;
@@ -213,6 +224,19 @@ impl OperatorService {
     }
 }
 
+/// The answer to a request without a token and without a certificate that counts, where each needs one.
+fn without_credentials(access: &ControlAccess) -> ApiResponse {
+    let token = "send a token as `Authorization: Bearer TOKEN`";
+    let certificate = "connect with a certificate that `[[control.client]]` names";
+    match (access.has_tokens(), access.has_clients()) {
+        (true, false) => {
+            ApiResponse::error(401, "this needs a token: send it as `Authorization: Bearer TOKEN`")
+        }
+        (true, true) => ApiResponse::error(401, format!("{token}, or {certificate}")),
+        (false, _) => ApiResponse::error(403, certificate),
+    }
+}
+
 /// A request without its body.
 fn asked(request: &Request<'_>, caller: Caller) -> ApiRequest {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
@@ -223,53 +247,6 @@ fn asked(request: &Request<'_>, caller: Caller) -> ApiRequest {
         query: text(request.query().unwrap_or_default()),
         if_match: request.field(Name::IfMatch).map(text),
         body: Vec::new(),
-    }
-}
-
-/// How metrics are written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum MetricsFormat {
-    /// Prometheus' text, 0.0.4.
-    Text,
-    OpenMetrics,
-    /// Prometheus' messages, which alone have native histograms.
-    Protobuf,
-}
-
-impl MetricsFormat {
-    fn media_type(self) -> &'static str {
-        match self {
-            MetricsFormat::Text => "text/plain; version=0.0.4; charset=utf-8",
-            MetricsFormat::OpenMetrics => "application/openmetrics-text; version=1.0.0; charset=utf-8",
-            MetricsFormat::Protobuf => {
-                "application/vnd.google.protobuf; proto=io.prometheus.client.MetricFamily; encoding=delimited"
-            }
-        }
-    }
-
-    /// The format that an `Accept` field prefers; of several that it likes as much, the one that says most.
-    fn accepted(field: &[u8]) -> MetricsFormat {
-        let text = String::from_utf8_lossy(field).to_ascii_lowercase();
-        let of_range = |range: &str| {
-            let mut parts = range.split(';').map(|part| part.split_whitespace().collect::<String>());
-            let (kind, parameters) = (parts.next()?, parts.collect::<Vec<_>>());
-            let has = |parameter: &str| parameters.iter().any(|other| other == parameter);
-            let format = match kind.as_str() {
-                "text/plain" => MetricsFormat::Text,
-                "application/openmetrics-text" => MetricsFormat::OpenMetrics,
-                "application/vnd.google.protobuf"
-                    if has("proto=io.prometheus.client.metricfamily") && has("encoding=delimited") =>
-                {
-                    MetricsFormat::Protobuf
-                }
-                _ => return None,
-            };
-            let quality = parameters.iter().find_map(|parameter| parameter.strip_prefix("q="));
-            let quality = quality.map_or(Some(1.0), |quality| quality.parse::<f64>().ok())?;
-            (quality > 0.0).then_some(((quality * 1_000.0) as u64, format as u8, format))
-        };
-        let best = text.split(',').filter_map(of_range).max_by_key(|(quality, rank, _)| (*quality, *rank));
-        best.map_or(MetricsFormat::Text, |(_, _, format)| format)
     }
 }
 
@@ -316,13 +293,22 @@ fn foreign(request: &Request<'_>) -> Option<ApiResponse> {
 impl Service for OperatorService {
     async fn serve(&self, exchange: &mut Exchange<'_>) -> Result<(), Fault> {
         let access = self.operated.api.access();
+        let request = exchange.request();
+        if self.is_network && request.tls().map(|tls| tls.policy) != access.has_tls().then(|| access.policy())
+        {
+            // The connection was made before a reload that has changed what is demanded of clients: it ends with this.
+            let why = "the demands on connections have changed: connect again";
+            return Err(Fault::Reject(Reject::new(MISDIRECTED, why)));
+        }
         let entry = self.entry(exchange, &access);
         let request = exchange.request();
         // A page of elsewhere whose name was made to point here (DNS rebinding) gets nothing: it has no token.
         let has_none = matches!(&entry, ControlEntry::Admitted(caller) if caller.role == ControlRole::Open);
-        if self.is_network && has_none && !is_plain_host(request.authority()) {
+        // Through TLS such a page gets no connection: the certificate is not for its name.
+        let is_clear = self.is_network && request.tls().is_none();
+        if is_clear && has_none && !is_plain_host(request.authority()) {
             let why = "ask by the address of this server, not by a name, or with a token";
-            return exchange.refuse(Status::of(421).expect("three digits"), why).await;
+            return exchange.refuse(MISDIRECTED, why).await;
         }
         let is_read = matches!(request.method(), Method::Get | Method::Head);
         if is_read && request.body() != BodySize::None {
@@ -469,36 +455,6 @@ impl Operated {
             exits: info.hosting.exits(),
             upstreams: (info.upstreams)(),
             certificates: certificates.iter().filter_map(expiry).collect(),
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_format_that_a_scraper_prefers() {
-        let protobuf =
-            "application/vnd.google.protobuf;proto=io.prometheus.client.MetricFamily;encoding=delimited";
-        for (field, want) in [
-            (String::new(), MetricsFormat::Text),
-            ("*/*".into(), MetricsFormat::Text),
-            (
-                "application/openmetrics-text;version=1.0.0,text/plain;q=0.5".into(),
-                MetricsFormat::OpenMetrics,
-            ),
-            ("text/plain, application/openmetrics-text;q=0.5".into(), MetricsFormat::Text),
-            (
-                format!("{protobuf},application/openmetrics-text;version=1.0.0;q=0.8,*/*;q=0.1"),
-                MetricsFormat::Protobuf,
-            ),
-            (format!("{protobuf};q=0"), MetricsFormat::Text),
-            ("application/vnd.google.protobuf".into(), MetricsFormat::Text),
-            (format!("{protobuf};q=0.3, text/plain; q=0.4"), MetricsFormat::Text),
-            ("\u{e9};q=x,,;".into(), MetricsFormat::Text),
-        ] {
-            assert_eq!(MetricsFormat::accepted(field.as_bytes()), want, "{field}");
         }
     }
 }

@@ -11,7 +11,6 @@ use crate::cli::{Reload, StatusArguments, Upgrade};
 use crate::control;
 use crate::control_client;
 use crate::status_fetch;
-use crate::token_file;
 
 /// `komainu status`: the text to print.
 ///
@@ -19,10 +18,10 @@ use crate::token_file;
 /// Where no server runs, or one does not answer.
 pub(crate) fn status(arguments: &StatusArguments) -> Result<String, String> {
     if let Some(address) = &arguments.address {
-        let token = token_file::token(arguments.token_file.as_deref())?;
-        let server = status_fetch::by_address(address, token.as_deref())?()?;
+        let server = status_fetch::by_address(address, &arguments.credentials)?()?;
         return Ok(printed(vec![server], arguments.json));
     }
+    arguments.credentials.refuse_without_address()?;
     let answers = chosen(arguments.pid, control_client::running)?
         .into_iter()
         .map(|pid| control_client::ask(pid, "status"));

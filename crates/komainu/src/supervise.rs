@@ -30,9 +30,10 @@ use crate::generations::Generations;
 use crate::hosting::{AppHandles, Hosting};
 use crate::inherited::Inherited;
 use crate::lifecycle::{
-    Current, Logs, RunningServer, ServerEvent, attend_to_the_end, event, pass_signals, refused,
+    Current, RunningServer, ServerEvent, attend_to_the_end, event, pass_signals, refused,
 };
 use crate::link::SupervisorLink;
+use crate::logs::Logs;
 use crate::metrics::{CoreMetrics, Metrics};
 use crate::notice::ErrorLog;
 use crate::operate::Operated;
@@ -177,7 +178,7 @@ fn serve_operators(
     notices: &ErrorLog,
 ) -> io::Result<ControlListener> {
     let listener = ControlListener::new(operated, link, notices.clone());
-    listener.open(&current.started.control, replaces)?;
+    listener.open(&current.started.control, &current.plan().control_access, replaces)?;
     Ok(listener)
 }
 

@@ -168,6 +168,18 @@ fn read_site(tls: &SiteTls, files: &ConfigFiles) -> io::Result<(TlsSite, Vec<Fro
     Ok((TlsSite { certificates, client, ..TlsSite::default() }, found))
 }
 
+/// What the control listener's `tls` names, and what is doubtful about it, in words.
+///
+/// # Errors
+/// A file that cannot be read or is not valid.
+pub(crate) fn read_control(tls: &SiteTls, files: &ConfigFiles) -> io::Result<(TlsSite, Vec<String>)> {
+    let (site, found) = read_site(tls, files)
+        .map_err(|error| io::Error::new(error.kind(), format!("`control.tls`: {error}")))?;
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    let doubts = doubts(&[], &found, now.map_or(0, |since| since.as_secs()));
+    Ok((site, doubts.into_iter().map(|text| format!("`control.tls`: {text}")).collect()))
+}
+
 /// What clients that ask for these hosts will refuse.
 fn doubts(hosts: &[HostPattern], files: &[FromFile], now_unix_s: u64) -> Vec<String> {
     let mut doubts = Vec::new();

@@ -126,6 +126,11 @@ impl<S: Service> IdleClient<S> {
         self.permit.keep(place);
     }
 
+    /// Puts it into the list of connections, by the listener that has accepted it.
+    pub(crate) fn list(&mut self, listener: u64) {
+        self.permit.list(listener, self.peer);
+    }
+
     /// Who is at the other end.
     pub(crate) fn peer(&self) -> Peer {
         self.peer
@@ -136,6 +141,7 @@ impl<S: Service> IdleClient<S> {
         self.begun = begun.into();
         if let Some(ends) = reported.ends {
             self.peer = Peer::Tcp(ends.source);
+            self.permit.describe(|entry| entry.client = self.peer);
         }
         self.reported = Some(Box::new(reported));
     }

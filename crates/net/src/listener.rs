@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -15,6 +16,7 @@ use rustix::net::{SocketAddrAny, SocketFlags};
 use crate::address::{Bind, Listen, ListenUrl, Peer, Sources};
 use crate::announced::AwaitingProxyHeader;
 use crate::bind::{Listener, Listening};
+use crate::connections::{ConnectionEntry, OpenConnection, OpenConnections};
 use crate::core::Core;
 use crate::h1::IdleClient;
 use crate::link::Link;
@@ -34,7 +36,7 @@ const ACCEPT_BATCH: usize = 64;
 const MAKE_ROOM_MAX: usize = 32;
 /// How often it is looked whether one of the connections is silent for long enough by now, when all permits are taken.
 const FULL_MS: u64 = 200;
-/// How long [`Listeners::replace`] waits for a core that is busy, and how often it looks.
+/// How long [`Listeners::replace`] and [`Listeners::connections`] wait for a core that is busy, and how often the first looks.
 const REPLACE_MAX: Duration = Duration::from_millis(500);
 const REPLACE_LOOK: Duration = Duration::from_millis(1);
 /// How long accepting pauses when the process is out of descriptors or of memory.
@@ -68,7 +70,12 @@ enum DoorOrder {
     Close(u64, Closing),
     /// What holds from now on, on each of so many cores.
     Limits(Box<ServingLimits>, usize),
+    /// Somebody wants to know how many connections there are, and which.
+    Connections(Sender<CoreConnections>),
 }
+
+/// The connections of a core: how many there are, those that are listed, and the time by its clock.
+type CoreConnections = (usize, Vec<ConnectionEntry>, u64);
 
 /// The orders to one core; from any thread.
 #[derive(Debug)]
@@ -259,6 +266,35 @@ impl Listeners {
         state.cores.iter().for_each(|core| core.send(DoorOrder::Limits(Box::new(set), cores)));
     }
 
+    /// The open connections, as each core says at its next turn; one that is busy for long is left out.
+    #[must_use]
+    pub fn connections(&self) -> OpenConnections {
+        let (asker, answers) = channel();
+        let state = lock(&self.0);
+        let urls: Vec<(u64, ListenUrl)> =
+            state.open.iter().map(|(number, open)| (*number, open.url())).collect();
+        state.cores.iter().for_each(|core| core.send(DoorOrder::Connections(asker.clone())));
+        let cores = state.cores.len();
+        drop((state, asker));
+        let until = Instant::now() + REPLACE_MAX;
+        let mut all = OpenConnections { silent_cores: cores, ..OpenConnections::default() };
+        while all.silent_cores > 0
+            && let Ok((count, listed, now_ms)) =
+                answers.recv_timeout(until.saturating_duration_since(Instant::now()))
+        {
+            all.silent_cores -= 1;
+            all.count += count;
+            all.listed.extend(listed.into_iter().map(|entry| OpenConnection {
+                listener:
+                    urls.iter().find(|(number, _)| *number == entry.listener).map(|(_, url)| url.clone()),
+                client: entry.client,
+                age_ms: now_ms.saturating_sub(entry.since_ms),
+                is_http2: entry.is_http2,
+            }));
+        }
+        all
+    }
+
     /// Closes all, once the server stops; the files of Unix sockets are removed.
     pub(crate) fn close(&self) {
         let mut state = lock(&self.0);
@@ -342,6 +378,12 @@ impl<S: Service> OpenDoors<S> {
             match order {
                 DoorOrder::Open(door) => self.open(door),
                 DoorOrder::Limits(set, cores) => self.engine.context.set_limits(&set, cores),
+                DoorOrder::Connections(asker) => {
+                    let context = &self.engine.context;
+                    let (count, listed) = context.connections.read();
+                    // Whoever asked may have left.
+                    let _ = asker.send((count, listed, context.core.now_ms()));
+                }
                 DoorOrder::Close(number, how) => {
                     let mut open = self.open.borrow_mut();
                     for door in open.extract_if(.., |door| door.listener == number) {
@@ -475,6 +517,7 @@ fn accept_batch<S: Service>(engine: &Rc<Engine<S>>, door: &Door) -> Pause {
                 let Ok(stream) = Stream::new(&context.core, socket) else { return Pause::Exhausted };
                 let mut idle = IdleClient::new(engine, Link::Plain(stream), peer, door.h2c);
                 idle.keep(place);
+                idle.list(door.listener);
                 match &door.proxy_protocol {
                     Some(sources) => AwaitingProxyHeader::park(idle, sources.clone(), door.is_tls),
                     None if door.is_tls => AwaitingHandshake::park(idle),

@@ -108,6 +108,7 @@ pub(crate) async fn serve<S: Service>(engine: Rc<Engine<S>>, conn: Conn, machine
         tls: conn.link.session().cloned(),
     };
     let Conn { link, permit, work, .. } = conn;
+    permit.describe(|entry| entry.is_http2 = true);
     let conn = Rc::new(MuxConn::new(permit, ends, machine));
     let mut wire = Wire {
         link,

@@ -4,6 +4,8 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
 
+use crate::address::Peer;
+use crate::connections::{ConnectionEntry, ConnectionList};
 use crate::core::Core;
 use crate::counters::Counters;
 use crate::filters::DefaultLines;
@@ -37,6 +39,7 @@ pub(crate) struct Context {
     /// The server is stopping: answers say `Connection: close`.
     pub(crate) draining: Cell<bool>,
     pub(crate) connection_limit: ConnectionLimit,
+    pub(crate) connections: ConnectionList,
     /// How many responses are being compressed.
     pub(crate) encoders: Rc<Cell<usize>>,
     /// `Server` and `Date` of every response.
@@ -87,6 +90,8 @@ pub(crate) struct ConnectionPermit {
     held_bytes: Cell<usize>,
     /// Its place among the connections of its client, where these are limited.
     client_place: Option<ConnectionPlace>,
+    /// Its place in the list of connections.
+    listed: Option<u32>,
 }
 
 impl ConnectionPermit {
@@ -94,8 +99,12 @@ impl ConnectionPermit {
         let connection_limit = &context.connection_limit;
         connection_limit.taken.set(connection_limit.taken.get() + 1);
         context.counters.connections_open.set(connection_limit.taken.get() as u64);
-        let permit =
-            ConnectionPermit { context: context.clone(), held_bytes: Cell::new(0), client_place: None };
+        let permit = ConnectionPermit {
+            context: context.clone(),
+            held_bytes: Cell::new(0),
+            client_place: None,
+            listed: None,
+        };
         permit.hold(0);
         permit
     }
@@ -103,6 +112,20 @@ impl ConnectionPermit {
     /// Keeps its place among the connections of its client.
     pub(crate) fn keep(&mut self, place: Option<ConnectionPlace>) {
         self.client_place = place;
+    }
+
+    /// Puts the connection, which a listener has just accepted, into the list.
+    pub(crate) fn list(&mut self, listener: u64, client: Peer) {
+        let since_ms = self.context.core.now_ms();
+        let entry = ConnectionEntry { listener, client, since_ms, is_http2: false };
+        self.listed = Some(self.context.connections.add(entry));
+    }
+
+    /// Changes what the list says of it.
+    pub(crate) fn describe(&self, change: impl FnOnce(&mut ConnectionEntry)) {
+        if let Some(place) = self.listed {
+            self.context.connections.change(place, change);
+        }
     }
 
     pub(crate) fn context(&self) -> &Rc<Context> {
@@ -121,6 +144,7 @@ impl ConnectionPermit {
 
 impl Drop for ConnectionPermit {
     fn drop(&mut self) {
+        self.listed.into_iter().for_each(|place| self.context.connections.remove(place));
         self.context.core.memory().change(self.held_bytes.get(), 0);
         let connection_limit = &self.context.connection_limit;
         connection_limit.taken.set(connection_limit.taken.get() - 1);

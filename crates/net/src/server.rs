@@ -10,6 +10,7 @@ use std::thread::JoinHandle;
 use crate::address::{Bind, Listen};
 use crate::bind::Listener;
 use crate::clock::Clock;
+use crate::connections::ConnectionList;
 use crate::core::Core;
 use crate::counters::Counters;
 use crate::filters::DefaultLines;
@@ -206,6 +207,7 @@ fn run_core<S: Service>(
         counters: counters.clone(),
         draining: Cell::new(false),
         connection_limit: ConnectionLimit::new(max),
+        connections: ConnectionList::default(),
         encoders: Rc::default(),
         default_lines: DefaultLines::new(options.server),
         pages: service.error_pages(),

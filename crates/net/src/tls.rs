@@ -6,11 +6,13 @@ mod store;
 mod tickets;
 mod acceptor;
 mod handshake;
+mod blocking;
 #[cfg(any(test, feature = "hostile"))]
 pub mod hostile;
 
 pub(crate) use acceptor::ALPN_HTTP2;
 pub use acceptor::{ClientCertificates, TlsAcceptor, TlsOptions, TlsSite};
+pub use blocking::BlockingTlsStream;
 pub use certificate::{CertificateFault, CertificateInfo, ServerCertificate};
 pub use handshake::{ClientIdentity, HandshakeFailure, TlsAgreement, TlsSession};
 pub(crate) use handshake::{HandshakeStep, TlsHandshake};

@@ -7,6 +7,7 @@ mod operation;
 mod upstreams;
 mod applications;
 mod server;
+mod connections;
 mod configuration;
 mod generations;
 mod openapi;

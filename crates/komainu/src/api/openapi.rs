@@ -24,11 +24,17 @@ pub(crate) fn document(operations: &[Operation], is_open: bool) -> Value {
         "servers": [{ "url": "/" }],
         "paths": paths,
         "components": {
-            "securitySchemes": { "token": {
-                "type": "http",
-                "scheme": "bearer",
-                "description": "A token of `[[control.token]]`, whose role is at least the `x-role` of the operation. Over a Unix socket none is needed.",
-            } },
+            "securitySchemes": {
+                "token": {
+                    "type": "http",
+                    "scheme": "bearer",
+                    "description": "A token of `[[control.token]]`, whose role is at least the `x-role` of the operation. Over a Unix socket none is needed.",
+                },
+                "certificate": {
+                    "type": "mutualTLS",
+                    "description": "A client's certificate that a `[[control.client]]` with such a role names.",
+                },
+            },
             "schemas": {
                 "Error": {
                     "type": "object",
@@ -93,12 +99,12 @@ fn described(operation: &Operation, is_open: bool) -> Value {
             .split(|c: char| !c.is_ascii_alphanumeric()).filter(|word| !word.is_empty() && *word != "v1")
             .collect::<Vec<_>>().join("_"),
         "x-role": operation.role.text(),
-        "security": if is_open && operation.role == ControlRole::Open { json!([{}, { "token": [] }]) } else { json!([{ "token": [] }]) },
+        "security": security(is_open && operation.role == ControlRole::Open),
         "parameters": parameters,
         "responses": {
             "2XX": { "description": "What was asked for.", "content": { "application/json": { "schema": {} } } },
             "401": error("There is no token, or a wrong one."),
-            "403": error("The role of the token does not allow it."),
+            "403": error("The role of the token or the certificate does not allow it."),
             "429": error("Too many wrong tokens from this address."),
             "default": error("Why it was not done."),
         },
@@ -107,6 +113,12 @@ fn described(operation: &Operation, is_open: bool) -> Value {
         document["requestBody"] = json!({ "content": { "application/json": { "schema": schema(fields) } } });
     }
     document
+}
+
+/// What a caller needs, where it is not `free`.
+fn security(free: bool) -> Value {
+    let each = [json!({ "token": [] }), json!({ "certificate": [] })];
+    free.then(|| json!({})).into_iter().chain(each).collect()
 }
 
 fn schema(fields: &[BodyField]) -> Value {

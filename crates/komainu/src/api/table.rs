@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use crate::api::operation::{Api, ApiCall, BodyField, Operation, Outcome};
 use crate::api::request::{ApiRequest, ApiResponse, ControlRole};
-use crate::api::{applications, configuration, generations, openapi, server, upstreams};
+use crate::api::{applications, configuration, connections, generations, openapi, server, upstreams};
 
 const fn get(path: &'static str, role: ControlRole, about: &'static str, run: Run) -> Operation {
     Operation { method: "GET", path, role, about, body: None, run }
@@ -142,6 +142,12 @@ const OPERATIONS: &[Operation] = &[
         body: None,
         run: generations::close,
     },
+    get(
+        "/v1/connections",
+        ControlRole::Read,
+        "How many clients are connected, by listener, protocol and address, and the oldest connections",
+        connections::list,
+    ),
     get("/v1/audit", ControlRole::Read, "Who has changed what, the newest first", server::audit),
     get("/v1/openapi.json", ControlRole::Open, "This document", |api, _| {
         Ok(ApiResponse::of(openapi::document(OPERATIONS, api.access().is_open)))

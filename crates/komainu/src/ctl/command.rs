@@ -9,7 +9,7 @@ use crate::control_client;
 use crate::ctl::shown;
 use crate::ctl::transport::{CtlAnswer, CtlRequest, send};
 use crate::ctl_arguments::{
-    Ctl, CtlApp, CtlCache, CtlCertificate, CtlCommand, CtlConfig, CtlGeneration, CtlUpstream,
+    Ctl, CtlApp, CtlCache, CtlCertificate, CtlCommand, CtlConfig, CtlConnection, CtlGeneration, CtlUpstream,
 };
 use crate::status;
 
@@ -76,6 +76,7 @@ fn request(command: &CtlCommand) -> Result<(CtlRequest, ShowAnswer), String> {
         CtlCommand::Certificate(CtlCertificate::Renew { name }) => {
             change("POST", format!("/v1/certificates/{}/renew", encoded_segment(name.as_bytes())), json!({}))
         }
+        CtlCommand::Connection(CtlConnection::List) => get("/v1/connections", shown::connections),
         CtlCommand::Generation(CtlGeneration::List) => get("/v1/generations", shown::generations),
         CtlCommand::Generation(CtlGeneration::Close { number }) => {
             change("DELETE", format!("/v1/generations/{number}"), Value::Null)

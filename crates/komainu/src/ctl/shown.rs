@@ -63,6 +63,22 @@ pub(crate) fn generations(document: &Value) -> String {
     table.plain("")
 }
 
+/// How many connections there are.
+pub(crate) fn connections(document: &Value) -> String {
+    let mut listeners = TextTable::new(&["listener", "protocol", "connections"]);
+    for one in list(&document["listeners"]) {
+        listeners.row(row(one, &["listener", "protocol", "connections"]));
+    }
+    let mut clients = TextTable::new(&["client", "connections"]);
+    for one in list(&document["clients"]) {
+        clients.row(row(one, &["client", "connections"]));
+    }
+    if document["of_other_clients"] != 0 {
+        clients.row(vec!["others".to_owned(), text(&document["of_other_clients"])]);
+    }
+    format!("{}\n{}", listeners.plain(""), clients.plain(""))
+}
+
 /// Who has changed what.
 pub(crate) fn audit(document: &Value) -> String {
     let mut table = TextTable::new(&["time", "who", "what", "status", "result"]);

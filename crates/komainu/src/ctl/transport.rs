@@ -1,19 +1,16 @@
 //! How `komainu ctl` reaches a server: by its control socket, or by its control listener.
 
 use std::io::{Read, Write};
-use std::net::{TcpStream, ToSocketAddrs};
-use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use serde_json::{Value, json};
 
 use crate::control_client;
+use crate::control_endpoint::ControlEndpoint;
 use crate::ctl_arguments::Ctl;
 use crate::status;
-use crate::token_file;
 
-/// To connect, and again for each piece of an answer: a reload may wait for applications.
-const CONNECT_MAX: Duration = Duration::from_secs(5);
+/// For each piece of an answer: a reload may wait for applications.
 const ANSWER_MAX: Duration = Duration::from_secs(300);
 /// An answer longer than this is no server's.
 const ANSWER_BYTES_MAX: u64 = 64 << 20;
@@ -42,7 +39,10 @@ pub(crate) struct CtlAnswer {
 /// There is no server, or it does not answer.
 pub(crate) fn send(ctl: &Ctl, request: &CtlRequest) -> Result<CtlAnswer, String> {
     match &ctl.to {
-        None => by_socket(status::one(ctl.pid)?, request),
+        None => {
+            ctl.credentials.refuse_without_address()?;
+            by_socket(status::one(ctl.pid)?, request)
+        }
         Some(to) => by_listener(to, ctl, request).map_err(|error| format!("{to}: {error}")),
     }
 }
@@ -60,44 +60,22 @@ fn by_socket(pid: u32, request: &CtlRequest) -> Result<CtlAnswer, String> {
     })
 }
 
-trait ControlStream: Read + Write {}
-impl<T: Read + Write> ControlStream for T {}
-
 fn by_listener(to: &str, ctl: &Ctl, request: &CtlRequest) -> Result<CtlAnswer, String> {
     let text = |error: std::io::Error| error.to_string();
-    let (mut connection, host): (Box<dyn ControlStream>, String) = match to.strip_prefix("unix:") {
-        Some(path) => {
-            let stream = UnixStream::connect(path).map_err(text)?;
-            stream.set_read_timeout(Some(ANSWER_MAX)).map_err(text)?;
-            (Box::new(stream), "localhost".to_owned())
-        }
-        None => {
-            let host = to.strip_prefix("http://").ok_or("write http://ADDRESS:PORT or unix:PATH")?;
-            let host = host.trim_end_matches('/');
-            let address = host.to_socket_addrs().map_err(text)?.next().ok_or("it has no address")?;
-            let stream = TcpStream::connect_timeout(&address, CONNECT_MAX).map_err(text)?;
-            stream.set_read_timeout(Some(ANSWER_MAX)).map_err(text)?;
-            (Box::new(stream), address.to_string())
-        }
-    };
+    let (mut connection, fields) =
+        ControlEndpoint::new(to, &ctl.credentials)?.connect(ANSWER_MAX).map_err(text)?;
     let body = request.body.as_ref().map(Value::to_string).unwrap_or_default();
     let target = if request.query.is_empty() {
         request.path.clone()
     } else {
         format!("{}?{}", request.path, request.query)
     };
-    let mut head = format!("{} {target} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n", request.method);
+    let mut head = format!("{} {target} HTTP/1.1\r\nConnection: close\r\n{fields}", request.method);
     if request.method != "GET" {
         head.push_str(&format!("Content-Type: application/json\r\nContent-Length: {}\r\n", body.len()));
     }
     if let Some(version) = &request.if_match {
         head.push_str(&format!("If-Match: {version}\r\n"));
-    }
-    // By a Unix socket none is needed.
-    if !to.starts_with("unix:")
-        && let Some(token) = token_file::token(ctl.token_file.as_deref())?
-    {
-        head.push_str(&token_file::field(&token));
     }
     connection.write_all(format!("{head}\r\n{body}").as_bytes()).map_err(text)?;
     let mut answer = Vec::new();

@@ -270,3 +270,45 @@ fn the_control_socket_takes_requests_in_a_line() {
     );
     assert!(ask("api nonsense")["error"].as_str().unwrap().contains("no JSON"));
 }
+
+#[test]
+fn connections_are_counted_by_listener_protocol_and_client() {
+    let folder = Folder::new();
+    folder.write(
+        "komainu.toml",
+        format!(
+            "{}threads = 2\nlisten = [{{ address = \"127.0.0.1:0\", h2c = true }}, \"unix:site.sock\"]\n\
+             [control]\nlisten = \"unix:control.sock\"\n[[route]]\nrespond = \"x\"\n",
+            crate::rig::as_we_are()
+        ),
+    );
+    let mut command = crate::rig::komainu();
+    command.arg("start").arg("-c").arg(folder.at("komainu.toml")).current_dir(folder.path());
+    let rig = Rig::start(command, folder);
+    let list = || get(&rig, "/v1/connections");
+    let count = |protocol: &str, listener: &str| {
+        let document = list();
+        let rows = document["listeners"].as_array().unwrap().clone();
+        let fits = |row: &&Value| {
+            row["protocol"] == protocol && row["listener"].as_str().unwrap().starts_with(listener)
+        };
+        rows.iter().filter(fits).map(|row| row["connections"].as_u64().unwrap()).sum::<u64>()
+    };
+    // The first connection of the rig may not have ended yet.
+    eventually("nobody is connected", || list()["connections"] == 0);
+    let mut http1: Vec<TcpStream> = (0..5).map(|_| TcpStream::connect(rig.address).unwrap()).collect();
+    // Those that have asked, and those that wait.
+    http1[0].write_all(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
+    let mut http2 = TcpStream::connect(rig.address).unwrap();
+    http2.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0").unwrap();
+    let local = UnixStream::connect(rig.folder.at("site.sock")).unwrap();
+    eventually("all are counted", || {
+        (count("HTTP/1", "http:"), count("HTTP/2", "http:"), count("HTTP/1", "unix:")) == (5, 1, 1)
+    });
+    let document = list();
+    assert_eq!((&document["connections"], &document["counted_in_full"]), (&json!(7), &json!(true)));
+    assert_eq!(document["clients"][0], json!({ "client": "127.0.0.1", "connections": 6 }));
+    assert_eq!(document["oldest"].as_array().unwrap().len(), 7);
+    drop((http1, http2, local));
+    eventually("they have ended", || list()["connections"] == 0);
+}

@@ -161,7 +161,10 @@ fn a_closed_listener_shows_nothing_without_a_token() {
         send(&address, "GET", path, &with(READ), "").expect_status(200);
     }
     let described = document(&send(&address, "GET", "/v1/openapi.json", &with(READ), ""));
-    assert_eq!(described["paths"]["/v1/status"]["get"]["security"], json!([{ "token": [] }]));
+    assert_eq!(
+        described["paths"]["/v1/status"]["get"]["security"],
+        json!([{ "token": [] }, { "certificate": [] }])
+    );
     let mut stream = TcpStream::connect(&address).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     let follow = format!("GET /v1/events HTTP/1.1\r\nHost: {address}\r\n{}\r\n", with(READ));

@@ -1,6 +1,8 @@
 //! Running the real binary: starts, signals, changes of the configuration, what it may do and says of itself.
 #![allow(clippy::print_stderr, clippy::unwrap_used)] // helpers of tests are tests too
 
+#[path = "../certified/mod.rs"]
+mod certified;
 #[path = "../hosted/mod.rs"]
 mod hosted;
 #[path = "../origin/mod.rs"]
@@ -12,8 +14,10 @@ mod access_log;
 mod api;
 mod api_config;
 mod clock;
+mod collector;
 mod control;
 mod control_listener;
+mod control_tls;
 mod control_tokens;
 mod costs;
 mod crashes;

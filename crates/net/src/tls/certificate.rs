@@ -48,8 +48,8 @@ pub struct CertificateInfo {
     pub serial: String,
     /// The DNS names and IP addresses of its subjectAltName extension, in lower case.
     pub names: Vec<String>,
-    /// Its subjectAltName extension as one text: `DNS:a.example, email:b@example`.
-    pub alternatives: String,
+    /// The names of its subjectAltName extension, each with its kind: `DNS:a.example`, `email:b@example`.
+    pub alternatives: Vec<String>,
     /// Valid from this second of the Unix clock on.
     pub not_before_unix_s: i64,
     /// Valid up to this second of the Unix clock.
@@ -89,8 +89,7 @@ impl CertificateInfo {
                 GeneralName::URI(name) => ("URI", (*name).to_owned()),
                 _ => continue,
             };
-            let comma = if info.alternatives.is_empty() { "" } else { ", " };
-            info.alternatives.push_str(&format!("{comma}{kind}:{text}"));
+            info.alternatives.push(format!("{kind}:{text}"));
             if matches!(kind, "DNS" | "IP") {
                 info.names.push(text);
             }

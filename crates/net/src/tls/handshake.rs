@@ -59,6 +59,7 @@ impl TlsValues for TlsSession {
     fn write(&self, variable: TlsVariable, out: &mut Vec<u8>) {
         let info = self.client.as_ref().map(|client| &client.info);
         let of_client = |text: fn(&CertificateInfo) -> &str| info.map(text).unwrap_or_default();
+        let alternatives;
         let text = match variable {
             TlsVariable::Version => self.version,
             TlsVariable::Cipher => self.cipher,
@@ -72,7 +73,10 @@ impl TlsValues for TlsSession {
             }
             TlsVariable::ClientSubject => of_client(|info| &info.subject),
             TlsVariable::ClientIssuer => of_client(|info| &info.issuer),
-            TlsVariable::ClientSan => of_client(|info| &info.alternatives),
+            TlsVariable::ClientSan => {
+                alternatives = info.map(|info| info.alternatives.join(", ")).unwrap_or_default();
+                &alternatives
+            }
             TlsVariable::ClientSerial => of_client(|info| &info.serial),
             TlsVariable::ClientFingerprint => of_client(|info| &info.sha256),
         };

@@ -61,6 +61,7 @@ impl Rig {
             counters: Arc::new(Counters::default()),
             draining: Cell::new(false),
             connection_limit: ConnectionLimit::new(limits.connections_max),
+            connections: crate::connections::ConnectionList::default(),
             encoders: std::rc::Rc::default(),
             default_lines: DefaultLines::new("Test"),
             pages: service.error_pages(),

@@ -1,0 +1,244 @@
+//! A control listener as `komainu ctl`, `status` and `top` reach it: by TCP, through TLS, or by a Unix socket, with a token or a certificate.
+
+use std::fs;
+use std::io::{self, Read, Write};
+use std::net::{TcpStream, ToSocketAddrs};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use clap::Args;
+use net::{TlsClient, TlsClientOptions};
+
+/// Names the file of the token, where no argument does.
+const TOKEN_VARIABLE: &str = "KOMAINU_TOKEN_FILE";
+/// To connect to one address.
+const CONNECT_MAX: Duration = Duration::from_secs(5);
+/// The port of https:// without one.
+const HTTPS_PORT: u16 = 443;
+
+/// Who a client of a control listener over TCP says it is, and what it believes.
+#[derive(Clone, Debug, Default, Args)]
+pub(crate) struct ControlCredentials {
+    /// The file with the token for it, over TCP [default: the file that KOMAINU_TOKEN_FILE names]
+    #[arg(long, global = true, value_name = "FILE")]
+    pub(crate) token_file: Option<PathBuf>,
+    /// With https://: trust the certificates in this file (PEM) instead of the system's
+    #[arg(long, global = true, value_name = "FILE")]
+    pub(crate) cacert: Option<PathBuf>,
+    /// With https://: the certificate to show (PEM)
+    #[arg(long, global = true, value_name = "FILE")]
+    pub(crate) cert: Option<PathBuf>,
+    /// Its private key (PEM) [default: in the file of the certificate]
+    #[arg(long, global = true, value_name = "FILE", requires = "cert")]
+    pub(crate) key: Option<PathBuf>,
+}
+
+impl ControlCredentials {
+    /// Refuses what is of no use without an address.
+    ///
+    /// # Errors
+    /// The argument that was given.
+    pub(crate) fn refuse_without_address(&self) -> Result<(), String> {
+        let given = [("--token-file", &self.token_file), ("--cacert", &self.cacert), ("--cert", &self.cert)];
+        match given.into_iter().find(|(_, path)| path.is_some()) {
+            Some((name, _)) => {
+                Err(format!("{name} is for a control listener over TCP: name its address too"))
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// The token in the file that is given, or that the environment names; `None` where neither does.
+    fn token(&self) -> Result<Option<String>, String> {
+        let named = || std::env::var_os(TOKEN_VARIABLE).filter(|path| !path.is_empty()).map(PathBuf::from);
+        let Some(path) = self.token_file.clone().or_else(named) else { return Ok(None) };
+        let text =
+            String::from_utf8(read(&path)?).map_err(|_| format!("{}: it is not text", path.display()))?;
+        let token = config::control_token(&text).map_err(|error| format!("{}: {error}", path.display()))?;
+        Ok(Some(token.to_owned()))
+    }
+
+    /// How to speak TLS to a host.
+    fn tls(&self, host: &str) -> Result<TlsClient, String> {
+        let roots = self.cacert.as_deref().map(read).transpose()?;
+        let cert = self.cert.as_deref().map(read).transpose()?;
+        let key = self.key.as_deref().map(read).transpose()?;
+        let identity_pem =
+            cert.as_ref().map(|cert| (&cert[..], key.as_ref().map_or(&cert[..], |key| &key[..])));
+        let name = host.trim_start_matches('[').trim_end_matches(']');
+        let options = TlsClientOptions {
+            name,
+            roots_pem: roots.as_deref(),
+            identity_pem,
+            ..TlsClientOptions::default()
+        };
+        let named = |error: String| match (&self.cacert, &self.cert) {
+            (None, None) => error,
+            (Some(path), None) | (None, Some(path)) => format!("{}: {error}", path.display()),
+            (Some(one), Some(other)) => format!("{} or {}: {error}", one.display(), other.display()),
+        };
+        TlsClient::new(&options).map_err(named)
+    }
+}
+
+fn read(path: &Path) -> Result<Vec<u8>, String> {
+    fs::read(path).map_err(|error| format!("{}: {error}", path.display()))
+}
+
+/// Where it listens.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum ControlAddress {
+    Unix(PathBuf),
+    Tcp {
+        /// With brackets around an IPv6 address.
+        host: String,
+        port: u16,
+        is_tls: bool,
+    },
+}
+
+/// What can be read and written.
+pub(crate) trait ControlStream: Read + Write {}
+impl<T: Read + Write> ControlStream for T {}
+
+/// A control listener, and how it is reached.
+pub(crate) struct ControlEndpoint {
+    address: ControlAddress,
+    tls: Option<TlsClient>,
+    token: Option<String>,
+}
+
+impl ControlEndpoint {
+    /// The listener at an address: `HOST:PORT`, `http://HOST:PORT`, `https://HOST:PORT` or `unix:PATH`. The files are read here.
+    ///
+    /// # Errors
+    /// It is no address; a file cannot be read, or is not what it is to be.
+    pub(crate) fn new(address: &str, credentials: &ControlCredentials) -> Result<ControlEndpoint, String> {
+        let address = parsed(address)?;
+        let (tls, token) = match &address {
+            // By a Unix socket none is needed.
+            ControlAddress::Unix(_) => (None, None),
+            ControlAddress::Tcp { host, is_tls, .. } => {
+                let tls = is_tls.then(|| credentials.tls(host)).transpose()?;
+                if tls.is_none() && (credentials.cacert.is_some() || credentials.cert.is_some()) {
+                    return Err("certificates are for TLS: write https:// before the address".into());
+                }
+                (tls, credentials.token()?)
+            }
+        };
+        Ok(ControlEndpoint { address, tls, token })
+    }
+
+    /// Connects; each part of an answer may take `answer_max`. Returns the connection and the lines of a request that say whom it asks and who
+    /// asks: `Host`, and the token.
+    ///
+    /// # Errors
+    /// Nobody listens there; TLS fails.
+    pub(crate) fn connect(&self, answer_max: Duration) -> io::Result<(Box<dyn ControlStream>, String)> {
+        let (host, port) = match &self.address {
+            ControlAddress::Unix(path) => {
+                let stream = UnixStream::connect(path)?;
+                stream.set_read_timeout(Some(answer_max))?;
+                stream.set_write_timeout(Some(CONNECT_MAX))?;
+                return Ok((Box::new(stream), "Host: localhost\r\n".to_owned()));
+            }
+            ControlAddress::Tcp { host, port, .. } => (host, *port),
+        };
+        let stream = connected(host, port)?;
+        stream.set_read_timeout(Some(answer_max))?;
+        stream.set_write_timeout(Some(CONNECT_MAX))?;
+        let token = self.token.as_ref().map(|token| format!("Authorization: Bearer {token}\r\n"));
+        let token = token.unwrap_or_default();
+        Ok(match &self.tls {
+            Some(tls) => {
+                let fields = format!("Host: {host}:{port}\r\n{token}");
+                (Box::new(tls.connect_blocking(stream)?), fields)
+            }
+            None => {
+                // Without a token it answers to an address alone.
+                let address = stream.peer_addr()?;
+                (Box::new(stream), format!("Host: {address}\r\n{token}"))
+            }
+        })
+    }
+}
+
+/// Connects to the first of a host's addresses that answers.
+fn connected(host: &str, port: u16) -> io::Result<TcpStream> {
+    let name = host.trim_start_matches('[').trim_end_matches(']');
+    let mut outcome = Err(io::Error::other("the name has no address"));
+    for address in (name, port).to_socket_addrs()? {
+        outcome = TcpStream::connect_timeout(&address, CONNECT_MAX);
+        if outcome.is_ok() {
+            break;
+        }
+    }
+    outcome
+}
+
+fn parsed(text: &str) -> Result<ControlAddress, String> {
+    let wrong = || format!("`{text}` is no address: write HOST:PORT, https://HOST:PORT or unix:PATH");
+    if let Some(path) = text.strip_prefix("unix:") {
+        return Ok(ControlAddress::Unix(path.trim_start_matches("//").into()));
+    }
+    let (rest, is_tls) = match (text.strip_prefix("https://"), text.strip_prefix("http://")) {
+        (Some(rest), _) => (rest, true),
+        (_, Some(rest)) => (rest, false),
+        _ if text.contains('/') => return Ok(ControlAddress::Unix(text.into())),
+        _ => (text, false),
+    };
+    let rest = rest.trim_end_matches('/');
+    let is_bare = rest.ends_with(']') || !rest.contains(':');
+    let (host, port) = match (rest.rsplit_once(':'), is_tls && is_bare) {
+        (_, true) => (rest, HTTPS_PORT),
+        (Some((host, port)), _) => (host, port.parse().map_err(|_| wrong())?),
+        (None, _) => return Err(wrong()),
+    };
+    let host = if host.is_empty() && !is_tls { "127.0.0.1" } else { host };
+    let is_host = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_');
+    let is_ipv6 = host
+        .strip_prefix('[')
+        .and_then(|host| host.strip_suffix(']'))
+        .is_some_and(|host| host.parse::<std::net::Ipv6Addr>().is_ok());
+    match is_ipv6 || (!host.is_empty() && host.chars().all(is_host)) {
+        true => Ok(ControlAddress::Tcp { host: host.to_owned(), port, is_tls }),
+        false => Err(wrong()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_written_in_several_ways() {
+        let tcp = |host: &str, port, is_tls| ControlAddress::Tcp { host: host.into(), port, is_tls };
+        for (text, want) in [
+            ("127.0.0.1:9180", tcp("127.0.0.1", 9180, false)),
+            (":9180", tcp("127.0.0.1", 9180, false)),
+            ("http://localhost:9180/", tcp("localhost", 9180, false)),
+            ("https://ops.example.com:9180", tcp("ops.example.com", 9180, true)),
+            ("https://ops.example.com", tcp("ops.example.com", 443, true)),
+            ("https://[::1]/", tcp("[::1]", 443, true)),
+            ("[::1]:80", tcp("[::1]", 80, false)),
+            ("unix:/run/k.sock", ControlAddress::Unix("/run/k.sock".into())),
+            ("/run/k.sock", ControlAddress::Unix("/run/k.sock".into())),
+        ] {
+            assert_eq!(parsed(text), Ok(want), "{text}");
+        }
+        for text in ["", "localhost", "a b:1", "a:99999", "https://:1", "http://a", "[::1:80", "a:1\r\nX: y"]
+        {
+            assert!(parsed(text).unwrap_err().contains("is no address"), "{text}");
+        }
+    }
+
+    #[test]
+    fn certificates_need_tls_and_an_address() {
+        let credentials = ControlCredentials { cacert: Some("/nonexistent".into()), ..Default::default() };
+        assert!(credentials.refuse_without_address().unwrap_err().starts_with("--cacert"));
+        let failed = |address| ControlEndpoint::new(address, &credentials).err().unwrap();
+        assert!(failed("127.0.0.1:1").contains("https://"));
+        assert!(failed("https://127.0.0.1:1").starts_with("/nonexistent: "));
+    }
+}

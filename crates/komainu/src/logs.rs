@@ -1,0 +1,78 @@
+//! The logs that the server writes: opened, replaced by a reload, opened again after a rotation, and closed.
+
+use std::io;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use config::Config;
+
+use crate::link::SupervisorLink;
+use crate::log_target::target;
+use crate::notice::ErrorLog;
+use crate::sink::{LogSink, LogSinks, SinkThread};
+
+/// The access logs of a configuration, and its error log where that is another one.
+pub(crate) type OpenedLogs = (LogSinks, Option<LogSink>);
+
+/// Every log that the server writes. Cheap to clone.
+#[derive(Clone)]
+pub(crate) struct Logs {
+    access: Arc<Mutex<LogSinks>>,
+    pub(crate) notices: ErrorLog,
+    link: Option<SupervisorLink>,
+    /// The threads of destinations that no log names any more.
+    left: Arc<Mutex<Vec<SinkThread>>>,
+}
+
+impl Logs {
+    /// Opens them, or has them opened by the supervisor, where there is one.
+    pub(crate) fn open(config: &Config, link: Option<&SupervisorLink>, again: bool) -> io::Result<Logs> {
+        // A server that has served before continues, whatever has become of its logs.
+        let open = if again { LogSink::open_or_stderr } else { LogSink::open };
+        let access = LogSinks::new(config, &LogSinks::default(), |sink| open(target(link, sink)?))?;
+        let errors = open(target(link, &config.log.errors)?)?;
+        Ok(Logs {
+            access: Arc::new(Mutex::new(access)),
+            notices: ErrorLog::new(errors, config.log.level),
+            link: link.cloned(),
+            left: Arc::default(),
+        })
+    }
+
+    /// The destinations of access logs.
+    pub(crate) fn access(&self) -> LogSinks {
+        self.access.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Opens what a new configuration writes to and `old` does not: the access logs, and the error log.
+    pub(crate) fn prepare(&self, old: &Config, new: &Config) -> io::Result<OpenedLogs> {
+        let open = |sink: &config::Sink| LogSink::open(target(self.link.as_ref(), sink)?);
+        let access = LogSinks::new(new, &self.access(), open)?;
+        let errors = (old.log.errors != new.log.errors).then(|| open(&new.log.errors)).transpose()?;
+        Ok((access, errors))
+    }
+
+    /// Writes to other destinations from now on; cores take them over with the new configuration.
+    pub(crate) fn change(&self, sinks: LogSinks, errors: Option<LogSink>, level: config::Level) {
+        let mut access = self.access.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = std::mem::replace(&mut *access, sinks);
+        let mut left = self.left.lock().unwrap_or_else(PoisonError::into_inner);
+        left.retain(|thread| !thread.has_ended());
+        left.extend(before.left_by(&access));
+        left.extend(self.notices.change(errors, level).map(|sink| sink.thread()));
+    }
+
+    /// Opens log files again; what was said before goes to the old ones. Takes a moment.
+    pub(crate) fn reopen(&self) {
+        self.notices.sink().reopen();
+        self.access().each().for_each(LogSink::reopen);
+    }
+
+    pub(crate) fn close(&self) {
+        // As if a second had passed: what is not logged now never is.
+        self.notices.log_counts(Instant::now() + Duration::from_secs(1));
+        self.access().each().for_each(LogSink::close);
+        self.left.lock().unwrap_or_else(PoisonError::into_inner).iter().for_each(SinkThread::wait);
+        self.notices.sink().close();
+    }
+}

@@ -1,0 +1,125 @@
+//! The connections of clients, for operators: each core has a list of its own, which is written when a connection begins, is secured or ends,
+//! and read by the core itself when somebody asks.
+
+use std::cell::RefCell;
+
+use crate::address::{ListenUrl, Peer};
+
+/// Connections that one core lists for one who asks; more are counted alone.
+pub const LISTED_MAX: usize = 10_000;
+
+/// What is known of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ConnectionEntry {
+    /// The number of its listener.
+    pub(crate) listener: u64,
+    /// Who sends requests, unless a request says more.
+    pub(crate) client: Peer,
+    /// By the core's clock.
+    pub(crate) since_ms: u64,
+    pub(crate) is_http2: bool,
+}
+
+/// The connections of one core. The place of one that has ended is used again.
+#[derive(Debug, Default)]
+pub(crate) struct ConnectionList(RefCell<Places>);
+
+#[derive(Debug, Default)]
+struct Places {
+    entries: Vec<Option<ConnectionEntry>>,
+    free: Vec<u32>,
+}
+
+impl ConnectionList {
+    /// Adds one; returns its place.
+    pub(crate) fn add(&self, entry: ConnectionEntry) -> u32 {
+        let mut places = self.0.borrow_mut();
+        if let Some(place) = places.free.pop() {
+            places.entries[place as usize] = Some(entry);
+            return place;
+        }
+        places.entries.push(Some(entry));
+        // There are fewer descriptors.
+        (places.entries.len() - 1) as u32
+    }
+
+    /// Changes what is known of one.
+    pub(crate) fn change(&self, place: u32, change: impl FnOnce(&mut ConnectionEntry)) {
+        if let Some(entry) = &mut self.0.borrow_mut().entries[place as usize] {
+            change(entry);
+        }
+    }
+
+    /// One has ended.
+    pub(crate) fn remove(&self, place: u32) {
+        let mut places = self.0.borrow_mut();
+        places.entries[place as usize] = None;
+        places.free.push(place);
+        if places.free.len() == places.entries.len() {
+            // Nobody is connected: what a burst took is given back.
+            *places = Places::default();
+        }
+    }
+
+    /// How many there are, and the first of them.
+    pub(crate) fn read(&self) -> (usize, Vec<ConnectionEntry>) {
+        let places = self.0.borrow();
+        let open = places.entries.len() - places.free.len();
+        (open, places.entries.iter().flatten().take(LISTED_MAX).copied().collect())
+    }
+}
+
+/// An open connection of a client.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OpenConnection {
+    /// The listener that accepted it; `None` where that is closed by now.
+    pub listener: Option<ListenUrl>,
+    /// The peer, or the client that a PROXY protocol header names.
+    pub client: Peer,
+    /// Since it was accepted, in milliseconds.
+    pub age_ms: u64,
+    /// Whether it speaks HTTP/2; else HTTP/1, or what that was upgraded to.
+    pub is_http2: bool,
+}
+
+/// The open connections of a server.
+#[derive(Clone, Debug, Default)]
+pub struct OpenConnections {
+    /// How many there are.
+    pub count: usize,
+    /// At most [`LISTED_MAX`] of each core.
+    pub listed: Vec<OpenConnection>,
+    /// Cores that did not answer in time.
+    pub silent_cores: usize,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_are_used_again_and_given_back() {
+        let list = ConnectionList::default();
+        let entry = |since_ms| ConnectionEntry { listener: 0, client: Peer::Unix, since_ms, is_http2: false };
+        let first = list.add(entry(1));
+        let second = list.add(entry(2));
+        list.change(second, |entry| entry.is_http2 = true);
+        list.remove(first);
+        assert_eq!(list.read(), (1, vec![ConnectionEntry { is_http2: true, ..entry(2) }]));
+        assert_eq!(list.add(entry(3)), first);
+        assert_eq!(list.read().0, 2);
+        list.remove(first);
+        list.remove(second);
+        assert_eq!((list.read(), list.0.borrow().entries.capacity()), ((0, vec![]), 0));
+    }
+
+    #[test]
+    fn a_list_is_bounded() {
+        let list = ConnectionList::default();
+        for at in 0..LISTED_MAX as u64 + 5 {
+            list.add(ConnectionEntry { listener: 0, client: Peer::Unix, since_ms: at, is_http2: false });
+        }
+        let (count, listed) = list.read();
+        assert_eq!((count, listed.len()), (LISTED_MAX + 5, LISTED_MAX));
+    }
+}
