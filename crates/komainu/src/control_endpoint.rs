@@ -164,6 +164,25 @@ impl ControlEndpoint {
     }
 }
 
+/// Reads the answer to a request after which the server closes the connection, at most so many bytes.
+///
+/// # Errors
+/// The connection breaks; the answer is shorter than it says, or it says nothing of its length where that is not known by the end of TLS.
+pub(crate) fn read_answer(stream: impl Read, bytes_max: u64) -> io::Result<Vec<u8>> {
+    let (mut bytes, mut stream) = (Vec::new(), stream.take(bytes_max));
+    let ended = stream.read_to_end(&mut bytes);
+    let end = bytes.windows(4).position(|window| window == b"\r\n\r\n").map_or(bytes.len(), |at| at + 4);
+    let head = String::from_utf8_lossy(&bytes[..end]).to_ascii_lowercase();
+    let length =
+        head.lines().find_map(|line| line.strip_prefix("content-length:")?.trim().parse::<usize>().ok());
+    let is_whole = length.map(|length| bytes.len() - end >= length);
+    match (ended, is_whole) {
+        (_, Some(true)) | (Ok(_), None) => Ok(bytes),
+        (Ok(_), Some(false)) => Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the answer is cut off")),
+        (Err(error), _) => Err(error),
+    }
+}
+
 /// Connects to the first of a host's addresses that answers.
 fn connected(host: &str, port: u16) -> io::Result<TcpStream> {
     let name = host.trim_start_matches('[').trim_end_matches(']');
@@ -231,6 +250,30 @@ mod tests {
         {
             assert!(parsed(text).unwrap_err().contains("is no address"), "{text}");
         }
+    }
+
+    /// Bytes, and then an end without a warning, as of a TLS connection that somebody has cut.
+    struct Cut<'b>(&'b [u8]);
+
+    impl Read for Cut<'_> {
+        fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+            match self.0.read(buffer)? {
+                0 => Err(io::ErrorKind::UnexpectedEof.into()),
+                len => Ok(len),
+            }
+        }
+    }
+
+    #[test]
+    fn an_answer_is_whole_or_an_error() {
+        let whole = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}";
+        assert_eq!(read_answer(&whole[..], 100).unwrap(), whole);
+        assert_eq!(read_answer(Cut(whole), 100).unwrap(), whole);
+        let short = &whole[..whole.len() - 1];
+        assert!(read_answer(short, 100).unwrap_err().to_string().contains("cut off"));
+        assert!(read_answer(Cut(short), 100).is_err());
+        assert!(read_answer(Cut(b"HTTP/1.1 200 OK\r\n\r\n{}"), 100).is_err());
+        assert!(read_answer(&whole[..], 20).is_ok_and(|bytes| bytes.len() == 20));
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use crate::control_client::printable;
-use crate::control_endpoint::{ControlCredentials, ControlEndpoint};
+use crate::control_endpoint::{ControlCredentials, ControlEndpoint, read_answer};
 
 /// For each part of an answer.
 const ANSWER_MAX: Duration = Duration::from_secs(5);
@@ -35,9 +35,7 @@ pub(crate) fn by_address(address: &str, credentials: &ControlCredentials) -> Res
 fn fetch(mut stream: impl Read + Write, fields: &str) -> io::Result<Value> {
     let head = "GET /v1/status HTTP/1.1\r\nAccept: application/json\r\nConnection: close\r\n";
     stream.write_all(format!("{head}{fields}\r\n").as_bytes())?;
-    let mut bytes = Vec::new();
-    stream.take(ANSWER_BYTES_MAX).read_to_end(&mut bytes)?;
-    parsed(&bytes)
+    parsed(&read_answer(stream, ANSWER_BYTES_MAX)?)
 }
 
 fn parsed(bytes: &[u8]) -> io::Result<Value> {

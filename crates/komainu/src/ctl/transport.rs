@@ -1,12 +1,12 @@
 //! How `komainu ctl` reaches a server: by its control socket, or by its control listener.
 
-use std::io::{Read, Write};
+use std::io::Write;
 use std::time::Duration;
 
 use serde_json::{Value, json};
 
 use crate::control_client;
-use crate::control_endpoint::ControlEndpoint;
+use crate::control_endpoint::{ControlEndpoint, read_answer};
 use crate::ctl_arguments::Ctl;
 use crate::status;
 
@@ -78,8 +78,7 @@ fn by_listener(to: &str, ctl: &Ctl, request: &CtlRequest) -> Result<CtlAnswer, S
         head.push_str(&format!("If-Match: {version}\r\n"));
     }
     connection.write_all(format!("{head}\r\n{body}").as_bytes()).map_err(text)?;
-    let mut answer = Vec::new();
-    connection.take(ANSWER_BYTES_MAX).read_to_end(&mut answer).map_err(text)?;
+    let answer = read_answer(connection, ANSWER_BYTES_MAX).map_err(text)?;
     answered(&String::from_utf8_lossy(&answer))
 }
 

@@ -1,5 +1,5 @@
 //! Servers with certificates of openssl's making, and clients of theirs: openssl and curl.
-#![allow(unreachable_pub, clippy::unwrap_used)] // helpers of tests are tests too
+#![allow(dead_code, unreachable_pub, clippy::unwrap_used)] // each test file uses a part of it
 
 use std::io::Write;
 use std::process::{Command, Stdio};
