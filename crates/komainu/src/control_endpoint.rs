@@ -130,8 +130,8 @@ impl ControlEndpoint {
         Ok(ControlEndpoint { address, tls, token })
     }
 
-    /// Connects; each part of an answer may take `answer_max`. Returns the connection and the lines of a request that say whom it asks and who
-    /// asks: `Host`, and the token.
+    /// Connects; each part of an answer may take `answer_max`. Returns the connection and the lines of a request that name the server and the
+    /// caller: `Host`, and the token.
     ///
     /// # Errors
     /// Nobody listens there; TLS fails.

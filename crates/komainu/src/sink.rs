@@ -369,20 +369,14 @@ impl LogOutput {
                 (_, true) => format!("cannot be reached: {error}; lines wait for it"),
                 (_, false) => format!("cannot be reached: {error}; lines are dropped until it can"),
             };
-            let Some(pause) = again.filter(|_| keeps) else {
+            let waits = keeps && !counts.is_closing.load(Ordering::Acquire);
+            let Some(pause) = again.filter(|_| waits) else {
                 self.lost_lines += count_lines(lines);
                 if is_first {
                     self.complain(&text);
                 }
                 return;
             };
-            if counts.is_closing.load(Ordering::Acquire) {
-                self.lost_lines += count_lines(lines);
-                if is_first {
-                    self.complain(&text);
-                }
-                return;
-            }
             let until = Instant::now() + pause;
             if is_first {
                 report(&self.target, &text);

@@ -111,11 +111,7 @@ pub(crate) fn serve(start: Start, ready: impl FnOnce(&[net::ListenUrl])) -> io::
     let info = server_info(&current, &server, inherited.as_ref(), shown, &events);
     let api = Arc::new(control_api(info, &current, &logs));
     let control = serve_control(control, &api, inherited.as_ref(), &logs.notices);
-    let (metrics, core_counters) = (current.metrics.clone(), server.counters().to_vec());
-    let operated = Operated { api, metrics, counters: core_counters, failures: Arc::default() };
-    let push = MetricsPush::new(operated.clone(), logs.notices.clone());
-    push.apply(current.plan().push.clone())?;
-    let control_listener = serve_operators(&current, operated, (replaces, link.clone()), &logs.notices)?;
+    let (control_listener, push) = serve_operators(&current, &server, api, (replaces, link.clone()), &logs)?;
     if watch {
         watch::watch(hosting.folders(), hosting.clone(), logs.notices.clone())?;
     }
@@ -170,16 +166,21 @@ fn control_api(info: Arc<ServerInfo>, current: &Arc<Current>, logs: &Logs) -> Ap
     Api::new(info, audit, Box::new(move || admitted.plan().control_access.clone()))
 }
 
-/// The control listener, where one is configured.
+/// The control listener, and what sends metrics to a collector, where such are configured.
 fn serve_operators(
     current: &Current,
-    operated: Operated,
+    server: &net::Server,
+    api: Arc<Api>,
     (replaces, link): (bool, Option<SupervisorLink>),
-    notices: &ErrorLog,
-) -> io::Result<ControlListener> {
-    let listener = ControlListener::new(operated, link, notices.clone());
+    logs: &Logs,
+) -> io::Result<(ControlListener, MetricsPush)> {
+    let (metrics, counters) = (current.metrics.clone(), server.counters().to_vec());
+    let operated = Operated { api, metrics, counters, failures: Arc::default() };
+    let push = MetricsPush::new(operated.clone(), logs.notices.clone());
+    push.apply(current.plan().push.clone())?;
+    let listener = ControlListener::new(operated, link, logs.notices.clone());
     listener.open(&current.started.control, &current.plan().control_access, replaces)?;
-    Ok(listener)
+    Ok((listener, push))
 }
 
 /// Starts the threads that serve.

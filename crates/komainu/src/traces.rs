@@ -6,7 +6,7 @@ use std::time::SystemTime;
 use config::Config;
 use control::{EndedSpan, OtlpOptions, SpanExporter, SpanKind, SpanValue};
 use http::{Name, TraceSpan};
-use net::{Peer, RequestRecord};
+use net::{Peer, RequestNotes, RequestRecord};
 
 use crate::metrics::RouteLabels;
 use crate::notice::ErrorLog;
@@ -87,27 +87,46 @@ fn spans(
     };
     let mut all = vec![server];
     let mut begun_ns = start_ns;
-    let mut child =
-        |begun_ns: &mut u64, name: &str, kind, us: u64, attributes: Vec<(&'static str, SpanValue)>| {
-            let end_ns = begun_ns.saturating_add(us.saturating_mul(1_000)).min(end_ns);
-            all.push(EndedSpan {
-                trace: trace.trace,
-                parent: trace.span,
-                span: next_id().max(1),
-                name: name.to_owned(),
-                kind,
-                start_ns: std::mem::replace(begun_ns, end_ns),
-                end_ns,
-                is_error: attributes.iter().any(|(name, _)| *name == "error.type"),
-                attributes,
-            });
-        };
+    for SpanStep { name, kind, us, attributes } in steps(notes, record.duration_us) {
+        // The cache has the whole request; the others follow each other.
+        let from_ns = if name == "cache" { start_ns } else { begun_ns };
+        let until_ns = from_ns.saturating_add(us.saturating_mul(1_000)).min(end_ns);
+        if name != "cache" {
+            begun_ns = until_ns;
+        }
+        all.push(EndedSpan {
+            trace: trace.trace,
+            parent: trace.span,
+            span: next_id().max(1),
+            name: name.to_owned(),
+            kind,
+            start_ns: from_ns,
+            end_ns: until_ns,
+            is_error: attributes.iter().any(|(name, _)| *name == "error.type"),
+            attributes,
+        });
+    }
+    all
+}
+
+/// A part of a request's time.
+struct SpanStep {
+    name: &'static str,
+    kind: SpanKind,
+    us: u64,
+    attributes: Vec<(&'static str, SpanValue)>,
+}
+
+/// What a request waited for, in its order.
+fn steps(notes: &RequestNotes, duration_us: u64) -> Vec<SpanStep> {
+    let mut all = Vec::new();
+    let mut step = |name, kind, us, attributes| all.push(SpanStep { name, kind, us, attributes });
     if let Some(outcome) = notes.cache {
         let attributes = vec![("komainu.cache", SpanValue::Text(outcome.text().to_owned()))];
-        child(&mut { start_ns }, "cache", SpanKind::Internal, record.duration_us, attributes);
+        step("cache", SpanKind::Internal, duration_us, attributes);
     }
     if let Some(us) = notes.queue_us.filter(|us| *us > 0) {
-        child(&mut begun_ns, "queue", SpanKind::Internal, us, Vec::new());
+        step("queue", SpanKind::Internal, us, Vec::new());
     }
     let attempt = |upstream: &str, before: usize| {
         let before = u64::try_from(before).unwrap_or(u64::MAX);
@@ -120,29 +139,22 @@ fn spans(
     for (before, one) in failed.iter().enumerate() {
         let mut attributes = attempt(&one.upstream, before);
         attributes.push(("error.type", SpanValue::Text(one.reason.to_owned())));
-        child(&mut begun_ns, "upstream", SpanKind::Client, one.us, attributes);
+        step("upstream", SpanKind::Client, one.us, attributes);
     }
     if let Some(us) = notes.connect_us {
-        child(&mut begun_ns, "connect", SpanKind::Internal, us, Vec::new());
+        step("connect", SpanKind::Internal, us, Vec::new());
     }
+    let attempts = notes.attempts as usize;
     // The last one, unless it is among those.
-    if let (Some(us), Some(upstream)) = (notes.upstream_us, &notes.upstream)
-        && failed.len() < notes.attempts as usize
-    {
-        child(
-            &mut begun_ns,
-            "upstream",
-            SpanKind::Client,
-            us,
-            attempt(upstream, notes.attempts.saturating_sub(1) as usize),
-        );
+    if let (Some(us), Some(upstream), true) = (notes.upstream_us, &notes.upstream, failed.len() < attempts) {
+        step("upstream", SpanKind::Client, us, attempt(upstream, attempts - 1));
     }
     if let Some(worker) = notes.worker {
         let mut attributes = vec![("komainu.worker", SpanValue::Number(worker.into()))];
         attributes.extend(notes.worker_cpu_us.map(|us| ("komainu.cpu_us", SpanValue::Number(us.into()))));
         let memory = notes.worker_memory_kib;
         attributes.extend(memory.map(|kib| ("komainu.memory_kib", SpanValue::Text(kib.to_string()))));
-        child(&mut begun_ns, "worker", SpanKind::Internal, record.duration_us, attributes);
+        step("worker", SpanKind::Internal, duration_us, attributes);
     }
     all
 }

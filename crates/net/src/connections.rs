@@ -22,10 +22,10 @@ pub(crate) struct ConnectionEntry {
 
 /// The connections of one core. The place of one that has ended is used again.
 #[derive(Debug, Default)]
-pub(crate) struct ConnectionList(RefCell<Places>);
+pub(crate) struct ConnectionList(RefCell<ConnectionPlaces>);
 
 #[derive(Debug, Default)]
-struct Places {
+struct ConnectionPlaces {
     entries: Vec<Option<ConnectionEntry>>,
     free: Vec<u32>,
 }
@@ -57,7 +57,7 @@ impl ConnectionList {
         places.free.push(place);
         if places.free.len() == places.entries.len() {
             // Nobody is connected: what a burst took is given back.
-            *places = Places::default();
+            *places = ConnectionPlaces::default();
         }
     }
 
