@@ -477,6 +477,7 @@ async function follow() {
 }
 
 // Actions
+let asked = 0;
 function confirmed(title, explained) {
   setText(byId("ask-title"), title);
   setText(byId("ask-text"), explained);
@@ -484,7 +485,16 @@ function confirmed(title, explained) {
   const dialog = byId("ask");
   dialog.returnValue = "no";
   dialog.showModal();
-  return new Promise((done) => dialog.addEventListener("close", () => done(dialog.returnValue === "yes"), { once: true }));
+  // The event of a dialog that was closed before may come when this one is open.
+  const number = ++asked;
+  return new Promise((done) => {
+    const closed = () => {
+      if (number === asked && dialog.open) return;
+      dialog.removeEventListener("close", closed);
+      done(number === asked && dialog.returnValue === "yes");
+    };
+    dialog.addEventListener("close", closed);
+  });
 }
 async function act(title, explained, method, path, body) {
   if (!(await confirmed(title, explained))) return;
