@@ -3,7 +3,6 @@ package main
 
 import (
 	"log"
-	"os"
 
 	"go.opentelemetry.io/collector/component"
 	"go.opentelemetry.io/collector/confmap"
@@ -24,13 +23,12 @@ func factories() (otelcol.Factories, error) {
 	return otelcol.Factories{Receivers: receivers, Exporters: exporters}, err
 }
 
-// Its argument is the file of its configuration.
+// The file of its configuration is `--config file:PATH`.
 func main() {
 	settings := otelcol.CollectorSettings{
 		BuildInfo: component.BuildInfo{Command: "collector", Description: "OpenTelemetry Collector", Version: "tests"},
 		Factories: factories,
 		ConfigProviderSettings: otelcol.ConfigProviderSettings{ResolverSettings: confmap.ResolverSettings{
-			URIs:              os.Args[1:],
 			ProviderFactories: []confmap.ProviderFactory{fileprovider.NewFactory()},
 		}},
 	}

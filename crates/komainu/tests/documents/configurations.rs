@@ -49,6 +49,7 @@ impl Files {
             _ if ends(&[".crl"]) => self.crl.clone(),
             _ if ends(&[".pem", ".crt", ".key"]) && !name.contains("ticket") => self.pem.clone(),
             _ if ends(&[".htpasswd"]) => users.to_owned(),
+            _ if ends(&[".headers"]) => "X-Key: secret\n".to_owned(),
             _ if ends(&[".json"]) => "{\"keys\": []}".to_owned(),
             _ if ends(&[".headers"]) => "Authorization: Bearer token\n".to_owned(),
             _ if ends(&[".toml"]) => String::new(),

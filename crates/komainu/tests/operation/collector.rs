@@ -41,7 +41,7 @@ impl Collector {
         );
         let printed = fs::File::create(folder.at("printed")).unwrap();
         let mut command = Command::new(program);
-        command.arg(format!("file:{}", folder.at("collector.yaml").display()));
+        command.arg("--config").arg(format!("file:{}", folder.at("collector.yaml").display()));
         let process = command.stdout(Stdio::null()).stderr(printed).spawn().unwrap();
         let collector = Collector { process, folder, url: format!("http://{address}") };
         eventually("the collector listens", || TcpStream::connect(address).is_ok());
