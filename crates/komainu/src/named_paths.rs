@@ -17,7 +17,7 @@ enum PathNeed {
 
 /// Directives, by the end of their names, whose files and folders are there before the server starts. What it makes itself is not among
 /// them, nor what may come and go.
-const DIRECTIVES: [(&str, PathNeed); 27] = [
+const DIRECTIVES: [(&str, PathNeed); 29] = [
     ("files.root", PathNeed::Folder),
     ("temp_path", PathNeed::Folder),
     ("apps.folder", PathNeed::Folder),
@@ -45,6 +45,8 @@ const DIRECTIVES: [(&str, PathNeed); 27] = [
     ("logs.file", PathNeed::FileInFolder),
     ("control.audit", PathNeed::FileInFolder),
     ("site.tls", PathNeed::Either),
+    ("control.tls", PathNeed::Either),
+    ("headers_file", PathNeed::File),
 ];
 
 /// The report with an error for each that is not there; `None` where all are.

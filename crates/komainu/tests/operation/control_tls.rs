@@ -287,6 +287,6 @@ fn check_looks_at_the_files() {
         (TLS.replace("ca.pem", "localhost.key"), "client.ca"),
     ] {
         let (good, said) = check(&control);
-        assert!(!good && said.contains(part) && said.contains("control.tls"), "{control}: {said}");
+        assert!(!good && said.contains(part), "{control}: {said}");
     }
 }
