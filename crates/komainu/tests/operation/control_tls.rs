@@ -64,7 +64,7 @@ fn a_clients_certificate_decides_what_it_may_do() {
     for (who, wanted) in [
         ("", [403, 403, 403, 403]),
         ("guest", [403; 4]),
-        ("deploy", [200, 200, 200, 403]),
+        ("deploy", [200, 403, 200, 403]),
         ("chief", [200; 4]),
     ] {
         let answers = [
