@@ -111,25 +111,22 @@ impl ConfigTree {
     /// There is none.
     pub fn delete(&mut self, path: &TreePath) -> Result<(), TreeError> {
         self.may_change(path, &Json::Null)?;
-        let Some((parent, _)) = path.split_last() else {
+        if path.is_root() {
             return Err(TreeError::Invalid("the whole configuration cannot be deleted".to_owned()));
-        };
+        }
         let parts = self.parts(path)?;
         if parts.is_empty() {
             return Err(self.nothing_at(path));
         }
-        let is_list = self.get(&parent)?.is_array();
         for part in parts.iter().rev() {
-            let Some((last, steps)) = part.steps.split_last() else { continue };
-            let document = &mut self.files[part.file].1;
-            let top = document.as_table_mut();
-            let is_empty = container(top, TablePlace::Top, steps).is_some_and(|mut it| it.remove(last));
-            // A list of tables without a table is not there at all.
-            if let (true, true, Some((key, above))) = (is_empty, is_list, steps.split_last())
-                && let Some(mut above) =
-                    container(self.files[part.file].1.as_table_mut(), TablePlace::Top, above)
-            {
-                above.remove_empty_tables(key);
+            let Some((last, mut steps)) = part.steps.split_last() else { continue };
+            let top = self.files[part.file].1.as_table_mut();
+            let mut is_empty = container(top, TablePlace::Top, steps).is_some_and(|mut it| it.remove(last));
+            // What has no line of its own is not there at all once nothing is left in it.
+            while let (true, Some((key, above))) = (is_empty, steps.split_last()) {
+                is_empty =
+                    container(top, TablePlace::Top, above).is_some_and(|mut it| it.remove_unwritten(key));
+                steps = above;
             }
         }
         Ok(())

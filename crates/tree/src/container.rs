@@ -103,13 +103,20 @@ impl Container<'_> {
 }
 
 impl Container<'_> {
-    /// Removes a list of tables that has none.
-    pub(crate) fn remove_empty_tables(&mut self, step: &TreeStep) {
-        if let (Container::Table(table, _), TreeStep::Key(key)) = (self, step)
-            && table.get(key).and_then(Item::as_array_of_tables).is_some_and(ArrayOfTables::is_empty)
-        {
+    /// Removes an empty item that no line of the file is for: a list of tables without a table, a table that exists by the keys
+    /// and tables in it alone. Whether it was removed, and none is left.
+    pub(crate) fn remove_unwritten(&mut self, step: &TreeStep) -> bool {
+        let (Container::Table(table, _), TreeStep::Key(key)) = (self, step) else { return false };
+        let is_unwritten = match table.get(key) {
+            Some(Item::ArrayOfTables(tables)) => tables.is_empty(),
+            Some(Item::Table(table)) => table.is_empty() && (table.is_implicit() || table.is_dotted()),
+            Some(Item::Value(Value::InlineTable(table))) => table.is_empty() && table.is_dotted(),
+            _ => false,
+        };
+        if is_unwritten {
             table.remove(key);
         }
+        is_unwritten && table.is_empty()
     }
 }
 
@@ -150,7 +157,14 @@ fn put_item(item: &mut Item, place: TablePlace, json: &Json) -> Result<(), TreeE
         return Ok(());
     }
     match (&mut *item, json) {
-        (Item::Table(table), Json::Object(entries)) => put_table(table, TablePlace::Header, entries),
+        (Item::Table(table), Json::Object(entries)) => {
+            if entries.is_empty() {
+                // A table without keys needs its header.
+                table.set_implicit(false);
+                table.set_dotted(false);
+            }
+            put_table(table, TablePlace::Header, entries)
+        }
         (Item::ArrayOfTables(tables), Json::Array(items))
             if !items.is_empty() && items.iter().all(Json::is_object) =>
         {

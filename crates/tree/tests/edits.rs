@@ -150,6 +150,25 @@ fn items_are_added_and_removed() {
 }
 
 #[test]
+fn the_last_entry_of_a_table_without_a_header_leaves_no_table() {
+    let (main, _) = changed(|tree| tree.delete(&path("upstreams/api")));
+    assert!(!main.contains("upstreams.api"), "{main}");
+    let (main, _) = changed(|tree| tree.patch(&path("upstreams"), &json!({ "api": null })));
+    assert!(!main.contains("upstreams.api"), "{main}");
+    let (main, _) = put("upstreams", json!({}));
+    assert!(main.contains("[upstreams]\n"), "{main}");
+    for text in ["a.b.c = 1\nd = 2\n", "[a.b.c]\n[d]\n", "a = { b.c = 1 }\nd = 2\n", "[[a.b.c]]\n[d]\n"] {
+        let mut tree = ConfigTree::parse([("x".to_owned(), text.to_owned())], &[], &[]).unwrap();
+        tree.delete(&path("a/b/c")).unwrap();
+        let again = ConfigTree::parse(tree.texts(), &[], &[]).unwrap();
+        let root = TreePath::default();
+        assert_eq!(again.get(&root).unwrap(), tree.get(&root).unwrap(), "{text}");
+        assert!(tree.get(&path("a/b")).is_err(), "{text}");
+        assert!(tree.get(&path("d")).is_ok(), "{text}");
+    }
+}
+
+#[test]
 fn a_patch_is_a_merge_patch() {
     let patch = json!({ "threads": null, "limits": { "headers": null, "body": "3MiB" }, "nothing": null,
         "timeouts": { "drain": "9s", "idle": null } });
