@@ -35,6 +35,22 @@ impl<'d> NginxServer<'d> {
 
     /// Where `return` or `if` of certbot sends every request to the same host by `https`, that directive.
     pub(crate) fn https_redirect(&self) -> Option<&'d NginxDirective> {
+        self.redirect(|target| {
+            let rest = target.strip_prefix("https://").unwrap_or_default();
+            let host = rest.strip_suffix("$request_uri").or_else(|| rest.strip_suffix("$uri$is_args$args"));
+            host.is_some_and(|host| {
+                matches!(host, "$host" | "$server_name" | "$http_host")
+                    || self.hosts.iter().all(|own| own == host) && !self.hosts.is_empty()
+            })
+        })
+    }
+
+    /// Where it sends every request somewhere by `https`, and does nothing else, the directive that does so.
+    pub(crate) fn any_https_redirect(&self) -> Option<&'d NginxDirective> {
+        self.redirect(|_| true)
+    }
+
+    fn redirect(&self, is_meant: impl Fn(&str) -> bool) -> Option<&'d NginxDirective> {
         let own = self.scope.own();
         let root = own.iter().find(|one| one.name == "location" && one.first() == "/");
         let returns = |block: &'d [NginxDirective]| block.iter().find(|one| one.name == "return");
@@ -46,12 +62,7 @@ impl<'d> NginxServer<'d> {
                 [target] => target.as_str(),
                 _ => return false,
             };
-            let Some(rest) = target.strip_prefix("https://") else { return false };
-            let host = rest.strip_suffix("$request_uri").or_else(|| rest.strip_suffix("$uri$is_args$args"));
-            host.is_some_and(|host| {
-                matches!(host, "$host" | "$server_name" | "$http_host")
-                    || self.hosts.iter().all(|own| own == host) && !self.hosts.is_empty()
-            })
+            target.starts_with("https://") && is_meant(target)
         };
         let others = own.iter().filter(|one| one.name == "location" && one.first() != "/");
         let is_challenge = |one: &NginxDirective| {

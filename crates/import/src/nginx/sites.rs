@@ -14,23 +14,36 @@ impl<'d> Translation<'d> {
         let kept: Vec<&NginxServer<'d>> =
             servers.iter().zip(&merged).filter(|(_, merged)| !**merged).map(|(s, _)| s).collect();
         let default = default_of(&kept);
+        let has_tls = servers.iter().any(NginxServer::speaks_tls);
+        // Of two servers with the same host, the one that only redirects to the other gives way.
+        let mut order: Vec<usize> = (0..kept.len()).collect();
+        order.sort_by_key(|&at| kept[at].any_https_redirect().is_some());
+        let mut sites: Vec<(usize, SiteDraft)> = Vec::new();
         let mut taken: Vec<String> = Vec::new();
-        for (at, server) in kept.iter().enumerate() {
+        for at in order {
+            let server = kept[at];
             let mut site = SiteDraft::default();
             let is_default = Some(at) == default;
             if !self.hosts_of(server, is_default, &mut taken, &mut site) {
                 continue;
             }
             self.tls(server, &mut site);
-            let answers_plainly = server.speaks_plainly() && site.section.get("tls").is_some();
+            if has_tls && !server.speaks_tls() {
+                // Else it would get a certificate, and redirect to `https`, because an address speaks TLS.
+                site.section.set("tls", TomlItem::Flag(false));
+            }
+            let answers_plainly =
+                server.speaks_tls() && server.speaks_plainly() && site.section.get("tls").is_some();
             if answers_plainly {
                 site.section.set("redirect_https", TomlItem::Flag(false));
             }
             self.error_pages(&server.scope, &mut site.section);
             site.routes = self.locations(&server.scope);
             self.open_ends(server.scope.own(), &mut site.section);
-            draft.sites.push(site);
+            sites.push((at, site));
         }
+        sites.sort_by_key(|(at, _)| *at);
+        draft.sites.extend(sites.into_iter().map(|(_, site)| site));
     }
 
     /// Writes the hosts of a site; false where it can have none that another does not have.
@@ -53,7 +66,16 @@ impl<'d> Translation<'d> {
         let (free, twice): (Vec<String>, Vec<String>) =
             server.hosts.iter().cloned().partition(|host| !taken.contains(host));
         let names = server.scope.own_one("server_name").unwrap_or(server.block);
-        if !twice.is_empty() {
+        if let Some(redirect) = server.any_https_redirect().filter(|_| !twice.is_empty()) {
+            self.ledger.differs(
+                redirect.entry,
+                format!("the site with `tls` redirects {} by itself, to the same host, with 308", twice.join(", ")),
+            );
+            if free.is_empty() {
+                self.merged(server.block.inner());
+                return false;
+            }
+        } else if !twice.is_empty() {
             self.ledger.impossible(
                 names.entry,
                 format!("another server has {} at another address: each host has one site, so run a second Komainu for this one", twice.join(", ")),
