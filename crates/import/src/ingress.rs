@@ -92,6 +92,10 @@ pub fn import(path: &Path) -> Result<Imported, ImportError> {
     reader.write(&mut draft);
     if draft.sites.iter().any(|site| site.section.get("tls").is_some()) {
         draft.top.set("listen", TomlItem::List([":80", ":443"].map(TomlItem::text).into()));
+        // Else a host without `tls` would get a certificate, and redirect to `https`.
+        for site in draft.sites.iter_mut().filter(|site| site.section.get("tls").is_none()) {
+            site.section.set("tls", TomlItem::Flag(false));
+        }
     }
     draft.gather();
     Ok(Imported {

@@ -244,6 +244,36 @@ impl CaddyReader<'_> {
         }
     }
 
+    /// Reads what `forward_auth` becomes: a server that is asked whether a request may pass. False for other responses that are
+    /// handled; these have no translation.
+    pub(super) fn asks(&self, handler: &DatumAt, section: &mut TomlSection) -> bool {
+        let dials: Vec<&str> = handler
+            .get("upstreams")
+            .map_or(&[][..], DatumAt::items)
+            .iter()
+            .filter_map(|upstream| upstream.get("dial")?.text())
+            .collect();
+        let (uri, method) = (handler.at(&["rewrite", "uri"]), handler.at(&["rewrite", "method"]));
+        let ([dial], Some(uri), Some("GET")) =
+            (dials.as_slice(), uri.and_then(DatumAt::text), method.and_then(DatumAt::text))
+        else {
+            return false;
+        };
+        let is_plain = !dial.contains(['{', '/']) && uri.starts_with('/') && !uri.contains('{');
+        if !is_plain || handler.at(&["transport", "tls"]).is_some() || section.get("auth").is_some() {
+            return false;
+        }
+        let host = if dial.starts_with(':') { format!("127.0.0.1{dial}") } else { (*dial).to_owned() };
+        let mut names = Vec::new();
+        passed_on(handler.get("handle_response"), &mut names);
+        section.set_in("auth", "ask", TomlItem::Text(format!("http://{host}{uri}")));
+        if !names.is_empty() {
+            section.set_in("auth", "response_headers", TomlItem::texts(names));
+        }
+        handler.translated(self.ledger);
+        true
+    }
+
     pub(super) fn balance(&self, handler: &DatumAt, section: &mut TomlSection) {
         if let Some(policy) = handler.at(&["load_balancing", "selection_policy", "policy"]) {
             let name = match policy.text().unwrap_or("") {
@@ -272,6 +302,19 @@ impl CaddyReader<'_> {
             active.differs(self.ledger, "`interval`, `timeout` and `expect` of `health` have their defaults");
         }
     }
+}
+
+/// The fields of a server's response that become fields of the request.
+fn passed_on(within: Option<&DatumAt>, names: &mut Vec<String>) {
+    let Some(within) = within else { return };
+    for (field, values) in within.at(&["request", "set"]).map_or(&[][..], DatumAt::entries) {
+        let is_passed = values.texts().iter().any(|value| value.starts_with("{http.reverse_proxy.header."));
+        if is_passed && !names.contains(field) {
+            names.push(field.clone());
+        }
+    }
+    let below = within.entries().iter().map(|(_, value)| value).chain(within.items());
+    below.for_each(|one| passed_on(Some(one), names));
 }
 
 /// `Host` is set by `host` of `proxy`.

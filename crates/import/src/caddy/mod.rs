@@ -99,6 +99,21 @@ fn sites(routes: Vec<CaddyRoute>, draft: &mut Draft) {
     }
 }
 
+/// The handlers of a route, with their kinds.
+fn handlers_of(route: &DatumAt) -> impl Iterator<Item = (&str, &DatumAt)> {
+    let handlers = route.get("handle").map_or(&[][..], DatumAt::items);
+    handlers.iter().map(|handler| (handler.get("handler").and_then(DatumAt::text).unwrap_or(""), handler))
+}
+
+/// Whether a handler redirects to the path with a slash at its end.
+fn adds_slash(handler: &DatumAt) -> bool {
+    let location = handler.at(&["headers", "Location"]).map_or_else(Vec::new, DatumAt::texts);
+    matches!(location.as_slice(), [to] if matches!(
+        to.as_str(),
+        "{http.request.orig_uri.path}/" | "{http.request.uri.path}/" | "{http.request.orig_uri.path}/{http.request.orig_uri.prefixed_query}"
+    ))
+}
+
 impl CaddyReader<'_> {
     fn server(&self, server: &DatumAt, addresses: &mut Vec<TomlItem>) {
         let automatic = server.at(&["automatic_https", "disable"]).and_then(DatumAt::flag) != Some(true);
@@ -137,8 +152,17 @@ impl CaddyReader<'_> {
                 });
             }
             let sets = route.get("match").map_or(&[][..], DatumAt::items);
+            let kinds: Vec<&str> = handlers_of(route).map(|(kind, _)| kind).collect();
+            let only_rewrites = kinds.iter().all(|kind| *kind == "rewrite");
             if let [one] = sets
-                && let Some(tries) = one.at(&["file", "try_files"])
+                && one.get("file").is_some()
+                && handlers_of(route).all(|(_, handler)| adds_slash(handler))
+            {
+                route.needless(self.ledger, "not needed: `files` redirects to folders, with the slash");
+                continue;
+            }
+            if let [one] = sets
+                && let (Some(tries), true) = (one.at(&["file", "try_files"]), only_rewrites)
             {
                 self.tries(one, tries, &mut settings);
                 self.handlers(route, &mut settings, hosts, depth, found);
@@ -302,6 +326,13 @@ impl CaddyReader<'_> {
                         );
                         size.translated(self.ledger);
                     }
+                    continue;
+                }
+                // `forward_auth`.
+                "reverse_proxy"
+                    if handler.get("handle_response").is_some()
+                        && self.asks(handler, &mut settings.section) =>
+                {
                     continue;
                 }
                 "static_response" | "error" => self.respond(handler, &mut section),

@@ -69,7 +69,10 @@ impl<'d> Translation<'d> {
         if let Some(redirect) = server.any_https_redirect().filter(|_| !twice.is_empty()) {
             self.ledger.differs(
                 redirect.entry,
-                format!("the site with `tls` redirects {} by itself, to the same host, with 308", twice.join(", ")),
+                format!(
+                    "the site with `tls` redirects {} by itself, to the same host, with 308",
+                    twice.join(", ")
+                ),
             );
             if free.is_empty() {
                 self.merged(server.block.inner());
