@@ -124,8 +124,7 @@ impl ServerPlan {
         let place = (&files, &budget, hosting.map(Hosting::notices));
         let auth = AuthPlan::new(&config, before.map(|plan| &plan.auth), place, cores)?;
         let releases = ReleasePlan::new(&config, before.map(|plan| &plan.releases));
-        let queues_before = before.map(|plan| &plan.queues);
-        let queues = QueuePlan::new(&config, queues_before, &releases.counters);
+        let queues = QueuePlan::new(&config, before.map(|plan| &plan.queues), &releases.counters);
         let traces_before = before.and_then(|plan| plan.traces.as_ref());
         let (tracing, metrics) = (&config.tracing, &config.metrics);
         let headers = files.headers("`[tracing]`", &tracing.headers, tracing.headers_file.as_ref())?;

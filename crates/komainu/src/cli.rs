@@ -15,6 +15,7 @@ use crate::control_endpoint::ControlCredentials;
 use crate::ctl_arguments::Ctl;
 use crate::env_file;
 use crate::measure::{BenchArguments, LabArguments};
+use crate::sign_url_arguments::SignUrl;
 
 /// The range of `--timeout`: that of the configuration.
 const TIMEOUT_MIN: Duration = Duration::from_millis(10);
@@ -92,25 +93,6 @@ pub(crate) enum Command {
     /// Start a program with a sandbox: what the server does for applications
     #[command(hide = true)]
     Confine(Confine),
-}
-
-#[derive(Debug, Args)]
-pub(crate) struct SignUrl {
-    /// The file with the secret: that of the route's `secret_file`
-    #[arg(long, value_name = "FILE")]
-    pub(crate) secret_file: PathBuf,
-    /// How long the URL is valid
-    #[arg(long = "for", value_name = "TIME", default_value = "1h")]
-    pub(crate) valid: String,
-    /// Until when it is valid, in seconds since 1970, in place of --for
-    #[arg(long, value_name = "SECONDS")]
-    pub(crate) until: Option<u64>,
-    /// The one client that may use it, where the route has `client = true`
-    #[arg(long, value_name = "ADDRESS")]
-    pub(crate) client: Option<std::net::IpAddr>,
-    /// The URL, or its path
-    #[arg(value_name = "URL")]
-    pub(crate) url: String,
 }
 
 #[derive(Debug, Args)]

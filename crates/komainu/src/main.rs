@@ -9,6 +9,7 @@ mod ab;
 mod env_file;
 mod control_endpoint;
 mod ctl_arguments;
+mod sign_url_arguments;
 mod cli;
 mod foreign;
 mod remote_log;

@@ -7,7 +7,7 @@ use http::EmptySegments;
 use http::path::{encoded_path, normal_path};
 
 use crate::auth;
-use crate::cli::SignUrl;
+use crate::sign_url_arguments::SignUrl;
 
 /// The signed URL.
 ///
