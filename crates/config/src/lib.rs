@@ -115,6 +115,8 @@ mod rewrite;
 
 mod site;
 
+mod stream;
+
 mod mistakes;
 
 mod server;
@@ -174,6 +176,7 @@ pub use shadow::{InjectedFault, Mirror};
 pub use sharing::SharedLimits;
 pub use site::{EncodedSlashes, MIRROR_FIELD, PartOf, Route, RouteLimits, RoutePart, RouteTimeouts, Site};
 pub use source::{ConfigLine, joined, parts};
+pub use stream::{BalanceWord, Stream, StreamServer, StreamTimeouts};
 pub use telemetry::{CollectedMetrics, HistogramForm, OtlpLogs, header_lines};
 pub use tls::{CertificateSource, ClientTls, SiteTls, Tls, TlsVersion};
 pub use tracing::{IdSource, SHARE_ALL, Tracing};

@@ -13,7 +13,7 @@ pub(crate) fn warn_of_mistakes(node: &Node, check: &mut Checker) {
         let finding = check.warning(&entry.key_at, title, "nobody can ask it");
         finding.help("add `listen = \"127.0.0.1:9180\"` or `listen = \"unix:/run/komainu/control.sock\"`");
     }
-    for item in each(node, "listen") {
+    for item in node.one_or_more("listen") {
         let from = item.entry("proxy_protocol").map_or(&[][..], |_| item.items("proxy_protocol"));
         let is_everybody = |item: &&Node| text(item).is_some_and(|text| text.ends_with("/0"));
         if let Some(item) = from.iter().find(is_everybody) {
@@ -24,7 +24,7 @@ pub(crate) fn warn_of_mistakes(node: &Node, check: &mut Checker) {
         }
     }
     for site in node.items("site") {
-        for host in each(site, "hosts").iter().filter(|host| text(host) == Some("_")) {
+        for host in site.one_or_more("hosts").iter().filter(|host| text(host) == Some("_")) {
             let title = "`_` is the name of a host here, which nobody asks for".to_owned();
             let finding = check.warning(&host.at, title, "in nginx this stands for every host");
             finding.help("a site without `hosts` answers for every host that no other site has");
@@ -39,7 +39,7 @@ pub(crate) fn warn_of_mistakes(node: &Node, check: &mut Checker) {
 }
 
 fn warn_of_route(route: &Node, check: &mut Checker) {
-    for path in each(route, "path") {
+    for path in route.one_or_more("path") {
         if let Some(part) = text(path).and_then(expression) {
             let title = format!("`{part}` is taken literally");
             let finding = check.warning(&path.at, title, "this is no regular expression");
@@ -75,14 +75,6 @@ fn warn_of_route(route: &Node, check: &mut Checker) {
 }
 
 /// The one value of a directive, or the items of its list.
-fn each<'n>(node: &'n Node, key: &str) -> &'n [Node] {
-    match node.entry(key).map(|entry| &entry.value) {
-        Some(Node { data: Data::List(items), .. }) => items,
-        Some(one) => std::slice::from_ref(one),
-        None => &[],
-    }
-}
-
 fn text(node: &Node) -> Option<&str> {
     match &node.data {
         Data::Text(text) => Some(text),

@@ -71,6 +71,15 @@ impl Node {
             _ => &[],
         }
     }
+
+    /// The same, or the one value that stands for a list.
+    pub(crate) fn one_or_more(&self, key: &str) -> &[Node] {
+        match self.entry(key).map(|entry| &entry.value) {
+            Some(Node { data: Data::List(items), .. }) => items,
+            Some(one) => std::slice::from_ref(one),
+            None => &[],
+        }
+    }
 }
 
 fn entries(table: &dyn TableLike) -> Vec<Entry> {

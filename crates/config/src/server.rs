@@ -33,6 +33,7 @@ use crate::site::{
     BODY, ENCODED_SLASHES, EncodedSlashes, PATIENCE, Route, Site, branch_nodes, unreachable_routes,
 };
 use crate::snippet::{self, Snippets};
+use crate::stream::{Stream, streams_agree};
 use crate::telemetry::CollectedMetrics;
 use crate::tls::{CertificateSource, ServerTlsShape, SiteTls, Tls};
 use crate::tracing::{ID_SOURCE, IdSource, Tracing};
@@ -163,6 +164,8 @@ directives! {
     held {
         /// The sites, including the default site that has the routes at the top of the file.
         sites: Vec<Site>;
+        /// Streams.
+        streams: Vec<Stream>;
     }
     also {
         /// Sites.
@@ -170,6 +173,8 @@ directives! {
         /// Routes of the default site, which answers for every host that no `[[site]]` names.
         "route" = List(route_table::<Route>()) =>
             |config, routes| config.sites.push(Site { routes, ..Site::default() });
+        /// Streams: connections that are relayed as they are.
+        "stream" = List(table::<Stream>()) => |config, streams| config.streams = streams;
     }
 }
 
@@ -360,6 +365,16 @@ fn config_agrees(config: &mut Config, node: &Node, check: &mut Checker) {
         check.error(&entry.key_at, "`group` without `user`".to_owned(), "there is no `user`");
     }
     listeners_agree(config, node, check);
+    if !config.streams.is_empty() && config.sites.is_empty() && node.entry("listen").is_none() {
+        // There is nothing to serve at the default address.
+        config.listen.clear();
+    }
+    for (stream, item) in config.streams.iter_mut().zip(node.items("stream")) {
+        for (listener, item) in stream.listen.iter_mut().zip(item.one_or_more("listen")) {
+            trust_proxies(listener, &config.trusted_proxies.from, item, check);
+        }
+    }
+    streams_agree(&config.streams, &config.listen, node, check);
     tls_by_default(config, node);
     tls_agrees(config, node, check);
     apps_exist(node, check);
@@ -411,17 +426,20 @@ fn listeners_agree(config: &mut Config, node: &Node, check: &mut Checker) {
         check.error(&items[index].at, title, label).related(items[first].at.clone(), "first given here");
     }
     for (listener, item) in config.listen.iter_mut().zip(items) {
-        let Some(sources) = listener.proxy_protocol.as_mut().filter(|sources| sources.is_empty()) else {
-            continue;
-        };
-        sources.clone_from(&config.trusted_proxies.from);
-        if let (true, Some(entry)) = (sources.is_empty(), item.entry("proxy_protocol"))
-            && !matches!(listener.address, Listen::Unix(_))
-        {
-            let title = "`proxy_protocol = true` without `trusted_proxies`".to_owned();
-            let finding = check.error(&entry.value.at, title, "no proxy to accept it from");
-            finding.help("name the networks that the proxy comes from: `proxy_protocol = [\"10.0.0.0/8\"]`");
-        }
+        trust_proxies(listener, &config.trusted_proxies.from, item, check);
+    }
+}
+
+/// `proxy_protocol = true` stands for the networks of `trusted_proxies`.
+fn trust_proxies(listener: &mut Listener, trusted: &[TrustedSource], item: &Node, check: &mut Checker) {
+    let Some(sources) = listener.proxy_protocol.as_mut().filter(|sources| sources.is_empty()) else { return };
+    sources.extend_from_slice(trusted);
+    if let (true, Some(entry)) = (sources.is_empty(), item.entry("proxy_protocol"))
+        && !matches!(listener.address, Listen::Unix(_))
+    {
+        let title = "`proxy_protocol = true` without `trusted_proxies`".to_owned();
+        let finding = check.error(&entry.value.at, title, "no proxy to accept it from");
+        finding.help("name the networks that the proxy comes from: `proxy_protocol = [\"10.0.0.0/8\"]`");
     }
 }
 

@@ -199,12 +199,12 @@ impl Access {
         }
     }
 
-    /// Whether a request is to have a line.
-    fn admits(&self, record: &RequestRecord<'_>) -> bool {
+    /// Whether what had this status and took so long is to have a line.
+    fn admits(&self, status: u16, duration_us: u64) -> bool {
         let only = &self.only;
-        let is_slow = || only.slower_than.is_some_and(|min| u128::from(record.duration_us) > min.as_micros());
+        let is_slow = || only.slower_than.is_some_and(|min| u128::from(duration_us) > min.as_micros());
         only.is_empty()
-            || only.status.iter().any(|status| status.is(record.status.code()))
+            || only.status.iter().any(|pattern| pattern.is(status))
             || is_slow()
             || only.sample.is_some_and(|share| self.samples(share))
     }
@@ -218,7 +218,7 @@ impl Access {
 
     /// Adds the line of a request.
     fn log(&self, record: &RequestRecord<'_>) {
-        if !self.admits(record) {
+        if !self.admits(record.status.code(), record.duration_us) {
             return;
         }
         let mut lines = self.lines.borrow_mut();
@@ -562,5 +562,6 @@ fn utc(unix_s: u64) -> OffsetDateTime {
 }
 
 mod escape;
+pub(crate) mod stream;
 #[cfg(test)]
 mod tests;

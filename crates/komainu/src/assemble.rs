@@ -51,6 +51,8 @@ use crate::shaping::queue::QueuePlan;
 use crate::shaping::shared;
 use crate::sink::LogSinks;
 use crate::site_https::SiteHttps;
+use crate::streams::limits::StreamLimits;
+use crate::streams::route::StreamRoutes;
 use crate::tls::TlsPlan;
 use crate::traces::TraceExport;
 use crate::upstreams::{GroupPlan, UpstreamRoute};
@@ -87,6 +89,8 @@ pub(crate) struct ServerPlan {
     /// Where metrics are sent, and how often.
     pub(crate) push: Option<PushOptions>,
     guards: GuardPlan,
+    /// The limits of streams, in the order of the configuration.
+    streams: Vec<StreamLimits>,
     /// The destinations of access logs, once they are open.
     pub(crate) sinks: LogSinks,
 }
@@ -135,6 +139,8 @@ impl ServerPlan {
         let traces = traces.transpose()?.flatten();
         let guards_before = before.map(|plan| &plan.guards);
         let guards = GuardPlan::new(&config, guards_before, &budget, &releases.counters);
+        let streams_before = before.map(|plan| plan.streams.as_slice()).unwrap_or_default();
+        let streams = StreamLimits::of(&config, streams_before, &budget);
         let before = before.map(|plan| plan.groups.shared.as_slice()).unwrap_or_default();
         let groups = GroupPlan::new(&config, before, &spill, &files)?;
         let purge_tokens = purge_tokens(&config, &files)?;
@@ -156,6 +162,7 @@ impl ServerPlan {
             traces,
             push,
             guards,
+            streams,
             sinks: LogSinks::default(),
         };
         for (name, app) in &plan.config.apps {
@@ -263,6 +270,8 @@ pub(crate) fn table(
     edits.push(self::edits(&config.settings(None, None).response_headers));
     empty_segments.push(self::empty_segments(config.merge_slashes));
     let introducers = trusted_proxies(&config.trusted_proxies);
+    let of_streams = plan.groups.of_streams(&groups);
+    let streams = |of: CoreContext<'_>| StreamRoutes::new(config, &of_streams, &plan.streams, of.metrics);
     Ok(RouteTable {
         routes: Routes::compile(&config.sites),
         sites,
@@ -276,6 +285,7 @@ pub(crate) fn table(
         ids: IdRules::new(config),
         costs: CostPlan::new(config),
         traces: plan.traces.clone(),
+        streams: core_context.map(streams).unwrap_or_default(),
         access: Cell::new(core_context.and_then(|_| AccessLogs::new(config, &plan.sinks))),
     })
 }
@@ -385,7 +395,10 @@ fn route(
         // What a route itself says is no error of others.
         intercepts_errors: settings.intercept_errors && !matches!(route.action, Action::Respond(_)),
         edits: secure_edits(&settings.response_headers, &config.sites[site]),
-        client_access: client_access(&config.sites[site], route),
+        client_access: ClientAccess::new(
+            [&config.sites[site].allow, &route.allow],
+            [&config.sites[site].deny, &route.deny],
+        ),
         auth: plan.auth.of_route(
             config,
             (site, index),
@@ -473,16 +486,6 @@ fn purge_tokens(config: &Config, files: &ConfigFiles) -> io::Result<HashMap<Path
         tokens.insert(path.clone(), PurgeToken::new(token.as_bytes()));
     }
     Ok(tokens)
-}
-
-/// The clients that a route answers: its site has to answer them too.
-fn client_access(site: &config::Site, route: &config::Route) -> ClientAccess {
-    let allow = [&site.allow, &route.allow].into_iter().flatten();
-    let deny = [&site.deny, &route.deny].into_iter().filter(|denied| !denied.is_empty());
-    ClientAccess {
-        allow: allow.map(|allowed| sources(allowed)).collect(),
-        deny: deny.map(|denied| sources(denied)).collect(),
-    }
 }
 
 /// The cache of the routes that have one; the one before where its limits stay.

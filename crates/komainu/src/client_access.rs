@@ -1,8 +1,11 @@
-//! Which clients a route answers.
+//! Which clients are served.
 
 use std::net::IpAddr;
 
+use config::TrustedSource;
 use net::{Peer, Sources};
+
+use crate::engine::sources;
 
 /// The address of a client; none over a Unix socket.
 pub(crate) fn address(client: Peer) -> Option<IpAddr> {
@@ -12,17 +15,30 @@ pub(crate) fn address(client: Peer) -> Option<IpAddr> {
     }
 }
 
-/// Which clients a route answers, by address.
+/// Which clients are served, by address.
 #[derive(Debug, Default)]
 pub(crate) struct ClientAccess {
     /// A client must be in each of them.
-    pub(crate) allow: Vec<Sources>,
+    allow: Vec<Sources>,
     /// And in none of these.
-    pub(crate) deny: Vec<Sources>,
+    deny: Vec<Sources>,
 }
 
 impl ClientAccess {
-    /// Whether it answers a client.
+    /// The clients that each of `allow` has, where it is there, and none of `deny`.
+    pub(crate) fn new<'c>(
+        allow: impl IntoIterator<Item = &'c Option<Vec<TrustedSource>>>,
+        deny: impl IntoIterator<Item = &'c Vec<TrustedSource>>,
+    ) -> ClientAccess {
+        let allow = allow.into_iter().flatten();
+        let deny = deny.into_iter().filter(|denied| !denied.is_empty());
+        ClientAccess {
+            allow: allow.map(|allowed| sources(allowed)).collect(),
+            deny: deny.map(|denied| sources(denied)).collect(),
+        }
+    }
+
+    /// Whether a client is one of them.
     pub(crate) fn admits(&self, client: Peer) -> bool {
         self.allow.iter().all(|allowed| allowed.contains(client))
             && !self.deny.iter().any(|denied| denied.contains(client))

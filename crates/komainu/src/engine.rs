@@ -11,6 +11,7 @@ use rustix::process::{Resource, getrlimit};
 use crate::clients::TrustedProxies;
 use crate::memory;
 use crate::sockets::GivenSockets;
+use crate::stream_listen::{own_listeners, stream_listener};
 
 /// Descriptors reserved at most for other uses than connections: listeners, logs, epolls, workers, files being sent. Of a
 /// small limit it is an eighth, but never fewer than [`Descriptors::new`] counts.
@@ -55,8 +56,8 @@ impl Descriptors {
         let own = DESCRIPTORS_BASE + cores * (DESCRIPTORS_PER_CORE + listens(config).len() as u64);
         // A proxied request needs a second connection.
         let passes_on = |action: &Action| matches!(action, Action::Proxy(_));
-        let passing_on =
-            routes().any(|route| passes_on(&route.action) || route.otherwise.iter().any(passes_on));
+        let passing_on = !config.streams.is_empty()
+            || routes().any(|route| passes_on(&route.action) || route.otherwise.iter().any(passes_on));
         Descriptors {
             limit,
             needed: own + of_processes(&fewest),
@@ -228,10 +229,12 @@ pub(crate) fn listens(config: &Config) -> Vec<Listen> {
             ..sources(from)
         });
         let (tls, h2c) = (listener.is_tls(), listener.h2c);
-        let listen = move |at| Listen { at, proxy_protocol: sources.clone(), tls, h2c };
+        let streams = stream_listener(config, &listener.address);
+        let listen =
+            move |at| Listen { at, proxy_protocol: sources.clone(), tls, h2c, streams: streams.clone() };
         binds(&listener.address).into_iter().map(listen)
     };
-    config.listen.iter().flat_map(listens).collect()
+    config.listen.iter().chain(&own_listeners(config)).flat_map(listens).collect()
 }
 
 /// The port of the first address that speaks TLS; 0 for one that the kernel chooses.

@@ -11,7 +11,10 @@ use net::{CacheOutcome, Counters, DurationCounts, DurationHistogram};
 use proxy::health::ServerState;
 use proxy::{FAILURE_REASONS, GroupShared, UpstreamCounters};
 
-use crate::metrics::{Metrics, RouteCounters, RouteLabels, STATUS_MIN, STATUSES, TracedRequest};
+use crate::access::stream::StreamEnd;
+use crate::metrics::{
+    Metrics, RouteCounters, RouteLabels, STATUS_MIN, STATUSES, StreamCounters, StreamLabels, TracedRequest,
+};
 use crate::rule_counters::{FAMILIES, RuleCount};
 
 /// A process of an application.
@@ -126,6 +129,7 @@ pub(crate) fn families(metrics: &Metrics, gauges: &Gauges) -> Vec<Family> {
         .into_iter()
         .chain(server(gauges))
         .chain(upstreams(&gauges.upstreams))
+        .chain(streams(metrics))
         .chain(applications(gauges))
         .chain(limits(gauges))
         .chain(queues(gauges))
@@ -249,6 +253,36 @@ fn requests(metrics: &Metrics) -> Vec<Family> {
         ),
         measured.counters("komainu_http_cpu_requests", "The requests that this is the CPU time of."),
         outcomes.counters("komainu_cache_requests", "What the cache has done for requests."),
+    ]
+}
+
+/// Streams, by their name and upstream server; none where there are no streams.
+fn streams(metrics: &Metrics) -> Vec<Family> {
+    let (mut connections, mut received, mut sent, mut ends) =
+        (Rows::default(), Rows::default(), Rows::default(), Rows::default());
+    metrics.each_stream(|StreamLabels { stream, upstream }, cores| {
+        let labels = || vec![("stream", stream.clone()), ("upstream", upstream.clone())];
+        let sum = |of: &dyn Fn(&StreamCounters) -> u64| cores.iter().map(|core| of(core)).sum::<u64>();
+        if !upstream.is_empty() {
+            connections.count(labels(), sum(&|core| core.connections.value()));
+            received.count(labels(), sum(&|core| core.received_bytes.value()));
+            sent.count(labels(), sum(&|core| core.sent_bytes.value()));
+        }
+        for (at, end) in StreamEnd::KINDS.into_iter().enumerate() {
+            let count = sum(&|core| core.ends[at].value());
+            if count > 0 {
+                ends.count(labels().into_iter().chain([("end", end.to_owned())]).collect(), count);
+            }
+        }
+    });
+    if connections.0.is_empty() {
+        return Vec::new();
+    }
+    vec![
+        connections.counters("komainu_stream_connections", "Connections of streams that were relayed."),
+        received.counters("komainu_stream_received_bytes", "Bytes of clients that the server has got."),
+        sent.counters("komainu_stream_sent_bytes", "Bytes of the server that clients have got."),
+        ends.counters("komainu_stream_ends", "Connections of streams that are over, by why they ended."),
     ]
 }
 

@@ -36,7 +36,9 @@ mod otlp_metrics;
 mod sandbox;
 mod sockets;
 mod systemd;
+mod stream_listen;
 mod engine;
+mod client_access;
 mod costs;
 mod route_edits;
 mod privilege;
@@ -62,6 +64,7 @@ mod cache_urls;
 mod cache_commands;
 mod config_text;
 mod generations;
+mod streams;
 mod control;
 mod control_client;
 mod api;
@@ -93,7 +96,6 @@ mod request_path;
 mod path_rules;
 mod filled;
 mod internal;
-mod client_access;
 mod router;
 mod fixed;
 mod release_plan;
@@ -523,7 +525,11 @@ fn check_folder(target: &Path) -> Result<(), String> {
 fn announce(urls: &[net::ListenUrl]) {
     let mut out = io::stdout();
     for url in urls {
-        let scheme = if url.is_tls { "https" } else { "http" };
+        let scheme = match url.is_tls {
+            _ if url.is_stream => "tcp",
+            true => "https",
+            false => "http",
+        };
         let shown = match &url.at {
             net::Bind::Any(port) => format!("{scheme}://localhost:{port} (every address)"),
             net::Bind::Tcp(address) if address.ip().is_unspecified() && address.is_ipv6() => {

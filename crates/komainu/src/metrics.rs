@@ -9,6 +9,8 @@ use config::{Action, RoutePart};
 use http::TraceSpan;
 use net::{CacheOutcome, Counter, DurationHistogram, RequestRecord};
 
+use crate::access::stream::StreamEnd;
+
 /// Statuses are counted each: 100 to 599.
 pub(crate) const STATUS_MIN: u16 = 100;
 pub(crate) const STATUSES: usize = 500;
@@ -147,6 +149,35 @@ impl RouteCounters {
     }
 }
 
+/// What connections of streams are counted under.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct StreamLabels {
+    /// The stream's name; empty for connections that no stream takes.
+    pub(crate) stream: String,
+    /// The URL of the upstream server; empty for connections without one.
+    pub(crate) upstream: String,
+}
+
+/// What one core has counted of a stream and one of its servers.
+#[derive(Debug, Default)]
+pub(crate) struct StreamCounters {
+    /// Connections that were relayed.
+    pub(crate) connections: Counter,
+    /// Bytes of clients that the server has got.
+    pub(crate) received_bytes: Counter,
+    /// Bytes of the server that clients have got.
+    pub(crate) sent_bytes: Counter,
+    /// By [`StreamEnd::KINDS`].
+    pub(crate) ends: [Counter; StreamEnd::KINDS.len()],
+}
+
+impl StreamCounters {
+    /// Counts a connection that is over.
+    pub(crate) fn count_end(&self, end: StreamEnd) {
+        self.ends[end.kind()].add(1);
+    }
+}
+
 /// The counters of all cores. Clones are the same.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Metrics(Arc<Mutex<LabelCounters>>);
@@ -157,6 +188,8 @@ struct LabelCounters {
     labels: Vec<RouteLabels>,
     /// By label: the counters of each core that has served it.
     counters: Vec<Vec<Arc<RouteCounters>>>,
+    /// The same of streams.
+    streams: BTreeMap<StreamLabels, Vec<Arc<StreamCounters>>>,
 }
 
 /// One core's counters.
@@ -165,12 +198,14 @@ pub(crate) struct CoreMetrics {
     all: Metrics,
     /// By label.
     counters: RefCell<Vec<Option<Arc<RouteCounters>>>>,
+    streams: RefCell<BTreeMap<StreamLabels, Arc<StreamCounters>>>,
 }
 
 impl Metrics {
     /// The counters of one more core.
     pub(crate) fn core(&self) -> CoreMetrics {
-        let core = CoreMetrics { all: self.clone(), counters: RefCell::default() };
+        let core =
+            CoreMetrics { all: self.clone(), counters: RefCell::default(), streams: RefCell::default() };
         core.label(&RouteLabels::default());
         core
     }
@@ -179,6 +214,11 @@ impl Metrics {
     pub(crate) fn each(&self, mut see: impl FnMut(&RouteLabels, &[Arc<RouteCounters>])) {
         let registered = self.registered();
         registered.labels.iter().zip(&registered.counters).for_each(|(labels, cores)| see(labels, cores));
+    }
+
+    /// Each stream and server, with the counters of the cores.
+    pub(crate) fn each_stream(&self, mut see: impl FnMut(&StreamLabels, &[Arc<StreamCounters>])) {
+        self.registered().streams.iter().for_each(|(labels, cores)| see(labels, cores));
     }
 
     fn registered(&self) -> std::sync::MutexGuard<'_, LabelCounters> {
@@ -206,6 +246,18 @@ impl CoreMetrics {
             own[label] = Some(counters);
         }
         label
+    }
+
+    /// This core's counters of a stream and a server. Called when the configuration is read: what stays keeps its counters.
+    pub(crate) fn stream(&self, labels: &StreamLabels) -> Arc<StreamCounters> {
+        let mut own = self.streams.borrow_mut();
+        let new = || {
+            let counters = Arc::new(StreamCounters::default());
+            let mut registered = self.all.registered();
+            registered.streams.entry(labels.clone()).or_default().push(counters.clone());
+            counters
+        };
+        own.entry(labels.clone()).or_insert_with(new).clone()
     }
 
     /// The labels of that number.

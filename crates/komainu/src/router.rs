@@ -35,6 +35,7 @@ use crate::request_path::{RequestPath, Strip};
 use crate::route_edits::{RouteEdits, values};
 use crate::shaping::queue::QueueRule;
 use crate::site_https::SiteHttps;
+use crate::streams::route::StreamRoutes;
 use crate::traces::TraceExport;
 
 mod service;
@@ -133,6 +134,7 @@ pub(crate) struct RouteTable {
     pub(crate) costs: CostPlan,
     /// Where spans of requests go.
     pub(crate) traces: Option<TraceExport>,
+    pub(crate) streams: StreamRoutes,
     /// The access logs, until the router takes them: they end with their configuration, and the table with its last request.
     pub(crate) access: Cell<Option<AccessLogs>>,
 }

@@ -1,19 +1,19 @@
 //! From a `proxy` action to the options of a group of upstream servers; and the groups of a configuration.
 
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use config::{Action, Auth, AuthKind, Config, StripPrefix};
 use http::Status;
 use net::{ClientCertificates, ServerCertificate, SpillQuota, SpillStore};
-use proxy::GroupShared;
 use proxy::options::{
     Balance, CgiOptions, CgiProtocol, Edits, Ejection, Forwarded, GroupOptions, HashKey, HealthCheck, Host,
     KeepAlive, PathMap, Probe, ProxyProtocol, RequestOptions, ResponseOptions, Retry, RouteOptions, Tls,
     UpstreamAddress, UpstreamProtocol, UpstreamServer, UpstreamTimeouts,
 };
+use proxy::{Group, GroupShared};
 
 use crate::config_files::ConfigFiles;
 use crate::metrics::RouteLabels;
@@ -26,6 +26,8 @@ pub(crate) struct GroupPlan {
     names: Vec<String>,
     /// By site and route.
     ways: Vec<Vec<Option<UpstreamRoute>>>,
+    /// By stream: the place of its servers in [`GroupPlan::shared`].
+    streams: Vec<usize>,
     /// Servers that are asked whether requests may be served.
     asked: Vec<(Auth, UpstreamRoute)>,
 }
@@ -71,6 +73,10 @@ impl GroupPlan {
             let group = groups.add("auth".to_owned(), group_options(&proxy, files)?, &mut before)?;
             groups.asked.push((auth.clone(), UpstreamRoute { group, options, spill: None }));
         }
+        for stream in &config.streams {
+            let group = groups.add(stream.label(), stream_options(stream), &mut before)?;
+            groups.streams.push(group);
+        }
         Ok(groups)
     }
 
@@ -87,6 +93,11 @@ impl GroupPlan {
     /// The way to the server that an `auth` asks.
     pub(crate) fn of_auth(&self, auth: &Auth) -> Option<&UpstreamRoute> {
         self.asked.iter().find(|(of, _)| of == auth).map(|(_, way)| way)
+    }
+
+    /// Of a core's groups those of the streams, in the order of the configuration.
+    pub(crate) fn of_streams(&self, groups: &[Group]) -> Vec<Group> {
+        self.streams.iter().filter_map(|at| groups.get(*at)).cloned().collect()
     }
 
     fn add(
@@ -173,21 +184,52 @@ fn group_options(proxy: &config::Proxy, files: &ConfigFiles) -> io::Result<Group
             idle_ms_max: ms(proxy.keep_alive.idle),
             requests_max: proxy.keep_alive.requests_max.unwrap_or(0),
         },
-        ejection: proxy.eject.as_ref().map(|eject| Ejection {
-            failures_max: eject.failures_max,
-            first_ms: ms(eject.first),
-            ms_max: ms(eject.max),
-        }),
+        ejection: proxy.eject.as_ref().map(ejection),
         check: proxy.health.as_ref().map(check),
         slow_start_ms: ms(proxy.slow_start),
         queue_max: proxy.queue_max as usize,
         resolve_ms: ms(proxy.resolve),
-        proxy_protocol: match proxy.proxy_protocol {
-            config::ProxyProtocol::Off => None,
-            config::ProxyProtocol::V1 => Some(ProxyProtocol::V1),
-            config::ProxyProtocol::V2 => Some(ProxyProtocol::V2),
-        },
+        proxy_protocol: proxy_protocol(proxy.proxy_protocol),
     })
+}
+
+fn proxy_protocol(version: config::ProxyProtocol) -> Option<ProxyProtocol> {
+    match version {
+        config::ProxyProtocol::Off => None,
+        config::ProxyProtocol::V1 => Some(ProxyProtocol::V1),
+        config::ProxyProtocol::V2 => Some(ProxyProtocol::V2),
+    }
+}
+
+/// The servers of a stream.
+fn stream_options(stream: &config::Stream) -> GroupOptions {
+    let server = |server: &config::StreamServer| {
+        let at = match &server.address {
+            config::Origin::Tcp { host, port, .. } => {
+                UpstreamAddress::Tcp { host: host.clone(), port: *port }
+            }
+            config::Origin::Unix(path) => UpstreamAddress::Unix(path.clone()),
+            // Of these an address of a stream is none.
+            config::Origin::Cgi(..) => UpstreamAddress::Unix(PathBuf::new()),
+        };
+        UpstreamServer {
+            protocol: UpstreamProtocol::Tcp,
+            weight: server.weight,
+            backup: server.backup,
+            connections_max: server.connections_max.unwrap_or(0),
+            ..UpstreamServer::at(at)
+        }
+    };
+    GroupOptions {
+        balance: balance(&stream.balance.into()),
+        keep_alive: KeepAlive { idle_max: 0, ..KeepAlive::default() },
+        ejection: stream.eject.as_ref().map(ejection),
+        check: stream.health.as_ref().map(check),
+        slow_start_ms: ms(stream.slow_start),
+        resolve_ms: ms(stream.resolve),
+        proxy_protocol: proxy_protocol(stream.proxy_protocol),
+        ..GroupOptions::to(stream.to.iter().map(server).collect())
+    }
 }
 
 fn route_options(route: &config::Route, proxy: &config::Proxy) -> RouteOptions {
@@ -311,6 +353,10 @@ fn retry(retry: &config::Retry) -> Retry {
         non_idempotent: retry.non_idempotent,
         body_bytes_max: retry.body_bytes_max as usize,
     }
+}
+
+fn ejection(eject: &config::Eject) -> Ejection {
+    Ejection { failures_max: eject.failures_max, first_ms: ms(eject.first), ms_max: ms(eject.max) }
 }
 
 fn check(health: &config::Health) -> HealthCheck {

@@ -50,6 +50,19 @@ pub struct Listen {
     pub tls: bool,
     /// Connections in the clear may speak HTTP/2 without asking first ("prior knowledge"): those that begin with its preface do.
     pub h2c: bool,
+    /// Connections may be relayed, which [`crate::Service::choose_stream`] decides. `None` for none.
+    pub streams: Option<StreamListener>,
+}
+
+/// A listener that has streams: connections to it may be relayed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StreamListener {
+    /// By which [`crate::Service::choose_stream`] knows the listener.
+    pub key: String,
+    /// Whether the choice depends on the name that clients ask for by TLS: then their first message is read first.
+    pub reads_name: bool,
+    /// Whether every connection is relayed or closed, and none is for the sites.
+    pub is_only: bool,
 }
 
 /// Where a server can be reached.
@@ -59,12 +72,16 @@ pub struct ListenUrl {
     pub at: Bind,
     /// Through TLS.
     pub is_tls: bool,
+    /// Connections are relayed, and none is for the sites.
+    pub is_stream: bool,
 }
 
 impl std::fmt::Display for ListenUrl {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let text = self.at.to_string();
         match (self.is_tls, text.strip_prefix("http:")) {
+            (_, Some(rest)) if self.is_stream => write!(f, "tcp:{rest}"),
+            (_, None) if self.is_stream => write!(f, "{text} (stream)"),
             (true, Some(rest)) => write!(f, "https:{rest}"),
             (true, None) => write!(f, "{text} (TLS)"),
             (false, _) => f.write_str(&text),
@@ -75,7 +92,7 @@ impl std::fmt::Display for ListenUrl {
 impl From<Bind> for Listen {
     /// Nothing but HTTP.
     fn from(at: Bind) -> Listen {
-        Listen { at, proxy_protocol: None, tls: false, h2c: false }
+        Listen { at, proxy_protocol: None, tls: false, h2c: false, streams: None }
     }
 }
 

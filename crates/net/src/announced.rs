@@ -4,11 +4,12 @@ use std::sync::Arc;
 
 use http::{Reject, Status};
 
-use crate::address::Sources;
+use crate::address::{Sources, StreamListener};
 use crate::core::{IdleTask, TaskFuture};
 use crate::fault::Fault;
 use crate::h1::{IdleClient, serve_after, turn_away};
 use crate::preface::{self, HEADER_BYTES_MAX, Preface};
+use crate::preread;
 use crate::securing::secure_after;
 use crate::service::Service;
 
@@ -26,16 +27,23 @@ const TOO_SLOW: Reject = Reject::new(Status::REQUEST_TIMEOUT, "the PROXY protoco
 pub(crate) struct AwaitingProxyHeader<S> {
     idle: Box<IdleClient<S>>,
     sources: Arc<Sources>,
+    /// What follows may be relayed.
+    streams: Option<Arc<StreamListener>>,
     /// A TLS handshake follows.
     is_tls: bool,
 }
 
 impl<S: Service> AwaitingProxyHeader<S> {
     /// Lets it wait for its first byte.
-    pub(crate) fn park(idle: Box<IdleClient<S>>, sources: Arc<Sources>, is_tls: bool) {
+    pub(crate) fn park(
+        idle: Box<IdleClient<S>>,
+        sources: Arc<Sources>,
+        streams: Option<Arc<StreamListener>>,
+        is_tls: bool,
+    ) {
         let (core, source) = (idle.link().stream().core().clone(), idle.link().stream().source_rc());
         source.set_deadline(idle.deadline_ms());
-        core.park(&source, Box::new(AwaitingProxyHeader { idle, sources, is_tls }));
+        core.park(&source, Box::new(AwaitingProxyHeader { idle, sources, streams, is_tls }));
     }
 }
 
@@ -44,9 +52,13 @@ impl<S: Service> IdleTask for AwaitingProxyHeader<S> {
         self.idle.link().stream().source().take_expired();
         self.idle.link().stream().source().set_deadline(u64::MAX);
         Box::pin(async {
-            let is_tls = self.is_tls;
+            let (streams, is_tls) = (self.streams.clone(), self.is_tls);
             let idle = header(*self).await?;
-            if is_tls { Box::pin(secure_after(idle)).await } else { serve_after(idle).await }
+            match streams {
+                Some(streams) => Box::pin(preread::begin_after(idle, streams, is_tls)).await,
+                None if is_tls => Box::pin(secure_after(idle)).await,
+                None => serve_after(idle).await,
+            }
         })
     }
 

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
 
-use crate::address::{Bind, Listen, ListenUrl, Sources};
+use crate::address::{Bind, Listen, ListenUrl, Sources, StreamListener};
 use crate::core::Core;
 use crate::remote::Remote;
 use crate::stream;
@@ -78,6 +78,8 @@ pub struct Listener {
     pub(crate) is_tls: bool,
     /// Connections may begin with HTTP/2.
     pub(crate) h2c: bool,
+    /// Connections may be relayed.
+    pub(crate) streams: Option<Arc<StreamListener>>,
     sockets: Vec<Arc<Listening>>,
     /// Removed with the listener, by the process that owns it.
     file: Option<SocketFile>,
@@ -104,7 +106,8 @@ impl Listener {
         let port = at.port().filter(|port| *port != 0);
         let is_ours = port.is_some() && open.iter().any(|open| open.port() == port);
         let (address, sockets) = bind(at, threads.max(1), is_ours).map_err(|error| {
-            let url = ListenUrl { at: at.clone(), is_tls: listen.tls };
+            let is_stream = listen.streams.as_ref().is_some_and(|streams| streams.is_only);
+            let url = ListenUrl { at: at.clone(), is_tls: listen.tls, is_stream };
             io::Error::new(error.kind(), format!("cannot listen on {url}: {error}"))
         })?;
         let file = match &address {
@@ -148,13 +151,14 @@ impl Listener {
         file: Option<SocketFile>,
         may_own_file: bool,
     ) -> Listener {
-        let Listen { at, proxy_protocol, tls, h2c } = listen;
+        let Listen { at, proxy_protocol, tls, h2c, streams } = listen;
         Listener {
             asked: at,
             address,
             proxy_protocol: proxy_protocol.map(Arc::new),
             is_tls: tls,
             h2c,
+            streams: streams.map(Arc::new),
             sockets,
             file,
             may_own_file,
@@ -170,7 +174,8 @@ impl Listener {
     /// Its address, with what is spoken there.
     #[must_use]
     pub fn url(&self) -> ListenUrl {
-        ListenUrl { at: self.address.clone(), is_tls: self.is_tls }
+        let is_stream = self.streams.as_ref().is_some_and(|streams| streams.is_only);
+        ListenUrl { at: self.address.clone(), is_tls: self.is_tls, is_stream }
     }
 
     /// Whether it serves what `at` asks for.
@@ -210,9 +215,12 @@ impl Listener {
     pub(crate) fn set_options(&mut self, listen: Listen) -> bool {
         let proxy_protocol = listen.proxy_protocol.map(Arc::new);
         self.asked = listen.at;
-        let is_same =
-            self.proxy_protocol == proxy_protocol && (self.is_tls, self.h2c) == (listen.tls, listen.h2c);
-        (self.proxy_protocol, self.is_tls, self.h2c) = (proxy_protocol, listen.tls, listen.h2c);
+        let streams = listen.streams.map(Arc::new);
+        let is_same = self.proxy_protocol == proxy_protocol
+            && (self.is_tls, self.h2c) == (listen.tls, listen.h2c)
+            && self.streams == streams;
+        (self.proxy_protocol, self.streams) = (proxy_protocol, streams);
+        (self.is_tls, self.h2c) = (listen.tls, listen.h2c);
         is_same
     }
 

@@ -243,7 +243,7 @@ impl Core {
         self.start(Box::into_pin(future));
     }
 
-    fn start(&self, future: Pin<Box<dyn Future<Output = ()>>>) {
+    pub(crate) fn start(&self, future: Pin<Box<dyn Future<Output = ()>>>) {
         let task = self.add_task(Task::Future(Job::Ends(future)));
         self.0.running.set(self.0.running.get() + 1);
         self.0.ready.borrow_mut().push_back(task);

@@ -30,6 +30,7 @@ use crate::request::Request;
 use crate::service::{Engine, Service, guarded};
 use crate::spill::SpilledOutput;
 use crate::state::{ReplyState, RequestState};
+use crate::stream_client::StreamClient;
 use crate::tls::{ALPN_HTTP2, ServerConnection, TlsSession};
 use crate::work::{ConnectionBuffers, HeldBuffers};
 
@@ -109,6 +110,16 @@ impl<S: Service> IdleClient<S> {
     /// Takes the bytes that were read after the PROXY protocol header.
     pub(crate) fn take_begun(&mut self) -> Box<[u8]> {
         std::mem::take(&mut self.begun)
+    }
+
+    /// Sets the bytes that were read already.
+    pub(crate) fn put_begun(&mut self, begun: &[u8]) {
+        self.begun = begun.into();
+    }
+
+    /// The same connection, to be relayed; `early` are the bytes that were read already.
+    pub(crate) fn into_stream(self, early: Vec<u8>) -> StreamClient {
+        StreamClient::new(self.link, self.permit, self.peer, self.reported, early)
     }
 
     /// The same connection, whose bytes go through TLS from now on.

@@ -10,6 +10,7 @@
 pub mod fault;
 pub mod clock;
 pub mod address;
+mod client_hello;
 pub mod preface;
 mod remote;
 pub mod offload;
@@ -45,6 +46,8 @@ mod amend;
 pub mod named_file;
 mod state;
 mod permit;
+mod relay;
+mod stream_client;
 mod conn;
 mod outbound;
 mod inbound;
@@ -70,12 +73,13 @@ pub mod service;
 mod multiplexed;
 mod h1;
 mod securing;
+mod preread;
 mod announced;
 mod bind;
 mod listener;
 pub mod server;
 
-pub use address::{Bind, Client, Dial, Listen, ListenUrl, Peer, PeerProcess, Sources};
+pub use address::{Bind, Client, Dial, Listen, ListenUrl, Peer, PeerProcess, Sources, StreamListener};
 pub use bandwidth::Bandwidth;
 pub use bind::{Listener, bound_address};
 pub use body_copy::BodyCopied;
@@ -107,12 +111,14 @@ pub use overflow::SPILL_BLOCK_BYTES;
 pub use page::{ErrorPages, Page};
 pub use preface::ProxyProtocol;
 pub use pump::{Inbox, Outbox};
+pub use relay::{RelayEnd, RelaySide};
 pub use request::Request;
 pub use server::{Server, Stop};
 pub use service::{RequestRecord, Service};
 pub use source::Source;
 pub use spill::{SpillError, SpillFile, SpillQuota, SpillStore};
 pub use stream::Stream;
+pub use stream_client::{StreamChoice, StreamClient, StreamFuture, StreamOpening, StreamStart};
 pub use tick::{TaskId, TurnHook};
 pub use tls::{
     BlockingTlsStream, CertificateFault, CertificateInfo, CertificateStore, ClientCertificates,

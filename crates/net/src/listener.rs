@@ -13,7 +13,7 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use rustix::net::{SocketAddrAny, SocketFlags};
 
-use crate::address::{Bind, Listen, ListenUrl, Peer, Sources};
+use crate::address::{Bind, Listen, ListenUrl, Peer, Sources, StreamListener};
 use crate::announced::AwaitingProxyHeader;
 use crate::bind::{Listener, Listening};
 use crate::connections::{ConnectionEntry, OpenConnection, OpenConnections};
@@ -22,6 +22,7 @@ use crate::h1::IdleClient;
 use crate::link::Link;
 use crate::memory::Pressure;
 use crate::options::ServingLimits;
+use crate::preread;
 use crate::remote::Remote;
 use crate::securing::AwaitingHandshake;
 use crate::service::Engine;
@@ -51,6 +52,8 @@ pub(crate) struct Door {
     is_tls: bool,
     /// Connections may begin with HTTP/2.
     h2c: bool,
+    /// Connections may be relayed.
+    streams: Option<Arc<StreamListener>>,
 }
 
 /// Whether a core stops accepting from a socket.
@@ -335,6 +338,7 @@ fn doors(number: u64, listener: &Listener, index: usize, cores: usize) -> Vec<Do
         proxy_protocol: proxy_protocol.clone(),
         is_tls: listener.is_tls,
         h2c: listener.h2c,
+        streams: listener.streams.clone(),
     };
     listener.sockets_of(index, cores).map(door).collect()
 }
@@ -518,10 +522,13 @@ fn accept_batch<S: Service>(engine: &Rc<Engine<S>>, door: &Door) -> Pause {
                 let mut idle = IdleClient::new(engine, Link::Plain(stream), peer, door.h2c);
                 idle.keep(place);
                 idle.list(door.listener);
-                match &door.proxy_protocol {
-                    Some(sources) => AwaitingProxyHeader::park(idle, sources.clone(), door.is_tls),
-                    None if door.is_tls => AwaitingHandshake::park(idle),
-                    None => idle.park(),
+                match (&door.proxy_protocol, &door.streams) {
+                    (Some(sources), streams) => {
+                        AwaitingProxyHeader::park(idle, sources.clone(), streams.clone(), door.is_tls)
+                    }
+                    (None, Some(streams)) => preread::begin(idle, streams, door.is_tls),
+                    (None, None) if door.is_tls => AwaitingHandshake::park(idle),
+                    (None, None) => idle.park(),
                 }
             }
             Err(Errno::AGAIN) => return Pause::Empty,

@@ -20,6 +20,7 @@ use crate::permit::Context;
 use crate::request::Request;
 use crate::source::{GONE, Source};
 use crate::state::RequestState;
+use crate::stream_client::{StreamChoice, StreamStart};
 use crate::tls::HandshakeFailure;
 
 /// What answers requests: made once on each core, so it needs no locks.
@@ -34,6 +35,12 @@ pub trait Service: 'static {
     /// [`Exchange::set_pages`] replaces them for one request. Default: status and reason in plain text.
     fn error_pages(&self) -> Rc<dyn ErrorPages> {
         Rc::new(PlainText)
+    }
+
+    /// Decides what becomes of a connection to a listener with streams ([`crate::Listen::streams`]). Must not block. Default: it
+    /// is closed.
+    fn choose_stream(&self, _start: &StreamStart<'_>, _core: &Core) -> StreamChoice {
+        StreamChoice::Close
     }
 
     /// Called where a client's TLS handshake has failed. Must not block.

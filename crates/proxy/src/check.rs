@@ -51,7 +51,7 @@ pub(crate) async fn probe(
             let Ok(side) = side else { return Some(false) };
             side
         }
-        UpstreamProtocol::Http1 => {
+        UpstreamProtocol::Http1 | UpstreamProtocol::Tcp => {
             let mut connection = UpstreamConnection::new(link, address, buffers);
             connection.buffers.out.extend_from_slice(
                 format!(

@@ -307,7 +307,7 @@ impl GroupState {
     }
 
     /// Which of several addresses comes first.
-    fn turn(&self) -> usize {
+    pub(crate) fn turn(&self) -> usize {
         let turn = self.dialled.get();
         self.dialled.set(turn.wrapping_add(1));
         turn

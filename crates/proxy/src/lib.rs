@@ -35,6 +35,7 @@ mod relay;
 mod choose;
 mod group;
 mod proxy;
+mod stream;
 
 pub use counts::{FAILURE_REASONS, UpstreamCounters};
 pub use group::{EventSink, Group, HealthChange, UpstreamError, UpstreamEvent};
@@ -42,3 +43,4 @@ pub use options::{GroupOptions, RouteOptions};
 pub use proxy::{FetchError, FetchLimits, FetchRequest, FetchResponse, Proxy};
 pub use request::Script;
 pub use shared::GroupShared;
+pub use stream::{NoUpstreamStream, UpstreamStream};

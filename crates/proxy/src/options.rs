@@ -82,6 +82,8 @@ pub enum UpstreamProtocol {
     Http2,
     /// A protocol of the CGI family.
     Cgi(CgiProtocol),
+    /// Whatever its clients speak: connections are relayed. Checks ask it over HTTP/1.1.
+    Tcp,
 }
 
 /// Protocols that carry variables instead of a head.
@@ -376,6 +378,12 @@ impl std::fmt::Display for UpstreamServer {
             };
         }
         match (&self.at, &self.tls) {
+            (UpstreamAddress::Tcp { host, port }, _) if self.protocol == UpstreamProtocol::Tcp => {
+                match host.contains(':') {
+                    true => write!(f, "tcp://[{host}]:{port}"),
+                    false => write!(f, "tcp://{host}:{port}"),
+                }
+            }
             (UpstreamAddress::Unix(path), _) => write!(f, "unix:{}", path.display()),
             (UpstreamAddress::Tcp { .. }, None) if self.is_http2() => write!(f, "h2c://{}", self.authority()),
             (UpstreamAddress::Tcp { .. }, None) => write!(f, "http://{}", self.authority()),

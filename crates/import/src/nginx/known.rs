@@ -242,7 +242,8 @@ const NEEDLESS: &[(&[&str], &str)] = &[
         ],
         "\u{1}it belongs to `uwsgi_pass` or `scgi_pass`: docs/proxy.md has what stands in its place",
     ),
-    (&["stream", "mail"], "\u{1}Komainu serves HTTP alone: keep nginx, or HAProxy, for this part"),
+    (&["stream"], "\u{1}write its servers by hand, as `[[stream]]`: docs/streams.md"),
+    (&["mail"], "\u{1}Komainu is no proxy for mail: keep nginx for this part"),
     (
         &["load_module", "env"],
         "\u{1}there are no modules to load; `env` in `[apps.NAME]` sets variables for applications",

@@ -5,10 +5,13 @@ use std::rc::Rc;
 
 use config::Level;
 use http::path::encode_beyond_ascii;
-use net::{ErrorPages, Exchange, Fault, HandshakeFailure, Peer, RequestRecord, Service};
+use net::{
+    Core, ErrorPages, Exchange, Fault, HandshakeFailure, Peer, RequestRecord, Service, StreamChoice, StreamStart,
+};
 
 use super::Router;
 use crate::pages::SitePages;
+use crate::streams::route::StreamLog;
 
 /// One core's router, behind the pointer that its log flusher shares.
 pub(crate) struct SharedRouter(pub(crate) Rc<Router>);
@@ -42,6 +45,17 @@ impl Service for SharedRouter {
             Some(fault) => self.0.notices.debug(&reported(record, fault)),
             None => {}
         }
+    }
+
+    fn choose_stream(&self, start: &StreamStart<'_>, core: &Core) -> StreamChoice {
+        let (table, generation) = self.0.table();
+        let router = self.0.clone();
+        let log: StreamLog = Rc::new(move |record| {
+            if let Some(access) = &*router.access.borrow() {
+                access.log_stream(record);
+            }
+        });
+        table.streams.choose(start, core, &log, &generation)
     }
 
     fn handshake_failed(&self, peer: Peer, failure: &HandshakeFailure) {

@@ -40,6 +40,7 @@ pub fn folder(names: &[(&str, &str)]) -> Folder {
     folder
 }
 
+#[allow(dead_code)] // not every program of tests uses it
 pub const LISTEN: &str = "listen = [{ address = \"127.0.0.1:0\", tls = true }]\n";
 
 /// Serves by a configuration with its own `listen`.

@@ -1,6 +1,8 @@
 //! The reverse proxy: upstream servers behind the real binary.
 #![allow(clippy::print_stderr, clippy::unwrap_used)] // helpers of tests are tests too
 
+#[path = "../certified/mod.rs"]
+mod certified;
 #[path = "../origin/mod.rs"]
 mod origin;
 #[path = "../rig/mod.rs"]
@@ -13,4 +15,5 @@ mod proof;
 mod relay;
 mod releases;
 mod streams;
+mod tcp_streams;
 mod websocket;

@@ -218,7 +218,8 @@ impl Rig {
                 panic!("did not start: {}", fs::read_to_string(&stderr).unwrap());
             };
             let is_tls = line.contains("https://");
-            if let Some((_, address)) = line.split_once(if is_tls { "https://" } else { "http://" }) {
+            let of = |scheme| line.split_once(scheme);
+            if let Some((_, address)) = of("https://").or_else(|| of("http://")).or_else(|| of("tcp://")) {
                 break (address.split_whitespace().next().unwrap().parse().unwrap(), is_tls);
             }
         };

@@ -39,7 +39,7 @@ impl Proxy {
             UpstreamProtocol::Cgi(protocol) => {
                 (self.send_variables(requester, server, connection, protocol, cgi)?, SentHead::default())
             }
-            UpstreamProtocol::Http1 | UpstreamProtocol::Http2 => {
+            UpstreamProtocol::Http1 | UpstreamProtocol::Http2 | UpstreamProtocol::Tcp => {
                 self.send_head(requester, waits, server, connection)?
             }
         };

@@ -85,7 +85,7 @@ impl Rig {
 
     /// The same, where headers of the PROXY protocol are taken from these.
     pub(super) fn connect_announced(&self, seed: u64, sources: &Arc<Sources>) -> Rc<SimulatedWire> {
-        self.accept(seed, |idle| AwaitingProxyHeader::park(idle, sources.clone(), false))
+        self.accept(seed, |idle| AwaitingProxyHeader::park(idle, sources.clone(), None, false))
     }
 
     /// The far end of a connection that the server makes.

@@ -1,0 +1,169 @@
+//! Connections to a listener with streams: what becomes of them is decided by their first message, or at once.
+
+use std::sync::Arc;
+
+use crate::address::StreamListener;
+use crate::client_hello::{FirstMessage, HelloReader, HelloTooLong};
+use crate::core::{IdleTask, TaskFuture};
+use crate::h1::{IdleClient, serve_after};
+use crate::securing::{AwaitingHandshake, secure_after};
+use crate::service::Service;
+use crate::stream_client::{StreamChoice, StreamOpening, StreamStart};
+
+/// Bytes read at once: the first messages of most clients.
+const READ_BYTES: usize = 2048;
+/// The alert of a server that does not know the name (RFC 6066 section 3, RFC 8446 section 6).
+const UNRECOGNIZED_NAME: [u8; 7] = [21, 3, 1, 0, 2, 2, 112];
+
+/// A connection whose client has not sent its first message whole. [`crate::Timeouts::head_ms`] is the time that it has for that
+/// from the accept. While it waits it holds the bytes received and no future.
+struct AwaitingHello<S> {
+    idle: Box<IdleClient<S>>,
+    streams: Arc<StreamListener>,
+    /// Connections for the sites speak TLS.
+    is_tls: bool,
+    hello: HelloReader,
+}
+
+/// Decides about a connection that has just been accepted, or lets it wait for its first bytes.
+pub(crate) fn begin<S: Service>(idle: Box<IdleClient<S>>, streams: &Arc<StreamListener>, is_tls: bool) {
+    let (core, source) = (idle.link().core().clone(), idle.link().stream().source_rc());
+    if streams.reads_name {
+        source.set_deadline(idle.deadline_ms());
+        let (streams, hello) = (streams.clone(), HelloReader::default());
+        core.park(&source, Box::new(AwaitingHello { idle, streams, is_tls, hello }));
+    } else if let Some(idle) = choose(idle, streams, StreamOpening::Unread, Vec::new()) {
+        match is_tls {
+            true => AwaitingHandshake::park(idle),
+            false => idle.park(),
+        }
+    }
+}
+
+/// Decides about a connection of which bytes were read already: those after the PROXY protocol header.
+pub(crate) async fn begin_after<S: Service>(
+    mut idle: Box<IdleClient<S>>,
+    streams: Arc<StreamListener>,
+    is_tls: bool,
+) -> Option<Box<dyn IdleTask>> {
+    let begun = idle.take_begun();
+    if !streams.reads_name {
+        let idle = choose(idle, &streams, StreamOpening::Unread, begun.into_vec())?;
+        return serve_sites(idle, is_tls).await;
+    }
+    let mut hello = HelloReader::default();
+    hello.add(&begun);
+    read(Box::new(AwaitingHello { idle, streams, is_tls, hello })).await
+}
+
+impl<S: Service> IdleTask for AwaitingHello<S> {
+    fn resume(self: Box<Self>) -> TaskFuture {
+        self.idle.link().stream().source().take_expired();
+        self.idle.link().stream().source().set_deadline(u64::MAX);
+        Box::pin(read(self))
+    }
+
+    fn idle_since_ms(&self) -> Option<u64> {
+        self.idle.idle_since_ms()
+    }
+
+    fn holds_memory(&self) -> bool {
+        self.hello.len() > 0
+    }
+}
+
+/// Reads what the client has sent of its first message. `None` where the connection is no longer this task's.
+async fn read<S: Service>(mut this: Box<AwaitingHello<S>>) -> Option<Box<dyn IdleTask>> {
+    let message = loop {
+        match this.hello.message() {
+            Ok(Some(message)) => break message,
+            Ok(None) => {}
+            Err(HelloTooLong) => {
+                fail(*this, "the client's first TLS message has more than 16 KiB");
+                return None;
+            }
+        }
+        let AwaitingHello { idle, hello, .. } = &mut *this;
+        let core = idle.link().core();
+        if core.now_ms() >= idle.deadline_ms() {
+            // Who sent nothing needs no remark.
+            if hello.len() > 0 {
+                fail(*this, "the client's first message took too long");
+            }
+            return None;
+        }
+        match receive(idle, hello) {
+            Some(true) => {}
+            Some(false) => {
+                let (core, source) = (idle.link().core(), idle.link().stream().source());
+                source.set_deadline(idle.deadline_ms());
+                source.wait_read(core.current());
+                return Some(this);
+            }
+            None => return None,
+        }
+    };
+    let AwaitingHello { idle, streams, is_tls, hello } = *this;
+    let opening = match &message {
+        FirstMessage::Tls(name) => StreamOpening::Tls(name.as_deref()),
+        FirstMessage::Other => StreamOpening::Other,
+    };
+    let idle = choose(idle, &streams, opening, hello.into_bytes())?;
+    serve_sites(idle, is_tls).await
+}
+
+/// Reads once: whether bytes have come; `None` where the client has left. Its buffer is on the stack for one call.
+#[inline(never)]
+fn receive<S: Service>(idle: &mut IdleClient<S>, hello: &mut HelloReader) -> Option<bool> {
+    let mut buffer = [0; READ_BYTES];
+    match idle.link_mut().try_read(&mut buffer) {
+        Ok(None) => Some(false),
+        Ok(Some(0)) | Err(_) => None,
+        Ok(Some(len)) => {
+            hello.add(&buffer[..len]);
+            idle.hold(hello.len());
+            Some(true)
+        }
+    }
+}
+
+async fn serve_sites<S: Service>(idle: Box<IdleClient<S>>, is_tls: bool) -> Option<Box<dyn IdleTask>> {
+    match is_tls {
+        true => Box::pin(secure_after(idle)).await,
+        false => serve_after(idle).await,
+    }
+}
+
+/// Has the service decide. The connection is returned where its sites are to serve it.
+fn choose<S: Service>(
+    mut idle: Box<IdleClient<S>>,
+    streams: &StreamListener,
+    opening: StreamOpening<'_>,
+    received: Vec<u8>,
+) -> Option<Box<IdleClient<S>>> {
+    let start = StreamStart { listener: &streams.key, client: idle.peer(), opening };
+    let core = idle.link().core().clone();
+    match idle.engine().service.choose_stream(&start, &core) {
+        StreamChoice::Serve(serve) => {
+            core.start(serve(idle.into_stream(received)));
+            None
+        }
+        StreamChoice::Sites => {
+            idle.put_begun(&received);
+            Some(idle)
+        }
+        StreamChoice::Close => {
+            if matches!(opening, StreamOpening::Tls(_)) {
+                // The client may be gone; there is room in the buffer of a socket that has sent nothing.
+                let _ = idle.link_mut().try_write(&[&UNRECOGNIZED_NAME], false);
+                idle.link_mut().shutdown_write();
+            }
+            None
+        }
+    }
+}
+
+/// Reports that the first message did not come.
+fn fail<S: Service>(this: AwaitingHello<S>, reason: &'static str) {
+    choose(this.idle, &this.streams, StreamOpening::Failed(reason), Vec::new());
+}

@@ -1,0 +1,168 @@
+//! Connections to upstream servers for what is relayed as it is, without HTTP.
+
+use std::rc::Rc;
+use std::task::Context;
+
+use http::path::EmptySegments;
+use http::{Head, Method, RequestIds, Status};
+use net::preface::{self, Endpoints};
+use net::{Client, Link, StreamClient};
+
+use crate::choose::{Requester, SelectError, Selection};
+use crate::dial::{DialOptions, dial};
+use crate::group::{Group, UpstreamError, UpstreamEvent, UpstreamInUse};
+use crate::retry;
+use crate::template::TemplateContext;
+
+/// Servers that are tried for one client.
+const ATTEMPTS_MAX: usize = 3;
+
+/// A connection to the server that was chosen for a client. It counts as a request of that server until it is dropped.
+pub struct UpstreamStream<'g> {
+    /// The connection.
+    pub link: Link,
+    /// The server's place in the options of the group.
+    pub server: usize,
+    /// What it took to connect, in microseconds.
+    pub connect_us: u64,
+    _selection: Selection<'g>,
+    _in_use: UpstreamInUse<'g>,
+}
+
+/// Why there is no connection for a client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NoUpstreamStream {
+    /// No server can be used or connected to: the reason, and the last one that was tried.
+    Failed(&'static str, Option<usize>),
+    /// The client has disconnected meanwhile.
+    Left,
+}
+
+/// The client, while a server is chosen.
+struct StreamRequester<'c> {
+    client: &'c StreamClient,
+    /// The head that there is not.
+    head: Head,
+}
+
+impl Requester for StreamRequester<'_> {
+    fn context<'x>(&'x self, upstream: &'x str) -> TemplateContext<'x> {
+        TemplateContext {
+            head: &self.head,
+            bytes: b"",
+            peer: self.client.peer(),
+            client: Client::direct(self.client.peer(), false),
+            tls: None,
+            empty_segments: EmptySegments::Merge,
+            ids: RequestIds::default(),
+            upstream,
+        }
+    }
+
+    fn method(&self) -> Method {
+        Method::Connect
+    }
+
+    fn has_begun(&self) -> bool {
+        false
+    }
+
+    /// A client may have sent all that it has to say, and waits for what comes back.
+    fn poll_left(&self, cx: &Context<'_>) -> bool {
+        self.client.poll_gone(cx)
+    }
+
+    fn endpoints(&self) -> Option<Endpoints> {
+        self.client.endpoints()
+    }
+}
+
+impl Group {
+    /// The URL of a server, by its place in the options.
+    #[must_use]
+    pub fn shown(&self, server: usize) -> &Rc<str> {
+        &self.0.shown[server]
+    }
+
+    /// Connects a client to a server of the group, and sends the PROXY protocol header where the group has it. A server that
+    /// cannot be connected to within `connect_ms` is reported, counts as failed, and the next one is tried. `name` stands for the
+    /// request in reports.
+    ///
+    /// # Errors
+    /// No server is in service, or none of those tried could be connected to; the client has left.
+    pub async fn open_stream(
+        &self,
+        client: &StreamClient,
+        name: &str,
+        connect_ms: u64,
+    ) -> Result<UpstreamStream<'_>, NoUpstreamStream> {
+        let group = &*self.0;
+        let requester = StreamRequester { client, head: Head::default() };
+        let attempts = group.shared.count().min(ATTEMPTS_MAX);
+        let (mut tried, mut failed) =
+            (Vec::new(), NoUpstreamStream::Failed("no upstream is in service", None));
+        while tried.len() < attempts {
+            let chosen =
+                group.balancer.choose(&group.shared, &group.core, &requester, connect_ms, &tried).await;
+            let selection = match chosen {
+                Ok(selection) => selection,
+                Err(SelectError::Left) => return Err(NoUpstreamStream::Left),
+                Err(SelectError::NoServer(no_server)) if tried.is_empty() => {
+                    self.report_failure(None, name, no_server.reason, Some(no_server.status));
+                    return Err(NoUpstreamStream::Failed(no_server.reason, None));
+                }
+                Err(SelectError::NoServer(_)) => break,
+            };
+            let server = selection.server;
+            let in_use = group.use_one(server);
+            let mut header = Vec::new();
+            if let Some(version) = group.shared.options.proxy_protocol {
+                preface::write(&mut header, version, requester.endpoints());
+            }
+            let how = DialOptions { turn: group.turn(), preface: &header, http2: false };
+            let (since_us, deadline_ms) =
+                (group.core.now_us(), group.core.now_ms().saturating_add(connect_ms));
+            let upstream = &group.shared.servers[server];
+            let dialled = dial(&group.core, &group.shared.options, server, upstream, &how, deadline_ms).await;
+            match dialled {
+                Ok((link, _)) => {
+                    let connect_us = group.core.now_us().saturating_sub(since_us);
+                    group.counters[server].connect.observe(connect_us);
+                    group.succeeded(&selection);
+                    return Ok(UpstreamStream {
+                        link,
+                        server,
+                        connect_us,
+                        _selection: selection,
+                        _in_use: in_use,
+                    });
+                }
+                Err(failure) => {
+                    group.failed(&selection, &failure);
+                    tried.push(server);
+                    let (status, reason) = retry::answer(&failure);
+                    let status = (tried.len() == attempts).then_some(status);
+                    self.report_failure(Some(server), name, reason, status);
+                    failed = NoUpstreamStream::Failed(reason, Some(server));
+                }
+            }
+        }
+        Err(failed)
+    }
+
+    fn report_failure(
+        &self,
+        server: Option<usize>,
+        name: &str,
+        reason: &'static str,
+        status: Option<Status>,
+    ) {
+        let server = server.map(|server| self.0.shared.shown(server));
+        self.0.report(&UpstreamEvent::UpstreamError(UpstreamError {
+            server,
+            target: name.as_bytes(),
+            reason,
+            status,
+        }));
+    }
+}
