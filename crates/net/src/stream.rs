@@ -2,7 +2,7 @@
 
 use std::cell::{Cell, OnceCell};
 use std::io::IoSlice;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::ops::Deref;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::rc::Rc;
@@ -31,8 +31,8 @@ pub struct Stream {
     transport: Transport,
     /// Closing resets the connection.
     resets: Cell<bool>,
-    /// The local port, once it has been asked for.
-    port: OnceCell<Option<u16>>,
+    /// The address of this end, once it has been asked for. Boxed, because most idle connections are never asked.
+    local: OnceCell<Option<Box<SocketAddr>>>,
     /// How fast the response under way may be sent, where that is limited.
     bucket: Option<Box<ResponseBucket>>,
 }
@@ -82,7 +82,7 @@ impl Stream {
             source: Registered::new(core, source),
             transport: Transport::Socket(socket),
             resets: Cell::new(false),
-            port: OnceCell::new(),
+            local: OnceCell::new(),
             bucket: None,
         })
     }
@@ -106,7 +106,7 @@ impl Stream {
         let source = Registered::new(core, core.source(token)?);
         source.stays.set(false);
         let transport = Transport::Socket(socket);
-        Some(Stream { source, transport, resets: Cell::new(false), port: OnceCell::new(), bucket: None })
+        Some(Stream { source, transport, resets: Cell::new(false), local: OnceCell::new(), bucket: None })
     }
 
     /// Takes over a connected socket that another process made. That one may still set its mode, so no call relies on it.
@@ -123,7 +123,7 @@ impl Stream {
         wire.attach(source.token);
         let (source, transport) =
             (Registered::new(core, source), Transport::Sim(crate::sim::ServerEnd(wire)));
-        Stream { source, transport, resets: Cell::new(false), port: OnceCell::new(), bucket: None }
+        Stream { source, transport, resets: Cell::new(false), local: OnceCell::new(), bucket: None }
     }
 
     /// The core it lives on.
@@ -216,13 +216,15 @@ impl Stream {
         }
     }
 
-    /// The address of this end; none for a Unix socket.
+    /// The address of this end; none for a Unix socket. The system is asked once.
     #[must_use]
-    pub fn local_address(&self) -> Option<std::net::SocketAddr> {
+    pub fn local_address(&self) -> Option<SocketAddr> {
+        self.local.get_or_init(|| self.bound_address().map(Box::new)).as_deref().copied()
+    }
+
+    fn bound_address(&self) -> Option<SocketAddr> {
         match &self.transport {
-            Transport::Socket(socket) => {
-                std::net::SocketAddr::try_from(rustix::net::getsockname(socket).ok()?).ok()
-            }
+            Transport::Socket(socket) => SocketAddr::try_from(rustix::net::getsockname(socket).ok()?).ok(),
             #[cfg(test)]
             Transport::Sim(_) => None,
         }
@@ -250,7 +252,7 @@ impl Stream {
     /// The port of this end; none for a Unix socket. The system is asked once.
     #[must_use]
     pub fn local_port(&self) -> Option<u16> {
-        *self.port.get_or_init(|| self.local_address().map(|address| address.port()))
+        self.local_address().map(|address| address.port())
     }
 
     /// Waits until it can be read or written.
