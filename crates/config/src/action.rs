@@ -40,7 +40,8 @@ pub enum Action {
 
 impl Action {
     /// The directives that are actions: each route has one, or `files` with another one as fallback.
-    pub(crate) const NAMES: [&str; 7] = ["files", "proxy", "app", "redirect", "respond", "php", "split"];
+    pub(crate) const NAMES: [&str; 8] =
+        ["files", "proxy", "app", "redirect", "respond", "cgi", "php", "split"];
 
     /// Its directive.
     pub fn name(&self) -> &'static str {
@@ -48,6 +49,7 @@ impl Action {
             Self::NotFound => "nothing",
             Self::Files(_) => "files",
             Self::Proxy(proxy) if proxy.is_php => "php",
+            Self::Proxy(proxy) if proxy.cgi.is_some() => "cgi",
             Self::Proxy(_) => "proxy",
             Self::App(_) => "app",
             Self::Redirect(_) => "redirect",
@@ -271,7 +273,8 @@ pub(crate) fn actions_agree(
             finding.help("name the folder of the scripts: `files = \"public\"`");
         }
         [_] => {}
-        [files, other] if files.key == "files" && matches!(other.key.as_str(), "proxy" | "php" | "app") => {}
+        [files, other]
+            if files.key == "files" && matches!(other.key.as_str(), "proxy" | "php" | "cgi" | "app") => {}
         [first, more @ ..] => {
             for second in more {
                 let title = format!("{what} with two actions");
@@ -289,8 +292,8 @@ pub(crate) fn actions_agree(
 
 fn branch_agrees(branch: &mut Branch, node: &Node, check: &mut Checker) {
     branch.line = Some(check.line(&node.at));
-    // Neither scripts nor further branches.
-    let names = &Action::NAMES[..Action::NAMES.len() - 2];
+    // Neither scripts, programs nor further branches.
+    let names = &Action::NAMES[..Action::NAMES.len() - 3];
     actions_agree((&mut branch.action, &mut branch.otherwise), ("a branch", names), node, check);
 }
 

@@ -1,5 +1,6 @@
 //! Groups of upstream servers under a name, and the routes that share them.
 
+use crate::cgi_program::Cgi;
 use crate::check::{Checker, shortened};
 use crate::near::nearest;
 use crate::node::{Data, Entry, Node};
@@ -98,6 +99,23 @@ impl Shape for PhpServers {
         proxy.is_php = true;
         Some(proxy)
     }
+}
+
+/// Programs in the place of servers, one request each.
+pub(crate) fn programs(cgi: Cgi) -> Proxy {
+    let at = Box::new(Origin::Unix(cgi.root.clone()));
+    let mut proxy = Proxy::to([Origin::Cgi(CgiScheme::Program, at)]);
+    proxy.to[0].connections_max = Some(cgi.processes_max);
+    proxy.keep_alive.connections_max = 0;
+    proxy.retry.attempts_max = 1;
+    proxy.eject = None;
+    // What a program says of its own paths is what clients use.
+    proxy.rewrite = false;
+    proxy.timeouts.head = cgi.time;
+    proxy.timeouts.between = cgi.time;
+    proxy.timeouts.total = Some(cgi.time);
+    proxy.cgi = Some(cgi);
+    proxy
 }
 
 /// The groups of upstream servers, by name.

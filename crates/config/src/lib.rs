@@ -77,6 +77,9 @@ mod files;
 mod upstream;
 
 mod scripts;
+
+mod cgi_program;
+
 mod proxy;
 
 mod group;
@@ -141,6 +144,7 @@ pub use bandwidth::BandwidthLimit;
 pub use cache::{CacheDisk, CachePolicy, CacheStore};
 pub use cache_purge::{CachePurge, token};
 pub use cache_rule::{CacheKey, CacheRule, IgnoredField, QueryKey, StatusMatch, StripCookies};
+pub use cgi_program::Cgi;
 pub use check::InvalidValue;
 pub use compress::{Coding, Compress, CompressResponses, Effort};
 pub use conditions::Conditions;

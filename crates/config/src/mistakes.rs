@@ -60,7 +60,7 @@ fn warn_of_route(route: &Node, check: &mut Checker) {
         }
     }
     let Some(files) = route.entry("files") else { return };
-    let passes_on = ["proxy", "app", "php"].iter().any(|key| route.entry(key).is_some());
+    let passes_on = ["proxy", "app", "php", "cgi"].iter().any(|key| route.entry(key).is_some());
     if let Some(cache) = route.entry("cache").filter(|entry| !passes_on && is_on(&entry.value)) {
         let title = "`cache` has no effect on files".to_owned();
         let finding = check.warning(&cache.key_at, title, "nothing is passed on here");

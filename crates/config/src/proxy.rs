@@ -1,5 +1,6 @@
 //! The `proxy` action: which upstream servers, and how requests and responses are forwarded.
 
+use crate::cgi_program::Cgi;
 use crate::check::{Checker, InvalidValue, OwnNames};
 use crate::files::{StripPrefix, rooted, strip_text};
 use crate::header;
@@ -168,6 +169,8 @@ directives! {
     held {
         /// Whether the servers run the scripts among the route's files.
         is_php: bool;
+        /// The programs that are run in place of servers.
+        cgi: Option<Cgi>;
     }
 }
 

@@ -5,6 +5,7 @@ use crate::app;
 use crate::auth::{self, Auth};
 use crate::bandwidth::{self, BandwidthLimit};
 use crate::cache::{self, CachePolicy};
+use crate::cgi_program::Cgi;
 use crate::check::{Checker, InvalidValue};
 use crate::compress::{self, CompressResponses};
 use crate::cors::{self, Cors};
@@ -12,7 +13,7 @@ use crate::crawlers::{self, Crawlers};
 use crate::dictionary::{self, UseAsDictionary};
 use crate::error_pages::{ERROR_PAGES, ErrorPages};
 use crate::files::{Files, StripPrefix};
-use crate::group::{PhpServers, Proxied};
+use crate::group::{PhpServers, Proxied, programs};
 use crate::header::{self, ResponseHeaders};
 use crate::host::HostPattern;
 use crate::log::RequestLog;
@@ -314,6 +315,8 @@ directives! {
         /// php   = "unix:/run/php/php-fpm.sock"
         /// ```
         "php" = PhpServers => |route, php| route.otherwise = Some(Action::Proxy(Box::new(php)));
+        /// Action: runs a program for each request, by CGI.
+        "cgi" = brief::<Cgi>("root") => |route, cgi| route.otherwise = Some(Action::Proxy(Box::new(programs(cgi))));
         /// Action: lets an application answer. Beside `files`, only requests that no file answers.
         "app" = app::mounted() => |route, app| route.otherwise = Some(Action::App(Box::new(app)));
         /// Action: redirects.

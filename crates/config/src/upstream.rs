@@ -46,6 +46,8 @@ pub enum CgiScheme {
     Uwsgi,
     /// SCGI.
     Scgi,
+    /// Programs that this server starts itself: no URL has it.
+    Program,
 }
 
 impl CgiScheme {
@@ -57,6 +59,7 @@ impl CgiScheme {
             Self::FastCgi => "fastcgi",
             Self::Uwsgi => "uwsgi",
             Self::Scgi => "scgi",
+            Self::Program => "cgi",
         }
     }
 
@@ -69,7 +72,7 @@ impl CgiScheme {
         match self {
             Self::FastCgi => 9000,
             Self::Uwsgi => 3031,
-            Self::Scgi => 4000,
+            Self::Scgi | Self::Program => 4000,
         }
     }
 }

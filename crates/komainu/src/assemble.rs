@@ -22,6 +22,7 @@ use crate::access::AccessLogs;
 use crate::auth::AuthPlan;
 use crate::cache_rules::{CacheRules, RoutePlace};
 use crate::cached::RouteCache;
+use crate::cgi_programs::CgiPrograms;
 use crate::client_access::ClientAccess;
 use crate::config_files::{ConfigFiles, purge_token_files};
 use crate::content::{compression, effort, route_files};
@@ -89,6 +90,7 @@ pub(crate) struct ServerPlan {
     /// Where metrics are sent, and how often.
     pub(crate) push: Option<PushOptions>,
     guards: GuardPlan,
+    cgi: CgiPrograms,
     /// The limits of streams, in the order of the configuration.
     streams: Vec<StreamLimits>,
     /// The destinations of access logs, once they are open.
@@ -139,6 +141,8 @@ impl ServerPlan {
         let traces = traces.transpose()?.flatten();
         let guards_before = before.map(|plan| &plan.guards);
         let guards = GuardPlan::new(&config, guards_before, &budget, &releases.counters);
+        let cgi = before.map(|plan| plan.cgi.clone()).unwrap_or_default();
+        cgi.apply(&config, hosting.map(Hosting::notices))?;
         let streams_before = before.map(|plan| plan.streams.as_slice()).unwrap_or_default();
         let streams = StreamLimits::of(&config, streams_before, &budget);
         let before = before.map(|plan| plan.groups.shared.as_slice()).unwrap_or_default();
@@ -162,6 +166,7 @@ impl ServerPlan {
             traces,
             push,
             guards,
+            cgi,
             streams,
             sinks: LogSinks::default(),
         };
@@ -395,10 +400,7 @@ fn route(
         // What a route itself says is no error of others.
         intercepts_errors: settings.intercept_errors && !matches!(route.action, Action::Respond(_)),
         edits: secure_edits(&settings.response_headers, &config.sites[site]),
-        client_access: ClientAccess::new(
-            [&config.sites[site].allow, &route.allow],
-            [&config.sites[site].deny, &route.deny],
-        ),
+        client_access: ClientAccess::of_route(&config.sites[site], route),
         auth: plan.auth.of_route(
             config,
             (site, index),

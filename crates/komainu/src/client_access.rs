@@ -38,6 +38,11 @@ impl ClientAccess {
         }
     }
 
+    /// The clients that a route answers: its site has to answer them too.
+    pub(crate) fn of_route(site: &config::Site, route: &config::Route) -> ClientAccess {
+        ClientAccess::new([&site.allow, &route.allow], [&site.deny, &route.deny])
+    }
+
     /// Whether a client is one of them.
     pub(crate) fn admits(&self, client: Peer) -> bool {
         self.allow.iter().all(|allowed| allowed.contains(client))

@@ -49,6 +49,7 @@ mod log_target;
 mod logs;
 mod inherited;
 mod upgrade;
+mod cgi_programs;
 mod upstreams;
 mod staples;
 mod tls;

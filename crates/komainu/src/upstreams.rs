@@ -15,6 +15,7 @@ use proxy::options::{
 };
 use proxy::{Group, GroupShared};
 
+use crate::cgi_programs;
 use crate::config_files::ConfigFiles;
 use crate::metrics::RouteLabels;
 
@@ -265,6 +266,10 @@ fn server(
         url => (None, url),
     };
     let at = match url {
+        // Its own thread starts them.
+        config::Origin::Unix(_) if proxy.cgi.is_some() => {
+            UpstreamAddress::Unix(proxy.cgi.as_ref().map(cgi_programs::socket).unwrap_or_default())
+        }
         config::Origin::Tcp { host, port, .. } => UpstreamAddress::Tcp { host: host.clone(), port: *port },
         config::Origin::Unix(path) => UpstreamAddress::Unix(path.clone()),
         config::Origin::Cgi(..) => return Err(io::Error::other("an address of CGI inside one")),
@@ -291,6 +296,7 @@ fn cgi_protocol(scheme: config::CgiScheme) -> CgiProtocol {
         config::CgiScheme::FastCgi => CgiProtocol::FastCgi,
         config::CgiScheme::Uwsgi => CgiProtocol::Uwsgi,
         config::CgiScheme::Scgi => CgiProtocol::Scgi,
+        config::CgiScheme::Program => CgiProtocol::Program,
     }
 }
 
@@ -391,6 +397,8 @@ fn edits(headers: &config::ProxyHeaders) -> Edits {
 
 fn path_map(route: &config::Route, proxy: &config::Proxy) -> Option<PathMap> {
     let from = match &proxy.strip_prefix {
+        // What is below it names the program.
+        StripPrefix::None if proxy.cgi.is_some() => route.prefix().unwrap_or_default(),
         StripPrefix::None => "",
         StripPrefix::OfRoute => route.prefix().unwrap_or_default(),
         StripPrefix::Text(text) => text,

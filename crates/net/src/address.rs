@@ -136,7 +136,7 @@ fn covers(network: &IpNet, address: IpAddr) -> bool {
 pub enum Dial {
     /// A TCP address.
     Tcp(SocketAddr),
-    /// A Unix socket at this path.
+    /// A Unix socket at this path; in the abstract namespace (unix(7)), where it begins with `@`.
     Unix(PathBuf),
 }
 

@@ -154,7 +154,11 @@ impl Stream {
             }
             Dial::Unix(path) => {
                 let socket = stream_socket(AddressFamily::UNIX)?;
-                let address = SocketAddrUnix::new(path.as_path()).map_err(std::io::Error::from)?;
+                let address = match path.as_os_str().as_encoded_bytes() {
+                    [b'@', name @ ..] => SocketAddrUnix::new_abstract_name(name),
+                    _ => SocketAddrUnix::new(path.as_path()),
+                };
+                let address = address.map_err(std::io::Error::from)?;
                 let connected = rustix::net::connect(&socket, &address);
                 (socket, connected)
             }

@@ -43,6 +43,9 @@ pub(crate) struct CgiSide {
     data: Span,
     /// The application has ended the response.
     ended: bool,
+    /// The request's body is complete; its end has been passed on.
+    finished: bool,
+    input_ended: bool,
     /// Bytes received for nothing since the last step, and in all.
     noise: usize,
     excess: usize,
@@ -76,7 +79,7 @@ impl CgiSide {
         match protocol {
             CgiProtocol::FastCgi => fastcgi::begin(&mut bytes, variables, keep),
             CgiProtocol::Uwsgi => packet::uwsgi(&mut bytes, variables)?,
-            CgiProtocol::Scgi => packet::scgi(&mut bytes, variables)?,
+            CgiProtocol::Scgi | CgiProtocol::Program => packet::scgi(&mut bytes, variables)?,
         }
         connection.buffers.out.extend_from_slice(&bytes);
         Ok(CgiSide {
@@ -89,6 +92,8 @@ impl CgiSide {
             consumed: 0,
             data: Span::EMPTY,
             ended: false,
+            finished: false,
+            input_ended: false,
             noise: 0,
             excess: 0,
             errors: ErrorLines { sink: errors, line: Vec::new(), read: 0, logged: 0 },
@@ -130,6 +135,26 @@ impl CgiSide {
             let mut end = Vec::with_capacity(8);
             fastcgi::end_body(&mut end);
             self.connection.buffers.out.extend_from_slice(&end);
+        }
+        self.finished = true;
+        if !self.connection.is_behind() {
+            self.end_input();
+        }
+    }
+
+    /// Sends what the upstream takes now; true where nothing is left.
+    pub(crate) fn try_flush(&mut self) -> Result<bool, Fault> {
+        let flushed = self.connection.try_flush()?;
+        if flushed && self.finished {
+            self.end_input();
+        }
+        Ok(flushed)
+    }
+
+    /// A program reads its input to the end.
+    fn end_input(&mut self) {
+        if self.protocol == CgiProtocol::Program && !std::mem::replace(&mut self.input_ended, true) {
+            self.connection.link.shutdown_write();
         }
     }
 

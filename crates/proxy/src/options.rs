@@ -95,6 +95,8 @@ pub enum CgiProtocol {
     Uwsgi,
     /// SCGI. Each request has a connection.
     Scgi,
+    /// SCGI to this server's own starter of programs, whose input ends with the body.
+    Program,
 }
 
 /// The address of a server.
@@ -371,6 +373,7 @@ impl std::fmt::Display for UpstreamServer {
                 CgiProtocol::FastCgi => "fastcgi",
                 CgiProtocol::Uwsgi => "uwsgi",
                 CgiProtocol::Scgi => "scgi",
+                CgiProtocol::Program => "cgi",
             };
             return match &self.at {
                 UpstreamAddress::Unix(path) => write!(f, "{scheme}+unix:{}", path.display()),

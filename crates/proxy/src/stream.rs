@@ -53,6 +53,7 @@ impl Requester for StreamRequester<'_> {
             peer: self.client.peer(),
             client: Client::direct(self.client.peer(), false),
             tls: None,
+            own: None,
             empty_segments: EmptySegments::Merge,
             ids: RequestIds::default(),
             upstream,

@@ -175,7 +175,7 @@ impl UpstreamSide {
             // The connection's task sends it.
             UpstreamSide::Stream(stream) if stream.is_cut() => Err(Fault::Gone),
             UpstreamSide::Stream(stream) => Ok(!stream.is_behind()),
-            UpstreamSide::Cgi(side) => side.connection.try_flush(),
+            UpstreamSide::Cgi(side) => side.try_flush(),
         }
     }
 

@@ -6,7 +6,8 @@ use std::rc::Rc;
 use config::Level;
 use http::path::encode_beyond_ascii;
 use net::{
-    Core, ErrorPages, Exchange, Fault, HandshakeFailure, Peer, RequestRecord, Service, StreamChoice, StreamStart,
+    Core, ErrorPages, Exchange, Fault, HandshakeFailure, Peer, RequestRecord, Service, StreamChoice,
+    StreamStart,
 };
 
 use super::Router;

@@ -10,6 +10,7 @@ mod rig;
 
 mod ask;
 mod balancing;
+mod cgi;
 mod php;
 mod proof;
 mod relay;

@@ -1,0 +1,46 @@
+//! The `cgi` action: a program for each request.
+
+use crate::check::InvalidValue;
+use crate::record::directives;
+use crate::scripts::variable_name;
+use crate::shape::{Count, Map, PathShape, Text, Time};
+use std::path::PathBuf;
+use std::time::Duration;
+
+const ENV: Map<String, Text<String>> = Map {
+    what: "names of environment variables",
+    key: variable_name,
+    value: Text { what: "a value", parse: env_value },
+};
+
+directives! {
+    /// Runs a program for each request, by CGI (RFC 3875). A folder, or a single program, stands for `root`.
+    ///
+    /// ```toml
+    /// [[route]]
+    /// path = "/cgi-bin/*"
+    /// cgi  = "/srv/cgi-bin"
+    /// ```
+    ///
+    /// In a folder, the path below the route's names the program, and what is behind it is `PATH_INFO`. A program has to be an
+    /// executable file within the folder; symbolic links are followed as long as they stay in it. Names that begin with a dot
+    /// are not found, and programs that write the whole head of the response themselves (`nph-…`) are not supported.
+    Cgi in "`cgi`" {
+        /// The folder of the programs, or one program.
+        "root" root: PathBuf = required(""), PathShape("a folder or a program");
+        /// Programs that run at the same time; further requests wait, for up to 10 s, and then get 503.
+        "processes" processes_max: u32 = 16, Count { min: 1, max: 10_000 };
+        /// How long a request may take. Then, and when its client disconnects, the program and all that it has started get SIGTERM,
+        /// and a second later SIGKILL.
+        "time" time: Duration = "60s", Time { min: Duration::from_millis(100), max: Duration::from_secs(86_400) };
+        /// Environment variables of the programs, besides those of CGI and `PATH`. They get none of the server's.
+        "env" env: Vec<(String, String)> = {}, ENV;
+    }
+}
+
+fn env_value(text: &str) -> Result<String, InvalidValue> {
+    match text.contains('\0') {
+        true => Err(InvalidValue::new("a value must not contain NUL", "")),
+        false => Ok(text.to_owned()),
+    }
+}

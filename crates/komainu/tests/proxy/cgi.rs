@@ -1,0 +1,223 @@
+//! `cgi`: programs in sh, Perl and Python, and those that do not behave.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::process::Command;
+
+use crate::rig::{Folder, Rig, eventually, installed, text};
+
+const SHOW: &str = "#!/bin/sh
+echo 'Content-Type: text/plain'
+echo
+env | sort
+";
+
+/// A folder with these programs in `cgi-bin`.
+fn programs(programs: &[(&str, &str)]) -> Folder {
+    let folder = Folder::new();
+    fs::create_dir_all(folder.at("cgi-bin")).unwrap();
+    for (name, content) in programs {
+        folder.write(&format!("cgi-bin/{name}"), content);
+        fs::set_permissions(folder.at(&format!("cgi-bin/{name}")), fs::Permissions::from_mode(0o755))
+            .unwrap();
+    }
+    folder
+}
+
+fn start(folder: Folder, more: &str) -> Rig {
+    let text = format!("[[route]]\npath = \"/cgi-bin/*\"\ncgi = {{ root = \"cgi-bin\"{more} }}\n");
+    Rig::config(folder, &text)
+}
+
+/// Children of the server, with their states.
+fn children(rig: &Rig) -> String {
+    let shown =
+        Command::new("ps").args(["-o", "pid=,stat=,args=", "--ppid", &rig.child.id().to_string()]).output();
+    text(&shown.unwrap().stdout)
+}
+
+#[test]
+fn a_program_gets_its_variables_and_nothing_of_the_servers() {
+    let rig = start(programs(&[("show", SHOW), ("deep/show.sh", SHOW)]), ", env = { MODE = \"test\" }");
+    let shown = rig
+        .ask("/cgi-bin/show/more%20of/it?a=b&c", "X-Own: yes\r\nProxy: http://evil\r\n")
+        .expect_status(200)
+        .text();
+    let root = rig.folder.at("cgi-bin");
+    let root = root.display();
+    for line in [
+        "GATEWAY_INTERFACE=CGI/1.1",
+        "SCRIPT_NAME=/cgi-bin/show",
+        "PATH_INFO=/more of/it",
+        &format!("PATH_TRANSLATED={root}/more of/it"),
+        &format!("SCRIPT_FILENAME={root}/show"),
+        "QUERY_STRING=a=b&c",
+        "REQUEST_METHOD=GET",
+        "REQUEST_URI=/cgi-bin/show/more%20of/it?a=b&c",
+        "REMOTE_ADDR=127.0.0.1",
+        "SERVER_PROTOCOL=HTTP/1.1",
+        "HTTP_X_OWN=yes",
+        "MODE=test",
+        "PATH=/usr/local/bin:/usr/bin:/bin",
+        &format!("PWD={root}"),
+    ] {
+        assert!(shown.lines().any(|shown| shown == line), "{line} in:\n{shown}");
+    }
+    for name in ["HTTP_PROXY=", "KOMAINU", "CARGO", "HOME=", "CONTENT_LENGTH=", "SCGI="] {
+        assert!(!shown.lines().any(|line| line.starts_with(name)), "{name} in:\n{shown}");
+    }
+    let shown = rig.get("/cgi-bin/deep/show.sh").expect_status(200).text();
+    assert!(shown.contains("SCRIPT_NAME=/cgi-bin/deep/show.sh") && !shown.contains("PATH_INFO"), "{shown}");
+}
+
+#[test]
+fn only_programs_below_the_folder_are_run() {
+    let folder = programs(&[("show", SHOW), ("nph-own", SHOW), (".hidden", SHOW), ("plain", "text")]);
+    fs::set_permissions(folder.at("cgi-bin/plain"), fs::Permissions::from_mode(0o644)).unwrap();
+    folder.write("outside", SHOW);
+    fs::set_permissions(folder.at("outside"), fs::Permissions::from_mode(0o755)).unwrap();
+    symlink("../outside", folder.at("cgi-bin/leads-out")).unwrap();
+    symlink("/bin/ls", folder.at("cgi-bin/absolute")).unwrap();
+    symlink("show", folder.at("cgi-bin/stays")).unwrap();
+    fs::create_dir(folder.at("cgi-bin/empty")).unwrap();
+    let rig = start(folder, "");
+    rig.get("/cgi-bin/stays").expect_status(200);
+    for (path, status) in [
+        ("/cgi-bin/none", 404),
+        ("/cgi-bin/", 404),
+        ("/cgi-bin/empty", 404),
+        ("/cgi-bin/empty/x", 404),
+        ("/cgi-bin/.hidden", 404),
+        ("/cgi-bin/leads-out", 404),
+        ("/cgi-bin/absolute", 404),
+        ("/cgi-bin/%2e%2e/outside", 404),
+        ("/cgi-bin/..%2foutside", 400),
+        ("/cgi-bin/x/..%2f..%2foutside", 400),
+        ("/cgi-bin/show%00", 400),
+        ("/cgi-bin/plain", 403),
+        ("/cgi-bin/nph-own", 501),
+    ] {
+        assert_eq!(rig.get(path).status(), status, "{path}");
+    }
+}
+
+#[test]
+fn bodies_go_in_and_out_in_perl_and_python_too() {
+    let perl = "#!/usr/bin/perl\nbinmode STDIN; local $/; my $body = <STDIN>;\nprint STDERR \"perl says\\n\";\n\
+                print \"Status: 201 Made\\r\\nX-Length: \", length $body, \"\\r\\nContent-Type: text/plain\\r\\n\\r\\n\", $ENV{CONTENT_LENGTH}, ' ', substr $body, 0, 5;\n";
+    let python = "#!/usr/bin/env python3\nimport os, sys\nbody = sys.stdin.buffer.read(int(os.environ['CONTENT_LENGTH']))\n\
+                  sys.stdout.write('Content-Type: application/octet-stream\\n\\n')\nsys.stdout.flush()\nsys.stdout.buffer.write(body)\n";
+    let folder = programs(&[
+        ("perl", perl),
+        ("python", python),
+        ("cat", "#!/bin/sh\nprintf 'Content-Type: text/plain\\n\\n'\ncat\n"),
+        ("deaf", "#!/bin/sh\nprintf 'Content-Type: text/plain\\n\\nheard nothing'\n"),
+        ("there", "#!/bin/sh\nprintf 'Location: /elsewhere\\n\\n'\n"),
+    ]);
+    let rig = start(folder, "");
+    let post = |path: &str, body: &[u8]| {
+        let mut stream = rig.connect();
+        let head = format!("POST {path} HTTP/1.0\r\nHost: x\r\nContent-Length: {}\r\n\r\n", body.len());
+        stream.write_all(head.as_bytes()).unwrap();
+        // The server may answer before it has read all of it.
+        let _ = stream.write_all(body);
+        let mut bytes = Vec::new();
+        stream.read_to_end(&mut bytes).unwrap();
+        crate::rig::Answer::parse(bytes)
+    };
+    let body: Vec<u8> = (0..300_000_u32).map(|at| b'a' + (at % 26) as u8).collect();
+    if installed("perl").is_some() {
+        post("/cgi-bin/perl", &body).expect(201, "300000 abcde").expect_field("X-Length", "300000");
+        eventually("stderr is logged", || rig.reported().contains("cgi-bin/perl: stderr: perl says"));
+    }
+    if installed("python3").is_some() {
+        assert_eq!(post("/cgi-bin/python", &body).expect_status(200).body.len(), body.len());
+    }
+    // One that reads to the end of its input, and one that reads nothing.
+    let chunked = "POST /cgi-bin/cat HTTP/1.1\r\nHost: x\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n";
+    rig.send(chunked).expect_status(200);
+    assert!(rig.send(chunked).text().contains("hello"));
+    post("/cgi-bin/deaf", b"some input").expect_status(200);
+    rig.get("/cgi-bin/there").expect_status(302).expect_field("Location", "/elsewhere");
+    eventually("nothing is left of them", || children(&rig).is_empty());
+}
+
+#[test]
+fn programs_that_write_no_response_are_a_502() {
+    let folder = programs(&[
+        ("silent", "#!/bin/sh\nexit 3\n"),
+        ("bare", "#!/bin/sh\necho no head at all\n"),
+        (
+            "endless",
+            "#!/bin/sh\nwhile :; do echo 'X-More: and more and more and more and more and more'; done\n",
+        ),
+        ("broken", "#!/no/such/interpreter\n"),
+    ]);
+    let rig = start(folder, "");
+    for path in ["silent", "bare", "endless"] {
+        rig.get(&format!("/cgi-bin/{path}")).expect_status(502);
+    }
+    rig.get("/cgi-bin/broken").expect_status(500);
+    eventually("it is logged", || rig.reported().contains("cannot be started"));
+    eventually("nothing is left of them", || children(&rig).is_empty());
+}
+
+#[test]
+fn what_a_program_leaves_behind_ends_with_it() {
+    let folder = programs(&[
+        // A child that keeps standard output open.
+        ("forks", "#!/bin/sh\nprintf 'Content-Type: text/plain\\n\\nanswered'\nsleep 1000 &\n"),
+        // One that ignores SIGTERM, and so does its child.
+        (
+            "stubborn",
+            "#!/bin/sh\ntrap '' TERM\nprintf 'Content-Type: text/plain\\n\\nbegun\\n'\nwhile :; do sleep 1000; done\n",
+        ),
+        ("slow", "#!/bin/sh\nsleep 1000\n"),
+    ]);
+    let rig = start(folder, ", time = \"1s\"");
+    assert!(rig.get("/cgi-bin/forks").expect_status(200).text().contains("answered"));
+    eventually("its child has ended", || children(&rig).is_empty());
+    rig.get("/cgi-bin/slow").expect_status(504);
+    let mut stream = rig.connect();
+    stream.write_all(b"GET /cgi-bin/stubborn HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+    let mut bytes = Vec::new();
+    let _ = stream.read_to_end(&mut bytes);
+    assert!(text(&bytes).contains("begun"));
+    eventually("nothing is left of them", || children(&rig).is_empty());
+}
+
+#[test]
+fn a_client_that_disconnects_ends_its_program_and_others_wait_for_their_turn() {
+    let folder = programs(&[
+        ("slow", "#!/bin/sh\nprintf 'Content-Type: text/plain\\n\\nbegun\\n'\nsleep 1000\n"),
+        ("quick", "#!/bin/sh\nprintf 'Content-Type: text/plain\\n\\nquick'\n"),
+    ]);
+    let rig = start(folder, ", processes = 1");
+    let mut slow = rig.connect();
+    slow.write_all(b"GET /cgi-bin/slow HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+    let mut byte = [0; 64];
+    assert!(slow.read(&mut byte).unwrap() > 0);
+    assert!(children(&rig).contains("slow"), "{}", children(&rig));
+    let waiting = {
+        let mut stream = rig.connect();
+        stream.write_all(b"GET /cgi-bin/quick HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
+        stream
+    };
+    drop(slow);
+    let mut answer = String::new();
+    let mut waiting = waiting;
+    waiting.read_to_string(&mut answer).unwrap();
+    assert!(answer.contains("quick"), "{answer}");
+    eventually("nothing is left of them", || children(&rig).is_empty());
+}
+
+#[test]
+fn a_folder_that_is_not_there_is_an_error_at_the_start() {
+    let folder = Folder::new();
+    folder.write("komainu.toml", format!("{}[[route]]\ncgi = \"none\"\n", crate::rig::as_we_are()));
+    let started =
+        crate::rig::komainu().arg("check").arg("-c").arg(folder.at("komainu.toml")).output().unwrap();
+    assert!(!started.status.success());
+    assert!(text(&started.stderr).contains("`cgi`: "), "{}", text(&started.stderr));
+}
