@@ -346,8 +346,8 @@ impl<'c> Call<'c> {
             match received.part {
                 Part::Head => head = Some(buffer.len()),
                 Part::Data => {}
-                Part::Log(_) => {
-                    self.app_log.output(None, &buffer[body_end..]);
+                Part::Log(level) => {
+                    self.app_log.line(level, &buffer[body_end..]);
                     buffer.truncate(body_end);
                 }
                 _ => return Ok(ReceivedParts { head, body_end, stop: Some(received) }),

@@ -55,6 +55,16 @@ impl AppLog {
         (self.log)(&LogLine { app: &self.app, pid: None, urgency, text: text.as_bytes() });
     }
 
+    /// A line that a worker sends with a request; the level is that of syslog.
+    pub(crate) fn line(&self, level: u8, text: &[u8]) {
+        let urgency = match level {
+            0..=3 => AppLogLevel::Error,
+            4 => AppLogLevel::Warn,
+            _ => AppLogLevel::Output,
+        };
+        (self.log)(&LogLine { app: &self.app, pid: None, urgency, text });
+    }
+
     pub(crate) fn output(&self, pid: Option<u32>, text: &[u8]) {
         (self.log)(&LogLine { app: &self.app, pid, urgency: AppLogLevel::Output, text });
     }

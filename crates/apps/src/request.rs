@@ -23,6 +23,8 @@ pub struct Mount<'m> {
     pub host: &'m [u8],
     /// Which of several targets of the application is meant; empty for the one that it names first.
     pub target: &'m [u8],
+    /// More variables for environments as CGI has them, which no header field can set.
+    pub variables: &'m [(&'m str, &'m [u8])],
 }
 
 /// From the names that `http` knows to those that `ring` knows.
@@ -127,11 +129,14 @@ const CLIENT_VARIABLES: [(&[u8], TlsVariable); 7] = [
     (b"SSL_CLIENT_FINGERPRINT=", TlsVariable::ClientFingerprint),
 ];
 
-/// `HTTPS`, and the client's certificate where the site asks for one. No header field can set them: those have `HTTP_`
+/// `HTTPS`, those of the mount, and the client's certificate where the site asks for one. No header field can set them: those have `HTTP_`
 /// before their names.
 fn put_variables(into: &mut Vec<u8>, request: &Request<'_>, mount: &Mount<'_>) -> Result<(), TooLong> {
     if mount.scheme == "https" {
         wire::put(into, Part::VARIABLE, b"HTTPS=on")?;
+    }
+    for (name, value) in mount.variables {
+        wire::put(into, Part::VARIABLE, &[name.as_bytes(), b"=", value].concat())?;
     }
     let Some(session) = request.tls().filter(|session| session.policy != 0) else { return Ok(()) };
     let mut text = Vec::with_capacity(128);

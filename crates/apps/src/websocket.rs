@@ -443,7 +443,7 @@ impl<'s> WebSocketSession<'s> {
                         self.worker_output = WorkerOutput::Ended;
                     }
                     Part::Data => self.send_records(x, pending, &buffer),
-                    Part::Log(_) => self.app_log.output(None, &buffer),
+                    Part::Log(level) => self.app_log.line(level, &buffer),
                     Part::End => {}
                     Part::Aborted(_) => {
                         self.worker_output = WorkerOutput::Ended;

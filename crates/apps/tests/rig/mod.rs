@@ -25,7 +25,14 @@ struct Only {
 impl Service for Only {
     async fn serve(&self, x: &mut Exchange<'_>) -> Result<(), Fault> {
         let path = x.request().normal_path()?.into_owned();
-        let mount = Mount { prefix: b"", path: &path, scheme: "http", host: b"localhost", target: b"" };
+        let mount = Mount {
+            prefix: b"",
+            path: &path,
+            scheme: "http",
+            host: b"localhost",
+            target: b"",
+            variables: &[],
+        };
         self.handed.fetch_add(1, Ordering::SeqCst);
         self.handle.serve(x, &mount).await
     }
