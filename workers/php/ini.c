@@ -1,0 +1,124 @@
+/* Settings: those of the application, and the files .user.ini of its folders. */
+#include "native.h"
+
+#include <strings.h>
+#include <time.h>
+
+/* Settings that scripts may not change, at most. */
+#define NAMES_MAX 256
+/* Folders between a root and a script that may have a file of settings, and folders that are remembered. */
+#define FOLDERS_MAX 32
+#define REMEMBERED_MAX 1024
+
+typedef struct {
+    char *name;
+    int is_locked;
+} Setting;
+
+static Setting settings[NAMES_MAX];
+static size_t setting_count;
+static char *entries;
+static size_t entries_len;
+
+int add_setting(const char *text, int is_locked) {
+    size_t len = strlen(text), name_len = strcspn(text, "= ");
+    char *room = realloc(entries, entries_len + len + 2);
+    if (!room || setting_count == NAMES_MAX)
+        return 0;
+    entries = room;
+    memcpy(entries + entries_len, text, len);
+    memcpy(entries + entries_len + len, "\n", 2);
+    entries_len += len + 1;
+    settings[setting_count].name = strndup(text, name_len);
+    settings[setting_count].is_locked = is_locked;
+    return settings[setting_count++].name != NULL;
+}
+
+char *settings_text(void) { return entries; }
+
+/* Names that php.ini has and that are no settings. */
+static int loads_extension(const char *name) {
+    return strcasecmp(name, "extension") == 0 || strcasecmp(name, "zend_extension") == 0;
+}
+
+void finish_settings(void) {
+    size_t at;
+    for (at = 0; at < setting_count; at++) {
+        const char *name = settings[at].name;
+        zend_ini_entry *entry = zend_hash_str_find_ptr(EG(ini_directives), name, strlen(name));
+        if (entry && settings[at].is_locked)
+            entry->modifiable = ZEND_INI_SYSTEM;
+        if (!entry && !loads_extension(name))
+            fprintf(stderr, "PHP has no setting %s: is it misspelt, or of an extension that is not loaded?\n", name);
+    }
+}
+
+/* ---- .user.ini ---- */
+
+/* The settings of a folder, and when they were read. */
+typedef struct {
+    time_t read_s;
+    HashTable settings;
+} FolderSettings;
+
+static HashTable folders;
+static int has_folders;
+
+static void forget(zval *value) {
+    FolderSettings *found = Z_PTR_P(value);
+    zend_hash_destroy(&found->settings);
+    free(found);
+}
+
+/* Those of a folder, at most as old as `user_ini.cache_ttl` says. */
+static HashTable *settings_of(const char *folder, size_t len, time_t now_s) {
+    FolderSettings *found;
+    if (!has_folders) {
+        zend_hash_init(&folders, 8, NULL, forget, 1);
+        has_folders = 1;
+    }
+    found = zend_hash_str_find_ptr(&folders, folder, len);
+    if (found && found->read_s + PG(user_ini_cache_ttl) > now_s)
+        return &found->settings;
+    if (!found) {
+        if (zend_hash_num_elements(&folders) >= REMEMBERED_MAX)
+            zend_hash_clean(&folders);
+        found = malloc(sizeof *found);
+        if (!found)
+            return NULL;
+        zend_hash_init(&found->settings, 8, NULL, config_zval_dtor, 1);
+        zend_hash_str_add_new_ptr(&folders, folder, len, found);
+    } else {
+        zend_hash_clean(&found->settings);
+    }
+    found->read_s = now_s;
+    php_parse_user_ini_file(folder, PG(user_ini_filename), &found->settings);
+    return &found->settings;
+}
+
+static void apply(const char *folder, size_t len, time_t now_s) {
+    HashTable *found = settings_of(folder, len, now_s);
+    if (found && zend_hash_num_elements(found))
+        php_ini_activate_config(found, PHP_INI_PERDIR, PHP_INI_STAGE_HTACCESS);
+}
+
+void apply_user_settings(void) {
+    const Variable *root = variable_of("DOCUMENT_ROOT"), *script = variable_of("SCRIPT_FILENAME");
+    char folder[MAXPATHLEN];
+    size_t at, count = 0;
+    time_t now_s;
+    if (!PG(user_ini_filename) || !*PG(user_ini_filename) || !root || !script)
+        return;
+    if (script->value_len >= sizeof folder || strncmp(script->value, root->value, root->value_len) != 0)
+        return;
+    now_s = time(NULL);
+    memcpy(folder, script->value, script->value_len + 1);
+    for (at = root->value_len; at < script->value_len && count < FOLDERS_MAX; at++) {
+        if (folder[at] != '/')
+            continue;
+        folder[at] = '\0';
+        apply(folder, at, now_s);
+        folder[at] = '/';
+        count++;
+    }
+}

@@ -1,0 +1,86 @@
+/* Where a script is that takes too long. */
+#include "native.h"
+
+#include <signal.h>
+#include <sys/time.h>
+#include <unistd.h>
+
+/* Frames of a script's stack that are written, at most. */
+#define FRAMES_MAX 64
+/* How long PHP may take to look at its interrupts: it does so at each jump back and each call of a function. */
+#define INTERRUPT_US 300000
+
+static volatile sig_atomic_t is_wanted;
+static void (*next_interrupt)(zend_execute_data *);
+
+static void say(const char *text, int len) {
+    if (len > 0 && write(STDERR_FILENO, text, (size_t)len) < 0)
+        return;
+}
+
+static void write_frame(const zend_execute_data *frame) {
+    char text[1024];
+    const zend_function *function = frame->func;
+    const char *name = function->common.function_name ? ZSTR_VAL(function->common.function_name) : NULL;
+    const zend_class_entry *scope = function->common.scope;
+    const char *class = name && scope ? ZSTR_VAL(scope->name) : "", *sign = name && scope ? "::" : "";
+    int len;
+    if (ZEND_USER_CODE(function->type))
+        len = snprintf(text, sizeof text, "  %.700s:%u%s%.100s%s%.100s\n", ZSTR_VAL(function->op_array.filename),
+                       frame->opline ? frame->opline->lineno : 0, name ? " in " : "", class, sign, name ? name : "");
+    else
+        len = snprintf(text, sizeof text, "  in %.100s%s%.100s\n", class, sign, name ? name : "");
+    say(text, len < (int)sizeof text ? len : (int)sizeof text - 1);
+}
+
+/* Reads what the script may be changing: a crash here ends a process that is to end. */
+static void write_stack(void) {
+    const zend_execute_data *frame = EG(current_execute_data);
+    char text[64];
+    int count = 0;
+    signal(SIGSEGV, SIG_DFL);
+    signal(SIGBUS, SIG_DFL);
+    say(text, snprintf(text, sizeof text, "process %d is here:\n", (int)getpid()));
+    for (; frame && count < FRAMES_MAX; frame = frame->prev_execute_data)
+        if (frame->func) {
+            write_frame(frame);
+            count++;
+        }
+    if (!count)
+        say("  no script\n", 12);
+    kill(getpid(), SIGKILL);
+}
+
+/* PHP calls this between two instructions, where the line is known. */
+static void interrupted(zend_execute_data *frame) {
+    if (is_wanted)
+        write_stack();
+    if (next_interrupt)
+        next_interrupt(frame);
+}
+
+/* PHP is in a function of its own, which does not return. */
+static void alarmed(int number) {
+    (void)number;
+    write_stack();
+}
+
+static void asked(int number) {
+    struct itimerval soon = {.it_value = {.tv_usec = INTERRUPT_US}};
+    (void)number;
+    is_wanted = 1;
+    signal(SIGALRM, alarmed);
+    setitimer(ITIMER_REAL, &soon, NULL);
+#if PHP_VERSION_ID >= 80200
+    zend_atomic_bool_store_ex(&EG(vm_interrupt), true);
+#else
+    EG(vm_interrupt) = 1;
+#endif
+}
+
+void prepare_stack(void) {
+    struct sigaction action = {.sa_handler = asked, .sa_flags = SA_RESTART};
+    next_interrupt = zend_interrupt_function;
+    zend_interrupt_function = interrupted;
+    sigaction(KOMAINU_SIGNAL_WHERE, &action, NULL);
+}
