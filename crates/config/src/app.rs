@@ -3,6 +3,7 @@
 use crate::check::{Checker, InvalidValue};
 use crate::files::{StripPrefix, strip_text};
 use crate::node::{Data, Node};
+use crate::php::PhpApp;
 use crate::record::{brief, directives, table};
 use crate::shape::{
     Count, Flag, List, Map, Maybe, PathShape, Shape, ShapeKind, Size, Text, Time, Toggle, Word,
@@ -71,6 +72,9 @@ directives! {
         /// More callables of a Python application, by the names that routes use (`app = { name = "shop", target =
         /// "admin" }`). They run in the same processes, and are of the same kind as the first.
         "targets" targets: Vec<(String, String)> = {}, Map { what: "names of targets", key: name, value: CALLABLE };
+        /// A PHP application: the folder of its scripts and files, or its front script (`"public/index.php"`). A text alone
+        /// stands for `root`.
+        "php" php: Option<PhpApp> = absent("no PHP application"), Maybe(brief::<PhpApp>("root"));
         /// A native handler: a shared object, in C or in another language that supports the ABI of `komainu_handler.h`.
         "handler" handler: Option<PathBuf> = absent("no native handler"), Maybe(PathShape("a shared object"));
         /// The program that runs it, such as another `perl`; for a native handler, a program that runs the worker, such
@@ -313,7 +317,7 @@ pub(crate) fn mounted() -> impl Shape<Out = Mounted> {
 }
 
 /// The directives that state the kind of an application: each application has one of them.
-const KINDS: [&str; 6] = ["psgi", "rack", "python", "wsgi", "asgi", "handler"];
+const KINDS: [&str; 7] = ["psgi", "rack", "python", "wsgi", "asgi", "php", "handler"];
 
 const CALLABLE: Text<String> =
     Text { what: "a Python application, such as \"shop.wsgi:application\"", parse: callable };
@@ -350,6 +354,10 @@ fn app_agrees(app: &mut App, node: &Node, check: &mut Checker) {
             "`lifespan` of an application that is not ASGI".to_owned(),
             "remove it: only ASGI has lifespans",
         );
+    }
+    if let Some(entry) = node.entry("threads").filter(|_| app.php.is_some() && app.threads > 1) {
+        let finding = check.error(&entry.key_at, "`threads` of a PHP application".to_owned(), "PHP has none");
+        finding.help("a worker of PHP answers one request at a time: write `workers`");
     }
     if let Some(entry) = node.entry("group").filter(|_| app.user.is_none()) {
         check.error(&entry.key_at, "`group` without `user`".to_owned(), "there is no `user`");
@@ -522,6 +530,23 @@ mod tests {
     }
 
     #[test]
+    fn php_by_its_folder_by_its_front_script_and_with_settings() {
+        let text = "[apps.a]\nphp = \"site\"\n[apps.b]\nphp = \"public/index.php\"\n[apps.c.php]\nroot = \"/srv/c\"\nfront = false\n\
+            ini = { memory_limit = \"256M\", \"opcache.enable\" = true, precision = 10 }\nadmin_ini = { allow_url_fopen = false }\n";
+        let config = parse(text).unwrap();
+        let php: Vec<_> = config.apps.iter().filter_map(|(_, app)| app.php.as_ref()).collect();
+        let front = |index: usize| php[index].front.as_deref();
+        assert_eq!((php[0].root.as_path(), front(0)), (Path::new("/etc/k/site"), Some("/index.php")));
+        assert_eq!((php[1].root.as_path(), front(1)), (Path::new("/etc/k/public"), Some("/index.php")));
+        assert_eq!((php[2].root.as_path(), front(2)), (Path::new("/srv/c"), None));
+        let pairs = |pairs: &[(String, String)]| {
+            pairs.iter().map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>().join(" ")
+        };
+        assert_eq!(pairs(&php[2].ini), "memory_limit=256M opcache.enable=1 precision=10");
+        assert_eq!(pairs(&php[2].admin_ini), "allow_url_fopen=0");
+    }
+
+    #[test]
     fn files_first_and_then_the_application() {
         let config = parse("[[route]]\nfiles = \"public\"\napp = \"a\"\n[apps.a]\npsgi = \"a\"\n").unwrap();
         let route = &config.sites[0].routes[0];
@@ -547,6 +572,18 @@ mod tests {
             ("[apps.a]\npsgi = \"a\"\nworkers = 0\n", "too small"),
             ("[apps.a]\nwsgi = \":app\"\n", "the module is missing"),
             ("[apps.a]\npsgi = \"a\"\ngroup = \"www\"\n", "`group` without `user`"),
+            ("[apps.a]\nphp = \"a\"\npsgi = \"b\"\n", "of two kinds"),
+            ("[apps.a]\nphp = \"a\"\nthreads = 2\n", "PHP has none"),
+            ("[apps.a]\nphp = {}\n", "`php.root` is missing"),
+            ("[apps.a]\nphp = \"unix:/run/php/fpm.sock\"\n", "beside `files`"),
+            (
+                "[apps.a]\nphp = { root = \"a\", front = \"index.html\" }\n",
+                "this is no script below the root",
+            ),
+            ("[apps.a]\nphp = { root = \"a/x.php\", front = \"/y.php\" }\n", "a front script already"),
+            ("[apps.a]\nphp = { root = \"a\", ini = { \"a b\" = \"c\" } }\n", "the name of a setting"),
+            ("[apps.a]\nphp = { root = \"a\", ini = { a = \"b\\nc\" } }\n", "one line"),
+            ("[apps.a]\nphp = { root = \"a\", ini = { a = [] } }\n", "a text, a number or a flag"),
             ("[apps.\"a b\"]\npsgi = \"a\"\n", "must not contain ' '"),
             ("[[route]]\napp = \"shoop\"\n[apps.shop]\npsgi = \"a\"\n", "did you mean `shop`?"),
             ("[[route]]\napp = \"a\"\nproxy = \"http://b\"\n[apps.a]\npsgi = \"a\"\n", "two actions"),

@@ -80,6 +80,7 @@ mod scripts;
 
 mod cgi_program;
 
+mod php;
 mod proxy;
 
 mod group;
@@ -164,6 +165,7 @@ pub use log_destination::{Journal, Sink, Syslog, SyslogAddress};
 pub use maintenance::Maintenance;
 pub use network::{ForwardedFields, TrustedProxies, TrustedSource};
 pub use pattern::{PathPattern, ValuePattern};
+pub use php::PhpApp;
 pub use proxy::{
     Eject, Forwarded, Health, KeepAlive, Proxy, ProxyHeaders, ProxyLimits, ProxyTimeouts, ProxyTls, Retry,
     Upstream,

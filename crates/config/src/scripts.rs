@@ -4,7 +4,7 @@ use crate::check::InvalidValue;
 use crate::record::directives;
 use crate::shape::{Maybe, Text, Toggle};
 
-const FRONT: Text<String> = Text { what: "a script such as \"/index.php\"", parse: front };
+pub(crate) const FRONT: Text<String> = Text { what: "a script such as \"/index.php\"", parse: front };
 
 directives! {
     /// The scripts that `php` runs, which lie among the files of the route.

@@ -25,7 +25,7 @@ use crate::cached::RouteCache;
 use crate::cgi_programs::CgiPrograms;
 use crate::client_access::ClientAccess;
 use crate::config_files::{ConfigFiles, purge_token_files};
-use crate::content::{compression, effort, route_files};
+use crate::content::{compression, effort, route_files, stripped};
 use crate::control_access::ControlAccess;
 use crate::cors;
 use crate::costs::CostPlan;
@@ -346,24 +346,36 @@ fn route(
         let handle = core_context.and_then(|core_context| core_context.handles.of(&app.name));
         handle.map_or_else(not_found, |app| Handler::App(Mounted { app, prefix, target }))
     };
+    let open_files = |files: &config::Files, has_scripts: bool| {
+        let notices = core_context.map(|of| of.notices);
+        let mut options = route_files(config, (site, index), files, cores, notices);
+        options.dictionaries = dictionary_transport();
+        if has_scripts {
+            php::scripts_among(&mut options)?;
+        }
+        let files = Files::new(options);
+        files.map(Box::new).map_err(|error| placed("files", "route", route.line.as_ref(), &error))
+    };
+    let php_app = php::app_of(config, route);
     let handler = match &route.action {
         Action::NotFound => not_found(),
         Action::Proxy(_) => proxy(),
+        Action::Files(_) | Action::App(_) if php_app.is_some() && !route.internal => {
+            let (mounted, php) = php_app.expect("the guard has seen it");
+            strip = php::prefix_of(route, mounted, stripped);
+            let files = open_files(&php::files_of(route, php), true)?;
+            match app(mounted) {
+                Handler::App(app) => Handler::Php(Box::new(PhpRoute::of_app(php, files, app, &strip))),
+                _ => Handler::Files(files),
+            }
+        }
         Action::App(mounted) => app(mounted),
         // Clients have no part in it.
         Action::Files(_) if route.internal => not_found(),
         Action::Files(files) => {
             strip = stripped(route, &files.strip_prefix);
-            let notices = core_context.map(|of| of.notices);
-            let mut options = route_files(config, (site, index), files, cores, notices);
-            options.dictionaries = dictionary_transport();
             let php = php::of(route);
-            if php.is_some() {
-                php::scripts_among(&mut options)?;
-            }
-            let files = Files::new(options);
-            let files =
-                Box::new(files.map_err(|error| placed("files", "route", route.line.as_ref(), &error))?);
+            let files = open_files(files, php.is_some())?;
             match php.map(|php| (php, proxy())) {
                 Some((php, Handler::Proxy(proxy))) => {
                     Handler::Php(Box::new(PhpRoute::new(php, files, proxy, &strip)))
@@ -383,10 +395,12 @@ fn route(
     let ms = |time: std::time::Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX / 4);
     Ok(Route {
         handler,
-        otherwise: route.otherwise.as_ref().filter(|_| php::of(route).is_none()).map(|action| match action {
-            Action::App(mounted) => app(mounted),
-            _ => proxy(),
-        }),
+        otherwise: route.otherwise.as_ref().filter(|_| php::of(route).is_none() && php_app.is_none()).map(
+            |action| match action {
+                Action::App(mounted) => app(mounted),
+                _ => proxy(),
+            },
+        ),
         path_rules: None,
         strip: Strip(strip),
         prefix: route_prefix(route),
@@ -436,15 +450,6 @@ fn internal_files(
         let opened = opened.map_err(|error| placed("files", "route", route.line.as_ref(), &error))?;
         Ok((Strip(stripped(route, &files.strip_prefix)), opened))
     })
-}
-
-/// What is taken from the front of paths.
-fn stripped(route: &config::Route, prefix: &config::StripPrefix) -> Vec<u8> {
-    match prefix {
-        config::StripPrefix::None => Vec::new(),
-        config::StripPrefix::OfRoute => route.prefix().unwrap_or_default().as_bytes().to_vec(),
-        config::StripPrefix::Text(text) => text.as_bytes().to_vec(),
-    }
 }
 
 /// The cache of a route.

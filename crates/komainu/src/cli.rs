@@ -104,7 +104,7 @@ all other requests go to the upstream servers or the application."
 pub(crate) struct Run {
     /// Folders to serve; upstream servers to proxy to: http://HOST:PORT, https://HOST:PORT, h2c://HOST:PORT or unix:PATH; an
     /// application to run: FILE.psgi or FILE.pl (Perl), FILE.ru or FILE.rb (Ruby), FILE.py, MODULE:NAME or
-    /// MODULE:FACTORY() (Python), FILE.so (a native handler)
+    /// MODULE:FACTORY() (Python), FILE.php (the front script of PHP), FILE.so (a native handler)
     #[arg(required = true, value_name = "TARGET")]
     pub(crate) targets: Vec<String>,
     /// Address: HOST:PORT, :PORT (every address) or unix:PATH; port 0 is any free one. May be repeated

@@ -57,6 +57,15 @@ pub(crate) fn route_files(
     options
 }
 
+/// What is taken from the front of paths.
+pub(crate) fn stripped(route: &config::Route, prefix: &config::StripPrefix) -> Vec<u8> {
+    match prefix {
+        config::StripPrefix::None => Vec::new(),
+        config::StripPrefix::OfRoute => route.prefix().unwrap_or_default().as_bytes().to_vec(),
+        config::StripPrefix::Text(text) => text.as_bytes().to_vec(),
+    }
+}
+
 fn file_options(config: &Config, files: &config::Files, cores: usize) -> files::Options {
     let open = &config.open_files;
     files::Options {

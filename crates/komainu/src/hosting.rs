@@ -4,7 +4,6 @@ use std::borrow::Cow;
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::ffi::OsString;
-use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
@@ -16,51 +15,15 @@ use apps::{
     WebSockets, WorkerExit, Workers,
 };
 use net::{Core, Exchange, Fault, SpillQuota, SpillStore};
+use proxy::Script;
 
 use crate::config_files::ConfigFiles;
+use crate::language::{installed, is_python, module, target};
 use crate::link::SupervisorLink;
 use crate::notice::ErrorLog;
 use crate::privilege::Identity;
 use crate::sandbox;
 use crate::virtualenv::{passed_over, virtual_environment};
-
-/// A language of applications.
-struct Language {
-    /// The folder of its worker module.
-    name: &'static str,
-    /// The program that runs it, unless the configuration names another.
-    interpreter: Option<&'static str>,
-    /// The arguments before the application's file, in the module's folder; the program itself if there is no
-    /// interpreter.
-    script: &'static str,
-}
-
-const PERL: Language = Language { name: "perl", interpreter: Some("perl"), script: "worker.pl" };
-const RUBY: Language = Language { name: "ruby", interpreter: Some("ruby"), script: "worker.rb" };
-const PYTHON: Language = Language { name: "python", interpreter: Some("python3"), script: "worker.py" };
-const NATIVE: Language = Language { name: "native", interpreter: None, script: "worker" };
-
-/// The folder of a language's module: in `KOMAINU_WORKERS`, or in `workers` beside this program, or in `../lib/komainu`
-/// from there. Python's module may also be installed in the application's virtual environment.
-fn module(language: &Language) -> io::Result<PathBuf> {
-    let given = std::env::var_os("KOMAINU_WORKERS").map(PathBuf::from);
-    let program = std::env::current_exe()?.canonicalize()?;
-    let beside = program.parent().unwrap_or(Path::new("/"));
-    let folders = match given {
-        Some(folder) => vec![folder],
-        None => vec![beside.join("workers"), beside.join("../lib/komainu")],
-    };
-    let found = folders.iter().map(|folder| folder.join(language.name));
-    found.clone().find(|folder| folder.join(language.script).exists()).ok_or_else(|| {
-        let looked: Vec<String> = found.map(|folder| folder.display().to_string()).collect();
-        let text = format!(
-            "the worker module for {} is missing: looked in {} (`make build` builds it if {0} and its headers are installed)",
-            language.name,
-            looked.join(" and ")
-        );
-        io::Error::new(io::ErrorKind::NotFound, text)
-    })
-}
 
 /// The options of an application for the crate `apps`.
 ///
@@ -178,67 +141,6 @@ fn environment_of(app: &config::App) -> Vec<(OsString, OsString)> {
         (app.lifespan != config::Lifespan::Auto).then_some(("KOMAINU_LIFESPAN", app.lifespan.text()));
     let given = app.env.iter().map(|(name, value)| (name.as_str(), value.as_str()));
     given.chain(lifespan).map(|(name, value)| (name.into(), value.into())).collect()
-}
-
-fn is_python(app: &config::App) -> bool {
-    app.python.is_some() || app.wsgi.is_some() || app.asgi.is_some()
-}
-
-/// What to start.
-struct AppTarget {
-    language: &'static Language,
-    /// The arguments of its worker.
-    arguments: Vec<OsString>,
-    /// The folder that contains it; `None` if its name does not show it.
-    folder: Option<PathBuf>,
-}
-
-fn target(app: &config::App) -> Result<AppTarget, String> {
-    let file = |directive: &str, language: &'static Language, file: &Path| {
-        let file = std::path::absolute(file).map_err(|error| error.to_string())?;
-        match file.is_file() {
-            true => Ok(AppTarget {
-                language,
-                folder: file.parent().map(Path::to_owned),
-                arguments: vec![file.into()],
-            }),
-            false => Err(format!("`{directive}`: there is no file {}", file.display())),
-        }
-    };
-    let named = |interface: &str, named: &str| {
-        let (place, name) = named.split_once(':').unwrap_or((named, ""));
-        if !place.ends_with(".py") {
-            let arguments = vec![interface.into(), named.into()];
-            return Ok(AppTarget { language: &PYTHON, arguments, folder: None });
-        }
-        let directive = if interface == "auto" { "python" } else { interface };
-        let mut target = file(directive, &PYTHON, Path::new(place))?;
-        if !name.is_empty() {
-            target.arguments[0].push(format!(":{name}"));
-        }
-        target.arguments.insert(0, interface.into());
-        Ok(target)
-    };
-    let several = |mut target: AppTarget| {
-        target.arguments.extend(app.targets.iter().map(|(name, place)| format!("{name}={place}").into()));
-        target
-    };
-    match app {
-        config::App { psgi: Some(psgi), .. } => file("psgi", &PERL, psgi),
-        config::App { rack: Some(rack), .. } => file("rack", &RUBY, rack),
-        config::App { python: Some(python), .. } => named("auto", python).map(several),
-        config::App { wsgi: Some(wsgi), .. } => named("wsgi", wsgi).map(several),
-        config::App { asgi: Some(asgi), .. } => named("asgi", asgi).map(several),
-        config::App { handler: Some(handler), .. } => file("handler", &NATIVE, handler),
-        _ => Err("it has no kind: add `psgi`, `rack`, `python`, `wsgi`, `asgi` or `handler`".into()),
-    }
-}
-
-/// The module that `pip install` has written into a virtual environment.
-fn installed(environment: &Path) -> Option<PathBuf> {
-    let versions = fs::read_dir(environment.join("lib")).ok()?;
-    let mut packages = versions.flatten().map(|version| version.path().join("site-packages/komainu_worker"));
-    packages.find(|package| package.join(PYTHON.script).exists())
 }
 
 fn reported(app: &str, text: &str) -> io::Error {
@@ -577,7 +479,37 @@ impl Mounted {
             _ => (&b""[..], path),
         };
         let scheme = if exchange.request().client().secure { "https" } else { "http" };
-        let mount = Mount { prefix, path, scheme, host: b"localhost", target: &self.target };
+        let mount = Mount { prefix, path, scheme, host: b"localhost", target: &self.target, variables: &[] };
+        self.app.serve(exchange, &mount).await
+    }
+
+    /// Lets the application run a script.
+    ///
+    /// # Errors
+    /// Those of [`Handle::serve`].
+    pub(crate) async fn serve_script(
+        &self,
+        exchange: &mut Exchange<'_>,
+        script: &Script,
+    ) -> Result<(), Fault> {
+        let Script { root, prefix, name, info } = script;
+        let scheme = if exchange.request().client().secure { "https" } else { "http" };
+        let address = exchange.local_address().map(|local| local.ip().to_canonical().to_string());
+        let (url, file) = ([&prefix[..], name].concat(), [&root[..], name].concat());
+        let variables = [
+            ("DOCUMENT_ROOT", root.as_slice()),
+            ("SCRIPT_FILENAME", &file),
+            ("SERVER_SOFTWARE", proxy::SOFTWARE),
+            ("SERVER_ADDR", address.as_deref().unwrap_or_default().as_bytes()),
+        ];
+        let mount = Mount {
+            prefix: &url,
+            path: info,
+            scheme,
+            host: b"localhost",
+            target: b"",
+            variables: &variables,
+        };
         self.app.serve(exchange, &mount).await
     }
 }

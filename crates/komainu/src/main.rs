@@ -57,6 +57,7 @@ mod control_access;
 mod certificates;
 mod virtualenv;
 mod shaping;
+mod language;
 mod hosting;
 mod overview;
 mod cache_request;
@@ -420,6 +421,7 @@ fn application(run: &Run, target: &str) -> Result<Option<(String, App)>, String>
     let kind = match (path.extension().and_then(|extension| extension.to_str()), given.interface) {
         (Some("psgi" | "pl"), _) => App { psgi: file(), ..App::default() },
         (Some("ru" | "rb"), _) => App { rack: file(), ..App::default() },
+        (Some("php"), _) => App { php: Some(config::PhpApp::of_script(path)), ..App::default() },
         (Some("so"), _) => App { handler: file(), ..App::default() },
         _ if Path::new(target).is_dir() => return Ok(None),
         _ if is_address(target) => return Err(address_hint(target)),
@@ -429,14 +431,16 @@ fn application(run: &Run, target: &str) -> Result<Option<(String, App)>, String>
         _ if target.contains(':') => App { python: callable(), ..App::default() },
         _ => return Ok(None),
     };
-    let is_python = kind.psgi.is_none() && kind.rack.is_none() && kind.handler.is_none();
+    let is_python =
+        kind.psgi.is_none() && kind.rack.is_none() && kind.php.is_none() && kind.handler.is_none();
     if given.interface.is_some() && !is_python {
         return Err(format!("--interface is only for Python applications, and {target} is not one"));
     }
-    if given.worker_threads.is_some_and(|threads| threads > 1) && kind.psgi.is_some() {
+    let single = if kind.psgi.is_some() { Some("Perl") } else { kind.php.is_some().then_some("PHP") };
+    if let Some(language) = single.filter(|_| given.worker_threads.is_some_and(|threads| threads > 1)) {
         return Err(format!(
-            "--worker-threads is not for an application in Perl, and {target} is one: its workers answer one request \
-             at a time; write --workers"
+            "--worker-threads is not for an application in {language}, and {target} is one: its workers answer one \
+             request at a time; write --workers"
         ));
     }
     let workers = given.workers.map(|count| Workers { min: count, max: count });
@@ -484,7 +488,7 @@ fn is_url(target: &str) -> bool {
 
 /// The targets that `komainu run` accepts.
 const TARGETS: &str = "a target is a folder, an upstream server (http://HOST:PORT, https://HOST:PORT, h2c://HOST:PORT, unix:PATH), or an \
-    application: FILE.psgi or FILE.pl (Perl), FILE.ru or FILE.rb (Ruby), FILE.py or MODULE:NAME (Python), FILE.so (native)";
+    application: FILE.psgi or FILE.pl (Perl), FILE.ru or FILE.rb (Ruby), FILE.py or MODULE:NAME (Python), FILE.php, FILE.so (native)";
 
 /// What to write for a target that another server takes.
 fn run_hint(target: &Path) -> Option<&'static str> {

@@ -1,16 +1,26 @@
-//! Routes whose scripts a PHP server runs: which request is for a script, which for a file.
+//! Routes whose scripts a PHP server or an application of PHP runs: which request is for a script, which for a file.
 
 use std::io;
 
-use config::Action;
+use config::{Action, Config};
 use files::{FileOutcome, Files, FoundScript};
 use net::{Exchange, Fault};
 use proxy::{Proxy, Script};
 
-/// Files, and the server of the scripts among them.
+use crate::hosting::Mounted;
+
+/// What runs the scripts of a route.
+pub(crate) enum ScriptRunner {
+    /// A server that speaks FastCGI.
+    Server(Proxy),
+    /// An application.
+    App(Mounted),
+}
+
+/// Files, and what runs the scripts among them.
 pub(crate) struct PhpRoute {
     pub(crate) files: Box<Files>,
-    pub(crate) proxy: Proxy,
+    pub(crate) runner: ScriptRunner,
     /// The script for all other paths.
     pub(crate) front: Option<Vec<u8>>,
     /// The root of the scripts as the server sees it, where that is another one.
@@ -37,6 +47,46 @@ pub(crate) fn of(route: &config::Route) -> Option<&config::Proxy> {
     }
 }
 
+/// The application of PHP that answers a route, and how the route names it.
+pub(crate) fn app_of<'c>(
+    config: &'c Config,
+    route: &'c config::Route,
+) -> Option<(&'c config::Mounted, &'c config::PhpApp)> {
+    let mut actions = std::iter::once(&route.action).chain(&route.otherwise);
+    let mounted = actions.find_map(|action| match action {
+        Action::App(mounted) => Some(mounted),
+        _ => None,
+    })?;
+    let (_, app) = config.apps.iter().find(|(name, _)| *name == mounted.name)?;
+    Some((mounted, app.php.as_ref()?))
+}
+
+/// The files of a route that an application answers: those that the route names, and those of the application.
+pub(crate) fn files_of(route: &config::Route, app: &config::PhpApp) -> config::Files {
+    let mut files = match &route.action {
+        Action::Files(files) => (**files).clone(),
+        _ => config::Files::default(),
+    };
+    if !files.root.contains(&app.root) {
+        files.root.push(app.root.clone());
+    }
+    files
+}
+
+/// What is taken from the front of paths, as `files` or `app` says. `stripped` reads a route's `strip_prefix`.
+pub(crate) fn prefix_of(
+    route: &config::Route,
+    app: &config::Mounted,
+    stripped: impl Fn(&config::Route, &config::StripPrefix) -> Vec<u8>,
+) -> Vec<u8> {
+    match &route.action {
+        Action::Files(files) if files.strip_prefix != config::StripPrefix::None => {
+            stripped(route, &files.strip_prefix)
+        }
+        _ => stripped(route, &app.strip_prefix),
+    }
+}
+
 /// Makes options of files those of files with scripts among them.
 pub(crate) fn scripts_among(options: &mut files::Options) -> io::Result<()> {
     options.scripts = true;
@@ -51,11 +101,29 @@ pub(crate) fn scripts_among(options: &mut files::Options) -> io::Result<()> {
 }
 
 impl PhpRoute {
-    /// A route's, whose scripts are among `files`.
+    /// A route's, whose scripts among `files` a server runs.
     pub(crate) fn new(php: &config::Proxy, files: Box<Files>, proxy: Proxy, prefix: &[u8]) -> PhpRoute {
         let bytes = |text: &Option<String>| text.clone().map(String::into_bytes);
         let (front, root) = (bytes(&php.scripts.front), bytes(&php.scripts.root));
-        PhpRoute { files, proxy, front, root, prefix: prefix.to_vec() }
+        PhpRoute { files, runner: ScriptRunner::Server(proxy), front, root, prefix: prefix.to_vec() }
+    }
+
+    /// A route's, whose scripts among `files` an application runs.
+    pub(crate) fn of_app(php: &config::PhpApp, files: Box<Files>, app: Mounted, prefix: &[u8]) -> PhpRoute {
+        let front = php.front.clone().map(String::into_bytes);
+        PhpRoute { files, runner: ScriptRunner::App(app), front, root: None, prefix: prefix.to_vec() }
+    }
+
+    /// Lets a script answer.
+    ///
+    /// # Errors
+    /// Those of [`Proxy::serve_script`] and [`Mounted::serve_script`].
+    pub(crate) async fn run(&self, x: &mut Exchange<'_>, script: Option<&Script>) -> Result<(), Fault> {
+        match (&self.runner, script) {
+            (ScriptRunner::Server(proxy), script) => proxy.serve_script(x, script).await,
+            (ScriptRunner::App(app), Some(script)) => app.serve_script(x, script).await,
+            (ScriptRunner::App(_), None) => Err(Fault::Broken("a request for PHP without a script")),
+        }
     }
 
     /// Sends the file that a request is for, or finds the script: at `path`, which is below the prefix, or the one for all others.

@@ -549,7 +549,7 @@ async fn pass_on(
     }
     let outcome = match handler {
         Handler::Proxy(proxy) => proxy.serve(exchange).await,
-        Handler::Php(php) => php.proxy.serve_script(exchange, path.script.as_deref()).await,
+        Handler::Php(php) => php.run(exchange, path.script.as_deref()).await,
         Handler::App(app) => app.serve(exchange, &path.kept(exchange)).await,
         Handler::Files(_) | Handler::Redirect { .. } | Handler::Respond { .. } | Handler::Fill(_) => Ok(()),
     };

@@ -21,10 +21,10 @@ const QUIET: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 const NOISY_MAX: Duration = Duration::from_secs(2);
 const FOLDERS_MAX: usize = 10_000;
 /// Suffixes of code, templates and settings. An application's data must not reload it.
-const SUFFIXES: [&str; 33] = [
-    "psgi", "pl", "pm", "ru", "rb", "rake", "py", "so", "toml", "yml", "yaml", "json", "ini", "conf", "cfg",
-    "env", "html", "htm", "xml", "erb", "haml", "slim", "tt", "tt2", "ep", "mt", "tx", "jinja", "jinja2",
-    "j2", "mustache", "liquid", "lock",
+const SUFFIXES: [&str; 35] = [
+    "psgi", "pl", "pm", "ru", "rb", "rake", "py", "php", "phtml", "so", "toml", "yml", "yaml", "json", "ini",
+    "conf", "cfg", "env", "html", "htm", "xml", "erb", "haml", "slim", "tt", "tt2", "ep", "mt", "tx",
+    "jinja", "jinja2", "j2", "mustache", "liquid", "lock",
 ];
 /// Names of folders that contain no code of the application.
 const LEFT_OUT: [&str; 5] = ["node_modules", "__pycache__", "log", "tmp", "public"];

@@ -41,6 +41,6 @@ pub use counts::{FAILURE_REASONS, UpstreamCounters};
 pub use group::{EventSink, Group, HealthChange, UpstreamError, UpstreamEvent};
 pub use options::{GroupOptions, RouteOptions};
 pub use proxy::{FetchError, FetchLimits, FetchRequest, FetchResponse, Proxy};
-pub use request::Script;
+pub use request::{SOFTWARE, Script};
 pub use shared::GroupShared;
 pub use stream::{NoUpstreamStream, UpstreamStream};

@@ -547,8 +547,8 @@ fn write_forwarded_element(lines: &mut Lines<'_>, ask: &TemplateContext<'_>, ip:
 
 mod variables;
 
-pub use variables::Script;
 pub(crate) use variables::VariablesContext;
+pub use variables::{SOFTWARE, Script};
 
 #[cfg(test)]
 mod tests;

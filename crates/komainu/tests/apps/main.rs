@@ -11,6 +11,7 @@ mod forwarded;
 mod ids;
 mod lives;
 mod misbehaving;
+mod php;
 mod plack;
 mod python;
 mod shown;

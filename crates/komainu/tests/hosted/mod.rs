@@ -20,8 +20,11 @@ pub fn modules() -> &'static Path {
     BUILT.get_or_init(|| {
         let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("workers");
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/workers");
-        let done =
-            Command::new(script).arg(&folder).args(["perl", "ruby", "python", "native"]).output().unwrap();
+        let done = Command::new(script)
+            .arg(&folder)
+            .args(["perl", "ruby", "python", "php", "native"])
+            .output()
+            .unwrap();
         assert!(done.status.success(), "{}", text(&done.stderr));
         folder
     })

@@ -13,7 +13,7 @@ use crate::path;
 use crate::template::TemplateContext;
 
 /// The value of `SERVER_SOFTWARE`.
-const SOFTWARE: &[u8] = concat!("komainu/", env!("CARGO_PKG_VERSION")).as_bytes();
+pub const SOFTWARE: &[u8] = concat!("komainu/", env!("CARGO_PKG_VERSION")).as_bytes();
 
 /// The file that a server runs for a request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -1,0 +1,127 @@
+//! The languages of applications: what their workers are started with.
+
+use std::ffi::OsString;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// A language of applications.
+pub(crate) struct Language {
+    /// The folder of its worker module.
+    name: &'static str,
+    /// The program that runs it, unless the configuration names another.
+    pub(crate) interpreter: Option<&'static str>,
+    /// The arguments before the application's file, in the module's folder; the program itself if there is no
+    /// interpreter.
+    pub(crate) script: &'static str,
+}
+
+const PERL: Language = Language { name: "perl", interpreter: Some("perl"), script: "worker.pl" };
+const RUBY: Language = Language { name: "ruby", interpreter: Some("ruby"), script: "worker.rb" };
+const PYTHON: Language = Language { name: "python", interpreter: Some("python3"), script: "worker.py" };
+const PHP: Language = Language { name: "php", interpreter: None, script: "worker" };
+const NATIVE: Language = Language { name: "native", interpreter: None, script: "worker" };
+
+/// The folder of a language's module: in `KOMAINU_WORKERS`, or in `workers` beside this program, or in `../lib/komainu`
+/// from there. Python's module may also be installed in the application's virtual environment.
+pub(crate) fn module(language: &Language) -> io::Result<PathBuf> {
+    let given = std::env::var_os("KOMAINU_WORKERS").map(PathBuf::from);
+    let program = std::env::current_exe()?.canonicalize()?;
+    let beside = program.parent().unwrap_or(Path::new("/"));
+    let folders = match given {
+        Some(folder) => vec![folder],
+        None => vec![beside.join("workers"), beside.join("../lib/komainu")],
+    };
+    let found = folders.iter().map(|folder| folder.join(language.name));
+    found.clone().find(|folder| folder.join(language.script).exists()).ok_or_else(|| {
+        let looked: Vec<String> = found.map(|folder| folder.display().to_string()).collect();
+        let text = format!(
+            "the worker module for {} is missing: looked in {} (`make build` builds it if {0} and its headers are installed)",
+            language.name,
+            looked.join(" and ")
+        );
+        io::Error::new(io::ErrorKind::NotFound, text)
+    })
+}
+
+/// What to start.
+pub(crate) struct AppTarget {
+    pub(crate) language: &'static Language,
+    /// The arguments of its worker.
+    pub(crate) arguments: Vec<OsString>,
+    /// The folder that contains it; `None` if its name does not show it.
+    pub(crate) folder: Option<PathBuf>,
+}
+
+pub(crate) fn target(app: &config::App) -> Result<AppTarget, String> {
+    let file = |directive: &str, language: &'static Language, file: &Path| {
+        let file = std::path::absolute(file).map_err(|error| error.to_string())?;
+        match file.is_file() {
+            true => Ok(AppTarget {
+                language,
+                folder: file.parent().map(Path::to_owned),
+                arguments: vec![file.into()],
+            }),
+            false => Err(format!("`{directive}`: there is no file {}", file.display())),
+        }
+    };
+    let named = |interface: &str, named: &str| {
+        let (place, name) = named.split_once(':').unwrap_or((named, ""));
+        if !place.ends_with(".py") {
+            let arguments = vec![interface.into(), named.into()];
+            return Ok(AppTarget { language: &PYTHON, arguments, folder: None });
+        }
+        let directive = if interface == "auto" { "python" } else { interface };
+        let mut target = file(directive, &PYTHON, Path::new(place))?;
+        if !name.is_empty() {
+            target.arguments[0].push(format!(":{name}"));
+        }
+        target.arguments.insert(0, interface.into());
+        Ok(target)
+    };
+    let several = |mut target: AppTarget| {
+        target.arguments.extend(app.targets.iter().map(|(name, place)| format!("{name}={place}").into()));
+        target
+    };
+    match app {
+        config::App { psgi: Some(psgi), .. } => file("psgi", &PERL, psgi),
+        config::App { rack: Some(rack), .. } => file("rack", &RUBY, rack),
+        config::App { python: Some(python), .. } => named("auto", python).map(several),
+        config::App { wsgi: Some(wsgi), .. } => named("wsgi", wsgi).map(several),
+        config::App { asgi: Some(asgi), .. } => named("asgi", asgi).map(several),
+        config::App { php: Some(php), .. } => php_target(app, php),
+        config::App { handler: Some(handler), .. } => file("handler", &NATIVE, handler),
+        _ => Err("it has no kind: add `psgi`, `rack`, `python`, `wsgi`, `asgi`, `php` or `handler`".into()),
+    }
+}
+
+/// The folder of scripts, and what PHP is to set.
+fn php_target(app: &config::App, php: &config::PhpApp) -> Result<AppTarget, String> {
+    let root = std::path::absolute(&php.root).map_err(|error| error.to_string())?;
+    let front = php.front.as_ref().filter(|_| php.names_front).map(|front| root.join(&front[1..]));
+    match front {
+        _ if !root.is_dir() => return Err(format!("`php`: there is no folder {}", root.display())),
+        Some(front) if !front.is_file() => {
+            return Err(format!("`php`: there is no file {}", front.display()));
+        }
+        _ => {}
+    }
+    let settings = [("--ini", &php.ini), ("--admin-ini", &php.admin_ini)];
+    let settings = settings.iter().flat_map(|(option, pairs)| {
+        pairs.iter().flat_map(|(name, value)| [(*option).into(), format!("{name}={value}").into()])
+    });
+    let variables = app.env.iter().flat_map(|(name, _)| ["--variable".into(), name.into()]);
+    Ok(AppTarget { language: &PHP, arguments: settings.chain(variables).collect(), folder: Some(root) })
+}
+
+/// The module that `pip install` has written into a virtual environment.
+pub(crate) fn installed(environment: &Path) -> Option<PathBuf> {
+    let versions = fs::read_dir(environment.join("lib")).ok()?;
+    let mut packages = versions.flatten().map(|version| version.path().join("site-packages/komainu_worker"));
+    packages.find(|package| package.join(PYTHON.script).exists())
+}
+
+/// Whether an application is one of Python.
+pub(crate) fn is_python(app: &config::App) -> bool {
+    app.python.is_some() || app.wsgi.is_some() || app.asgi.is_some()
+}
