@@ -76,7 +76,7 @@ install: ## the binary, its manual and completions (PREFIX=/usr/local, DESTDIR=)
 	$(KOMAINU) completions zsh > $(DESTDIR)$(PREFIX)/share/zsh/site-functions/_komainu
 	$(KOMAINU) completions fish > $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/komainu.fish
 
-deb: build ## Debian packages in target/packages: the server, and workers for Perl, Python and Ruby
+deb: build ## Debian packages in target/packages: the server, and workers for Perl, PHP, Python and Ruby
 	@scripts/setup package
 	fakeroot debian/rules binary KOMAINU_DEBS=$(abspath $(TARGET))/packages
 	@ls -l $(TARGET)/packages/*.deb
