@@ -96,7 +96,7 @@ static void skip_field(const sapi_header_struct *header) {
     log_message(text, LEVEL_WARNING);
 }
 
-/* The client is gone: the script ends, unless it asked to go on (`ignore_user_abort`). */
+/* The client is gone: the script ends, unless it asked to continue (`ignore_user_abort`). */
 static void handle_code(int code) {
     if (code == KOMAINU_OK)
         return;

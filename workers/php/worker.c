@@ -36,7 +36,7 @@ ZEND_END_ARG_INFO()
 ZEND_BEGIN_ARG_WITH_RETURN_TYPE_INFO_EX(takes_nothing_returns_array, 0, 0, IS_ARRAY, 0)
 ZEND_END_ARG_INFO()
 
-/* Ends the response; the script goes on. */
+/* Ends the response; the script continues. */
 PHP_FUNCTION(fastcgi_finish_request) {
     ZEND_PARSE_PARAMETERS_NONE();
     if (!current.handle)

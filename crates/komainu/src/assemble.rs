@@ -23,9 +23,8 @@ use crate::auth::AuthPlan;
 use crate::cache_rules::{CacheRules, RoutePlace};
 use crate::cached::RouteCache;
 use crate::cgi_programs::CgiPrograms;
-use crate::client_access::ClientAccess;
 use crate::config_files::{ConfigFiles, purge_token_files};
-use crate::content::{compression, effort, route_files, stripped};
+use crate::content::{client_access, compression, effort, route_files, stripped};
 use crate::control_access::ControlAccess;
 use crate::cors;
 use crate::costs::CostPlan;
@@ -333,8 +332,6 @@ fn route(
     let route = &config.sites[site].routes[index];
     let settings = config.settings(Some(site), Some(index));
     let mut strip = Vec::new();
-    let dictionary_transport =
-        || dictionaries::transport(config, plan.dictionaries.as_ref(), (site, index), effort);
     let not_found =
         || Handler::Respond { status: Status::NOT_FOUND, fields: Fields::new(), body: Vec::new() };
     let reach = |way: &UpstreamRoute| Some(groups.get(way.group)?.proxy(&way.options, way.spill.clone()));
@@ -347,14 +344,7 @@ fn route(
         handle.map_or_else(not_found, |app| Handler::App(Mounted { app, prefix, target }))
     };
     let open_files = |files: &config::Files, has_scripts: bool| {
-        let notices = core_context.map(|of| of.notices);
-        let mut options = route_files(config, (site, index), files, cores, notices);
-        options.dictionaries = dictionary_transport();
-        if has_scripts {
-            php::scripts_among(&mut options)?;
-        }
-        let files = Files::new(options);
-        files.map(Box::new).map_err(|error| placed("files", "route", route.line.as_ref(), &error))
+        opened_files(plan, core_context, (site, index), files, (cores, has_scripts))
     };
     let php_app = php::app_of(config, route);
     let handler = match &route.action {
@@ -364,10 +354,7 @@ fn route(
             let (mounted, php) = php_app.expect("the guard has seen it");
             strip = php::prefix_of(route, mounted, stripped);
             let files = open_files(&php::files_of(route, php), true)?;
-            match app(mounted) {
-                Handler::App(app) => Handler::Php(Box::new(PhpRoute::of_app(php, files, app, &strip))),
-                _ => Handler::Files(files),
-            }
+            with_app(php, files, app(mounted), &strip)
         }
         Action::App(mounted) => app(mounted),
         // Clients have no part in it.
@@ -390,17 +377,16 @@ fn route(
         // Other routes serve: its branches, or the one that is found next.
         Action::Split(_) | Action::Rewrite => not_found(),
     };
+    let has_scripts = php_app.is_some() || php::of(route).is_some();
     let owner = route.part_of.as_ref().map_or(index, |part| part.route);
     let is_counted = !matches!(&route.part_of, Some(PartOf { part: RoutePart::Mirror, .. }));
     let ms = |time: std::time::Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX / 4);
     Ok(Route {
         handler,
-        otherwise: route.otherwise.as_ref().filter(|_| php::of(route).is_none() && php_app.is_none()).map(
-            |action| match action {
-                Action::App(mounted) => app(mounted),
-                _ => proxy(),
-            },
-        ),
+        otherwise: route.otherwise.as_ref().filter(|_| !has_scripts).map(|action| match action {
+            Action::App(mounted) => app(mounted),
+            _ => proxy(),
+        }),
         path_rules: None,
         strip: Strip(strip),
         prefix: route_prefix(route),
@@ -434,6 +420,33 @@ fn route(
         guard: None,
         internals: None,
     })
+}
+
+/// Files with scripts among them, which an application runs; files alone where it could not be started.
+fn with_app(php: &config::PhpApp, files: Box<Files>, app: Handler, strip: &[u8]) -> Handler {
+    match app {
+        Handler::App(app) => Handler::Php(Box::new(PhpRoute::of_app(php, files, app, strip))),
+        _ => Handler::Files(files),
+    }
+}
+
+/// Opens the files of a route.
+fn opened_files(
+    plan: &ServerPlan,
+    core_context: Option<CoreContext<'_>>,
+    (site, index): (usize, usize),
+    files: &config::Files,
+    (cores, has_scripts): (usize, bool),
+) -> io::Result<Box<Files>> {
+    let config = &plan.config;
+    let notices = core_context.map(|of| of.notices);
+    let mut options = route_files(config, (site, index), files, cores, notices);
+    options.dictionaries = dictionaries::transport(config, plan.dictionaries.as_ref(), (site, index), effort);
+    if has_scripts {
+        php::scripts_among(&mut options)?;
+    }
+    let line = config.sites[site].routes[index].line.as_ref();
+    Files::new(options).map(Box::new).map_err(|error| placed("files", "route", line, &error))
 }
 
 /// The files of a site's internal routes.

@@ -447,7 +447,7 @@ fn sessions_and_work_after_the_response() {
     assert!(rig.get("/s.php").head.contains("PHPSESSID="));
     rig.get("/later.php").expect(200, "now");
     rig.folder.write("www/go", "");
-    eventually("the script goes on", || {
+    eventually("the script continues", || {
         std::fs::read(rig.folder.at("www/done.txt")).is_ok_and(|text| text == b"done")
     });
     rig.ask("/s.php", "Cookie: PHPSESSID=abc\r\n").expect(200, "4");
