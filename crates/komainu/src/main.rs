@@ -495,10 +495,6 @@ fn run_hint(target: &Path) -> Option<&'static str> {
     let name = target.file_name()?.to_str()?;
     let extension = name.rsplit_once('.').map_or("", |(_, extension)| extension);
     Some(match (name, extension) {
-        (_, "php") => {
-            "PHP-FPM runs PHP: write a configuration with `files = \"FOLDER\"` and `php = \"unix:/run/php/php-fpm.sock\"` in a `[[route]]`, and \
-             `komainu start -c FILE`"
-        }
         ("package.json", _)
         | (_, "js" | "mjs" | "cjs" | "ts" | "go" | "jar" | "war" | "exs" | "ex" | "rs") => {
             "start this with its own program on a port, and pass requests to it: `komainu run http://127.0.0.1:PORT`"

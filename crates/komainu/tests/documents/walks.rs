@@ -177,6 +177,11 @@ fn python() {
 }
 
 #[test]
+fn php() {
+    walk("php.md", false, 1);
+}
+
+#[test]
 fn native() {
     walk("native.md", false, 1);
 }

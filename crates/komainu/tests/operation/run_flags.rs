@@ -251,9 +251,9 @@ fn the_help_the_manual_and_the_completions_know_them() {
 #[test]
 fn a_target_of_another_server_is_answered_with_what_is_meant() {
     let folder = Folder::new();
-    folder.write("index.php", "<?php").write("server.js", "").write("nginx.conf", "").write("k.toml", "");
+    folder.write("server.js", "").write("nginx.conf", "").write("k.toml", "");
     for (target, part) in [
-        ("index.php", "php = \"unix:/run/php/php-fpm.sock\""),
+        ("none.php", "`php`: there is no file "),
         ("server.js", "komainu run http://127.0.0.1:PORT"),
         ("package.json", "komainu run http://127.0.0.1:PORT"),
         ("nginx.conf", "komainu import nginx"),
