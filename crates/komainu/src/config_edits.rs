@@ -30,7 +30,8 @@ impl RunningServer {
         };
         let text = ConfigText { path, joined: joined.into() };
         let prepared = self.prepare(ReadConfig { config, warnings, text }).map_err(invalid)?;
-        let outcome = self.adopt(prepared, false);
+        let mut outcome = self.adopt(prepared, false);
+        outcome.warnings.extend(staged.iter().flat_map(StagedFiles::warnings).cloned());
         let written = staged.map(StagedFiles::commit);
         let why = match &written {
             Some(Err(error)) => Some(format!("it could not be written: {error}")),

@@ -46,7 +46,7 @@ impl PanicPlaces {
         let place = info.location().map(|place| (place.file().to_owned(), place.line(), place.column()));
         let kind = place.as_ref().map_or_else(String::new, |(file, line, _)| format!(" at {file}:{line}"));
         if place.is_some_and(|place| self.is_new(place)) {
-            return notices.error(&format!("{text}\n{}", traced(&Backtrace::force_capture())));
+            return notices.report(Level::Error, &format!("{text}\n{}", traced(&Backtrace::force_capture())));
         }
         notices.once_a_second(Level::Error, format!("a panic{kind}"), || text);
     }

@@ -8,7 +8,7 @@ use apps::WorkerExit;
 use net::clock::Clock;
 use net::durations::DURATION_CLASSES;
 use net::{CacheOutcome, Counters, DurationCounts, DurationHistogram};
-use proxy::health::ServerState;
+use proxy::health::{ServerState, UpstreamOrder};
 use proxy::{FAILURE_REASONS, GroupShared, UpstreamCounters};
 
 use crate::access::stream::StreamEnd;
@@ -290,7 +290,8 @@ fn streams(metrics: &Metrics) -> Vec<Family> {
 fn upstreams(groups: &[Arc<GroupShared>]) -> Vec<Family> {
     let (mut requests, mut responses, mut failures) = (Rows::default(), Rows::default(), Rows::default());
     let (mut retries, mut ejections, mut active) = (Rows::default(), Rows::default(), Rows::default());
-    let (mut connects, mut heads, mut up) = (Rows::default(), Rows::default(), Rows::default());
+    let (mut connects, mut heads) = (Rows::default(), Rows::default());
+    let (mut up, mut drained) = (Rows::default(), Rows::default());
     let mut servers: BTreeMap<&str, (&GroupShared, usize)> = BTreeMap::new();
     for group in groups {
         servers.extend((0..group.count()).map(|server| (group.shown(server), (&**group, server))));
@@ -323,6 +324,8 @@ fn upstreams(groups: &[Arc<GroupShared>]) -> Vec<Family> {
         heads.durations(labels(), cores.iter().map(|core| &core.head));
         let is_up = group.standing(server, now_ms) == ServerState::Up;
         up.gauge(labels(), f64::from(u8::from(is_up)));
+        let is_ordered = group.order(server) != UpstreamOrder::Ready;
+        drained.gauge(labels(), f64::from(u8::from(is_ordered)));
     }
     vec![
         requests.counters("komainu_upstream_requests", "Requests sent to an upstream server, retries too."),
@@ -332,6 +335,10 @@ fn upstreams(groups: &[Arc<GroupShared>]) -> Vec<Family> {
         ejections.counters("komainu_upstream_ejections", "How often it was ejected."),
         active.gauges("komainu_upstream_requests_active", "Requests under way on it now."),
         up.gauges("komainu_upstream_up", "1 while it is in service, 0 while it is ejected, drained or ill."),
+        drained.gauges(
+            "komainu_upstream_drained",
+            "1 while an operator has drained it or taken it out of service, else 0.",
+        ),
         connects.histograms("komainu_upstream_connect_seconds", "To connect to it, TLS handshake included."),
         heads.histograms(
             "komainu_upstream_response_seconds",

@@ -7,8 +7,9 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, sync_chann
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use config::Config;
+use config::{Config, Level};
 use net::{Listen, Listeners, NewListeners};
+use proxy::health::UpstreamOrder;
 use rustix::process::{Resource, Signal, getrlimit, pidfd_send_signal};
 use serde_json::Value;
 use signal_hook::consts::{SIGHUP, SIGUSR1, SIGUSR2};
@@ -27,6 +28,7 @@ use crate::link::{self, SupervisorLink, SupervisorOrder};
 use crate::logs::{Logs, OpenedLogs};
 use crate::metrics::Metrics;
 use crate::notice::ErrorLog;
+use crate::pending::PendingReply;
 use crate::push::MetricsPush;
 use crate::shaping::connections::ClientConnections;
 use crate::systemd::Notifier;
@@ -91,9 +93,9 @@ pub(crate) type Asker = SyncSender<Result<String, String>>;
 pub(crate) enum ServerEvent {
     Stop,
     /// Read the configuration again; the result is sent to whoever asked on the control socket.
-    Reload(Option<SyncSender<Reloaded>>),
+    Reload(Option<PendingReply<Reloaded>>),
     /// Change the configuration.
-    Edit(ConfigEdit, SyncSender<Result<Value, EditError>>),
+    Edit(ConfigEdit, PendingReply<Result<Value, EditError>>),
     Reopen,
     /// Start the program again, to take over.
     Upgrade(Option<Asker>),
@@ -176,7 +178,10 @@ impl RunningServer {
     fn obey(&self, event: ServerEvent, progress: &mut StopProgress) {
         match event {
             ServerEvent::Ended(_) => {}
-            ServerEvent::Reopen => self.logs.reopen(),
+            ServerEvent::Reopen => self.logs.reopen_soon(),
+            // Whoever asked has given up: it was answered that nothing is done.
+            ServerEvent::Reload(Some(asker)) if !asker.begin() => {}
+            ServerEvent::Edit(_, asker) if !asker.begin() => {}
             ServerEvent::Reload(asker) => {
                 let outcome = match (progress.is_stopping, &progress.upgrade) {
                     (true, _) => refused("the server is stopping"),
@@ -185,16 +190,16 @@ impl RunningServer {
                     }
                     _ => self.reload(asker.is_none()),
                 };
-                // Whoever asked may have left.
-                let _ = asker.map(|asker| asker.send(outcome));
+                if let Some(asker) = asker {
+                    asker.send(outcome);
+                }
             }
             ServerEvent::Edit(edit, asker) => {
                 let outcome = match progress.is_stopping || progress.upgrade.is_some() {
                     true => Err(EditError::new(503, "the server is stopping, or is being replaced")),
                     false => self.edit(&edit),
                 };
-                // Whoever asked may have left.
-                let _ = asker.send(outcome);
+                asker.send(outcome);
             }
             ServerEvent::Upgrade(asker) => self.upgrade(asker, progress),
             ServerEvent::Upgraded(outcome) => self.upgraded(outcome, progress),
@@ -270,8 +275,35 @@ impl RunningServer {
         Ok(())
     }
 
+    /// Names the upstream servers that were drained or weighted while this process runs: the one that takes over knows nothing of it.
+    fn warn_of_orders(&self) {
+        for (name, group) in self.current.plan().groups.named() {
+            for server in 0..group.count() {
+                let (order, weight) = (group.order(server), group.weight(server));
+                let mut lost = Vec::new();
+                if order != UpstreamOrder::Ready {
+                    lost.push(format!("its state `{}`", order.text()));
+                }
+                if weight != group.options().servers[server].weight {
+                    lost.push(format!("its weight {weight}"));
+                }
+                if !lost.is_empty() {
+                    self.logs.notices.warn(&format!(
+                        "upgrade: {} of the group {name} has lost {}: the new server begins with the configuration; \
+                         give the order again (`komainu ctl upstream`)",
+                        group.shown(server),
+                        lost.join(" and ")
+                    ));
+                }
+            }
+        }
+    }
+
     /// Leaves the service to the successor that serves by now, or continues without one.
     fn upgraded(&self, outcome: Result<String, String>, progress: &mut StopProgress) {
+        if outcome.is_ok() && !progress.is_stopping {
+            self.warn_of_orders();
+        }
         let Some(UpgradeUnderWay { askers, successor }) = progress.upgrade.take() else { return };
         let outcome = match outcome {
             Ok(text) => Ok(text),
@@ -340,7 +372,7 @@ impl RunningServer {
             Err(error) => {
                 self.link.iter().for_each(|link| link.report("rejected"));
                 let text = format!("the configuration was not changed:\n{error}");
-                notices.error(&text);
+                notices.report(Level::Error, &text);
                 refused(&text)
             }
         }
@@ -446,8 +478,9 @@ fn report_draining(current: &Current, counters: &[Arc<net::Counters>], notices: 
     // Idle connections are closed by now, or about to be: what is open has a request.
     let requests: u64 = counters.iter().map(|core| core.connections_open.value()).sum();
     if requests > 0 && drain > DRAIN_REPORT {
+        let noun = if requests == 1 { "request" } else { "requests" };
         notices.warn(&format!(
-            "stopping: waiting for {requests} requests to end, at most {} s (timeouts.drain); \
+            "stopping: waiting for {requests} {noun} to end, at most {} s (timeouts.drain); \
              a second signal ends them at once",
             drain.as_secs()
         ));

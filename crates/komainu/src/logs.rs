@@ -1,7 +1,7 @@
 //! The logs that the server writes: opened, replaced by a reload, opened again after a rotation, and closed.
 
 use std::io;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use config::Config;
@@ -22,6 +22,14 @@ pub(crate) struct Logs {
     link: Option<SupervisorLink>,
     /// The threads of destinations that no log names any more.
     left: Arc<Mutex<Vec<SinkThread>>>,
+    reopening: Arc<Mutex<ReopenState>>,
+}
+
+/// Of the thread that opens files again.
+#[derive(Default)]
+struct ReopenState {
+    is_wanted: bool,
+    is_running: bool,
 }
 
 impl Logs {
@@ -36,6 +44,7 @@ impl Logs {
             notices: ErrorLog::new(errors, config.log.level),
             link: link.cloned(),
             left: Arc::default(),
+            reopening: Arc::default(),
         })
     }
 
@@ -62,8 +71,41 @@ impl Logs {
         left.extend(self.notices.change(errors, level).map(|sink| sink.thread()));
     }
 
-    /// Opens log files again; what was said before goes to the old ones. Takes a moment.
-    pub(crate) fn reopen(&self) {
+    /// Opens log files again, on a thread of its own: it takes a moment, and delays neither a stop nor a reload. What is asked for
+    /// meanwhile is done once, afterwards.
+    pub(crate) fn reopen_soon(&self) {
+        let mut state = self.reopen_state();
+        state.is_wanted = true;
+        if std::mem::replace(&mut state.is_running, true) {
+            return;
+        }
+        drop(state);
+        let logs = self.clone();
+        let started = std::thread::Builder::new().name("log-reopen".into()).spawn(move || {
+            while logs.takes_reopen() {
+                logs.reopen();
+            }
+        });
+        if let Err(error) = started {
+            *self.reopen_state() = ReopenState::default();
+            self.notices.error(&format!("the logs are not opened again: there can be no thread: {error}"));
+        }
+    }
+
+    fn reopen_state(&self) -> MutexGuard<'_, ReopenState> {
+        self.reopening.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether files are to be opened again; else the thread ends.
+    fn takes_reopen(&self) -> bool {
+        let mut state = self.reopen_state();
+        let is_wanted = std::mem::take(&mut state.is_wanted);
+        state.is_running = is_wanted;
+        is_wanted
+    }
+
+    /// Opens log files again; what was said before goes to the old ones.
+    fn reopen(&self) {
         self.notices.sink().reopen();
         self.access().each().for_each(LogSink::reopen);
     }

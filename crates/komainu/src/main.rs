@@ -65,6 +65,7 @@ mod cache_rules;
 mod cache_urls;
 mod cache_commands;
 mod config_text;
+mod pending;
 mod generations;
 mod streams;
 mod control;

@@ -1,5 +1,6 @@
 //! The error log: errors and notices for the operator, with time and level.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard};
@@ -60,6 +61,13 @@ impl ErrorLog {
     /// Writes a line of that level.
     pub(crate) fn at(&self, level: Level, text: &str) {
         self.say(level, name(level), text);
+    }
+
+    /// Writes a report of several lines, as one about a configuration is: those after the first are set in, so that none of them looks like an
+    /// entry of the log.
+    pub(crate) fn report(&self, level: Level, text: &str) {
+        let lines: Vec<String> = text.trim_end().lines().map(|line| one_line(line).into_owned()).collect();
+        self.write(level, name(level), &lines.join("\n  "));
     }
 
     /// A failure that needs attention.
@@ -201,7 +209,12 @@ impl ErrorLog {
         self.destination().0.clone()
     }
 
+    /// Writes one line, whatever the text has from elsewhere.
     fn say(&self, level: Level, name: &'static str, text: &str) {
+        self.write(level, name, &one_line(text.trim_end()));
+    }
+
+    fn write(&self, level: Level, name: &'static str, text: &str) {
         if level != Level::Debug {
             self.events.add(name, text);
         }
@@ -214,7 +227,7 @@ impl ErrorLog {
             LineForm::Plain => {}
             LineForm::Message => {
                 // One message, however many lines the text has.
-                let line = format!("{name}: {}\n", text.trim_end().replace('\n', " | "));
+                let line = format!("{name}: {}\n", text.replace("\n  ", " | "));
                 return sink.write_as(line.into_bytes(), level.into(), "error");
             }
             LineForm::Record => return sink.write_as(error_record(level, name, text), level.into(), "error"),
@@ -225,11 +238,44 @@ impl ErrorLog {
     }
 }
 
+/// A text without what ends a line: ends of lines become ` | `, other control characters but tabs and colours are written as escapes.
+fn one_line(text: &str) -> Cow<'_, str> {
+    // U+2028 and U+2029 end lines too, for some who read logs.
+    let breaks =
+        |c: char| matches!(c, '\u{2028}' | '\u{2029}') || (c.is_control() && !matches!(c, '\t' | '\u{1b}'));
+    if !text.contains(breaks) {
+        return Cow::Borrowed(text);
+    }
+    let mut line = String::with_capacity(text.len() + 16);
+    for c in text.replace("\r\n", "\n").chars() {
+        match c {
+            '\n' => line.push_str(" | "),
+            c if breaks(c) => line.extend(c.escape_default()),
+            c => line.push(c),
+        }
+    }
+    Cow::Owned(line)
+}
+
 fn name(level: Level) -> &'static str {
     match level {
         Level::Error => "error",
         Level::Warn => "warn",
         Level::Info => "info",
         Level::Debug => "debug",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_breaks_a_line() {
+        assert!(matches!(one_line("plain \u{1b}[31m\tred é"), Cow::Borrowed(_)));
+        let text = "ERR a\r\n2026-01-01T00:00:00Z error: forged\rb\u{b}\u{85}\u{2028}\0c";
+        let line = one_line(text);
+        assert_eq!(line, "ERR a | 2026-01-01T00:00:00Z error: forged\\rb\\u{b}\\u{85}\\u{2028}\\u{0}c");
+        assert_eq!(one_line("a\nb\nc"), "a | b | c");
     }
 }

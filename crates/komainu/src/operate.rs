@@ -302,6 +302,15 @@ impl Service for OperatorService {
         }
         let entry = self.entry(exchange, &access);
         let request = exchange.request();
+        // Which of two counts, others may see differently.
+        for (name, why) in [
+            (Name::Authorization, "there are several fields `Authorization`: send one"),
+            (Name::Origin, "there are several fields `Origin`: send one"),
+        ] {
+            if request.fields().filter(|(id, _, _)| *id == name).count() > 1 {
+                return exchange.refuse(Status::BAD_REQUEST, why).await;
+            }
+        }
         // A page of elsewhere whose name was made to point here (DNS rebinding) gets nothing: it has no token.
         let has_none = matches!(&entry, ControlEntry::Admitted(caller) if caller.role == ControlRole::Open);
         // Through TLS such a page gets no connection: the certificate is not for its name.
@@ -330,7 +339,8 @@ impl Service for OperatorService {
         if is_read && request.path() == b"/v1/events" {
             let info = &self.operated.api.info;
             let is_over = || info.stop.is_draining() || self.is_leaving.load(Ordering::Relaxed);
-            return self.followers.follow(exchange, &info.counted.events, is_over).await;
+            let has_token = caller.role > ControlRole::Open;
+            return self.followers.follow(exchange, &info.counted.events, (has_token, is_over)).await;
         }
         if request.path().starts_with(b"/v1/") {
             return self.api(exchange, caller).await;

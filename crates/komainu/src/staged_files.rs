@@ -16,7 +16,7 @@ pub(crate) enum StageError {
 
 /// New files, each with the one that it replaces. Those that take nobody's place are removed.
 #[derive(Debug, Default)]
-pub(crate) struct StagedFiles(Vec<(PathBuf, PathBuf)>);
+pub(crate) struct StagedFiles(Vec<(PathBuf, PathBuf)>, Vec<String>);
 
 impl StagedFiles {
     /// Writes those of `after` that differ from `before`, which has the same files, beside them.
@@ -44,7 +44,12 @@ impl StagedFiles {
         Ok(staged)
     }
 
-    fn write(&self, path: &Path, text: &str) -> io::Result<(PathBuf, PathBuf)> {
+    /// What is not as it was for the old files, for people.
+    pub(crate) fn warnings(&self) -> &[String] {
+        &self.1
+    }
+
+    fn write(&mut self, path: &Path, text: &str) -> io::Result<(PathBuf, PathBuf)> {
         // A link stays a link.
         let target = path.canonicalize()?;
         // A file that is not to be written to is not replaced either.
@@ -55,7 +60,14 @@ impl StagedFiles {
         let _ = fs::remove_file(&new);
         let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&new)?;
         let written = write_as(&mut file, &target, &new, text);
-        written.inspect_err(|_| _ = fs::remove_file(&new))?;
+        let lost = written.inspect_err(|_| _ = fs::remove_file(&new))?;
+        let warning = |what: String| {
+            format!(
+                "{}: {what} could not be kept: this server has no right to; set it by `chown`",
+                path.display()
+            )
+        };
+        self.1.extend(lost.map(warning));
         Ok((new, target))
     }
 
@@ -78,16 +90,53 @@ impl Drop for StagedFiles {
     }
 }
 
-/// Writes a file that is to replace another one, whose permissions it gets.
-fn write_as(file: &mut File, target: &Path, new: &Path, text: &str) -> io::Result<()> {
+/// Writes a file that is to replace another one, whose owner, group and permissions it gets. What of these it could not get.
+fn write_as(file: &mut File, target: &Path, new: &Path, text: &str) -> io::Result<Option<String>> {
     let found = fs::metadata(target)?;
     file.write_all(text.as_bytes())?;
-    // Another user's file becomes this user's, who could write to it before.
-    let _ = chown(new, Some(found.uid()), Some(found.gid()));
-    fs::set_permissions(new, Permissions::from_mode(found.mode() & 0o777))?;
-    file.sync_all()
+    file.set_permissions(Permissions::from_mode(found.mode() & 0o777))?;
+    let given = file.metadata()?;
+    let (uid, gid) = (given.uid() != found.uid(), given.gid() != found.gid());
+    // A file may be given to a group of one's own, also where it cannot be given to another user.
+    let keeps_group = !gid || chown(new, None, Some(found.gid())).is_ok();
+    let keeps_owner = !uid || chown(new, Some(found.uid()), None).is_ok();
+    let lost = match (keeps_owner, keeps_group) {
+        (true, true) => None,
+        (false, true) => Some(format!("its owner (uid {})", found.uid())),
+        (true, false) => Some(format!("its group (gid {})", found.gid())),
+        (false, false) => Some(format!("its owner and group (uid {}, gid {})", found.uid(), found.gid())),
+    };
+    file.sync_all()?;
+    Ok(lost)
 }
 
 fn unwritable(path: &Path, error: &io::Error) -> StageError {
     StageError::Unwritable(format!("{} cannot be written: {error}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn owner_group_and_permissions_stay_or_are_named() {
+        let folder = std::env::temp_dir().join(format!("komainu-staged-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        let path = folder.join("k.toml");
+        fs::write(&path, "old").unwrap();
+        fs::set_permissions(&path, Permissions::from_mode(0o640)).unwrap();
+        let is_root = rustix::process::geteuid().is_root();
+        if is_root {
+            chown(&path, Some(1), Some(2)).unwrap();
+        }
+        let found = fs::metadata(&path).unwrap();
+        let files = |text: &str| vec![(path.clone(), text.to_owned())];
+        let staged = StagedFiles::stage(&files("old"), &files("new")).unwrap();
+        assert_eq!(staged.warnings(), [String::new(); 0]);
+        staged.commit().unwrap();
+        let now = fs::metadata(&path).unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), "new");
+        assert_eq!((now.uid(), now.gid(), now.mode()), (found.uid(), found.gid(), found.mode()));
+        fs::remove_dir_all(&folder).unwrap();
+    }
 }

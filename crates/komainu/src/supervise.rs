@@ -37,6 +37,7 @@ use crate::logs::Logs;
 use crate::metrics::{CoreMetrics, Metrics};
 use crate::notice::ErrorLog;
 use crate::operate::Operated;
+use crate::pending::{BEGIN_MAX, NoOutcome, pending};
 use crate::privilege;
 use crate::push::MetricsPush;
 use crate::router::{GenerationTable, Router, SharedRouter};
@@ -322,15 +323,15 @@ fn server_info(
 ) -> Arc<ServerInfo> {
     let (upgrades, reopens, edits, events) = (events.clone(), events.clone(), events.clone(), events.clone());
     let reload = move || {
-        let (asker, outcome) = sync_channel(1);
-        let sent = events.send(ServerEvent::Reload(Some(asker)));
-        sent.ok().and_then(|()| outcome.recv().ok()).unwrap_or_else(|| refused("the server ended"))
+        let (asker, outcome) = pending();
+        let sent = events.send(ServerEvent::Reload(Some(asker))).map_err(|_| NoOutcome::Ended);
+        sent.and_then(|()| outcome.wait(BEGIN_MAX)).unwrap_or_else(|why| refused(&why.text()))
     };
     let edit = move |edit| {
-        let (asker, outcome) = sync_channel(1);
-        let sent = edits.send(ServerEvent::Edit(edit, asker));
-        let outcome = sent.ok().and_then(|()| outcome.recv().ok());
-        outcome.unwrap_or_else(|| Err(EditError::new(503, "the server ended")))
+        let (asker, outcome) = pending();
+        let sent = edits.send(ServerEvent::Edit(edit, asker)).map_err(|_| NoOutcome::Ended);
+        let outcome = sent.and_then(|()| outcome.wait(BEGIN_MAX));
+        outcome.unwrap_or_else(|why| Err(EditError::new(503, why.text())))
     };
     let upgrade = move || {
         let (asker, outcome) = sync_channel(1);

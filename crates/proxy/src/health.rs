@@ -72,7 +72,16 @@ impl Health {
     /// The state at `now_ms`.
     #[must_use]
     pub fn standing(&self, now_ms: u64) -> ServerState {
-        if self.order.load(Relaxed) != UpstreamOrder::Ready as u8 || self.ill.load(Relaxed) {
+        match self.order() {
+            UpstreamOrder::Ready => self.condition(now_ms),
+            UpstreamOrder::Drain | UpstreamOrder::Down => ServerState::Down,
+        }
+    }
+
+    /// The state at `now_ms` as responses and health checks show it, whatever an operator has ordered.
+    #[must_use]
+    pub fn condition(&self, now_ms: u64) -> ServerState {
+        if self.ill.load(Relaxed) {
             return ServerState::Down;
         }
         match self.ejected_until_ms.load(Relaxed) {
@@ -252,6 +261,7 @@ mod tests {
         assert_eq!(health.share(3, 0, 1_000), 300);
         health.set_order(UpstreamOrder::Drain, 100);
         assert!(health.standing(100) == ServerState::Down && health.serves_known());
+        assert_eq!(health.condition(100), ServerState::Up);
         health.set_order(UpstreamOrder::Down, 100);
         assert!(health.standing(100) == ServerState::Down && !health.serves_known());
         health.set_order(UpstreamOrder::Ready, 5_000);

@@ -156,6 +156,12 @@ impl GroupShared {
         self.servers[server].health.standing(now_ms)
     }
 
+    /// The same, whatever an operator has ordered.
+    #[must_use]
+    pub fn condition(&self, server: usize, now_ms: u64) -> ServerState {
+        self.servers[server].health.condition(now_ms)
+    }
+
     /// What an operator has ordered for a server.
     #[must_use]
     pub fn order(&self, server: usize) -> UpstreamOrder {

@@ -119,7 +119,7 @@ fn shown_server(group: &GroupShared, server: usize) -> Value {
         .collect();
     let responses: serde_json::Map<String, Value> =
         (1..6).map(|class| (format!("{class}xx"), json!(sum(&|core| &core.statuses[class])))).collect();
-    let (health, for_ms) = match group.standing(server, now_ms) {
+    let (health, for_ms) = match group.condition(server, now_ms) {
         ServerState::Up => ("up", None),
         ServerState::Probe => ("probe", None),
         ServerState::Ejected(until_ms) => ("ejected", Some(until_ms.saturating_sub(now_ms))),

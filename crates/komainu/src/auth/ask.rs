@@ -234,7 +234,10 @@ impl AskRoute {
 
     /// The server's answer goes to the client.
     async fn answer(&self, x: &mut Exchange<'_>, mut answer: AuthAnswer) -> Result<(), Fault> {
-        let is_page = matches!(x.request().method(), Method::Get | Method::Head);
+        let request = x.request();
+        let (head, bytes) = request.head();
+        // A WebSocket handshake is a GET too, and a browser follows no redirection of it.
+        let is_page = matches!(request.method(), Method::Get | Method::Head) && head.upgrade(bytes).is_none();
         let fields = &mut answer.fields;
         if answer.status == UNAUTHORIZED
             && is_page

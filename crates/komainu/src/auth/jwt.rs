@@ -347,7 +347,11 @@ impl JwtRoute {
             let again_ms = match outcome {
                 Ok(fetched) => {
                     if let Some(keys) = fetched {
-                        shared.report(Level::Info, &format!("there are {} keys", keys.count()));
+                        let text = match keys.count() {
+                            1 => "there is 1 key".to_owned(),
+                            count => format!("there are {count} keys"),
+                        };
+                        shared.report(Level::Info, &text);
                         shared.set_keys(keys);
                     }
                     shared.due_ms.store(now_ms.saturating_add(ms(jwt.refresh)), Ordering::Relaxed);

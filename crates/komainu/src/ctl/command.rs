@@ -59,7 +59,7 @@ fn request(command: &CtlCommand) -> Result<(CtlRequest, ShowAnswer), String> {
         CtlCommand::Config(config) => of_config(config),
         CtlCommand::Upstream(upstream) => of_upstream(upstream),
         CtlCommand::App(app) => of_app(app),
-        CtlCommand::Cache(CtlCache::Show) => get("/v1/cache", json_text),
+        CtlCommand::Cache(CtlCache::Show) => get("/v1/cache", shown::cache),
         CtlCommand::Cache(CtlCache::Purge { url, prefix, tag, all, soft }) => {
             let texts = [("url", url), ("prefix", prefix), ("tag", tag)];
             let mut body: Map<String, Value> = texts
@@ -72,7 +72,7 @@ fn request(command: &CtlCommand) -> Result<(CtlRequest, ShowAnswer), String> {
             );
             change("POST", "/v1/cache/purge".into(), Value::Object(body))
         }
-        CtlCommand::Certificate(CtlCertificate::List) => get("/v1/certificates", json_text),
+        CtlCommand::Certificate(CtlCertificate::List) => get("/v1/certificates", shown::certificates),
         CtlCommand::Certificate(CtlCertificate::Renew { name }) => {
             change("POST", format!("/v1/certificates/{}/renew", encoded_segment(name.as_bytes())), json!({}))
         }

@@ -79,6 +79,41 @@ pub(crate) fn connections(document: &Value) -> String {
     format!("{}\n{}", listeners.plain(""), clients.plain(""))
 }
 
+/// What the cache holds: each figure with its name.
+pub(crate) fn cache(document: &Value) -> String {
+    let mut table = TextTable::new(&["figure", "value"]);
+    figures(document, "", &mut table);
+    table.plain("")
+}
+
+fn figures(value: &Value, name: &str, table: &mut TextTable) {
+    match value.as_object() {
+        None if !name.is_empty() => table.row(vec![name.to_owned(), text(value)]),
+        None => {}
+        Some(entries) => {
+            for (key, value) in entries {
+                let name = if name.is_empty() { key.clone() } else { format!("{name}.{key}") };
+                figures(value, &name, table);
+            }
+        }
+    }
+}
+
+/// The certificates.
+pub(crate) fn certificates(document: &Value) -> String {
+    let mut table = TextTable::new(&["certificate", "names", "issuer", "expires in", "source"]);
+    for one in list(&document["certificates"]) {
+        let names: Vec<String> = list(&one["names"]).iter().map(text).collect();
+        let days = one["expires_in_s"].as_i64().map_or(String::new(), |seconds| match seconds / 86_400 {
+            1 => "1 day".to_owned(),
+            days => format!("{days} days"),
+        });
+        let source = ["file", "directory"].iter().find_map(|key| one[*key].as_str()).unwrap_or_default();
+        table.row(vec![text(&one["name"]), names.join(" "), text(&one["issuer"]), days, source.to_owned()]);
+    }
+    table.plain("")
+}
+
 /// Who has changed what.
 pub(crate) fn audit(document: &Value) -> String {
     let mut table = TextTable::new(&["time", "who", "what", "status", "result"]);

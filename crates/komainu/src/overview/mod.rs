@@ -14,7 +14,7 @@ use apps::{AppSnapshot, ProcessInfo, Usage};
 use net::clock::Clock;
 use net::durations::DURATION_BOUNDS_US;
 use net::{CacheOutcome, Counters, DurationCounts, DurationHistogram};
-use proxy::health::ServerState;
+use proxy::health::{ServerState, UpstreamOrder};
 use proxy::{FAILURE_REASONS, GroupShared, UpstreamCounters};
 use serde_json::{Map, Value, json};
 
@@ -128,15 +128,18 @@ fn upstream(group: &GroupShared, server: usize, now_ms: u64) -> Value {
             .map(|(name, count)| (name, json!(count)))
             .collect::<Map<_, _>>()
     };
-    let (state, back_in_ms) = match group.standing(server, now_ms) {
-        ServerState::Up => ("up", None),
-        ServerState::Probe => ("probe", None),
-        ServerState::Ejected(until_ms) => ("ejected", Some(until_ms.saturating_sub(now_ms))),
-        ServerState::Down => ("down", None),
+    let (state, back_in_ms) = match (group.order(server), group.standing(server, now_ms)) {
+        // Planned, and no failure.
+        (UpstreamOrder::Drain, _) => ("drain", None),
+        (_, ServerState::Up) => ("up", None),
+        (_, ServerState::Probe) => ("probe", None),
+        (_, ServerState::Ejected(until_ms)) => ("ejected", Some(until_ms.saturating_sub(now_ms))),
+        (_, ServerState::Down) => ("down", None),
     };
     json!({
         "url": group.shown(server),
         "state": state,
+        "order": group.order(server).text(),
         "back_in_ms": back_in_ms,
         "requests": begun,
         "active": begun.saturating_sub(ended),

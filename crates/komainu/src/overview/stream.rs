@@ -1,7 +1,7 @@
 //! `GET /v1/events`: the lines of the error log as they come, as server-sent events.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use http::{Fields, Length, Name, Status};
 use net::{Exchange, Fault};
@@ -17,33 +17,58 @@ const ALIVE_MS: u64 = 15_000;
 /// Lines that one who begins to follow is sent at once.
 const FIRST_MAX: usize = 50;
 
-/// Those who follow. Clones count together.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Followers(Arc<AtomicUsize>);
+/// How long a client without a token follows: then it is to ask again, as a browser does by itself. Whether a client reads cannot be seen while its
+/// kernel takes what is sent.
+const OPEN_MS_MAX: u64 = 300_000;
 
-struct Follower(Arc<AtomicUsize>);
+/// Those who follow, the one who began first in front. Clones are the same.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Followers(Arc<Mutex<Vec<Following>>>);
+
+#[derive(Debug)]
+struct Following {
+    has_token: bool,
+    /// Its place was given to a client with a token.
+    is_displaced: Arc<AtomicBool>,
+}
+
+struct Follower {
+    all: Followers,
+    is_displaced: Arc<AtomicBool>,
+}
 
 impl Drop for Follower {
     fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
+        self.all.lock().retain(|one| !Arc::ptr_eq(&one.is_displaced, &self.is_displaced));
     }
 }
 
 impl Followers {
-    fn begin(&self) -> Option<Follower> {
-        let follower = Follower(self.0.clone());
-        (self.0.fetch_add(1, Ordering::Relaxed) < FOLLOWERS_MAX).then_some(follower)
+    fn lock(&self) -> MutexGuard<'_, Vec<Following>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A place for one more: one with a token gets that of one without, if there is no other.
+    fn begin(&self, has_token: bool) -> Option<Follower> {
+        let mut all = self.lock();
+        if all.len() >= FOLLOWERS_MAX {
+            let at = all.iter().position(|one| has_token && !one.has_token)?;
+            all.remove(at).is_displaced.store(true, Ordering::Relaxed);
+        }
+        let is_displaced = Arc::new(AtomicBool::new(false));
+        all.push(Following { has_token, is_displaced: is_displaced.clone() });
+        Some(Follower { all: self.clone(), is_displaced })
     }
 
     /// Sends the last lines, or those after `Last-Event-ID`, and each new one, until the client leaves or `is_over`. Who reads slowly
-    /// misses lines, and holds none of them here.
+    /// misses lines, and holds none of them here. One without a token is ended after [`OPEN_MS_MAX`], or when one with a token needs its place.
     pub(crate) async fn follow(
         &self,
         exchange: &mut Exchange<'_>,
         ring: &EventRing,
-        is_over: impl Fn() -> bool,
+        (has_token, is_over): (bool, impl Fn() -> bool),
     ) -> Result<(), Fault> {
-        let Some(_follower) = self.begin() else {
+        let Some(follower) = self.begin(has_token) else {
             let why = "16 clients follow the events already: close one, or try again";
             return exchange.refuse(Status::SERVICE_UNAVAILABLE, why).await;
         };
@@ -65,6 +90,7 @@ impl Followers {
         // The client sees at once that it is answered.
         exchange.write(b": lines of the error log\n\n").await?;
         let core = exchange.core().clone();
+        let until_ms = if has_token { u64::MAX } else { core.now_ms().saturating_add(OPEN_MS_MAX) };
         let mut silent_ms = 0;
         loop {
             let mut text = String::new();
@@ -84,10 +110,30 @@ impl Followers {
                 }
             }
             exchange.flush().await?;
-            if is_over() {
+            if is_over() || core.now_ms() >= until_ms || follower.is_displaced.load(Ordering::Relaxed) {
                 return Ok(());
             }
             core.sleep(LOOK_MS).await;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_displaces_one_without_and_only_such_a_one() {
+        let followers = Followers::default();
+        let mut open: Vec<Follower> = (0..FOLLOWERS_MAX).filter_map(|_| followers.begin(false)).collect();
+        assert!(open.len() == FOLLOWERS_MAX && followers.begin(false).is_none());
+        let holders: Vec<Follower> = (0..FOLLOWERS_MAX).filter_map(|_| followers.begin(true)).collect();
+        assert!(holders.len() == FOLLOWERS_MAX && followers.begin(true).is_none());
+        assert!(open.iter().all(|one| one.is_displaced.load(Ordering::Relaxed)));
+        // The end of a displaced one gives no place back.
+        open.clear();
+        assert!(followers.begin(false).is_none() && followers.begin(true).is_none());
+        drop(holders);
+        assert!(followers.lock().is_empty() && followers.begin(false).is_some());
     }
 }

@@ -83,7 +83,12 @@ fn upstream_servers_are_shown_drained_and_weighted() {
             "{done}"
         );
         assert_eq!(answers(&rig), ["one"]);
-        assert_eq!(get(&rig, &path)["health"], "down");
+        // What was ordered is shown as that, and not as a failure of the server.
+        assert_eq!(get(&rig, &path)["health"], "up");
+        let status = get(&rig, "/v1/status");
+        let servers = status["upstreams"][0]["servers"].as_array().unwrap();
+        let shown = servers.iter().find(|server| server["url"] == two.url.as_str()).unwrap();
+        assert_eq!((&shown["state"], &shown["order"]), (&json!(state), &json!(state)), "{shown}");
     }
     // A reload that changes the group leaves the order in force.
     let config = std::fs::read_to_string(rig.folder.at("komainu.toml")).unwrap();
@@ -311,4 +316,20 @@ fn connections_are_counted_by_listener_protocol_and_client() {
     assert_eq!(document["oldest"].as_array().unwrap().len(), 7);
     drop((http1, http2, local));
     eventually("they have ended", || list()["connections"] == 0);
+}
+
+#[test]
+fn two_fields_of_which_one_counts_are_refused() {
+    let rig = Rig::config(
+        Folder::new(),
+        "[control]\nlisten = \"unix:control.sock\"\n[[route]]\nrespond = \"ok\"\n",
+    );
+    for fields in [
+        "Authorization: Bearer a\r\nAuthorization: Bearer b\r\n",
+        "Origin: http://x\r\norigin: http://evil.test\r\n",
+    ] {
+        let answer = call(&rig, "POST", "/v1/logs/reopen", &format!("{JSON}{fields}"), "{}");
+        assert!(answer.status() == 400 && answer.text().contains("send one"), "{fields}: {answer:?}");
+    }
+    call(&rig, "POST", "/v1/logs/reopen", &format!("{JSON}Origin: http://x\r\n"), "{}").expect_status(200);
 }

@@ -6,6 +6,9 @@ use std::net::{TcpListener, UdpSocket};
 use std::os::unix::net::{UnixDatagram, UnixListener};
 use std::process::{Child, Command};
 
+use serde_json::json;
+
+use crate::api::change;
 use crate::rig::{self, Folder, PATIENCE, Rig, eventually, installed, komainu};
 
 fn reload(rig: &Rig, text: &str) {
@@ -232,4 +235,25 @@ fn rsyslog_takes_what_is_sent() {
     got.sort();
     let line = "komainu access 1 {\"target\":\"/a\",\"http_x\":\"a\u{e9}\\\" \\\\\"}";
     assert_eq!(got, [format!("local3.info {line}"), format!("local4.info {line}")]);
+}
+
+#[test]
+fn a_storm_of_reopens_delays_neither_a_reload_nor_a_stop() {
+    let folder = Folder::new();
+    let text = "threads = 2\n[control]\nlisten = \"unix:control.sock\"\n[log]\nfile = \"all.log\"\naccess = \"$uri\"\n[[route]]\nrespond = \"ok\"\n";
+    let mut rig = Rig::config(folder, text);
+    rig.get("/a").expect(200, "ok");
+    // Each of them takes a twentieth of a second or more: one after the other they would take longer than anybody waits here.
+    for _ in 0..600 {
+        let (status, done) = change(&rig, "POST", "/v1/logs/reopen", &json!({}));
+        assert_eq!(status, 200, "{done}");
+    }
+    assert_eq!(change(&rig, "POST", "/v1/reload", &json!({})).0, 200);
+    // The last one counts as well: what was moved away before it is not written to.
+    std::fs::rename(rig.folder.at("all.log"), rig.folder.at("all.log.1")).unwrap();
+    assert_eq!(change(&rig, "POST", "/v1/logs/reopen", &json!({})).0, 200);
+    eventually("the file is there again", || rig.folder.at("all.log").exists());
+    rig.signal("-USR1");
+    rig.signal("-TERM");
+    assert!(rig.ended().success());
 }

@@ -67,7 +67,7 @@ fn a_stop_reports_what_it_waits_for() {
     stuck.read_exact(&mut [0; 1000]).unwrap();
     rig.signal("-TERM");
     eventually("it is logged", || {
-        rig.reported().contains("stopping: waiting for 1 requests to end, at most 60 s (timeouts.drain)")
+        rig.reported().contains("stopping: waiting for 1 request to end, at most 60 s (timeouts.drain)")
     });
     rig.signal("-TERM");
     assert_eq!(rig.ended().code(), Some(1));

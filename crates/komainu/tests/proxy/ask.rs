@@ -146,6 +146,9 @@ fn oauth2_proxy_decides_as_its_documents_say() {
         .expect_field("Location", &format!("/oauth2/start?rd={url}%3A%2F%2Flocalhost%2Fa%3Fb%3Dc%26d"));
     rig.get("/oauth2/start").expect(200, "/oauth2/start");
     let post = "POST / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: 0\r\n\r\n";
+    // A WebSocket handshake is no page.
+    let upgrade = "Connection: Upgrade, close\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n";
+    rig.send(&format!("GET /a HTTP/1.1\r\nHost: localhost\r\n{upgrade}{BROWSER}\r\n")).expect_status(401);
     rig.send(post).expect(401, "Unauthorized\n").expect_field("WWW-Authenticate", "Basic realm=\"x\"");
     rig.ask("/", "Cookie: _oauth2_proxy=good\r\n").expect(200, "[\"bob\"]").expect_no_field("Set-Cookie");
     rig.ask("/", "Cookie: _oauth2_proxy=renew\r\n")
