@@ -264,6 +264,7 @@ pub(crate) fn actions_agree(
     }
     let actions: Vec<&Entry> = names.iter().filter_map(|name| node.entry(name)).collect();
     match actions.as_slice() {
+        [] if check.has_unknown(node) => {} // reported already
         [] => {
             let label = format!("{what} needs one of {}", names.join(", "));
             check.error(&node.at, format!("{what} without an action"), label);
@@ -355,9 +356,34 @@ fn respond_agrees(respond: &mut Respond, node: &Node, check: &mut Checker) {
     }
 }
 
+/// A placeholder of Caddy, `{host}`, which would be sent to clients as it is written: no URL contains braces.
+fn placeholder(text: &str) -> Option<InvalidValue> {
+    let is_open = |at: &usize| text[..*at].chars().next_back() != Some('$');
+    let start = text.match_indices('{').map(|(at, _)| at).find(is_open)?;
+    let end = text[start..].find('}').map_or(text.len(), |end| start + end + 1);
+    let name = text[start..end].trim_matches(['{', '}']);
+    let here = match name.strip_prefix("http.request.").unwrap_or(name) {
+        "host" | "hostport" => "$host",
+        "uri" | "orig_uri" => "$uri",
+        "path" | "orig_path" => "$path",
+        "query" => "$args",
+        "scheme" => "$scheme",
+        _ => "",
+    };
+    let remedy = match here {
+        "" => "variables are `$host`, `$uri`, `$path`, `$args`, `$scheme`; a brace itself is %7B or %7D"
+            .to_owned(),
+        here => format!("write `{here}`"),
+    };
+    Some(InvalidValue::new(format!("`{}` is no variable here", &text[start..end]), remedy).within(start..end))
+}
+
 /// The target of a redirect: the characters that a Location field may contain (RFC 9110 section 10.2.2).
 fn target(text: &str, own: &OwnNames) -> Result<Template, InvalidValue> {
     const VARIABLES: &[&str] = &["path", "rest", "query", "args", "uri", "host", "scheme"];
+    if let Some(fault) = placeholder(text) {
+        return Err(fault);
+    }
     if let Some((at, wrong)) = text.char_indices().find(|(_, c)| !c.is_ascii_graphic()) {
         let fault = InvalidValue::new(format!("a URL must not contain {wrong:?}"), "percent-encode it");
         return Err(fault.within(at..at + wrong.len_utf8()));

@@ -77,6 +77,8 @@ pub(crate) struct Checker<'a> {
     pub(crate) homes: Vec<(&'static str, &'static str)>,
     /// Groups of upstream servers that have been read, by name; `None` for one with faults.
     pub(crate) groups: Vec<(String, Option<Node>)>,
+    /// Where keys begin that their table does not have.
+    pub(crate) unknown: HashSet<usize>,
     /// The snippets of the file, and where they are used.
     pub(crate) snippets: Vec<SnippetPlaces>,
     /// The variables that the file defines.
@@ -98,6 +100,7 @@ impl<'a> Checker<'a> {
             seen: HashMap::new(),
             homes: Vec::new(),
             groups: Vec::new(),
+            unknown: HashSet::new(),
             snippets: Vec::new(),
             own_names: OwnNames::default(),
             expanded: HashSet::new(),
@@ -157,6 +160,14 @@ impl<'a> Checker<'a> {
     /// Environment variables are a part of this string.
     pub(crate) fn set_expanded(&mut self, at: &TextSpan) {
         self.expanded.insert(at.start);
+    }
+
+    /// Whether a table has keys that were reported as unknown: what it lacks may be one of them.
+    pub(crate) fn has_unknown(&self, node: &Node) -> bool {
+        match &node.data {
+            Data::Table(entries) => entries.iter().any(|entry| self.unknown.contains(&entry.key_at.start)),
+            _ => false,
+        }
     }
 
     /// The text of a string that environment variables are a part of: they hold numbers and flags as texts.

@@ -224,9 +224,26 @@ impl std::hash::Hash for FileMatchKey {
 struct CacheControl;
 
 impl CacheControl {
-    const VALUE: Text<String> = Text { what: "a value such as \"max-age=3600\"", parse: header::value };
+    const VALUE: Text<String> = Text { what: "a value such as \"max-age=3600\"", parse: cache_control };
     const RULES: Map<FileMatchKey, Text<String>> =
         Map { what: "path patterns or media types", key: file_match, value: Self::VALUE };
+}
+
+/// A value of `Cache-Control`, which is not a time alone: what other servers call `expires`.
+fn cache_control(text: &str) -> Result<String, InvalidValue> {
+    let digits = text.bytes().take_while(u8::is_ascii_digit).count();
+    let unit_s = match text.get(digits..).unwrap_or_default().trim_start() {
+        "" | "s" => 1,
+        "m" => 60,
+        "h" => 3600,
+        "d" => 86_400,
+        "w" => 604_800,
+        "y" => 31_536_000,
+        _ => return header::value(text),
+    };
+    let Ok(count) = text.get(..digits).unwrap_or_default().parse::<u64>() else { return header::value(text) };
+    let remedy = format!("write \"max-age={}\"", count.saturating_mul(unit_s));
+    Err(InvalidValue::new("this is a time, not a value of Cache-Control", remedy))
 }
 
 impl Shape for CacheControl {

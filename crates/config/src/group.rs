@@ -25,6 +25,13 @@ impl Shape for Proxied {
             finding.help(format!("write \"http://127.0.0.1:{port}\""));
             return None;
         }
+        if let Data::Text(name) = &node.data
+            && check.groups.iter().any(|(known, _)| known == name)
+        {
+            let finding = check.invalid(&node.at, "this is the name of a group, not a URL");
+            finding.help(format!("write `{{ upstream = \"{name}\" }}`"));
+            return None;
+        }
         let Some(entry) = node.entry("upstream") else { return brief::<Proxy>("to").read(node, check) };
         let (Data::Table(own), Data::Text(name)) = (&node.data, &entry.value.data) else {
             return table().read(node, check);

@@ -270,6 +270,31 @@ const FOREIGN: &[ForeignDirective] = &[
     foreign("wsgi_app", GUNICORN, "`wsgi = \"MODULE:NAME\"` in `[apps.NAME]`"),
 ];
 
+/// An example of a table, by its name, for who wrote another value in its place.
+pub(crate) fn for_table(name: &str) -> Option<&'static str> {
+    Some(match name {
+        "CompressResponses" | "Compress" => {
+            "write `compress = true`; codings and levels have a table: `compress = { codings = [\"gzip\"] }`"
+        }
+        "KeepAlive" => "write `keep_alive = { idle = \"60s\" }`",
+        "Retry" => "write `retry = { attempts = 3 }`",
+        "ProxyTimeouts" => "write `timeouts = { connect = \"5s\", head = \"60s\" }`",
+        "Timeouts" | "RouteTimeouts" => "write `timeouts = { body = \"30s\" }`",
+        "AppTimeouts" => "write `timeouts = { request = \"60s\" }`",
+        "CachePolicy" => {
+            "write `cache = true`, or how long responses are kept: `cache = { rule = [{ ttl = \"1h\" }] }`"
+        }
+        "CacheStore" => "write `[cache]` and `memory = \"64MiB\"`; a route has `cache = true`",
+        "Auth" => "write `auth = { basic = \"FILE\" }`",
+        "Log" => "write `[log]`, and `access` and `file` below it",
+        "Tls" => {
+            "write `[tls]`; a site has `tls = { certificate = \"cert.pem\", key = \"key.pem\" }` or `tls = \"auto\"`"
+        }
+        "ResponseHeaders" => "write `response_headers = { set = { X-Name = \"value\" } }`",
+        _ => return None,
+    })
+}
+
 /// How a directive of another server is written here: the remedy, for an unknown key in the table `place`.
 pub(crate) fn for_directive(key: &str, place: &str) -> Option<String> {
     let lower = key.to_ascii_lowercase();

@@ -2,8 +2,12 @@
 
 use std::path::{Component, Path, PathBuf};
 
-use crate::check::Checker;
+use ipnet::IpNet;
+
+use crate::check::{Checker, shortened};
+use crate::near::nearest;
 use crate::node::{Data, Node};
+use crate::report::TextSpan;
 use crate::site::branch_nodes;
 
 /// Looks through the whole file.
@@ -30,10 +34,151 @@ pub(crate) fn warn_of_mistakes(node: &Node, check: &mut Checker) {
             finding.help("a site without `hosts` answers for every host that no other site has");
         }
     }
-    let sites = node.items("site").iter().flat_map(|site| site.items("route"));
-    for route in node.items("route").iter().chain(sites) {
-        for route in std::iter::once(route).chain(branch_nodes(route)) {
-            warn_of_route(route, check);
+    if let Some(log) = node.entry("log").filter(|log| log.value.entry("access").is_none())
+        && let Some(file) = log.value.entry("file")
+    {
+        let title = "`file` in `[log]` without `access`".to_owned();
+        let finding = check.warning(&file.key_at, title, "nothing is written to it");
+        finding.help("say in which format: `access = \"json\"` or `access = \"combined\"`");
+    }
+    warn_of_sites(node, check);
+    warn_of_groups(node, check);
+    warn_of_networks(node, check);
+    let sites = node.items("site").iter().map(|site| site.items("route"));
+    for routes in std::iter::once(node.items("route")).chain(sites) {
+        for route in routes {
+            for route in std::iter::once(route).chain(branch_nodes(route)) {
+                warn_of_route(route, check);
+            }
+            warn_of_exact_paths(route, routes, check);
+            warn_of_methods(route, check);
+        }
+    }
+}
+
+/// Routes that stand below a site and belong to another one, and what the absence of TLS makes useless.
+fn warn_of_sites(node: &Node, check: &mut Checker) {
+    let sites = node.items("site");
+    for (index, site) in sites.iter().enumerate() {
+        let end = sites.get(index + 1).map_or(usize::MAX, |next| next.at.start);
+        let is_below = |route: &&Node| (site.at.start..end).contains(&route.at.start);
+        if let Some(route) = node.items("route").iter().find(is_below)
+            && site.entry("route").is_none()
+            && site.entry("hosts").is_some()
+        {
+            let line = check.line(&route.at);
+            let title = format!("the `[[route]]` in line {} belongs to the default site", line.number);
+            let finding = check.warning(&route.at, title, "this is a route of the top of the file");
+            finding.related(site.at.clone(), "and not of this site");
+            finding.help("write `[[site.route]]`, so that the site above answers with it");
+        }
+        let is_off = site.entry("tls").is_some_and(|tls| !is_on(&tls.value));
+        if let Some(hsts) = site.entry("hsts").filter(|hsts| is_off && is_on(&hsts.value)) {
+            let title = "`hsts` in a site with `tls = false`".to_owned();
+            let finding = check.warning(&hsts.key_at, title, "only responses through TLS carry it");
+            finding.help("give the site a certificate, or remove `hsts`");
+        }
+    }
+}
+
+/// Groups that nothing names, and URLs whose host is the name of a group.
+fn warn_of_groups(node: &Node, check: &mut Checker) {
+    let Some(Data::Table(groups)) = node.entry("upstreams").map(|entry| &entry.value.data) else { return };
+    let (mut used, mut urls) = (Vec::new(), Vec::new());
+    each_text(node, "", &mut |key, text, at| match (key, text.split_once("://")) {
+        ("upstream", _) => used.push(text.to_owned()),
+        ("proxy" | "php" | "to" | "url", Some((_, host))) => {
+            urls.push((host.trim_end_matches('/').to_owned(), at.clone()));
+        }
+        _ => {}
+    });
+    for group in groups {
+        let name = &group.key;
+        let named = urls.iter().filter(|(host, _)| host == name);
+        let mut is_host = false;
+        for (_, at) in named {
+            is_host = true;
+            let title = format!("the host `{}` has the name of a group", shortened(name));
+            let finding = check.warning(at, title, "a host of this name is asked, not the group");
+            finding.related(group.key_at.clone(), "the group");
+            finding.help(format!("write `proxy = {{ upstream = \"{}\" }}`", shortened(name)));
+        }
+        if !is_host && !used.contains(name) {
+            let title = format!("no route uses `[upstreams.{}]`", shortened(name));
+            let finding = check.warning(&group.key_at, title, "nothing is sent to these servers");
+            finding.help(format!(
+                "write `proxy = {{ upstream = \"{}\" }}` in a route, or remove it",
+                shortened(name)
+            ));
+        }
+    }
+}
+
+/// Networks whose address has more bits than the network: which of both is meant?
+fn warn_of_networks(node: &Node, check: &mut Checker) {
+    let mut found = Vec::new();
+    each_text(node, "", &mut |_, text, at| {
+        if let Ok(network) = text.parse::<IpNet>()
+            && network.trunc() != network
+        {
+            found.push((network, at.clone()));
+        }
+    });
+    for (network, at) in found {
+        let title = format!("`{network}` is the network {}", network.trunc());
+        let finding = check.warning(&at, title, "the address says more than the network has");
+        finding.help(format!(
+            "write \"{}\", or \"{}\" for this address alone",
+            network.trunc(),
+            network.addr()
+        ));
+    }
+}
+
+/// Every text at or below a node, with the key that it, or its list, stands under.
+fn each_text(node: &Node, key: &str, see: &mut dyn FnMut(&str, &str, &TextSpan)) {
+    match &node.data {
+        Data::Text(text) => see(key, text, &node.at),
+        Data::List(items) => items.iter().for_each(|item| each_text(item, key, see)),
+        Data::Table(entries) => entries.iter().for_each(|entry| each_text(&entry.value, &entry.key, see)),
+        _ => {}
+    }
+}
+
+/// A path that ends with `/` and stands for itself alone, where what is below it is hardly meant for another route.
+fn warn_of_exact_paths(route: &Node, routes: &[Node], check: &mut Checker) {
+    let Some(action) = ["files", "proxy", "app"].iter().find(|key| route.entry(key).is_some()) else {
+        return;
+    };
+    let covers = |other: &Node, wide: &str| match other.entry("path") {
+        Some(_) => each(other, "path").iter().any(|path| text(path) == Some(wide)),
+        None => wide == "/*",
+    };
+    for path in each(route, "path") {
+        let Some(exact) = text(path).filter(|text| text.starts_with('/') && text.ends_with('/')) else {
+            continue;
+        };
+        let wide = format!("{exact}*");
+        // Who has a route for what is below means both.
+        if exact.contains('*') || routes.iter().any(|other| covers(other, &wide)) {
+            continue;
+        }
+        let title = format!("the path `{}` matches itself alone", shortened(exact));
+        let label = format!("not what is below it, for which `{action}` is here");
+        let finding = check.warning(&path.at, title, label);
+        finding.help(format!("write \"{}\"", shortened(&wide)));
+    }
+}
+
+/// Methods that are one mistake away from one that there is.
+fn warn_of_methods(route: &Node, check: &mut Checker) {
+    const KNOWN: [&str; 9] = ["GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH"];
+    for item in each(route, "method") {
+        let Some(method) = text(item).filter(|method| !KNOWN.contains(method)) else { continue };
+        // Another case is an error already.
+        if let Some(near) = nearest(method, KNOWN).filter(|near| !near.eq_ignore_ascii_case(method)) {
+            let title = format!("no client sends the method `{}`", shortened(method));
+            check.warning(&item.at, title, format!("did you mean \"{near}\"?"));
         }
     }
 }
@@ -67,7 +212,11 @@ fn warn_of_route(route: &Node, check: &mut Checker) {
         finding.help("files are served from the system's memory already; for how browsers keep them, write `files = { root = …, cache_control = \"max-age=3600\" }`");
     }
     let root = files.value.entry("root").map_or(&files.value, |entry| &entry.value);
-    if text(root).is_some_and(|folder| is_below(check.base(), folder)) {
+    if text(root).is_some_and(|folder| folder.starts_with('/') && folder.bytes().all(|byte| byte == b'/')) {
+        let title = "every client can read every file of this machine that the server can".to_owned();
+        let finding = check.warning(&root.at, title, "this is the root of the file system");
+        finding.help("serve a folder of its own: `files = \"/srv/www\"`");
+    } else if text(root).is_some_and(|folder| is_below(check.base(), folder)) {
         let title = "every client can read the configuration".to_owned();
         let finding = check.warning(&root.at, title, "its file is in this folder");
         finding.help("serve a folder of its own: `files = \"public\"`");
@@ -122,7 +271,10 @@ fn is_below(base: &Path, folder: &str) -> bool {
         }
         normal
     };
-    normal(base.to_owned()).starts_with(normal(base.join(folder)))
+    let folder = normal(base.join(folder));
+    // Folders above a relative one have no names here.
+    let is_above = base.is_relative() && folder.components().all(|part| part == Component::ParentDir);
+    is_above || normal(base.to_owned()).starts_with(folder)
 }
 
 #[cfg(test)]
@@ -139,6 +291,9 @@ mod tests {
             ("/etc/komainu", "public", false),
             ("/etc/komainu", "/etc/komainu-site", false),
             ("", ".", true),
+            ("", "..", true),
+            ("etc", "../..", true),
+            ("", "../public", false),
             ("", "public", false),
         ] {
             assert_eq!(is_below(Path::new(base), folder), is, "{base} {folder}");

@@ -12,7 +12,9 @@ use crate::shape::{
 };
 use crate::template::{TemplateShape, template};
 use crate::units::{KIB, MIB, SPILL_MAX};
-use crate::upstream::{Balance, Origin, ProxyHttp, ProxyProtocol, UpstreamHost, UrlShape, group_name};
+use crate::upstream::{
+    Balance, Origin, ProxyHttp, ProxyProtocol, UpstreamHost, UrlShape, group_name, protocols_agree,
+};
 use http::Template;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -428,6 +430,7 @@ fn proxy_agrees(proxy: &mut Proxy, node: &Node, check: &mut Checker) {
     if let Some(tls) = node.entry("tls").filter(|_| !proxy.to.iter().any(|upstream| upstream.url.is_tls())) {
         useless_tls(tls, check);
     }
+    protocols_agree(proxy.to.iter().map(|upstream| &upstream.url), items, check);
     http2_agrees(proxy, node, check);
     match node.entry("keep_alive") {
         Some(entry) if proxy.proxy_protocol != ProxyProtocol::Off && proxy.keep_alive.connections_max > 0 => {

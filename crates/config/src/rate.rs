@@ -232,6 +232,9 @@ pub(crate) fn limits_agree(limits: &[RateLimit], node: &Node, check: &mut Checke
     if let Some(item) = items.get(LIMITS_MAX) {
         check.error(&item.at, format!("more than {LIMITS_MAX} limits"), "one too many");
     }
+    if limits.len() != items.len() || items.iter().any(|item| check.has_unknown(item)) {
+        return; // reported already: one could not be read
+    }
     let known = limits.iter().zip(items).take(LIMITS_MAX);
     for (index, (limit, item)) in known.enumerate() {
         let name = limit.name();

@@ -86,7 +86,11 @@ impl<R: DirectiveTable> Shape for TableShape<R> {
 
     fn read(&self, node: &Node, check: &mut Checker) -> Option<R> {
         let Data::Table(entries) = &node.data else {
-            check.mismatch(node, &self.kind().text);
+            let example = hint::for_table(R::NAME);
+            let finding = check.mismatch(node, &self.kind().text);
+            if let Some(example) = example {
+                finding.help(example);
+            }
             return None;
         };
         let mut record = R::default();
@@ -181,7 +185,50 @@ const TLS_TABLES: [&str; 3] = ["Config", "Listener", "Site"];
 const ACTION_KEYS: [&str; 5] = ["files", "proxy", "app", "redirect", "respond"];
 const ROUTES_TABLES: [(&str, &str); 2] = [("Config", "[[route]]"), ("Site", "[[site.route]]")];
 
+/// The tables that have an address in nginx, and none here.
+const ADDRESS_TABLES: [&str; 1] = ["Site"];
+
+/// Keys of the file's top level that people write at its end, where they belong to the last table.
+const TOP_KEYS: [&str; 6] = ["listen", "threads", "user", "group", "include", "trusted_proxies"];
+
+/// Keys that people give another name, by the table.
+const OTHER_NAMES: [(&str, &str, &str); 4] = [
+    ("Respond", "text", "here this is `body`: `respond = { body = \"...\" }`"),
+    ("Respond", "content", "here this is `body`: `respond = { body = \"...\" }`"),
+    ("Redirect", "url", "here this is `to`: `redirect = { to = \"...\" }`"),
+    ("KeepAlive", "timeout", "here this is `idle`: `keep_alive = { idle = \"60s\" }`"),
+];
+
+/// How a key is written that was found in another place than its own, or under another name.
+fn misplaced<R: DirectiveTable>(entry: &Entry) -> Option<String> {
+    if let Some((_, _, here)) =
+        OTHER_NAMES.iter().find(|(table, key, _)| *table == R::NAME && *key == entry.key)
+    {
+        return Some((*here).to_owned());
+    }
+    if R::NAME == "ResponseHeaders" && matches!(entry.value.data, Data::Text(_)) {
+        return Some(format!(
+            "fields stand in `set`: `response_headers = {{ set = {{ {} = \"...\" }} }}`",
+            entry.key
+        ));
+    }
+    if entry.key == "listen" && ADDRESS_TABLES.contains(&R::NAME) {
+        return Some(
+            "every site answers on every address: write `listen` at the top of the file, above the first `[`; \
+             a request goes to the site that has its host in `hosts`"
+                .to_owned(),
+        );
+    }
+    (R::NAME != "Config" && TOP_KEYS.contains(&entry.key.as_str())).then(|| {
+        format!(
+            "`{}` belongs at the top of the file: move it above the first `[`; what stands below a header is a part of its table",
+            entry.key
+        )
+    })
+}
+
 fn unknown<R: DirectiveTable>(entry: &Entry, check: &mut Checker) {
+    check.unknown.insert(entry.key_at.start);
     if TLS_KEYS.contains(&entry.key.as_str()) && TLS_TABLES.contains(&R::NAME) {
         let title = format!("unknown key `{}` in {}", entry.key, R::PLACE);
         let finding = check.error(&entry.key_at, title, "no such key here");
@@ -192,7 +239,8 @@ fn unknown<R: DirectiveTable>(entry: &Entry, check: &mut Checker) {
         return;
     }
     let names = || R::DIRECTIVES.iter().map(|directive| directive.name);
-    let near = nearest(&entry.key, names());
+    let misplaced = misplaced::<R>(entry);
+    let near = nearest(&entry.key, names()).filter(|_| misplaced.is_none());
     let label = match near {
         Some(name) => format!("did you mean `{name}`?"),
         None => "no such key here".to_owned(),
@@ -205,6 +253,10 @@ fn unknown<R: DirectiveTable>(entry: &Entry, check: &mut Checker) {
         .map(|(_, place)| (*place).to_owned())
         .collect();
     let finding = check.error(&entry.key_at, title, label);
+    if let Some(text) = misplaced {
+        finding.help(text);
+        return;
+    }
     // `headers` is a limit elsewhere; who writes it here means the fields.
     let of_fields: Vec<String> = match entry.key.as_str() {
         "header" | "headers" => {

@@ -383,6 +383,26 @@ pub(crate) fn cookie(text: &str) -> Result<String, InvalidValue> {
     }
 }
 
+/// The servers of a group speak HTTP, or one protocol of the CGI family, all of them.
+pub(crate) fn protocols_agree<'o>(
+    origins: impl Iterator<Item = &'o Origin>,
+    items: &[Node],
+    check: &mut Checker,
+) {
+    let name = |origin: &Origin| match origin {
+        Origin::Cgi(scheme, _) => scheme.name(),
+        _ => "HTTP",
+    };
+    // The default stands for one that could not be read.
+    let mut known = origins.zip(items).filter(|(origin, _)| **origin != Origin::default());
+    let Some((first, first_item)) = known.next() else { return };
+    let Some((other, item)) = known.find(|(other, _)| name(other) != name(first)) else { return };
+    let title = format!("one group with servers of {} and of {}", name(first), name(other));
+    let finding = check.error(&item.at, title, "this server speaks another protocol");
+    finding.related(first_item.at.clone(), "than this one");
+    finding.help("write a route, or an `[upstreams.NAME]`, for each protocol");
+}
+
 /// The name of a group.
 pub(crate) fn group_name(text: &str) -> Result<String, InvalidValue> {
     let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
