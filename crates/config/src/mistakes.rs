@@ -151,10 +151,10 @@ fn warn_of_exact_paths(route: &Node, routes: &[Node], check: &mut Checker) {
         return;
     };
     let covers = |other: &Node, wide: &str| match other.entry("path") {
-        Some(_) => each(other, "path").iter().any(|path| text(path) == Some(wide)),
+        Some(_) => other.one_or_more("path").iter().any(|path| text(path) == Some(wide)),
         None => wide == "/*",
     };
-    for path in each(route, "path") {
+    for path in route.one_or_more("path") {
         let Some(exact) = text(path).filter(|text| text.starts_with('/') && text.ends_with('/')) else {
             continue;
         };
@@ -173,7 +173,7 @@ fn warn_of_exact_paths(route: &Node, routes: &[Node], check: &mut Checker) {
 /// Methods that are one mistake away from one that there is.
 fn warn_of_methods(route: &Node, check: &mut Checker) {
     const KNOWN: [&str; 9] = ["GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH"];
-    for item in each(route, "method") {
+    for item in route.one_or_more("method") {
         let Some(method) = text(item).filter(|method| !KNOWN.contains(method)) else { continue };
         // Another case is an error already.
         if let Some(near) = nearest(method, KNOWN).filter(|near| !near.eq_ignore_ascii_case(method)) {
@@ -223,7 +223,6 @@ fn warn_of_route(route: &Node, check: &mut Checker) {
     }
 }
 
-/// The one value of a directive, or the items of its list.
 fn text(node: &Node) -> Option<&str> {
     match &node.data {
         Data::Text(text) => Some(text),

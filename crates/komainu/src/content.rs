@@ -7,8 +7,6 @@ use config::Config;
 use http::Coding;
 use net::Compression;
 
-use crate::client_access::ClientAccess;
-use crate::engine::sources;
 use crate::notice::ErrorLog;
 
 fn coding(coding: &config::Coding) -> Coding {
@@ -65,16 +63,6 @@ pub(crate) fn stripped(route: &config::Route, prefix: &config::StripPrefix) -> V
         config::StripPrefix::None => Vec::new(),
         config::StripPrefix::OfRoute => route.prefix().unwrap_or_default().as_bytes().to_vec(),
         config::StripPrefix::Text(text) => text.as_bytes().to_vec(),
-    }
-}
-
-/// The clients that a route answers: its site has to answer them too.
-pub(crate) fn client_access(site: &config::Site, route: &config::Route) -> ClientAccess {
-    let allow = [&site.allow, &route.allow].into_iter().flatten();
-    let deny = [&site.deny, &route.deny].into_iter().filter(|denied| !denied.is_empty());
-    ClientAccess {
-        allow: allow.map(|allowed| sources(allowed)).collect(),
-        deny: deny.map(|denied| sources(denied)).collect(),
     }
 }
 
