@@ -358,7 +358,7 @@ fn respond_agrees(respond: &mut Respond, node: &Node, check: &mut Checker) {
 
 /// A placeholder of Caddy, `{host}`, which would be sent to clients as it is written: no URL contains braces.
 fn placeholder(text: &str) -> Option<InvalidValue> {
-    let is_open = |at: &usize| text[..*at].chars().next_back() != Some('$');
+    let is_open = |at: &usize| !text[..*at].ends_with('$');
     let start = text.match_indices('{').map(|(at, _)| at).find(is_open)?;
     let end = text[start..].find('}').map_or(text.len(), |end| start + end + 1);
     let name = text[start..end].trim_matches(['{', '}']);

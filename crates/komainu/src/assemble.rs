@@ -14,7 +14,7 @@ use config::matcher::Routes;
 use config::{Action, Config, ConfigLine, EncodedSlashes, PartOf, RoutePart};
 use files::Files;
 use http::{EmptySegments, Fields, Status};
-use net::{Bandwidth, Core, FieldEdits, SpillStore};
+use net::{Bandwidth, Core, SpillStore};
 use proxy::{Group, GroupShared, UpstreamEvent};
 use sharing::Sharing;
 
@@ -46,7 +46,7 @@ use crate::purge_method::{PurgeAccess, PurgeToken};
 use crate::rate::LimitPlan;
 use crate::release_plan::{ReleasePlan, release, with_branches};
 use crate::request_path::Strip;
-use crate::route_edits::{RouteEdits, TemplateEdits};
+use crate::route_edits::RouteEdits;
 use crate::router::{Handler, Route, RouteTable};
 use crate::shaping::queue::QueuePlan;
 use crate::shaping::shared;
@@ -263,7 +263,7 @@ pub(crate) fn table(
         let own = SitePages::read([&site.error_pages, &config.error_pages]);
         pages.push(Rc::new(own.map_err(|error| placed("error_pages", "site", site.line.as_ref(), &error))?));
         let settings = config.settings(Some(site_index), None);
-        edits.push(secure_edits(&settings.response_headers, site));
+        edits.push(RouteEdits::of_site(&settings.response_headers, site));
         empty_segments.push(self::empty_segments(settings.merge_slashes));
         let redirects = site.tls.is_some() && site.redirect_https;
         https.push(SiteHttps {
@@ -272,7 +272,7 @@ pub(crate) fn table(
         });
     }
     pages.push(Rc::new(server_pages));
-    edits.push(self::edits(&config.settings(None, None).response_headers));
+    edits.push(RouteEdits::of(&config.settings(None, None).response_headers));
     empty_segments.push(self::empty_segments(config.merge_slashes));
     let introducers = trusted_proxies(&config.trusted_proxies);
     let of_streams = plan.groups.of_streams(&groups);
@@ -400,7 +400,7 @@ fn route(
             .map(|limit| Bandwidth { bytes_per_s: limit.bytes_per_s, after_bytes: limit.after_bytes }),
         // What a route itself says is no error of others.
         intercepts_errors: settings.intercept_errors && !matches!(route.action, Action::Respond(_)),
-        edits: secure_edits(&settings.response_headers, &config.sites[site]),
+        edits: RouteEdits::of_site(&settings.response_headers, &config.sites[site]),
         client_access: ClientAccess::of_route(&config.sites[site], route),
         auth: plan.auth.of_route(
             config,
@@ -563,62 +563,4 @@ fn cache_disk(
     let path = wanted.path.clone();
     let report = Arc::new(move |event: DiskEvent<'_>| notices.cache_disk(&path, &event));
     Ok(Some(Arc::new(Disk::open(options, account, report)?)))
-}
-
-/// What `security_headers` sets.
-const SECURITY_HEADERS: [(&str, &str); 3] = [
-    ("X-Content-Type-Options", "nosniff"),
-    ("X-Frame-Options", "SAMEORIGIN"),
-    ("Referrer-Policy", "strict-origin-when-cross-origin"),
-];
-
-/// The edits, with what a site says to browsers, and to clients that use `https` (RFC 6797 section 7.2: to nobody else).
-fn secure_edits(levels: &[&config::ResponseHeaders], site: &config::Site) -> RouteEdits {
-    let headers = if site.security_headers { &SECURITY_HEADERS[..] } else { &[] };
-    let own = fields_set(headers);
-    // What the configuration says of a field itself comes after it.
-    let plain: Vec<_> =
-        Some(&own).filter(|own| !own.set.is_empty()).into_iter().chain(levels.iter().copied()).collect();
-    let Some(hsts) = &site.hsts else { return edits(&plain) };
-    let hsts = fields_set(&[("Strict-Transport-Security", hsts)]);
-    let secure: Vec<_> = std::iter::once(&hsts).chain(plain.iter().copied()).collect();
-    RouteEdits::Secure { plain: Box::new(edits(&plain)), secure: Box::new(edits(&secure)) }
-}
-
-/// Edits that set these fields.
-fn fields_set(fields: &[(&str, &str)]) -> config::ResponseHeaders {
-    let set = fields.iter().map(|(name, value)| {
-        let text = value.replace('$', "$$");
-        let template = http::Template::parse(&text, |_| false);
-        ((*name).to_owned(), template.expect("a value without variables is a template"))
-    });
-    config::ResponseHeaders { set: set.collect(), ..config::ResponseHeaders::default() }
-}
-
-fn edits(levels: &[&config::ResponseHeaders]) -> RouteEdits {
-    if levels.is_empty() {
-        return RouteEdits::None;
-    }
-    let templates: Vec<TemplateEdits> = levels
-        .iter()
-        .map(|level| TemplateEdits {
-            remove: level.remove.clone(),
-            set: level.set.clone(),
-            add: level.add.clone(),
-        })
-        .collect();
-    match fixed(&templates) {
-        Some(edits) => RouteEdits::Fixed(Rc::new(edits)),
-        None => RouteEdits::Templates(templates),
-    }
-}
-
-/// The edits as fixed fields, if no value depends on the request.
-fn fixed(levels: &[TemplateEdits]) -> Option<FieldEdits> {
-    let mut depends = false;
-    let edits = TemplateEdits::made(levels, |fields, name, template| {
-        let Some(text) = template.fixed() else { return depends = true };
-        fields.try_push(name.as_bytes(), text.as_bytes()).expect("the configuration checked it");
-    });
-    (!depends).then_some(edits)
 }

@@ -21,6 +21,50 @@ pub(crate) enum RouteEdits {
     },
 }
 
+/// What `security_headers` sets.
+const SECURITY_HEADERS: [(&str, &str); 3] = [
+    ("X-Content-Type-Options", "nosniff"),
+    ("X-Frame-Options", "SAMEORIGIN"),
+    ("Referrer-Policy", "strict-origin-when-cross-origin"),
+];
+
+impl RouteEdits {
+    /// The edits, with what a site says to browsers, and to clients that use `https` (RFC 6797 section 7.2: to nobody else).
+    pub(crate) fn of_site(levels: &[&config::ResponseHeaders], site: &config::Site) -> RouteEdits {
+        let headers = if site.security_headers { &SECURITY_HEADERS[..] } else { &[] };
+        let own = fields_set(headers);
+        // What the configuration says of a field itself comes after it.
+        let plain: Vec<_> =
+            Some(&own).filter(|own| !own.set.is_empty()).into_iter().chain(levels.iter().copied()).collect();
+        let Some(hsts) = &site.hsts else { return RouteEdits::of(&plain) };
+        let hsts = fields_set(&[("Strict-Transport-Security", hsts)]);
+        let secure: Vec<_> = std::iter::once(&hsts).chain(plain.iter().copied()).collect();
+        RouteEdits::Secure {
+            plain: Box::new(RouteEdits::of(&plain)),
+            secure: Box::new(RouteEdits::of(&secure)),
+        }
+    }
+
+    /// Those of a configuration, the outermost level first.
+    pub(crate) fn of(levels: &[&config::ResponseHeaders]) -> RouteEdits {
+        if levels.is_empty() {
+            return RouteEdits::None;
+        }
+        let templates: Vec<TemplateEdits> = levels
+            .iter()
+            .map(|level| TemplateEdits {
+                remove: level.remove.clone(),
+                set: level.set.clone(),
+                add: level.add.clone(),
+            })
+            .collect();
+        match fixed(&templates) {
+            Some(edits) => RouteEdits::Fixed(Rc::new(edits)),
+            None => RouteEdits::Templates(templates),
+        }
+    }
+}
+
 /// Edits with variables of the request.
 pub(crate) struct TemplateEdits {
     pub(crate) remove: Vec<String>,
@@ -81,4 +125,24 @@ impl RouteEdits {
 /// What the variables of a request stand for, with the prefix of its route.
 pub(crate) fn values<'x>(exchange: &'x Exchange<'_>, prefix: &'x [u8]) -> Values<'x> {
     Values { prefix, ..access::values(&exchange.request()) }
+}
+
+/// Edits that set these fields.
+fn fields_set(fields: &[(&str, &str)]) -> config::ResponseHeaders {
+    let set = fields.iter().map(|(name, value)| {
+        let text = value.replace('$', "$$");
+        let template = http::Template::parse(&text, |_| false);
+        ((*name).to_owned(), template.expect("a value without variables is a template"))
+    });
+    config::ResponseHeaders { set: set.collect(), ..config::ResponseHeaders::default() }
+}
+
+/// The edits as fixed fields, if no value depends on the request.
+fn fixed(levels: &[TemplateEdits]) -> Option<FieldEdits> {
+    let mut depends = false;
+    let edits = TemplateEdits::made(levels, |fields, name, template| {
+        let Some(text) = template.fixed() else { return depends = true };
+        fields.try_push(name.as_bytes(), text.as_bytes()).expect("the configuration checked it");
+    });
+    (!depends).then_some(edits)
 }

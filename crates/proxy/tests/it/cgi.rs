@@ -106,6 +106,7 @@ fn server(
                 CgiProtocol::FastCgi => fastcgi(&mut stream),
                 CgiProtocol::Uwsgi => packet(&mut stream, uwsgi),
                 CgiProtocol::Scgi => packet(&mut stream, scgi),
+                CgiProtocol::Program => unreachable!("programs have tests with the real binary"),
             };
             let Some(asked) = asked else { return };
             noted.lock().unwrap().push(asked.clone());
