@@ -12,7 +12,7 @@ use crate::cli::ImportArguments;
 const GUESS_BYTES_MAX: u64 = 4 << 20;
 
 /// What is translated.
-struct Source<'a> {
+struct ImportSource<'a> {
     kind: ImportKind,
     file: Option<&'a Path>,
 }
@@ -39,13 +39,13 @@ pub(crate) fn import(arguments: &ImportArguments) -> Result<bool, String> {
     }
 }
 
-fn source(arguments: &ImportArguments) -> Result<Source<'_>, String> {
+fn source(arguments: &ImportArguments) -> Result<ImportSource<'_>, String> {
     let names = || ImportKind::ALL.map(|(name, _)| name).join(", ");
     match arguments.source.as_slice() {
         [kind, file] => {
             let name = kind.to_string_lossy();
             let kind = ImportKind::of(&name).ok_or_else(|| format!("`{name}` is none of: {}", names()))?;
-            Ok(Source { kind, file: Some(file) })
+            Ok(ImportSource { kind, file: Some(file) })
         }
         [one] => {
             if let Some(kind) = ImportKind::of(&one.to_string_lossy())
@@ -53,7 +53,7 @@ fn source(arguments: &ImportArguments) -> Result<Source<'_>, String> {
             {
                 let has_command = !arguments.command.is_empty() && takes_command(kind);
                 return match !has_command {
-                    false => Ok(Source { kind, file: None }),
+                    false => Ok(ImportSource { kind, file: None }),
                     true => Err(format!("the file is missing: komainu import {} FILE", one.display())),
                 };
             }
@@ -64,7 +64,7 @@ fn source(arguments: &ImportArguments) -> Result<Source<'_>, String> {
                     names()
                 )
             })?;
-            Ok(Source { kind, file: Some(one) })
+            Ok(ImportSource { kind, file: Some(one) })
         }
         _ => Err("the file is missing".to_owned()),
     }
@@ -84,7 +84,7 @@ fn beginning(path: &Path) -> Result<String, String> {
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-fn translate(source: &Source<'_>, arguments: &ImportArguments) -> Result<Imported, String> {
+fn translate(source: &ImportSource<'_>, arguments: &ImportArguments) -> Result<Imported, String> {
     let file = source.file.unwrap_or(Path::new(""));
     match source.kind {
         ImportKind::Nginx => import::nginx::import(file, arguments.prefix.as_deref()),
@@ -96,7 +96,11 @@ fn translate(source: &Source<'_>, arguments: &ImportArguments) -> Result<Importe
     .map_err(|error| error.to_string())
 }
 
-fn verify(source: &Source<'_>, imported: &Imported, arguments: &ImportArguments) -> Result<bool, String> {
+fn verify(
+    source: &ImportSource<'_>,
+    imported: &Imported,
+    arguments: &ImportArguments,
+) -> Result<bool, String> {
     let (name, file) = match (source.kind, source.file) {
         (ImportKind::Nginx, Some(file)) => ("nginx", file),
         _ => return Err("--verify compares with nginx".to_owned()),

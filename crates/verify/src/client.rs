@@ -5,20 +5,16 @@ use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use http::Method;
 use http::machine::{ClientMachine, Step};
-use http::{Limits, Method};
 use import::scratch::{RequestContent, VerifyRequest};
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, ClientConnection, StreamOwned};
 
-use crate::message::{CONTENT_BYTES_MAX, ServerAnswer};
+use crate::message::{CONTENT_BYTES_MAX, LIMITS, ServerAnswer};
 
 /// How long an answer may take.
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(5);
-
-/// Limits of answers: far above what servers send.
-pub(crate) const LIMITS: Limits =
-    Limits { head_bytes_max: 256 << 10, start_line_bytes_max: 64 << 10, fields_max: 500, bare_lf: true };
 
 /// The bytes of a request. Both servers get the same.
 pub(crate) fn request_bytes(request: &VerifyRequest) -> Vec<u8> {

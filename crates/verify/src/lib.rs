@@ -20,26 +20,12 @@ mod compare;
 
 mod outcome;
 
-mod nginx;
+mod options;
 
-mod caddy;
+mod nginx;
 
 pub use nginx::nginx;
 
+pub use options::Options;
+
 pub use outcome::{Difference, Verification};
-
-use std::path::PathBuf;
-use std::time::Duration;
-
-/// How a configuration is verified.
-#[derive(Debug, Clone)]
-pub struct Options {
-    /// This program, which is started as the new server.
-    pub komainu: PathBuf,
-    /// The program of the old server.
-    pub old: PathBuf,
-    /// The most requests.
-    pub requests_max: usize,
-    /// The most time for all requests together.
-    pub time_max: Duration,
-}

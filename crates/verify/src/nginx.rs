@@ -11,9 +11,9 @@ use import::Imported;
 use import::nginx::{LocatedRequest, NginxScratch};
 use import::scratch::{Aspect, ScratchOptions, VerifyRequest};
 
-use crate::Options;
 use crate::client::ask;
 use crate::compare::{AnswerComparison, FoundDifference, ServerOutcome};
+use crate::options::Options;
 use crate::outcome::{Difference, Verification};
 use crate::server::{ComparedProcess, NEW_ADDRESS, OLD_ADDRESS, VerifyFolder, free_port};
 use crate::stub::Stubs;

@@ -10,8 +10,7 @@ use http::machine::{ServerMachine, Step};
 use import::scratch::{StubProtocol, StubServer};
 use rustls::{ServerConfig, ServerConnection, StreamOwned};
 
-use crate::client::LIMITS;
-use crate::message::{CONTENT_BYTES_MAX, ReceivedRequest, joined, shown};
+use crate::message::{CONTENT_BYTES_MAX, LIMITS, ReceivedRequest, joined, shown};
 
 /// How long a connection may be silent.
 const IDLE_TIME_MAX: Duration = Duration::from_secs(20);

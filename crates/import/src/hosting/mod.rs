@@ -2,14 +2,13 @@
 
 mod literal;
 
-mod command;
-
 mod settings;
+
+mod command;
 
 use std::path::Path;
 
 use crate::data::{Datum, DatumAt, json, read};
-use crate::draft::{Draft, SiteDraft, TomlItem, TomlSection, table_path};
 use crate::findings::{ImportError, ImportLedger, Imported};
 use crate::kind::ImportKind;
 use literal::{SettingAt, python, ruby};
@@ -91,23 +90,4 @@ fn passengerfile(app: &mut AppSettings<'_>, data: &DatumAt) {
             }
         }
     }
-}
-
-/// A file with one application and the route to it.
-fn draft_of(
-    name: &str,
-    app: TomlSection,
-    top: TomlSection,
-    site: TomlSection,
-    files: Option<String>,
-) -> Draft {
-    let mut draft = Draft { top, ..Draft::default() };
-    draft.tables.push((table_path("apps", name), app));
-    let mut route = TomlSection::default();
-    if let Some(root) = files {
-        route.set_text("files", root);
-    }
-    route.set("app", TomlItem::text(name));
-    draft.sites.push(SiteDraft { section: site, routes: vec![route] });
-    draft
 }

@@ -1,7 +1,7 @@
 //! Settings of application servers as those of Komainu.
 
 use super::literal::{PER_CORE, SettingAt};
-use crate::draft::{Draft, TomlItem, TomlSection};
+use crate::draft::{Draft, SiteDraft, TomlItem, TomlSection, table_path};
 use crate::findings::ImportLedger;
 use crate::kind::ImportKind;
 
@@ -406,6 +406,25 @@ impl<'a> AppSettings<'a> {
             self.listen.push(port.to_owned());
         }
         self.top.entries.insert(0, ("listen".to_owned(), TomlItem::texts(self.listen.clone())));
-        super::draft_of("app", self.app, self.top, self.site, self.files)
+        draft_of("app", self.app, self.top, self.site, self.files)
     }
+}
+
+/// A file with one application and the route to it.
+fn draft_of(
+    name: &str,
+    app: TomlSection,
+    top: TomlSection,
+    site: TomlSection,
+    files: Option<String>,
+) -> Draft {
+    let mut draft = Draft { top, ..Draft::default() };
+    draft.tables.push((table_path("apps", name), app));
+    let mut route = TomlSection::default();
+    if let Some(root) = files {
+        route.set_text("files", root);
+    }
+    route.set("app", TomlItem::text(name));
+    draft.sites.push(SiteDraft { section: site, routes: vec![route] });
+    draft
 }

@@ -1,1 +1,0 @@
-//! Caddy and Komainu side by side.
