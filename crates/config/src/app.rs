@@ -574,7 +574,7 @@ mod tests {
             ("[apps.a]\npsgi = \"a\"\ngroup = \"www\"\n", "`group` without `user`"),
             ("[apps.a]\nphp = \"a\"\npsgi = \"b\"\n", "of two kinds"),
             ("[apps.a]\nphp = \"a\"\nthreads = 2\n", "PHP has none"),
-            ("[apps.a]\nphp = {}\n", "`php.root` is missing"),
+            ("[apps.a]\nphp = {}\n", "`apps.php.root` is missing"),
             ("[apps.a]\nphp = \"unix:/run/php/fpm.sock\"\n", "beside `files`"),
             (
                 "[apps.a]\nphp = { root = \"a\", front = \"index.html\" }\n",

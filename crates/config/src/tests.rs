@@ -114,6 +114,11 @@ fn written_out_defaults_change_nothing() {
         written_out::<Mirror>(),
         written_out::<InjectedFault>(),
         written_out::<crate::VariableMap>(),
+        written_out::<crate::Stream>(),
+        written_out::<crate::StreamServer>(),
+        written_out::<crate::StreamTimeouts>(),
+        written_out::<crate::PhpApp>(),
+        written_out::<crate::Cgi>(),
     ];
     for chapter in chapters::<Config>() {
         assert!(known.contains(&chapter.name), "{} is not looked at", chapter.name);

@@ -30,6 +30,7 @@ func main() {
 		Factories: factories,
 		ConfigProviderSettings: otelcol.ConfigProviderSettings{ResolverSettings: confmap.ResolverSettings{
 			ProviderFactories: []confmap.ProviderFactory{fileprovider.NewFactory()},
+			DefaultScheme:     "file",
 		}},
 	}
 	if err := otelcol.NewCommand(settings).Execute(); err != nil {

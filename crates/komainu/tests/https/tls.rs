@@ -349,7 +349,7 @@ fn what_is_wrong_with_a_certificate_is_said_at_the_start() {
         text(&output.stderr)
     };
     let missing = check("tls = { certificate = \"none.pem\" }");
-    assert!(missing.contains("none.pem") && missing.contains("line 3"), "{missing}");
+    assert!(missing.contains("none.pem") && missing.contains("komainu.toml:5:"), "{missing}");
     let keyless = check("tls = { certificate = \"a.test.pem\" }");
     assert!(keyless.contains("no private key"), "{keyless}");
     let without = check("tls = false");

@@ -61,6 +61,8 @@ fn a_reload_opens_another_address_and_closes_the_old_one() {
     // And back, and then to none.
     rewrite(tcp);
     assert_eq!(change(&rig, "POST", "/v1/reload", &json!({})).0, 200);
+    let said = "the control listener is http://";
+    eventually("it listens there again", || rig.reported().matches(said).count() == 2);
     let second = listener(&rig);
     send(&second, "GET", "/v1/status", "", "").expect_status(200);
     eventually("the file is gone", || !rig.folder.at("control.sock").exists());
