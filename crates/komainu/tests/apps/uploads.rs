@@ -118,6 +118,9 @@ fn a_folder_for_temporary_files_that_is_none_is_said_at_the_start() {
     );
     let reported = hosted::server().arg("start").arg("-c").arg(folder.at("komainu.toml")).output().unwrap();
     let text = rig::text(&reported.stderr);
-    assert!(!reported.status.success() && text.contains("no/such") && text.contains("temp_path = "), "{text}");
+    assert!(
+        !reported.status.success() && text.contains("no/such") && text.contains("temp_path = "),
+        "{text}"
+    );
     assert!(!Path::new("no/such").exists());
 }
