@@ -9,7 +9,7 @@ const MODES = {
   rack: ["Ruby", "a Rack application", '[apps.demo-rack]\nrack = "apps/config.ru"'],
   wsgi: ["Python, WSGI", "an application", '[apps.demo-wsgi]\nwsgi = "hello:wsgi"'],
   asgi: ["Python, ASGI", "in an event loop", '[apps.demo-asgi]\nasgi = "hello:asgi"'],
-  php: ["PHP", "inside, without PHP-FPM", '[apps.demo-php]\nphp = "apps/hello.php"'],
+  php: ["PHP", "inside, without PHP-FPM", '[apps.demo-php]\nphp = "apps/php"'],
 };
 const part = (id) => document.getElementById(id);
 const results = new Map();
