@@ -108,6 +108,8 @@ enum ValueKind {
     Number,
     /// Milliseconds, written as whole nanoseconds.
     Nanoseconds,
+    /// `HTTP/1.1` without the name of the protocol.
+    Version,
 }
 
 /// The fields of the Elastic Common Schema 8.11.
@@ -143,6 +145,7 @@ impl LineFormat {
                 for field in &mut fields {
                     match field.variable {
                         Variable::Log(LogVariable::DurationMs) => field.kind = ValueKind::Nanoseconds,
+                        Variable::Log(LogVariable::Version) => field.kind = ValueKind::Version,
                         Variable::ClientPort => field.kind = ValueKind::Number,
                         _ => {}
                     }
@@ -335,7 +338,7 @@ impl Access {
             // Written where it is to stand, and taken back where there is nothing, or where it has to be escaped.
             let before = out.len();
             out.extend_from_slice(&field.start);
-            let is_text = field.kind == ValueKind::Text;
+            let is_text = matches!(field.kind, ValueKind::Text | ValueKind::Version);
             if is_text {
                 out.push(b'"');
             }
@@ -344,6 +347,9 @@ impl Access {
             if out.len() == from {
                 out.truncate(before);
             } else if is_text {
+                if field.kind == ValueKind::Version && out[from..].starts_with(b"HTTP/") {
+                    out.drain(from..from + b"HTTP/".len());
+                }
                 if !is_plain_json(&out[from..]) {
                     let mut value = self.value.borrow_mut();
                     value.clear();

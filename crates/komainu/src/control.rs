@@ -114,6 +114,8 @@ pub(crate) struct Reloaded {
     pub(crate) warnings: Vec<String>,
     /// Applications are being loaded by the configuration as it is now.
     pub(crate) is_in_force: bool,
+    /// The server did something else and has read nothing: it can be asked again.
+    pub(crate) is_later: bool,
 }
 
 /// What a server counts of its work.
@@ -323,7 +325,11 @@ pub(crate) fn obey(line: &str, info: &ServerInfo) -> Value {
         ("reload", "") => {
             let outcome = (info.reload)();
             let loading = if outcome.is_in_force { info.hosting.loading() } else { Vec::new() };
-            with_warnings(reloaded(outcome.reported, &loading), &outcome.warnings)
+            let mut document = with_warnings(reloaded(outcome.reported, &loading), &outcome.warnings);
+            if outcome.is_later {
+                document["later"] = true.into();
+            }
+            document
         }
         ("reload", app) => match info.hosting.reload(app) {
             Some(loading) => reloaded(Ok(format!("application {app}: the new code is in force")), &[loading]),

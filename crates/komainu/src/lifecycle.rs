@@ -184,10 +184,8 @@ impl RunningServer {
             ServerEvent::Edit(_, asker) if !asker.begin() => {}
             ServerEvent::Reload(asker) => {
                 let outcome = match (progress.is_stopping, &progress.upgrade) {
-                    (true, _) => refused("the server is stopping"),
-                    (_, Some(_)) => {
-                        refused("an upgrade is under way: the new server reads the configuration")
-                    }
+                    (true, _) => later("the server is stopping"),
+                    (_, Some(_)) => later("an upgrade is under way: the new server reads the configuration"),
                     _ => self.reload(asker.is_none()),
                 };
                 if let Some(asker) = asker {
@@ -361,7 +359,7 @@ impl RunningServer {
             let text = "there is no configuration file to read: applications are loaded again";
             notices.info(text);
             let reported = applied.map_err(|error| error.to_string()).map(|()| text.to_owned());
-            return Reloaded { reported, warnings: Vec::new(), is_in_force: true };
+            return Reloaded { reported, warnings: Vec::new(), is_in_force: true, is_later: false };
         };
         match reread().and_then(|read| self.prepare(read)) {
             Ok(prepared) => {
@@ -449,7 +447,7 @@ impl RunningServer {
                 Err(format!("the new configuration is in use, except for this:\n{}", failures.join("\n")))
             }
         };
-        Reloaded { reported, warnings, is_in_force: true }
+        Reloaded { reported, warnings, is_in_force: true, is_later: false }
     }
 
     /// The limits and timeouts of a new configuration hold from now on.
@@ -488,8 +486,13 @@ fn report_draining(current: &Current, counters: &[Arc<net::Counters>], notices: 
 }
 
 /// A reload that has changed nothing.
-pub(crate) fn refused(text: &str) -> Reloaded {
-    Reloaded { reported: Err(text.to_owned()), warnings: Vec::new(), is_in_force: false }
+fn refused(text: &str) -> Reloaded {
+    Reloaded { reported: Err(text.to_owned()), warnings: Vec::new(), is_in_force: false, is_later: false }
+}
+
+/// A reload that was not begun.
+pub(crate) fn later(text: &str) -> Reloaded {
+    Reloaded { is_later: true, ..refused(text) }
 }
 
 /// How long writing the last lines may take when the server ends at once.

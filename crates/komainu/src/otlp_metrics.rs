@@ -58,7 +58,7 @@ fn label((name, value): &(&'static str, String)) -> Option<Value> {
     Some(match (*name, value.parse()) {
         ("code", Ok(status)) => attribute_number("http.response.status_code", status),
         ("route", _) => attribute("http.route", value),
-        ("server", _) => attribute("server.address", value),
+        ("server", _) => attribute("komainu.upstream", value),
         _ => attribute(&format!("komainu.{name}"), value),
     })
 }

@@ -29,9 +29,7 @@ use crate::engine::{self, Descriptors};
 use crate::generations::Generations;
 use crate::hosting::{AppHandles, Hosting};
 use crate::inherited::Inherited;
-use crate::lifecycle::{
-    Current, RunningServer, ServerEvent, attend_to_the_end, event, pass_signals, refused,
-};
+use crate::lifecycle::{Current, RunningServer, ServerEvent, attend_to_the_end, event, later, pass_signals};
 use crate::link::SupervisorLink;
 use crate::logs::Logs;
 use crate::metrics::{CoreMetrics, Metrics};
@@ -325,7 +323,7 @@ fn server_info(
     let reload = move || {
         let (asker, outcome) = pending();
         let sent = events.send(ServerEvent::Reload(Some(asker))).map_err(|_| NoOutcome::Ended);
-        sent.and_then(|()| outcome.wait(BEGIN_MAX)).unwrap_or_else(|why| refused(&why.text()))
+        sent.and_then(|()| outcome.wait(BEGIN_MAX)).unwrap_or_else(|why| later(&why.text()))
     };
     let edit = move |edit| {
         let (asker, outcome) = pending();

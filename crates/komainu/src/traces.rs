@@ -130,10 +130,11 @@ fn steps(notes: &RequestNotes, duration_us: u64) -> Vec<SpanStep> {
     }
     let attempt = |upstream: &str, before: usize| {
         let before = u64::try_from(before).unwrap_or(u64::MAX);
-        vec![
-            ("server.address", SpanValue::Text(upstream.to_owned())),
-            ("http.request.resend_count", SpanValue::Number(before)),
-        ]
+        let mut attributes = vec![("komainu.upstream", SpanValue::Text(upstream.to_owned()))];
+        let authority = upstream.split_once("://").map_or(upstream, |(_, authority)| authority);
+        attributes.extend(server_address(authority.as_bytes()));
+        attributes.push(("http.request.resend_count", SpanValue::Number(before)));
+        attributes
     };
     let failed = notes.failed_attempts.as_ref().map_or(&[][..], |failed| &failed.0);
     for (before, one) in failed.iter().enumerate() {
@@ -167,6 +168,15 @@ fn cut(bytes: &[u8]) -> String {
     String::from_utf8_lossy(&bytes[..bytes.len().min(VALUE_BYTES_MAX)]).into_owned()
 }
 
+/// The host and the port of an authority, as OpenTelemetry's conventions have them: `server.address` has no port.
+fn server_address(authority: &[u8]) -> impl Iterator<Item = (&'static str, SpanValue)> {
+    let (host, port) = http::split_port(authority).unwrap_or((authority, None));
+    let host = host.strip_prefix(b"[").and_then(|host| host.strip_suffix(b"]")).unwrap_or(host);
+    let port = port.and_then(|digits| std::str::from_utf8(digits).ok()?.parse().ok());
+    let address = (!host.is_empty()).then(|| ("server.address", SpanValue::Text(cut(host))));
+    address.into_iter().chain(port.map(|port| ("server.port", SpanValue::Number(port))))
+}
+
 /// What is known of the request, and the span's name. Queries are left out: they may hold secrets.
 fn attributes(record: &RequestRecord<'_>, labels: RouteLabels) -> (Vec<(&'static str, SpanValue)>, String) {
     let text = |bytes: &[u8]| SpanValue::Text(cut(bytes));
@@ -182,7 +192,7 @@ fn attributes(record: &RequestRecord<'_>, labels: RouteLabels) -> (Vec<(&'static
         all.push(("http.request.method", SpanValue::Text(method)));
         all.push(("url.path", text(request.path())));
         all.push(("url.scheme", text(if request.client().secure { b"https" } else { b"http" })));
-        all.push(("server.address", text(request.authority())));
+        all.extend(server_address(request.authority()));
         let agent = request.field(Name::UserAgent);
         all.extend(agent.map(|agent| ("user_agent.original", text(agent))));
     }
@@ -198,7 +208,9 @@ fn attributes(record: &RequestRecord<'_>, labels: RouteLabels) -> (Vec<(&'static
     all.extend(notes.server_cpu_us().map(|us| ("komainu.cpu_us", SpanValue::Number(us))));
     all.extend(notes.cache.map(|outcome| ("komainu.cache", text(outcome.text().as_bytes()))));
     let fault = record.fault.map(ToString::to_string);
-    let error = notes.refusal.map(str::to_owned).or(fault);
-    all.extend(error.map(|error| ("error.type", SpanValue::Text(error))));
+    let reason = notes.refusal.map(str::to_owned).or(fault);
+    all.extend(reason.map(|reason| ("komainu.reason", SpanValue::Text(reason))));
+    let is_failed = record.status.code() >= 500;
+    all.extend(is_failed.then(|| ("error.type", SpanValue::Text(record.status.code().to_string()))));
     (all, name)
 }

@@ -32,7 +32,7 @@ const ATTRIBUTES: [(&str, Variable, Written); 17] = [
     ("client.port", Variable::ClientPort, Written::Number),
     ("network.protocol.version", Variable::Log(LogVariable::Version), Written::Version),
     ("user_agent.original", Variable::Log(LogVariable::UserAgent), Written::Text),
-    ("error.type", Variable::Log(LogVariable::Reason), Written::Text),
+    ("komainu.reason", Variable::Log(LogVariable::Reason), Written::Text),
     ("komainu.request_id", Variable::RequestId, Written::Text),
     ("komainu.upstream", Variable::Upstream, Written::Text),
     ("komainu.cache", Variable::Log(LogVariable::Cache), Written::Text),

@@ -11,9 +11,11 @@ pub(crate) fn status(api: &Api, _: &ApiCall<'_>) -> Outcome {
     Ok(ApiResponse::of(control::status(&api.info)))
 }
 
-/// Reads the configuration again.
+/// Reads the configuration again: 422 where it is refused, 503 where the server is busy, stopping or being upgraded.
 pub(crate) fn reload(api: &Api, _: &ApiCall<'_>) -> Outcome {
-    answered(control::obey("reload", &api.info), 422)
+    let document = control::obey("reload", &api.info);
+    let status = if document["later"] == true { 503 } else { 422 };
+    answered(document, status)
 }
 
 /// What the cache holds.

@@ -100,6 +100,7 @@ fn access_logs_in_every_format_hide_what_is_secret_and_break_no_line() {
     let line: serde_json::Value = serde_json::from_str(&log_lines(&rig, "access.log", 1)[0]).unwrap();
     assert_eq!((&line["http.response.status_code"], &line["client.ip"]), (&200.into(), &"127.0.0.1".into()));
     assert_eq!((&line["http.request.id"], &line["ecs.version"]), (&"r-1".into(), &"8.11.0".into()));
+    assert_eq!(line["http.version"], "1.1");
     assert!(line["event.duration"].is_u64() && line["@timestamp"].is_string(), "{line}");
     assert_eq!(line["url.original"], "/up?token=***");
 

@@ -189,7 +189,7 @@ fn lines_of_logs_are_records() {
         (first.field("X-Trace"), first.field("X-Span"), &1.into())
     );
     let bad = of("/bad 502").unwrap();
-    assert_eq!((&bad["severityText"], attribute(&bad, "error.type").is_some()), (&"ERROR".into(), true));
+    assert_eq!((&bad["severityText"], attribute(&bad, "komainu.reason").is_some()), (&"ERROR".into(), true));
     // The error log, each line with its severity.
     let error = |record: &Value| attribute(record, "komainu.log").as_deref() == Some("error");
     eventually("the error is there", || {

@@ -94,7 +94,12 @@ fn spans_of_recorded_and_of_slow_requests_reach_a_collector() {
         .to_owned();
     assert_eq!(sent.split('-').nth(2).unwrap(), first["spanId"].as_str().unwrap());
     let below = all.iter().find(|span| span["kind"] == 3 && span["parentSpanId"] == first["spanId"]).unwrap();
-    assert_eq!(attribute(below, "server.address"), &Value::from(origin.url.as_str()));
+    assert_eq!(attribute(below, "komainu.upstream"), &Value::from(origin.url.as_str()));
+    let port = origin.url.rsplit(':').next().unwrap();
+    assert_eq!(
+        (attribute(below, "server.address"), attribute(below, "server.port")),
+        (&"127.0.0.1".into(), &port.into())
+    );
     // The collector is away: that is one line, and requests are answered.
     let text = config("http://127.0.0.1:9");
     rig.folder.write(
@@ -150,7 +155,7 @@ fn each_attempt_and_the_cache_have_spans() {
     let attempts = below("/tried").iter().map(of_attempts).find(|attempts| attempts.len() > 1).unwrap();
     let shown: Vec<(&Value, &Value)> = attempts
         .iter()
-        .map(|span| (attribute(span, "server.address"), attribute(span, "http.request.resend_count")))
+        .map(|span| (attribute(span, "komainu.upstream"), attribute(span, "http.request.resend_count")))
         .collect();
     let (first, second) = (Value::from(format!("http://{nobody}")), Value::from(origin.url.as_str()));
     assert_eq!(shown, [(&first, &"0".into()), (&second, &"1".into())]);
