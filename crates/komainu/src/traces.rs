@@ -170,7 +170,7 @@ fn cut(bytes: &[u8]) -> String {
 
 /// The host and the port of an authority, as OpenTelemetry's conventions have them: `server.address` has no port.
 fn server_address(authority: &[u8]) -> impl Iterator<Item = (&'static str, SpanValue)> {
-    let (host, port) = http::split_port(authority).unwrap_or((authority, None));
+    let (host, port) = http::target::split_port(authority).unwrap_or((authority, None));
     let host = host.strip_prefix(b"[").and_then(|host| host.strip_suffix(b"]")).unwrap_or(host);
     let port = port.and_then(|digits| std::str::from_utf8(digits).ok()?.parse().ok());
     let address = (!host.is_empty()).then(|| ("server.address", SpanValue::Text(cut(host))));
