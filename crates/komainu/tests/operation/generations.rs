@@ -157,16 +157,3 @@ fn a_response_that_has_begun_ends_with_its_generation_and_komainu_ctl_shows_it()
     let _ = slow.read_to_end(&mut rest);
     assert!(rest.len() < 100, "{}", rest.len());
 }
-
-#[test]
-fn a_server_that_stops_reads_nothing_and_says_so() {
-    let rig = started();
-    let mut slow = rig.connect();
-    slow.write_all(b"GET /slow HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
-    assert!(head(&mut slow).starts_with("HTTP/1.1 200"));
-    rig.signal("-TERM");
-    eventually("it stops", || get(&rig, "/v1/generations").to_string().contains("draining"));
-    let (status, said) = change(&rig, "POST", "/v1/reload", &json!({}));
-    assert!(status == 503 && said.to_string().contains("stopping"), "{status} {said}");
-    rig.signal("-TERM");
-}
