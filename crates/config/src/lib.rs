@@ -188,7 +188,7 @@ pub use tls::{CertificateSource, ClientTls, SiteTls, Tls, TlsVersion};
 pub use tracing::{IdSource, SHARE_ALL, Tracing};
 pub use units::{GIB, KIB, MIB, duration, size};
 pub use upstream::{Balance, CgiScheme, Origin, ProxyHttp, ProxyProtocol, UpstreamHost};
-pub use variable_map::{MapKey, VariableMap};
+pub use variable_map::{MapKey, VariableMap, own_name};
 
 #[cfg(test)]
 mod tests;

@@ -161,8 +161,11 @@ impl Shape for Maps {
     }
 }
 
-/// A name that a configuration may give to a variable.
-pub(crate) fn own_name(name: &str) -> Result<(), InvalidValue> {
+/// A name that a configuration may give to a variable: to a map, or to a group of a regular expression.
+///
+/// # Errors
+/// What is wrong with it: its length, its characters, or that it is the name of a variable which is there already.
+pub fn own_name(name: &str) -> Result<(), InvalidValue> {
     const REMEDY: &str = "write up to 64 letters, digits and `_`, a letter first";
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
     if !(1..=64).contains(&name.len())

@@ -65,6 +65,11 @@ impl TomlItem {
 }
 
 fn quote(text: &str, out: &mut String) {
+    if text.contains('\\') && !text.contains('\'') && !text.contains(char::is_control) {
+        // A regular expression is easier to read so.
+        out.extend(["'", text, "'"]);
+        return;
+    }
     out.push('"');
     for c in text.chars() {
         match c {
@@ -240,6 +245,7 @@ pub(crate) struct Draft {
     /// Tables with their path, such as `upstreams.app`.
     pub(crate) tables: Vec<(String, TomlSection)>,
     pub(crate) sites: Vec<SiteDraft>,
+    pub(crate) streams: Vec<TomlSection>,
 }
 
 impl Draft {
@@ -286,6 +292,10 @@ impl Draft {
                 out.push('\n');
                 route.write("[[site.route]]", "site.route", &mut out);
             }
+        }
+        for stream in &self.streams {
+            out.push('\n');
+            stream.write("[[stream]]", "stream", &mut out);
         }
         out
     }

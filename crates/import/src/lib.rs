@@ -11,6 +11,8 @@ pub mod scratch;
 
 mod draft;
 
+mod expressions;
+
 mod paths;
 
 mod data;

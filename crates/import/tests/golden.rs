@@ -115,6 +115,10 @@ fn the_example_of_the_document_is_what_is_printed() {
     std::fs::write(&path, block(nginx, "nginx")).unwrap();
     let imported = import::nginx::import(&path, None).unwrap();
     assert_eq!(imported.toml, block(nginx, "toml"));
+    let (_, php) = document.split_once("\n### Sites of PHP\n").unwrap();
+    std::fs::write(&path, block(php, "nginx")).unwrap();
+    let imported = import::nginx::import(&path, None).unwrap();
+    assert!(imported.toml.ends_with(block(php, "toml")), "{}", imported.toml);
     std::fs::remove_dir_all(&folder).unwrap();
 }
 

@@ -301,6 +301,35 @@ impl Translation<'_> {
         );
     }
 
+    /// Such settings of one server: they are for all here.
+    pub(crate) fn connection_settings_of_server(&self, scope: &Scope<'_>, top: &mut TomlSection) {
+        let names = [
+            "client_header_timeout",
+            "keepalive_timeout",
+            "keepalive_requests",
+            "large_client_header_buffers",
+        ];
+        let own: Vec<&NginxDirective> = names.iter().filter_map(|name| scope.own_one(name)).collect();
+        if own.is_empty() {
+            return;
+        }
+        let mut section = TomlSection::default();
+        self.connection_settings(scope, &mut section);
+        for one in own {
+            self.ledger
+                .differs(one.entry, "it counts for all sites: `[timeouts]` and `[limits]` of the file");
+        }
+        for (table, item) in section.entries {
+            let TomlItem::Table(entries) = item else { continue };
+            for (key, item) in entries {
+                let is_there = matches!(top.get(&table), Some(TomlItem::Table(known)) if known.iter().any(|(name, _)| *name == key));
+                if !is_there {
+                    top.set_in(&table, &key, item);
+                }
+            }
+        }
+    }
+
     /// Timeouts and limits that the whole server has.
     pub(crate) fn connection_settings(&self, scope: &Scope<'_>, top: &mut TomlSection) {
         self.time(scope, "client_header_timeout", top, ("timeouts", "head"), (10, 3_600_000));

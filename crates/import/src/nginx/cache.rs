@@ -9,27 +9,28 @@ const YEAR_MS: u64 = 365 * 86_400_000;
 
 impl Translation<'_> {
     /// Writes the `cache` of a location.
-    pub(crate) fn cache(&self, scope: &Scope<'_>, section: &mut TomlSection) {
-        let Some(one) = scope.one("proxy_cache") else { return };
+    pub(crate) fn cache(&self, protocol: &str, scope: &Scope<'_>, section: &mut TomlSection) {
+        let of = |name: &str| scope.one(&format!("{protocol}_{name}"));
+        let Some(one) = of("cache") else { return };
         self.ledger.translated(one.entry);
         if one.first() == "off" {
             return;
         }
-        self.store(one);
+        self.store(one, protocol);
         let mut cache = TomlSection::default();
         let mut rules: Vec<TomlItem> = Vec::new();
-        self.bypasses(scope, &mut rules);
+        self.bypasses(protocol, scope, &mut rules);
         let mut common = Vec::new();
-        self.key(scope, &mut common);
-        self.ignored(scope, &mut common, &mut cache);
-        if let Some(uses) = scope.one("proxy_cache_min_uses") {
+        self.key(of("cache_key"), &mut common);
+        self.ignored(of("ignore_headers"), &mut common, &mut cache);
+        if let Some(uses) = of("cache_min_uses") {
             common.push((
                 "min_uses".to_owned(),
                 TomlItem::Number(uses.first().parse().unwrap_or(1).clamp(1, 1000)),
             ));
             self.ledger.translated(uses.entry);
         }
-        if let Some(update) = scope.one("proxy_cache_background_update") {
+        if let Some(update) = of("cache_background_update") {
             if update.first() == "on" {
                 common.push(("stale_while_revalidate".to_owned(), TomlItem::text("1h")));
                 cache.comment("CHECK: how long stale responses are used while new ones are fetched: stale_while_revalidate.");
@@ -40,10 +41,10 @@ impl Translation<'_> {
         if !common.is_empty() {
             rules.push(TomlItem::Table(common));
         }
-        for valid in scope.all("proxy_cache_valid") {
+        for valid in scope.all(&format!("{protocol}_cache_valid")) {
             rules.extend(self.valid(valid));
         }
-        match scope.one("proxy_cache_use_stale") {
+        match of("cache_use_stale") {
             Some(stale) if stale.first() == "off" => {
                 cache.set_text("grace", "0s");
                 self.ledger.translated(stale.entry);
@@ -54,7 +55,7 @@ impl Translation<'_> {
             ),
             None => cache.set_text("grace", "0s"),
         }
-        if let Some(methods) = scope.one("proxy_cache_methods") {
+        if let Some(methods) = of("cache_methods") {
             self.ledger.differs(methods.entry, "responses to GET and HEAD are stored, to no other method");
         }
         if !rules.is_empty() {
@@ -71,14 +72,16 @@ impl Translation<'_> {
     }
 
     /// The store: `[cache]`, from the `proxy_cache_path` of the zone.
-    fn store(&self, zone: &NginxDirective) {
+    fn store(&self, zone: &NginxDirective, protocol: &str) {
         let is_zone = |path: &&NginxDirective| {
             path.args.iter().any(|arg| {
                 arg.strip_prefix("keys_zone=")
                     .is_some_and(|rest| rest.split(':').next() == Some(zone.first()))
             })
         };
-        let Some(path) = self.http.all("proxy_cache_path").into_iter().find(is_zone) else { return };
+        let Some(path) = self.http.all(&format!("{protocol}_cache_path")).into_iter().find(is_zone) else {
+            return;
+        };
         let value = |name: &str| path.args.iter().find_map(|arg| arg.strip_prefix(name));
         let disk_size = value("max_size=")
             .filter(|text| bytes(text).is_some_and(|bytes| bytes >= 1 << 20))
@@ -123,8 +126,9 @@ impl Translation<'_> {
     }
 
     /// `proxy_cache_bypass` and `proxy_no_cache`: conditions of requests that pass the cache.
-    fn bypasses(&self, scope: &Scope<'_>, rules: &mut Vec<TomlItem>) {
-        for one in [scope.all("proxy_cache_bypass"), scope.all("proxy_no_cache")].concat() {
+    fn bypasses(&self, protocol: &str, scope: &Scope<'_>, rules: &mut Vec<TomlItem>) {
+        let all = |name: &str| scope.all(&format!("{protocol}_{name}"));
+        for one in [all("cache_bypass"), all("no_cache")].concat() {
             for variable in &one.args {
                 let condition = match variable.trim_start_matches('$') {
                     name if name.starts_with("cookie_") => {
@@ -158,8 +162,8 @@ impl Translation<'_> {
         }
     }
 
-    fn key(&self, scope: &Scope<'_>, common: &mut Vec<(String, TomlItem)>) {
-        let Some(one) = scope.one("proxy_cache_key") else { return };
+    fn key(&self, one: Option<&NginxDirective>, common: &mut Vec<(String, TomlItem)>) {
+        let Some(one) = one else { return };
         let key = one.first().replace(['{', '}'], "");
         let whole = ["$request_uri", "$uri$is_args$args"];
         let rest = ["$scheme", "$request_method", "$proxy_host", "$host", "$http_host"]
@@ -182,8 +186,13 @@ impl Translation<'_> {
         }
     }
 
-    fn ignored(&self, scope: &Scope<'_>, common: &mut Vec<(String, TomlItem)>, cache: &mut TomlSection) {
-        let Some(one) = scope.one("proxy_ignore_headers") else { return };
+    fn ignored(
+        &self,
+        one: Option<&NginxDirective>,
+        common: &mut Vec<(String, TomlItem)>,
+        cache: &mut TomlSection,
+    ) {
+        let Some(one) = one else { return };
         let mut ignored = Vec::new();
         self.ledger.translated(one.entry);
         for name in &one.args {

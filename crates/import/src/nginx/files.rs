@@ -1,6 +1,8 @@
 //! Files: `root`, `alias`, `index`, `try_files`, `autoindex`.
 
-use super::scope::{Scope, constants};
+use super::php::FrontScript;
+use super::place::{Place, ServerLocations};
+use super::scope::{Scope, TemplateUse, constants};
 use super::tree::NginxDirective;
 use super::work::{Matcher, Translation, unavailable};
 use crate::draft::{TomlItem, TomlSection};
@@ -13,35 +15,43 @@ pub(crate) enum Last<'d> {
     Named(&'d NginxDirective),
 }
 
+/// Extensions of a `types` block that are written: longer ones are a copy of the list that every server has.
+const TYPES_MAX: usize = 40;
+
 impl<'d> Translation<'d> {
-    /// Writes the `files` of a location. `named` finds named locations.
+    /// Writes the `files` of a location. `front` is the script for all that is no file.
     pub(crate) fn files(
         &self,
-        scope: &Scope<'d>,
-        matcher: &Matcher,
+        place: &Place<'d>,
         section: &mut TomlSection,
-        named: &dyn Fn(&str) -> Option<&'d NginxDirective>,
+        around: &ServerLocations<'d>,
+        front: Option<&FrontScript<'d>>,
     ) -> Last<'d> {
+        let scope = &place.scope;
         let mut files = TomlSection::default();
         match scope.own_one("alias") {
-            Some(alias) => self.alias(alias, scope, matcher, &mut files),
+            Some(alias) => self.alias(alias, scope, &place.matcher, &mut files),
             None => self.root(scope, &mut files),
         }
         if files.get("root").is_none() {
             unavailable(section);
             return Last::Files;
         }
-        self.index(scope, &mut files);
+        if let Some(rewrite) = files.remove("rewrite") {
+            section.set("rewrite", rewrite);
+        }
+        self.index(scope, &place.matcher, &mut files);
         self.file_settings(scope, &mut files);
+        self.media_types(scope, &mut files);
         let last = match scope.own_one("try_files") {
-            Some(one) => self.try_files(one, &mut files, named),
+            Some(one) => self.try_files(one, &mut files, around, front),
             None => Last::Files,
         };
         section.set("files", TomlItem::Table(files.entries));
         last
     }
 
-    fn index(&self, scope: &Scope<'_>, files: &mut TomlSection) {
+    fn index(&self, scope: &Scope<'_>, matcher: &Matcher, files: &mut TomlSection) {
         let index = scope.all("index");
         let names: Vec<TomlItem> = index
             .iter()
@@ -50,20 +60,21 @@ impl<'d> Translation<'d> {
             .map(TomlItem::text)
             .collect();
         for one in &index {
-            match one.args.iter().any(|name| name.contains('$') || name.ends_with(".php")) {
-                true => self
-                    .ledger
-                    .differs(one.entry, "a name that an application answers (`index.php`) is left out"),
+            match one.args.iter().any(|name| name.contains('$')) {
+                true => self.ledger.differs(one.entry, "a name with variables is left out"),
                 false => self.ledger.translated(one.entry),
             }
         }
-        let names: Vec<TomlItem> = names.into_iter().filter(|item| !matches!(item, TomlItem::Text(name) if name.contains(['$', '/']) || name.ends_with(".php"))).collect();
-        if !names.is_empty() && names != [TomlItem::text("index.html")] {
+        let is_plain = |item: &TomlItem| !matches!(item, TomlItem::Text(name) if name.contains(['$', '/']));
+        let names: Vec<TomlItem> = names.into_iter().filter(is_plain).collect();
+        let is_default = names == [TomlItem::text("index.html")];
+        let is_file = matches!(matcher, Matcher::Exact(path) if !path.ends_with('/'));
+        if !names.is_empty() && !is_default && !is_file {
             files.set("index", TomlItem::List(names));
         }
     }
 
-    fn file_settings(&self, scope: &Scope<'_>, files: &mut TomlSection) {
+    pub(crate) fn file_settings(&self, scope: &Scope<'_>, files: &mut TomlSection) {
         if let Some(one) = scope.one("autoindex") {
             if one.first() == "on" {
                 files.set("listing", TomlItem::Flag(true));
@@ -113,7 +124,7 @@ impl<'d> Translation<'d> {
         }
     }
 
-    fn root(&self, scope: &Scope<'_>, files: &mut TomlSection) {
+    pub(crate) fn root(&self, scope: &Scope<'_>, files: &mut TomlSection) {
         match scope.one("root") {
             Some(root) => self.folder_of(root, scope, files),
             // The default of nginx.
@@ -121,7 +132,13 @@ impl<'d> Translation<'d> {
         }
     }
 
-    fn alias(&self, alias: &NginxDirective, scope: &Scope<'_>, matcher: &Matcher, files: &mut TomlSection) {
+    pub(crate) fn alias(
+        &self,
+        alias: &NginxDirective,
+        scope: &Scope<'_>,
+        matcher: &Matcher,
+        files: &mut TomlSection,
+    ) {
         let folder = constants(alias.first(), scope, 0);
         match matcher {
             Matcher::Prefix(path, _) if !folder.contains('$') => {
@@ -141,6 +158,7 @@ impl<'d> Translation<'d> {
                 files.set("try", TomlItem::List(vec![TomlItem::Text(format!("/{name}"))]));
                 self.ledger.translated(alias.entry);
             }
+            Matcher::Regex(..) if self.alias_of_groups(alias, scope, files) => {}
             _ => self.ledger.impossible(
                 alias.entry,
                 "the file depends on what the expression found: write a route with `strip_prefix` for each folder",
@@ -148,11 +166,53 @@ impl<'d> Translation<'d> {
         }
     }
 
+    /// `alias /folder/$1`: the folder, and the path below it as `rewrite`.
+    fn alias_of_groups(&self, alias: &NginxDirective, scope: &Scope<'_>, files: &mut TomlSection) -> bool {
+        let text = alias.first();
+        let Some(at) = text.find('$').and_then(|at| text[..at].rfind('/')).filter(|at| *at > 0) else {
+            return false;
+        };
+        let Some(to) = self.template(alias, &text[at..], scope, TemplateUse::Target) else { return false };
+        self.ledger.translated(alias.entry);
+        files.set_text("root", self.file(&text[..at]));
+        files.set_text("rewrite", to);
+        true
+    }
+
+    /// `types` and `default_type`: media types by extension.
+    fn media_types(&self, scope: &Scope<'_>, files: &mut TomlSection) {
+        let mut types: Vec<(String, TomlItem)> = Vec::new();
+        for block in scope.all("types") {
+            for line in block.inner() {
+                for extension in &line.args {
+                    types.push((extension.clone(), TomlItem::text(line.name.clone())));
+                }
+            }
+            match block.inner().is_empty() {
+                true => self.ledger.differs(
+                    block.entry,
+                    "extensions that Komainu knows keep their media types: `response_headers` can set Content-Type for all",
+                ),
+                false => self.ledger.differs(block.entry, "extensions that are not in it have the media types of Komainu's list"),
+            }
+        }
+        if let Some(one) = scope.one("default_type") {
+            self.ledger.translated(one.entry);
+            if !matches!(one.first(), "application/octet-stream" | "") && one.first().contains('/') {
+                types.push(("*".to_owned(), TomlItem::text(one.first())));
+            }
+        }
+        if !types.is_empty() && types.len() <= TYPES_MAX {
+            files.set("types", TomlItem::Table(types));
+        }
+    }
+
     fn try_files(
         &self,
         one: &NginxDirective,
         files: &mut TomlSection,
-        named: &dyn Fn(&str) -> Option<&'d NginxDirective>,
+        around: &ServerLocations<'d>,
+        front: Option<&FrontScript<'d>>,
     ) -> Last<'d> {
         let Some((last, tries)) = one.args.split_last() else { return Last::Files };
         let mut paths: Vec<String> = Vec::new();
@@ -188,7 +248,7 @@ impl<'d> Translation<'d> {
                 self.ledger.differs(one.entry, format!("the status is 404, not {}", &code[1..]));
                 Last::Files
             }
-            name if name.starts_with('@') => match named(name) {
+            name if name.starts_with('@') => match around.named(name) {
                 Some(location) => Last::Named(location),
                 None => {
                     self.ledger.impossible(one.entry, format!("there is no `location {name}`"));
@@ -197,6 +257,9 @@ impl<'d> Translation<'d> {
             },
             path => {
                 let path = path.split('?').next().unwrap_or(path);
+                if front.is_some() {
+                    return Last::Files;
+                }
                 if path.contains('$') || path.ends_with(".php") || !path.starts_with('/') {
                     self.ledger.impossible(
                         one.entry,

@@ -36,7 +36,12 @@ impl Translation<'_> {
     /// Writes `response_headers`, and `cache_control` where files are served.
     pub(crate) fn headers(&self, scope: &Scope<'_>, section: &mut TomlSection) {
         let serves_files = section.get("files").is_some() && section.get("proxy").is_none();
-        let expires = self.expires(scope);
+        let is_error = match section.get("respond") {
+            Some(TomlItem::Number(status)) => *status >= 400,
+            _ => false,
+        };
+        // nginx sends them with responses that are no errors alone.
+        let expires = if is_error { Expires::Off } else { self.expires(scope) };
         let mut controls: Vec<String> = Vec::new();
         let mut set: Vec<(String, TomlItem)> = Vec::new();
         let mut add: Vec<(String, TomlItem)> = Vec::new();

@@ -181,10 +181,6 @@ const NEEDLESS: &[(&[&str], &str)] = &[
         &["log_not_found", "log_subrequest", "rewrite_log", "uninitialized_variable_warn", "variables_hash"],
         "not needed: it changes no response",
     ),
-    (
-        &["default_type"],
-        "not needed: files of unknown kinds are `application/octet-stream`; `type` in `respond` is set where it counts",
-    ),
     (&["upstream_conf", "zone"], "not needed: all threads share what they know of upstream servers"),
     (
         &[
@@ -196,53 +192,6 @@ const NEEDLESS: &[(&[&str], &str)] = &[
         ],
         "not needed: the protocol decides it",
     ),
-    (
-        &["types"],
-        "not needed: Komainu has the list of media types itself; kinds that only this block has get another `Content-Type`",
-    ),
-    (
-        &[
-            "fastcgi_param",
-            "fastcgi_index",
-            "fastcgi_split_path_info",
-            "fastcgi_buffers",
-            "fastcgi_buffer_size",
-            "fastcgi_read_timeout",
-            "fastcgi_send_timeout",
-            "fastcgi_connect_timeout",
-            "fastcgi_intercept_errors",
-            "fastcgi_hide_header",
-            "fastcgi_busy_buffers_size",
-            "fastcgi_temp_file_write_size",
-            "fastcgi_keep_conn",
-            "fastcgi_request_buffering",
-            "fastcgi_buffering",
-            "fastcgi_next_upstream",
-            "fastcgi_pass_request_headers",
-            "fastcgi_pass_header",
-            "fastcgi_ignore_headers",
-            "fastcgi_max_temp_file_size",
-            "fastcgi_pass_request_body",
-        ],
-        "\u{1}it belongs to `fastcgi_pass`: docs/php.md has what stands in its place",
-    ),
-    (
-        &[
-            "uwsgi_param",
-            "uwsgi_read_timeout",
-            "uwsgi_send_timeout",
-            "uwsgi_connect_timeout",
-            "uwsgi_buffers",
-            "uwsgi_buffer_size",
-            "uwsgi_modifier1",
-            "scgi_param",
-            "uwsgi_buffering",
-            "uwsgi_busy_buffers_size",
-            "uwsgi_max_temp_file_size",
-        ],
-        "\u{1}it belongs to `uwsgi_pass` or `scgi_pass`: docs/proxy.md has what stands in its place",
-    ),
-    (&["stream"], "\u{1}write its servers by hand, as `[[stream]]`: docs/streams.md"),
     (&["mail"], "\u{1}Komainu is no proxy for mail: keep nginx for this part"),
     (
         &["load_module", "env"],
@@ -311,7 +260,7 @@ const NEEDLESS: &[(&[&str], &str)] = &[
     (&["auth_jwt", "auth_jwt_key_file"], "\u{1}write `auth = { jwt = { … } }`: docs/auth.md"),
     (&["split_clients"], "\u{1}write `split` in the route: docs/releases.md"),
     (
-        &["geoip_country", "geoip_city", "geoip2", "geo", "map_hash"],
+        &["geoip_country", "geoip_city", "geoip2", "map_hash"],
         "\u{1}there are no such variables: the application, or `allow` and `deny` with networks, decides",
     ),
     (
@@ -325,10 +274,6 @@ const NEEDLESS: &[(&[&str], &str)] = &[
     (
         &["proxy_cookie_path", "proxy_cookie_flags"],
         "\u{1}paths of cookies follow `strip_prefix` and `add_prefix` by themselves; other changes are the application's",
-    ),
-    (
-        &["proxy_intercept_errors"],
-        "\u{1}responses of upstream servers are passed on as they are: let the application send its error pages",
     ),
     (
         &[

@@ -1,11 +1,15 @@
 //! The locations of a server, in an order in which the first that matches is the one that nginx chooses.
 
-use super::route::{Place, redirect};
+use super::place::{Place, ServerLocations};
 use super::scope::Scope;
 use super::tree::NginxDirective;
-use super::work::{Matcher, Translation};
+use super::work::{Matcher, Translation, redirect};
 use crate::draft::TomlSection;
+use crate::expressions::{expression_below, path_expression};
 use crate::paths::{below, from_literal, from_regex};
+
+/// Groups of an expression, as nginx and Komainu name them.
+type Groups = Vec<(String, String)>;
 
 /// A location before its place is known.
 struct FoundLocation<'d> {
@@ -24,36 +28,36 @@ impl<'d> Translation<'d> {
         let mut found = Vec::new();
         let mut named = Vec::new();
         self.collect(server, None, &mut found, &mut named);
-        let places = self.ordered(found);
-        let find = |name: &str| named.iter().copied().find(|one: &&NginxDirective| one.first() == name);
-        let server_place = Place { scope: server.clone(), matcher: Matcher::Server, paths: Vec::new() };
+        let around = ServerLocations { places: self.ordered(found), named };
+        let places = &around.places;
+        let server_place = Place::of_server(server);
         let mut routes = self.finished(self.rewrites(&server_place), server);
         if let Some(one) = server.own_one("return") {
             let mut section = TomlSection::default();
             self.respond(one, server, &mut section);
             self.headers(server, &mut section);
             routes.extend(self.finished(vec![section], server));
-            for place in &places {
+            for place in places {
                 self.unreached(place.scope.own());
             }
             return routes;
         }
-        let redirects = self.slash_redirects(&places);
-        routes.extend(redirects);
+        routes.extend(self.slash_redirects(places));
+        let mut own: Vec<Vec<TomlSection>> = places.iter().map(|place| self.routes(place, &around)).collect();
+        // What no location has is served from the folder of the server.
         let has_rest = places.iter().any(|place| place.paths == ["/*"]);
-        for place in &places {
-            routes.extend(self.routes(place, &find));
+        let serves = server.own().iter().any(|one| matches!(one.name.as_str(), "root" | "try_files"))
+            || places.is_empty();
+        if !has_rest && (serves || server.one("root").is_some()) {
+            own.push(self.routes_of_server(server, &around));
+            let rest = [Place::of_server(server)];
+            let all: Vec<&Place<'d>> = places.iter().chain(&rest).collect();
+            self.merge_scripts(&all, &mut own);
+        } else {
+            self.merge_scripts(&places.iter().collect::<Vec<_>>(), &mut own);
         }
-        if !has_rest {
-            // What no location has is served from the folder of the server.
-            let own: Vec<&NginxDirective> = server.own().iter().collect();
-            let serves =
-                own.iter().any(|one| matches!(one.name.as_str(), "root" | "try_files")) || places.is_empty();
-            if serves || server.one("root").is_some() {
-                let mut rest = self.routes_of_server(server, &find);
-                routes.append(&mut rest);
-            }
-        }
+        routes.extend(own.into_iter().flatten());
+        let named = &around.named;
         for one in named {
             if !self.ledger.is_marked(one.entry) {
                 self.ledger
@@ -93,14 +97,9 @@ impl<'d> Translation<'d> {
         found
     }
 
-    fn routes_of_server(
-        &self,
-        server: &Scope<'d>,
-        find: &dyn Fn(&str) -> Option<&'d NginxDirective>,
-    ) -> Vec<TomlSection> {
+    fn routes_of_server(&self, server: &Scope<'d>, around: &ServerLocations<'d>) -> Vec<TomlSection> {
         // Its own `rewrite` and `if` stand before all locations already.
-        let place = Place { scope: server.clone(), matcher: Matcher::Server, paths: Vec::new() };
-        let all = self.routes(&place, find);
+        let all = self.routes(&Place::of_server(server), around);
         all.into_iter().next_back().into_iter().collect()
     }
 
@@ -148,18 +147,25 @@ impl<'d> Translation<'d> {
                 _ => within,
             };
             self.collect(&inner, next, found, named);
-            let Some(paths) = self.paths(one, &matcher, within) else { continue };
+            let Some((paths, groups)) = self.paths(one, &matcher, within, scope) else { continue };
             let within = within.map(str::to_owned);
+            let inner = if groups.is_empty() { inner } else { inner.with_groups(&groups) };
             found.push(FoundLocation { directive: one, scope: inner, matcher, paths, within });
         }
     }
 
-    /// The patterns of a location.
-    fn paths(&self, one: &NginxDirective, matcher: &Matcher, within: Option<&str>) -> Option<Vec<String>> {
+    /// The patterns of a location, and the groups of its expression.
+    fn paths(
+        &self,
+        one: &NginxDirective,
+        matcher: &Matcher,
+        within: Option<&str>,
+        server: &Scope<'d>,
+    ) -> Option<(Vec<String>, Groups)> {
         let literal = |path: &str, is_prefix| match from_literal(path, is_prefix) {
             Some(pattern) => {
                 self.ledger.translated(one.entry);
-                Some(vec![pattern])
+                Some((vec![pattern], Groups::new()))
             }
             None => {
                 self.ledger.impossible(one.entry, "no path pattern can be this: no route was written for it");
@@ -173,40 +179,55 @@ impl<'d> Translation<'d> {
             Matcher::Regex(regex, ignores_case) => (regex, *ignores_case),
             Matcher::Server => return None,
         };
-        let is_dotfiles =
-            regex.starts_with(r"/\.") || regex.starts_with(r"(^|/)\.") || regex.starts_with(r"(?:^|/)\.");
-        let only_denies = one
-            .inner()
-            .iter()
-            .all(|one| matches!(one.name.as_str(), "deny" | "access_log" | "log_not_found" | "return"));
-        let set = match from_regex(regex, ignores_case) {
-            Ok(set) => set,
-            Err(_) if is_dotfiles && only_denies => {
-                self.ledger.differs(
-                    one.entry,
-                    "not needed for `files`, which never serve what begins with a dot, except `/.well-known/`; routes with `proxy` or `app` do get such paths",
-                );
-                one.inner().iter().for_each(|inner| self.ledger.needless(inner.entry, "see its location"));
-                return None;
-            }
-            Err(reason) => {
-                self.ledger.impossible(
-                    one.entry,
-                    format!("{reason}: no route was written for it, other routes get its requests; write `path` with `*` and `**` by hand"),
-                );
-                self.lost_location(one);
-                return None;
-            }
-        };
-        match &set.differs {
-            None => self.ledger.translated(one.entry),
-            Some(reason) => self.ledger.differs(one.entry, format!("{reason}: {}", set.patterns.join(", "))),
+        let pattern = from_regex(regex, ignores_case);
+        let expression = path_expression(regex, ignores_case);
+        let needs_groups = expression.as_ref().is_ok_and(|found| names_groups(one, &found.groups));
+        if let (Ok(set), false) = (&pattern, needs_groups)
+            && set.differs.is_none()
+        {
+            self.ledger.translated(one.entry);
+            let below_it = |prefix| set.patterns.iter().flat_map(|one| below(prefix, one)).collect();
+            return Some((within.map_or_else(|| set.patterns.clone(), below_it), Groups::new()));
         }
+        if !needs_groups && pattern.is_err() && is_dotfiles(one, regex) && !passes_on(server) {
+            self.ledger.differs(
+                one.entry,
+                "not needed for `files`, which never serve what begins with a dot, except `/.well-known/`",
+            );
+            one.inner().iter().for_each(|inner| self.ledger.needless(inner.entry, "see its location"));
+            return None;
+        }
+        let reason = match expression {
+            Ok(found) => {
+                let joined = match within {
+                    None => Some(found.pattern),
+                    Some(prefix) => expression_below(prefix, &found.pattern),
+                };
+                match joined {
+                    Some(pattern) => {
+                        self.ledger.translated(one.entry);
+                        return Some((vec![pattern], found.groups));
+                    }
+                    None => "its expression and the location around it have different paths".to_owned(),
+                }
+            }
+            Err(reason) => reason,
+        };
+        let Ok(set) = pattern else {
+            self.ledger.impossible(
+                one.entry,
+                format!("{reason}: no route was written for it, other routes get its requests"),
+            );
+            self.lost_location(one);
+            return None;
+        };
+        let what = set.differs.unwrap_or_else(|| "the patterns match the same paths".to_owned());
+        self.ledger.differs(one.entry, format!("{reason}; {what}: {}", set.patterns.join(", ")));
         let paths = match within {
             Some(prefix) => set.patterns.iter().flat_map(|pattern| below(prefix, pattern)).collect(),
             None => set.patterns,
         };
-        Some(paths)
+        Some((paths, Groups::new()))
     }
 
     fn lost_location(&self, one: &NginxDirective) {
@@ -225,6 +246,8 @@ impl<'d> Translation<'d> {
             scope: one.scope.clone(),
             matcher: one.matcher.clone(),
             paths,
+            within: one.within.clone(),
+            entry: Some(one.directive.entry),
         };
         let mut places = Vec::new();
         let is_exact = |one: &&FoundLocation<'d>| matches!(one.matcher, Matcher::Exact(_));
@@ -253,8 +276,11 @@ impl<'d> Translation<'d> {
                     continue;
                 }
                 for regex in &regexes {
-                    let paths: Vec<String> =
-                        regex.paths.iter().flat_map(|pattern| below(inner_path, pattern)).collect();
+                    let below_it = |pattern: &String| match pattern.starts_with('~') {
+                        true => expression_below(inner_path, pattern).into_iter().collect(),
+                        false => below(inner_path, pattern),
+                    };
+                    let paths: Vec<String> = regex.paths.iter().flat_map(below_it).collect();
                     if !paths.is_empty() {
                         places.push(place(regex, paths));
                     }
@@ -296,4 +322,34 @@ impl<'d> Translation<'d> {
             }
         }
     }
+}
+
+/// Whether a location names what groups of its expression match.
+fn names_groups(one: &NginxDirective, groups: &[(String, String)]) -> bool {
+    let mut found = false;
+    super::tree::visit(one.inner(), &mut |inner| {
+        found |= inner.args.iter().any(|arg| {
+            groups
+                .iter()
+                .any(|(old, _)| arg.contains(&format!("${old}")) || arg.contains(&format!("${{{old}}}")))
+        });
+    });
+    found && !groups.is_empty()
+}
+
+/// Whether a location does nothing but refuse what begins with a dot.
+fn is_dotfiles(one: &NginxDirective, regex: &str) -> bool {
+    let starts = [r"/\.", r"(^|/)\.", r"(?:^|/)\."];
+    starts.iter().any(|start| regex.starts_with(start))
+        && one
+            .inner()
+            .iter()
+            .all(|one| matches!(one.name.as_str(), "deny" | "access_log" | "log_not_found" | "return"))
+}
+
+/// Whether a server passes requests on, to which files with a leading dot are paths as all others.
+fn passes_on(server: &Scope<'_>) -> bool {
+    let mut found = false;
+    super::tree::visit(server.own(), &mut |one| found |= one.name.ends_with("_pass"));
+    found
 }

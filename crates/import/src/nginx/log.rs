@@ -106,14 +106,14 @@ impl Translation<'_> {
             .replace("${remote_user}", "-")
             .replace("$request\"", "$request_method $request_uri $server_protocol\"");
         let text = text.replace("$request ", "$request_method $request_uri $server_protocol ");
-        let scope = Scope { levels: Vec::new() };
+        let scope = Scope::of(Vec::new());
         let combined = r#"$remote_addr - - [$time_local] "$request_method $request_uri $server_protocol" $status $body_bytes_sent "$http_referer" "$http_user_agent""#;
         if text == combined {
             log.set_text("access", "combined");
             self.ledger.translated(found.entry);
             return;
         }
-        match template(&text, &scope, TemplateUse::Log) {
+        match template(&text, &scope, TemplateUse::Log, &|name| self.map_variable(name)) {
             Ok(text) if !text.trim_start().starts_with('{') => {
                 log.set_text("access", text);
                 let what = "`$remote_user` is `-`; times of upstream servers are in milliseconds";

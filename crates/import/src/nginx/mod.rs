@@ -10,15 +10,27 @@ mod scope;
 
 mod work;
 
+mod maps;
+
 mod upstream;
 
 mod cache;
 
-mod proxy;
-
 mod headers;
 
 mod access;
+
+mod place;
+
+mod rewrite;
+
+mod conditions;
+
+mod proxy;
+
+mod cgi;
+
+mod php;
 
 mod files;
 
@@ -34,6 +46,8 @@ mod sites;
 
 mod render;
 
+mod streams;
+
 mod scratch;
 
 mod addresses;
@@ -42,7 +56,6 @@ mod probes;
 
 mod named;
 
-use std::cell::RefCell;
 use std::path::Path;
 
 use crate::draft::{Draft, TomlItem};
@@ -55,7 +68,7 @@ use tree::{NginxDirective, TreeReader, visit};
 use work::Translation;
 
 /// What differs between the servers whatever a configuration says.
-const GENERAL: [&str; 11] = [
+const GENERAL: [&str; 12] = [
     "Each site answers at every address in `listen`; nginx has a set of servers for each address.",
     "Paths with an encoded slash (`%2F`) are answered 400 (`encoded_slashes`), and files and folders with a leading dot are not served \
      (`hidden` in `files`), except `/.well-known/`.",
@@ -68,6 +81,8 @@ const GENERAL: [&str; 11] = [
      400, and an empty Host is a host that no site names. What is answered 400 has no route, so no fields of one. TRACE is for the route.",
     "Paths are passed on without empty segments and those of dots. The limit of contents counts before redirects and fixed responses. Vary \
      has Accept-Encoding wherever compression is on. A field of `request_headers` without a value is sent, empty.",
+    "Beside `php`, files with the name of a script, in any case, or of a copy of one are never sent. Servers of FastCGI, uwsgi and SCGI get \
+     SERVER_PORT as `Host` has it.",
     "Text is sent with `charset=utf-8`, unless `charset` in `files` says otherwise.",
     "X-Accel-Redirect names files of internal locations alone; other X-Accel fields of upstream servers have no effect and are removed.",
     "Requests without an answer are sent to another upstream server at most 3 times (`retry`); WebSockets are passed on by default \
@@ -101,8 +116,7 @@ pub fn import(path: &Path, prefix: Option<&Path>) -> Result<Imported, ImportErro
             Some(http) => vec![main.as_slice(), http.inner()],
             None => vec![main.as_slice()],
         };
-        let work =
-            Translation { ledger: &ledger, http: Scope { levels }, folder, tables: RefCell::default() };
+        let work = Translation::new(&ledger, Scope::of(levels), folder);
         let mut draft = work.draft(&main);
         work.variables(&main);
         work.open_ends(&main, &mut draft.top);
@@ -111,7 +125,7 @@ pub fn import(path: &Path, prefix: Option<&Path>) -> Result<Imported, ImportErro
         }
         draft.gather();
         draft.tables.extend(work.tables.into_inner());
-        if draft.sites.is_empty() {
+        if draft.sites.is_empty() && draft.streams.is_empty() {
             draft.top.comment("There was no `server` in this file.");
         }
         draft.text()
@@ -124,11 +138,22 @@ impl<'d> Translation<'d> {
     fn draft(&self, main: &'d [NginxDirective]) -> Draft {
         let mut draft = Draft::default();
         let mut all = Vec::new();
-        visit(main, &mut |one| all.push(one));
+        let is_http = |one: &&NginxDirective| !matches!(one.name.as_str(), "stream" | "mail");
+        for one in main.iter().filter(is_http) {
+            visit(std::slice::from_ref(one), &mut |one| all.push(one));
+        }
         self.process(main, &mut draft);
         self.connection_settings(&self.http, &mut draft.top);
         let servers: Vec<_> = self.http.own().iter().filter(|one| one.name == "server").collect();
         self.sites(servers, &mut draft);
+        for server in self.http.own().iter().filter(|one| one.name == "server") {
+            // Those of the first server that has some, where the whole server has none.
+            let scope = Scope::of(vec![server.inner()]);
+            self.connection_settings_of_server(&scope, &mut draft.top);
+        }
+        for block in main.iter().filter(|one| one.name == "stream") {
+            draft.streams.extend(self.streams(block));
+        }
         self.proxies(&all, &mut draft.top);
         self.server_wide(&all, &mut draft);
         self.logs(&all, draft.table("log"));
@@ -231,11 +256,19 @@ impl<'d> Translation<'d> {
                 "map" if one.first() == "$http_upgrade" => {
                     self.ledger.needless(one.entry, "not needed: WebSockets are passed on (`upgrades` in `proxy`)");
                 }
-                "map" if !used(one.arg(1)) => self.ledger.needless(one.entry, "nothing uses its variable"),
-                "map" => self.ledger.impossible(
+                "map" | "geo" if !used(one.args.last().map_or("", String::as_str)) => {
+                    self.ledger.needless(one.entry, "nothing uses its variable");
+                }
+                "map" | "geo" => self.ledger.differs(
                     one.entry,
-                    "there are no variables of your own: write a route with `header`, `query` or `path` for each value, or a `[[site]]` for each host",
+                    "nothing that was translated names its variable, so it is left out; `[maps.NAME]` is what it would be",
                 ),
+                name if ["fastcgi_", "uwsgi_", "scgi_"].iter().any(|start| name.starts_with(start)) => {
+                    self.ledger.differs(one.entry, "no location that was translated uses it, so it is left out");
+                }
+                "valid_referers" => {
+                    self.ledger.differs(one.entry, "no `if ($invalid_referer)` that was translated uses it, so it is left out");
+                }
                 "log_format" => self.ledger.needless(one.entry, "the access log that is written does not use it"),
                 "limit_req_zone" | "proxy_cache_path" => {
                     self.ledger.differs(one.entry, "no location that was translated uses it, so it is left out");

@@ -191,6 +191,12 @@ impl NginxScratch {
                 true => Decides::Field("location set-cookie refresh".to_owned()),
                 false => decides(one),
             };
+            let about_scripts = matches!(one.name.as_str(), "location" | "try_files")
+                && remark.verdict == ImportVerdict::Differs
+                && remark.reasons.iter().all(|reason| reason.starts_with("a script"));
+            if about_scripts && !path.to_ascii_lowercase().contains(".php") {
+                return None;
+            }
             (remark.verdict != ImportVerdict::Translated && decided.has(aspect)).then_some(remark)
         };
         let Some(found) = counting.filter_map(remark).max_by_key(|remark| remark.verdict) else {

@@ -152,6 +152,18 @@ impl ScratchPlan<'_, '_> {
 
     fn server_place(&mut self, scope: &Scope<'_>) -> Place {
         let returns = scope.own_one("return").is_some();
+        let mut runs_scripts = false;
+        super::tree::visit(scope.own(), &mut |one| runs_scripts |= one.name == "fastcgi_pass");
+        let scripts: &[&str] = match runs_scripts {
+            true => &[
+                "/index.php",
+                "/verify.php/info",
+                "/index.php/info/more",
+                "/folder/missing.php",
+                "/folder/index.php",
+            ],
+            false => &[],
+        };
         Place {
             answer: if returns { AnswerKind::Fixed } else { AnswerKind::Files },
             paths: [
@@ -166,8 +178,10 @@ impl ScratchPlan<'_, '_> {
                 "/.verify",
                 "/verify.php",
             ]
-            .map(str::to_owned)
-            .into(),
+            .iter()
+            .chain(scripts)
+            .map(|path| (*path).to_owned())
+            .collect(),
             beside: Vec::new(),
             folders: self.folders_of(scope),
             index: index_of(scope),

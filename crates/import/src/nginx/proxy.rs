@@ -1,5 +1,7 @@
 //! `proxy_pass` and what belongs to it.
 
+use super::place::Place;
+use super::rewrite::simple_break;
 use super::scope::{Scope, TemplateUse, constants, duration_within, field_name, milliseconds};
 use super::tree::NginxDirective;
 use super::upstream::server_url;
@@ -25,31 +27,27 @@ impl PassTarget {
             None => ("h2c", url),
             Some(_) => return None,
         };
-        if rest.contains('$') {
-            return None;
-        }
         if let Some(path) = rest.strip_prefix("unix:") {
+            if path.split(':').next().is_some_and(|path| path.contains('$')) {
+                return None;
+            }
             let (path, uri) = match path.split_once(':') {
                 Some((path, uri)) => (path, Some(uri.to_owned()).filter(|uri| !uri.is_empty())),
                 None => (path, None),
             };
             return Some(Self { scheme, address: format!("unix:{path}"), uri });
         }
-        let end = rest.find('/').unwrap_or(rest.len());
+        let variable = rest.find("${request_uri}").or_else(|| rest.find("${uri}")).unwrap_or(rest.len());
+        let end = rest.find('/').unwrap_or(rest.len()).min(variable);
         let uri = Some(rest[end..].to_owned()).filter(|uri| !uri.is_empty());
-        Some(Self { scheme, address: rest[..end].to_owned(), uri })
+        (!rest[..end].contains('$')).then(|| Self { scheme, address: rest[..end].to_owned(), uri })
     }
 }
 
-impl Translation<'_> {
+impl<'d> Translation<'d> {
     /// Writes the `proxy` of a location that has `proxy_pass` or `grpc_pass`.
-    pub(crate) fn proxy(
-        &self,
-        pass: &NginxDirective,
-        scope: &Scope<'_>,
-        matcher: &Matcher,
-        section: &mut TomlSection,
-    ) {
+    pub(crate) fn proxy(&self, pass: &NginxDirective, place: &Place<'d>, section: &mut TomlSection) {
+        let scope = &place.scope;
         let url = constants(pass.first(), scope, 0);
         let Some(target) = PassTarget::parse(&url) else {
             self.ledger.impossible(
@@ -66,7 +64,7 @@ impl Translation<'_> {
             None => proxy.set_text("to", server_url(&target.address, target.scheme)),
         }
         self.host(&target, scope, &mut proxy);
-        self.prefixes(pass, &target, scope, matcher, &mut proxy);
+        self.prefixes(pass, &target, place, (&mut proxy, section));
         self.request_headers(scope, &mut proxy);
         if pass.first().contains('$') && scope.one("proxy_redirect").is_none() {
             // nginx changes no redirects where the address has variables.
@@ -77,7 +75,8 @@ impl Translation<'_> {
         self.upstream_tls(&target, scope, &mut proxy);
         self.retries(scope, &mut proxy);
         self.proxy_rest(scope, &mut proxy);
-        self.cache(scope, section);
+        self.intercepts(scope.one("proxy_intercept_errors"), section);
+        self.cache("proxy", scope, section);
         let item = match proxy.entries.as_slice() {
             [(key, to)] if key == "to" => to.clone(),
             _ => TomlItem::Table(proxy.entries),
@@ -139,15 +138,29 @@ impl Translation<'_> {
         &self,
         pass: &NginxDirective,
         target: &PassTarget,
-        scope: &Scope<'_>,
-        matcher: &Matcher,
-        proxy: &mut TomlSection,
+        place: &Place<'d>,
+        (proxy, section): (&mut TomlSection, &mut TomlSection),
     ) {
-        if let Some(rewrite) = scope.own_one("rewrite").filter(|one| one.arg(2) == "break") {
-            self.rewritten(rewrite, proxy);
+        let (scope, matcher) = (&place.scope, &place.matcher);
+        let rewrite = scope.own_one("rewrite").filter(|one| one.arg(2) == "break");
+        if let Some((rewrite, (strip, add))) = rewrite.and_then(|one| Some((one, simple_break(one, place)?)))
+        {
+            self.ledger.differs(
+                rewrite.entry,
+                "paths in redirects and cookies of the upstream server are changed back (`rewrite`)",
+            );
+            for (key, text) in [("strip_prefix", strip), ("add_prefix", add)] {
+                if !text.is_empty() {
+                    proxy.set_text(key, text);
+                }
+            }
             return;
         }
         let Some(uri) = &target.uri else { return };
+        if uri.contains('$') {
+            self.target_of_request(pass, uri, scope, section);
+            return;
+        }
         let Some(replaced) = matcher.replaced() else {
             self.ledger.differs(
                 pass.entry,
@@ -188,36 +201,33 @@ impl Translation<'_> {
         self.ledger.differs(pass.entry, "paths in cookies are changed as those in redirects are (`rewrite`)");
     }
 
-    /// `rewrite ^/a/(.*)$ /b/$1 break;` before `proxy_pass`.
-    fn rewritten(&self, rewrite: &NginxDirective, proxy: &mut TomlSection) {
-        let from = rewrite.first().strip_prefix('^').map(|from| from.trim_end_matches('$'));
-        let strip = from.and_then(|from| {
-            from.strip_suffix("/(.*)")
-                .or_else(|| from.strip_suffix("/?(.*)"))
-                .or_else(|| from.strip_suffix("(/.*)"))
-        });
-        let add = rewrite.arg(1).strip_suffix("$1").map(|to| to.trim_end_matches('/'));
-        let is_plain = |text: &&str| !text.contains(['(', '[', '\\', '*', '+', '?', '$', '|', '.']);
-        match (strip.filter(is_plain), add.filter(|add| !add.contains('$'))) {
-            (Some(strip), Some(add)) => {
-                self.ledger.differs(
-                    rewrite.entry,
-                    "paths in redirects and cookies of the upstream server are changed back (`rewrite`)",
-                );
-                if !strip.is_empty() {
-                    proxy.set_text("strip_prefix", strip);
-                }
-                if !add.is_empty() {
-                    proxy.set_text("add_prefix", add);
-                }
+    /// `proxy_pass http://app/x/$1`: the path that the upstream server gets, as `rewrite`.
+    fn target_of_request(
+        &self,
+        pass: &NginxDirective,
+        uri: &str,
+        scope: &Scope<'_>,
+        section: &mut TomlSection,
+    ) {
+        let plain = uri.replace(['{', '}'], "");
+        let whole = ["$request_uri", "$uri$is_args$args", "$uri$is_args$query_string", "$uri"];
+        if whole.contains(&plain.as_str()) {
+            if plain == "$uri" {
+                self.ledger.differs(pass.entry, "the query is passed on too");
             }
-            _ => {
-                self.ledger.impossible(
-                    rewrite.entry,
-                    "paths are changed by `strip_prefix` and `add_prefix` alone: the upstream server gets the path as it was",
-                );
-                proxy.comment(format!("CHECK: rewrite {} is not applied.", rewrite.args.join(" ")));
-            }
+            return;
+        }
+        let ends = ["$is_args$args", "$is_args$query_string", "?$args", "?$query_string"];
+        let text = match ends.iter().find_map(|end| plain.strip_suffix(end)) {
+            Some(path) => path.to_owned(),
+            // nginx passes this alone on, without the query.
+            None if plain.contains('?') => plain,
+            None => format!("{plain}?"),
+        };
+        if let Some(to) = self.template(pass, &text, scope, TemplateUse::Target) {
+            section.set_text("rewrite", to);
+        } else {
+            unavailable(section);
         }
     }
 

@@ -6,14 +6,26 @@ use super::tree::NginxDirective;
 #[derive(Debug, Clone)]
 pub(crate) struct Scope<'d> {
     pub(crate) levels: Vec<&'d [NginxDirective]>,
+    /// Groups of the regular expression that chose this place: their names in nginx, and as they are here.
+    pub(crate) groups: Vec<(String, String)>,
 }
 
 impl<'d> Scope<'d> {
+    /// A place in these blocks, the outermost first.
+    pub(crate) fn of(levels: Vec<&'d [NginxDirective]>) -> Self {
+        Self { levels, groups: Vec::new() }
+    }
+
+    /// The same place, where a regular expression with these groups was found.
+    pub(crate) fn with_groups(&self, groups: &[(String, String)]) -> Self {
+        Self { levels: self.levels.clone(), groups: groups.to_vec() }
+    }
+
     /// The same place, one block further in.
     pub(crate) fn with(&self, block: &'d [NginxDirective]) -> Self {
-        let mut levels = self.levels.clone();
-        levels.push(block);
-        Self { levels }
+        let mut scope = self.clone();
+        scope.levels.push(block);
+        scope
     }
 
     /// The directive that counts here: that of the innermost block that has it.
@@ -108,11 +120,16 @@ pub(crate) enum TemplateUse {
 /// Variables of `set` within variables of `set`.
 const SET_DEPTH_MAX: usize = 8;
 
-/// A text with nginx's variables as one with Komainu's.
+/// A text with nginx's variables as one with Komainu's. `own` finds the variables that the configuration makes.
 ///
 /// # Errors
 /// The variable that Komainu does not have.
-pub(crate) fn template(text: &str, scope: &Scope<'_>, used: TemplateUse) -> Result<String, String> {
+pub(crate) fn template(
+    text: &str,
+    scope: &Scope<'_>,
+    used: TemplateUse,
+    own: &dyn Fn(&str) -> Option<String>,
+) -> Result<String, String> {
     let resolved = constants(text, scope, 0);
     let mut out = String::new();
     let parts = parts(&resolved);
@@ -129,7 +146,10 @@ pub(crate) fn template(text: &str, scope: &Scope<'_>, used: TemplateUse) -> Resu
                         at += 1;
                         "query".to_owned()
                     }
-                    false => variable(name, used).ok_or_else(|| format!("there is no `${name}` here"))?,
+                    false => group(name, scope)
+                        .or_else(|| own(name))
+                        .or_else(|| variable(name, used))
+                        .ok_or_else(|| format!("there is no `${name}` here"))?,
                 };
                 let braced = matches!(parts.get(at), Some(TextPart::Text(next))
                     if next.starts_with(|c: char| c.is_ascii_alphanumeric() || c == '_'));
@@ -141,6 +161,11 @@ pub(crate) fn template(text: &str, scope: &Scope<'_>, used: TemplateUse) -> Resu
         }
     }
     Ok(out)
+}
+
+/// The name of a group of the expression that chose this place.
+fn group(name: &str, scope: &Scope<'_>) -> Option<String> {
+    scope.groups.iter().find(|(old, _)| old == name).map(|(_, new)| new.clone())
 }
 
 /// The text with the variables replaced that `set` gives one value.
@@ -319,8 +344,8 @@ mod tests {
 
     #[test]
     fn variables_are_named_as_here() {
-        let scope = Scope { levels: Vec::new() };
-        let of = |text: &str, used| template(text, &scope, used);
+        let scope = Scope::of(Vec::new());
+        let of = |text: &str, used| template(text, &scope, used, &|_| None);
         assert_eq!(of("https://$host$request_uri", TemplateUse::Target).as_deref(), Ok("https://$host$uri"));
         assert_eq!(
             of("${scheme}s_$uri$is_args$args", TemplateUse::Header).as_deref(),
@@ -328,5 +353,11 @@ mod tests {
         );
         assert_eq!(of("a$1", TemplateUse::Header), Err("there is no `$1` here".to_owned()));
         assert_eq!(of("100$", TemplateUse::Header).as_deref(), Ok("100$$"));
+        let pair = |old: &str, new: &str| (old.to_owned(), new.to_owned());
+        let scope = scope.with_groups(&[pair("1", "1"), pair("path", "path_")]);
+        let own = |name: &str| (name == "pool").then(|| "pool".to_owned());
+        let of = |text: &str| template(text, &scope, TemplateUse::Target, &own);
+        assert_eq!(of("/$1/${path}x$pool").as_deref(), Ok("/$1/${path_}x$pool"));
+        assert!(of("$2").is_err());
     }
 }

@@ -170,10 +170,10 @@ impl NginxScratch {
         });
         let fault = |message: String| ImportError::new("", 0, message);
         let prefix = prefix.unwrap_or(folder);
-        plan.block(&main, &Scope { levels: vec![&main] }, prefix).map_err(fault)?;
+        plan.block(&main, &Scope::of(vec![&main]), prefix).map_err(fault)?;
         let http = match main.iter().find(|one| one.name == "http") {
-            Some(http) => Scope { levels: vec![&main, http.inner()] },
-            None => Scope { levels: vec![&main] },
+            Some(http) => Scope::of(vec![&main, http.inner()]),
+            None => Scope::of(vec![&main]),
         };
         let (requests, left_out) = plan.requests(&http);
         plan.error_pages(&main);

@@ -276,6 +276,13 @@ impl<'d> Translation<'d> {
                 self.ledger.impossible(one.entry, "an error page is a file, and keeps the status: answer with a route, or `fallback` of `files`");
                 continue;
             }
+            if target.split('?').next().is_some_and(|path| path.ends_with(".php")) {
+                self.ledger.differs(
+                    one.entry,
+                    "an error page is a file, never a script: what is no file is for the front script of `php`, which answers 404 by itself",
+                );
+                continue;
+            }
             let Some(folder) = self.folder_of_page(scope, target) else {
                 self.ledger
                     .impossible(one.entry, "where its file is depends on the request: write `error_pages`");
@@ -284,7 +291,7 @@ impl<'d> Translation<'d> {
             for code in codes {
                 section.set_in("error_pages", code, TomlItem::Text(format!("{folder}{target}")));
             }
-            self.ledger.differs(one.entry, "a page is one file, and is not passed through locations; responses of upstream servers keep theirs");
+            self.ledger.differs(one.entry, "a page is one file, which has to be there (`check` refuses it otherwise), and is not passed through locations; errors of upstream servers keep theirs, unless `intercept_errors` is on");
         }
         // Those of locations.
         let mut below: Vec<&NginxDirective> =

@@ -129,7 +129,15 @@ impl<'d> Translation<'d> {
 
     fn merged(&self, block: &[NginxDirective]) {
         for one in block {
-            if !self.ledger.is_marked(one.entry) {
+            if one.name == "return" && matches!(one.first(), "301" | "302" | "307" | "308") {
+                self.ledger.differs(
+                    one.entry,
+                    "the site with `tls` redirects by itself (`redirect_https`), with 308, to the same host",
+                );
+            } else if one.name == "return" {
+                self.ledger
+                    .differs(one.entry, "hosts that this server does not name are for the default site");
+            } else if !self.ledger.is_marked(one.entry) {
                 self.ledger.needless(one.entry, "the site with `tls` redirects by itself; certificates are obtained without files (`tls = \"auto\"`)");
             }
             self.merged(one.inner());

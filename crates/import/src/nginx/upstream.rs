@@ -8,7 +8,7 @@ use crate::draft::{TomlItem, TomlSection, table_path};
 /// How a group is named here: a letter, digit, `_` or `-` each.
 fn group_name(name: &str, scheme: &str) -> String {
     match scheme {
-        "http" => name.to_owned(),
+        "http" | "fastcgi" | "uwsgi" | "scgi" => name.to_owned(),
         _ => format!("{name}-{scheme}"),
     }
 }
@@ -16,6 +16,9 @@ fn group_name(name: &str, scheme: &str) -> String {
 /// The address of a server with its scheme, as Komainu writes it.
 pub(crate) fn server_url(address: &str, scheme: &str) -> String {
     match address.strip_prefix("unix:") {
+        Some(path) if matches!(scheme, "fastcgi" | "uwsgi" | "scgi") => {
+            format!("{scheme}+unix:/{}", path.trim_start_matches('/'))
+        }
         Some(path) => format!("unix:{path}"),
         None => format!("{scheme}://{address}"),
     }

@@ -18,6 +18,12 @@ pub(crate) struct Translation<'d> {
     pub(crate) tables: RefCell<Vec<(String, TomlSection)>>,
 }
 
+impl<'d> Translation<'d> {
+    pub(crate) fn new(ledger: &'d ImportLedger, http: Scope<'d>, folder: PathBuf) -> Self {
+        Self { ledger, http, folder, tables: RefCell::default() }
+    }
+}
+
 /// How a location is chosen.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Matcher {
@@ -40,6 +46,31 @@ impl Matcher {
             Self::Regex(..) => None,
         }
     }
+}
+
+/// A route of these paths.
+pub(crate) fn route(paths: &[String]) -> TomlSection {
+    let mut section = TomlSection::default();
+    if !paths.is_empty() && paths != ["/*"] && paths != ["*"] {
+        section.set("path", TomlItem::texts(paths.iter().cloned()));
+    }
+    section
+}
+
+/// The action of a redirect.
+pub(crate) fn redirect(to: &str, status: u64) -> TomlItem {
+    match status {
+        302 => TomlItem::text(to),
+        _ => TomlItem::Table(vec![
+            ("to".to_owned(), TomlItem::text(to)),
+            ("status".to_owned(), TomlItem::Number(status)),
+        ]),
+    }
+}
+
+/// Whether a text with variables is the target of a redirect for certain.
+pub(crate) fn is_target(to: &str) -> bool {
+    ["/", "http://", "https://", "$scheme://", "$path", "$uri"].iter().any(|start| to.starts_with(start))
 }
 
 /// What the route in a file's place answers where nothing here does what the location did.
@@ -74,7 +105,7 @@ impl<'d> Translation<'d> {
         scope: &Scope<'_>,
         used: TemplateUse,
     ) -> Option<String> {
-        match template(text, scope, used) {
+        match template(text, scope, used, &|name| self.map_variable(name)) {
             Ok(text) => Some(text),
             Err(reason) => {
                 let what = "a `map`, `geo`, `set` of several values or module made it: let the application do it, or write the value";

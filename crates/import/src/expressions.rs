@@ -1,0 +1,325 @@
+//! Regular expressions of other servers as those of Komainu's paths, which are searched for in linear time.
+
+use config::PathPattern;
+
+/// Words that an expression may exclude by looking ahead.
+const EXCLUDED_MAX: usize = 16;
+/// What may follow a look ahead that is written without it: nothing that depends on how much it read.
+const RESTS: [&str; 6] = ["", "$", ".*", ".*$", "(.*)", "(.*)$"];
+
+/// A regular expression as a path of a route.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct PathExpression {
+    /// The path, with the `~` at its front.
+    pub(crate) pattern: String,
+    /// The names of its groups, as the other server has them and as they are here.
+    pub(crate) groups: Vec<(String, String)>,
+}
+
+/// The path of a route for a regular expression.
+///
+/// # Errors
+/// Why it cannot be one.
+pub(crate) fn path_expression(regex: &str, ignores_case: bool) -> Result<PathExpression, String> {
+    let plain = without_look_ahead(regex)?;
+    refuse_set_operations(&plain)?;
+    let (plain, renamed) = renamed_groups(&plain);
+    let pattern = format!("{} {plain}", if ignores_case { "~*" } else { "~" });
+    let parsed = PathPattern::parse(&pattern).map_err(|fault| match fault.remedy.as_str() {
+        "" => fault.message.clone(),
+        remedy => format!("{} ({remedy})", fault.message),
+    })?;
+    let old_name = |name: &String| {
+        renamed.iter().find(|(_, new)| new == name).map_or_else(|| name.clone(), |(old, _)| old.clone())
+    };
+    let groups = parsed.groups().iter().map(|name| (old_name(name), name.clone())).collect();
+    Ok(PathExpression { pattern, groups })
+}
+
+/// Whether a path of a route matches a path.
+pub(crate) fn path_matches(pattern: &str, path: &str) -> bool {
+    PathPattern::parse(pattern).is_ok_and(|pattern| pattern.matches(path.as_bytes()))
+}
+
+/// An expression for the paths that begin with `prefix` and have `pattern`, an expression, behind it.
+pub(crate) fn expression_below(prefix: &str, pattern: &str) -> Option<String> {
+    let (regex, ignores_case) = match pattern.strip_prefix("~*") {
+        Some(regex) => (regex.trim_start(), true),
+        None => (pattern.strip_prefix('~')?.trim_start(), false),
+    };
+    if prefix == "/" {
+        return Some(pattern.to_owned());
+    }
+    let inner = match ignores_case {
+        true => format!("(?i:{regex})"),
+        false => format!("(?:{regex})"),
+    };
+    let quoted = quoted(prefix);
+    let is_bound = regex.starts_with('^') && !has_alternatives(regex);
+    let joined = match is_bound {
+        false if regex.contains('^') => return None,
+        false => format!("~ ^{quoted}.*{inner}"),
+        // It says itself that it begins with the prefix, or begins otherwise.
+        true => {
+            let body = regex[1..].replace("\\/", "/");
+            match (body.starts_with(&quoted) || body.starts_with(prefix), ignores_case) {
+                (true, _) => pattern.to_owned(),
+                (false, _) => return None,
+            }
+        }
+    };
+    PathPattern::parse(&joined).ok().map(|_| joined)
+}
+
+/// A text as an expression that matches it.
+pub(crate) fn quoted(text: &str) -> String {
+    let mut out = String::new();
+    for c in text.chars() {
+        if "\\.+*?()|[]{}^$#&~".contains(c) {
+            out.push('\\');
+        }
+        out.push(c);
+    }
+    out
+}
+
+/// Whether it has alternatives outside of groups.
+fn has_alternatives(regex: &str) -> bool {
+    let mut depth = 0_usize;
+    let mut in_class = false;
+    let mut chars = regex.chars();
+    while let Some(c) = chars.next() {
+        match c {
+            '\\' => drop(chars.next()),
+            '[' => in_class = true,
+            ']' => in_class = false,
+            '(' if !in_class => depth += 1,
+            ')' if !in_class => depth = depth.saturating_sub(1),
+            '|' if !in_class && depth == 0 => return true,
+            _ => {}
+        }
+    }
+    false
+}
+
+/// Names of groups that are variables here get a `_` at their end.
+fn renamed_groups(regex: &str) -> (String, Vec<(String, String)>) {
+    let mut out = regex.replace("(?P<", "(?<");
+    let mut renamed = Vec::new();
+    let mut from = 0;
+    while let Some(at) = out[from..].find("(?<").map(|at| from + at + 3) {
+        from = at;
+        let Some(end) = out[at..].find('>').map(|end| at + end) else { break };
+        let name = out[at..end].to_owned();
+        if !name.starts_with(['=', '!']) && config::own_name(&name).is_err() {
+            let new = format!("{name}_");
+            out.replace_range(at..end, &new);
+            renamed.push((name, new));
+        }
+    }
+    (out, renamed)
+}
+
+/// Set operations within classes (`[a-z&&[^b]]`) are those of this engine alone.
+fn refuse_set_operations(regex: &str) -> Result<(), String> {
+    let mut in_class = false;
+    let mut before = ' ';
+    let mut chars = regex.chars().peekable();
+    while let Some(c) = chars.next() {
+        match c {
+            '\\' => drop(chars.next()),
+            '[' if !in_class => {
+                in_class = true;
+                chars.next_if_eq(&'^');
+                chars.next_if_eq(&']');
+            }
+            '[' if chars.peek() != Some(&':') => {
+                return Err("a class has a `[` in it: write `\\[`".to_owned());
+            }
+            '[' => drop(chars.by_ref().find(|&c| c == ']')),
+            ']' => in_class = false,
+            '&' | '~' | '-' if in_class && before == c => {
+                return Err(format!("a class has `{c}{c}` in it: write it once"));
+            }
+            _ => {}
+        }
+        before = c;
+    }
+    Ok(())
+}
+
+/// The same expression without a `(?!…)` at its end: what it excludes is written letter by letter.
+fn without_look_ahead(regex: &str) -> Result<String, String> {
+    let Some(at) = ["(?!", "(?=", "(?<!", "(?<="].iter().filter_map(|start| regex.find(start)).min() else {
+        return Ok(regex.to_owned());
+    };
+    let refused = || {
+        let what = "it looks ahead or back, which an expression of linear time cannot";
+        format!("{what}: write a route for the exception before this one")
+    };
+    let inner = regex[at..].strip_prefix("(?!").ok_or_else(refused)?;
+    let end = closing(inner).ok_or_else(refused)?;
+    let (excluded, rest) = (&inner[..end], &inner[end + 1..]);
+    if !RESTS.contains(&rest) {
+        return Err(refused());
+    }
+    let words = words(excluded).ok_or_else(refused)?;
+    let words: Vec<&[char]> = words.iter().map(Vec::as_slice).collect();
+    let other = other_than(&words).ok_or_else(refused)?;
+    let head = &regex[..at];
+    // Nothing that follows excludes a path.
+    let rest = if matches!(rest, ".*" | ".*$") { "" } else { rest };
+    Ok(match rest.strip_prefix('(') {
+        Some(rest) => format!("{head}({other}{rest}"),
+        None => format!("{head}{other}{rest}"),
+    })
+}
+
+/// The place of the `)` that closes a group which is open.
+fn closing(text: &str) -> Option<usize> {
+    let mut depth = 0_usize;
+    let mut escaped = false;
+    for (at, c) in text.char_indices() {
+        match c {
+            _ if escaped => escaped = false,
+            '\\' => escaped = true,
+            '(' => depth += 1,
+            ')' if depth == 0 => return Some(at),
+            ')' => depth -= 1,
+            _ => {}
+        }
+    }
+    None
+}
+
+/// The words of alternatives without anything else in them.
+fn words(text: &str) -> Option<Vec<Vec<char>>> {
+    let text = text.strip_suffix(".*").unwrap_or(text);
+    let inner = text
+        .strip_suffix(')')
+        .and_then(|text| text.strip_prefix("(?:").or_else(|| text.strip_prefix('(')))
+        .unwrap_or(text);
+    let mut all = vec![Vec::new()];
+    let mut chars = inner.chars();
+    while let Some(c) = chars.next() {
+        let last = all.last_mut()?;
+        match c {
+            '\\' => match chars.next()? {
+                c if c.is_ascii_alphanumeric() => return None,
+                c => last.push(c),
+            },
+            '|' => all.push(Vec::new()),
+            '.' | '*' | '+' | '?' | '(' | ')' | '[' | ']' | '{' | '}' | '^' | '$' => return None,
+            c if c.is_ascii() => last.push(c),
+            _ => return None,
+        }
+    }
+    (all.len() <= EXCLUDED_MAX && all.iter().all(|word| !word.is_empty())).then_some(all)
+}
+
+/// An expression for what begins with none of the words; none where nothing does.
+fn other_than(words: &[&[char]]) -> Option<String> {
+    if words.iter().any(|word| word.is_empty()) {
+        return None;
+    }
+    let mut firsts: Vec<char> = Vec::new();
+    for word in words {
+        if !firsts.contains(&word[0]) {
+            firsts.push(word[0]);
+        }
+    }
+    let class: String = firsts.iter().map(|c| in_class(*c)).collect();
+    let mut parts = vec!["$".to_owned(), format!("[^{class}]")];
+    for first in firsts {
+        let rests: Vec<&[char]> =
+            words.iter().filter(|word| word[0] == first).map(|word| &word[1..]).collect();
+        if let Some(rest) = other_than(&rests) {
+            parts.push(format!("{}{rest}", quoted(&first.to_string())));
+        }
+    }
+    Some(format!("(?:{})", parts.join("|")))
+}
+
+fn in_class(c: char) -> String {
+    match c {
+        '\\' | ']' | '[' | '^' | '-' | '&' | '~' => format!("\\{c}"),
+        c => c.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(regex: &str) -> String {
+        match path_expression(regex, false) {
+            Ok(found) => found.pattern,
+            Err(reason) => format!("! {reason}"),
+        }
+    }
+
+    #[test]
+    fn expressions_are_kept_and_groups_have_names_that_are_free() {
+        assert_eq!(of(r"^/user/(\d+)$"), r"~ ^/user/(\d+)$");
+        let found = path_expression(r"^/(?P<path>[a-z]+)/(?<id>\d+)", true).unwrap();
+        assert_eq!(found.pattern, r"~* ^/(?<path_>[a-z]+)/(?<id>\d+)");
+        let pair = |old: &str, new: &str| (old.to_owned(), new.to_owned());
+        assert_eq!(found.groups, [pair("1", "1"), pair("path", "path_"), pair("2", "2"), pair("id", "id")]);
+    }
+
+    #[test]
+    fn what_takes_more_than_linear_time_is_refused() {
+        for (regex, part) in [
+            (r"(?<!a)b", "looks ahead or back"),
+            (r"^/(?=a)", "looks ahead or back"),
+            (r"^/(?!a)[a-z]+/x$", "looks ahead or back"),
+            (r"^/(?!a.+b)", "looks ahead or back"),
+            (r"^/(?!api|admin|a$)", "looks ahead or back"),
+            (r"^/(a)\1$", "backreference"),
+            (r"[a-z&&b]", "`&&`"),
+            (r"[a[b]", "`\\[`"),
+            ("((a{100}){100}){100}", "too large"),
+        ] {
+            assert!(of(regex).starts_with("! ") && of(regex).contains(part), "{regex}: {}", of(regex));
+        }
+    }
+
+    #[test]
+    fn what_is_excluded_at_the_end_is_written_without_looking_ahead() {
+        for (regex, paths, others) in [
+            (
+                r"/\.(?!well-known)",
+                &["/.env", "/.", "/a/.git/x", "/.w", "/.well", "/.well-know", "/.well-knowx"][..],
+                &["/a", "/.well-known", "/.well-known/x"][..],
+            ),
+            (r"/\.(?!well-known\/)", &["/.well-known", "/.x"], &["/.well-known/x"]),
+            (
+                r"^/(?!(api|admin)).*$",
+                &["/", "/a", "/ap", "/apx", "/x/api", "/adm"],
+                &["/api", "/api/x", "/adminx"],
+            ),
+            (r"^/(?!up)(.*)$", &["/", "/u", "/x"], &["/up", "/upx"]),
+        ] {
+            let found = of(regex);
+            for path in paths {
+                assert!(path_matches(&found, path), "{regex}: {path} ({found})");
+            }
+            for path in others {
+                assert!(!path_matches(&found, path), "{regex}: {path} ({found})");
+            }
+        }
+        let found = PathPattern::parse(&of(r"^/(?!up)(.*)$")).unwrap();
+        assert_eq!(found.captures(b"/abc").unwrap()[0].1, b"abc");
+    }
+
+    #[test]
+    fn expressions_below_a_prefix() {
+        let below = |prefix: &str, pattern: &str| expression_below(prefix, pattern).unwrap_or_default();
+        assert_eq!(below("/", r"~ \.txt$"), r"~ \.txt$");
+        assert_eq!(below("/a.b/", r"~ \.txt$"), r"~ ^/a\.b/.*(?:\.txt$)");
+        assert_eq!(below("/a/", r"~* \.txt$"), r"~ ^/a/.*(?i:\.txt$)");
+        assert_eq!(below("/a/", r"~ ^/a/(.+\.php)$"), r"~ ^/a/(.+\.php)$");
+        assert_eq!(below("/a/", r"~ ^/b/"), "");
+        assert_eq!(below("/a/", r"~ ^/a/x|^/b"), "");
+    }
+}

@@ -1,0 +1,343 @@
+//! `fastcgi_pass`, `uwsgi_pass` and `scgi_pass`: servers that speak these protocols, and what they are told.
+
+use super::scope::{Scope, TemplateUse, constants, milliseconds};
+use super::tree::NginxDirective;
+use super::work::{Translation, unavailable};
+use crate::draft::{TomlItem, TomlSection};
+
+const DAY_MS: u64 = 86_400_000;
+
+/// Variables that every server of these protocols gets.
+const OWN_VARIABLES: [&str; 26] = [
+    "QUERY_STRING",
+    "REQUEST_METHOD",
+    "CONTENT_TYPE",
+    "CONTENT_LENGTH",
+    "SCRIPT_NAME",
+    "REQUEST_URI",
+    "DOCUMENT_URI",
+    "DOCUMENT_ROOT",
+    "SERVER_PROTOCOL",
+    "REQUEST_SCHEME",
+    "HTTPS",
+    "GATEWAY_INTERFACE",
+    "SERVER_SOFTWARE",
+    "REMOTE_ADDR",
+    "REMOTE_PORT",
+    "REMOTE_USER",
+    "SERVER_ADDR",
+    "SERVER_PORT",
+    "SERVER_NAME",
+    "REDIRECT_STATUS",
+    "PATH_INFO",
+    "PATH_TRANSLATED",
+    "SCRIPT_FILENAME",
+    "HTTP_PROXY",
+    "HTTP_HOST",
+    "UWSGI_SCHEME",
+];
+
+/// The address of such a server without its protocol.
+fn bare(address: &str) -> String {
+    let address = ["uwsgi://", "fastcgi://", "scgi://", "http://"]
+        .iter()
+        .find_map(|scheme| address.strip_prefix(scheme))
+        .unwrap_or(address);
+    match address.strip_prefix("unix:") {
+        Some(path) => format!("unix:/{}", path.trim_end_matches(':').trim_start_matches('/')),
+        None => address.to_owned(),
+    }
+}
+
+/// What one variable is told, compared with what Komainu tells by itself.
+enum Told {
+    /// The same.
+    Same,
+    /// Something else.
+    Value(String),
+    /// The folder of scripts is another one for the server.
+    Root(String),
+}
+
+impl<'d> Translation<'d> {
+    /// Writes `to` or `upstream` of `php` or `proxy`; false where the server depends on the request.
+    fn cgi_server(
+        &self,
+        pass: &NginxDirective,
+        (protocol, is_php): (&'static str, bool),
+        scope: &Scope<'d>,
+        proxy: &mut TomlSection,
+    ) -> bool {
+        let address = bare(&constants(pass.first(), scope, 0));
+        if address.contains('$') {
+            self.ledger.impossible(
+                pass.entry,
+                "the server depends on the request: write a route with its own for each",
+            );
+            return false;
+        }
+        if pass.first().starts_with("suwsgi://") {
+            self.ledger.impossible(pass.entry, "uwsgi through TLS is not there");
+            return false;
+        }
+        self.ledger.translated(pass.entry);
+        match (self.group(&address, protocol), is_php) {
+            (Some(group), _) => proxy.set_text("upstream", group),
+            (None, true) if address.starts_with("unix:") => proxy.set_text("to", address),
+            (None, true) => proxy.set_text("to", format!("fastcgi://{address}")),
+            (None, false) => proxy.set_text("to", super::upstream::server_url(&address, protocol)),
+        }
+        true
+    }
+
+    /// Writes the `proxy` of a location whose server speaks FastCGI, uwsgi or SCGI, and runs no scripts among files.
+    pub(crate) fn cgi(&self, pass: &NginxDirective, scope: &Scope<'d>, section: &mut TomlSection) {
+        let protocol = match pass.name.as_str() {
+            "fastcgi_pass" => "fastcgi",
+            "uwsgi_pass" => "uwsgi",
+            _ => "scgi",
+        };
+        let mut proxy = TomlSection::default();
+        if !self.cgi_server(pass, (protocol, false), scope, &mut proxy) {
+            unavailable(section);
+            return;
+        }
+        self.cgi_settings(protocol, scope, None, &mut proxy);
+        self.one_script(protocol, scope, &mut proxy);
+        let intercepts = scope.one(&format!("{protocol}_intercept_errors"));
+        self.intercepts(intercepts, section);
+        self.cache(protocol, scope, section);
+        section.set("proxy", short(proxy));
+    }
+
+    /// Where every request is for one script, what nginx tells of its folder, and that nothing of the path is behind it.
+    fn one_script(&self, protocol: &str, scope: &Scope<'d>, proxy: &mut TomlSection) {
+        let Some(TomlItem::Table(variables)) = proxy.get("variables") else { return };
+        let has = |name: &str| variables.iter().any(|(known, _)| known == name);
+        let is_const = variables.iter().any(|(name, value)| {
+            name == "SCRIPT_FILENAME" && matches!(value, TomlItem::Text(text) if !text.contains('$'))
+        });
+        if protocol != "fastcgi" || !is_const {
+            return;
+        }
+        let tells_path = scope.all("fastcgi_param").iter().any(|one| one.first() == "PATH_INFO");
+        let root = scope.one("root").map(|one| one.first()).filter(|root| !root.contains('$'));
+        let (has_root, has_info) = (has("DOCUMENT_ROOT"), has("PATH_INFO") || tells_path);
+        if let Some(root) = root.filter(|_| !has_root) {
+            proxy.set_in("variables", "DOCUMENT_ROOT", TomlItem::text(self.file(root)));
+        }
+        if !has_info {
+            proxy.set_in("variables", "PATH_INFO", TomlItem::text(""));
+        }
+        proxy.set_in("variables", "REDIRECT_STATUS", TomlItem::text("200"));
+    }
+
+    /// The `php` of a route: `front` is the script for all other paths, `root` the folder of the scripts as nginx has it.
+    pub(crate) fn php_servers(
+        &self,
+        pass: &NginxDirective,
+        scope: &Scope<'d>,
+        front: Option<&str>,
+        root: Option<&str>,
+    ) -> Option<TomlItem> {
+        let mut php = TomlSection::default();
+        if !self.cgi_server(pass, ("fastcgi", true), scope, &mut php) {
+            return None;
+        }
+        match front {
+            Some("/index.php") => {}
+            Some(front) => php.set_in("scripts", "front", TomlItem::text(front)),
+            None => php.set_in("scripts", "front", TomlItem::Flag(false)),
+        }
+        self.cgi_settings("fastcgi", scope, Some(root), &mut php);
+        Some(short(php))
+    }
+
+    /// Settings that all these protocols have. `scripts` is for `php`: the root of its scripts, where it is known.
+    fn cgi_settings(
+        &self,
+        protocol: &str,
+        scope: &Scope<'d>,
+        scripts: Option<Option<&str>>,
+        proxy: &mut TomlSection,
+    ) {
+        let named = |name: &str| format!("{protocol}_{name}");
+        for one in scope.all(&named("param")) {
+            self.cgi_variable(one, scope, scripts, proxy);
+        }
+        let range = (10, DAY_MS);
+        self.time(scope, &named("connect_timeout"), proxy, ("timeouts", "connect"), range);
+        self.time(scope, &named("read_timeout"), proxy, ("timeouts", "head"), range);
+        self.time(scope, &named("read_timeout"), proxy, ("timeouts", "between"), range);
+        if let Some(send) = scope.one(&named("send_timeout")) {
+            let read = scope.one(&named("read_timeout")).and_then(|one| milliseconds(one.first()));
+            match milliseconds(send.first()) == read {
+                true => self.ledger.translated(send.entry),
+                false => self.ledger.differs(
+                    send.entry,
+                    format!("`between` counts for both directions, and is that of `{protocol}_read_timeout` (or 60 s)"),
+                ),
+            }
+        }
+        let hidden = scope.all(&named("hide_header"));
+        if !hidden.is_empty() {
+            let names = hidden.iter().map(|one| {
+                self.ledger.translated(one.entry);
+                TomlItem::text(one.first())
+            });
+            proxy.set_in("response_headers", "remove", TomlItem::List(names.collect()));
+        }
+        if let Some(one) = scope.one(&named("next_upstream")) {
+            match one.first() {
+                "off" => {
+                    proxy.set("retry", TomlItem::Flag(false));
+                    self.ledger.translated(one.entry);
+                }
+                _ => self.ledger.differs(one.entry, "at most 20 of 100 requests are sent again (`retry`)"),
+            }
+        }
+        for (name, reason) in [
+            ("index", "not needed: `index.php` answers for a folder (`index` in `files`)"),
+            ("split_path_info", "not needed: what follows the script is always PATH_INFO"),
+            ("keep_conn", "not needed: connections are kept (`keep_alive`)"),
+            ("buffers", "not needed: `read_ahead` and `spill` are enough for most"),
+            ("buffer_size", "not needed: `read_ahead` and `spill` are enough for most"),
+            ("busy_buffers_size", "not needed: `read_ahead` and `spill` are enough for most"),
+            ("temp_file_write_size", "not needed: `read_ahead` and `spill` are enough for most"),
+            ("max_temp_file_size", "not needed: `spill` bounds temporary files"),
+            ("buffering", "not needed: each part of a response is passed on as it comes"),
+            ("request_buffering", "not needed: a request is read whole before the server is asked"),
+            ("pass_header", "not needed: fields of the response are passed on"),
+            ("pass_request_headers", "not needed: it is always so"),
+            ("pass_request_body", "not needed: it is always so"),
+            (
+                "modifier1",
+                "\u{1}the modifier is always 0, that of Python: let Komainu run others itself (`[apps.NAME]`)",
+            ),
+            ("next_upstream_tries", "\u{1}`attempts` in `retry` is 3"),
+            (
+                "ignore_client_abort",
+                "\u{1}a request ends with its client, but PHP may go on (`ignore_user_abort`)",
+            ),
+            ("socket_keepalive", "not needed: connections that are closed are noticed"),
+            ("limit_rate", "\u{1}`bandwidth` of the route limits what clients get"),
+            ("catch_stderr", "\u{1}lines on stderr are in the log, and change no answer"),
+            ("store", "\u{1}responses are not written as files: `cache` keeps them"),
+        ] {
+            for one in scope.all(&named(name)) {
+                match reason.strip_prefix('\u{1}') {
+                    Some(reason) => self.ledger.differs(one.entry, reason),
+                    None => self.ledger.needless(one.entry, reason),
+                }
+            }
+        }
+    }
+
+    fn cgi_variable(
+        &self,
+        one: &NginxDirective,
+        scope: &Scope<'d>,
+        scripts: Option<Option<&str>>,
+        proxy: &mut TomlSection,
+    ) {
+        let name = one.first();
+        match told(one, scope, scripts) {
+            Told::Same => self.ledger.needless(one.entry, "not needed: the server gets it by itself"),
+            Told::Root(root) => {
+                proxy.set_in("scripts", "root", TomlItem::Text(root));
+                self.ledger.translated(one.entry);
+            }
+            Told::Value(value) if value.contains(['\n', '\r']) => {
+                self.ledger.impossible(
+                    one.entry,
+                    "a variable has one line: set it in PHP-FPM's pool (`php_value`), or in `ini` of PHP inside",
+                );
+            }
+            Told::Value(value) => {
+                let script = "fastcgi_script_name";
+                let of_path = value.replace(&format!("${{{script}}}"), "${uri}");
+                if of_path != value {
+                    self.ledger.differs(
+                        one.entry,
+                        "the path is percent-encoded; `cgi` in the route runs programs without a server",
+                    );
+                }
+                let value = of_path;
+                if let Some(value) = self.template(one, &value, scope, TemplateUse::Header) {
+                    proxy.set_in("variables", name, TomlItem::Text(value));
+                    self.ledger.translated(one.entry);
+                }
+            }
+        }
+    }
+
+    /// `proxy_intercept_errors` and its likes: `error_pages` in place of the errors of upstream servers.
+    pub(crate) fn intercepts(&self, one: Option<&NginxDirective>, section: &mut TomlSection) {
+        let Some(one) = one else { return };
+        self.ledger.translated(one.entry);
+        if one.first() == "on" {
+            section.set("intercept_errors", TomlItem::Flag(true));
+        }
+    }
+}
+
+fn told(one: &NginxDirective, scope: &Scope<'_>, scripts: Option<Option<&str>>) -> Told {
+    let (name, given) = (one.first(), one.arg(1));
+    let value = constants(given, scope, 0);
+    let plain = value.replace(['{', '}'], "");
+    if name == "HTTP_PROXY" {
+        return Told::Same;
+    }
+    let own_root = scope.one("root").map(|one| one.first().trim_end_matches('/').to_owned());
+    if name == "SCRIPT_FILENAME"
+        && let Some(root) = scripts
+    {
+        let before = plain
+            .strip_suffix("$fastcgi_script_name")
+            .or_else(|| plain.strip_suffix("$1"))
+            .map(|text| text.trim_end_matches('/'));
+        return match before {
+            Some("$document_root" | "$realpath_root" | "$request_filename") => Told::Same,
+            Some(before) if Some(before) == root || Some(before) == own_root.as_deref() => Told::Same,
+            Some(before) if before.starts_with('/') && !before.contains('$') => Told::Root(before.to_owned()),
+            // The script of the location itself, or its file.
+            _ if plain == "$request_filename" || plain.ends_with(".php") => Told::Same,
+            _ => Told::Value(value),
+        };
+    }
+    let is_usual = match name {
+        "SCRIPT_NAME" => plain == "$fastcgi_script_name" || scripts.is_some() && plain.ends_with(".php"),
+        "PATH_INFO" => {
+            matches!(plain.as_str(), "$fastcgi_path_info" | "$path_info" | "$document_uri" | "$uri")
+        }
+        "PATH_TRANSLATED" => {
+            plain.starts_with("$document_root") || own_root.is_some_and(|root| plain.starts_with(&root))
+        }
+        "DOCUMENT_ROOT" => scripts.is_some() || plain.starts_with('$'),
+        "HTTPS" => plain.starts_with('$') || (plain == "on" && speaks_tls(scope)),
+        "UWSGI_SCHEME" => plain == "$scheme",
+        "SERVER_NAME" => given == "$server_name" || given == "$host" || given == "$http_host",
+        "HTTP_HOST" => plain == "$http_host" || plain == "$host",
+        "REMOTE_USER" => plain == "$remote_user",
+        _ => {
+            plain.starts_with('$')
+                || matches!(name, "GATEWAY_INTERFACE" | "REDIRECT_STATUS" | "SERVER_SOFTWARE")
+        }
+    };
+    match OWN_VARIABLES.contains(&name) && is_usual {
+        true => Told::Same,
+        false => Told::Value(value),
+    }
+}
+
+fn speaks_tls(scope: &Scope<'_>) -> bool {
+    scope.all("listen").iter().any(|one| one.args.iter().any(|arg| arg == "ssl"))
+}
+
+/// A table with `to` alone as its server.
+fn short(proxy: TomlSection) -> TomlItem {
+    match proxy.entries.as_slice() {
+        [(key, to)] if key == "to" => to.clone(),
+        _ => TomlItem::Table(proxy.entries),
+    }
+}

@@ -1,0 +1,354 @@
+//! `stream`: connections that are passed on as they are.
+
+use super::scope::{Scope, duration_within, milliseconds};
+use super::tree::NginxDirective;
+use super::work::Translation;
+use crate::draft::{TomlItem, TomlSection};
+
+const DAY_MS: u64 = 86_400_000;
+
+/// Where the connections of a server go.
+struct StreamTarget<'d> {
+    /// Names that clients ask for by TLS; none for all others.
+    names: Vec<String>,
+    to: &'d str,
+}
+
+impl<'d> Translation<'d> {
+    /// Writes a `[[stream]]` for each server.
+    pub(crate) fn streams(&self, block: &'d NginxDirective) -> Vec<TomlSection> {
+        self.ledger.translated(block.entry);
+        let scope = Scope::of(vec![block.inner()]);
+        let mut found = Vec::new();
+        for server in block.inner().iter().filter(|one| one.name == "server") {
+            found.extend(self.stream(server, &scope.with(server.inner())));
+        }
+        for one in block.inner() {
+            match one.name.as_str() {
+                "log_format" | "access_log" | "error_log" => self.ledger.differs(
+                    one.entry,
+                    "each connection has a line in the access log of `[log]`, in its format (`log = false` for none)",
+                ),
+                "upstream" | "map" if !self.ledger.is_marked(one.entry) => {
+                    self.ledger.differs(one.entry, "no stream that was translated uses it, so it is left out");
+                    one.inner().iter().for_each(|inner| {
+                        self.ledger.differs(inner.entry, "it belongs to a block that no stream uses");
+                    });
+                }
+                _ => {}
+            }
+        }
+        found
+    }
+
+    fn stream(&self, server: &'d NginxDirective, scope: &Scope<'d>) -> Vec<TomlSection> {
+        let lost = |reason: &str| {
+            self.ledger.impossible(server.entry, reason);
+            for one in server.inner() {
+                self.ledger.impossible(one.entry, "it belongs to a stream that was not translated");
+            }
+            Vec::new()
+        };
+        let Some(pass) = scope.own_one("proxy_pass") else {
+            return lost("it passes nothing on: an answer of its own needs a site");
+        };
+        let mut listen = Vec::new();
+        for one in scope.own().iter().filter(|one| one.name == "listen") {
+            let has = |name: &str| one.args.iter().skip(1).any(|arg| arg == name);
+            if has("udp") {
+                return lost("UDP is not there: keep nginx for this part");
+            }
+            if has("ssl") {
+                return lost(
+                    "TLS is decrypted for sites alone: pass it through (`[[stream]]` without `ssl`), or keep nginx for this part",
+                );
+            }
+            listen.push((address(one.first()), has("proxy_protocol")));
+        }
+        if scope.one("proxy_ssl").is_some_and(|one| one.first() == "on") {
+            return lost("TLS to the servers of a stream is not there: keep nginx for this part");
+        }
+        let targets = match self.targets(pass, scope) {
+            Ok(targets) => targets,
+            Err(reason) => return lost(&reason),
+        };
+        self.ledger.translated(server.entry);
+        self.ledger.translated(pass.entry);
+        let listen = self.stream_addresses(listen, scope);
+        targets.into_iter().filter_map(|target| self.stream_of(target, &listen, scope)).collect()
+    }
+
+    /// The addresses of a stream: IPv4 and IPv6 together are every address.
+    fn stream_addresses(&self, all: Vec<(String, bool)>, scope: &Scope<'d>) -> TomlItem {
+        for one in scope.own().iter().filter(|one| one.name == "listen") {
+            self.ledger.translated(one.entry);
+        }
+        let from: Vec<TomlItem> = scope
+            .all("set_real_ip_from")
+            .iter()
+            .map(|one| {
+                self.ledger.translated(one.entry);
+                TomlItem::text(one.first())
+            })
+            .collect();
+        let mut items: Vec<TomlItem> = Vec::new();
+        for (text, proxy_protocol) in &all {
+            let port = text.strip_prefix("0.0.0.0:").or_else(|| text.strip_prefix("[::]:"));
+            let pair = |start: &str| {
+                port.is_some_and(|port| all.iter().any(|(other, _)| *other == format!("{start}{port}")))
+            };
+            let text = match port {
+                Some(port) if pair("0.0.0.0:") && pair("[::]:") => format!(":{port}"),
+                _ => text.clone(),
+            };
+            let item = match proxy_protocol {
+                false => TomlItem::Text(text),
+                true => {
+                    let networks = match from.is_empty() {
+                        true => ["0.0.0.0/0", "::/0"].map(TomlItem::text).into(),
+                        false => from.clone(),
+                    };
+                    let entries =
+                        [("address", TomlItem::Text(text)), ("proxy_protocol", TomlItem::List(networks))];
+                    TomlItem::Table(entries.map(|(key, item)| (key.to_owned(), item)).into())
+                }
+            };
+            if !items.contains(&item) {
+                items.push(item);
+            }
+        }
+        match items.len() {
+            1 => items.remove(0),
+            _ => TomlItem::List(items),
+        }
+    }
+
+    /// Where `proxy_pass` leads to: to one place, or by the name that a client asks for.
+    fn targets(&self, pass: &'d NginxDirective, scope: &Scope<'d>) -> Result<Vec<StreamTarget<'d>>, String> {
+        let to = pass.first();
+        let Some(variable) = to.strip_prefix('$') else {
+            return Ok(vec![StreamTarget { names: Vec::new(), to }]);
+        };
+        let preread = scope.one("ssl_preread");
+        let is_it =
+            |one: &&&NginxDirective| one.name == "map" && one.arg(1).strip_prefix('$') == Some(variable);
+        let map = scope.levels[0].iter().filter(|one| one.name == "map").collect::<Vec<_>>();
+        let map = map.iter().find(is_it).filter(|map| map.first() == "$ssl_preread_server_name");
+        let (Some(preread), Some(map)) = (preread.filter(|one| one.first() == "on"), map) else {
+            return Err("the server depends on the connection: a stream chooses by the name alone that clients ask for (`names`)".to_owned());
+        };
+        self.ledger.translated(preread.entry);
+        let mut found: Vec<StreamTarget<'d>> = Vec::new();
+        let mut rest = None;
+        for line in map.inner() {
+            let to = line.first();
+            let names = match line.name.as_str() {
+                "hostnames" | "volatile" => continue,
+                "default" => {
+                    rest = Some(to).filter(|to| !to.is_empty());
+                    continue;
+                }
+                name => names(name),
+            };
+            match names {
+                Some(names) => match found.iter_mut().find(|known| known.to == to) {
+                    Some(known) => known.names.extend(names),
+                    None => found.push(StreamTarget { names, to }),
+                },
+                None => self.ledger.impossible(
+                    map.entry,
+                    format!("`{}`: `names` takes names and `*.example.com`: write each name", line.name),
+                ),
+            }
+        }
+        self.ledger.translated(map.entry);
+        found.extend(rest.map(|to| StreamTarget { names: Vec::new(), to }));
+        match found.iter().any(|target| target.to.contains('$')) {
+            true => Err("one of the servers of its map depends on the connection".to_owned()),
+            false => Ok(found),
+        }
+    }
+
+    fn stream_of(
+        &self,
+        target: StreamTarget<'d>,
+        listen: &TomlItem,
+        scope: &Scope<'d>,
+    ) -> Option<TomlSection> {
+        let mut section = TomlSection::default();
+        section.set("listen", listen.clone());
+        if !target.names.is_empty() {
+            section.set("names", TomlItem::texts(target.names));
+        }
+        let group = scope.levels[0].iter().find(|one| one.name == "upstream" && one.first() == target.to);
+        match group {
+            Some(group) => self.stream_group(group, &mut section),
+            None => section.set_text("to", target.to),
+        }
+        if scope.one("proxy_protocol").is_some_and(|one| one.first() == "on") {
+            section.set_text("proxy_protocol", "v1");
+        }
+        scope.one("proxy_protocol").into_iter().for_each(|one| self.ledger.translated(one.entry));
+        let range = (10, DAY_MS);
+        self.time(scope, "proxy_connect_timeout", &mut section, ("timeouts", "connect"), range);
+        self.time(scope, "proxy_timeout", &mut section, ("timeouts", "idle"), range);
+        self.stream_access(scope, &mut section);
+        if let Some(one) = scope.one("preread_timeout") {
+            self.ledger.differs(one.entry, "`head` in `[timeouts]` is for the first message of all clients");
+        }
+        for name in ["tcp_nodelay", "proxy_buffer_size", "preread_buffer_size", "proxy_socket_keepalive"] {
+            if let Some(one) = scope.one(name) {
+                self.ledger.needless(one.entry, "not needed: the server does it by itself");
+            }
+        }
+        for name in ["proxy_next_upstream", "proxy_next_upstream_tries", "proxy_next_upstream_timeout"] {
+            if let Some(one) = scope.one(name) {
+                self.ledger.differs(
+                    one.entry,
+                    "another server is tried where one cannot be connected to, up to three",
+                );
+            }
+        }
+        for one in scope.own().iter().filter(|one| !self.ledger.is_marked(one.entry)) {
+            self.ledger.impossible(one.entry, "a stream has nothing like it: docs/streams.md");
+        }
+        Some(section)
+    }
+
+    fn stream_access(&self, scope: &Scope<'d>, section: &mut TomlSection) {
+        let (mut allowed, mut denied, mut closed) = (Vec::new(), Vec::new(), false);
+        for one in scope.all_of(&["allow", "deny"]) {
+            self.ledger.translated(one.entry);
+            let network = if one.first() == "unix:" { "unix" } else { one.first() };
+            match (one.name.as_str(), network) {
+                _ if closed => {}
+                ("deny", "all") => closed = true,
+                (_, "all") => break,
+                ("deny", network) => denied.push(TomlItem::text(network)),
+                (_, network) => allowed.push(TomlItem::text(network)),
+            }
+        }
+        if closed {
+            match allowed.is_empty() {
+                true => section.set("deny", TomlItem::List(["0.0.0.0/0", "::/0"].map(TomlItem::text).into())),
+                false => section.set("allow", TomlItem::List(allowed)),
+            }
+        }
+        if !denied.is_empty() {
+            section.set("deny", TomlItem::List(denied));
+        }
+    }
+
+    /// The servers of an `upstream` of streams.
+    fn stream_group(&self, group: &'d NginxDirective, section: &mut TomlSection) {
+        self.ledger.translated(group.entry);
+        let mut servers = Vec::new();
+        for one in group.inner() {
+            match one.name.as_str() {
+                "server" => servers.push(self.stream_server(one, section)),
+                "least_conn" => {
+                    section.set_text("balance", "least-connections");
+                    self.ledger.translated(one.entry);
+                }
+                "random" => {
+                    section.set_text("balance", "two-choices");
+                    self.ledger.differs(one.entry, "the less busy of two random servers");
+                }
+                "hash" if matches!(one.first(), "$remote_addr" | "$binary_remote_addr") => {
+                    section.set_text("balance", "hash:client");
+                    self.ledger
+                        .differs(one.entry, "clients are spread over the servers in another way than before");
+                }
+                "hash" => self.ledger.impossible(
+                    one.entry,
+                    "`balance` of a stream takes the client's address alone (`hash:client`)",
+                ),
+                "zone" => self
+                    .ledger
+                    .needless(one.entry, "not needed: all threads share what they know of upstream servers"),
+                _ => self.ledger.impossible(one.entry, "a stream has nothing like it: docs/streams.md"),
+            }
+        }
+        section.set(
+            "to",
+            match servers.len() {
+                1 => servers.remove(0),
+                _ => TomlItem::List(servers),
+            },
+        );
+    }
+
+    fn stream_server(&self, one: &NginxDirective, section: &mut TomlSection) -> TomlItem {
+        self.ledger.translated(one.entry);
+        let mut entries = vec![("address".to_owned(), TomlItem::text(one.first()))];
+        for word in one.args.iter().skip(1) {
+            let (name, value) = word.split_once('=').unwrap_or((word, ""));
+            match (name, value.parse::<u64>()) {
+                ("weight", Ok(weight)) => {
+                    entries.push(("weight".to_owned(), TomlItem::Number(weight.min(1000))))
+                }
+                ("backup", _) => entries.push(("backup".to_owned(), TomlItem::Flag(true))),
+                ("down", _) => entries.push(("weight".to_owned(), TomlItem::Number(0))),
+                ("max_conns", Ok(count)) if count > 0 => {
+                    entries.push(("connections".to_owned(), TomlItem::Number(count.min(1_000_000))));
+                }
+                ("max_fails", Ok(0)) => {
+                    section.set("eject", TomlItem::Flag(false));
+                    self.ledger.differs(one.entry, "`eject = false` counts for the whole stream");
+                }
+                ("max_fails", Ok(count)) => {
+                    section.set_in("eject", "failures", TomlItem::Number(count.min(1000)));
+                    self.ledger.differs(
+                        one.entry,
+                        "`failures` are failures in a row, for all servers of the stream",
+                    );
+                }
+                ("fail_timeout", _) => {
+                    if let Some(ms) =
+                        milliseconds(value).filter(|_| section.get("eject") != Some(&TomlItem::Flag(false)))
+                    {
+                        section.set_in("eject", "first", TomlItem::text(duration_within(ms, 10, 300_000).0));
+                        self.ledger.differs(
+                            one.entry,
+                            "a server that keeps failing is left out for twice as long each time",
+                        );
+                    }
+                }
+                ("slow_start", _) => {
+                    let ms = milliseconds(value).unwrap_or(0);
+                    section.set_text("slow_start", duration_within(ms, 0, 3_600_000).0);
+                }
+                _ => self
+                    .ledger
+                    .differs(one.entry, format!("`{name}` is left out: names are resolved again every 30 s")),
+            }
+        }
+        match entries.len() {
+            1 => entries.remove(0).1,
+            _ => TomlItem::Table(entries),
+        }
+    }
+}
+
+/// An address to listen on.
+fn address(text: &str) -> String {
+    match text {
+        port if port.bytes().all(|byte| byte.is_ascii_digit()) => format!("0.0.0.0:{port}"),
+        text => match text.strip_prefix("*:") {
+            Some(port) => format!("0.0.0.0:{port}"),
+            None => text.to_owned(),
+        },
+    }
+}
+
+/// Names of clients for one of a map.
+fn names(text: &str) -> Option<Vec<String>> {
+    let is_name = |name: &str| !name.is_empty() && !name.contains(['*', '~', '$', '\\', '(']);
+    match (text.strip_prefix("*."), text.strip_prefix('.')) {
+        (Some(rest), _) if is_name(rest) => Some(vec![text.to_lowercase()]),
+        (_, Some(rest)) if is_name(rest) => {
+            Some(vec![rest.to_lowercase(), format!("*.{}", rest.to_lowercase())])
+        }
+        _ => is_name(text).then(|| vec![text.to_lowercase()]),
+    }
+}
