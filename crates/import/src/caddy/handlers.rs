@@ -1,5 +1,6 @@
 //! Handlers of Caddy: what they answer, and what they set for those after them.
 
+use super::scripts::CaddyScripts;
 use crate::data::DatumAt;
 use crate::draft::{TomlItem, TomlSection};
 use crate::findings::ImportLedger;
@@ -11,6 +12,10 @@ pub(super) struct CaddySettings {
     pub(super) root: Option<String>,
     pub(super) strip_prefix: Option<String>,
     pub(super) tries: Vec<String>,
+    /// What paths lead to where scripts are run.
+    pub(super) scripts: Option<CaddyScripts>,
+    /// What runs them: the `php` of a route.
+    pub(super) php: Option<TomlItem>,
 }
 
 /// Reads the routes of a configuration.
@@ -75,11 +80,19 @@ impl CaddyReader<'_> {
             prefix.translated(self.ledger);
         }
         if let Some(uri) = handler.get("uri") {
-            match uri.text() == Some("{http.matchers.file.relative}") {
-                true => uri.translated(self.ledger),
-                false => uri.impossible(
+            let text = uri.text().unwrap_or("");
+            let to = template(text).filter(|to| {
+                ["/", "$path", "$uri"].iter().any(|start| to.starts_with(start)) && !to.contains("$http_")
+            });
+            match to {
+                _ if text == "{http.matchers.file.relative}" => uri.translated(self.ledger),
+                Some(to) if settings.strip_prefix.is_none() => {
+                    settings.section.set_text("rewrite", to);
+                    uri.translated(self.ledger);
+                }
+                _ => uri.impossible(
                     self.ledger,
-                    "paths are not rewritten: `strip_prefix` and `add_prefix` do it",
+                    "the new path is no text with variables of Komainu: write `rewrite` in the route",
                 ),
             }
         }
@@ -185,15 +198,13 @@ impl CaddyReader<'_> {
         let transport = handler.get("transport");
         let protocol = transport.and_then(|one| one.get("protocol"));
         if protocol.and_then(DatumAt::text).is_some_and(|name| name != "http") {
-            handler.impossible(
-                self.ledger,
-                "write one route with `files` and `php`: docs/php.md; the route answers 501 until then",
-            );
-            section.comment(format!(
-                "CHECK line {}: write one route with `files` and `php` for FastCGI: docs/php.md.",
-                handler.line
-            ));
-            section.set("respond", TomlItem::Number(501));
+            match protocol.and_then(DatumAt::text) {
+                Some("fastcgi") => self.fastcgi(handler, settings, section),
+                _ => {
+                    handler.impossible(self.ledger, "there is no such protocol of upstream servers");
+                    section.set("respond", TomlItem::Number(501));
+                }
+            }
             return;
         }
         protocol.into_iter().for_each(|one| one.translated(self.ledger));

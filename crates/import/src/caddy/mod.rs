@@ -1,6 +1,10 @@
 //! The configuration of Caddy, in JSON.
 
+mod scripts;
+
 mod handlers;
+
+mod php;
 
 use std::path::Path;
 
@@ -8,6 +12,7 @@ use crate::data::{DatumAt, json, read};
 use crate::draft::{Draft, SiteDraft, TomlItem, TomlSection};
 use crate::findings::{ImportError, ImportLedger, Imported};
 use handlers::{CaddyReader, CaddySettings};
+use scripts::{CaddyScripts, fastcgi_of};
 
 /// What differs between the servers whatever a configuration says.
 const GENERAL: [&str; 4] = [
@@ -145,6 +150,7 @@ impl CaddyReader<'_> {
         found: &mut Vec<CaddyRoute>,
     ) {
         let mut settings = settings.clone();
+        let before_all = found.len();
         for route in routes.map_or(&[][..], DatumAt::items) {
             for key in ["group", "terminal"] {
                 route.get(key).into_iter().for_each(|one| {
@@ -159,6 +165,24 @@ impl CaddyReader<'_> {
                 && handlers_of(route).all(|(_, handler)| adds_slash(handler))
             {
                 route.needless(self.ledger, "not needed: `files` redirects to folders, with the slash");
+                continue;
+            }
+            if let [one] = sets
+                && let (Some(scripts), true) = (one.get("file").and_then(CaddyScripts::of), only_rewrites)
+            {
+                one.translated(self.ledger);
+                settings.scripts = Some(scripts);
+                self.handlers(route, &mut settings, hosts, depth, found);
+                continue;
+            }
+            if let ([one], Some(scripts), Some(handler)) = (sets, settings.scripts.clone(), fastcgi_of(route))
+                && one.get("path").is_some_and(|paths| paths.texts() == ["*.php"])
+                && let Some(php) = self.php(handler, &scripts, &settings)
+            {
+                one.translated(self.ledger);
+                handler.get("handler").into_iter().for_each(|one| one.translated(self.ledger));
+                settings.php = Some(php);
+                handler.impossible(self.ledger, "there is nothing like it here");
                 continue;
             }
             if let [one] = sets
@@ -204,6 +228,16 @@ impl CaddyReader<'_> {
                     _ => {}
                 }
             }
+        }
+        let is_sent = found[before_all..].iter().any(|route| route.section.get("php").is_some());
+        if settings.php.is_some() && !is_sent {
+            // Without `file_server`, scripts alone answer; here the other files of the folder are sent too.
+            let mut section = settings.section.clone();
+            self.files_with_scripts(&settings, &mut section);
+            section.comment(
+                "CHECK: the files of this folder are sent too; Caddy had no `file_server` for them.",
+            );
+            found.push(CaddyRoute { hosts: hosts.to_vec(), section });
         }
     }
 
@@ -270,9 +304,13 @@ impl CaddyReader<'_> {
                 }
                 "path_regexp" => {
                     let pattern = value.get("pattern").and_then(DatumAt::text).unwrap_or("");
-                    let set = crate::paths::from_regex(pattern, false)?;
-                    set.differs.iter().for_each(|reason| value.differs(self.ledger, reason));
-                    section.set("path", TomlItem::texts(set.patterns));
+                    let set =
+                        crate::paths::from_regex(pattern, false).ok().filter(|set| set.differs.is_none());
+                    let patterns = match set {
+                        Some(set) => set.patterns,
+                        None => vec![crate::expressions::path_expression(pattern, false)?.pattern],
+                    };
+                    section.set("path", TomlItem::texts(patterns));
                 }
                 _ => return Err(format!("a route cannot ask for `{key}`")),
             }
@@ -336,7 +374,10 @@ impl CaddyReader<'_> {
                     continue;
                 }
                 "static_response" | "error" => self.respond(handler, &mut section),
-                "file_server" => self.files(handler, settings, &mut section),
+                "file_server" => {
+                    self.files(handler, settings, &mut section);
+                    self.files_with_scripts(settings, &mut section);
+                }
                 "reverse_proxy" => self.proxy(handler, settings, &mut section),
                 _ => {
                     handler.refuse(

@@ -1,12 +1,16 @@
 //! Ingresses of Kubernetes, with the annotations of ingress-nginx that are used most.
 
+mod values;
+
 use std::path::Path;
 
 use crate::data::{DatumAt, json, read};
 use crate::draft::{Draft, SiteDraft, TomlItem, TomlSection};
+use crate::expressions::path_expression;
 use crate::findings::{ImportError, ImportLedger, Imported};
 use crate::paths::{from_literal, from_regex};
 use crate::yaml::documents;
+use values::{body_size, rewritten, seconds, sign_in};
 
 /// What differs between the servers whatever a configuration says.
 const GENERAL: [&str; 4] = [
@@ -272,7 +276,18 @@ impl<'a> IngressReader<'a> {
         let plain = captured.unwrap_or(&text).trim_end_matches('/').to_owned();
         let mut section = TomlSection::default();
         let patterns = match (kind, is_regex && captured.is_none()) {
-            (_, true) => from_regex(&format!("^{text}"), true).map(|set| set.patterns),
+            (_, true) => match path_expression(&format!("^{text}"), true) {
+                Ok(found) => Ok(vec![found.pattern]),
+                Err(reason) => from_regex(&format!("^{text}"), true)
+                    .map(|set| {
+                        path.differs(
+                            self.ledger,
+                            &format!("{reason}; the patterns match more than the expression"),
+                        );
+                        set.patterns
+                    })
+                    .map_err(|_| reason),
+            },
             ("Exact", _) => from_literal(&text, false)
                 .map(|one| vec![one])
                 .ok_or_else(|| "no path pattern can be this".to_owned()),
@@ -284,12 +299,6 @@ impl<'a> IngressReader<'a> {
         match patterns {
             Ok(patterns) if patterns.is_empty() => {}
             Ok(patterns) => {
-                if is_regex && captured.is_none() {
-                    path.differs(
-                        self.ledger,
-                        "the patterns match more than the regular expression, in lower and in upper case",
-                    );
-                }
                 section.set("path", TomlItem::texts(patterns));
             }
             Err(reason) => {
@@ -304,7 +313,8 @@ impl<'a> IngressReader<'a> {
         section.comments.extend(common.comments.clone());
         self.backend(path.get("backend").unwrap_or(path), namespace, scheme, &mut section);
         if let Some(target) = rewrite {
-            rewritten(self.ledger, target, &plain, captured.is_some(), &mut section);
+            let is_expression = is_regex && captured.is_none();
+            rewritten(self.ledger, target, (&plain, captured.is_some(), is_expression), &mut section);
         }
         self.routes.push(IngressRoute {
             host: host.to_owned(),
@@ -486,6 +496,24 @@ impl<'a> IngressReader<'a> {
                     value.impossible(self.ledger, "users and passwords are in a file (`auth = { basic = FILE }`): the route is closed (403)");
                     continue;
                 }
+                "auth-signin" => {
+                    let asks =
+                        all.and_then(|all| all.get(&format!("{PREFIX}auth-url"))).and_then(DatumAt::text);
+                    let parameter = all
+                        .and_then(|all| all.get(&format!("{PREFIX}auth-signin-redirect-param")))
+                        .and_then(DatumAt::text);
+                    match sign_in(text, parameter).filter(|_| asks.is_some_and(|url| !url.contains('$'))) {
+                        Some(to) => section.set_in("auth", "sign_in", TomlItem::Text(to)),
+                        None => {
+                            value.impossible(
+                                self.ledger,
+                                "write `sign_in` in `auth`, with `$url` for the URL that was asked for",
+                            );
+                            continue;
+                        }
+                    }
+                }
+                "auth-signin-redirect-param" => {}
                 "auth-response-headers" => section.set_in("auth", "response_headers", networks()),
                 "proxy-buffering"
                 | "proxy-buffer-size"
@@ -512,57 +540,4 @@ impl<'a> IngressReader<'a> {
         }
         scheme
     }
-}
-
-/// The `timeouts` of `proxy` with one more.
-fn seconds(section: &TomlSection, key: &str, text: &str) -> TomlItem {
-    let value = format!("{}s", text.trim_end_matches('s').parse::<u64>().unwrap_or(60).clamp(1, 86_400));
-    let mut entries = match section.get("proxy") {
-        Some(TomlItem::Table(entries)) => match entries.iter().find(|(name, _)| name == "timeouts") {
-            Some((_, TomlItem::Table(known))) => known.clone(),
-            _ => Vec::new(),
-        },
-        _ => Vec::new(),
-    };
-    entries.push((key.to_owned(), TomlItem::Text(value)));
-    TomlItem::Table(entries)
-}
-
-/// A size of nginx.
-fn body_size(text: &str) -> String {
-    let digits = text.trim_end_matches(|c: char| c.is_alphabetic());
-    match (digits.parse::<u64>(), text.to_lowercase().chars().last()) {
-        (Ok(0), _) => "unlimited".to_owned(),
-        (Ok(count), Some('k')) => format!("{count}KiB"),
-        (Ok(count), Some('m')) => format!("{count}MiB"),
-        (Ok(count), Some('g')) => format!("{count}GiB"),
-        (Ok(count), _) => format!("{count}B"),
-        (Err(_), _) => "1MiB".to_owned(),
-    }
-}
-
-/// `rewrite-target`: the path's prefix is replaced.
-fn rewritten(
-    ledger: &ImportLedger,
-    target: &DatumAt,
-    prefix: &str,
-    keeps_rest: bool,
-    section: &mut TomlSection,
-) {
-    let text = target.text().unwrap_or("");
-    let head = text.trim_end_matches("$1").trim_end_matches("$2").trim_end_matches('/');
-    if !keeps_rest || head.contains('$') || !(text.ends_with("$1") || text.ends_with("$2")) {
-        target.impossible(ledger, "only what a final `(.*)` finds can be kept: `strip_prefix` and `add_prefix` change the start of paths");
-        section.comment(format!("CHECK: rewrite-target {text} is not applied."));
-        return;
-    }
-    if section.get("proxy").is_some() {
-        if !prefix.is_empty() {
-            section.set_in("proxy", "strip_prefix", TomlItem::text(prefix));
-        }
-        if !head.is_empty() {
-            section.set_in("proxy", "add_prefix", TomlItem::text(head));
-        }
-    }
-    target.translated(ledger);
 }

@@ -4,8 +4,34 @@ use crate::data::DatumAt;
 use crate::draft::{TomlItem, TomlSection};
 use crate::findings::ImportLedger;
 
-/// The `[apps.NAME]` of an application, if it is one that Komainu runs.
-pub(super) fn section(one: &DatumAt, ledger: &ImportLedger) -> Option<TomlSection> {
+/// The `[apps.NAME]` of an application, if it is one that Komainu runs; several where its scripts lie in several folders.
+pub(super) fn sections(name: &str, one: &DatumAt, ledger: &ImportLedger) -> Vec<(String, TomlSection)> {
+    let kind = one.get("type").and_then(DatumAt::text).unwrap_or("");
+    if kind.split([' ', '.']).next() != Some("php") {
+        return section(one, ledger).map(|section| (name.to_owned(), section)).into_iter().collect();
+    }
+    let mut common = TomlSection::default();
+    if let Some(kind) = one.get("type") {
+        match kind.text().is_some_and(|kind| kind.contains(' ')) {
+            true => {
+                kind.differs(ledger, "PHP is the one of the package `komainu-php` (Debian's `libphp-embed`)")
+            }
+            false => kind.translated(ledger),
+        }
+    }
+    for key in ["working_directory", "path"] {
+        if let Some(found) = one.get(key) {
+            found.differs(ledger, "a script runs in its own folder");
+        }
+    }
+    processes(one, ledger, &mut common);
+    surroundings(one, ledger, &mut common);
+    let found = super::php::sections(name, one, ledger, &common);
+    one.impossible(ledger, "`[apps.NAME]` has nothing like it");
+    found
+}
+
+fn section(one: &DatumAt, ledger: &ImportLedger) -> Option<TomlSection> {
     let mut section = TomlSection::default();
     let kind = one.get("type").and_then(DatumAt::text).unwrap_or("");
     let language = kind.split([' ', '.']).next().unwrap_or("");
@@ -19,7 +45,7 @@ pub(super) fn section(one: &DatumAt, ledger: &ImportLedger) -> Option<TomlSectio
         _ => {
             one.impossible(
                 ledger,
-                "Komainu runs Python, Ruby, Perl and native handlers: let this application listen by itself, and name it in `proxy`",
+                "Komainu runs Python, Ruby, Perl, PHP and native handlers: let this application listen by itself, and name it in `proxy`",
             );
             return None;
         }

@@ -1,5 +1,7 @@
 //! The configuration of NGINX Unit.
 
+mod php;
+
 mod app;
 
 mod routes;
@@ -33,8 +35,8 @@ pub fn import(path: &Path) -> Result<Imported, ImportError> {
     let pass = listeners(&config, &ledger, &mut draft);
     settings(&config, &ledger, &mut draft);
     for (name, one) in config.get("applications").map_or(&[][..], DatumAt::entries) {
-        if let Some(section) = app::section(one, &ledger) {
-            draft.tables.push((table_path("apps", name), section));
+        for (name, section) in app::sections(name, one, &ledger) {
+            draft.tables.push((table_path("apps", &name), section));
         }
     }
     for (name, one) in config.get("upstreams").map_or(&[][..], DatumAt::entries) {

@@ -1,7 +1,9 @@
 //! Routes of Unit: steps, of which the first that matches answers.
 
+use super::php::app_name;
 use crate::data::{Datum, DatumAt};
 use crate::draft::{Draft, SiteDraft, TomlItem, TomlSection};
+use crate::expressions::path_expression;
 use crate::findings::ImportLedger;
 use crate::paths::from_regex;
 
@@ -185,9 +187,11 @@ impl<'a> UnitRoutes<'a> {
                     for text in &texts {
                         match text.strip_prefix('~') {
                             Some(regex) => {
-                                let set = from_regex(regex, false)?;
-                                paths.extend(set.patterns);
-                                set.differs.iter().for_each(|reason| value.differs(self.ledger, reason));
+                                let set = from_regex(regex, false).ok().filter(|set| set.differs.is_none());
+                                match set {
+                                    Some(set) => paths.extend(set.patterns),
+                                    None => paths.push(path_expression(regex, false)?.pattern),
+                                }
                             }
                             None => paths.push(path_pattern(text)?),
                         }
@@ -243,8 +247,20 @@ impl<'a> UnitRoutes<'a> {
             self.response_headers(headers, section);
         }
         if let Some(rewrite) = action.get("rewrite") {
-            rewrite.impossible(self.ledger, "paths are not rewritten: `strip_prefix` and `add_prefix` of `files`, `proxy` and `app` do it");
-            section.comment("CHECK: Unit rewrote the path here.");
+            let to = template(rewrite.text().unwrap_or(""));
+            match ["/", "$path", "$uri"].iter().any(|start| to.starts_with(start)) {
+                true => {
+                    section.set_text("rewrite", to);
+                    rewrite.translated(self.ledger);
+                }
+                false => {
+                    rewrite.impossible(
+                        self.ledger,
+                        "the new path does not begin with `/`: write `rewrite` in the route",
+                    );
+                    section.comment("CHECK: Unit rewrote the path here.");
+                }
+            }
         }
         if let Some(pass) = text("pass") {
             self.pass(pass, section);
@@ -289,6 +305,12 @@ impl<'a> UnitRoutes<'a> {
         let mut parts = pass.split('/');
         match (parts.next(), parts.next(), parts.next()) {
             (Some("applications"), Some(name), target) => {
+                let one = self.config.at(&["applications", name]);
+                let kind = one.and_then(|one| one.get("type")).and_then(DatumAt::text).unwrap_or("");
+                if let Some(one) = one.filter(|_| kind.starts_with("php")) {
+                    section.set_text("app", app_name(name, one, target));
+                    return;
+                }
                 let is_there =
                     self.config.at(&["applications", name, "type"]).and_then(DatumAt::text).is_some_and(
                         |kind| ["python", "perl", "ruby"].iter().any(|known| kind.starts_with(known)),

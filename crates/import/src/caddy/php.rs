@@ -1,0 +1,147 @@
+//! `php_fastcgi`: what it becomes in JSON, and other servers that speak FastCGI.
+
+use super::handlers::{CaddyReader, CaddySettings};
+use super::scripts::CaddyScripts;
+use crate::data::DatumAt;
+use crate::draft::{TomlItem, TomlSection};
+
+/// Nanoseconds of a duration, as Komainu writes it.
+fn duration(value: &DatumAt) -> Option<TomlItem> {
+    let text = value.text()?;
+    let ms = match text.parse::<u64>() {
+        Ok(nanoseconds) => nanoseconds / 1_000_000,
+        Err(_) => return Some(TomlItem::text(text)),
+    };
+    let ms = ms.clamp(10, 86_400_000);
+    Some(TomlItem::Text(if ms.is_multiple_of(1000) { format!("{}s", ms / 1000) } else { format!("{ms}ms") }))
+}
+
+impl CaddyReader<'_> {
+    /// The `php` of a route: its servers, and what the scripts of the site are.
+    pub(super) fn php(
+        &self,
+        handler: &DatumAt,
+        scripts: &CaddyScripts,
+        settings: &CaddySettings,
+    ) -> Option<TomlItem> {
+        let mut php = TomlSection::default();
+        let to = self.fastcgi_servers(handler, true);
+        if to.is_empty() {
+            return None;
+        }
+        php.set("to", TomlItem::texts(to));
+        match scripts.front.as_deref() {
+            Some("/index.php") => {}
+            Some(front) => php.set_in("scripts", "front", TomlItem::text(front)),
+            None => php.set_in("scripts", "front", TomlItem::Flag(false)),
+        }
+        let transport = handler.get("transport");
+        if let Some(root) = transport.and_then(|one| one.get("root")) {
+            let text = root.text().unwrap_or("");
+            if settings.root.as_deref() != Some(text) && !text.contains('{') {
+                php.set_in("scripts", "root", TomlItem::text(text));
+            }
+            root.translated(self.ledger);
+        }
+        self.fastcgi_settings(handler, &mut php);
+        Some(match php.entries.as_slice() {
+            [(key, to)] if key == "to" => to.clone(),
+            _ => TomlItem::Table(php.entries),
+        })
+    }
+
+    /// Files, and the scripts among them.
+    pub(super) fn files_with_scripts(&self, settings: &CaddySettings, section: &mut TomlSection) {
+        let (Some(php), Some(scripts)) = (&settings.php, &settings.scripts) else { return };
+        if section.get("files").is_none() {
+            let root = settings.root.clone().unwrap_or_else(|| ".".to_owned());
+            section.set_in("files", "root", TomlItem::Text(root));
+            section.set_in("files", "symlinks", TomlItem::text("on"));
+            if let Some(prefix) = &settings.strip_prefix {
+                section.set_in("files", "strip_prefix", TomlItem::text(prefix.clone()));
+            }
+        }
+        if scripts.index != "index.php" {
+            section.set_in("files", "index", TomlItem::List(vec![TomlItem::text(scripts.index.clone())]));
+        }
+        section.set("php", php.clone());
+    }
+
+    /// Writes the `proxy` of a handler whose servers speak FastCGI without the files of a site.
+    pub(super) fn fastcgi(&self, handler: &DatumAt, settings: &CaddySettings, section: &mut TomlSection) {
+        let to = self.fastcgi_servers(handler, false);
+        if to.is_empty() {
+            handler.impossible(self.ledger, "its servers are not known from the configuration");
+            section.set("respond", TomlItem::Number(501));
+            return;
+        }
+        let mut proxy = TomlSection::default();
+        proxy.set("to", TomlItem::texts(to));
+        let root = handler.at(&["transport", "root"]).and_then(DatumAt::text).map(str::to_owned);
+        if let Some(root) = root.or_else(|| settings.root.clone()).filter(|root| !root.contains('{')) {
+            let path = format!("{}$path", root.trim_end_matches('/'));
+            proxy.set_in("variables", "SCRIPT_FILENAME", TomlItem::Text(path));
+            proxy.set_in("variables", "SCRIPT_NAME", TomlItem::text("$path"));
+            proxy.set_in("variables", "DOCUMENT_ROOT", TomlItem::Text(root));
+        }
+        for key in ["root", "split_path"] {
+            if let Some(one) = handler.at(&["transport", key]) {
+                one.differs(self.ledger, "the whole path names the script (`SCRIPT_FILENAME`): write `files` and `php` where the scripts are on this machine");
+            }
+        }
+        self.fastcgi_settings(handler, &mut proxy);
+        section.set("proxy", TomlItem::Table(proxy.entries));
+    }
+
+    fn fastcgi_servers(&self, handler: &DatumAt, is_php: bool) -> Vec<String> {
+        let mut to = Vec::new();
+        for dial in
+            handler.get("upstreams").map_or(&[][..], DatumAt::items).iter().filter_map(|one| one.get("dial"))
+        {
+            let text = dial.text().unwrap_or("");
+            let text = text.strip_prefix("tcp/").unwrap_or(text);
+            match text.strip_prefix("unix/") {
+                _ if text.contains('{') => {
+                    dial.impossible(self.ledger, "the server depends on the request: write a route for each");
+                    continue;
+                }
+                Some(path) if is_php => to.push(format!("unix:{path}")),
+                Some(path) => to.push(format!("fastcgi+unix:{path}")),
+                None if text.starts_with(':') => to.push(format!("fastcgi://127.0.0.1{text}")),
+                None => to.push(format!("fastcgi://{text}")),
+            }
+            dial.translated(self.ledger);
+        }
+        to
+    }
+
+    fn fastcgi_settings(&self, handler: &DatumAt, section: &mut TomlSection) {
+        let Some(transport) = handler.get("transport") else { return };
+        for (name, value) in transport.get("env").map_or(&[][..], DatumAt::entries) {
+            match value.text().filter(|text| !text.contains("{http.")) {
+                Some(text) => {
+                    section.set_in("variables", name, TomlItem::Text(text.replace('$', "$$")));
+                    value.translated(self.ledger);
+                }
+                None => value.impossible(
+                    self.ledger,
+                    "write the variable in `variables`, with `$` in place of a placeholder",
+                ),
+            }
+        }
+        if let Some(found) = transport.get("dial_timeout") {
+            duration(found).into_iter().for_each(|item| section.set_in("timeouts", "connect", item));
+            found.translated(self.ledger);
+        }
+        if let Some(found) = transport.get("read_timeout") {
+            for key in ["head", "between"] {
+                duration(found).into_iter().for_each(|item| section.set_in("timeouts", key, item));
+            }
+            found.translated(self.ledger);
+        }
+        transport.get("write_timeout").into_iter().for_each(|one| {
+            one.differs(self.ledger, "`between` in `timeouts` counts for both directions");
+        });
+        transport.needless(self.ledger, "");
+    }
+}

@@ -1,0 +1,39 @@
+//! The scripts of a site of PHP, as Caddy's JSON has them.
+
+use crate::data::DatumAt;
+
+/// What paths lead to, before a script is run.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct CaddyScripts {
+    /// The script that answers for a folder.
+    pub(super) index: String,
+    /// The script for all that is no file; none where that is 404.
+    pub(super) front: Option<String>,
+}
+
+impl CaddyScripts {
+    /// Reads `try_files` of a matcher that splits paths at scripts.
+    pub(super) fn of(file: &DatumAt) -> Option<Self> {
+        let splits = file.get("split_path")?.texts();
+        let tries = file.get("try_files")?.texts();
+        let [path, index, last] = tries.as_slice() else { return None };
+        let index = index.strip_prefix("{http.request.uri.path}/")?;
+        let front = match last.as_str() {
+            "=404" => None,
+            script => Some(format!("/{}", script.trim_start_matches('/'))),
+        };
+        let is_script = |name: &str| name.ends_with(".php") && !name.contains('{');
+        let is_php = splits == [".php"]
+            && path == "{http.request.uri.path}"
+            && is_script(index)
+            && front.as_deref().is_none_or(is_script);
+        is_php.then(|| Self { index: index.to_owned(), front })
+    }
+}
+
+/// Whether a route does nothing but pass requests to servers of FastCGI.
+pub(super) fn fastcgi_of(route: &DatumAt) -> Option<&DatumAt> {
+    let [handler] = route.get("handle")?.items() else { return None };
+    let protocol = handler.at(&["transport", "protocol"])?.text()?;
+    (protocol == "fastcgi").then_some(handler)
+}

@@ -1,0 +1,121 @@
+//! Applications of PHP: one here for each folder of scripts.
+
+use crate::data::DatumAt;
+use crate::draft::{TomlItem, TomlSection};
+use crate::findings::ImportLedger;
+
+/// The scripts of an application, or of one of its targets.
+struct UnitScripts<'a> {
+    /// The target's name; none for the application itself.
+    target: Option<&'a str>,
+    root: &'a str,
+    script: Option<&'a str>,
+}
+
+fn scripts<'a>(one: &'a DatumAt) -> Vec<UnitScripts<'a>> {
+    let of = |target: Option<&'a str>, value: &'a DatumAt| {
+        let text = |key: &str| value.get(key).and_then(DatumAt::text);
+        let root = text("root").unwrap_or(".").trim_end_matches('/');
+        UnitScripts { target, root: if root.is_empty() { "/" } else { root }, script: text("script") }
+    };
+    match one.get("targets") {
+        Some(targets) => targets.entries().iter().map(|(name, target)| of(Some(name), target)).collect(),
+        None => vec![of(None, one)],
+    }
+}
+
+/// The folders of scripts, each once, with the first script that answers for all paths of it.
+fn folders<'a>(all: &[UnitScripts<'a>]) -> Vec<(&'a str, Option<&'a str>)> {
+    let mut found: Vec<(&'a str, Option<&'a str>)> = Vec::new();
+    for one in all {
+        match found.iter_mut().find(|(root, _)| *root == one.root) {
+            Some((_, script)) => *script = script.or(one.script),
+            None => found.push((one.root, one.script)),
+        }
+    }
+    found
+}
+
+/// The name here of an application of PHP, or of one of its targets.
+pub(super) fn app_name(name: &str, one: &DatumAt, target: Option<&str>) -> String {
+    let all = scripts(one);
+    let root = all.iter().find(|scripts| scripts.target == target).map(|scripts| scripts.root);
+    let at = folders(&all).iter().position(|(known, _)| Some(*known) == root).unwrap_or(0);
+    match at {
+        0 => name.to_owned(),
+        at => format!("{name}-{}", at + 1),
+    }
+}
+
+/// The `[apps.NAME]` of an application of PHP; `common` is what each of them has.
+pub(super) fn sections(
+    name: &str,
+    one: &DatumAt,
+    ledger: &ImportLedger,
+    common: &TomlSection,
+) -> Vec<(String, TomlSection)> {
+    let all = scripts(one);
+    let mut settings = TomlSection::default();
+    for (key, directive) in [("user", "ini"), ("admin", "admin_ini")] {
+        let Some(found) = one.at(&["options", key]) else { continue };
+        let pairs = found
+            .entries()
+            .iter()
+            .filter_map(|(name, value)| Some((name.clone(), TomlItem::text(value.text()?))));
+        settings.set(directive, TomlItem::Table(pairs.collect()));
+        found.translated(ledger);
+    }
+    let file = one.at(&["options", "file"]);
+    if let Some(file) = file {
+        file.translated(ledger);
+    }
+    for value in one
+        .get("targets")
+        .map_or_else(|| vec![one], |targets| targets.entries().iter().map(|(_, one)| one).collect())
+    {
+        for key in ["root", "script"] {
+            value.get(key).into_iter().for_each(|found| found.translated(ledger));
+        }
+        if let Some(script) = value.get("script") {
+            script.differs(ledger, "other scripts and files below the root answer under their own paths too");
+        }
+        if let Some(index) = value.get("index") {
+            match index.text() {
+                Some("index.php") => index.translated(ledger),
+                _ => index.impossible(
+                    ledger,
+                    "`index.php` answers for folders: name another one in `index` of `files`, beside `app`",
+                ),
+            }
+        }
+    }
+    if let Some(threads) = one.get("threads") {
+        threads.impossible(ledger, "workers of PHP have one thread: more `workers` do it");
+    }
+    let several = folders(&all).len() > 1;
+    if let Some(targets) = one.get("targets").filter(|_| several) {
+        targets
+            .differs(ledger, "each folder of scripts is an application of its own, with workers of its own");
+    }
+    let section = |(at, (root, script)): (usize, &(&str, Option<&str>))| {
+        let mut section = common.clone();
+        let mut php = settings.clone();
+        php.entries.insert(0, ("root".to_owned(), TomlItem::text(*root)));
+        match script.map(|script| format!("/{}", script.trim_start_matches('/'))).as_deref() {
+            Some("/index.php") => {}
+            Some(front) => php.entries.insert(1, ("front".to_owned(), TomlItem::text(front))),
+            None => php.entries.insert(1, ("front".to_owned(), TomlItem::Flag(false))),
+        }
+        let item = match php.entries.as_slice() {
+            [(key, root)] if key == "root" => root.clone(),
+            _ => TomlItem::Table(php.entries),
+        };
+        section.entries.insert(0, ("php".to_owned(), item));
+        if let Some(file) = file.and_then(DatumAt::text) {
+            section.set_in("env", "PHPRC", TomlItem::text(file));
+        }
+        let name = if at == 0 { name.to_owned() } else { format!("{name}-{}", at + 1) };
+        (name, section)
+    };
+    folders(&all).iter().enumerate().map(section).collect()
+}
