@@ -34,7 +34,7 @@ const FORWARDED: &str = "X-Forwarded-For, X-Forwarded-Proto and X-Forwarded-Host
 const ALLOW: &str = "Allow, Retry-After and Content-Length of errors that Komainu answers itself, which the old server has not";
 const CHARSET: &str = "`charset=utf-8` in the Content-Type of texts, where the old server has none (`charset = false` in `files` leaves it out)";
 const FASTCGI: &str =
-    "The variables SERVER_SOFTWARE, SERVER_ADDR, REMOTE_PORT and GATEWAY_INTERFACE of FastCGI";
+    "The variables SERVER_SOFTWARE, SERVER_ADDR, REMOTE_PORT and GATEWAY_INTERFACE of FastCGI; SERVER_PORT, which is that of Host; and HTTP_CONTENT_LENGTH, HTTP_CONTENT_TYPE and HTTP_TRANSFER_ENCODING, which RFC 3875 leaves out";
 const RANGES: &str =
     "Accept-Ranges in a part of a file (206), which Komainu sends and the old server does not";
 const UPSTREAM: &str =
@@ -265,8 +265,12 @@ impl AnswerComparison {
         }
         let fields = |one: &ReceivedRequest| {
             let mut all: BTreeMap<String, String> = BTreeMap::new();
-            for (name, _) in &one.fields {
-                let value = joined(&one.fields, name).unwrap_or_default();
+            for (name, last) in &one.fields {
+                // Of a variable that is sent twice, the last one counts.
+                let value = match is_variable(name) {
+                    true => last.clone(),
+                    false => joined(&one.fields, name).unwrap_or_default(),
+                };
                 all.insert(name.clone(), without_address(&value));
             }
             all
@@ -316,13 +320,26 @@ impl AnswerComparison {
                 self.skip(FASTCGI);
                 true
             }
+            "SERVER_PORT" | "HTTP_CONTENT_LENGTH" | "HTTP_CONTENT_TYPE" | "HTTP_TRANSFER_ENCODING" => {
+                self.skip(FASTCGI);
+                true
+            }
+            // No content, in two ways.
+            "CONTENT_LENGTH" if old.is_none_or(|old| matches!(old.as_str(), "" | "0")) => {
+                new.is_none_or(|new| matches!(new.as_str(), "" | "0"))
+            }
             // An empty variable is one that is not there.
-            _ if name.bytes().all(|b| b.is_ascii_uppercase() || b.is_ascii_digit() || b == b'_') => {
+            _ if is_variable(name) => {
                 old.is_none_or(String::is_empty) && new.is_none_or(String::is_empty)
             }
             _ => false,
         }
     }
+}
+
+/// Whether a name is that of a variable of FastCGI, not of a field.
+fn is_variable(name: &str) -> bool {
+    name.bytes().all(|b| b.is_ascii_uppercase() || b.is_ascii_digit() || b == b'_')
 }
 
 /// A number that a server made for one request.
@@ -393,5 +410,27 @@ mod tests {
         {
             assert_eq!(spelling(target), expected);
         }
+    }
+
+    #[test]
+    fn variables_of_fastcgi_are_compared_by_what_they_mean() {
+        let mut comparison = AnswerComparison::default();
+        let received = |fields: &[(&str, &str)]| ReceivedRequest {
+            fields: fields.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect(),
+            ..ReceivedRequest::default()
+        };
+        let old = received(&[
+            ("SCRIPT_NAME", "/a"),
+            ("SCRIPT_NAME", "/index.php"),
+            ("CONTENT_LENGTH", "0"),
+            ("PATH_INFO", ""),
+            ("HTTP_CONTENT_TYPE", "text/plain"),
+            ("QUERY_STRING", "a=1"),
+        ]);
+        let new = received(&[("SCRIPT_NAME", "/index.php"), ("CONTENT_LENGTH", ""), ("QUERY_STRING", "a=2")]);
+        let mut found = Vec::new();
+        comparison.received(&old, &new, &mut found);
+        let aspects: Vec<String> = found.iter().map(|one| one.aspect.to_string()).collect();
+        assert_eq!(aspects, ["upstream field query_string"]);
     }
 }

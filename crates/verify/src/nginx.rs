@@ -145,8 +145,13 @@ fn general(request: &VerifyRequest, found: &FoundDifference, (old, new): (u16, u
         () if path.split('/').any(is_hidden) => "files and folders with a leading dot are not served",
         () if path.contains('#') => "a target with a fragment is answered 400",
         () if request.host.as_deref() == Some("") => "an empty Host is one that no site names",
-        () if field(&["x-forwarded-for", "x-forwarded-proto", "x-forwarded-host"]) => {
+        () if field(&["x-forwarded-for", "x-forwarded-proto", "x-forwarded-host"])
+            || field(&["http_x_forwarded_for", "http_x_forwarded_proto", "http_x_forwarded_host"]) =>
+        {
             "what clients send in X-Forwarded-* is replaced"
+        }
+        () if new == 404 && old == 200 && path.ends_with(".php") => {
+            "files with the name of a script are never sent beside `php`"
         }
         () if request.host.is_none() => "a request without Host is for the name of the upstream server",
         () if request.method == "TRACE" => "TRACE is for the route, which answers 405 unless it passes it on",
