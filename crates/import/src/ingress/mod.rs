@@ -496,23 +496,14 @@ impl<'a> IngressReader<'a> {
                     value.impossible(self.ledger, "users and passwords are in a file (`auth = { basic = FILE }`): the route is closed (403)");
                     continue;
                 }
-                "auth-signin" => {
-                    let asks =
-                        all.and_then(|all| all.get(&format!("{PREFIX}auth-url"))).and_then(DatumAt::text);
-                    let parameter = all
-                        .and_then(|all| all.get(&format!("{PREFIX}auth-signin-redirect-param")))
-                        .and_then(DatumAt::text);
-                    match sign_in(text, parameter).filter(|_| asks.is_some_and(|url| !url.contains('$'))) {
-                        Some(to) => section.set_in("auth", "sign_in", TomlItem::Text(to)),
-                        None => {
-                            value.impossible(
-                                self.ledger,
-                                "write `sign_in` in `auth`, with `$url` for the URL that was asked for",
-                            );
-                            continue;
-                        }
+                "auth-signin" => match signs_in(all, text) {
+                    Some(to) => section.set_in("auth", "sign_in", TomlItem::Text(to)),
+                    None => {
+                        let reason = "write `sign_in` in `auth`, with `$url` for the URL that was asked for";
+                        value.impossible(self.ledger, reason);
+                        continue;
                     }
-                }
+                },
                 "auth-signin-redirect-param" => {}
                 "auth-response-headers" => section.set_in("auth", "response_headers", networks()),
                 "proxy-buffering"
@@ -540,4 +531,11 @@ impl<'a> IngressReader<'a> {
         }
         scheme
     }
+}
+
+/// Where browsers are sent to sign in, where a server is asked.
+fn signs_in(all: Option<&DatumAt>, text: &str) -> Option<String> {
+    let other = |name: &str| all?.get(&format!("{PREFIX}{name}")).and_then(DatumAt::text);
+    other("auth-url").filter(|url| !url.contains('$'))?;
+    sign_in(text, other("auth-signin-redirect-param"))
 }

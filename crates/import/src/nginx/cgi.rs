@@ -1,4 +1,4 @@
-//! `fastcgi_pass`, `uwsgi_pass` and `scgi_pass`: servers that speak these protocols, and what they are told.
+//! `fastcgi_pass`, `uwsgi_pass` and `scgi_pass`: servers that speak these protocols, and what they are sent.
 
 use super::scope::{Scope, TemplateUse, constants, milliseconds};
 use super::tree::NginxDirective;
@@ -37,6 +37,36 @@ const OWN_VARIABLES: [&str; 26] = [
     "UWSGI_SCHEME",
 ];
 
+/// Other settings of these protocols, and why nothing is written for them; behind a \u{1}, what differs.
+const SETTINGS: [(&str, &str); 20] = [
+    ("index", "not needed: `index.php` answers for a folder (`index` in `files`)"),
+    ("split_path_info", "not needed: what follows the script is always PATH_INFO"),
+    ("keep_conn", "not needed: connections are kept (`keep_alive`)"),
+    ("buffers", "not needed: `read_ahead` and `spill` are enough for most"),
+    ("buffer_size", "not needed: `read_ahead` and `spill` are enough for most"),
+    ("busy_buffers_size", "not needed: `read_ahead` and `spill` are enough for most"),
+    ("temp_file_write_size", "not needed: `read_ahead` and `spill` are enough for most"),
+    ("max_temp_file_size", "not needed: `spill` bounds temporary files"),
+    ("buffering", "not needed: each part of a response is passed on as it comes"),
+    ("request_buffering", "not needed: a request is read whole before the server is asked"),
+    ("pass_header", "not needed: fields of the response are passed on"),
+    ("pass_request_headers", "not needed: it is always so"),
+    ("pass_request_body", "not needed: it is always so"),
+    (
+        "modifier1",
+        "\u{1}the modifier is always 0, that of Python: let Komainu run others itself (`[apps.NAME]`)",
+    ),
+    ("next_upstream_tries", "\u{1}`attempts` in `retry` is 3"),
+    (
+        "ignore_client_abort",
+        "\u{1}a request ends with its client, but PHP may continue (`ignore_user_abort`)",
+    ),
+    ("socket_keepalive", "not needed: connections that are closed are noticed"),
+    ("limit_rate", "\u{1}`bandwidth` of the route limits what clients get"),
+    ("catch_stderr", "\u{1}lines on stderr are in the log, and change no answer"),
+    ("store", "\u{1}responses are not written as files: `cache` keeps them"),
+];
+
 /// The address of such a server without its protocol.
 fn bare(address: &str) -> String {
     let address = ["uwsgi://", "fastcgi://", "scgi://", "http://"]
@@ -49,8 +79,8 @@ fn bare(address: &str) -> String {
     }
 }
 
-/// What one variable is told, compared with what Komainu tells by itself.
-enum Told {
+/// What one variable is sent, compared with what Komainu sends by itself.
+enum CgiValue {
     /// The same.
     Same,
     /// Something else.
@@ -110,7 +140,7 @@ impl<'d> Translation<'d> {
         section.set("proxy", short(proxy));
     }
 
-    /// Where every request is for one script, what nginx tells of its folder, and that nothing of the path is behind it.
+    /// Where every request is for one script, what nginx sends of its folder, and that nothing of the path is behind it.
     fn one_script(&self, protocol: &str, scope: &Scope<'d>, proxy: &mut TomlSection) {
         let Some(TomlItem::Table(variables)) = proxy.get("variables") else { return };
         let has = |name: &str| variables.iter().any(|(known, _)| known == name);
@@ -120,9 +150,9 @@ impl<'d> Translation<'d> {
         if protocol != "fastcgi" || !is_const {
             return;
         }
-        let tells_path = scope.all("fastcgi_param").iter().any(|one| one.first() == "PATH_INFO");
+        let names_path = scope.all("fastcgi_param").iter().any(|one| one.first() == "PATH_INFO");
         let root = scope.one("root").map(|one| one.first()).filter(|root| !root.contains('$'));
-        let (has_root, has_info) = (has("DOCUMENT_ROOT"), has("PATH_INFO") || tells_path);
+        let (has_root, has_info) = (has("DOCUMENT_ROOT"), has("PATH_INFO") || names_path);
         if let Some(root) = root.filter(|_| !has_root) {
             proxy.set_in("variables", "DOCUMENT_ROOT", TomlItem::text(self.file(root)));
         }
@@ -196,34 +226,7 @@ impl<'d> Translation<'d> {
                 _ => self.ledger.differs(one.entry, "at most 20 of 100 requests are sent again (`retry`)"),
             }
         }
-        for (name, reason) in [
-            ("index", "not needed: `index.php` answers for a folder (`index` in `files`)"),
-            ("split_path_info", "not needed: what follows the script is always PATH_INFO"),
-            ("keep_conn", "not needed: connections are kept (`keep_alive`)"),
-            ("buffers", "not needed: `read_ahead` and `spill` are enough for most"),
-            ("buffer_size", "not needed: `read_ahead` and `spill` are enough for most"),
-            ("busy_buffers_size", "not needed: `read_ahead` and `spill` are enough for most"),
-            ("temp_file_write_size", "not needed: `read_ahead` and `spill` are enough for most"),
-            ("max_temp_file_size", "not needed: `spill` bounds temporary files"),
-            ("buffering", "not needed: each part of a response is passed on as it comes"),
-            ("request_buffering", "not needed: a request is read whole before the server is asked"),
-            ("pass_header", "not needed: fields of the response are passed on"),
-            ("pass_request_headers", "not needed: it is always so"),
-            ("pass_request_body", "not needed: it is always so"),
-            (
-                "modifier1",
-                "\u{1}the modifier is always 0, that of Python: let Komainu run others itself (`[apps.NAME]`)",
-            ),
-            ("next_upstream_tries", "\u{1}`attempts` in `retry` is 3"),
-            (
-                "ignore_client_abort",
-                "\u{1}a request ends with its client, but PHP may go on (`ignore_user_abort`)",
-            ),
-            ("socket_keepalive", "not needed: connections that are closed are noticed"),
-            ("limit_rate", "\u{1}`bandwidth` of the route limits what clients get"),
-            ("catch_stderr", "\u{1}lines on stderr are in the log, and change no answer"),
-            ("store", "\u{1}responses are not written as files: `cache` keeps them"),
-        ] {
+        for (name, reason) in SETTINGS {
             for one in scope.all(&named(name)) {
                 match reason.strip_prefix('\u{1}') {
                     Some(reason) => self.ledger.differs(one.entry, reason),
@@ -241,19 +244,19 @@ impl<'d> Translation<'d> {
         proxy: &mut TomlSection,
     ) {
         let name = one.first();
-        match told(one, scope, scripts) {
-            Told::Same => self.ledger.needless(one.entry, "not needed: the server gets it by itself"),
-            Told::Root(root) => {
+        match variable_value(one, scope, scripts) {
+            CgiValue::Same => self.ledger.needless(one.entry, "not needed: the server gets it by itself"),
+            CgiValue::Root(root) => {
                 proxy.set_in("scripts", "root", TomlItem::Text(root));
                 self.ledger.translated(one.entry);
             }
-            Told::Value(value) if value.contains(['\n', '\r']) => {
+            CgiValue::Value(value) if value.contains(['\n', '\r']) => {
                 self.ledger.impossible(
                     one.entry,
                     "a variable has one line: set it in PHP-FPM's pool (`php_value`), or in `ini` of PHP inside",
                 );
             }
-            Told::Value(value) => {
+            CgiValue::Value(value) => {
                 let script = "fastcgi_script_name";
                 let of_path = value.replace(&format!("${{{script}}}"), "${uri}");
                 if of_path != value {
@@ -281,12 +284,12 @@ impl<'d> Translation<'d> {
     }
 }
 
-fn told(one: &NginxDirective, scope: &Scope<'_>, scripts: Option<Option<&str>>) -> Told {
+fn variable_value(one: &NginxDirective, scope: &Scope<'_>, scripts: Option<Option<&str>>) -> CgiValue {
     let (name, given) = (one.first(), one.arg(1));
     let value = constants(given, scope, 0);
     let plain = value.replace(['{', '}'], "");
     if name == "HTTP_PROXY" {
-        return Told::Same;
+        return CgiValue::Same;
     }
     let own_root = scope.one("root").map(|one| one.first().trim_end_matches('/').to_owned());
     if name == "SCRIPT_FILENAME"
@@ -297,12 +300,14 @@ fn told(one: &NginxDirective, scope: &Scope<'_>, scripts: Option<Option<&str>>) 
             .or_else(|| plain.strip_suffix("$1"))
             .map(|text| text.trim_end_matches('/'));
         return match before {
-            Some("$document_root" | "$realpath_root" | "$request_filename") => Told::Same,
-            Some(before) if Some(before) == root || Some(before) == own_root.as_deref() => Told::Same,
-            Some(before) if before.starts_with('/') && !before.contains('$') => Told::Root(before.to_owned()),
+            Some("$document_root" | "$realpath_root" | "$request_filename") => CgiValue::Same,
+            Some(before) if Some(before) == root || Some(before) == own_root.as_deref() => CgiValue::Same,
+            Some(before) if before.starts_with('/') && !before.contains('$') => {
+                CgiValue::Root(before.to_owned())
+            }
             // The script of the location itself, or its file.
-            _ if plain == "$request_filename" || plain.ends_with(".php") => Told::Same,
-            _ => Told::Value(value),
+            _ if plain == "$request_filename" || plain.ends_with(".php") => CgiValue::Same,
+            _ => CgiValue::Value(value),
         };
     }
     let is_usual = match name {
@@ -325,8 +330,8 @@ fn told(one: &NginxDirective, scope: &Scope<'_>, scripts: Option<Option<&str>>) 
         }
     };
     match OWN_VARIABLES.contains(&name) && is_usual {
-        true => Told::Same,
-        false => Told::Value(value),
+        true => CgiValue::Same,
+        false => CgiValue::Value(value),
     }
 }
 

@@ -8,8 +8,8 @@ use crate::draft::TomlSection;
 use crate::expressions::{expression_below, path_expression};
 use crate::paths::{below, from_literal, from_regex};
 
-/// Groups of an expression, as nginx and Komainu name them.
-type Groups = Vec<(String, String)>;
+/// GroupNames of an expression, as nginx and Komainu name them.
+type GroupNames = Vec<(String, String)>;
 
 /// A location before its place is known.
 struct FoundLocation<'d> {
@@ -161,11 +161,11 @@ impl<'d> Translation<'d> {
         matcher: &Matcher,
         within: Option<&str>,
         server: &Scope<'d>,
-    ) -> Option<(Vec<String>, Groups)> {
+    ) -> Option<(Vec<String>, GroupNames)> {
         let literal = |path: &str, is_prefix| match from_literal(path, is_prefix) {
             Some(pattern) => {
                 self.ledger.translated(one.entry);
-                Some((vec![pattern], Groups::new()))
+                Some((vec![pattern], GroupNames::new()))
             }
             None => {
                 self.ledger.impossible(one.entry, "no path pattern can be this: no route was written for it");
@@ -187,7 +187,7 @@ impl<'d> Translation<'d> {
         {
             self.ledger.translated(one.entry);
             let below_it = |prefix| set.patterns.iter().flat_map(|one| below(prefix, one)).collect();
-            return Some((within.map_or_else(|| set.patterns.clone(), below_it), Groups::new()));
+            return Some((within.map_or_else(|| set.patterns.clone(), below_it), GroupNames::new()));
         }
         if !needs_groups && pattern.is_err() && is_dotfiles(one, regex) && !passes_on(server) {
             self.ledger.differs(
@@ -227,7 +227,7 @@ impl<'d> Translation<'d> {
             Some(prefix) => set.patterns.iter().flat_map(|pattern| below(prefix, pattern)).collect(),
             None => set.patterns,
         };
-        Some((paths, Groups::new()))
+        Some((paths, GroupNames::new()))
     }
 
     fn lost_location(&self, one: &NginxDirective) {
