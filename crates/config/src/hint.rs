@@ -65,7 +65,7 @@ const FOREIGN: &[ForeignDirective] = &[
         "not needed: the server stays in the foreground, where a service manager wants it",
     ),
     foreign("default_backend", HAPROXY, "`proxy = { upstream = \"NAME\" }` in a `[[route]]` without `path`"),
-    foreign("default_server", NGINX, "a `[[site]]` without `hosts`"),
+    foreign("default_server", NGINX, "a `[[site]]` without `hosts`; with `listen` it is the default there alone"),
     foreign("default_type", NGINX, "`types` in `files = { ... }`"),
     foreign("directio", NGINX, "not needed: files are sent from the memory of the system"),
     foreign("directoryindex", APACHE, "`index` in `files = { ... }`"),

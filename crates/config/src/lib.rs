@@ -36,6 +36,8 @@ mod listen;
 
 mod host;
 
+mod hsts;
+
 mod tls;
 
 mod glob;
@@ -119,11 +121,15 @@ mod rewrite;
 
 mod site;
 
+mod site_listen;
+
 mod stream;
 
 mod mistakes;
 
 mod server;
+
+mod listeners;
 
 mod settings;
 

@@ -5,6 +5,7 @@ use crate::host::{HOST_BYTES_MAX, HostPattern};
 use crate::network::TrustedSource;
 use crate::pattern::{PathPattern, ValuePattern};
 use crate::referer::RefererPattern;
+use crate::server::Config;
 use crate::site::{Route, Site};
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -23,6 +24,9 @@ pub struct RouteId {
 pub struct RouteRequest<'a> {
     /// The host of the request, with its port; empty if the request has none.
     pub host: &'a [u8],
+    /// The number of the address that has accepted the connection ([`Config::listener_key`]); 0 for one at the top of the file
+    /// that no site names.
+    pub listener_key: u64,
     /// The method.
     pub method: &'a [u8],
     /// The path, percent-decoded once and without dot segments (see `http::path`).
@@ -36,11 +40,20 @@ pub struct RouteRequest<'a> {
 /// All sites' routes, ready to be searched.
 #[derive(Debug, Clone, Default)]
 pub struct Routes {
+    /// The sites that answer at all addresses at the top of the file.
+    everywhere: Hosts,
+    /// The sites of addresses that a site names, by [`Config::listener_key`].
+    at: HashMap<u64, Hosts>,
+    sites: Vec<Vec<RouteConditions>>,
+}
+
+/// The sites of an address, by host.
+#[derive(Debug, Clone, Default)]
+struct Hosts {
     exact: HashMap<Box<[u8]>, usize>,
     /// For `*.example.com`; the key is `.example.com`.
     below: HashMap<Box<[u8]>, usize>,
     default: Option<usize>,
-    sites: Vec<Vec<RouteConditions>>,
 }
 
 /// A route's conditions.
@@ -58,50 +71,50 @@ struct RouteConditions {
 type Condition = (String, ValuePattern);
 
 impl Routes {
-    /// Compiles the sites. If two claim the same host, the first gets it.
-    pub fn compile(sites: &[Site]) -> Self {
+    /// Compiles the sites. If two claim the same host at one address, the first gets it.
+    pub fn compile(config: &Config) -> Self {
         let mut routes = Self::default();
-        for (index, site) in sites.iter().enumerate() {
-            if site.hosts.is_empty() {
-                routes.default.get_or_insert(index);
-            }
-            for host in &site.hosts {
-                let (map, name) = match host {
-                    HostPattern::Exact(name) => (&mut routes.exact, name),
-                    HostPattern::Below(name) => (&mut routes.below, name),
-                };
-                map.entry(name.as_bytes().into()).or_insert(index);
-            }
+        for site in &config.sites {
             // Hidden routes stand behind all others.
             let found = site.routes.iter().filter(|route| route.part_of.is_none());
             routes.sites.push(found.map(RouteConditions::of).collect());
         }
+        let sites = || config.sites.iter().enumerate();
+        routes.everywhere = Hosts::of(sites().filter(|(_, site)| site.listen.is_empty()));
+        for listener in config.sites.iter().flat_map(|site| &site.listen) {
+            let key = config.listener_key(&listener.address);
+            let is_there = |site: &Site| config.listeners_of(site).any(|one| one.address == listener.address);
+            routes.at.entry(key).or_insert_with(|| Hosts::of(sites().filter(|(_, site)| is_there(site))));
+        }
         routes
     }
 
-    /// The site for a host, which may have a port, in upper or lower case: the site that names it, or the one with the
-    /// longest wildcard that matches, or the default site.
-    pub fn site(&self, host: &[u8]) -> Option<usize> {
-        self.choose(host).map(|(site, _)| site)
+    /// The site for a host at a listener, by its key. The host may have a port, in upper or lower case: the site that names it, or the
+    /// one with the longest wildcard that matches, or the default site, of those that answer at the address.
+    pub fn site(&self, host: &[u8], listener_key: u64) -> Option<usize> {
+        self.choose(host, listener_key).map(|(site, _)| site)
     }
 
-    fn choose(&self, host: &[u8]) -> Option<(usize, SiteMatch)> {
-        if self.exact.is_empty() && self.below.is_empty() {
-            return self.default.map(|site| (site, SiteMatch::Default));
+    /// The sites for a host at any address.
+    pub fn sites_of(&self, host: &[u8]) -> Vec<usize> {
+        let all = std::iter::once(&self.everywhere).chain(self.at.values());
+        let mut sites: Vec<usize> =
+            all.filter_map(|hosts| hosts.choose(host)).map(|(site, _)| site).collect();
+        sites.sort_unstable();
+        sites.dedup();
+        sites
+    }
+
+    fn choose(&self, host: &[u8], listener_key: u64) -> Option<(usize, SiteMatch)> {
+        if self.at.is_empty() && listener_key & 1 == 0 {
+            return self.everywhere.choose(host);
         }
-        let mut space = [0; HOST_BYTES_MAX];
-        let host = bare_host(host, &mut space);
-        if let Some(&site) = self.exact.get(host) {
-            return Some((site, SiteMatch::Exact));
+        match self.at.get(&listener_key) {
+            Some(hosts) => hosts.choose(host),
+            // A connection from an address that sites had before the configuration changed is for nobody.
+            None if listener_key & 1 == 1 => None,
+            None => self.everywhere.choose(host),
         }
-        if !self.below.is_empty() {
-            // From the left, so that the longest wildcard is found first. `*.example.com` does not match `example.com`.
-            let dots = (1..host.len()).filter(|&at| host[at] == b'.');
-            if let Some(site) = dots.filter_map(|at| self.below.get(&host[at..])).next() {
-                return Some((*site, SiteMatch::Wildcard));
-            }
-        }
-        self.default.map(|site| (site, SiteMatch::Default))
     }
 
     /// The first route of the host's site that matches. `header` returns the value of a field; its name is in lower
@@ -111,7 +124,7 @@ impl Routes {
         request: &RouteRequest,
         header: impl Fn(&str) -> Option<&'h [u8]>,
     ) -> Option<RouteId> {
-        let site = self.site(request.host)?;
+        let site = self.site(request.host, request.listener_key)?;
         self.find_in(site, request, header).map(|route| RouteId { site, route })
     }
 
@@ -131,7 +144,7 @@ impl Routes {
         request: &RouteRequest,
         header: impl Fn(&str) -> Option<&'h [u8]>,
     ) -> Explanation {
-        let Some((site, site_match)) = self.choose(request.host) else {
+        let Some((site, site_match)) = self.choose(request.host, request.listener_key) else {
             return Explanation { site: None, site_match: SiteMatch::None, steps: Vec::new() };
         };
         let mut found = false;
@@ -145,6 +158,44 @@ impl Routes {
         };
         let steps = self.sites[site].iter().map(&mut step).collect();
         Explanation { site: Some(site), site_match, steps }
+    }
+}
+
+impl Hosts {
+    fn of<'s>(sites: impl Iterator<Item = (usize, &'s Site)>) -> Self {
+        let mut hosts = Self::default();
+        for (index, site) in sites {
+            if site.hosts.is_empty() {
+                hosts.default.get_or_insert(index);
+            }
+            for host in &site.hosts {
+                let (map, name) = match host {
+                    HostPattern::Exact(name) => (&mut hosts.exact, name),
+                    HostPattern::Below(name) => (&mut hosts.below, name),
+                };
+                map.entry(name.as_bytes().into()).or_insert(index);
+            }
+        }
+        hosts
+    }
+
+    fn choose(&self, host: &[u8]) -> Option<(usize, SiteMatch)> {
+        if self.exact.is_empty() && self.below.is_empty() {
+            return self.default.map(|site| (site, SiteMatch::Default));
+        }
+        let mut space = [0; HOST_BYTES_MAX];
+        let host = bare_host(host, &mut space);
+        if let Some(&site) = self.exact.get(host) {
+            return Some((site, SiteMatch::Exact));
+        }
+        if !self.below.is_empty() {
+            // From the left, so that the longest wildcard is found first. `*.example.com` does not match `example.com`.
+            let dots = (1..host.len()).filter(|&at| host[at] == b'.');
+            if let Some(site) = dots.filter_map(|at| self.below.get(&host[at..])).next() {
+                return Some((*site, SiteMatch::Wildcard));
+            }
+        }
+        self.default.map(|site| (site, SiteMatch::Default))
     }
 }
 

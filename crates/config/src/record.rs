@@ -185,9 +185,6 @@ const TLS_TABLES: [&str; 3] = ["Config", "Listener", "Site"];
 const ACTION_KEYS: [&str; 5] = ["files", "proxy", "app", "redirect", "respond"];
 const ROUTES_TABLES: [(&str, &str); 2] = [("Config", "[[route]]"), ("Site", "[[site.route]]")];
 
-/// The tables that have an address in nginx, and none here.
-const ADDRESS_TABLES: [&str; 1] = ["Site"];
-
 /// Keys of the file's top level that people write at its end, where they belong to the last table.
 const TOP_KEYS: [&str; 6] = ["listen", "threads", "user", "group", "include", "trusted_proxies"];
 
@@ -211,13 +208,6 @@ fn misplaced<R: DirectiveTable>(entry: &Entry) -> Option<String> {
             "fields stand in `set`: `response_headers = {{ set = {{ {} = \"...\" }} }}`",
             entry.key
         ));
-    }
-    if entry.key == "listen" && ADDRESS_TABLES.contains(&R::NAME) {
-        return Some(
-            "every site answers on every address: write `listen` at the top of the file, above the first `[`; \
-             a request goes to the site that has its host in `hosts`"
-                .to_owned(),
-        );
     }
     (R::NAME != "Config" && TOP_KEYS.contains(&entry.key.as_str())).then(|| {
         format!(

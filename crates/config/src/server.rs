@@ -32,6 +32,7 @@ use crate::sharing::{SharedLimits, shared_limits_agree};
 use crate::site::{
     BODY, ENCODED_SLASHES, EncodedSlashes, PATIENCE, Route, Site, branch_nodes, unreachable_routes,
 };
+use crate::site_listen::{SiteListener, hosts_agree, site_listeners, warn_of_unanswered};
 use crate::snippet::{self, Snippets};
 use crate::stream::{Stream, streams_agree};
 use crate::telemetry::CollectedMetrics;
@@ -64,7 +65,7 @@ directives! {
         /// sites, routes and other lists follow those of this file; a table may take directives from several files, and
         /// no directive may be given twice. Relative paths in them are relative to the folder of the first file.
         "include" include: Vec<String> = absent("none"), OneOrMore(Text { what: "the name or pattern of a file", parse: |text| Ok(text.to_owned()) });
-        /// Addresses to listen on, or tables with more settings.
+        /// Addresses to listen on, or tables with more settings. Sites answer at all of them, but those that have `listen` themselves.
         "listen" listen: Vec<Listener> = ["127.0.0.1:8080"], OneOrMore(brief::<Listener>("address").number("address"));
         /// The user of the server: a name or a number. Only for a server that is started as root: root binds its
         /// addresses and opens its logs; the process that reads from the network, and the applications, run as this
@@ -166,6 +167,8 @@ directives! {
         sites: Vec<Site>;
         /// Streams.
         streams: Vec<Stream>;
+        /// The addresses that sites have beside those of `listen`.
+        site_listeners: Vec<Listener>;
     }
     also {
         /// Sites.
@@ -365,25 +368,44 @@ fn config_agrees(config: &mut Config, node: &Node, check: &mut Checker) {
         check.error(&entry.key_at, "`group` without `user`".to_owned(), "there is no `user`");
     }
     listeners_agree(config, node, check);
-    if !config.streams.is_empty() && config.sites.is_empty() && node.entry("listen").is_none() {
+    let sites_have_own = !config.sites.is_empty() && config.sites.iter().all(|site| !site.listen.is_empty());
+    let streams_alone = !config.streams.is_empty() && config.sites.is_empty();
+    if (streams_alone || sites_have_own) && node.entry("listen").is_none() {
         // There is nothing to serve at the default address.
         config.listen.clear();
     }
-    for (stream, item) in config.streams.iter_mut().zip(node.items("stream")) {
-        for (listener, item) in stream.listen.iter_mut().zip(item.one_or_more("listen")) {
-            trust_proxies(listener, &config.trusted_proxies.from, item, check);
+    let proxies = config.trusted_proxies.from.clone();
+    for (site, item) in config.sites.iter_mut().filter(|site| site.line.is_some()).zip(node.items("site")) {
+        for (listener, item) in site.listen.iter_mut().zip(item.one_or_more("listen")) {
+            trust_proxies(listener, &proxies, item, check);
         }
     }
-    streams_agree(&config.streams, &config.listen, node, check);
+    for (stream, item) in config.streams.iter_mut().zip(node.items("stream")) {
+        for (listener, item) in stream.listen.iter_mut().zip(item.one_or_more("listen")) {
+            trust_proxies(listener, &proxies, item, check);
+        }
+    }
+    let of_sites = site_listeners(&config.listen, &config.sites, node, check);
+    hosts_agree(&config.listen, &config.sites, node, check);
+    config.site_listeners = of_sites.iter().map(|one| one.listener.clone()).collect();
+    let all: Vec<Listener> = config.listen.iter().chain(&config.site_listeners).cloned().collect();
+    streams_agree(&config.streams, &all, node, check);
     tls_by_default(config, node);
-    tls_agrees(config, node, check);
+    tls_agrees(config, &of_sites, node, check);
+    let streams: Vec<&Listen> =
+        config.streams.iter().flat_map(|stream| &stream.listen).map(|one| &one.address).collect();
+    warn_of_unanswered(&config.listen, &config.sites, &streams, node, check);
     apps_exist(node, check);
     shared_limits_agree(config.limits.shared.is_some(), node, check);
     warn_of_everybody(config, node, check);
     warn_of_mistakes(node, check);
     let Some(routes) = node.entry("route") else { return };
     unreachable_routes_at_top(config, node, check);
-    if let Some(site) = node.items("site").iter().find(|site| site.entry("hosts").is_none()) {
+    let tables = config.sites.iter().filter(|site| site.line.is_some()).zip(node.items("site"));
+    let mut defaults = tables.filter(|(_, table)| table.entry("hosts").is_none());
+    if let Some((_, site)) =
+        defaults.find(|(site, _)| config.listen.iter().any(|one| site.is_at(&one.address)))
+    {
         let finding =
             check.error(&routes.key_at, "two default sites".to_owned(), "routes of the default site");
         finding.related(site.at.clone(), "another default site: it has no `hosts`");
@@ -447,7 +469,6 @@ fn trust_proxies(listener: &mut Listener, trusted: &[TrustedSource], item: &Node
 /// where an address speaks TLS.
 fn tls_by_default(config: &mut Config, node: &Node) {
     let default = node.entry("tls").and_then(|entry| entry.value.entry("default"));
-    let is_automatic = default.is_none() && config.listen.iter().any(Listener::is_tls);
     let is_certifiable = |host: &HostPattern| match host {
         HostPattern::Exact(name) => name == "localhost" || name.contains(['.', ':']),
         // It takes a DNS hook.
@@ -455,7 +476,10 @@ fn tls_by_default(config: &mut Config, node: &Node) {
     };
     // Sites stand in the order of the file, and that of the routes at the top among them.
     let mut items = node.items("site").iter();
-    for site in &mut config.sites {
+    for index in 0..config.sites.len() {
+        let speaks_tls = config.listeners_of(&config.sites[index]).any(Listener::is_tls);
+        let is_automatic = default.is_none() && speaks_tls;
+        let site = &mut config.sites[index];
         let says_itself = site.line.is_some() && items.next().is_some_and(|item| item.entry("tls").is_some());
         if says_itself {
             continue;
@@ -468,26 +492,36 @@ fn tls_by_default(config: &mut Config, node: &Node) {
 }
 
 /// Where an address speaks TLS, a site has certificates, and the other way round.
-fn tls_agrees(config: &Config, node: &Node, check: &mut Checker) {
+fn tls_agrees(config: &Config, of_sites: &[SiteListener], node: &Node, check: &mut Checker) {
     if check.report.errors() > 0 {
         return;
     }
-    let mut with_tls = node.items("site").iter().filter_map(|item| item.entry("tls"));
-    let listener = config.listen.iter().position(Listener::is_tls);
-    let has_tls = config.sites.iter().any(|site| site.tls.is_some());
-    if let (Some(index), false, Some(entry)) = (listener, has_tls, node.entry("listen")) {
-        let at = node.items("listen").get(index).map_or(&entry.value.at, |item| &item.at);
-        let title = format!("`{}` speaks TLS, and no site has `tls`", config.listen[index].address);
+    let has_tls = |at: &Listener| {
+        let mut sites = config.sites.iter().filter(|site| site.tls.is_some());
+        sites.any(|site| config.listeners_of(site).any(|listener| listener.address == at.address))
+    };
+    let top = node.one_or_more("listen").iter().map(|item| &item.at);
+    let places = top.chain(of_sites.iter().map(|one| &one.at));
+    let mut without = config.listeners().zip(places).filter(|(one, _)| one.is_tls() && !has_tls(one));
+    if let Some((listener, at)) = without.next() {
+        let title = match config.sites.iter().any(|site| site.tls.is_some()) {
+            false => format!("`{}` speaks TLS, and no site has `tls`", listener.address),
+            true => format!("`{}` speaks TLS, and no site that answers there has `tls`", listener.address),
+        };
         let finding = check.error(at, title, "with which certificate?");
         finding.help(
             "give a site its certificate: `tls = { certificate = \"cert.pem\", key = \"key.pem\" }`; \
              or write `{ address = \":443\", tls = false }`",
         );
     }
-    if let (None, true, Some(entry)) = (listener, has_tls, with_tls.next()) {
+    let tables = config.sites.iter().filter(|site| site.line.is_some()).zip(node.items("site"));
+    let mut unused = tables.filter_map(|(site, table)| Some((site, table.entry("tls")?)));
+    let speaks_none = |site: &Site| site.tls.is_some() && !config.listeners_of(site).any(Listener::is_tls);
+    if let Some((site, entry)) = unused.find(|(site, _)| speaks_none(site)) {
         let title = "`tls` without an address that speaks it".to_owned();
+        let place = if site.listen.is_empty() { "" } else { " of the site" };
         let finding = check.warning(&entry.key_at, title, "nobody uses this");
-        finding.help("add \":443\" to `listen`, or `{ address = \":8443\", tls = true }`");
+        finding.help(format!("add \":443\" to `listen`{place}, or `{{ address = \":8443\", tls = true }}`"));
     }
 }
 

@@ -16,6 +16,8 @@ use crate::files::{Files, StripPrefix};
 use crate::group::{PhpServers, Proxied, programs};
 use crate::header::{self, ResponseHeaders};
 use crate::host::HostPattern;
+use crate::hsts::{hsts, hsts_year};
+use crate::listen::Listener;
 use crate::log::RequestLog;
 use crate::maintenance::{self, Maintenance};
 use crate::network::{SOURCE, TrustedSource};
@@ -81,6 +83,11 @@ directives! {
         /// Hosts: a name, an IP address (IPv6 in brackets), or `*.example.com` for every name below `example.com`, at
         /// any depth, but not `example.com` itself. The default site has none.
         "hosts" hosts: Vec<HostPattern> = absent("the default site"), HOSTS;
+        /// The addresses at which the site answers: some of those in `listen` at the top of the file, which have their settings there, or
+        /// others, which are the site's own, or shared with other sites that name them. A site without `listen` answers at all addresses
+        /// at the top of the file, and at no others. At each address a host belongs to one site, and one site may be the default.
+        "listen" listen: Vec<Listener> = absent("all addresses of `listen` at the top of the file"),
+            OneOrMore(brief::<Listener>("address").number("address"));
         /// Snippets whose directives the site has, by name: see `snippet`.
         "use" uses: Vec<String> = absent("none"), snippet::USE;
         /// The clients that the site answers, by address: networks, addresses and `"unix"` for Unix sockets; all others get 403.
@@ -380,20 +387,6 @@ impl Route {
 
 fn site_agrees(site: &mut Site, node: &Node, check: &mut Checker) {
     site.line = Some(check.line(&node.at));
-    match node.entry("hosts") {
-        None => {
-            check.unique("default site", String::new(), &node.at);
-        }
-        Some(entry) => {
-            let items = match node.items("hosts") {
-                [] => std::slice::from_ref(&entry.value),
-                items => items,
-            };
-            for (host, item) in site.hosts.iter().zip(items) {
-                check.unique("host", host.to_string(), &item.at);
-            }
-        }
-    }
     if node.entry("route").is_none() {
         let title = "a site without routes".to_owned();
         check.warning(&node.at, title, "answers 404 to everything").help("add a `[[site.route]]`");
@@ -422,22 +415,6 @@ pub(crate) fn unreachable_routes(routes: &[Route], nodes: &[Node], check: &mut C
         let by = by.entry("path").map_or(&by.at, |entry| &entry.value.at);
         finding.related(by.clone(), "...matches this route first");
         finding.help("the first route that matches answers: put the narrower one first");
-    }
-}
-
-fn hsts_year() -> Option<String> {
-    Some("max-age=31536000".to_owned())
-}
-
-fn hsts(text: &str) -> Result<String, InvalidValue> {
-    let age = text.split(';').map(str::trim).find_map(|part| part.strip_prefix("max-age="));
-    let is_number = |age: &str| !age.is_empty() && age.bytes().all(|byte| byte.is_ascii_digit());
-    match text.bytes().all(|byte| byte == b' ' || byte.is_ascii_graphic()) && age.is_some_and(is_number) {
-        true => Ok(text.to_owned()),
-        false => Err(InvalidValue::new(
-            "this is no value of Strict-Transport-Security",
-            "write \"max-age=SECONDS\", and \"; includeSubDomains\" or \"; preload\" behind it",
-        )),
     }
 }
 

@@ -52,13 +52,13 @@ impl AccessLogs {
     }
 
     /// Adds the lines of a request; `site` is asked for the place of its site.
-    pub(crate) fn log(&self, record: &RequestRecord<'_>, site: impl FnOnce(&[u8]) -> Option<usize>) {
+    pub(crate) fn log(&self, record: &RequestRecord<'_>, site: impl FnOnce(&Request<'_>) -> Option<usize>) {
         self.all.iter().for_each(|log| log.log(record));
         if self.sites.iter().all(Vec::is_empty) {
             return;
         }
         // Of bytes that were no request it is not known whose they are.
-        let site = record.request.as_ref().and_then(|request| site(request.authority()));
+        let site = record.request.as_ref().and_then(site);
         site.and_then(|site| self.sites.get(site)).into_iter().flatten().for_each(|log| log.log(record));
     }
 

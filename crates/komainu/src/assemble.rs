@@ -115,7 +115,7 @@ impl ServerPlan {
         let files = hosting.map(Hosting::files).unwrap_or_default();
         let tls = TlsPlan::new(&config, before.and_then(|plan| plan.tls.as_ref()), &files)?;
         // A port that the kernel chose stays.
-        let https_port = match https_port(&config) {
+        let https_port = match https_port(config.listen.iter()) {
             Some(0) => before.and_then(|plan| plan.https_port),
             port => port,
         };
@@ -267,7 +267,7 @@ pub(crate) fn table(
         empty_segments.push(self::empty_segments(settings.merge_slashes));
         let redirects = site.tls.is_some() && site.redirect_https;
         https.push(SiteHttps {
-            redirect_port: plan.https_port.filter(|_| redirects),
+            redirect_port: redirect_port(plan, site).filter(|_| redirects),
             policy: plan.tls.as_ref().map_or(0, |tls| tls.policy(site_index)),
         });
     }
@@ -278,7 +278,7 @@ pub(crate) fn table(
     let of_streams = plan.groups.of_streams(&groups);
     let streams = |of: CoreContext<'_>| StreamRoutes::new(config, &of_streams, &plan.streams, of.metrics);
     Ok(RouteTable {
-        routes: Routes::compile(&config.sites),
+        routes: Routes::compile(config),
         sites,
         empty_segments,
         pages,
@@ -293,6 +293,14 @@ pub(crate) fn table(
         streams: core_context.map(streams).unwrap_or_default(),
         access: Cell::new(core_context.and_then(|_| AccessLogs::new(config, &plan.sinks))),
     })
+}
+
+/// The port that requests of a site without TLS are redirected to.
+fn redirect_port(plan: &ServerPlan, site: &config::Site) -> Option<u16> {
+    match site.listen.is_empty() {
+        true => plan.https_port,
+        false => https_port(plan.config.listeners_of(site)).filter(|port| *port != 0),
+    }
 }
 
 /// An error with its directive and line.
@@ -475,7 +483,7 @@ fn route_cache(
     let config = &plan.config;
     let policy_of = |route| config.settings(Some(site), Some(route)).cache;
     let policy = policy_of(index)?;
-    let place = RoutePlace::new(&config.sites[site].routes, index, |route| policy_of(route).is_some());
+    let place = RoutePlace::new(&config.sites[site], index, |route| policy_of(route).is_some());
     let access = |purge: &config::CachePurge| PurgeAccess {
         token: match (&purge.token, &purge.token_file) {
             (Some(token), _) => Some(PurgeToken::new(token.as_bytes())),

@@ -104,7 +104,7 @@ fn why(cache: &Cache, config: &Config, document: &Value) -> Value {
         Err(text) => return error(text),
     };
     let now_s = now_s();
-    let rules = cache_urls::rules_for(config, &request);
+    let rules = cache_urls::rules_for(config, &request, url.starts_with(b"https:"));
     let mut urls = Vec::new();
     for url in cache_urls::key_urls(config, cache, &url) {
         match url.strip_prefix(b"//") {

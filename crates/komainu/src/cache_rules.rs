@@ -30,16 +30,19 @@ pub(crate) struct RoutePlace {
 
 impl RoutePlace {
     /// That of a route of a site; `has_cache` says which of its routes have one.
-    pub(crate) fn new(
-        routes: &[config::Route],
-        index: usize,
-        has_cache: impl Fn(usize) -> bool,
-    ) -> RoutePlace {
+    pub(crate) fn new(site: &config::Site, index: usize, has_cache: impl Fn(usize) -> bool) -> RoutePlace {
+        let routes = &site.routes;
+        // Another site may have the same host at other addresses.
+        let mut addresses: Vec<String> =
+            site.listen.iter().map(|listener| format!(" listen={}", listener.address)).collect();
+        addresses.sort_unstable();
+        let of_site = addresses.concat();
         let is_plain = |route: &config::Route| {
             route.header.is_empty() && route.query.is_empty() && route.part_of.is_none()
         };
         if routes.iter().all(is_plain) {
-            return RoutePlace::default();
+            let own = of_site.into_bytes();
+            return RoutePlace { all: Rc::new([own.clone()]), own };
         }
         // By what it says, not by its place in the file, which changes.
         let name = |route: &config::Route| {
@@ -48,7 +51,7 @@ impl RoutePlace {
             if let Some(PartOf { part: RoutePart::Branch(name), .. }) = &route.part_of {
                 name.hash(&mut hasher);
             }
-            format!(" route={:016x}", hasher.finish()).into_bytes()
+            format!("{of_site} route={:016x}", hasher.finish()).into_bytes()
         };
         let cached = routes.iter().enumerate().filter(|(index, _)| has_cache(*index));
         RoutePlace { own: name(&routes[index]), all: cached.map(|(_, route)| name(route)).collect() }

@@ -56,6 +56,21 @@ impl NamedRequest {
     }
 }
 
+/// The key of the address that a request for this host comes to, by its port: that of sites where they have the port, else one at
+/// the top of the file.
+pub(crate) fn listener_key_for(config: &Config, host: &[u8], is_https: bool) -> u64 {
+    let port = http::target::split_port(host).and_then(|(_, port)| port);
+    let port = port.and_then(|port| std::str::from_utf8(port).ok()?.parse::<u16>().ok());
+    let port = port.unwrap_or(if is_https { 443 } else { 80 });
+    let has_port = |listener: &&config::Listener| match &listener.address {
+        config::Listen::Tcp(address) => address.port() == port,
+        config::Listen::Any(own) | config::Listen::Localhost(own) => *own == port,
+        config::Listen::Unix(_) => false,
+    };
+    let named = config.listeners().find(has_port).or_else(|| config.listeners().next());
+    named.map_or(0, |listener| config.listener_key(&listener.address))
+}
+
 /// What a route that has a cache decides for a request.
 pub(crate) struct NamedRules {
     pub(crate) rules: CacheRules,
@@ -71,13 +86,21 @@ fn empty_segments(merge_slashes: bool) -> EmptySegments {
 }
 
 /// The rules for a request; an inner `None` where the route that answers it has no cache, an outer where there is no route.
-pub(crate) fn rules_for(config: &Config, request: &NamedRequest) -> Option<Option<NamedRules>> {
-    let routes = Routes::compile(&config.sites);
-    let site = routes.site(request.host())?;
+pub(crate) fn rules_for(
+    config: &Config,
+    request: &NamedRequest,
+    is_https: bool,
+) -> Option<Option<NamedRules>> {
+    let routes = Routes::compile(config);
+    let listener_key = listener_key_for(config, request.host(), is_https);
+    let site = routes
+        .site(request.host(), listener_key)
+        .or_else(|| routes.sites_of(request.host()).first().copied())?;
     let empty = empty_segments(config.settings(Some(site), None).merge_slashes);
     let path = path::normal_path(request.path(), empty).ok()?;
     let query = request.query().unwrap_or_default();
-    let wanted = RouteRequest { host: request.host(), method: b"GET", path: &path, query, client: None };
+    let wanted =
+        RouteRequest { host: request.host(), listener_key, method: b"GET", path: &path, query, client: None };
     let route = routes.find_in(site, &wanted, |name| request.field(name))?;
     Some(config.settings(Some(site), Some(route)).cache.map(|policy| {
         let rules = rules_of(policy);
@@ -91,10 +114,12 @@ pub(crate) fn key_urls(config: &Config, cache: &Cache, url: &[u8]) -> Vec<Vec<u8
     let mut urls = vec![url.to_vec()];
     let Ok(request) = NamedRequest::new(url, std::iter::empty()) else { return urls };
     let origin = &url[..url.len() - key::without_scheme(url).len() + 2 + key::host(url).len()];
-    let site = Routes::compile(&config.sites).site(request.host());
-    let routes = site.map_or(&[][..], |site| &config.sites[site].routes[..]);
-    for (index, route) in routes.iter().enumerate() {
-        let settings = config.settings(site, Some(index));
+    let sites = Routes::compile(config).sites_of(request.host());
+    let routes = sites.into_iter().flat_map(|site| {
+        config.sites[site].routes.iter().enumerate().map(move |(index, route)| (site, index, route))
+    });
+    for (site, index, route) in routes {
+        let settings = config.settings(Some(site), Some(index));
         let empty = empty_segments(settings.merge_slashes);
         let paths = (path::normal_path(request.path(), empty), path::encoded_path(request.path(), empty));
         let (Some(policy), (Ok(path), Ok(encoded))) = (settings.cache, paths) else { continue };

@@ -351,7 +351,7 @@ fn challenges(config: &Config) -> Vec<ChallengeKind> {
             listener.is_tls() == is_tls
                 && port(listener).is_some_and(|port| wanted.is_none_or(|wanted| wanted == port))
         };
-        config.listen.iter().any(with)
+        config.listeners().any(with)
     };
     if config.acme.dns.is_some() || !config.acme.dns_hook.is_empty() {
         kinds.push(ChallengeKind::Dns);

@@ -11,6 +11,7 @@ use http::path::{has_encoded_slash, normal_path};
 use serde_json::{Value, json};
 
 use crate::assemble::empty_segments;
+use crate::cache_urls::listener_key_for;
 use crate::cli::Check;
 use crate::config_text::ConfigText;
 use crate::hosting;
@@ -407,8 +408,9 @@ fn explain_round(
 ) -> Result<(String, Option<String>), String> {
     let (raw_path, query) = target.split_once('?').unwrap_or((target, ""));
     let raw_path = if raw_path.is_empty() { "/" } else { raw_path };
-    let routes = Routes::compile(&config.sites);
-    let site = routes.site(host.as_bytes());
+    let routes = Routes::compile(config);
+    let listener_key = listener_key_for(config, host.as_bytes(), url.starts_with("https://"));
+    let site = routes.site(host.as_bytes(), listener_key);
     let empty_segments = empty_segments(config.settings(site, None).merge_slashes);
     let path = normal_path(raw_path.as_bytes(), empty_segments).map_err(|reject| {
         format!(
@@ -425,6 +427,7 @@ fn explain_round(
     }
     let request = RouteRequest {
         host: host.as_bytes(),
+        listener_key,
         method: arguments.method.as_bytes(),
         path: &path,
         query: query.as_bytes(),

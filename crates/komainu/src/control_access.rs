@@ -93,7 +93,7 @@ impl ControlAccess {
     pub(crate) fn secure(&self, acceptor: &TlsAcceptor) -> io::Result<()> {
         let sites = vec![self.tls.clone()];
         // Whatever name a client asks for.
-        let replaced = acceptor.replace(&TlsOptions::default(), |_| Some(0), sites);
+        let replaced = acceptor.replace(&TlsOptions::default(), |_, _| Some(0), sites);
         replaced.map_err(|text| io::Error::new(io::ErrorKind::InvalidData, format!("`control.tls`: {text}")))
     }
 

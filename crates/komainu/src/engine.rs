@@ -229,17 +229,18 @@ pub(crate) fn listens(config: &Config) -> Vec<Listen> {
             ..sources(from)
         });
         let (tls, h2c) = (listener.is_tls(), listener.h2c);
-        let streams = stream_listener(config, &listener.address);
+        let (streams, key) =
+            (stream_listener(config, &listener.address), config.listener_key(&listener.address));
         let listen =
-            move |at| Listen { at, proxy_protocol: sources.clone(), tls, h2c, streams: streams.clone() };
+            move |at| Listen { at, proxy_protocol: sources.clone(), tls, h2c, streams: streams.clone(), key };
         binds(&listener.address).into_iter().map(listen)
     };
-    config.listen.iter().chain(&own_listeners(config)).flat_map(listens).collect()
+    config.listeners().chain(&own_listeners(config)).flat_map(listens).collect()
 }
 
 /// The port of the first address that speaks TLS; 0 for one that the kernel chooses.
-pub(crate) fn https_port(config: &Config) -> Option<u16> {
-    config.listen.iter().find(|listener| listener.is_tls()).and_then(|listener| match &listener.address {
+pub(crate) fn https_port<'l>(mut listeners: impl Iterator<Item = &'l config::Listener>) -> Option<u16> {
+    listeners.find(|listener| listener.is_tls()).and_then(|listener| match &listener.address {
         config::Listen::Tcp(address) => Some(address.port()),
         config::Listen::Any(port) | config::Listen::Localhost(port) => Some(*port),
         config::Listen::Unix(_) => None,

@@ -49,7 +49,12 @@ impl RouteLabels {
 
     /// The label of a site.
     pub(crate) fn of_site(site: &config::Site) -> String {
-        site.hosts.first().map_or_else(|| "*".to_owned(), ToString::to_string)
+        let host = site.hosts.first().map_or_else(|| "*".to_owned(), ToString::to_string);
+        // Other sites may have the same host at other addresses.
+        match site.listen.first() {
+            Some(listener) => format!("{host} {}", listener.address),
+            None => host,
+        }
     }
 
     /// Its route, for people.

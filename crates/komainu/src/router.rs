@@ -203,7 +203,7 @@ impl Router {
             fields.push(Name::ContentType, b"application/octet-stream");
             return exchange.reply(Status::OK, &fields, response.as_bytes()).await;
         }
-        let site = table.routes.site(exchange.request().authority());
+        let site = site_of(&table, &exchange.request());
         let level = site.unwrap_or(table.sites.len());
         exchange.set_pages(table.pages[level].clone());
         exchange.set_empty_segments(table.empty_segments[level]);
@@ -275,6 +275,11 @@ impl Router {
     }
 }
 
+/// The site of a request: by its host, of those that answer at the address that it came to.
+fn site_of(table: &RouteTable, request: &Request<'_>) -> Option<usize> {
+    table.routes.site(request.authority(), request.listener_key())
+}
+
 /// The route of a request with this path; none for what asks the server itself.
 fn find_route<'t>(
     table: &'t RouteTable,
@@ -292,6 +297,7 @@ fn find_route<'t>(
             path,
             query: request.query().unwrap_or_default(),
             client: client_access::address(request.client().address),
+            listener_key: request.listener_key(),
         };
         let header = |name: &str| {
             let same = |(_, other, value): (Name, &'_ [u8], _)| {

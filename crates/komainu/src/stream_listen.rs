@@ -9,7 +9,7 @@ pub(crate) fn stream_listener(config: &Config, address: &Listen) -> Option<Strea
     let mut streams = config.streams.iter().filter(has_it).peekable();
     streams.peek()?;
     let reads_name = streams.any(|stream| !stream.names.is_empty());
-    let is_only = config.listen.iter().all(|listener| listener.address != *address);
+    let is_only = config.listeners().all(|listener| listener.address != *address);
     Some(StreamListener { key: key(address), reads_name, is_only })
 }
 
@@ -18,7 +18,7 @@ pub(crate) fn own_listeners(config: &Config) -> Vec<config::Listener> {
     let mut own: Vec<config::Listener> = Vec::new();
     for listener in config.streams.iter().flat_map(|stream| &stream.listen) {
         let is_known = |known: &config::Listener| known.address == listener.address;
-        if !config.listen.iter().any(is_known) && !own.iter().any(is_known) {
+        if !config.listeners().any(is_known) && !own.iter().any(is_known) {
             own.push(config::Listener { tls: Some(false), ..listener.clone() });
         }
     }

@@ -228,7 +228,9 @@ fn first_plan(
     replaces: bool,
 ) -> io::Result<Arc<Current>> {
     let mut plan = ServerPlan::new(config, None, cores, Some(hosting))?;
-    plan.https_port = https_port(listeners);
+    if engine::https_port(plan.config.listen.iter()) == Some(0) {
+        plan.https_port = https_port(listeners);
+    }
     plan.sinks = logs.access();
     let certificates = AutomaticCertificates::default();
     let tls = net::TlsAcceptor::new(certificates.store.clone());

@@ -114,11 +114,11 @@ impl TlsPlan {
 }
 
 /// Finds the site of a host as the router does.
-fn finder(config: &Config) -> impl Fn(&str) -> Option<usize> + Send + Sync + 'static {
-    let routes = Routes::compile(&config.sites);
-    move |host| match host.parse::<Ipv6Addr>() {
-        Ok(address) => routes.site(format!("[{address}]").as_bytes()),
-        Err(_) => routes.site(host.as_bytes()),
+fn finder(config: &Config) -> impl Fn(&str, u64) -> Option<usize> + Send + Sync + 'static {
+    let routes = Routes::compile(config);
+    move |host, listener_key| match host.parse::<Ipv6Addr>() {
+        Ok(address) => routes.site(format!("[{address}]").as_bytes(), listener_key),
+        Err(_) => routes.site(host.as_bytes(), listener_key),
     }
 }
 

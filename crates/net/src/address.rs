@@ -52,6 +52,9 @@ pub struct Listen {
     pub h2c: bool,
     /// Connections may be relayed, which [`crate::Service::choose_stream`] decides. `None` for none.
     pub streams: Option<StreamListener>,
+    /// By which requests know the listener that has accepted their connection ([`crate::Request::listener_key`]): the
+    /// server's own number.
+    pub key: u64,
 }
 
 /// A listener that has streams: connections to it may be relayed.
@@ -92,7 +95,7 @@ impl std::fmt::Display for ListenUrl {
 impl From<Bind> for Listen {
     /// Nothing but HTTP.
     fn from(at: Bind) -> Listen {
-        Listen { at, proxy_protocol: None, tls: false, h2c: false, streams: None }
+        Listen { at, proxy_protocol: None, tls: false, h2c: false, streams: None, key: 0 }
     }
 }
 

@@ -80,6 +80,8 @@ pub struct Listener {
     pub(crate) h2c: bool,
     /// Connections may be relayed.
     pub(crate) streams: Option<Arc<StreamListener>>,
+    /// [`Listen::key`].
+    pub(crate) key: u64,
     sockets: Vec<Arc<Listening>>,
     /// Removed with the listener, by the process that owns it.
     file: Option<SocketFile>,
@@ -151,7 +153,7 @@ impl Listener {
         file: Option<SocketFile>,
         may_own_file: bool,
     ) -> Listener {
-        let Listen { at, proxy_protocol, tls, h2c, streams } = listen;
+        let Listen { at, proxy_protocol, tls, h2c, streams, key } = listen;
         Listener {
             asked: at,
             address,
@@ -159,6 +161,7 @@ impl Listener {
             is_tls: tls,
             h2c,
             streams: streams.map(Arc::new),
+            key,
             sockets,
             file,
             may_own_file,
@@ -217,10 +220,10 @@ impl Listener {
         self.asked = listen.at;
         let streams = listen.streams.map(Arc::new);
         let is_same = self.proxy_protocol == proxy_protocol
-            && (self.is_tls, self.h2c) == (listen.tls, listen.h2c)
+            && (self.is_tls, self.h2c, self.key) == (listen.tls, listen.h2c, listen.key)
             && self.streams == streams;
         (self.proxy_protocol, self.streams) = (proxy_protocol, streams);
-        (self.is_tls, self.h2c) = (listen.tls, listen.h2c);
+        (self.is_tls, self.h2c, self.key) = (listen.tls, listen.h2c, listen.key);
         is_same
     }
 

@@ -138,8 +138,13 @@ impl<S: Service> IdleClient<S> {
     }
 
     /// Puts it into the list of connections, by the listener that has accepted it.
-    pub(crate) fn list(&mut self, listener: u64) {
-        self.permit.list(listener, self.peer);
+    pub(crate) fn list(&mut self, listener: u64, key: u64) {
+        self.permit.list((listener, key), self.peer);
+    }
+
+    /// The key of that listener.
+    pub(crate) fn listener_key(&self) -> u64 {
+        self.permit.listener_key()
     }
 
     /// Who is at the other end.
@@ -441,6 +446,7 @@ async fn more(conn: &mut Conn) -> Result<ReadOutcome, Fault> {
 async fn serve<S: Service>(engine: &Rc<Engine<S>>, conn: &mut Conn) -> Option<()> {
     conn.begin_request();
     let mut state = RequestState::new(conn.peer, conn.direct(), conn.link.core().now_us());
+    state.listener_key = conn.permit.listener_key();
     state.tls = conn.link.session().cloned();
     let served = {
         let source = conn.link.stream().source_rc();
@@ -510,6 +516,7 @@ fn cut_off(conn: &Conn) -> bool {
 /// Answers a message that is no request.
 async fn refuse<S: Service>(engine: &Rc<Engine<S>>, conn: &mut Conn, reject: Reject) {
     let mut state = RequestState::new(conn.peer, conn.direct(), conn.link.core().now_us());
+    state.listener_key = conn.permit.listener_key();
     let mut exchange = Exchange::new(&mut state, Lane::H1(conn));
     if exchange.refuse_and_close(reject).await.and_then(|()| exchange.end(&Fields::new())).is_ok() {
         // The connection is closed next, whether the client takes this or not.

@@ -54,6 +54,8 @@ pub(crate) struct Door {
     h2c: bool,
     /// Connections may be relayed.
     streams: Option<Arc<StreamListener>>,
+    /// [`Listen::key`].
+    key: u64,
 }
 
 /// Whether a core stops accepting from a socket.
@@ -339,6 +341,7 @@ fn doors(number: u64, listener: &Listener, index: usize, cores: usize) -> Vec<Do
         is_tls: listener.is_tls,
         h2c: listener.h2c,
         streams: listener.streams.clone(),
+        key: listener.key,
     };
     listener.sockets_of(index, cores).map(door).collect()
 }
@@ -521,7 +524,7 @@ fn accept_batch<S: Service>(engine: &Rc<Engine<S>>, door: &Door) -> Pause {
                 let Ok(stream) = Stream::new(&context.core, socket) else { return Pause::Exhausted };
                 let mut idle = IdleClient::new(engine, Link::Plain(stream), peer, door.h2c);
                 idle.keep(place);
-                idle.list(door.listener);
+                idle.list(door.listener, door.key);
                 match (&door.proxy_protocol, &door.streams) {
                     (Some(sources), streams) => {
                         AwaitingProxyHeader::park(idle, sources.clone(), streams.clone(), door.is_tls)

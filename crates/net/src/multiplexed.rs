@@ -425,6 +425,7 @@ async fn answer<S: Service>(engine: Rc<Engine<S>>, mut lane: StreamLane, refused
     let conn = lane.conn().clone();
     let (core, source) = (conn.core.clone(), lane.source_rc());
     let mut state = RequestState::new(conn.ends.peer, conn.ends.client, core.now_us());
+    state.listener_key = conn.permit.listener_key();
     state.tls.clone_from(&conn.ends.tls);
     let served = {
         let mut exchange = Exchange::new(&mut state, Lane::Stream(&mut lane));

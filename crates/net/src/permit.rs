@@ -92,6 +92,8 @@ pub(crate) struct ConnectionPermit {
     client_place: Option<ConnectionPlace>,
     /// Its place in the list of connections.
     listed: Option<u32>,
+    /// The key of the listener that has accepted it.
+    listener_key: u64,
 }
 
 impl ConnectionPermit {
@@ -104,6 +106,7 @@ impl ConnectionPermit {
             held_bytes: Cell::new(0),
             client_place: None,
             listed: None,
+            listener_key: 0,
         };
         permit.hold(0);
         permit
@@ -115,10 +118,15 @@ impl ConnectionPermit {
     }
 
     /// Puts the connection, which a listener has just accepted, into the list.
-    pub(crate) fn list(&mut self, listener: u64, client: Peer) {
+    pub(crate) fn list(&mut self, (listener, key): (u64, u64), client: Peer) {
+        self.listener_key = key;
         let since_ms = self.context.core.now_ms();
         let entry = ConnectionEntry { listener, client, since_ms, is_http2: false };
         self.listed = Some(self.context.connections.add(entry));
+    }
+
+    pub(crate) fn listener_key(&self) -> u64 {
+        self.listener_key
     }
 
     /// Changes what the list says of it.

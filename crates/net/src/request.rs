@@ -33,6 +33,12 @@ impl<'x> Request<'x> {
         self.state.tls.as_deref()
     }
 
+    /// The key of the listener that has accepted its connection ([`crate::Listen::key`]).
+    #[must_use]
+    pub fn listener_key(&self) -> u64 {
+        self.state.listener_key
+    }
+
     /// The method.
     #[must_use]
     pub fn method(&self) -> Method {

@@ -78,8 +78,9 @@ async fn shake_hands<S: Service>(mut this: Box<AwaitingHandshake<S>>) -> Option<
             Peer::Tcp(address) => Some(address.ip()),
             _ => None,
         };
+        let listener_key = idle.listener_key();
         let handshake = handshake.as_mut()?;
-        let step = handshake.advance(idle.link().stream(), client);
+        let step = handshake.advance(idle.link().stream(), client, listener_key);
         idle.hold(handshake.weight_bytes());
         match step {
             Ok(HandshakeStep::Reads) => {

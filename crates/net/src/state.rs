@@ -48,6 +48,8 @@ pub(crate) struct RequestState {
     pub(crate) peer: Peer,
     /// Who sends the request.
     pub(crate) client: Client,
+    /// The key of the listener that has accepted the connection.
+    pub(crate) listener_key: u64,
     /// The TLS connection that it came through.
     pub(crate) tls: Option<Rc<TlsSession>>,
     /// What becomes of empty segments in its path.
@@ -98,6 +100,7 @@ impl RequestState {
         RequestState {
             peer,
             client,
+            listener_key: 0,
             tls: None,
             empty_segments: EmptySegments::Merge,
             ids: RequestIds::default(),

@@ -2,12 +2,19 @@ use super::*;
 use crate::server::Config;
 use std::path::Path;
 
-fn sites(text: &str) -> Vec<Site> {
-    Config::parse(text, "test", Path::new("")).map(|(config, _)| config.sites).unwrap()
+fn read(text: &str) -> Config {
+    Config::parse(text, "test", Path::new("")).unwrap().0
 }
 
 fn get<'a>(host: &'a str, path: &'a str) -> RouteRequest<'a> {
-    RouteRequest { host: host.as_bytes(), method: b"GET", path: path.as_bytes(), query: b"", client: None }
+    RouteRequest {
+        host: host.as_bytes(),
+        listener_key: 0,
+        method: b"GET",
+        path: path.as_bytes(),
+        query: b"",
+        client: None,
+    }
 }
 
 fn no_fields(_: &str) -> Option<&'static [u8]> {
@@ -26,7 +33,7 @@ hosts = "*.deep.example.com"
 
 #[test]
 fn the_site_of_a_host() {
-    let routes = Routes::compile(&sites(HOSTS));
+    let routes = Routes::compile(&read(HOSTS));
     for (host, site) in [
         ("example.com", 0),
         ("EXAMPLE.com:8080", 0),
@@ -46,28 +53,28 @@ fn the_site_of_a_host() {
         ("[", 3),
         (":80", 3),
     ] {
-        assert_eq!(routes.site(host.as_bytes()), Some(site), "{host}");
+        assert_eq!(routes.site(host.as_bytes(), 0), Some(site), "{host}");
     }
     let long = "a.".repeat(200) + "example.com";
-    assert_eq!(routes.site(long.as_bytes()), Some(3), "too long for a host");
+    assert_eq!(routes.site(long.as_bytes(), 0), Some(3), "too long for a host");
 }
 
 #[test]
 fn a_host_without_site() {
-    let routes = Routes::compile(&sites("[[site]]\nhosts = \"a\"\n[[site.route]]\nrespond = 200"));
-    assert_eq!(routes.site(b"b"), None);
+    let routes = Routes::compile(&read("[[site]]\nhosts = \"a\"\n[[site.route]]\nrespond = 200"));
+    assert_eq!(routes.site(b"b", 0), None);
     assert_eq!(routes.find(&get("b", "/"), no_fields), None);
     assert_eq!(routes.explain(&get("b", "/"), no_fields).site_match, SiteMatch::None);
-    assert_eq!(Routes::compile(&[]).find(&get("a", "/"), no_fields), None);
+    assert_eq!(Routes::compile(&Config::default()).find(&get("a", "/"), no_fields), None);
 }
 
 #[test]
 fn routes_at_the_top_are_the_default_site() {
     let text = "[[route]]\nrespond = 200\n[[site]]\nhosts = \"a\"\n[[site.route]]\nrespond = 201";
-    let sites = sites(text);
-    let routes = Routes::compile(&sites);
-    assert!(sites[routes.site(b"other").unwrap()].hosts.is_empty());
-    assert!(!sites[routes.site(b"a").unwrap()].hosts.is_empty());
+    let config = read(text);
+    let (routes, sites) = (Routes::compile(&config), &config.sites);
+    assert!(sites[routes.site(b"other", 0).unwrap()].hosts.is_empty());
+    assert!(!sites[routes.site(b"a", 0).unwrap()].hosts.is_empty());
 }
 
 const ROUTES: &str = r#"
@@ -96,7 +103,7 @@ respond = "rest"
 "#;
 
 fn found(request: &RouteRequest, fields: &[(&str, &'static str)]) -> Option<usize> {
-    let routes = Routes::compile(&sites(ROUTES));
+    let routes = Routes::compile(&read(ROUTES));
     let header =
         |name: &str| fields.iter().find(|(field, _)| *field == name).map(|(_, value)| value.as_bytes());
     routes.find(request, header).map(|id| id.route)
@@ -151,15 +158,15 @@ fn paths() {
 
 #[test]
 fn explanations() {
-    let sites = sites(ROUTES);
-    let routes = Routes::compile(&sites);
+    let config = read(ROUTES);
+    let (routes, sites) = (Routes::compile(&config), &config.sites);
     let explanation = routes.explain(&RouteRequest { query: b"flag", ..get("", "/q") }, no_fields);
     assert_eq!(explanation.site, Some(0));
     assert_eq!(
         explanation.steps,
         [MatchStep::Path, MatchStep::Query(0), MatchStep::Path, MatchStep::Path, MatchStep::Path]
     );
-    let text = explanation.text(&sites);
+    let text = explanation.text(sites);
     assert!(text.starts_with("default site: no other site has this host\n"), "{text}");
     assert!(text.contains("line 7: /q: the query parameter `a b` is not `x*`\n"), "{text}");
     assert!(text.ends_with("no route matches: 404\n"), "{text}");
@@ -168,16 +175,64 @@ fn explanations() {
     assert_eq!(explanation.steps[0], MatchStep::Method);
     let explanation = routes.explain(&get("", "/one"), no_fields);
     assert_eq!(explanation.steps[2..], [MatchStep::Path, MatchStep::Matched, MatchStep::NotReached]);
-    assert!(explanation.text(&sites).contains("> line 17: /one, /two/*: matches: respond\n"));
+    assert!(explanation.text(sites).contains("> line 17: /one, /two/*: matches: respond\n"));
 }
 
 #[test]
 fn an_explanation_ends_where_the_search_does() {
-    let routes = Routes::compile(&sites(ROUTES));
+    let routes = Routes::compile(&read(ROUTES));
     for path in ["/m", "/q", "/h", "/one", "/two/", "/rest/a", "/", "*"] {
         let request = get("any", path);
         let matched =
             routes.explain(&request, no_fields).steps.iter().position(|step| *step == MatchStep::Matched);
         assert_eq!(matched, routes.find(&request, no_fields).map(|id| id.route), "{path}");
     }
+}
+
+#[test]
+fn a_site_with_addresses_answers_there_alone() {
+    let text = r#"
+        listen = ["127.0.0.1:80", "127.0.0.2:80"]
+        [[route]]
+        respond = "top"
+        [[site]]
+        hosts = ["a", "b"]
+        listen = ["127.0.0.1:80", ":81"]
+        [[site]]
+        hosts = ["*.wild"]
+        [[site]]
+        hosts = "b"
+        listen = "127.0.0.2:80"
+        [[site]]
+        listen = [":81"]
+    "#;
+    let config = read(text);
+    let routes = Routes::compile(&config);
+    let top = config.sites.iter().position(|site| site.line.is_none()).unwrap();
+    let of = |index: usize| if index < top { index } else { index + 1 };
+    let key = |address: &str| config.listener_key(&address.parse().unwrap());
+    for (host, address, site) in [
+        ("a", "127.0.0.1:80", Some(of(0))),
+        ("a", "127.0.0.2:80", Some(top)),
+        ("a", ":81", Some(of(0))),
+        ("b", "127.0.0.1:80", Some(of(0))),
+        ("b", "127.0.0.2:80", Some(of(2))),
+        ("b", ":81", Some(of(0))),
+        ("x.wild", "127.0.0.1:80", Some(of(1))),
+        ("x.wild", "127.0.0.2:80", Some(of(1))),
+        ("x.wild", ":81", Some(of(3))),
+        ("other", "127.0.0.1:80", Some(top)),
+        ("other", ":81", Some(of(3))),
+    ] {
+        assert_eq!(routes.site(host.as_bytes(), key(address)), site, "{host} at {address}");
+    }
+    // A connection from before the last reload, of an address at the top of the file and of one of sites.
+    assert_eq!(routes.site(b"a", 2), Some(top));
+    assert_eq!(routes.site(b"a", 3), None);
+    assert_eq!(Routes::compile(&Config::default()).site(b"a", 3), None);
+    assert_eq!(routes.sites_of(b"b"), {
+        let mut all = vec![of(0), of(2), top];
+        all.sort_unstable();
+        all
+    });
 }

@@ -36,7 +36,7 @@ impl Service for SharedRouter {
             traces.report(record, labels, || self.0.id_maker.next());
         }
         if let Some(access) = &*self.0.access.borrow() {
-            access.log(record, |authority| self.0.table.borrow().0.routes.site(authority));
+            access.log(record, |request| super::site_of(&self.0.table.borrow().0, request));
         }
         match record.fault {
             Some(fault @ (Fault::Io(_) | Fault::Broken(_))) => {

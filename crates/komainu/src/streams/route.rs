@@ -92,7 +92,7 @@ impl StreamRoutes {
                 match table.listeners.iter_mut().find(|known| known.key == key) {
                     Some(known) => known.streams.push(index),
                     None => table.listeners.push(StreamsOfListener {
-                        has_sites: config.listen.iter().any(|sites| sites.address == listener.address),
+                        has_sites: config.listeners().any(|sites| sites.address == listener.address),
                         untaken: counters("", ""),
                         streams: vec![index],
                         key,

@@ -36,6 +36,7 @@ mod privileges;
 mod prometheus;
 mod run_flags;
 mod sandbox;
+mod site_listen;
 mod starts;
 mod systemd;
 mod traces;

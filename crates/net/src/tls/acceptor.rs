@@ -167,8 +167,8 @@ struct Shared {
     sessions: OnceLock<Arc<dyn StoresServerSessions>>,
 }
 
-/// Finds the site of a host, as requests do.
-type SiteFinder = Box<dyn Fn(&str) -> Option<usize> + Send + Sync>;
+/// Finds the site of a host at a listener, by its key, as requests do.
+type SiteFinder = Box<dyn Fn(&str, u64) -> Option<usize> + Send + Sync>;
 
 struct SiteTable {
     find: SiteFinder,
@@ -221,15 +221,15 @@ impl TlsAcceptor {
     }
 
     /// Replaces all that is set but the store; handshakes that begin from now on see it. TLS is for the sites that `find` finds by host
-    /// (in lower case, an IP address where the client names no host): `sites` in the same order, `None` for those that are not reached
-    /// through TLS.
+    /// (in lower case, an IP address where the client names no host) and by the key of the listener ([`crate::Listen::key`]): `sites`
+    /// in the same order, `None` for those that are not reached through TLS.
     ///
     /// # Errors
     /// What is wrong with the authorities or lists for client certificates, in words; then everything stays as it was.
     pub fn replace(
         &self,
         options: &TlsOptions,
-        find: impl Fn(&str) -> Option<usize> + Send + Sync + 'static,
+        find: impl Fn(&str, u64) -> Option<usize> + Send + Sync + 'static,
         sites: Vec<Option<TlsSite>>,
     ) -> Result<(), String> {
         let table = match sites.iter().any(Option::is_some) {
@@ -251,12 +251,12 @@ impl TlsAcceptor {
     }
 
     /// Decides about a client by its first message. `address` is that of this end, for clients that name no host; `client` is the
-    /// client's.
+    /// client's, beside the key of the listener.
     pub(super) fn admit(
         &self,
         hello: &ClientHello<'_>,
         address: &str,
-        client: Option<IpAddr>,
+        (client, listener_key): (Option<IpAddr>, u64),
     ) -> Result<TlsAdmission, NotAdmitted> {
         let table = self.table().ok_or(NotAdmitted::UnknownName)?;
         let name = hello.server_name().unwrap_or(address);
@@ -264,7 +264,7 @@ impl TlsAcceptor {
         if is_challenge && self.0.store.challenge_of(name).is_some() {
             return Ok(TlsAdmission { config: table.challenge.clone(), policy: 0, is_challenge });
         }
-        let site = (table.find)(name).and_then(|site| table.sites.get(site)?.as_ref());
+        let site = (table.find)(name, listener_key).and_then(|site| table.sites.get(site)?.as_ref());
         let site = site.ok_or(NotAdmitted::UnknownName)?;
         let first = hello.cipher_suites().iter().find(|suite| preference(**suite) < OTHERS);
         let first = *first.ok_or(NotAdmitted::NoCipher)?;

@@ -188,7 +188,8 @@ impl TlsHandshake {
         self.first.is_some()
     }
 
-    /// Continues as far as the socket allows. `client` is the client's address, as far as it is known.
+    /// Continues as far as the socket allows. `client` is the client's address, as far as it is known; `listener_key` that of
+    /// the listener that has accepted the connection.
     ///
     /// # Errors
     /// Why it failed; the client has been sent an alert, if it was there to receive one.
@@ -196,11 +197,14 @@ impl TlsHandshake {
         &mut self,
         stream: &Stream,
         client: Option<IpAddr>,
+        listener_key: u64,
     ) -> Result<HandshakeStep, HandshakeFailure> {
         loop {
             match std::mem::replace(&mut self.state, State::Over) {
                 State::Hello(mut hello) => match hello.accept() {
-                    Ok(Some(accepted)) => self.state = self.begin(accepted, stream, client)?,
+                    Ok(Some(accepted)) => {
+                        self.state = self.begin(accepted, stream, (client, listener_key))?
+                    }
                     Ok(None) => {
                         // Nothing is held for a message that is longer than it may be.
                         if self.hello_bytes > HELLO_BYTES_MAX {
@@ -254,7 +258,7 @@ impl TlsHandshake {
         &self,
         accepted: Accepted,
         stream: &Stream,
-        client: Option<IpAddr>,
+        (client, listener_key): (Option<IpAddr>, u64),
     ) -> Result<State, HandshakeFailure> {
         let hello = accepted.client_hello();
         let name: Option<Box<str>> = hello.server_name().map(Into::into);
@@ -264,7 +268,7 @@ impl TlsHandshake {
                 .local_address()
                 .map_or_else(String::new, |address| address.ip().to_canonical().to_string()),
         };
-        let admission = self.acceptor.admit(&hello, &address, client).map_err(|not| {
+        let admission = self.acceptor.admit(&hello, &address, (client, listener_key)).map_err(|not| {
             let (alert, reason) = match not {
                 NotAdmitted::UnknownName if name.is_none() => {
                     (UNRECOGNIZED_NAME, "the client names no host, and no site is for that")

@@ -70,7 +70,7 @@ fn acceptor() -> TlsAcceptor {
         let site = TlsSite { certificates: vec![certificate], ..TlsSite::default() };
         let acceptor = TlsAcceptor::new(CertificateStore::new());
         // Names that begin with another letter are unknown; a client that names none has its address looked up.
-        let find = |name: &str| name.starts_with(['a', '1', '\0']).then_some(0);
+        let find = |name: &str, _| name.starts_with(['a', '1', '\0']).then_some(0);
         acceptor.replace(&TlsOptions::default(), find, vec![Some(site)]).expect("a site");
         acceptor
     };
@@ -108,7 +108,7 @@ async fn refusal(core: &Core, bytes: &[u8], piece: usize) -> Option<HandshakeFai
     for piece in bytes.chunks(piece) {
         far.write_all(piece).expect("room in the socket");
         stream.readable(core.now_ms() + WAIT_MS).await.expect("the socket can be read");
-        let step = handshake.advance(&stream, None);
+        let step = handshake.advance(&stream, None, 0);
         answered += received(&far).len();
         assert!(answered < ANSWER_BYTES_MAX, "{answered} bytes in answer to {}", bytes.len());
         match step {
@@ -143,7 +143,7 @@ async fn connected(core: &Core) -> (TlsStream, ClientConnection, UnixStream) {
             client.write_tls(&mut far).expect("room in the socket");
         }
         stream.readable(core.now_ms() + WAIT_MS).await.expect("the socket can be read");
-        match handshake.advance(&stream, None).expect("an honest client") {
+        match handshake.advance(&stream, None, 0).expect("an honest client") {
             HandshakeStep::Done(tls, session) => {
                 return (TlsStream::accepted(stream, tls, session), client, far);
             }

@@ -44,7 +44,7 @@ fn serving(
     store: CertificateStore,
 ) -> TlsAcceptor {
     let acceptor = TlsAcceptor::new(store);
-    acceptor.replace(options, find, sites).unwrap();
+    acceptor.replace(options, move |name, _| find(name), sites).unwrap();
     acceptor
 }
 
@@ -102,7 +102,7 @@ impl Client {
                 break accepted;
             }
         };
-        let admission = acceptor.admit(&accepted.client_hello(), "192.0.2.1", None)?;
+        let admission = acceptor.admit(&accepted.client_hello(), "192.0.2.1", (None, 0))?;
         let mut server = accepted.into_connection(admission.config).unwrap();
         while client.is_handshaking() || server.is_handshaking() || server.wants_write() {
             let mut wire = Vec::new();
@@ -236,7 +236,7 @@ fn what_is_negotiated() {
 fn sites_may_come_and_go() {
     let acceptor = TlsAcceptor::new(CertificateStore::new());
     let shown = || Client::new().shown(&acceptor, "a.test").is_ok();
-    let replace = |sites| acceptor.replace(&TlsOptions::default(), |_| Some(0), sites).unwrap();
+    let replace = |sites| acceptor.replace(&TlsOptions::default(), |_, _| Some(0), sites).unwrap();
     assert!(!shown(), "no site is reached through TLS");
     replace(vec![Some(site(&[ecdsa(&["a.test"])]))]);
     assert!(shown());
@@ -281,7 +281,7 @@ fn a_policy_on_client_certificates_has_a_number_and_its_own_sessions() {
     let acceptor = acceptor(one, &CertificateStore::new());
     assert_ne!(client(false).policy(), client(true).policy());
     let broken = ClientCertificates { authorities_pem: b"none".to_vec(), ..ClientCertificates::default() };
-    let replaced = acceptor.replace(&TlsOptions::default(), |_| Some(0), vec![Some(with(Some(broken)))]);
+    let replaced = acceptor.replace(&TlsOptions::default(), |_, _| Some(0), vec![Some(with(Some(broken)))]);
     assert!(replaced.unwrap_err().contains("no certificate"));
     assert!(Client::new().shown(&acceptor, "a.test").is_ok(), "all stays as it was");
 }

@@ -1,0 +1,21 @@
+//! The value of `Strict-Transport-Security`.
+
+use crate::check::InvalidValue;
+
+/// What `hsts = true` stands for: browsers remember it for a year.
+pub(crate) fn hsts_year() -> Option<String> {
+    Some("max-age=31536000".to_owned())
+}
+
+/// Parses the field's value (RFC 6797 section 6.1).
+pub(crate) fn hsts(text: &str) -> Result<String, InvalidValue> {
+    let age = text.split(';').map(str::trim).find_map(|part| part.strip_prefix("max-age="));
+    let is_number = |age: &str| !age.is_empty() && age.bytes().all(|byte| byte.is_ascii_digit());
+    match text.bytes().all(|byte| byte == b' ' || byte.is_ascii_graphic()) && age.is_some_and(is_number) {
+        true => Ok(text.to_owned()),
+        false => Err(InvalidValue::new(
+            "this is no value of Strict-Transport-Security",
+            "write \"max-age=SECONDS\", and \"; includeSubDomains\" or \"; preload\" behind it",
+        )),
+    }
+}

@@ -1,0 +1,31 @@
+//! The addresses that the server listens on, and which of them a site has.
+
+use crate::listen::{Listen, Listener};
+use crate::server::Config;
+use crate::site::Site;
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+impl Config {
+    /// All addresses of sites: those at the top of the file, then those that sites have beside them.
+    pub fn listeners(&self) -> impl Iterator<Item = &Listener> {
+        self.listen.iter().chain(&self.site_listeners)
+    }
+
+    /// The addresses at which a site answers.
+    pub fn listeners_of(&self, site: &Site) -> impl Iterator<Item = &Listener> {
+        let is_own =
+            move |listener: &&Listener| site.listen.iter().any(|own| own.address == listener.address);
+        let top = if site.listen.is_empty() { self.listen.as_slice() } else { &[] };
+        let own = self.listeners().filter(is_own);
+        top.iter().chain(own)
+    }
+
+    /// The number of an address, which it keeps when the configuration is read again. That of an address at the top of the file is
+    /// even, that of an address of sites odd: so a connection is known by it that is older than the configuration.
+    pub fn listener_key(&self, address: &Listen) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        address.hash(&mut hasher);
+        let is_of_sites = self.site_listeners.iter().any(|listener| listener.address == *address);
+        hasher.finish() & !1 | u64::from(is_of_sites)
+    }
+}
