@@ -28,6 +28,9 @@ use crate::memory::Pressure;
 use crate::named_file::NamedFile;
 use crate::notes::RequestNotes;
 use crate::page::ErrorPages;
+use crate::replace::{
+    BodyReplacement, REPLACED_BYTES, REPLACED_WEIGHT, ReplacementTexts, RequestReplacement,
+};
 use crate::request::Request;
 use crate::state::{self, Interception, ReplyState, RequestState};
 
@@ -171,6 +174,11 @@ impl<'c> Exchange<'c> {
     /// Which responses are compressed from now on. Those that have begun stay as they are.
     pub fn set_compression(&mut self, compression: Option<Rc<Compression>>) {
         self.state.filters.compression = compression;
+    }
+
+    /// What is replaced in the bodies of responses from now on. Those that have begun stay as they are.
+    pub fn set_replacement(&mut self, of: Rc<BodyReplacement>, texts: Box<dyn ReplacementTexts>) {
+        self.state.filters.replacement = Some(RequestReplacement { of, texts });
     }
 
     /// Adds `Server-Timing` to the response: where its time went, as far as that is known when its head is sent.
@@ -334,7 +342,7 @@ impl<'c> Exchange<'c> {
         let (head, bytes) = self.lane.head();
         let request = CompressionInput { head, bytes, secure: self.state.client.secure };
         let mut fields = self.state.filters.head(&request, status, fields, &mut length, &mut own, encoders);
-        if self.state.filters.compressing.is_some() {
+        if self.state.filters.change_body() {
             self.weigh();
         }
         if self.state.filters.timing {
@@ -374,6 +382,26 @@ impl<'c> Exchange<'c> {
     /// # Errors
     /// The client has disconnected or has read nothing for too long; or more was written than announced.
     pub async fn write(&mut self, bytes: &[u8]) -> Result<(), Fault> {
+        if self.state.filters.replacing.is_none() {
+            return self.write_replaced(bytes).await;
+        }
+        // Boxed, as few routes replace anything.
+        Box::pin(self.write_replacing(bytes)).await
+    }
+
+    async fn write_replacing(&mut self, bytes: &[u8]) -> Result<(), Fault> {
+        for piece in bytes.chunks(REPLACED_BYTES) {
+            let Some(replacing) = &mut self.state.filters.replacing else { break };
+            let replaced = replacing.write(piece)?;
+            self.lane.count_moved(piece.len() * REPLACED_WEIGHT);
+            self.write_replaced(&replaced).await?;
+            self.lane.moved(0).await;
+        }
+        Ok(())
+    }
+
+    /// Body bytes behind the first filter.
+    async fn write_replaced(&mut self, bytes: &[u8]) -> Result<(), Fault> {
         if self.state.filters.compressing.is_none() {
             return self.send(bytes).await;
         }
@@ -400,7 +428,7 @@ impl<'c> Exchange<'c> {
     /// # Errors
     /// As [`Exchange::write`].
     pub async fn write_shared(&mut self, bytes: &[u8]) -> Result<(), Fault> {
-        if self.state.filters.compressing.is_some() {
+        if self.state.filters.change_body() {
             return self.write(bytes).await;
         }
         if let Some(after) = self.state.take(bytes.len() as u64)? {
@@ -439,7 +467,7 @@ impl<'c> Exchange<'c> {
     async fn write_span(&mut self, span: FileSpan<'_>) -> Result<(), Fault> {
         let after = match self.state.reply {
             ReplyState::Body(BodySize::None) | ReplyState::Elsewhere => return Ok(()),
-            _ if self.state.filters.compressing.is_some() => return self.compress_file(span).await,
+            _ if self.state.filters.change_body() => return self.filter_file(span).await,
             ReplyState::Body(size @ BodySize::Known(_)) => state::after(size, span.len)?,
             _ => return Err(Fault::Broken("a file needs an announced length")),
         };
@@ -450,8 +478,8 @@ impl<'c> Exchange<'c> {
         Ok(())
     }
 
-    /// A range of a file, compressed. Reading it may wait for the disk, so that is done off the event loop.
-    async fn compress_file(&mut self, mut span: FileSpan<'_>) -> Result<(), Fault> {
+    /// A range of a file, through the filters. Reading it may wait for the disk, so that is done off the event loop.
+    async fn filter_file(&mut self, mut span: FileSpan<'_>) -> Result<(), Fault> {
         let own_bytes = self.state.handler_bytes + self.state.filters.weight_bytes();
         self.lane.hold(own_bytes + span.len.min(FILE_BYTES as u64) as usize);
         while let Some(bytes) = span.next(self.lane.core(), FILE_BYTES).await? {

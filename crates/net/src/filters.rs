@@ -1,7 +1,7 @@
 //! What every response passes on its way out, whatever handler sends it and whatever lane carries it: a short, closed list.
 //!
 //! ```text
-//! handler ──▶ a cache's tap ──▶ the route's field edits ──▶ compression ──▶ lane
+//! handler ──▶ a cache's tap ──▶ the route's field edits ──▶ replaced texts ──▶ compression ──▶ lane
 //! ```
 
 use std::any::Any;
@@ -14,6 +14,7 @@ use http::{Fields, Length, Method, Name, Status};
 
 use crate::compress::{self, Compressing, Compression, CompressionInput};
 use crate::fault::Fault;
+use crate::replace::{Replacing, RequestReplacement};
 
 /// Which of the lines that every response carries the handler brings itself.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -123,10 +124,14 @@ pub(crate) struct Filters {
     pub(crate) tap: Option<Box<dyn HeadTap>>,
     /// Edits of its fields.
     pub(crate) edits: Option<Rc<FieldEdits>>,
+    /// What is replaced in bodies.
+    pub(crate) replacement: Option<RequestReplacement>,
     /// Which responses are compressed.
     pub(crate) compression: Option<Rc<Compression>>,
     /// Whether the client gets `Server-Timing`.
     pub(crate) timing: bool,
+    /// The replacing in this one, once it has begun.
+    pub(crate) replacing: Option<Box<Replacing>>,
     /// The compression of this one, once it has begun.
     pub(crate) compressing: Option<Box<Compressing>>,
 }
@@ -152,7 +157,11 @@ impl Filters {
 
     /// Whether a head may have to be changed.
     pub(crate) fn see_heads(&self) -> bool {
-        self.edits.is_some() || self.compression.is_some() || self.tap.is_some() || self.timing
+        self.edits.is_some()
+            || self.compression.is_some()
+            || self.tap.is_some()
+            || self.timing
+            || self.replacement.is_some()
     }
 
     /// The fields of a response as they are to be sent. `length` and `own` become those of the filtered response. `encoders`
@@ -174,6 +183,9 @@ impl Filters {
             own.server |= edits.replaces(Name::Server);
             own.date |= edits.replaces(Name::Date);
             fields = Cow::Owned(edits.apply(&fields));
+        }
+        if let Some(replacement) = &self.replacement {
+            self.replacing = replacement.begin(request.head, status, fields.to_mut(), length);
         }
         if let Some(compression) = self.compression.clone() {
             self.compress(&compression, request, status, fields.to_mut(), length, encoders);
@@ -206,7 +218,12 @@ impl Filters {
         *length = Length::Unknown;
     }
 
-    /// A piece of the body as the encoder makes it; `None` where nothing changes bodies.
+    /// Whether the bytes of the body are changed.
+    pub(crate) fn change_body(&self) -> bool {
+        self.compressing.is_some() || self.replacing.is_some()
+    }
+
+    /// A piece of the body as the encoder makes it; `None` where nothing compresses it.
     pub(crate) fn body(&mut self, piece: &[u8]) -> Result<Option<Vec<u8>>, Fault> {
         self.compressing.as_mut().map(|compressing| compressing.write(piece)).transpose()
     }
@@ -214,6 +231,7 @@ impl Filters {
     /// Bytes of memory that they hold.
     pub(crate) fn weight_bytes(&self) -> usize {
         self.compressing.as_ref().map_or(0, |compressing| compressing.weight_bytes)
+            + self.replacing.as_ref().map_or(0, |replacing| replacing.weight_bytes())
     }
 }
 

@@ -19,6 +19,7 @@ use crate::inbound::BodyChunk;
 use crate::lane::Lane;
 use crate::link::Link;
 use crate::memory::Pressure;
+use crate::replace::{REPLACED_BYTES, REPLACED_WEIGHT};
 use crate::source::HALF_CLOSED;
 use crate::spill::{SpillError, SpillQuota};
 use crate::state::ReplyState;
@@ -186,6 +187,20 @@ impl Exchange<'_> {
     /// # Errors
     /// The client has disconnected, or more was written than announced.
     pub fn offer(&mut self, bytes: &[u8]) -> Result<(), Fault> {
+        if self.state.filters.replacing.is_none() {
+            return self.offer_replaced(bytes);
+        }
+        for piece in bytes.chunks(REPLACED_BYTES) {
+            let Some(replacing) = &mut self.state.filters.replacing else { break };
+            let replaced = replacing.write(piece)?;
+            self.lane.count_moved(piece.len() * REPLACED_WEIGHT);
+            self.offer_replaced(&replaced)?;
+        }
+        Ok(())
+    }
+
+    /// Body bytes behind the first filter, without waiting.
+    fn offer_replaced(&mut self, bytes: &[u8]) -> Result<(), Fault> {
         if self.state.filters.compressing.is_none() {
             return self.offer_filtered(bytes);
         }
@@ -219,6 +234,10 @@ impl Exchange<'_> {
 
     /// The last bytes that filters hold back.
     pub(crate) fn finish_filters(&mut self) -> Result<(), Fault> {
+        if let Some(replacing) = self.state.filters.replacing.take() {
+            let last = replacing.finish()?;
+            self.offer_replaced(&last)?;
+        }
         match self.state.filters.compressing.take() {
             None => Ok(()),
             Some(compressing) => self.offer_filtered(&compressing.finish()?),
