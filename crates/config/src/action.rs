@@ -380,7 +380,7 @@ fn placeholder(text: &str) -> Option<InvalidValue> {
 
 /// The target of a redirect: the characters that a Location field may contain (RFC 9110 section 10.2.2).
 fn target(text: &str, own: &OwnNames) -> Result<Template, InvalidValue> {
-    const VARIABLES: &[&str] = &["path", "rest", "query", "args", "uri", "host", "scheme"];
+    const VARIABLES: &[&str] = &["path", "rest", "query", "args", "uri", "host", "scheme", "country"];
     if let Some(fault) = placeholder(text) {
         return Err(fault);
     }

@@ -56,6 +56,8 @@ pub(crate) struct SnippetPlaces {
 pub(crate) struct OwnNames {
     /// The names of all maps.
     pub(crate) maps: Vec<String>,
+    /// Whether there is `[geo]`, so that `$country` is known.
+    pub(crate) has_geo: bool,
     /// The groups of the regular expressions in the path of the route that is read.
     pub(crate) captures: Vec<String>,
 }

@@ -36,7 +36,7 @@ pub(crate) const CODINGS: &[(&str, Coding)] = &[
     ("gz", Coding::Gzip),
     ("gzip", Coding::Gzip),
 ];
-const TYPE: Text<String> =
+pub(crate) const TYPE: Text<String> =
     Text { what: "a media type such as \"text/css\" or \"text/*\"", parse: type_pattern };
 const EFFORTS: Word<Effort> =
     Word(&[("fast", Effort::Fast), ("balanced", Effort::Balanced), ("small", Effort::Small)]);

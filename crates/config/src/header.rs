@@ -22,6 +22,7 @@ pub(crate) const VARIABLES: &[&str] = &[
     "method",
     "remote_addr",
     "client_ip",
+    "country",
     "tls_version",
     "tls_cipher",
     "tls_server_name",
@@ -56,7 +57,7 @@ directives! {
     /// ```
     ResponseHeaders in "`response_headers`", check headers_agree {
         /// Fields to set; they replace those of the same name. A value may contain `$path` (percent-encoded), `$query` (with its `?`; empty if there is none), `$args` (the query without `?`), `$uri` (`$path$query`),
-        /// `$host` (in lower case, without port), `$scheme`, `$method`, `$remote_addr` (or `$client_ip`), `$client_port`,
+        /// `$host` (in lower case, without port), `$scheme`, `$method`, `$remote_addr` (or `$client_ip`), `$client_port`, `$country` (with `[geo]`),
         /// `$request_id`, `$trace_id`, `$span_id`,
         /// `$http_NAME` (a field of the request, `_` for `-`; `$http_host` is the host with its port) and `$cookie_NAME`;
         /// the groups of a regular expression in the route's path (`$1`, `$id`) and the maps of `[maps.NAME]`; `$$` is a dollar sign. A variable means the same in every directive.

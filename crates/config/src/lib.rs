@@ -46,6 +46,8 @@ mod expression;
 
 mod pattern;
 
+mod geo;
+
 mod template;
 
 mod header;
@@ -94,6 +96,8 @@ mod auth_token;
 mod auth;
 
 mod cors;
+
+mod replace;
 
 mod bandwidth;
 
@@ -163,6 +167,7 @@ pub use document::{EnvironmentLookup, directives, includes};
 pub use error_pages::{ErrorPages, StatusPattern};
 pub use files::{FileMatch, Files, StripPrefix, Symlinks};
 pub use format::format;
+pub use geo::{CountryPattern, Geo};
 pub use header::ResponseHeaders;
 pub use host::HostPattern;
 pub use listen::{EarlyHints, Listen, Listener};
@@ -180,6 +185,7 @@ pub use queue::RequestQueue;
 pub use rate::{Rate, RateKey, RateLimit};
 pub use reference::reference;
 pub use referer::{RefererExpression, RefererPattern};
+pub use replace::BodyEdit;
 pub use report::{Finding, NamedPath, Report, Severity, TextSpan};
 pub use schema::schema;
 pub use server::{Config, Limits, OpenFiles, TEXT_BYTES_MAX, Timeouts};

@@ -1,6 +1,7 @@
 //! From a request to its route. Compiled once from the sites; finding a route allocates nothing.
 
 use crate::action::Action;
+use crate::geo::CountryPattern;
 use crate::host::{HOST_BYTES_MAX, HostPattern};
 use crate::network::TrustedSource;
 use crate::pattern::{PathPattern, ValuePattern};
@@ -35,6 +36,8 @@ pub struct RouteRequest<'a> {
     pub query: &'a [u8],
     /// The client's address; none over a Unix socket.
     pub client: Option<IpAddr>,
+    /// The code of its country, where that is known.
+    pub country: Option<[u8; 2]>,
 }
 
 /// All sites' routes, ready to be searched.
@@ -65,6 +68,7 @@ struct RouteConditions {
     query: Vec<Condition>,
     referer: Vec<RefererPattern>,
     client: Vec<TrustedSource>,
+    country: Vec<CountryPattern>,
 }
 
 /// A name, and what its value must be.
@@ -93,6 +97,11 @@ impl Routes {
     /// one with the longest wildcard that matches, or the default site, of those that answer at the address.
     pub fn site(&self, host: &[u8], listener_key: u64) -> Option<usize> {
         self.choose(host, listener_key).map(|(site, _)| site)
+    }
+
+    /// Whether a route looks at the client's country.
+    pub fn uses_country(&self) -> bool {
+        self.sites.iter().flatten().any(|route| !route.country.is_empty())
     }
 
     /// The sites for a host at any address.
@@ -208,6 +217,7 @@ impl RouteConditions {
             query: route.query.clone(),
             referer: route.referer.clone(),
             client: route.client.clone(),
+            country: route.country.clone(),
         }
     }
 
@@ -230,6 +240,9 @@ impl RouteConditions {
         }
         if !self.client.is_empty() && !self.client.iter().any(|source| source.contains(request.client)) {
             return Some(MatchStep::Client);
+        }
+        if !self.country.is_empty() && !self.country.iter().any(|one| one.matches(request.country)) {
+            return Some(MatchStep::Country);
         }
         let fails = |(name, pattern): &&Condition| {
             !header(name).is_some_and(|value| pattern.matches(value.iter().copied()))
@@ -268,6 +281,8 @@ pub enum MatchStep {
     Referer,
     /// It is for other clients.
     Client,
+    /// It is for clients of other countries.
+    Country,
     /// The header condition of this index does not match.
     Header(usize),
     /// The query condition of this index does not match.
@@ -325,6 +340,7 @@ fn route_line(route: &Route, step: MatchStep) -> String {
         MatchStep::Method => format!("the method is not {}", route.method.join(" or ")),
         MatchStep::Referer => "it is for requests from other pages (`referer`)".to_owned(),
         MatchStep::Client => "it is for other clients (`client`)".to_owned(),
+        MatchStep::Country => "it is for clients of other countries (`country`)".to_owned(),
         MatchStep::Header(index) => unmet("header field", &route.header[index]),
         MatchStep::Query(index) => unmet("query parameter", &route.query[index]),
         MatchStep::NotReached => "not reached".to_owned(),

@@ -7,7 +7,7 @@ use crate::pattern::PathPattern;
 use crate::record::{DirectiveTable, table};
 use crate::shape::{Maybe, Shape, ShapeKind};
 use crate::template::{TemplateShape, template};
-use crate::variable_map::own_name;
+use crate::variable_map::free_name;
 use http::{Template, TemplatePart, Variable};
 use std::marker::PhantomData;
 
@@ -21,7 +21,7 @@ const CONDITIONS: [&str; 8] = ["path", "method", "query", "header", "referer", "
 /// A path of this site, and perhaps a query.
 fn target(text: &str, own: &OwnNames) -> Result<Template, InvalidValue> {
     const VARIABLES: &[&str] =
-        &["path", "rest", "query", "args", "uri", "host", "scheme", "method", "remote_addr"];
+        &["path", "rest", "query", "args", "uri", "host", "scheme", "method", "remote_addr", "country"];
     if let Some((at, wrong)) = text.char_indices().find(|(_, c)| !c.is_ascii_graphic() || *c == '#') {
         let fault = InvalidValue::new(format!("a path must not contain {wrong:?}"), "percent-encode it");
         return Err(fault.within(at..at + wrong.len_utf8()));
@@ -92,7 +92,7 @@ pub(crate) fn rewrite_agrees(
 ) -> bool {
     for name in paths.iter().flat_map(PathPattern::groups) {
         let is_number = name.bytes().all(|byte| byte.is_ascii_digit());
-        let fault = match own_name(&name) {
+        let fault = match free_name(&name, &check.own_names) {
             _ if check.own_names.maps.contains(&name) => {
                 InvalidValue::new(format!("`[maps.{name}]` has this name"), "take another one")
             }

@@ -11,6 +11,7 @@ use crate::crawlers::{self, Crawlers};
 use crate::dictionary::DictionaryStore;
 use crate::document::{self, EnvironmentLookup};
 use crate::error_pages::{ERROR_PAGES, ErrorPages, error_page};
+use crate::geo::Geo;
 use crate::group::Groups;
 use crate::header::ResponseHeaders;
 use crate::host::HostPattern;
@@ -147,6 +148,8 @@ directives! {
         /// proxy = "http://127.0.0.1:3000"
         /// ```
         "snippet" snippets: Vec<String> = {}, Snippets;
+        /// Countries of clients.
+        "geo" geo: Option<Geo> = absent("none"), Maybe(table::<Geo>());
         /// Variables whose values depend on those of others, by name.
         "maps" maps: Vec<(String, VariableMap)> = {}, Maps;
         /// Applications, by name.

@@ -6,6 +6,7 @@ use crate::cache::CachePolicy;
 use crate::compress::CompressResponses;
 use crate::cors::Cors;
 use crate::header::ResponseHeaders;
+use crate::replace::BodyEdit;
 use crate::server::Config;
 use crate::site::EncodedSlashes;
 use std::time::Duration;
@@ -35,6 +36,8 @@ pub struct Settings<'a> {
     pub bandwidth: Option<&'a BandwidthLimit>,
     /// Which other origins may read responses.
     pub cors: Option<&'a Cors>,
+    /// Texts that are replaced in bodies.
+    pub replace: &'a [BodyEdit],
     /// Changes to response headers, in the order in which they apply.
     pub response_headers: Vec<&'a ResponseHeaders>,
 }
@@ -72,6 +75,10 @@ impl Config {
                 .and_then(|route| route.intercept_errors)
                 .or(site.and_then(|site| site.intercept_errors))
                 .unwrap_or(false),
+            replace: route
+                .and_then(|route| route.replace.as_deref())
+                .or(site.and_then(|site| site.replace.as_deref()))
+                .unwrap_or_default(),
             bandwidth: nearest([route.map(|route| &route.bandwidth), site.map(|site| &site.bandwidth)]),
             auth: nearest([route.map(|route| &route.auth), site.map(|site| &site.auth)]),
             response_headers: headers.into_iter().flatten().filter(|rules| !rules.is_empty()).collect(),

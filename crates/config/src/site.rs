@@ -13,6 +13,7 @@ use crate::crawlers::{self, Crawlers};
 use crate::dictionary::{self, UseAsDictionary};
 use crate::error_pages::{ERROR_PAGES, ErrorPages};
 use crate::files::{Files, StripPrefix};
+use crate::geo::{Countries, CountryPattern};
 use crate::group::{PhpServers, Proxied, programs};
 use crate::header::{self, ResponseHeaders};
 use crate::host::HostPattern;
@@ -27,6 +28,7 @@ use crate::queue::{self, RequestQueue};
 use crate::rate::{self, RateLimit};
 use crate::record::{brief, directives, table};
 use crate::referer::{REFERER, RefererPattern};
+use crate::replace::{self, BodyEdit, replacements_agree};
 use crate::rewrite::{REWRITE, rewrite_agrees, route_table};
 use crate::shadow::{self, InjectedFault, Mirror};
 use crate::shape::{Flag, List, Map, Maybe, OneOrMore, Size, Text, Time, Toggle, Unlimited, Word};
@@ -105,6 +107,8 @@ directives! {
         "bandwidth" bandwidth: Option<Option<BandwidthLimit>> = absent("as fast as clients read"), bandwidth::policy();
         /// Which pages of other origins may read the responses of the site's routes: `true` for all, without cookies, or a table.
         "cors" cors: Option<Option<Cors>> = absent("what upstream servers and applications say"), cors::policy();
+        /// Texts that are put in place of others in the bodies of the site's responses.
+        "replace" replace: Option<Vec<BodyEdit>> = absent("none"), replace::rules();
         /// Users and passwords that the site's routes ask for.
         "auth" auth: Option<Option<Auth>> = absent("none"), auth::policy();
         /// Files to send with errors, by status or by class; a status takes precedence over its class. They are used in
@@ -237,6 +241,8 @@ directives! {
         /// Clients that the route is for, by address: networks, addresses and `"unix"`. For all others, the search continues with the next
         /// route; `allow` answers them 403.
         "client" client: Vec<TrustedSource> = absent("every client"), OneOrMore(SOURCE);
+        /// Countries of clients that the route is for, by their codes of ISO 3166-1, which need `[geo]`; `"none"` where it is not known.
+        "country" country: Vec<CountryPattern> = absent("every country"), Countries;
         /// Snippets whose directives the route has, by name: see `snippet`.
         "use" uses: Vec<String> = absent("none"), snippet::USE;
         /// The clients that the route answers, by address: networks, addresses and `"unix"` for Unix sockets; all others get 403.
@@ -261,6 +267,8 @@ directives! {
         "bandwidth" bandwidth: Option<Option<BandwidthLimit>> = absent("as the site has it"), bandwidth::policy();
         /// Which pages of other origins may read the route's responses, instead of the site's setting.
         "cors" cors: Option<Option<Cors>> = absent("as the site has it"), cors::policy();
+        /// Texts that are put in place of others in the bodies of the route's responses, instead of the site's; `false` for none.
+        "replace" replace: Option<Vec<BodyEdit>> = absent("as the site has it"), replace::rules();
         /// Users and passwords that the route asks for, instead of the site's; `false` for none.
         "auth" auth: Option<Option<Auth>> = absent("as the site has it"), auth::policy();
         /// Changes to the header fields of the route's responses.
@@ -377,9 +385,11 @@ impl Route {
         };
         let referer = self.referer.is_empty() || self.referer == other.referer;
         let client = self.client.is_empty() || self.client == other.client;
+        let country = self.country.is_empty() || self.country == other.country;
         path && method
             && referer
             && client
+            && country
             && conditions(&self.query, &other.query)
             && conditions(&self.header, &other.header)
     }
@@ -392,6 +402,7 @@ fn site_agrees(site: &mut Site, node: &Node, check: &mut Checker) {
         check.warning(&node.at, title, "answers 404 to everything").help("add a `[[site.route]]`");
     }
     rate::limits_agree(&site.limit, node, check);
+    replacements_agree(site.replace.as_deref(), node, check);
     unreachable_routes(&site.routes, node.items("route"), check);
 }
 
@@ -433,6 +444,7 @@ fn route_agrees(route: &mut Route, node: &Node, check: &mut Checker) {
         finding.help("write a route with `files` alone for what applications may have sent");
     }
     rate::limits_agree(&route.limit, node, check);
+    replacements_agree(route.replace.as_deref(), node, check);
     shadow::faults_agree(node, check);
     prefix_agrees(route, (&route.action, &route.otherwise), node, check);
     if let Action::Split(split) = &route.action {

@@ -1,6 +1,7 @@
 //! Texts with variables, and what is wrong with them.
 
 use crate::check::{Checker, InvalidValue, OwnNames, shortened};
+use crate::geo::GEO_REMEDY;
 use crate::near::nearest;
 use crate::node::{Data, Node};
 use crate::shape::{Shape, ShapeKind};
@@ -34,16 +35,20 @@ impl Shape for TemplateShape {
 /// Parses a text in which `$name` or `${name}` is a variable and `$$` a dollar sign. `names` are the variables that it
 /// may name, of those of [`http::Variable::names`]; `own` are those that the configuration defines.
 pub(crate) fn template(text: &str, names: &[&str], own: &OwnNames) -> Result<Template, InvalidValue> {
-    let is_allowed = |variable: &Variable| names.contains(&variable.kind());
+    let is_allowed = |variable: &Variable| is_allowed(variable, names, own);
     Template::parse_with(text, is_allowed, |name| own.all().any(|known| known == name))
         .map_err(|TemplateError { at, fault }| explained(fault, names, own).within(at))
 }
 
 /// The same for the content of a response, which may have several lines.
 pub(crate) fn content_template(text: &str, names: &[&str], own: &OwnNames) -> Result<Template, InvalidValue> {
-    let is_allowed = |variable: &Variable| names.contains(&variable.kind());
+    let is_allowed = |variable: &Variable| is_allowed(variable, names, own);
     Template::parse_content(text, is_allowed, |name| own.all().any(|known| known == name))
         .map_err(|TemplateError { at, fault }| explained(fault, names, own).within(at))
+}
+
+fn is_allowed(variable: &Variable, names: &[&str], own: &OwnNames) -> bool {
+    names.contains(&variable.kind()) && (own.has_geo || *variable != Variable::Country)
 }
 
 fn explained(fault: TemplateFault<'_>, names: &[&str], own: &OwnNames) -> InvalidValue {
@@ -55,6 +60,9 @@ fn explained(fault: TemplateFault<'_>, names: &[&str], own: &OwnNames) -> Invali
             InvalidValue::new("a variable's name is missing", "write `$$` for a dollar sign")
         }
         TemplateFault::Control => InvalidValue::new("a control character", "remove it"),
+        TemplateFault::Unknown("country") if names.contains(&"country") && !own.has_geo => {
+            InvalidValue::new("`$country` needs `[geo]`", GEO_REMEDY)
+        }
         TemplateFault::Unknown(name) => {
             let all = || own.all().chain(names.iter().copied());
             let message = match nearest(name, all()) {
@@ -82,7 +90,8 @@ mod tests {
 
     #[test]
     fn faults_point_at_the_variable() {
-        let own = OwnNames { maps: vec!["backend".into()], captures: vec!["1".into(), "id".into()] };
+        let captures = vec!["1".into(), "id".into()];
+        let own = OwnNames { maps: vec!["backend".into()], captures, ..OwnNames::default() };
         let fault = |text: &str| template(text, &["path", "host"], &own).unwrap_err();
         assert_eq!(fault("x/$pth/y").at, Some(2..6));
         assert!(fault("x/$pth/y").message.contains("`$path`"));

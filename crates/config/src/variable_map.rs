@@ -106,8 +106,9 @@ directives! {
 
 const RESULT: TemplateShape = TemplateShape { what: "a text, which may have variables", parse: source };
 
-fn source(text: &str, _: &OwnNames) -> Result<Template, InvalidValue> {
-    template(&header::value(text)?, header::VARIABLES, &OwnNames::default())
+fn source(text: &str, own: &OwnNames) -> Result<Template, InvalidValue> {
+    let own = OwnNames { has_geo: own.has_geo, ..OwnNames::default() };
+    template(&header::value(text)?, header::VARIABLES, &own)
 }
 
 fn map_agrees(map: &mut VariableMap, node: &Node, check: &mut Checker) {
@@ -151,7 +152,7 @@ impl Shape for Maps {
         }
         let mut maps = Vec::new();
         for Entry { key, key_at, value } in entries {
-            if let Err(fault) = own_name(key) {
+            if let Err(fault) = free_name(key, &check.own_names) {
                 let title = format!("`{}` cannot be the name of a map", shortened(key));
                 check.error(key_at, title, fault.message).help(fault.remedy);
             }
@@ -180,8 +181,17 @@ pub fn own_name(name: &str) -> Result<(), InvalidValue> {
     }
 }
 
-/// Notes the names of all maps, which templates may name wherever they stand.
+/// The same for a file: the name of a variable that it does not have is free.
+pub(crate) fn free_name(name: &str, own: &OwnNames) -> Result<(), InvalidValue> {
+    match Variable::named(name) {
+        Some(Variable::Country) if !own.has_geo => Ok(()),
+        _ => own_name(name),
+    }
+}
+
+/// Notes the names of all maps, which templates may name wherever they stand, and whether countries are known.
 pub(crate) fn declare(document: &Node, check: &mut Checker) {
+    check.own_names.has_geo = document.entry("geo").is_some();
     if let Some(Data::Table(entries)) = document.entry("maps").map(|entry| &entry.value.data) {
         check.own_names.maps = entries.iter().map(|entry| entry.key.clone()).collect();
     }

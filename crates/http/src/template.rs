@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 use std::fmt;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::ops::Range;
 
 use crate::encode::decimal;
@@ -36,6 +36,8 @@ pub enum Variable {
     Method,
     /// `$remote_addr`, or `$client_ip`: the client's IP address; `unix:` over a Unix socket.
     RemoteAddr,
+    /// `$country`: the code of the client's country, two letters; empty if it is not known.
+    Country,
     /// `$client_port`: the client's port; 0 if it is not known.
     ClientPort,
     /// `$upstream`: `host:port` of the upstream server that gets the request.
@@ -88,15 +90,20 @@ pub trait TlsValues {
     fn write(&self, variable: TlsVariable, out: &mut Vec<u8>);
 }
 
-/// A source of the variables that a configuration defines: captures of the route's path, and maps.
+/// A source of the variables that a configuration defines: captures of the route's path, maps, and countries.
 pub trait OwnValues {
     /// Appends the value of the variable of that name; nothing if there is none. What a client has sent is percent-encoded:
     /// everything but unreserved characters (RFC 3986 section 2.3) where `is_strict`, else what is not allowed in a path.
     fn write(&self, name: &str, is_strict: bool, values: &Values<'_>, out: &mut Vec<u8>);
+
+    /// The code of the country that an address is in (ISO 3166-1, in upper case), where that is known.
+    fn country(&self, _address: IpAddr) -> Option<[u8; 2]> {
+        None
+    }
 }
 
 /// Variables by name. The last two are for every field and cookie.
-static NAMED: [(&str, Variable); 51] = [
+static NAMED: [(&str, Variable); 52] = [
     ("path", Variable::Path),
     ("rest", Variable::Rest),
     ("query", Variable::Query),
@@ -107,6 +114,7 @@ static NAMED: [(&str, Variable); 51] = [
     ("method", Variable::Method),
     ("remote_addr", Variable::RemoteAddr),
     ("client_ip", Variable::RemoteAddr),
+    ("country", Variable::Country),
     ("client_port", Variable::ClientPort),
     ("upstream", Variable::Upstream),
     ("request_id", Variable::RequestId),
@@ -217,6 +225,11 @@ impl Variable {
                 Some(address) => out.extend_from_slice(address.ip().to_canonical().to_string().as_bytes()),
                 None => out.extend_from_slice(b"unix:"),
             },
+            Variable::Country => {
+                if let Some(country) = values.own.and_then(|own| own.country(values.client?.ip())) {
+                    out.extend_from_slice(&country);
+                }
+            }
             Variable::ClientPort => {
                 decimal(out, values.client.map_or(0, |address| address.port()).into());
             }

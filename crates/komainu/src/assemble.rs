@@ -32,6 +32,7 @@ use crate::costs::CostPlan;
 use crate::dictionaries;
 use crate::engine::{https_port, sources, trusted_proxies};
 use crate::fixed::{fixed_response, status};
+use crate::geo::CountryDatabase;
 use crate::guard_plan::GuardPlan;
 use crate::hosting::{self, AppHandles, Hosting, Mounted};
 use crate::ids::IdRules;
@@ -45,6 +46,7 @@ use crate::php::{self, PhpRoute};
 use crate::purge_method::{PurgeAccess, PurgeToken};
 use crate::rate::LimitPlan;
 use crate::release_plan::{ReleasePlan, release, with_branches};
+use crate::replacing::RouteReplacement;
 use crate::request_path::Strip;
 use crate::route_edits::RouteEdits;
 use crate::router::{Handler, Route, RouteTable};
@@ -91,6 +93,8 @@ pub(crate) struct ServerPlan {
     pub(crate) push: Option<PushOptions>,
     guards: GuardPlan,
     cgi: CgiPrograms,
+    /// Where addresses are.
+    geo: Option<Arc<CountryDatabase>>,
     /// The limits of streams, in the order of the configuration.
     streams: Vec<StreamLimits>,
     /// The destinations of access logs, once they are open.
@@ -141,6 +145,9 @@ impl ServerPlan {
         let traces = traces.transpose()?.flatten();
         let guards_before = before.map(|plan| &plan.guards);
         let guards = GuardPlan::new(&config, guards_before, &budget, &releases.counters);
+        let geo_before = before.and_then(|plan| plan.geo.as_ref());
+        let geo =
+            CountryDatabase::of(config.geo.as_ref(), geo_before, &files, hosting.map(Hosting::notices))?;
         let cgi = before.map(|plan| plan.cgi.clone()).unwrap_or_default();
         cgi.apply(&config, hosting.map(Hosting::notices))?;
         let streams_before = before.map(|plan| plan.streams.as_slice()).unwrap_or_default();
@@ -158,6 +165,7 @@ impl ServerPlan {
             dictionaries,
             purge_tokens,
             control_access,
+            geo,
             limits,
             sharing,
             auth,
@@ -237,7 +245,7 @@ pub(crate) fn table(
     let mut empty_segments = Vec::new();
     let mut https = Vec::new();
     let mut guards = Vec::new();
-    let maps = MapValues::new(config);
+    let maps = MapValues::new(config, plan.geo.as_ref());
     let server_pages = SitePages::read([&config.error_pages]);
     let server_pages = server_pages.map_err(|error| placed("error_pages", "file", None, &error))?;
     let groups = core_context.map(|core_context| groups(plan, core_context)).unwrap_or_default();
@@ -277,8 +285,10 @@ pub(crate) fn table(
     let introducers = trusted_proxies(&config.trusted_proxies);
     let of_streams = plan.groups.of_streams(&groups);
     let streams = |of: CoreContext<'_>| StreamRoutes::new(config, &of_streams, &plan.streams, of.metrics);
+    let routes = Routes::compile(config);
     Ok(RouteTable {
-        routes: Routes::compile(config),
+        uses_country: routes.uses_country(),
+        routes,
         sites,
         empty_segments,
         pages,
@@ -403,9 +413,7 @@ fn route(
         body_bytes_max: settings.body_bytes_max.unwrap_or(u64::MAX),
         body_ms: ms(settings.body_timeout),
         write_ms: ms(settings.write_timeout),
-        bandwidth: settings
-            .bandwidth
-            .map(|limit| Bandwidth { bytes_per_s: limit.bytes_per_s, after_bytes: limit.after_bytes }),
+        bandwidth: settings.bandwidth.map(bandwidth),
         // What a route itself says is no error of others.
         intercepts_errors: settings.intercept_errors && !matches!(route.action, Action::Respond(_)),
         edits: RouteEdits::of_site(&settings.response_headers, &config.sites[site]),
@@ -423,12 +431,17 @@ fn route(
             .filter(|_| is_counted)
             .map_or(0, |of| of.metrics.label(&RouteLabels::of(&config.sites[site], route))),
         cache: route_cache(plan, (site, index), core_context),
+        replacement: RouteReplacement::new(settings.replace),
         compression: settings.compress.map(|compress| Rc::new(compression(compress))),
         release: release(&plan.releases, config, (&plan.groups, groups), (site, index)),
         branches: Vec::new(),
         guard: None,
         internals: None,
     })
+}
+
+fn bandwidth(limit: &config::BandwidthLimit) -> Bandwidth {
+    Bandwidth { bytes_per_s: limit.bytes_per_s, after_bytes: limit.after_bytes }
 }
 
 /// Files with scripts among them, which an application runs; files alone where it could not be started.
@@ -494,12 +507,14 @@ fn route_cache(
         notices: core_context.map(|core_context| core_context.notices.clone()),
     };
     let purge = policy.purge.as_ref().map(access).map(Rc::new);
+    // What is stored is edited for each client.
+    let is_edited = !config.settings(Some(site), Some(index)).replace.is_empty();
     let dictionaries = dictionaries::transport(config, plan.dictionaries.as_ref(), (site, index), effort);
     Some(RouteCache {
         cache: plan.cache.clone()?,
         rules: Rc::new(CacheRules::new(policy, place)),
-        compresses: config.settings(Some(site), Some(index)).compress.is_some(),
-        dictionaries: dictionaries.map(Rc::new),
+        compresses: config.settings(Some(site), Some(index)).compress.is_some() && !is_edited,
+        dictionaries: dictionaries.filter(|_| !is_edited).map(Rc::new),
         purge,
     })
 }

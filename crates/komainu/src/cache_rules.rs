@@ -38,7 +38,14 @@ impl RoutePlace {
         addresses.sort_unstable();
         let of_site = addresses.concat();
         let is_plain = |route: &config::Route| {
-            route.header.is_empty() && route.query.is_empty() && route.part_of.is_none()
+            let conditions = [
+                route.header.len(),
+                route.query.len(),
+                route.referer.len(),
+                route.client.len(),
+                route.country.len(),
+            ];
+            conditions == [0; 5] && route.part_of.is_none()
         };
         if routes.iter().all(is_plain) {
             let own = of_site.into_bytes();
@@ -48,6 +55,9 @@ impl RoutePlace {
         let name = |route: &config::Route| {
             let mut hasher = DefaultHasher::new();
             format!("{:?}", (&route.path, &route.method, &route.header, &route.query)).hash(&mut hasher);
+            if !(route.referer.is_empty() && route.client.is_empty() && route.country.is_empty()) {
+                format!("{:?}", (&route.referer, &route.client, &route.country)).hash(&mut hasher);
+            }
             if let Some(PartOf { part: RoutePart::Branch(name), .. }) = &route.part_of {
                 name.hash(&mut hasher);
             }

@@ -99,8 +99,15 @@ pub(crate) fn rules_for(
     let empty = empty_segments(config.settings(Some(site), None).merge_slashes);
     let path = path::normal_path(request.path(), empty).ok()?;
     let query = request.query().unwrap_or_default();
-    let wanted =
-        RouteRequest { host: request.host(), listener_key, method: b"GET", path: &path, query, client: None };
+    let wanted = RouteRequest {
+        host: request.host(),
+        listener_key,
+        method: b"GET",
+        path: &path,
+        query,
+        client: None,
+        country: None,
+    };
     let route = routes.find_in(site, &wanted, |name| request.field(name))?;
     Some(config.settings(Some(site), Some(route)).cache.map(|policy| {
         let rules = rules_of(policy);

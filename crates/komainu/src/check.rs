@@ -432,6 +432,7 @@ fn explain_round(
         path: &path,
         query: query.as_bytes(),
         client: None,
+        country: None,
     };
     let header =
         |name: &str| headers.iter().find(|(other, _)| other == name).map(|(_, value)| value.as_bytes());
@@ -445,7 +446,7 @@ fn explain_round(
     }
     let found = route.map(|found| &config.sites[found.site].routes[found.route]);
     let rules =
-        found.and_then(|route| PathRules::new(route, MapValues::new(config).as_ref()).zip(Some(route)));
+        found.and_then(|route| PathRules::new(route, MapValues::new(config, None).as_ref()).zip(Some(route)));
     let Some((rules, route)) = rules else { return Ok((text, None)) };
     let target = if target.starts_with('/') { target.to_owned() } else { format!("/{target}") };
     match rules.explained((host, &target, &path), empty_segments, &route_prefix(route)) {

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use config::TrustedSource;
-use net::{Peer, Sources};
+use net::{Peer, Request, Sources};
 
 use crate::engine::sources;
 
@@ -13,6 +13,11 @@ pub(crate) fn address(client: Peer) -> Option<IpAddr> {
         Peer::Tcp(address) => Some(address.ip()),
         Peer::Unix => None,
     }
+}
+
+/// The code of the country that a request comes from, where that is known.
+pub(crate) fn country(request: &Request<'_>) -> Option<[u8; 2]> {
+    request.own_values()?.country(address(request.client().address)?)
 }
 
 /// Which clients are served, by address.

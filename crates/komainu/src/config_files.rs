@@ -48,6 +48,7 @@ impl NamedFiles {
         config.auths().for_each(|auth| named.add_auth(auth));
         named.files.extend(config.tls.ticket_keys.iter().chain(&config.acme.ca).chain(secret).cloned());
         named.files.extend(collector_files(config));
+        named.files.extend(config.geo.iter().map(|geo| geo.database.clone()));
         named
     }
 
@@ -169,11 +170,19 @@ impl ConfigFiles {
     /// # Errors
     /// As [`ConfigFiles::open`]'s; also where it is larger than 16 MiB.
     pub(crate) fn read(&self, path: &Path) -> io::Result<Vec<u8>> {
+        self.read_up_to(path, FILE_BYTES_MAX)
+    }
+
+    /// The same for a file of at most so many bytes.
+    ///
+    /// # Errors
+    /// As [`ConfigFiles::open`]'s; also where it is larger.
+    pub(crate) fn read_up_to(&self, path: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
         let mut bytes = Vec::new();
-        let read = self.open(path)?.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes);
+        let read = self.open(path)?.take(bytes_max + 1).read_to_end(&mut bytes);
         read.map_err(|error| named(path, &error))?;
-        match bytes.len() as u64 > FILE_BYTES_MAX {
-            true => Err(named(path, &io::Error::other("it is larger than 16 MiB"))),
+        match bytes.len() as u64 > bytes_max {
+            true => Err(named(path, &io::Error::other(format!("it is larger than {} MiB", bytes_max >> 20)))),
             false => Ok(bytes),
         }
     }

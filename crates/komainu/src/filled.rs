@@ -37,7 +37,7 @@ impl BodyEscape {
     }
 
     /// Escapes what is in a text from a byte on.
-    fn escape(self, out: &mut Vec<u8>, start: usize) {
+    pub(crate) fn escape(self, out: &mut Vec<u8>, start: usize) {
         if self == BodyEscape::None {
             return;
         }

@@ -17,7 +17,7 @@ enum PathNeed {
 
 /// Directives, by the end of their names, whose files and folders are there before the server starts. What it makes itself is not among
 /// them, nor what may come and go.
-const DIRECTIVES: [(&str, PathNeed); 29] = [
+const DIRECTIVES: [(&str, PathNeed); 30] = [
     ("files.root", PathNeed::Folder),
     ("temp_path", PathNeed::Folder),
     ("apps.folder", PathNeed::Folder),
@@ -29,6 +29,7 @@ const DIRECTIVES: [(&str, PathNeed); 29] = [
     ("auth.basic", PathNeed::File),
     ("jwks_file", PathNeed::File),
     ("secret_file", PathNeed::File),
+    ("geo.database", PathNeed::File),
     ("password_file", PathNeed::File),
     ("token_file", PathNeed::File),
     ("tls.ca", PathNeed::File),

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use config::{Config, PathPattern, VariableMap};
 use http::path::{EmptySegments, encode_beyond_ascii, encoded, encoded_segment};
@@ -11,6 +12,7 @@ use http::{Reject, RequestHead, RequestIds, Status, Template, scan};
 use ipnet::IpNet;
 use net::Exchange;
 
+use crate::geo::CountryDatabase;
 use crate::request_path::RequestPath;
 use crate::route_edits::values;
 
@@ -19,8 +21,11 @@ const REWRITTEN_BYTES_MAX: usize = 32 * 1024;
 /// How often the search for a route begins again.
 pub(crate) const ROUNDS_MAX: u32 = 10;
 
-/// The maps of a configuration.
-pub(crate) struct MapValues(Vec<(String, MapRule)>);
+/// The maps of a configuration, and its countries.
+pub(crate) struct MapValues {
+    maps: Vec<(String, MapRule)>,
+    countries: Option<Arc<CountryDatabase>>,
+}
 
 struct MapRule {
     of: Template,
@@ -32,9 +37,12 @@ struct MapRule {
 
 impl MapValues {
     /// Those of a configuration, if it has some.
-    pub(crate) fn new(config: &Config) -> Option<Rc<MapValues>> {
+    pub(crate) fn new(config: &Config, countries: Option<&Arc<CountryDatabase>>) -> Option<Rc<MapValues>> {
+        if config.maps.is_empty() && countries.is_none() {
+            return None;
+        }
         let maps = config.maps.iter().map(|(name, map)| (name.clone(), MapRule::new(map)));
-        (!config.maps.is_empty()).then(|| Rc::new(MapValues(maps.collect())))
+        Some(Rc::new(MapValues { maps: maps.collect(), countries: countries.cloned() }))
     }
 }
 
@@ -81,7 +89,7 @@ impl NetworkTable {
 
 impl OwnValues for MapValues {
     fn write(&self, name: &str, _: bool, values: &Values<'_>, out: &mut Vec<u8>) {
-        let Some((_, map)) = self.0.iter().find(|(known, _)| known == name) else { return };
+        let Some((_, map)) = self.maps.iter().find(|(known, _)| known == name) else { return };
         let mut value = Vec::new();
         map.of.write(&mut value, values);
         let pattern = || map.patterns.iter().find(|(key, _)| key.matches(&value)).map(|(_, result)| result);
@@ -89,6 +97,10 @@ impl OwnValues for MapValues {
         let exact = map.exact.get(value.as_slice());
         let result = exact.or_else(network).or_else(pattern).unwrap_or(&map.default);
         result.write(out, values);
+    }
+
+    fn country(&self, address: IpAddr) -> Option<[u8; 2]> {
+        self.countries.as_ref()?.country(address)
     }
 }
 
@@ -109,6 +121,10 @@ impl OwnValues for CapturedValues {
                 }
             }
         }
+    }
+
+    fn country(&self, address: IpAddr) -> Option<[u8; 2]> {
+        self.maps.as_ref()?.country(address)
     }
 }
 

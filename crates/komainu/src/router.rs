@@ -31,6 +31,7 @@ use crate::path_rules::{MapValues, PathRules};
 use crate::php::{PhpRoute, PhpTarget};
 use crate::rate::{self, CountedRequests, RateRules};
 use crate::release::{Release, ReleaseStep};
+use crate::replacing::RouteReplacement;
 use crate::request_path::{RequestPath, Strip};
 use crate::route_edits::{RouteEdits, values};
 use crate::shaping::queue::QueueRule;
@@ -101,6 +102,8 @@ pub(crate) struct Route {
     pub(crate) intercepts_errors: bool,
     /// Compression of its responses.
     pub(crate) compression: Option<Rc<Compression>>,
+    /// What is replaced in the bodies of its responses.
+    pub(crate) replacement: Option<Box<RouteReplacement>>,
     /// What is done with its requests before the handler, where a release has rules for them.
     pub(crate) release: Option<Box<Release>>,
     /// The branches of its split.
@@ -128,6 +131,8 @@ pub(crate) struct RouteTable {
     pub(crate) guards: Vec<Option<Rc<SiteGuard>>>,
     /// The proxies that may send forwarding fields.
     pub(crate) introducers: Option<TrustedProxies>,
+    /// Whether a route looks at the country of clients.
+    pub(crate) uses_country: bool,
     /// The variables that the configuration defines for every request.
     pub(crate) maps: Option<Rc<MapValues>>,
     pub(crate) ids: IdRules,
@@ -226,6 +231,9 @@ impl Router {
         introduced: Result<(), Fault>,
         exchange: &mut Exchange<'_>,
     ) -> Result<(), Fault> {
+        if let Some(maps) = &table.maps {
+            exchange.set_own_values(maps.clone());
+        }
         let (path, outcome) = match RequestPath::of(&exchange.request()) {
             Ok(path) => (path, introduced),
             Err(reject) => (RequestPath::default(), Err(reject.into())),
@@ -241,9 +249,6 @@ impl Router {
             if let Some(reason) = https.misdirected(&exchange.request()) {
                 return exchange.refuse(MISDIRECTED, reason).await;
             }
-        }
-        if let Some(maps) = &table.maps {
-            exchange.set_own_values(maps.clone());
         }
         let (mut path, mut rounds) = (path, 0);
         let route = loop {
@@ -298,6 +303,7 @@ fn find_route<'t>(
             query: request.query().unwrap_or_default(),
             client: client_access::address(request.client().address),
             listener_key: request.listener_key(),
+            country: table.uses_country.then(|| client_access::country(request)).flatten(),
         };
         let header = |name: &str| {
             let same = |(_, other, value): (Name, &'_ [u8], _)| {
@@ -396,6 +402,9 @@ async fn serve_route(
         },
     };
     exchange.set_compression(route.compression.clone());
+    if let Some(replacement) = &route.replacement {
+        replacement.begin(exchange, &route.prefix);
+    }
     if route.intercepts_errors {
         exchange.intercept_errors();
     }

@@ -184,26 +184,27 @@ impl Filters {
             own.date |= edits.replaces(Name::Date);
             fields = Cow::Owned(edits.apply(&fields));
         }
+        let announced = *length;
         if let Some(replacement) = &self.replacement {
             self.replacing = replacement.begin(request.head, status, fields.to_mut(), length);
         }
         if let Some(compression) = self.compression.clone() {
-            self.compress(&compression, request, status, fields.to_mut(), length, encoders);
+            self.compress(&compression, request, status, fields.to_mut(), (announced, length), encoders);
         }
         fields
     }
 
-    /// Has the response compressed where that is worth it.
+    /// Has the response compressed where that is worth it, which depends on the length that the handler has `announced`.
     fn compress(
         &mut self,
         compression: &Compression,
         request: &CompressionInput<'_>,
         status: Status,
         fields: &mut Fields,
-        length: &mut Length,
+        (announced, length): (Length, &mut Length),
         encoders: Option<&Rc<Cell<usize>>>,
     ) {
-        let Some(coding) = compression.choose(request, status, fields, *length) else { return };
+        let Some(coding) = compression.choose(request, status, fields, announced) else { return };
         // To HEAD the fields are those of GET.
         if request.head.method != Method::Head {
             let media_type = fields.first(b"Content-Type").map(http::media::without_parameters);

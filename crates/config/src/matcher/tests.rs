@@ -14,6 +14,7 @@ fn get<'a>(host: &'a str, path: &'a str) -> RouteRequest<'a> {
         path: path.as_bytes(),
         query: b"",
         client: None,
+        country: None,
     }
 }
 

@@ -8,6 +8,7 @@ use config::Conditions;
 use config::matcher::has_parameter;
 use net::{Request, Sources};
 
+use crate::client_access::country;
 use crate::engine::sources;
 
 /// Conditions and a share: which requests a directive concerns.
@@ -62,5 +63,9 @@ impl RequestConditions {
                 .all(|(name, pattern)| has_cookie(name, &|value| pattern.matches(value.iter().copied())))
             && of.query.iter().all(|(name, pattern)| has_parameter(query, name, pattern))
             && self.client.as_ref().is_none_or(|client| client.contains(request.client().address))
+            && (of.country.is_empty() || {
+                let country = country(request);
+                of.country.iter().any(|one| one.matches(country))
+            })
     }
 }

@@ -6,13 +6,14 @@ use std::path::{Path, PathBuf};
 use std::process::Output;
 
 use crate::hosted::server;
+use crate::mmdb::{Record, database};
 use crate::pages::{blocks, file_name, pages};
 use crate::rig::{Folder, text};
 
 /// Pages whose blocks are of another kind: experiments of `komainu lab`.
 const OTHERS: [&str; 1] = ["lab.md"];
 /// Folders of the machine that configurations name, which stand in the folder of the test.
-const MACHINE: [&str; 4] = ["/srv/", "/etc/", "/var/", "/run/"];
+const MACHINE: [&str; 5] = ["/srv/", "/etc/", "/var/", "/run/", "/usr/share/"];
 /// How many files one configuration may name.
 const MADE_MAX: usize = 40;
 
@@ -87,7 +88,12 @@ fn make_what_is_missing(message: &str, files: &Files, config: &mut String) -> bo
     let missing = ": No such file or directory";
     let put = |path: &Path| {
         fs::create_dir_all(path.parent().unwrap()).unwrap();
-        fs::write(path, files.content(&path.to_string_lossy())).unwrap();
+        let name = path.to_string_lossy();
+        let content = match name.ends_with(".mmdb") {
+            true => database(&[("192.0.2.0/24", Record::Country("DE"))]),
+            false => files.content(&name).into_bytes(),
+        };
+        fs::write(path, content).unwrap();
         fs::set_permissions(path, fs::Permissions::from_mode(0o640)).unwrap();
     };
     if let Some((_, rest)) = message.split_once("there is no `[apps.") {

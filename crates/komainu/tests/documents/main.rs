@@ -3,6 +3,8 @@
 
 #[path = "../hosted/mod.rs"]
 mod hosted;
+#[path = "../mmdb/mod.rs"]
+mod mmdb;
 #[path = "../../../control/tests/pebble/mod.rs"]
 mod pebble;
 #[path = "../rig/mod.rs"]

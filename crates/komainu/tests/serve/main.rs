@@ -5,6 +5,8 @@
 mod delta;
 #[path = "../hosted/mod.rs"]
 mod hosted;
+#[path = "../mmdb/mod.rs"]
+mod mmdb;
 #[path = "../origin/mod.rs"]
 mod origin;
 #[path = "../rig/mod.rs"]
@@ -25,6 +27,7 @@ mod concurrent;
 mod dictionary;
 mod error_pages;
 mod files;
+mod geo;
 mod guards;
 mod half_closed;
 mod http2;
@@ -33,6 +36,7 @@ mod limit;
 mod limits;
 mod paths;
 mod queue;
+mod replace;
 mod rewrite;
 mod shared_limits;
 mod vectors;

@@ -1,0 +1,160 @@
+//! Countries of clients, by their addresses.
+
+use crate::check::{Checker, InvalidValue};
+use crate::node::Node;
+use crate::record::directives;
+use crate::shape::{OneOrMore, PathShape, Shape, ShapeKind, Text};
+use std::path::PathBuf;
+
+directives! {
+    /// Countries of clients: a local file that says which networks are where. The server never asks another one.
+    ///
+    /// ```toml
+    /// [geo]
+    /// database = "/usr/share/GeoIP/GeoLite2-Country.mmdb"
+    ///
+    /// [[route]]
+    /// path    = "/shop/*"
+    /// country = ["DE", "AT", "CH"]
+    /// proxy   = "http://127.0.0.1:3000"
+    /// ```
+    ///
+    /// `country` is a condition of routes and of `when`; `$country` is the code in header fields, redirects, maps, bodies and access logs,
+    /// empty where it is not known. The address is the one that `trusted_proxies` report, where they do. A reload reads the file again; one that
+    /// is broken then leaves the countries of before, and the log says so.
+    Geo in "`[geo]`" {
+        /// A file in MaxMind's format (`.mmdb`) with countries, such as GeoLite2-Country, GeoLite2-City or DB-IP's country file; up to 256 MiB. It
+        /// is read once, at the start and by a reload.
+        "database" database: PathBuf = required(""), PathShape("a file");
+    }
+}
+
+/// A country that requests come from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum CountryPattern {
+    /// It is not known, as for private networks and Unix sockets.
+    None,
+    /// The code of ISO 3166-1, in upper case.
+    Code([u8; 2]),
+}
+
+impl CountryPattern {
+    /// Whether it matches a country's code, where that is known.
+    pub fn matches(&self, country: Option<[u8; 2]>) -> bool {
+        match self {
+            Self::None => country.is_none(),
+            Self::Code(code) => country == Some(*code),
+        }
+    }
+
+    fn parse(text: &str) -> Result<Self, InvalidValue> {
+        const REMEDY: &str = "write a code of ISO 3166-1 such as \"DE\", or \"none\" where it is not known";
+        match text.as_bytes() {
+            b"none" => Ok(Self::None),
+            b"UK" => Err(InvalidValue::new("the code of the United Kingdom is GB", "write \"GB\"")),
+            [first, second] if first.is_ascii_uppercase() && second.is_ascii_uppercase() => {
+                Ok(Self::Code([*first, *second]))
+            }
+            [_, _] if text.bytes().all(|byte| byte.is_ascii_alphabetic()) => {
+                let upper = text.to_ascii_uppercase();
+                Err(InvalidValue::new("codes of countries are in upper case", format!("write \"{upper}\"")))
+            }
+            _ => Err(InvalidValue::new("this is no code of a country", REMEDY)),
+        }
+    }
+}
+
+/// The remedy where a directive needs `[geo]`, and there is none.
+pub(crate) const GEO_REMEDY: &str = "say where countries come from: `[geo]` and `database = \"/usr/share/GeoIP/GeoLite2-Country.mmdb\"` below it";
+
+/// Countries, which need `[geo]`.
+pub(crate) struct Countries;
+
+const CODES: OneOrMore<Text<CountryPattern>> =
+    OneOrMore(Text { what: "a country such as \"DE\", or \"none\"", parse: CountryPattern::parse });
+
+impl Shape for Countries {
+    type Out = Vec<CountryPattern>;
+
+    fn kind(&self) -> ShapeKind {
+        CODES.kind()
+    }
+
+    fn read(&self, node: &Node, check: &mut Checker) -> Option<Self::Out> {
+        let read = CODES.read(node, check);
+        if !check.own_names.has_geo {
+            let title = "`country` without `[geo]`".to_owned();
+            check.error(&node.at, title, "the country of no client is known").help(GEO_REMEDY);
+        }
+        read
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::matcher::{MatchStep, RouteRequest, Routes};
+    use crate::server::Config;
+    use std::path::Path;
+
+    const GEO: &str = "[geo]\ndatabase = \"c.mmdb\"\n";
+
+    fn parse(text: &str) -> Result<Config, String> {
+        Config::parse(text, "komainu.toml", Path::new("/etc"))
+            .map(|(config, _)| config)
+            .map_err(|report| report.to_string())
+    }
+
+    #[test]
+    fn a_route_is_for_clients_of_its_countries() {
+        let text = format!(
+            "{GEO}[[route]]\ncountry = [\"DE\", \"AT\"]\nrespond = \"near\"\n[[route]]\ncountry = \"none\"\nrespond = \"unknown\"\n\
+             [[route]]\nrespond = \"far\"\n"
+        );
+        let config = parse(&text).unwrap();
+        let routes = Routes::compile(&config);
+        assert!(routes.uses_country());
+        let found = |country: Option<&[u8; 2]>| {
+            let request = RouteRequest {
+                host: b"a",
+                listener_key: 0,
+                method: b"GET",
+                path: b"/",
+                query: b"",
+                client: None,
+                country: country.copied(),
+            };
+            let explained = routes.explain(&request, |_| None);
+            assert!(explained.steps.iter().all(|step| !matches!(step, MatchStep::Client)));
+            routes.find(&request, |_| None).unwrap().route
+        };
+        assert_eq!([found(Some(b"DE")), found(Some(b"AT")), found(None), found(Some(b"FR"))], [0, 0, 1, 2]);
+        assert!(!Routes::compile(&parse("[[route]]\nrespond = 200\n").unwrap()).uses_country());
+    }
+
+    #[test]
+    fn what_is_wrong_with_countries_is_said() {
+        let route = |condition: &str| format!("{GEO}[[route]]\n{condition}\nrespond = 200\n");
+        for (text, part) in [
+            (route("country = \"de\""), "write \"DE\""),
+            (route("country = \"UK\""), "write \"GB\""),
+            (route("country = \"Germany\""), "ISO 3166-1"),
+            (route("country = 49"), "expected a country"),
+            ("[[route]]\ncountry = \"DE\"\nrespond = 200\n".to_owned(), "`country` without `[geo]`"),
+            (
+                "response_headers = { set = { X-Country = \"$country\" } }\n".to_owned(),
+                "`$country` needs `[geo]`",
+            ),
+            ("[geo]\n".to_owned(), "`geo.database` is missing"),
+            (format!("{GEO}[maps.country]\nof = \"$host\"\n"), "variable already"),
+        ] {
+            let said = parse(&text).unwrap_err();
+            assert!(said.contains(part), "{text}: {said}");
+        }
+        // Without `[geo]` the name is free.
+        parse("response_headers = { set = { X-A = \"$country\" } }\n[maps.country]\nof = \"$host\"\n")
+            .unwrap();
+        parse("[[route]]\npath = '~ ^/(?<country>[a-z]+)$'\nredirect = \"/x/$country\"\n").unwrap();
+        let map = "[maps.area]\nof = \"$country\"\nvalues = { DE = \"eu\" }\n[log]\naccess = \"$country $status\"\n";
+        parse(&format!("response_headers = {{ set = {{ X-A = \"$area\" }} }}\n{GEO}{map}")).unwrap();
+    }
+}

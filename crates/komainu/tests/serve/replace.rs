@@ -1,0 +1,200 @@
+//! Texts that are replaced in bodies, below every way that a body goes out.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener};
+
+use crate::rig::{Answer, Folder, Rig, as_we_are, curl, komainu, text};
+
+const PAGE: &str = "<a href=\"http://old.example/a\">http://old.example</a>";
+
+/// The body of a response, which has no length.
+fn body(answer: &Answer) -> String {
+    if answer.field("Transfer-Encoding").is_none() {
+        return answer.text();
+    }
+    let (mut rest, mut out) = (answer.body.as_slice(), Vec::new());
+    loop {
+        let end = rest.windows(2).position(|end| end == b"\r\n").unwrap();
+        let len = usize::from_str_radix(std::str::from_utf8(&rest[..end]).unwrap(), 16).unwrap();
+        if len == 0 {
+            return text(&out);
+        }
+        out.extend_from_slice(&rest[end + 2..end + 2 + len]);
+        rest = &rest[end + 4 + len..];
+    }
+}
+
+/// An origin that sends these bytes for every request, and reports what it was asked.
+fn origin(response: Vec<Vec<u8>>) -> (SocketAddr, std::sync::mpsc::Receiver<String>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let (sender, asked) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let (mut stream, mut head) = (stream.unwrap(), Vec::new());
+            let mut byte = [0];
+            while !head.ends_with(b"\r\n\r\n") && matches!(stream.read(&mut byte), Ok(1)) {
+                head.push(byte[0]);
+            }
+            let _ = sender.send(String::from_utf8_lossy(&head).into_owned());
+            for part in &response {
+                if stream.write_all(part).is_err() {
+                    break;
+                }
+                std::thread::sleep(std::time::Duration::from_millis(5));
+            }
+        }
+    });
+    (address, asked)
+}
+
+fn html(fields: &str, body: &str) -> Vec<u8> {
+    format!("HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nConnection: close\r\n{fields}Content-Length: {}\r\n\r\n{body}", body.len())
+        .into_bytes()
+}
+
+fn proxied(address: SocketAddr, more: &str) -> Rig {
+    let text = format!(
+        "{more}[[route]]\nproxy = \"http://{address}\"\nreplace = {{ from = \"http://old.example\", to = \"$scheme://$host/n\" }}\n"
+    );
+    Rig::config(Folder::new(), &text)
+}
+
+fn wanted(rig: &Rig) -> String {
+    PAGE.replace("http://old.example", &format!("{}://localhost/n", rig.scheme()))
+}
+
+#[test]
+fn a_page_of_an_upstream_server_is_edited_and_its_head_says_so() {
+    let fields = "ETag: \"x\"\r\nLast-Modified: Thu, 01 Jan 1970 00:00:00 GMT\r\nAccept-Ranges: bytes\r\n";
+    let (address, asked) = origin(vec![html(fields, PAGE)]);
+    let rig = proxied(address, "");
+    let answer = rig.ask("/", "Accept-Encoding: gzip, br\r\n");
+    assert_eq!(body(&answer), wanted(&rig));
+    answer.expect_status(200).expect_field("ETag", "W/\"x\"").expect_no_field("Last-Modified");
+    answer.expect_no_field("Accept-Ranges").expect_no_field("Content-Length");
+    let asked = asked.recv().unwrap().to_ascii_lowercase();
+    assert!(asked.contains("accept-encoding: identity\r\n") && !asked.contains("gzip"), "{asked}");
+}
+
+#[test]
+fn a_match_over_the_borders_of_pieces_is_found() {
+    let whole = html("", PAGE);
+    for piece in [1, 2, 7] {
+        let (address, _asked) = origin(whole.chunks(piece).map(<[u8]>::to_vec).collect());
+        let rig = proxied(address, "");
+        assert_eq!(body(&rig.get("/")), wanted(&rig), "pieces of {piece}");
+    }
+}
+
+#[test]
+fn what_is_coded_or_a_part_or_of_another_type_stays_as_it_is() {
+    let of = |head: &str| {
+        let length = PAGE.len();
+        let (address, _asked) = origin(vec![
+            format!("HTTP/1.1 {head}\r\nConnection: close\r\nContent-Length: {length}\r\n\r\n{PAGE}")
+                .into_bytes(),
+        ]);
+        let rig = proxied(address, "");
+        body(&rig.get("/"))
+    };
+    for head in [
+        "200 OK\r\nContent-Type: text/plain",
+        "200 OK\r\nContent-Type: text/html\r\nContent-Encoding: gzip",
+        "200 OK\r\nContent-Type: text/html\r\nCache-Control: no-transform",
+        "206 Partial Content\r\nContent-Type: text/html\r\nContent-Range: bytes 0-99/200",
+        "200 OK",
+    ] {
+        assert_eq!(of(head), PAGE, "{head}");
+    }
+    assert_ne!(
+        of("404 Not Found\r\nContent-Type: text/html; charset=utf-8"),
+        PAGE,
+        "a page of an error is a page"
+    );
+}
+
+#[test]
+fn head_and_304_have_no_body() {
+    let folder = Folder::new();
+    folder.write("www/a.html", PAGE);
+    let text = "[[route]]\nfiles = \"www\"\nreplace = { from = \"old.example\", to = \"new.example\" }\n";
+    let rig = Rig::config(folder, text);
+    let head = rig.send("HEAD /a.html HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
+    head.expect(200, "").expect_no_field("Content-Length");
+    let tag = head.field("ETag").unwrap().to_owned();
+    assert!(tag.starts_with("W/"), "{tag}");
+    rig.ask("/a.html", &format!("If-None-Match: {tag}\r\n")).expect(304, "");
+    // A part of the file is a part of it as it is on the disk.
+    rig.ask("/a.html", "Range: bytes=0-1\r\n").expect(206, "<a");
+}
+
+#[test]
+fn files_of_every_size_are_edited_and_compressed_afterwards() {
+    let folder = Folder::new();
+    let large = PAGE.repeat(40_000);
+    folder.write("www/small.html", PAGE).write("www/large.html", &large).write("www/small.txt", PAGE);
+    folder.write("www/pre.html", PAGE).write("www/pre.html.gz", "not edited, because it is not sent");
+    let config = "compress = { codings = [\"gzip\"], min = \"1B\" }\n[[route]]\n\
+                  files = { root = \"www\", precompressed = [\"gzip\"] }\n\
+                  replace = { from = \"http://old.example\", to = \"https://new\" }\n";
+    let rig = Rig::config(folder, config);
+    let edited = |page: &str| page.replace("http://old.example", "https://new");
+    assert_eq!(body(&rig.get("/small.html")), edited(PAGE));
+    rig.get("/small.txt").expect(200, PAGE);
+    let fetch = |path: &str| {
+        text(&curl(&["-k", "--compressed", &format!("{}://{}{path}", rig.scheme(), rig.listens)]).stdout)
+    };
+    assert_eq!(fetch("/pre.html"), edited(PAGE));
+    assert!(fetch("/large.html") == edited(&large));
+    let coded = rig.ask("/large.html", "Accept-Encoding: gzip\r\n");
+    coded.expect_field("Content-Encoding", "gzip");
+    assert!(coded.body.len() < large.len() / 10, "{}", coded.body.len());
+}
+
+#[test]
+fn cached_pages_are_stored_as_they_were() {
+    let (address, asked) = origin(vec![html("Cache-Control: max-age=60\r\n", PAGE)]);
+    let config = format!(
+        "compress = true\n[[route]]\nproxy = \"http://{address}\"\ncache = true\n\
+         replace = {{ from = \"old.example\", to = \"$http_x_name\" }}\n"
+    );
+    let rig = Rig::config(Folder::new(), &config);
+    for name in ["one.example", "two.example", "<b>"] {
+        let answer = rig.ask("/", &format!("X-Name: {name}\r\nAccept-Encoding: gzip\r\n"));
+        answer.expect_no_field("Content-Encoding");
+        let name = name.replace('<', "&lt;").replace('>', "&gt;");
+        assert_eq!(body(&answer), PAGE.replace("old.example", &name));
+    }
+    assert_eq!(asked.try_iter().count(), 1, "two were answered from the cache");
+}
+
+#[test]
+fn once_is_once_and_applications_and_fixed_responses_are_edited_too() {
+    let config = "[[route]]\nrespond = { body = \"<p>a</p><p>a</p>\", type = \"text/html\" }\n\
+                  replace = [{ from = \"<p>\", to = \"<p id=1>\", once = true }, { from = \"a\", to = \"b\" }]\n";
+    let rig = Rig::config(Folder::new(), config);
+    assert_eq!(body(&rig.get("/")), "<p id=1>b</p><p>b</p>");
+}
+
+#[test]
+fn a_million_matches_pass_through_a_slow_connection() {
+    let folder = Folder::new();
+    folder.write("www/a.html", "ab".repeat(1_000_000));
+    folder.write(
+        "komainu.toml",
+        format!(
+            "listen = [{{ address = \"127.0.0.1:0\", h2c = true }}]\n{}limits.memory = \"16MiB\"\n[[route]]\nfiles = \"www\"\n\
+             replace = {{ from = \"ab\", to = \"0123456789\" }}\n",
+            as_we_are()
+        ),
+    );
+    let mut command = komainu();
+    command.arg("start").arg("-c").arg(folder.at("komainu.toml"));
+    let rig = Rig::start(command, folder);
+    for protocol in ["--http1.1", "--http2-prior-knowledge"] {
+        let url = format!("http://{}/a.html", rig.listens);
+        let got = curl(&[protocol, "--limit-rate", "20M", &url]).stdout;
+        assert!(got == "0123456789".repeat(1_000_000).into_bytes(), "{protocol}: {} bytes", got.len());
+    }
+}
