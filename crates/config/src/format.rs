@@ -7,7 +7,7 @@ const LINE_WIDTH_MAX: usize = 100;
 const INDENT: &str = "    ";
 
 /// A configuration file in the one way to write it: a blank line before each table, at most one between directives, no indentation,
-/// `key = value`, lists on one line where they fit.
+/// `key = value`, lists on one line where they fit. Lines whose `=` stand below each other keep that.
 ///
 /// # Errors
 /// What is no TOML, with its place.
@@ -77,7 +77,8 @@ fn behind(suffix: &str) -> String {
 
 /// `is_head` says that no directive of the table was seen yet: no blank line follows the head.
 fn table(table: &mut Table, is_head: &mut bool) {
-    for (mut key, item) in table.iter_mut() {
+    let widths = key_widths(table);
+    for ((mut key, item), width) in table.iter_mut().zip(widths) {
         without_spaces(&mut key);
         match item {
             Item::Value(value) => {
@@ -85,10 +86,11 @@ fn table(table: &mut Table, is_head: &mut bool) {
                 let shown = comments(prefix, Gap::Kept);
                 let shown = if *is_head { shown.trim_start_matches('\n') } else { &shown };
                 key.leaf_decor_mut().set_prefix(shown);
-                key.leaf_decor_mut().set_suffix(" ");
+                let spaces = width.saturating_sub(name_width(&key)).max(1);
+                key.leaf_decor_mut().set_suffix(" ".repeat(spaces));
                 let suffix = value.decor().suffix().and_then(|suffix| suffix.as_str()).unwrap_or_default();
                 let suffix = behind(suffix);
-                self::value(value, key.get().len() + 3, "");
+                self::value(value, width + 2, "");
                 value.decor_mut().set_prefix(" ");
                 value.decor_mut().set_suffix(suffix);
                 *is_head = false;
@@ -109,6 +111,37 @@ fn table(table: &mut Table, is_head: &mut bool) {
             Item::None => {}
         }
     }
+}
+
+/// The characters of a key.
+fn name_width(key: &KeyMut<'_>) -> usize {
+    key.display_repr().chars().count()
+}
+
+/// How far from the start of its line each `=` is to stand. Neighbours that have it in one column keep that; a blank line, a table and
+/// a key of several parts separate them.
+fn key_widths(table: &mut Table) -> Vec<usize> {
+    let is_blank = |prefix: &str| {
+        let lines = prefix.rsplit_once('\n').map(|(lines, _)| lines);
+        lines.is_some_and(|lines| lines.split('\n').any(|line| line.trim().is_empty()))
+    };
+    let (mut widths, mut begin, mut column) = (Vec::new(), 0, None);
+    for (at, (key, item)) in table.iter_mut().enumerate() {
+        let name = name_width(&key);
+        let text = |part: Option<&toml_edit::RawString>| {
+            part.and_then(|part| part.as_str()).unwrap_or_default().to_owned()
+        };
+        let (before, spaces) = (text(key.leaf_decor().prefix()), text(key.leaf_decor().suffix()).len());
+        let here = matches!(item, Item::Value(_)).then_some(name + spaces);
+        if here.is_none() || here != column || is_blank(&before) {
+            begin = at;
+        }
+        column = here;
+        widths.push(name + 1);
+        let widest = widths[begin..].iter().copied().max().unwrap_or_default();
+        widths[begin..].fill(widest);
+    }
+    widths
 }
 
 /// A key of several parts has no spaces around its dots.
@@ -301,6 +334,24 @@ mod tests {
             ("a = {\n  # one\n  b = 1,\n}\n", "a = {\n  # one\n  b = 1,\n}\n"),
         ] {
             assert_eq!(format(text).as_deref(), Ok(wanted), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn equals_signs_that_stand_below_each_other_stay_so() {
+        for (text, wanted) in [
+            ("a    = 1\nbcd  = 2\n", "a   = 1\nbcd = 2\n"),
+            ("a   = 1   # one\n# two\nbcd = 2\n", "a   = 1   # one\n# two\nbcd = 2\n"),
+            // Others do not.
+            ("a   = 1\nb = 2\n", "a = 1\nb = 2\n"),
+            ("a   = 1\n\nbcd = 2\n", "a = 1\n\nbcd = 2\n"),
+            ("a   = 1\nbcd = 2\nlonger = 3\nx = 4\n", "a   = 1\nbcd = 2\nlonger = 3\nx = 4\n"),
+            ("[t]\na   = 1\nb.c = 2\n", "[t]\na = 1\nb.c = 2\n"),
+            ("a   = 1\n[bcd]\nx = 1\n\"y z\" = 2\n", "a = 1\n\n[bcd]\nx = 1\n\"y z\" = 2\n"),
+            ("x     = 1\n\"y z\" = 2\n", "x     = 1\n\"y z\" = 2\n"),
+        ] {
+            assert_eq!(format(text).as_deref(), Ok(wanted), "{text:?}");
+            assert_eq!(format(wanted).as_deref(), Ok(wanted), "{wanted:?}");
         }
     }
 

@@ -322,6 +322,20 @@ pub(crate) fn for_table(name: &str) -> Option<&'static str> {
     })
 }
 
+/// The directive of `[apps.NAME]` for what looks like an application's file or module.
+pub(crate) fn app_key(name: &str) -> Option<&'static str> {
+    let file = name.rsplit('/').next().unwrap_or(name);
+    Some(match file.rsplit_once('.').map_or("", |(_, extension)| extension) {
+        "ru" => "rack",
+        "psgi" | "pl" => "psgi",
+        "php" => "php",
+        "so" => "handler",
+        "py" => "python",
+        _ if name.contains(':') => "python",
+        _ => return None,
+    })
+}
+
 /// How a directive of another server is written here: the remedy, for an unknown key in the table `place`.
 pub(crate) fn for_directive(key: &str, place: &str) -> Option<String> {
     let lower = key.to_ascii_lowercase();

@@ -106,7 +106,7 @@ directives! {
         "access" access: AccessLog = "off", AccessFormat;
         /// The fields of `"json"` and `"logfmt"`: names of variables, without `$`. What there is not is left out.
         "fields" fields: Vec<LogField> = ["time", "remote_addr", "proxy_addr", "method", "host", "target", "version", "referer", "user_agent", "status", "body_bytes", "request_bytes", "duration_ms", "first_byte_ms", "queue_ms", "connect_ms", "upstream", "upstream_ms", "attempts", "cache", "request_id", "trace_id", "reason", "fault"], FIELDS;
-        /// Parameters of queries whose values are logged as `***`, in any case, in every variable that holds a query.
+        /// Parameters of queries, and of paths (`;name=value`), whose values are logged as `***`, in any case, in every variable that holds a query or a path.
         "mask_query" mask_query: Vec<String> = [], PARAMETERS;
         /// Fields of requests of which `$http_NAME` is logged as `***`; with `cookie` so are `$cookie_NAME`.
         "mask_headers" mask_headers: Vec<String> = ["authorization", "proxy-authorization", "cookie"], HEADERS;

@@ -86,7 +86,8 @@ fn warn_of_groups(node: &Node, check: &mut Checker) {
     let Some(Data::Table(groups)) = node.entry("upstreams").map(|entry| &entry.value.data) else { return };
     let (mut used, mut urls) = (Vec::new(), Vec::new());
     each_text(node, "", &mut |key, text, at| match (key, text.split_once("://")) {
-        ("upstream", _) => used.push(text.to_owned()),
+        // `proxy = "shop"` is an error of its own, and the group is meant.
+        ("upstream", _) | ("proxy" | "php" | "to" | "url", None) => used.push(text.to_owned()),
         ("proxy" | "php" | "to" | "url", Some((_, host))) => {
             urls.push((host.trim_end_matches('/').to_owned(), at.clone()));
         }

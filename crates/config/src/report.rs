@@ -118,6 +118,16 @@ impl Report {
         self.finish()
     }
 
+    /// The report with further warnings: a place, a title, what is said at the caret, and a remedy.
+    #[must_use]
+    pub fn with_warnings(mut self, warnings: Vec<(TextSpan, String, &'static str, String)>) -> Self {
+        for (at, title, label, remedy) in warnings {
+            let (severity, related) = (Severity::Warning, Vec::new());
+            self.push(Finding { severity, title, at, label: label.to_owned(), related, help: vec![remedy] });
+        }
+        self.finish()
+    }
+
     /// The text and its files.
     pub(crate) fn sources(&self) -> &JoinedText {
         &self.sources

@@ -14,6 +14,7 @@ use crate::error_pages::{ERROR_PAGES, ErrorPages, error_page};
 use crate::geo::Geo;
 use crate::group::Groups;
 use crate::header::ResponseHeaders;
+use crate::hint;
 use crate::host::HostPattern;
 use crate::listen::{EarlyHints, Listen, Listener};
 use crate::log::{Log, RequestLog};
@@ -550,7 +551,13 @@ fn apps_exist(node: &Node, check: &mut Checker) {
             None => "no such application".to_owned(),
         };
         let title = format!("there is no `[apps.{}]`", shortened(name));
-        check.error(&at.at, title, label);
+        let finding = check.error(&at.at, title, label);
+        if let Some(key) = hint::app_key(name) {
+            finding.help(format!(
+                "a file or module stands in a table: write `app = \"NAME\"` here, and `[apps.NAME]` with `{key} = \"{}\"` below it",
+                shortened(name)
+            ));
+        }
     }
 }
 

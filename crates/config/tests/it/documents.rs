@@ -53,6 +53,42 @@ fn examples_of_the_page_on_releases_parse() {
     }
 }
 
+/// The pages below a folder.
+fn pages_below(folder: &Path, pages: &mut Vec<PathBuf>) {
+    for entry in std::fs::read_dir(folder).expect("a folder can be read") {
+        let path = entry.expect("a folder can be read").path();
+        if path.is_dir() {
+            pages_below(&path, pages);
+        } else if path.extension().is_some_and(|extension| extension == "md") {
+            pages.push(path);
+        }
+    }
+}
+
+/// The page with each example as `komainu fmt` writes it, and how many there are.
+fn formatted(page: &str) -> (String, usize) {
+    let (mut out, mut count, mut rest) = (String::new(), 0, page);
+    while let Some((before, after)) = rest.split_once("```toml\n") {
+        let (example, after) = after.split_once("```").expect("an example ends");
+        let example = config::format(example).unwrap_or_else(|fault| panic!("{fault}\n{example}"));
+        out.push_str(&format!("{before}```toml\n{example}```"));
+        (rest, count) = (after, count + 1);
+    }
+    (out + rest, count)
+}
+
+#[test]
+fn examples_are_written_as_fmt_writes_them() {
+    let (mut pages, mut count) = (vec![place("../../README.md")], 0);
+    pages_below(&place("../../docs"), &mut pages);
+    for path in pages {
+        let (page, examples) = formatted(&std::fs::read_to_string(&path).unwrap());
+        compare(&path, &page);
+        count += examples;
+    }
+    assert!(count > 100, "{count}");
+}
+
 #[test]
 fn every_directive_is_in_the_reference_and_in_the_schema() {
     let (text, schema) = (reference(), schema());
