@@ -419,7 +419,7 @@ impl Access {
         if out.len() > start && self.masks.hides(variable) {
             out.truncate(start);
             out.extend_from_slice(MASKED);
-        } else if matches!(variable, Variable::Uri | Variable::Query | Variable::Args) {
+        } else if matches!(variable, Variable::Uri | Variable::Path | Variable::Query | Variable::Args) {
             self.masks.mask(out, start, *variable != Variable::Args);
         } else if matches!(variable, Variable::Field(name) if name == "referer") {
             self.masks.mask(out, start, true);

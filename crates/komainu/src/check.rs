@@ -16,6 +16,7 @@ use crate::cli::Check;
 use crate::config_text::ConfigText;
 use crate::hosting;
 use crate::named_paths;
+use crate::path_doubts;
 use crate::path_rules::{MapValues, PathRules, ROUNDS_MAX, route_prefix};
 use crate::privilege::{self, Identity, Rights};
 use crate::sink;
@@ -24,6 +25,10 @@ use crate::virtualenv::is_closed;
 
 /// Files that a configuration may include.
 const INCLUDED_MAX: usize = 1000;
+
+/// What to do where the configuration is not there.
+const NO_FILE: &str =
+    "name the configuration with `-c FILE`; `komainu run FOLDER` serves a folder without one";
 
 /// Where a configuration came from, to be read again.
 pub(crate) type Reread = Box<dyn Fn() -> Result<ReadConfig, String>>;
@@ -58,7 +63,11 @@ pub(crate) fn read(path: &Path) -> Result<Config, String> {
 /// # Errors
 /// Why one of them cannot be read.
 pub(crate) fn read_text(path: &Path) -> Result<String, String> {
-    let mut files = vec![(path.to_owned(), read_file(path)?)];
+    let text = read_file(path).map_err(|error| match path.try_exists() {
+        Ok(false) => format!("error: {error}\nhelp: {NO_FILE}"),
+        _ => error,
+    })?;
+    let mut files = vec![(path.to_owned(), text)];
     let mut seen: HashSet<PathBuf> = path.canonicalize().into_iter().collect();
     let mut next = 0;
     while let Some((path, text)) = files.get(next) {
@@ -149,7 +158,10 @@ pub(crate) fn read_file(path: &Path) -> Result<String, String> {
     if matches!(is_file, Ok(false)) && !["/dev", "/proc"].iter().any(|folder| path.starts_with(folder)) {
         return Err(format!("cannot read {}: this is no file", path.display()));
     }
-    let bytes = std::fs::read(path).map_err(|error| format!("cannot read {}: {error}", path.display()))?;
+    let bytes = std::fs::read(path).map_err(|error| match error.kind() {
+        io::ErrorKind::NotFound => format!("cannot read {}: there is no such file", path.display()),
+        _ => format!("cannot read {}: {error}", path.display()),
+    })?;
     if let Some(at) = bytes.iter().position(|&byte| byte == 0) {
         let line = 1 + bytes[..at].iter().filter(|&&byte| byte == b'\n').count();
         return Err(format!("{}:{line}: a NUL byte: this is no text", path.display()));
@@ -167,10 +179,12 @@ pub(crate) fn read_file(path: &Path) -> Result<String, String> {
 /// The errors, rendered for the user.
 pub(crate) fn parse(path: &Path, text: &str) -> Result<Config, String> {
     let (config, warnings) = parse_with_paths(path, text)?;
+    let doubts_of_paths = path_doubts::of_paths(&warnings, &config);
+    let warnings = warnings.with_warnings(doubts_of_paths);
     if !warnings.is_empty() {
         let _ = writeln!(io::stderr(), "{}", warnings.render(is_coloured()));
     }
-    for text in doubts(path, text, &config) {
+    for text in doubts(path, text, &config).into_iter().chain(path_doubts::of_sockets(&config)) {
         let _ = writeln!(io::stderr(), "warning: {text}");
     }
     Ok(config)

@@ -334,7 +334,7 @@ pub(crate) struct CachePurge {
     #[arg(long, value_name = "TAG", value_parser = NonEmptyStringValueParser::new())]
     pub(crate) tag: Vec<String>,
     /// Everything
-    #[arg(long)]
+    #[arg(long, conflicts_with_all = ["urls", "prefix", "tag"])]
     pub(crate) all: bool,
     /// Make responses stale instead of removing them: they can be validated, and used while the origin cannot be reached
     #[arg(long)]

@@ -141,7 +141,7 @@ pub(crate) enum CtlCache {
         #[arg(long)]
         tag: Option<String>,
         /// Everything
-        #[arg(long)]
+        #[arg(long, conflicts_with_all = ["url", "prefix", "tag"])]
         all: bool,
         /// Make them stale instead
         #[arg(long)]

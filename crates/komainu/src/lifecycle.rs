@@ -31,6 +31,7 @@ use crate::notice::ErrorLog;
 use crate::pending::PendingReply;
 use crate::push::MetricsPush;
 use crate::shaping::connections::ClientConnections;
+use crate::stop_signals::StopSignals;
 use crate::systemd::Notifier;
 use crate::tls::TlsPlan;
 use crate::upgrade::{self, HandedSockets, Successor};
@@ -540,11 +541,13 @@ pub(crate) fn pass_signals(
     events: Sender<ServerEvent>,
 ) -> io::Result<()> {
     std::thread::Builder::new().name("signals".into()).spawn(move || {
+        let mut stops = StopSignals::default();
         signals.forever().try_for_each(|signal| match signal {
             SIGUSR2 => events.send(ServerEvent::Upgrade(None)),
             _ if supervised => Ok(()),
             SIGUSR1 => events.send(ServerEvent::Reopen),
             SIGHUP => events.send(ServerEvent::Reload(None)),
+            _ if !stops.is_request(Instant::now()) => Ok(()),
             _ => events.send(ServerEvent::Stop),
         })
     })?;

@@ -11,6 +11,7 @@ mod control_endpoint;
 mod ctl_arguments;
 mod sign_url_arguments;
 mod cli;
+mod cli_hints;
 mod foreign;
 mod remote_log;
 mod log_record;
@@ -19,6 +20,8 @@ mod masks;
 mod access;
 mod burst;
 mod events;
+mod privilege;
+mod file_rights;
 mod notice;
 mod crashes;
 mod pages;
@@ -41,7 +44,6 @@ mod engine;
 mod client_access;
 mod costs;
 mod route_edits;
-mod privilege;
 mod link;
 mod config_files;
 mod geo;
@@ -49,6 +51,7 @@ mod control_file;
 mod log_target;
 mod logs;
 mod inherited;
+mod stop_signals;
 mod upgrade;
 mod cgi_programs;
 mod upstreams;
@@ -108,6 +111,7 @@ mod guard_plan;
 mod content;
 mod assemble;
 mod named_paths;
+mod path_doubts;
 mod check;
 mod answers;
 mod parent;
@@ -117,12 +121,13 @@ mod config_edits;
 mod diff;
 mod supervise;
 
+use std::borrow::Cow;
 use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use clap::{CommandFactory, Parser};
+use clap::CommandFactory;
 use config::{
     AccessLog, Action, App, CertificateSource, Config, Listener, Origin, Route, Site, SiteTls, Workers,
 };
@@ -140,7 +145,7 @@ use crate::upgrade::Predecessor;
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
-    let done = match Cli::parse().command {
+    let done = match cli_hints::parsed().command {
         Command::Run(run) => taking_over(|taken| serve_targets(&run, taken)),
         Command::Start(start) => taking_over(|taken| serve_file(start.config, taken)),
         Command::Check(arguments) => check::check(&arguments),
@@ -148,9 +153,7 @@ fn main() -> ExitCode {
         Command::Fmt(arguments) => diff::format(&arguments).and_then(|text| print(&text)),
         Command::Diff(arguments) => diff::diff(&arguments).and_then(|text| print(&text)),
         Command::Status(arguments) => status::status(&arguments).and_then(|text| print(&text)),
-        Command::Ctl(arguments) => {
-            ctl::ctl(&arguments).and_then(|text| print(&text)).map_err(|text| format!("error: {text}"))
-        }
+        Command::Ctl(arguments) => ctl::ctl(&arguments).and_then(|text| print(&text)),
         Command::Top(arguments) => look::top(&arguments),
         Command::Reload(arguments) => status::reload(&arguments).and_then(|text| print(&text)),
         Command::Cache(command) => cache_cli::cache(&command).and_then(|text| print(&text)),
@@ -174,9 +177,17 @@ fn main() -> ExitCode {
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            let _ = writeln!(io::stderr(), "{error}");
+            let _ = writeln!(io::stderr(), "{}", as_error(&error));
             ExitCode::FAILURE
         }
+    }
+}
+
+/// A text for the terminal that says first that it is an error. Reports of a configuration say it themselves, coloured or not.
+fn as_error(text: &str) -> Cow<'_, str> {
+    match ["error", "warning", "\u{1b}"].iter().any(|begin| text.starts_with(begin)) {
+        true => Cow::Borrowed(text),
+        false => Cow::Owned(format!("error: {text}")),
     }
 }
 

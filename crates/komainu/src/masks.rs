@@ -33,30 +33,32 @@ impl Masks {
         }
     }
 
-    /// Hides the values of parameters in what stands in `out` from `start` on: a query, or a URL, in which it begins behind the
-    /// first `?`.
+    /// Hides the values of parameters in what stands in `out` from `start` on: a query; or a URL or path, where they stand behind the
+    /// first `?`, and behind a `;` of a segment (matrix parameters, RFC 3986 section 3.3).
     pub(crate) fn mask(&self, out: &mut Vec<u8>, start: usize, is_url: bool) {
         if self.parameters.is_empty() {
             return;
         }
-        let mut at = match is_url {
-            true => match out[start..].iter().position(|&byte| byte == b'?') {
-                Some(mark) => start + mark + 1,
-                None => return,
-            },
-            false => start,
-        };
+        let (mut at, mut is_path) = (start, is_url);
         while at < out.len() {
+            if is_path {
+                let Some(mark) = out[at..].iter().position(|byte| b";?#".contains(byte)) else { return };
+                is_path = out[at + mark] == b';';
+                at += mark + 1;
+            }
             // Some applications take `;` for `&`.
-            let end =
-                out[at..].iter().position(|byte| b"&;#".contains(byte)).map_or(out.len(), |end| at + end);
+            let ends: &[u8] = if is_path { b";/?#" } else { b"&;#" };
+            let end = out[at..].iter().position(|byte| ends.contains(byte)).map_or(out.len(), |end| at + end);
             let equals = out[at..end].iter().position(|&byte| byte == b'=').map(|equals| at + equals);
-            let Some(equals) = equals.filter(|&equals| self.is_secret(&out[at..equals])) else {
-                at = end + 1;
-                continue;
+            at = match equals.filter(|&equals| self.is_secret(&out[at..equals])) {
+                None => end,
+                Some(equals) => {
+                    out.splice(equals + 1..end, MASKED.iter().copied());
+                    equals + 1 + MASKED.len()
+                }
             };
-            out.splice(equals + 1..end, MASKED.iter().copied());
-            at = equals + 1 + MASKED.len() + 1;
+            // What ends a parameter of a path begins what comes next.
+            at += usize::from(!is_path);
         }
     }
 
@@ -101,6 +103,12 @@ mod tests {
             ),
             ("/a?tokens=1&x=token&token", "/a?tokens=1&x=token&token"),
             ("/token=a", "/token=a"),
+            ("/a;token=x/b;y=1;pass=z", "/a;token=***/b;y=1;pass=***"),
+            ("/a;token=x?y=1&token=z", "/a;token=***?y=1&token=***"),
+            ("/a;TOKEN=x;jsessionid=1/?pass=b#token=c", "/a;TOKEN=***;jsessionid=1/?pass=***#token=***"),
+            ("/a;%74oken=x=y;", "/a;%74oken=***;"),
+            ("/a;tokens=1;token/token=2?", "/a;tokens=1;token/token=2?"),
+            ("https://x.test/a;token=b", "https://x.test/a;token=***"),
             ("/a?token=a=b%26c?d", "/a?token=***"),
             ("https://x.test/?token=a#token=b", "https://x.test/?token=***#token=***"),
             ("/a?", "/a?"),

@@ -9,12 +9,14 @@ use std::time::{Instant, SystemTime};
 use cache::DiskEvent;
 use config::Level;
 use files::RootState;
-use proxy::{HealthChange, UpstreamError, UpstreamEvent};
+use proxy::{HealthChange, SOCKET_FORBIDDEN, UpstreamError, UpstreamEvent};
 
 use crate::access::rfc3339;
 use crate::burst::LogThrottles;
 use crate::events::EventRing;
+use crate::file_rights::refusal_of_socket;
 use crate::log_record::error_record;
+use crate::privilege::Identity;
 use crate::sink::{LineForm, LogSink};
 
 /// The error log. Cheap to clone.
@@ -179,7 +181,10 @@ impl ErrorLog {
         self.once_a_second(level, kind, || {
             let target = http::path::encode_beyond_ascii(trouble.target);
             let target = String::from_utf8_lossy(&target);
-            format!("{server}: {target:?}: {}: {outcome}", trouble.reason)
+            let why = trouble.socket.filter(|_| trouble.reason == SOCKET_FORBIDDEN);
+            let why = why.and_then(|path| refusal_of_socket(path, &Identity::of_process()));
+            let why = why.map(|why| format!("; {why}")).unwrap_or_default();
+            format!("{server}: {target:?}: {}: {outcome}{why}", trouble.reason)
         });
     }
 

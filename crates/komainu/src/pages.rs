@@ -4,10 +4,14 @@ use std::borrow::Cow;
 use std::collections::HashMap;
 use std::io;
 use std::path::Path;
+use std::rc::Rc;
 
 use config::StatusPattern;
 use http::Status;
 use net::{ErrorPages, Page};
+
+/// The longest host that a page names: that of DNS, in bytes.
+const HOST_BYTES_MAX: usize = 255;
 
 /// Error pages are kept in memory; a larger one is refused when the server starts.
 const PAGE_BYTES_MAX: u64 = 1024 * 1024;
@@ -38,18 +42,63 @@ impl SitePages {
     }
 }
 
+impl SitePages {
+    /// The page for a status, if there is one.
+    fn own(&self, status: Status) -> Option<&Page> {
+        let code = status.code();
+        self.exact.get(&code).or_else(|| self.class.get(&(code / 100)))
+    }
+}
+
 impl ErrorPages for SitePages {
     fn page(&self, status: Status, reason: &'static str, accept: Option<&[u8]>) -> Cow<'_, Page> {
-        let code = status.code();
-        match self.exact.get(&code).or_else(|| self.class.get(&(code / 100))) {
+        match self.own(status) {
             Some(page) => Cow::Borrowed(page),
             None => Cow::Owned(plain(status, reason, accept)),
         }
     }
 
     fn has(&self, status: Status) -> bool {
-        let code = status.code();
-        self.exact.contains_key(&code) || self.class.contains_key(&(code / 100))
+        self.own(status).is_some()
+    }
+}
+
+/// The reason of a 404 where no site has the host; the page adds the host.
+pub(crate) const NO_SITE: &str = "no site has the host of this request";
+
+/// The pages where no site has a request's host: plain ones name it.
+pub(crate) struct PagesWithoutSite {
+    pages: Rc<SitePages>,
+    /// `no site has the host example.com`
+    reason: String,
+}
+
+impl PagesWithoutSite {
+    /// For a request with this authority; it is left out where it has more than the letters of host names and addresses.
+    pub(crate) fn new(pages: Rc<SitePages>, authority: &[u8]) -> PagesWithoutSite {
+        let is_plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"-._:[]".contains(byte);
+        let reason = match std::str::from_utf8(authority) {
+            Ok(host)
+                if !host.is_empty() && host.len() <= HOST_BYTES_MAX && authority.iter().all(is_plain) =>
+            {
+                let name =
+                    host.rsplit_once(':').filter(|(_, port)| port.bytes().all(|byte| byte.is_ascii_digit()));
+                format!("no site has the host {}", name.map_or(host, |(name, _)| name))
+            }
+            _ => NO_SITE.to_owned(),
+        };
+        PagesWithoutSite { pages, reason }
+    }
+}
+
+impl ErrorPages for PagesWithoutSite {
+    fn page(&self, status: Status, reason: &'static str, accept: Option<&[u8]>) -> Cow<'_, Page> {
+        let reason = if reason == NO_SITE { &*self.reason } else { reason };
+        self.pages.own(status).map_or_else(|| Cow::Owned(plain(status, reason, accept)), Cow::Borrowed)
+    }
+
+    fn has(&self, status: Status) -> bool {
+        self.pages.has(status)
     }
 }
 
@@ -59,7 +108,7 @@ fn plain(status: Status, reason: &str, accept: Option<&[u8]>) -> Page {
     let accept = accept.unwrap_or_default();
     let wants = |what: &[u8]| accept.windows(what.len()).any(|window| window.eq_ignore_ascii_case(what));
     if wants(b"json") && !wants(b"text/html") {
-        // Reasons are static texts of this project, without quotes or control bytes.
+        // Reasons are texts of this project and names of hosts, without quotes, markup or control bytes.
         let body = format!("{{\"status\":{code},\"title\":\"{title}\",\"detail\":\"{reason}\"}}\n");
         return Page { content_type: "application/problem+json".into(), body: body.into_bytes() };
     }
@@ -138,6 +187,24 @@ mod tests {
         let json = page(Status::FORBIDDEN, "application/problem+json");
         assert_eq!(json.content_type, "application/problem+json");
         assert_eq!(json.body, b"{\"status\":403,\"title\":\"Forbidden\",\"detail\":\"a reason\"}\n");
+        // No site: the host is named, unless a page of the server's own is there or the host is none.
+        for (authority, said) in [
+            ("a.test:8080", "no site has the host a.test"),
+            ("[::1]:80", "no site has the host [::1]"),
+            ("[::1]", "no site has the host [::1]"),
+            ("<b>", NO_SITE),
+            ("", NO_SITE),
+        ] {
+            let none = PagesWithoutSite::new(Rc::default(), authority.as_bytes());
+            let page = none.page(Status::NOT_FOUND, NO_SITE, None);
+            assert!(
+                String::from_utf8_lossy(&page.body).ends_with(&format!("<p>{said}</p>\n")),
+                "{authority}"
+            );
+            assert!(!none.has(Status::NOT_FOUND));
+        }
+        let own = PagesWithoutSite::new(Rc::new(pages), b"a.test");
+        assert_eq!(own.page(Status::NOT_FOUND, NO_SITE, None).body, b"of the site");
         let missing = vec![(StatusPattern::One(404), folder.join("none"))];
         let error = SitePages::read([&missing]).unwrap_err().to_string();
         assert!(error.starts_with("cannot read the error page /"), "{error}");

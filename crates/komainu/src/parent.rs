@@ -30,6 +30,7 @@ use crate::notice::ErrorLog;
 use crate::privilege::{self, Identity};
 use crate::sink::{LogSink, LogTarget};
 use crate::sockets::GivenSockets;
+use crate::stop_signals::StopSignals;
 use crate::systemd::{self, Notifier};
 use crate::upgrade::{self, HandedSockets, Predecessor, Successor};
 
@@ -126,8 +127,13 @@ pub(crate) fn supervise(
     rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
     let (sender, events) = channel();
     std::thread::Builder::new().name("signals".into()).spawn({
-        let sender = sender.clone();
-        move || signals.forever().try_for_each(|signal| sender.send(ParentEvent::Signal(signal)))
+        let (sender, mut stops) = (sender.clone(), StopSignals::default());
+        move || {
+            let is_stop = |signal| matches!(signal, SIGTERM | SIGINT | SIGQUIT);
+            let mut wanted =
+                signals.forever().filter(|&signal| !is_stop(signal) || stops.is_request(Instant::now()));
+            wanted.try_for_each(|signal| sender.send(ParentEvent::Signal(signal)))
+        }
     })?;
     let mut supervisor = ParentProcess {
         state,
@@ -149,7 +155,7 @@ struct ParentProcess {
     state: Arc<ParentState>,
     sender: Sender<ParentEvent>,
     notices: ErrorLog,
-    /// Signals to stop so far.
+    /// Requests to stop so far.
     stops: u32,
     /// The successor that is not known to serve yet.
     upgrade: Option<OwnedFd>,

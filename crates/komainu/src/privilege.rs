@@ -67,6 +67,15 @@ impl Identity {
         Ok(Identity { name: user.to_owned(), uid, gid, groups })
     }
 
+    /// The user of this process. Its name is a number where no list of this machine has it.
+    pub(crate) fn of_process() -> Identity {
+        let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+        let mut groups = vec![gid];
+        groups.extend(nix::unistd::getgroups().unwrap_or_default().into_iter().map(Gid::as_raw));
+        let list = fs::read_to_string("/etc/passwd").unwrap_or_default();
+        Identity { name: name_in(&list, uid).unwrap_or_else(|| uid.to_string()), uid, gid, groups }
+    }
+
     /// As root: makes a folder for this user. One that is there is given to the user only while it is empty.
     ///
     /// # Errors
@@ -100,6 +109,16 @@ impl Identity {
             groups: vec![NOBODY],
         })
     }
+}
+
+/// The name of a user or group in a list as passwd(5) and group(5) have it. The system's own look-up may ask other machines, for
+/// which a thread that serves must not wait.
+pub(crate) fn name_in(list: &str, id: u32) -> Option<String> {
+    list.lines().find_map(|line| {
+        let mut fields = line.split(':');
+        let (name, number) = (fields.next()?, fields.nth(1)?);
+        (number.parse() == Ok(id)).then(|| name.to_owned())
+    })
 }
 
 /// How the server runs with regard to privileges.

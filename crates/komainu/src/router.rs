@@ -26,7 +26,7 @@ use crate::ids::{IdMaker, IdRules};
 use crate::internal::{self, SiteInternals};
 use crate::metrics::CoreMetrics;
 use crate::notice::ErrorLog;
-use crate::pages::{self, SitePages};
+use crate::pages::{self, NO_SITE, PagesWithoutSite, SitePages};
 use crate::path_rules::{MapValues, PathRules};
 use crate::php::{PhpRoute, PhpTarget};
 use crate::rate::{self, CountedRequests, RateRules};
@@ -274,6 +274,11 @@ impl Router {
                 let mut fields = Fields::new();
                 fields.push(Name::Allow, b"GET, HEAD, OPTIONS");
                 exchange.reply(Status::NO_CONTENT, &fields, b"").await
+            }
+            _ if site.is_none() => {
+                let pages = PagesWithoutSite::new(table.pages[level].clone(), exchange.request().authority());
+                exchange.set_pages(Rc::new(pages));
+                exchange.refuse(Status::NOT_FOUND, NO_SITE).await
             }
             _ => exchange.refuse(Status::NOT_FOUND, "there is nothing at this address").await,
         }

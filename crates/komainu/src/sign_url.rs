@@ -25,8 +25,17 @@ pub(crate) fn sign_url(arguments: &SignUrl) -> Result<String, String> {
         }
     };
     let url = arguments.url.split('#').next().unwrap_or_default();
-    let begin =
-        url.find("://").map_or(0, |at| at + 3 + url[at + 3..].find('/').unwrap_or(url.len() - at - 3));
+    let begin = match url.split_once("://").filter(|(scheme, _)| !scheme.contains(['/', '?'])) {
+        None => 0,
+        Some((scheme, rest)) if ["http", "https"].iter().any(|known| scheme.eq_ignore_ascii_case(known)) => {
+            url.len() - rest.len() + rest.find(['/', '?']).unwrap_or(rest.len())
+        }
+        Some((scheme, _)) => {
+            return Err(format!(
+                "{url}: `{scheme}` is no scheme of a web server: write https://HOST/PATH or /PATH"
+            ));
+        }
+    };
     let (origin, rest) = url.split_at(begin);
     let (path, query) = rest.split_once('?').map_or((rest, None), |(path, query)| (path, Some(query)));
     if !path.starts_with('/') {

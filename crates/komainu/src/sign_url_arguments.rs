@@ -14,7 +14,7 @@ pub(crate) struct SignUrl {
     #[arg(long = "for", value_name = "TIME", default_value = "1h")]
     pub(crate) valid: String,
     /// Until when it is valid, in seconds since 1970, in place of --for
-    #[arg(long, value_name = "SECONDS")]
+    #[arg(long, value_name = "SECONDS", conflicts_with = "valid")]
     pub(crate) until: Option<u64>,
     /// The one client that may use it, where the route has `client = true`
     #[arg(long, value_name = "ADDRESS")]

@@ -5,8 +5,7 @@ use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use rustix::io::Errno;
-
+use crate::file_rights::{FileRight, lacks};
 use crate::privilege::Identity;
 
 /// Links that are followed from an environment's interpreter.
@@ -95,21 +94,7 @@ pub(crate) fn is_closed(folder: &Path, user: Option<&Identity>) -> bool {
         return fs::metadata(folder.join("."))
             .is_err_and(|error| error.kind() == ErrorKind::PermissionDenied);
     };
-    let Ok(found) = fs::metadata(folder) else { return false };
-    let bit = if found.uid() == user.uid {
-        0o100
-    } else if user.groups.contains(&found.gid()) {
-        0o010
-    } else {
-        0o001
-    };
-    user.uid != 0 && found.mode() & bit == 0 && !has_access_list(folder)
-}
-
-/// Whether an access control list says more than the folder's mode.
-fn has_access_list(folder: &Path) -> bool {
-    let asked = rustix::fs::getxattr(folder, c"system.posix_acl_access", &mut [0; 256][..]);
-    !matches!(asked, Err(Errno::NODATA | Errno::NOTSUP))
+    lacks(folder, user, FileRight::Enter)
 }
 
 #[cfg(test)]

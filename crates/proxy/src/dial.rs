@@ -15,6 +15,9 @@ use crate::shared::Upstream;
 /// The server has not agreed to HTTP/2.
 const NO_HTTP2: AttemptFailure = AttemptFailure::Connect("the upstream does not offer HTTP/2 (ALPN)");
 
+/// The reason where this process may not connect to a Unix socket.
+pub const SOCKET_FORBIDDEN: &str = "the upstream's socket may not be opened";
+
 /// How a connection begins.
 pub(crate) struct DialOptions<'d> {
     /// Which of several addresses is tried first.
@@ -133,7 +136,7 @@ fn failure(fault: Fault) -> AttemptFailure {
             ErrorKind::ConnectionRefused => "the upstream refused the connection",
             ErrorKind::HostUnreachable | ErrorKind::NetworkUnreachable => "the upstream cannot be reached",
             ErrorKind::NotFound => "the upstream's socket does not exist",
-            ErrorKind::PermissionDenied => "the upstream's socket may not be opened",
+            ErrorKind::PermissionDenied => SOCKET_FORBIDDEN,
             ErrorKind::TimedOut => return AttemptFailure::ConnectSlow,
             _ if error.raw_os_error().is_some_and(is_exhaustion) => return AttemptFailure::Starved,
             _ => "no connection to the upstream came about",

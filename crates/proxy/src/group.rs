@@ -2,6 +2,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::net::SocketAddr;
+use std::path::Path;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -18,6 +19,7 @@ use crate::dial::{Beside, DialOptions, beside, dial};
 use crate::failure::AttemptFailure;
 use crate::h2_pool::H2Pool;
 use crate::health::ServerState;
+use crate::options::UpstreamAddress;
 use crate::pool::{CorePool, InUse};
 use crate::retry::RetryBudget;
 use crate::shared::GroupShared;
@@ -39,6 +41,8 @@ pub struct Group(pub(crate) Rc<GroupState>);
 pub struct UpstreamError<'x> {
     /// The server's URL; `None` where none could be chosen.
     pub server: Option<&'x str>,
+    /// Its Unix socket, where it has one.
+    pub socket: Option<&'x Path>,
     /// What the request asked for, as it came.
     pub target: &'x [u8],
     /// What happened.
@@ -161,6 +165,14 @@ impl Group {
 
 impl GroupState {
     /// Passes an event to the error log.
+    /// The Unix socket of a server, where it has one.
+    pub(crate) fn socket(&self, server: usize) -> Option<&Path> {
+        match &self.shared.options.servers[server].at {
+            UpstreamAddress::Unix(path) => Some(path),
+            UpstreamAddress::Tcp { .. } => None,
+        }
+    }
+
     pub(crate) fn report(&self, event: &UpstreamEvent<'_>) {
         if let Some(report) = &self.report {
             report(event);

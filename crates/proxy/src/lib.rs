@@ -38,6 +38,7 @@ mod proxy;
 mod stream;
 
 pub use counts::{FAILURE_REASONS, UpstreamCounters};
+pub use dial::SOCKET_FORBIDDEN;
 pub use group::{EventSink, Group, HealthChange, UpstreamError, UpstreamEvent};
 pub use options::{GroupOptions, RouteOptions};
 pub use proxy::{FetchError, FetchLimits, FetchRequest, FetchResponse, Proxy};

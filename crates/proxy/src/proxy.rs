@@ -343,6 +343,7 @@ impl Proxy {
         let TemplateContext { head, bytes, .. } = requester.context("");
         self.group.report(&UpstreamEvent::UpstreamError(UpstreamError {
             server: server.map(|server| self.group.shared.shown(server)),
+            socket: server.and_then(|server| self.group.socket(server)),
             target: head.target.whole.of(bytes),
             reason,
             status,

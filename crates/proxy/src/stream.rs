@@ -158,9 +158,11 @@ impl Group {
         reason: &'static str,
         status: Option<Status>,
     ) {
+        let socket = server.and_then(|server| self.0.socket(server));
         let server = server.map(|server| self.0.shared.shown(server));
         self.0.report(&UpstreamEvent::UpstreamError(UpstreamError {
             server,
+            socket,
             target: name.as_bytes(),
             reason,
             status,

@@ -13,6 +13,28 @@ fn log_lines(rig: &Rig, name: &str, count: usize) -> Vec<String> {
 }
 
 #[test]
+fn a_host_that_no_site_has_is_named() {
+    let folder = Folder::new();
+    // One thread: each writes its own lines.
+    let config = "threads = 1\n[log]\naccess = \"json\"\nfile = \"access.log\"\n[[site]]\nhosts = \"example.com\"\n[[site.route]]\nrespond = \"a\"\n";
+    let rig = Rig::config(folder, config);
+    let ask = |host: &str| rig.send(&format!("GET / HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n"));
+    ask("example.com").expect(200, "a");
+    let answer = ask(&rig.address.to_string());
+    answer.expect_status(404);
+    assert!(answer.text().contains("<p>no site has the host 127.0.0.1</p>"), "{}", answer.text());
+    // What could be markup is not shown.
+    let answer = ask("a&b;c'd");
+    assert!(answer.text().contains("<p>no site has the host of this request</p>"), "{}", answer.text());
+    let lines = log_lines(&rig, "access.log", 3);
+    let line: serde_json::Value = serde_json::from_str(&lines[1]).unwrap();
+    assert_eq!(
+        (&line["reason"], &line["host"]),
+        (&"no site has the host of this request".into(), &rig.address.to_string().into())
+    );
+}
+
+#[test]
 fn access_logs_in_every_format_hide_what_is_secret_and_break_no_line() {
     let origin = Origin::start(|_| answer("200 OK", "", "four"));
     let with = |log: &str| {

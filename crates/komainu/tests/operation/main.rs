@@ -21,6 +21,7 @@ mod control_tls;
 mod control_tokens;
 mod costs;
 mod crashes;
+mod file_rights;
 mod full_disk;
 mod generations;
 mod import;

@@ -74,6 +74,30 @@ fn a_stop_reports_what_it_waits_for() {
 }
 
 #[test]
+fn two_signals_to_stop_at_once_are_one() {
+    for kind in rig::kinds() {
+        let folder = Folder::new();
+        folder.write("www/large", vec![b'x'; 20_000_000]);
+        folder.write("komainu.toml", format!("listen = \"127.0.0.1:0\"\n{kind}[[route]]\nfiles = \"www\"\n"));
+        let mut command = komainu();
+        command.arg("start").arg("-c").arg(folder.at("komainu.toml"));
+        let mut rig = Rig::start(command, folder);
+        let mut running = rig.connect();
+        running.write_all(b"GET /large HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
+        running.read_exact(&mut [0; 1000]).unwrap();
+        // As a shell does, or systemd whose unit names both the process and its group.
+        let pid = rustix::process::Pid::from_child(&rig.child);
+        for signal in [rustix::process::Signal::TERM, rustix::process::Signal::INT] {
+            rustix::process::kill_process(pid, signal).unwrap();
+        }
+        let mut rest = Vec::new();
+        running.read_to_end(&mut rest).unwrap();
+        assert!(rest.len() + 1000 > 20_000_000, "the running response is completed");
+        assert!(rig.ended().success(), "{}", rig.reported());
+    }
+}
+
+#[test]
 fn the_configuration_is_read_again() {
     let folder = Folder::new();
     folder.write("one/a", "one").write("two/a", "two");

@@ -97,6 +97,64 @@ fn what_is_missing_at_the_start_is_named_with_its_directive_and_its_line() {
 }
 
 #[test]
+fn a_configuration_that_is_not_there_is_an_error_with_a_remedy() {
+    let folder = Folder::new();
+    for command in ["check", "start"] {
+        let output = komainu().arg(command).current_dir(folder.path()).output().unwrap();
+        let errors = text(&output.stderr);
+        assert!(!output.status.success(), "{errors}");
+        let said = "error: cannot read komainu.toml: there is no such file\nhelp: name the configuration with `-c FILE`";
+        assert!(errors.starts_with(said), "{errors}");
+    }
+    // Errors of every command begin so.
+    for arguments in
+        [&["fmt", "no.toml"][..], &["status", "--pid", "1"], &["sign-url", "--secret-file", "no", "/a"]]
+    {
+        let output = komainu().args(arguments).current_dir(folder.path()).output().unwrap();
+        assert!(
+            !output.status.success() && text(&output.stderr).starts_with("error: "),
+            "{}",
+            text(&output.stderr)
+        );
+    }
+}
+
+#[test]
+fn commands_refuse_arguments_that_exclude_each_other() {
+    let folder = Folder::new();
+    folder.write("secret", "0123456789abcdef0123456789abcdef");
+    for (line, part) in [
+        ("sign-url --secret-file secret --for 1h --until 3 /a", "cannot be used with"),
+        ("cache purge --all --tag a", "cannot be used with"),
+        ("cache purge --all http://a.test/", "cannot be used with"),
+        ("ctl cache purge --all --prefix http://a.test/", "cannot be used with"),
+        (
+            "sign-url --secret-file secret ftp://a.test/b",
+            "`ftp` is no scheme of a web server: write https://HOST/PATH",
+        ),
+    ] {
+        let arguments = line.split(' ');
+        let output = komainu().args(arguments).current_dir(folder.path()).output().unwrap();
+        let errors = text(&output.stderr);
+        assert!(
+            !output.status.success() && errors.starts_with("error: ") && errors.contains(part),
+            "{line}: {errors}"
+        );
+    }
+    // The default of --for is no conflict, and a path may hold a URL.
+    for line in [
+        "sign-url --secret-file secret --until 3 https://a.test/b",
+        "sign-url --secret-file secret /fetch?url=ftp://a.test/b",
+    ] {
+        let output = komainu().args(line.split(' ')).current_dir(folder.path()).output().unwrap();
+        assert!(output.status.success(), "{line}: {}", text(&output.stderr));
+        // What stands in the query is none of its parts.
+        let (path, signed) = (line.rsplit(' ').next().unwrap(), text(&output.stdout));
+        assert!(signed.starts_with(path), "{signed}");
+    }
+}
+
+#[test]
 fn check_names_the_certificates_and_programs_that_are_of_no_use() {
     let folder = Folder::new();
     folder.write("hook", "no program");

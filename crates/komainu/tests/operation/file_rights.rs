@@ -1,0 +1,103 @@
+//! Files, folders and sockets that the user who serves may not use, and secrets that everybody may: what is said of them.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+
+use crate::privileges::{can_be_tested, start};
+use crate::rig;
+use crate::rig::{Folder, eventually, komainu};
+
+#[test]
+fn who_serves_and_may_not_open_a_socket_learns_why() {
+    if !can_be_tested() {
+        return;
+    }
+    let folder = Folder::new();
+    let socket = folder.at("app.sock");
+    let listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+    fs::set_permissions(&socket, fs::Permissions::from_mode(0o755)).unwrap();
+    let config = "user = \"65534\"\ngroup = \"65534\"\nlisten = \"127.0.0.1:0\"\n[[route]]\nproxy = \"unix:app.sock\"\n";
+    let rig = start(folder, config);
+    // Said at the start, and with the request that fails.
+    let said = format!("may not write to {} (mode 0755, of root:root): let the program", socket.display());
+    assert!(rig.reported().contains(&format!("warning: user 65534 {said}")), "{}", rig.reported());
+    rig.get("/page").expect_status(502);
+    eventually("it is logged", || {
+        let log = rig.reported();
+        let line =
+            log.lines().find(|line| line.contains("\"/page\": the upstream's socket may not be opened: 502"));
+        line.is_some_and(|line| line.contains(&said) && line.contains("mode 0660"))
+    });
+    drop(listener);
+}
+
+#[test]
+fn folders_and_pages_that_who_serves_may_not_use_are_warned_of() {
+    if !can_be_tested() {
+        return;
+    }
+    let folder = Folder::new();
+    folder.write("closed/index.html", "A").write("404.html", "no").write("open/a", "A");
+    let set = |name: &str, mode: u32| {
+        fs::set_permissions(folder.at(name), fs::Permissions::from_mode(mode)).unwrap();
+    };
+    set("closed", 0o700);
+    set("404.html", 0o600);
+    let user = "user = \"65534\"\ngroup = \"65534\"\nlisten = \"127.0.0.1:0\"\n";
+    let config =
+        format!("{user}error_pages = {{ 404 = \"404.html\" }}\n[[route]]\nfiles = [\"closed\", \"open\"]\n");
+    folder.write("komainu.toml", &config);
+    let checked = komainu().args(["check", "-c"]).arg(folder.at("komainu.toml")).output().unwrap();
+    let said = rig::text(&checked.stderr);
+    assert!(checked.status.success(), "{said}");
+    let (closed, page) =
+        (folder.at("closed").display().to_string(), folder.at("404.html").display().to_string());
+    assert!(
+        said.contains(&format!(
+            "warning: user 65534, who is to serve, may not enter {closed} (mode 0700, of root:root)\n"
+        )),
+        "{said}"
+    );
+    assert!(said.contains(&format!("may not read {page} (mode 0600, of root:root)\n")), "{said}");
+    assert!(said.contains("komainu.toml:6:10") && said.contains(&format!("`chmod o+rx {closed}`")), "{said}");
+    assert_eq!(said.matches("warning: ").count(), 2, "{said}");
+    // And at a start.
+    folder.write("komainu.toml", format!("{user}[[route]]\nfiles = \"closed\"\n"));
+    let config = fs::read_to_string(folder.at("komainu.toml")).unwrap();
+    let rig = start(folder, &config);
+    rig.get("/").expect_status(403);
+    assert!(rig.reported().contains(&format!("may not enter {closed} (mode 0700")), "{}", rig.reported());
+}
+
+#[test]
+fn secrets_that_everybody_can_read_and_lists_without_users_are_warned_of() {
+    let folder = Folder::new();
+    folder.write("www/a", "A").write("empty.htpasswd", "# nobody yet\n");
+    folder.write("url.secret", "0123456789abcdef0123456789abcdef\n");
+    folder.write(
+        "komainu.toml",
+        format!(
+            "listen = \"127.0.0.1:0\"\n{}[[route]]\npath = \"/a/*\"\nfiles = \"www\"\nauth = {{ basic = \"empty.htpasswd\" }}\n\
+             [[route]]\nfiles = \"www\"\nauth = {{ signed = {{ secret_file = \"url.secret\" }} }}\n",
+            rig::as_we_are()
+        ),
+    );
+    let said_of = |mode: u32| {
+        for file in ["empty.htpasswd", "url.secret"] {
+            fs::set_permissions(folder.at(file), fs::Permissions::from_mode(mode)).unwrap();
+        }
+        let checked = komainu().args(["check", "-c"]).arg(folder.at("komainu.toml")).output().unwrap();
+        assert!(checked.status.success(), "{}", rig::text(&checked.stderr));
+        rig::text(&checked.stderr)
+    };
+    let (users, secret) = (folder.at("empty.htpasswd"), folder.at("url.secret"));
+    let said = said_of(0o644);
+    for path in [&users, &secret] {
+        let title =
+            format!("warning: every user of this machine can read {} (mode 0644, of ", path.display());
+        assert!(said.contains(&title) && said.contains(&format!("`chmod o-r {}`", path.display())), "{said}");
+    }
+    let said = said_of(0o640);
+    assert!(!said.contains("every user"), "{said}");
+    assert!(said.contains(&format!("warning: there is no user in {}\n", users.display())), "{said}");
+}
