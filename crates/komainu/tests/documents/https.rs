@@ -351,6 +351,8 @@ fn authorities_elsewhere() {
         "dns.key",
         "key \"komainu\" { algorithm hmac-sha256; secret \"c2VjcmV0LXNlY3JldC1zZWNyZXQ=\"; };\n",
     );
+    let private = <std::fs::Permissions as std::os::unix::fs::PermissionsExt>::from_mode(0o600);
+    std::fs::set_permissions(folder.at("dns.key"), private).unwrap();
     let key = folder.at("dns.key").display().to_string();
     let site = "[[site]]\nhosts = [\"example.com\"]\ntls = \"auto\"\n[[site.route]]\nrespond = \"x\"\n";
     for acme in [with(example("secret_file"), &[("/etc/komainu/dns.key", &key)]), example("shortlived")] {

@@ -9,7 +9,7 @@ use crate::rig;
 use crate::rig::{Folder, Rig, eventually, komainu};
 
 /// Whether these tests can be made; loudly not, where they cannot.
-pub fn can_be_tested() -> bool {
+pub(crate) fn can_be_tested() -> bool {
     if !rig::is_root() {
         eprintln!("SKIPPED: only root can start a server that gives up its rights");
     }
@@ -17,7 +17,7 @@ pub fn can_be_tested() -> bool {
 }
 
 /// `komainu start` as root, with a configuration and files that only root may read and write.
-pub fn start(folder: Folder, config: &str) -> Rig {
+pub(crate) fn start(folder: Folder, config: &str) -> Rig {
     modules();
     folder.write("komainu.toml", config);
     fs::set_permissions(folder.at("komainu.toml"), fs::Permissions::from_mode(0o600)).unwrap();
