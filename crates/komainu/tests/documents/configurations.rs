@@ -86,6 +86,7 @@ fn line_after<'a>(message: &'a str, words: &str) -> Option<&'a Path> {
 /// Makes what a message says is missing; false where it is about something else.
 fn make_what_is_missing(message: &str, files: &Files, config: &mut String) -> bool {
     let missing = ": No such file or directory";
+    let read = |after: &str| path_in(message, "cannot read ", after);
     let put = |path: &Path| {
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         let name = path.to_string_lossy();
@@ -104,7 +105,7 @@ fn make_what_is_missing(message: &str, files: &Files, config: &mut String) -> bo
         fs::create_dir_all(path).unwrap();
     } else if let Some(path) = path_in(message, "cannot open the log ", ": its folder") {
         fs::create_dir_all(path.parent().unwrap()).unwrap();
-    } else if let Some(path) = path_in(message, "cannot read ", missing) {
+    } else if let Some(path) = read(missing).or_else(|| read(": there is no such file")) {
         put(&path);
     } else if let Some(path) = line_after(message, "there is no folder ") {
         fs::create_dir_all(path).unwrap();
