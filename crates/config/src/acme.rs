@@ -42,7 +42,10 @@ directives! {
     /// ```toml
     /// [acme]
     /// email = "admin@example.com"
-    /// directory = ["letsencrypt", { url = "https://acme.example.net/directory", eab = { id = "kid", key = "c2VjcmV0LXNlY3JldA" } }]
+    /// directory = [
+    ///     "letsencrypt",
+    ///     { url = "https://acme.example.net/directory", eab = { id = "kid", key = "c2VjcmV0LXNlY3JldA" } },
+    /// ]
     /// ```
     ///
     /// Each name has a certificate of its own. It is renewed after two thirds of its lifetime, or when the authority says

@@ -172,12 +172,13 @@ directives! {
     /// hosts = "shop.example.com"
     ///
     /// [[site.route]]
+    ///
     /// [site.route.split]
     /// by = "sticky:release"
     ///
     /// [[site.route.split.branches]]
-    /// name   = "blue"
-    /// proxy  = { upstream = "blue" }
+    /// name  = "blue"
+    /// proxy = { upstream = "blue" }
     ///
     /// [[site.route.split.branches]]
     /// name   = "green"

@@ -181,6 +181,7 @@ directives! {
     ///
     /// ```toml
     /// [[route]]
+    ///
     /// [route.proxy]
     /// to = [
     ///     { url = "http://10.0.0.1:3000", weight = 2 },
