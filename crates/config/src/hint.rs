@@ -322,10 +322,10 @@ pub(crate) fn for_table(name: &str) -> Option<&'static str> {
     })
 }
 
-/// The directive of `[apps.NAME]` for what looks like an application's file or module.
-pub(crate) fn app_key(name: &str) -> Option<&'static str> {
+/// The table of an application, for what looks like its file or module.
+pub(crate) fn for_app(name: &str) -> Option<String> {
     let file = name.rsplit('/').next().unwrap_or(name);
-    Some(match file.rsplit_once('.').map_or("", |(_, extension)| extension) {
+    let key = match file.rsplit_once('.').map_or("", |(_, extension)| extension) {
         "ru" => "rack",
         "psgi" | "pl" => "psgi",
         "php" => "php",
@@ -333,7 +333,10 @@ pub(crate) fn app_key(name: &str) -> Option<&'static str> {
         "py" => "python",
         _ if name.contains(':') => "python",
         _ => return None,
-    })
+    };
+    Some(format!(
+        "a file or module stands in a table: write `app = \"NAME\"` here, and `[apps.NAME]` with `{key} = \"{name}\"` below it"
+    ))
 }
 
 /// How a directive of another server is written here: the remedy, for an unknown key in the table `place`.

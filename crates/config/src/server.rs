@@ -552,11 +552,8 @@ fn apps_exist(node: &Node, check: &mut Checker) {
         };
         let title = format!("there is no `[apps.{}]`", shortened(name));
         let finding = check.error(&at.at, title, label);
-        if let Some(key) = hint::app_key(name) {
-            finding.help(format!(
-                "a file or module stands in a table: write `app = \"NAME\"` here, and `[apps.NAME]` with `{key} = \"{}\"` below it",
-                shortened(name)
-            ));
+        if let Some(table) = hint::for_app(&shortened(name)) {
+            finding.help(table);
         }
     }
 }
