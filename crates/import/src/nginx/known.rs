@@ -198,11 +198,11 @@ const NEEDLESS: &[(&[&str], &str)] = &[
         "\u{1}there are no modules to load; `env` in `[apps.NAME]` sets variables for applications",
     ),
     (
+        &["sub_filter", "sub_filter_once", "sub_filter_types", "sub_filter_last_modified"],
+        "\u{1}write `replace` in the site or route: docs/guide.md",
+    ),
+    (
         &[
-            "sub_filter",
-            "sub_filter_once",
-            "sub_filter_types",
-            "sub_filter_last_modified",
             "ssi",
             "ssi_types",
             "addition_types",
@@ -261,7 +261,7 @@ const NEEDLESS: &[(&[&str], &str)] = &[
     (&["split_clients"], "\u{1}write `split` in the route: docs/releases.md"),
     (
         &["geoip_country", "geoip_city", "geoip2", "map_hash"],
-        "\u{1}there are no such variables: the application, or `allow` and `deny` with networks, decides",
+        "\u{1}write `[geo]`, `country` of routes and `$country`: docs/guide.md; there are no variables for cities",
     ),
     (
         &["http3", "quic_retry", "quic_gso", "http3_hq", "http3_stream_buffer_size"],

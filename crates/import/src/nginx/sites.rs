@@ -81,14 +81,14 @@ impl<'d> Translation<'d> {
         } else if !twice.is_empty() {
             self.ledger.impossible(
                 names.entry,
-                format!("another server has {} at another address: each host has one site, so run a second Komainu for this one", twice.join(", ")),
+                format!("another server has {} at another address: write a `[[site]]` with `listen` for each of them", twice.join(", ")),
             );
         }
         if free.is_empty() {
             if twice.is_empty() {
                 self.ledger.impossible(
                     server.block.entry,
-                    "it is the default of its address, or names no host that there can be; there is one default site for all addresses: run a second Komainu for it",
+                    "it is the default of its address, or names no host that there can be: write a `[[site]]` with `listen` and without `hosts` for it",
                 );
             }
             self.skipped(server.block.inner());

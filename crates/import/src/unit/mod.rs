@@ -76,7 +76,7 @@ fn listeners(config: &DatumAt, ledger: &ImportLedger, draft: &mut Draft) -> Opti
             (Some(known), Some(pass)) if *known != target => {
                 pass.impossible(
                     ledger,
-                    "all listeners have the same routes: run a second Komainu for this one",
+                    "all listeners have the same routes: write a `[[site]]` with `listen` for this one",
                 );
                 one.impossible(ledger, "it belongs to a listener that was left out");
                 continue;
