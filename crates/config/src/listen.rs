@@ -93,7 +93,7 @@ impl Listen {
     }
 
     /// The socket addresses that it binds.
-    fn sockets(&self) -> Vec<SocketAddr> {
+    pub(crate) fn sockets(&self) -> Vec<SocketAddr> {
         let pair = |v4: Ipv4Addr, v6: Ipv6Addr, port: u16| {
             vec![SocketAddr::from((v4, port)), SocketAddr::from((v6, port))]
         };

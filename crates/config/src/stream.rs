@@ -10,6 +10,9 @@ use crate::record::{brief, directives, table};
 use crate::shape::{Count, Flag, Maybe, OneOrMore, Shape, ShapeKind, Text, Time, Toggle, Unlimited, Word};
 use crate::upstream::{Balance, Origin, ProxyProtocol};
 use serde_json::json;
+use std::collections::{HashMap, HashSet};
+use std::net::{IpAddr, SocketAddr};
+use std::path::Path;
 use std::time::Duration;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -269,6 +272,55 @@ pub(crate) fn streams_agree(streams: &[Stream], listen: &[Listener], node: &Node
             seen.push((address.clone(), index));
         }
     }
+    no_circle(streams, nodes, check);
+}
+
+/// No stream passes connections to itself, by others or not: one client would take all connections.
+fn no_circle(streams: &[Stream], nodes: &[Node], check: &mut Checker) {
+    // Streams by the ports of their addresses; 0 stands for Unix sockets.
+    let mut by_port: HashMap<u16, Vec<usize>> = HashMap::new();
+    for (index, stream) in streams.iter().enumerate() {
+        for listener in &stream.listen {
+            let port = listener.address.sockets().first().map_or(0, SocketAddr::port);
+            by_port.entry(port).or_default().push(index);
+        }
+    }
+    let leads = |from: usize| {
+        let to = streams[from].to.iter().map(|server| &server.address);
+        to.flat_map(|to| {
+            let port = if let Origin::Tcp { port, .. } = to { *port } else { 0 };
+            let own = by_port.get(&port).into_iter().flatten().copied();
+            own.filter(move |&other| streams[other].listen.iter().any(|own| is_at(&own.address, to)))
+        })
+    };
+    for index in 0..streams.len() {
+        let (mut passed, mut waiting) = (HashSet::new(), vec![index]);
+        while let Some(at) = waiting.pop() {
+            waiting.extend(leads(at).filter(|other| passed.insert(*other)));
+        }
+        if passed.contains(&index) {
+            let at = &nodes[index].one_or_more("to")[0].at;
+            let finding = check.error(at, "a stream that comes back to itself".to_owned(), "its own address");
+            finding.help(
+                "each connection would open another one without end: name the server that is to get it",
+            );
+            return;
+        }
+    }
+}
+
+/// Whether a connection to this server arrives at this address, as far as the configuration says.
+fn is_at(listen: &Listen, server: &Origin) -> bool {
+    let (host, port) = match (listen, server) {
+        (Listen::Unix(own), Origin::Unix(path)) => return Path::new(own) == path,
+        (_, Origin::Tcp { host, port, .. }) => (host.trim_matches(['[', ']']), *port),
+        _ => return false,
+    };
+    let address: Option<IpAddr> = host.parse().ok();
+    listen.sockets().iter().filter(|own| own.port() == port).any(|own| match address {
+        Some(address) => own.ip() == address || (own.ip().is_unspecified() && address.is_loopback()),
+        None => host == "localhost" && (own.ip().is_unspecified() || own.ip().is_loopback()),
+    })
 }
 
 fn shared_with_sites(stream: &Stream, listener: &Listener, sites: &Listen, item: &Node, check: &mut Checker) {
@@ -307,7 +359,6 @@ fn names_differ(stream: &Stream, earlier: &Stream, (item, before): (&Node, &Node
 mod tests {
     use super::*;
     use crate::server::Config;
-    use std::path::Path;
 
     fn parse(text: &str) -> Result<Config, String> {
         Config::parse(text, "komainu.toml", Path::new("/etc"))
@@ -379,6 +430,12 @@ mod tests {
                 "have the name `x.y`",
             ),
             ("listen = \":444\"\n[[stream]]\nlisten = \"127.0.0.1:444\"\nto = \"a:1\"\n", "beside `:444`"),
+            ("listen = \":444\"\n[[stream]]\nlisten = \":445\"\nto = \"127.0.0.1:445\"\n", "back to itself"),
+            (
+                "listen = \":444\"\n[[stream]]\nlisten = \":445\"\nto = \"[::1]:446\"\n\
+                 [[stream]]\nlisten = \"[::1]:446\"\nto = [\"a:1\", \"localhost:445\"]\n",
+                "back to itself",
+            ),
         ] {
             let error = stream(more).unwrap_err();
             assert!(error.contains(part), "{more}: {error}");

@@ -25,6 +25,9 @@ use rustix::process::{Pid, PidfdFlags, Signal, getpid, kill_process_group, pidfd
 
 use crate::notice::ErrorLog;
 
+/// A program whose client has closed its sending side has so long to write something: most such clients have left, and its place is
+/// another one's.
+pub(crate) const HALF_CLOSED_MS: u64 = 5_000;
 /// From SIGTERM to SIGKILL.
 const GRACE: Duration = Duration::from_secs(1);
 /// What the variables of a request may have in bytes: more than the largest head.
@@ -71,7 +74,9 @@ impl CgiPrograms {
             let Some(notices) = notices else { continue };
             let name = socket_name(cgi);
             let mut state = self.folders();
-            if state.folders.insert(name.clone(), Arc::new(cgi.clone())).is_none() {
+            // Programs begin in their own folders, where a relative path is another one.
+            let absolute = Cgi { root: std::path::absolute(&cgi.root)?, ..cgi.clone() };
+            if state.folders.insert(name.clone(), Arc::new(absolute)).is_none() {
                 let address = SocketAddr::from_abstract_name(&name)?;
                 let listener = UnixListener::bind_addr(&address)?;
                 listener.set_nonblocking(true)?;

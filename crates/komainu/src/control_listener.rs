@@ -15,6 +15,7 @@ use crate::engine;
 use crate::link::SupervisorLink;
 use crate::notice::ErrorLog;
 use crate::operate::{self, Operated};
+use crate::privilege::Identity;
 
 /// How long a server that replaces another one tries to listen where that one still does.
 const PREDECESSOR_MAX: Duration = Duration::from_secs(60);
@@ -122,7 +123,16 @@ impl ControlListener {
 
     fn bind(&self, address: &Listen, control: &Control) -> io::Result<Vec<Listener>> {
         let explained = |error: io::Error| {
-            io::Error::new(error.kind(), format!("`control.listen` = \"{address}\": {error}"))
+            let mut text = format!("`control.listen` = \"{address}\": {error}");
+            if let (Listen::Unix(path), io::ErrorKind::PermissionDenied) = (address, error.kind()) {
+                let folder = Path::new(path).parent().unwrap_or(Path::new("/")).display();
+                let user = Identity::of_process().name;
+                text.push_str(&format!(
+                    ": the server makes this socket as the user {user}, who may not write in {folder}: name a folder of that user, \
+                     as `install -d -o {user} /run/komainu-control` makes one"
+                ));
+            }
+            io::Error::new(error.kind(), text)
         };
         let bound = listens(address, control.tls.is_some());
         let bound = bound.into_iter().map(|listen| Listener::bind(listen, 1)).collect::<io::Result<_>>();

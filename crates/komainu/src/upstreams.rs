@@ -235,7 +235,10 @@ fn stream_options(stream: &config::Stream) -> GroupOptions {
 
 fn route_options(route: &config::Route, proxy: &config::Proxy) -> RouteOptions {
     RouteOptions {
-        timeouts: timeouts(&proxy.timeouts),
+        timeouts: UpstreamTimeouts {
+            half_closed_ms: if proxy.cgi.is_some() { cgi_programs::HALF_CLOSED_MS } else { 0 },
+            ..timeouts(&proxy.timeouts)
+        },
         retry: retry(&proxy.retry),
         request: request(proxy),
         response: ResponseOptions {
@@ -347,6 +350,7 @@ fn timeouts(timeouts: &config::ProxyTimeouts) -> UpstreamTimeouts {
         queue_ms: ms(timeouts.queue),
         tunnel_ms: ms(timeouts.tunnel),
         continue_ms: ms(timeouts.expect),
+        half_closed_ms: 0,
     }
 }
 

@@ -33,6 +33,12 @@ impl Interest {
         Interest(self.0 | if is_wanted { GONE } else { 0 })
     }
 
+    /// The same, and where `is_wanted` that the peer has closed its sending side, or is gone.
+    #[must_use]
+    pub const fn or_end(self, is_wanted: bool) -> Interest {
+        Interest(self.0 | if is_wanted { Interest::END.0 } else { 0 })
+    }
+
     /// The same, but not that it can be written.
     #[must_use]
     pub(crate) const fn without_write(self) -> Interest {

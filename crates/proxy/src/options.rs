@@ -187,6 +187,9 @@ pub struct UpstreamTimeouts {
     pub tunnel_ms: u64,
     /// For the server's `100 Continue`, after which the body is sent without. Default 1,000.
     pub continue_ms: u64,
+    /// After the client has closed its sending side and the server has sent nothing since: most clients that do so have left.
+    /// 0 for no limit (default): the client gets its response, as others do.
+    pub half_closed_ms: u64,
 }
 
 /// When a request is retried, on another server if there is one. A request is retried only before the response to the
@@ -451,6 +454,7 @@ impl Default for UpstreamTimeouts {
             queue_ms: 10_000,
             tunnel_ms: 3_600_000,
             continue_ms: 1_000,
+            half_closed_ms: 0,
         }
     }
 }

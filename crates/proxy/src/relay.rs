@@ -98,6 +98,8 @@ pub(crate) struct Relay<'r, 'c> {
     up_ms: u64,
     client_read_ms: u64,
     client_write_ms: u64,
+    /// When the client was seen to have closed its sending side.
+    half_closed_ms: Option<u64>,
     unsent: u64,
     /// Bytes moved since other tasks last ran.
     moved: usize,
@@ -131,6 +133,7 @@ impl<'r, 'c> Relay<'r, 'c> {
             up_ms: now_ms,
             client_read_ms: now_ms,
             client_write_ms: now_ms,
+            half_closed_ms: None,
             unsent: 0,
             moved: 0,
         }

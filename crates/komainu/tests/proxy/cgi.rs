@@ -213,6 +213,47 @@ fn a_client_that_disconnects_ends_its_program_and_others_wait_for_their_turn() {
 }
 
 #[test]
+fn a_client_that_closes_its_side_gets_its_response_and_holds_no_place_for_long() {
+    let folder = programs(&[
+        ("silent", "#!/bin/sh\nprintf 'Content-Type: text/plain\\n\\nbegun\\n'\nsleep 1000\n"),
+        ("late", "#!/bin/sh\nsleep 1\nprintf 'Content-Type: text/plain\\n\\nlate'\n"),
+        ("mute", "#!/bin/sh\nsleep 1000\n"),
+    ]);
+    let rig = start(folder, "");
+    let ask = |name: &str| {
+        let mut stream = rig.connect();
+        let head = format!("GET /cgi-bin/{name} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+        stream.write_all(head.as_bytes()).unwrap();
+        stream.shutdown(std::net::Shutdown::Write).unwrap();
+        stream
+    };
+    let (mut late, mut silent, mut mute) = (ask("late"), ask("silent"), ask("mute"));
+    let mut answer = String::new();
+    late.read_to_string(&mut answer).unwrap();
+    assert!(answer.ends_with("late"), "{answer}");
+    for stream in [&mut silent, &mut mute] {
+        let _ = stream.read_to_end(&mut Vec::new());
+    }
+    eventually("nothing is left of them", || children(&rig).is_empty());
+}
+
+#[test]
+fn a_relative_folder_is_where_the_configuration_says() {
+    let folder = programs(&[("hello", "#!/bin/sh\nprintf 'Content-Type: text/plain\\n\\n%s' \"$PWD\"\n")]);
+    let text = format!(
+        "{}{}threads = 1\n[[route]]\npath = \"/cgi-bin/*\"\ncgi = \"cgi-bin\"\n",
+        crate::rig::listen(&folder),
+        crate::rig::as_we_are()
+    );
+    folder.write("komainu.toml", text);
+    let mut command = crate::rig::komainu();
+    command.current_dir(folder.path()).args(["start", "-c", "komainu.toml"]);
+    let rig = Rig::start(command, folder);
+    let answer = rig.get("/cgi-bin/hello");
+    assert!(answer.expect_status(200).text().ends_with("/cgi-bin"));
+}
+
+#[test]
 fn a_folder_that_is_not_there_is_an_error_at_the_start() {
     let folder = Folder::new();
     folder.write("komainu.toml", format!("{}[[route]]\ncgi = \"none\"\n", crate::rig::as_we_are()));

@@ -22,6 +22,8 @@ struct RelayDeadlines {
     upstream_head_ms: u64,
     /// For more of its content.
     upstream_body_ms: u64,
+    /// For anything of the server, while the client has closed its sending side.
+    half_closed_ms: u64,
 }
 
 impl RelayDeadlines {
@@ -34,9 +36,11 @@ impl RelayDeadlines {
             upstream_write_ms,
             upstream_head_ms,
             upstream_body_ms,
+            half_closed_ms,
         } = *self;
         let client_ms = client_read_ms.min(client_write_ms);
-        continue_ms.min(client_ms).min(upstream_write_ms).min(upstream_head_ms).min(upstream_body_ms)
+        let upstream_ms = upstream_write_ms.min(upstream_head_ms).min(upstream_body_ms);
+        continue_ms.min(client_ms).min(upstream_ms).min(half_closed_ms)
     }
 }
 
@@ -56,7 +60,12 @@ impl Relay<'_, '_> {
             && self.side.backlog() < GATHERED_BYTES;
         let reads_upstream = down == ResponseProgress::Dry;
         let is_abandoned = self.up == RequestProgress::Abandoned;
-        let client = Interest::of(reads_client, unsent > 0);
+        let has_ended = self.x.is_half_closed();
+        if has_ended {
+            self.half_closed_ms.get_or_insert(now_ms);
+        }
+        let watches_end = self.plan.options.timeouts.half_closed_ms > 0 && !has_ended;
+        let client = Interest::of(reads_client, unsent > 0).or_end(watches_end);
         let mut deadline_ms = self.deadline_ms(down);
         if unsent > 0 {
             deadline_ms = deadline_ms.min(now_ms + LOOK_MS);
@@ -87,6 +96,7 @@ impl Relay<'_, '_> {
         let was_sent = matches!(self.up, RequestProgress::Done | RequestProgress::Abandoned);
         let sends = self.up != RequestProgress::Abandoned && side.is_behind();
         let reads_client = self.up == RequestProgress::Body && side.backlog() == 0;
+        let half_closed = self.half_closed_ms.filter(|_| timeouts.half_closed_ms > 0 && reads);
         RelayDeadlines {
             continue_ms: due(self.up == RequestProgress::Continue, self.up_ms, timeouts.continue_ms),
             client_read_ms: due(reads_client, self.client_read_ms, self.x.body_ms()),
@@ -94,6 +104,9 @@ impl Relay<'_, '_> {
             upstream_write_ms: due(sends, self.up_ms, timeouts.between_ms),
             upstream_head_ms: due(reads && !has_begun && was_sent, self.up_ms, timeouts.head_ms),
             upstream_body_ms: due(reads && has_begun, side.received_ms(), timeouts.between_ms),
+            half_closed_ms: half_closed.map_or(u64::MAX, |since_ms| {
+                since_ms.max(side.received_ms()).saturating_add(timeouts.half_closed_ms)
+            }),
         }
     }
 
@@ -125,6 +138,9 @@ impl Relay<'_, '_> {
             // It knows nothing of `Expect`, or has not made up its mind: send the body.
             self.begin_body();
             return Ok(());
+        }
+        if deadlines.half_closed_ms <= now_ms {
+            return Err(AttemptFailure::Ours(Fault::Gone));
         }
         // At the end of the whole request's time, too: who was waited for is not the server.
         let clients_turn = (self.up == RequestProgress::Body && self.side.backlog() == 0) || self.unsent > 0;

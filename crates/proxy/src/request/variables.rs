@@ -175,10 +175,14 @@ fn push_ends(variables: &mut OwnVariables<'_>, ask: &TemplateContext<'_>, local:
         None => variables.push(b"REMOTE_ADDR", b"unix:"),
     }
     let address = local.map(|local| local.ip().to_canonical().to_string()).unwrap_or_default();
-    let default_port = if ask.client.secure { &b"443"[..] } else { b"80" };
+    // As hosted applications have it: where `Host` names no port, the one that the request came in on.
+    let own_port = match local {
+        Some(local) => local.port().to_string(),
+        None => if ask.client.secure { "443" } else { "80" }.to_owned(),
+    };
     let (host, port) = http::target::split_port(ask.authority()).unwrap_or((ask.authority(), None));
     variables.push(b"SERVER_NAME", if host.is_empty() { address.as_bytes() } else { host });
-    variables.push(b"SERVER_PORT", port.unwrap_or(default_port));
+    variables.push(b"SERVER_PORT", port.unwrap_or(own_port.as_bytes()));
     if !address.is_empty() {
         variables.push(b"SERVER_ADDR", address.as_bytes());
     }
