@@ -150,7 +150,13 @@ fn general(request: &VerifyRequest, found: &FoundDifference, (old, new): (u16, u
         {
             "what clients send in X-Forwarded-* is replaced"
         }
-        () if new == 404 && old == 200 && path.ends_with(".php") => {
+        () if field(&["http_host", "server_name"]) => {
+            "HTTP_HOST and SERVER_NAME are `Host` as the client sent it"
+        }
+        () if field(&["remote_user", "http_expect"]) => {
+            "REMOTE_USER is a user whom `auth` knows, and Expect is answered by Komainu itself"
+        }
+        () if path.ends_with(".php") && !request.target.split('?').next().unwrap_or("").ends_with(".php") => {
             "files with the name of a script are never sent beside `php`"
         }
         () if request.host.is_none() => "a request without Host is for the name of the upstream server",
@@ -158,7 +164,9 @@ fn general(request: &VerifyRequest, found: &FoundDifference, (old, new): (u16, u
         () if old == 400 && new == 400 => "a request that is no HTTP has no route, so no fields of one",
         () if (old, new) == (416, 416) => "nginx sends the fields of `add_header` twice in a 416",
         () if new == 413 => "the limit of contents counts before redirects and fixed responses",
-        () if has_dots(&path) && (found.aspect == Aspect::UpstreamTarget || field(&["location"])) => {
+        () if has_dots(&path)
+            && (found.aspect == Aspect::UpstreamTarget || field(&["location", "request_uri"])) =>
+        {
             "paths are passed on without empty segments and those of dots"
         }
         () if field(&["vary"]) && found.new.contains("accept-encoding") => {

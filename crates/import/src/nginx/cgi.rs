@@ -144,17 +144,20 @@ impl<'d> Translation<'d> {
     fn one_script(&self, protocol: &str, scope: &Scope<'d>, proxy: &mut TomlSection) {
         let Some(TomlItem::Table(variables)) = proxy.get("variables") else { return };
         let has = |name: &str| variables.iter().any(|(known, _)| known == name);
-        let is_const = variables.iter().any(|(name, value)| {
-            name == "SCRIPT_FILENAME" && matches!(value, TomlItem::Text(text) if !text.contains('$'))
+        let script = variables.iter().find_map(|(name, value)| match value {
+            TomlItem::Text(text) if name == "SCRIPT_FILENAME" => Some(text.clone()),
+            _ => None,
         });
-        if protocol != "fastcgi" || !is_const {
-            return;
-        }
+        let Some(script) = script.filter(|_| protocol == "fastcgi") else { return };
+        let is_path = script.ends_with("$path") && !has("SCRIPT_NAME");
         let names_path = scope.all("fastcgi_param").iter().any(|one| one.first() == "PATH_INFO");
-        let root = scope.one("root").map(|one| one.first()).filter(|root| !root.contains('$'));
+        let root = scope.one("root").map_or("html", |one| one.first());
         let (has_root, has_info) = (has("DOCUMENT_ROOT"), has("PATH_INFO") || names_path);
-        if let Some(root) = root.filter(|_| !has_root) {
+        if !has_root && !root.contains('$') {
             proxy.set_in("variables", "DOCUMENT_ROOT", TomlItem::text(self.file(root)));
+        }
+        if is_path {
+            proxy.set_in("variables", "SCRIPT_NAME", TomlItem::text("$path"));
         }
         if !has_info {
             proxy.set_in("variables", "PATH_INFO", TomlItem::text(""));
@@ -192,6 +195,7 @@ impl<'d> Translation<'d> {
         proxy: &mut TomlSection,
     ) {
         let named = |name: &str| format!("{protocol}_{name}");
+        self.charset_of_files(scope);
         for one in scope.all(&named("param")) {
             self.cgi_variable(one, scope, scripts, proxy);
         }
@@ -271,6 +275,14 @@ impl<'d> Translation<'d> {
                     self.ledger.translated(one.entry);
                 }
             }
+        }
+    }
+
+    /// `charset` is for files alone.
+    pub(crate) fn charset_of_files(&self, scope: &Scope<'_>) {
+        if let Some(one) = scope.one("charset").filter(|one| one.first() != "off") {
+            self.ledger
+                .differs(one.entry, "it is in the Content-Type of files, not of upstream servers' responses");
         }
     }
 

@@ -178,7 +178,11 @@ impl NginxScratch {
                 set.is_ok_and(|set| set.patterns.iter().any(|pattern| crate::paths::matches(pattern, path)))
             }
         });
-        let counting = counting.into_iter().filter(|one| is_own(one)).chain(wide);
+        let runs_script =
+            chain.last().is_some_and(|block| block.inner().iter().any(|one| one.name == "fastcgi_pass"));
+        // What led to a script is not traced: nginx begins again with its path.
+        let led = leading(server.copied().filter(|_| runs_script));
+        let counting = counting.into_iter().filter(|one| is_own(one)).chain(wide).chain(led);
         let remark = |one: &NginxDirective| -> Option<&Remark> {
             let remark = imported.remarks.get(one.entry)?;
             let about_redirects =
@@ -228,6 +232,18 @@ impl NginxScratch {
             .last()
             .is_some_and(|block| block.inner().iter().any(|one| unknown.contains(&one.name.as_str())))
     }
+}
+
+/// The `try_files` of a server that lead to a script or a named location.
+fn leading(server: Option<&NginxDirective>) -> Vec<&NginxDirective> {
+    let mut found = Vec::new();
+    super::tree::visit(server.map(NginxDirective::inner).unwrap_or_default(), &mut |one| {
+        let leads = one.args.last().is_some_and(|last| last.contains(".php") || last.starts_with('@'));
+        if one.name == "try_files" && leads {
+            found.push(one);
+        }
+    });
+    found
 }
 
 /// The blocks that lead to a directive, itself last.

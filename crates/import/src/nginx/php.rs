@@ -190,7 +190,8 @@ impl<'d> Translation<'d> {
         if let Some(front) = front {
             self.front_reported(front);
         }
-        let entry = front.map(|front| front.named_by.entry).or(place.entry);
+        let index = || place.scope.one("index").map(|one| one.entry);
+        let entry = front.map(|front| front.named_by.entry).or(place.entry).or_else(index);
         if let (Some(other), Some(entry)) = (around.at(&script), entry)
             && lacks_path_info(other)
         {
@@ -239,7 +240,8 @@ impl<'d> Translation<'d> {
         {
             return None;
         }
-        if let Some(entry) = place.entry {
+        let tries = place.scope.own_one("try_files").map(|one| one.entry);
+        if let Some(entry) = tries.or(place.entry) {
             self.ledger.differs(entry, "scripts that nginx does not run are 404: nginx sends their source");
         }
         let mut refusal = TomlSection::default();

@@ -75,6 +75,7 @@ impl<'d> Translation<'d> {
         self.upstream_tls(&target, scope, &mut proxy);
         self.retries(scope, &mut proxy);
         self.proxy_rest(scope, &mut proxy);
+        self.charset_of_files(scope);
         self.intercepts(scope.one("proxy_intercept_errors"), section);
         self.cache("proxy", scope, section);
         let item = match proxy.entries.as_slice() {

@@ -85,7 +85,11 @@ pub(crate) fn parts(text: &str) -> Vec<TextPart> {
             Some((name, _)) => (name, name.len() + 2),
             None => {
                 let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_';
-                let end = after.find(|c| !is_name(c)).unwrap_or(after.len());
+                let end = match after.starts_with(|c: char| c.is_ascii_digit()) {
+                    // A group has one digit.
+                    true => 1,
+                    false => after.find(|c| !is_name(c)).unwrap_or(after.len()),
+                };
                 (&after[..end], end)
             }
         };
@@ -178,6 +182,10 @@ pub(crate) fn constants(text: &str, scope: &Scope<'_>, depth: usize) -> String {
                 Some(set) => out.push_str(&constants(set.arg(1), scope, depth + 1)),
                 None => out.push_str(&match server_constant(&name, scope) {
                     Some(value) => value,
+                    // nginx reads no group in braces.
+                    None if name.len() == 1 && name.starts_with(|c: char| c.is_ascii_digit()) => {
+                        format!("${name}")
+                    }
                     None => format!("${{{name}}}"),
                 }),
             },
@@ -359,5 +367,7 @@ mod tests {
         let of = |text: &str| template(text, &scope, TemplateUse::Target, &own);
         assert_eq!(of("/$1/${path}x$pool").as_deref(), Ok("/$1/${path_}x$pool"));
         assert!(of("$2").is_err());
+        assert_eq!(of("/$1x").as_deref(), Ok("/${1}x"));
+        assert_eq!(constants("/$1a/$host", &scope, 0), "/$1a/${host}");
     }
 }

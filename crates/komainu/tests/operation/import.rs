@@ -68,6 +68,22 @@ fn the_old_server_and_the_translation_are_compared() {
 }
 
 #[test]
+fn usual_sites_have_no_difference_that_the_report_does_not_name() {
+    let folder = Folder::new();
+    let samples = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../import/tests/nginx");
+    for name in ["wordpress.conf", "symfony.conf", "drupal.conf", "certbot.conf", "rails.conf"] {
+        let mut command = komainu();
+        command.args(["import", "nginx"]).arg(samples.join(name));
+        command.args(["--verify", "--verify-json", "found.json", "--requests", "150"]);
+        let output = command.current_dir(folder.path()).output().unwrap();
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(0), "{name}: {said}");
+        let found = std::fs::read_to_string(folder.at("found.json")).unwrap();
+        assert!(found.contains("\"unnamed\": 0") && found.contains("\"requests\": 150"), "{name}: {found}");
+    }
+}
+
+#[test]
 fn a_difference_that_no_remark_names_is_shown_and_fails() {
     let folder = Folder::new();
     folder.write("shop.conf", SHOP);
