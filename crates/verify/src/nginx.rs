@@ -154,7 +154,7 @@ fn general(request: &VerifyRequest, found: &FoundDifference, (old, new): (u16, u
             "HTTP_HOST and SERVER_NAME are `Host` as the client sent it"
         }
         () if field(&["remote_user", "http_expect"]) => {
-            "REMOTE_USER is a user whom `auth` knows, and Expect is answered by Komainu itself"
+            "REMOTE_USER is a user that `auth` knows, and Expect is answered by Komainu itself"
         }
         () if path.ends_with(".php") && !request.target.split('?').next().unwrap_or("").ends_with(".php") => {
             "files with the name of a script are never sent beside `php`"

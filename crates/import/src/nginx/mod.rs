@@ -82,7 +82,7 @@ const GENERAL: [&str; 12] = [
     "Paths are passed on without empty segments and those of dots. The limit of contents counts before redirects and fixed responses. Vary \
      has Accept-Encoding wherever compression is on. A field of `request_headers` without a value is sent, empty.",
     "Beside `php`, files with the name of a script, in any case, or of a copy of one are never sent. Servers of FastCGI, uwsgi and SCGI get \
-     HTTP_HOST, SERVER_NAME and SERVER_PORT as `Host` has them, REMOTE_USER of users whom `auth` knows, and no Expect.",
+     HTTP_HOST, SERVER_NAME and SERVER_PORT as `Host` has them, REMOTE_USER of users that `auth` knows, and no Expect.",
     "Text is sent with `charset=utf-8`, unless `charset` in `files` says otherwise.",
     "X-Accel-Redirect names files of internal locations alone; other X-Accel fields of upstream servers have no effect and are removed.",
     "Requests without an answer are sent to another upstream server at most 3 times (`retry`); WebSockets are passed on by default \
