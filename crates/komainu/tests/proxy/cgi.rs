@@ -230,7 +230,7 @@ fn a_client_that_closes_its_side_gets_its_response_and_holds_no_place_for_long()
     let (mut late, mut silent, mut mute) = (ask("late"), ask("silent"), ask("mute"));
     let mut answer = String::new();
     late.read_to_string(&mut answer).unwrap();
-    assert!(answer.ends_with("late"), "{answer}");
+    assert!(answer.contains("late"), "{answer}");
     for stream in [&mut silent, &mut mute] {
         let _ = stream.read_to_end(&mut Vec::new());
     }
@@ -250,7 +250,7 @@ fn a_relative_folder_is_where_the_configuration_says() {
     command.current_dir(folder.path()).args(["start", "-c", "komainu.toml"]);
     let rig = Rig::start(command, folder);
     let answer = rig.get("/cgi-bin/hello");
-    assert!(answer.expect_status(200).text().ends_with("/cgi-bin"));
+    assert!(answer.expect_status(200).text().contains("/cgi-bin"));
 }
 
 #[test]
