@@ -103,7 +103,8 @@ impl ErrorLog {
             UpstreamEvent::UpstreamError(trouble) => return self.trouble(&trouble),
             UpstreamEvent::ErrorLine { server, line } => {
                 let line = line.escape_debug().to_string().replace("\\'", "'").replace("\\\"", "\"");
-                return self.say(Level::Error, name(Level::Error), &format!("{server}: stderr: {line}"));
+                let level = level_of_php(&line);
+                return self.say(level, name(level), &format!("{server}: stderr: {line}"));
             }
             UpstreamEvent::Spill { why } => {
                 return self.warn(&format!("slow clients occupy upstream connections: {why}"));
@@ -262,6 +263,16 @@ fn one_line(text: &str) -> Cow<'_, str> {
     Cow::Owned(line)
 }
 
+/// The level of a line that a FastCGI server has written: PHP says how serious it is, others write errors.
+fn level_of_php(line: &str) -> Level {
+    let line = line.strip_prefix("PHP message: ").unwrap_or(line);
+    match line.split(':').next() {
+        Some("PHP Warning") => Level::Warn,
+        Some("PHP Notice" | "PHP Deprecated" | "PHP Strict Standards") => Level::Info,
+        _ => Level::Error,
+    }
+}
+
 fn name(level: Level) -> &'static str {
     match level {
         Level::Error => "error",
@@ -274,6 +285,18 @@ fn name(level: Level) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn php_says_how_serious_a_line_is() {
+        for (line, level) in [
+            ("PHP message: PHP Warning:  Undefined variable $a in /b.php on line 1", Level::Warn),
+            ("PHP message: PHP Deprecated:  x", Level::Info),
+            ("PHP message: PHP Fatal error:  x", Level::Error),
+            ("Warning: of a script", Level::Error),
+        ] {
+            assert_eq!(level_of_php(line), level, "{line}");
+        }
+    }
 
     #[test]
     fn nothing_breaks_a_line() {

@@ -290,6 +290,7 @@ fn server(
         weight: upstream.weight,
         backup: upstream.backup,
         connections_max: upstream.connections_max.unwrap_or(0),
+        name: proxy.cgi.as_ref().map(|cgi| format!("cgi:{}", cgi.root.display())),
         ..UpstreamServer::at(at)
     })
 }

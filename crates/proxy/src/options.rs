@@ -70,6 +70,8 @@ pub struct UpstreamServer {
     pub backup: bool,
     /// Requests at once, over all cores; 0 for no limit (default).
     pub connections_max: u32,
+    /// What it is shown as, where its address says nothing to people. Default: its URL.
+    pub name: Option<String>,
 }
 
 /// What a server speaks.
@@ -346,6 +348,7 @@ impl UpstreamServer {
             weight: 1,
             backup: false,
             connections_max: 0,
+            name: None,
         }
     }
 
@@ -371,6 +374,9 @@ impl UpstreamServer {
 
 impl std::fmt::Display for UpstreamServer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        if let Some(name) = &self.name {
+            return f.write_str(name);
+        }
         if let UpstreamProtocol::Cgi(protocol) = self.protocol {
             let scheme = match protocol {
                 CgiProtocol::FastCgi => "fastcgi",

@@ -241,7 +241,8 @@ fn a_client_that_closes_its_side_gets_its_response_and_holds_no_place_for_long()
 fn a_relative_folder_is_where_the_configuration_says() {
     let folder = programs(&[("hello", "#!/bin/sh\nprintf 'Content-Type: text/plain\\n\\n%s' \"$PWD\"\n")]);
     let text = format!(
-        "{}{}threads = 1\n[[route]]\npath = \"/cgi-bin/*\"\ncgi = \"cgi-bin\"\n",
+        "{}{}threads = 1\n[log]\naccess = \"$upstream\"\nfile = \"access.log\"\n\
+         [[route]]\npath = \"/cgi-bin/*\"\ncgi = \"cgi-bin\"\n",
         crate::rig::listen(&folder),
         crate::rig::as_we_are()
     );
@@ -250,6 +251,9 @@ fn a_relative_folder_is_where_the_configuration_says() {
     command.current_dir(folder.path()).args(["start", "-c", "komainu.toml"]);
     let rig = Rig::start(command, folder);
     let answer = rig.get("/cgi-bin/hello");
+    // It is named after its folder, whatever socket it is asked by.
+    let log = || fs::read_to_string(rig.folder.at("access.log")).unwrap_or_default();
+    eventually("it is logged", || log().starts_with("cgi:") && log().contains("cgi-bin"));
     assert!(answer.expect_status(200).text().contains("/cgi-bin"));
 }
 
