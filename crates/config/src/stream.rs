@@ -293,13 +293,13 @@ fn no_circle(streams: &[Stream], nodes: &[Node], check: &mut Checker) {
             own.filter(move |&other| streams[other].listen.iter().any(|own| is_at(&own.address, to)))
         })
     };
-    for index in 0..streams.len() {
+    for (index, node) in nodes.iter().enumerate() {
         let (mut passed, mut waiting) = (HashSet::new(), vec![index]);
         while let Some(at) = waiting.pop() {
             waiting.extend(leads(at).filter(|other| passed.insert(*other)));
         }
         if passed.contains(&index) {
-            let at = &nodes[index].one_or_more("to")[0].at;
+            let at = &node.one_or_more("to")[0].at;
             let finding = check.error(at, "a stream that comes back to itself".to_owned(), "its own address");
             finding.help(
                 "each connection would open another one without end: name the server that is to get it",
