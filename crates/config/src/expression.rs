@@ -45,6 +45,8 @@ impl Expression {
         }
         let built = RegexBuilder::new(body)
             .unicode(false)
+            // A path may have any byte: what forbids `/admin/.*` is not walked around by one.
+            .dot_matches_new_line(true)
             .case_insensitive(ignores_case)
             .size_limit(COMPILED_BYTES_MAX)
             .build();
@@ -137,7 +139,8 @@ mod tests {
         assert!(
             read("~*\\.PHP$").unwrap().is_match(b"/a.php") && !read("~ \\.PHP$").unwrap().is_match(b"/a.php")
         );
-        assert!(read("~ ^/a.b$").unwrap().is_match(b"/a\xffb"));
+        let any = read("~ ^/a.b$").unwrap();
+        assert!(any.is_match(b"/a\xffb") && any.is_match(b"/a\nb") && !any.is_match(b"/a\nb\n"));
         assert!(read("~ ^/caf\u{e9}").unwrap().is_match("/caf\u{e9}/x".as_bytes()));
         assert!(read("~/x").unwrap() == read("~/x").unwrap() && Expression::parse("/x").is_none());
     }

@@ -21,7 +21,10 @@ use config::{Cgi, Config};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::fs::{Access, AtFlags, FileType, Mode, OFlags, ResolveFlags, accessat, openat2};
 use rustix::net::sockopt;
-use rustix::process::{Pid, PidfdFlags, Signal, getpid, kill_process_group, pidfd_open};
+use rustix::process::{
+    Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, WaitOptions, getpid, getsid, kill_process_group,
+    pidfd_open, set_child_subreaper, waitid, waitpgid, waitpid,
+};
 
 use crate::notice::ErrorLog;
 
@@ -35,6 +38,10 @@ const VARIABLES_BYTES_MAX: usize = 4 * 1024 * 1024;
 /// The most bytes of one line of an error message in the log, and of all of one program.
 const LINE_BYTES_MAX: usize = 2 * 1024;
 const LOGGED_BYTES_MAX: usize = 64 * 1024;
+/// What a line counts besides its own bytes: the log puts as much before it.
+const LINE_BYTES: usize = 64;
+/// How often processes that programs have left behind are looked for.
+const LOOK: Duration = Duration::from_secs(1);
 /// Where programs find others.
 const PATH: &str = "/usr/local/bin:/usr/bin:/bin";
 
@@ -85,6 +92,7 @@ impl CgiPrograms {
             let bell = match &state.bell {
                 Some(bell) => bell.clone(),
                 None => {
+                    set_child_subreaper(Some(getpid()))?;
                     let bell = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
                     let (folders, notices, theirs) = (self.clone(), notices.clone(), bell.clone());
                     thread::Builder::new()
@@ -161,6 +169,7 @@ struct CgiProcess {
 fn run(programs: &CgiPrograms, notices: &ErrorLog, bell: &OwnedFd) {
     let mut listeners: Vec<(String, UnixListener)> = Vec::new();
     let mut jobs: Vec<CgiJob> = Vec::new();
+    let mut left = LeftProcesses::default();
     loop {
         listeners.append(&mut programs.folders().new);
         let mut fds = vec![PollFd::new(bell, PollFlags::IN)];
@@ -178,6 +187,7 @@ fn run(programs: &CgiPrograms, notices: &ErrorLog, bell: &OwnedFd) {
         }
         let due = jobs.iter().filter_map(CgiJob::kill_at).min();
         let timeout = due.map(|at| at.saturating_duration_since(Instant::now()));
+        let timeout = timeout.into_iter().chain(left.is_to_look.then_some(LOOK)).min();
         let timeout = timeout
             .map(|wait| Timespec { tv_sec: wait.as_secs() as i64, tv_nsec: wait.subsec_nanos().into() });
         let polled = poll(&mut fds, timeout.as_ref());
@@ -205,10 +215,50 @@ fn run(programs: &CgiPrograms, notices: &ErrorLog, bell: &OwnedFd) {
                     errors = ready.next().unwrap_or(errors);
                 }
             }
+            let leader = job.leader();
             job.advance(stream, ended, errors, notices);
+            if matches!(job.stage, CgiStage::Over) {
+                left.groups.extend(leader);
+                left.is_to_look |= leader.is_some();
+            }
         }
+        left.reap();
         jobs.retain(|job| !matches!(job.stage, CgiStage::Over));
         jobs.extend(accepted);
+    }
+}
+
+/// Processes that programs have started and not waited for: the server is a subreaper where it hosts applications or runs programs, so
+/// that they become its children, and has to reap them.
+#[derive(Default)]
+struct LeftProcesses {
+    /// Process groups of programs that have ended.
+    groups: Vec<Pid>,
+    /// Some may have left their group by setsid(2): whoever does so is looked for as long as the server lives.
+    is_to_look: bool,
+}
+
+impl LeftProcesses {
+    fn reap(&mut self) {
+        self.groups.retain(|group| {
+            loop {
+                match waitpgid(*group, WaitOptions::NOHANG) {
+                    Ok(Some(_)) => {}
+                    Ok(None) => return true,
+                    // Nobody is left in it.
+                    Err(_) => return false,
+                }
+            }
+        });
+        // The first that has ended is looked at without reaping it: workers of applications are others' to reap.
+        let look = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+        let own = getsid(None).ok();
+        while self.is_to_look
+            && let Ok(Some(ended)) = waitid(WaitId::All, look)
+            && let Some(pid) = ended.pid()
+            && getsid(Some(pid)).ok().is_some_and(|session| Some(session) != own)
+            && waitpid(Some(pid), WaitOptions::NOHANG).is_ok()
+        {}
     }
 }
 
@@ -225,6 +275,14 @@ fn accept(programs: &CgiPrograms, name: &str, listener: &UnixListener, jobs: &mu
 }
 
 impl CgiJob {
+    /// The program, which leads its process group.
+    fn leader(&self) -> Option<Pid> {
+        match &self.stage {
+            CgiStage::Running(process) => Some(Pid::from_child(&process.child)),
+            _ => None,
+        }
+    }
+
     fn kill_at(&self) -> Option<Instant> {
         match &self.stage {
             CgiStage::Running(process) => process.kill_at,
@@ -373,7 +431,7 @@ impl CgiProcess {
 
     fn log_line(&mut self, notices: &ErrorLog) {
         let line = std::mem::take(&mut self.line);
-        self.logged_bytes += line.len();
+        self.logged_bytes += line.len() + LINE_BYTES;
         if self.logged_bytes <= LOGGED_BYTES_MAX {
             let line = String::from_utf8_lossy(&line).escape_debug().to_string();
             notices.error(&format!("cgi {}: stderr: {line}", self.name));

@@ -16,6 +16,7 @@ use crate::burst::LogThrottles;
 use crate::events::EventRing;
 use crate::file_rights::refusal_of_socket;
 use crate::log_record::error_record;
+use crate::masks::without_secrets;
 use crate::privilege::Identity;
 use crate::sink::{LineForm, LogSink};
 
@@ -180,8 +181,7 @@ impl ErrorLog {
         };
         let kind = format!("{server}: {}: {outcome}", trouble.reason);
         self.once_a_second(level, kind, || {
-            let target = http::path::encode_beyond_ascii(trouble.target);
-            let target = String::from_utf8_lossy(&target);
+            let target = without_secrets(trouble.target);
             let why = trouble.socket.filter(|_| trouble.reason == SOCKET_FORBIDDEN);
             let why = why.and_then(|path| refusal_of_socket(path, &Identity::of_process()));
             let why = why.map(|why| format!("; {why}")).unwrap_or_default();

@@ -4,13 +4,13 @@ use std::pin::pin;
 use std::rc::Rc;
 
 use config::Level;
-use http::path::encode_beyond_ascii;
 use net::{
     Core, ErrorPages, Exchange, Fault, HandshakeFailure, Peer, RequestRecord, Service, StreamChoice,
     StreamStart,
 };
 
 use super::Router;
+use crate::masks::without_secrets;
 use crate::pages::SitePages;
 use crate::streams::route::StreamLog;
 
@@ -67,6 +67,5 @@ impl Service for SharedRouter {
 
 fn reported(record: &RequestRecord<'_>, fault: &Fault) -> String {
     let target = record.request.as_ref().map_or(&b"-"[..], |request| request.target());
-    let target = encode_beyond_ascii(target);
-    format!("{} {:?}: {fault}", record.client.address, String::from_utf8_lossy(&target))
+    format!("{} {:?}: {fault}", record.client.address, without_secrets(target))
 }

@@ -174,8 +174,15 @@ fn what_a_program_leaves_behind_ends_with_it() {
             "#!/bin/sh\ntrap '' TERM\nprintf 'Content-Type: text/plain\\n\\nbegun\\n'\nwhile :; do sleep 1000; done\n",
         ),
         ("slow", "#!/bin/sh\nsleep 1000\n"),
+        // One that leaves the group, as a program does which is to go on.
+        (
+            "detaches",
+            "#!/bin/sh\nprintf 'Content-Type: text/plain\\n\\nanswered'\nsetsid sleep 0.3 >/dev/null 2>&1 </dev/null &\n",
+        ),
     ]);
     let rig = start(folder, ", time = \"1s\"");
+    assert!(rig.get("/cgi-bin/detaches").expect_status(200).text().contains("answered"));
+    eventually("what has left the group has ended", || children(&rig).is_empty());
     assert!(rig.get("/cgi-bin/forks").expect_status(200).text().contains("answered"));
     eventually("its child has ended", || children(&rig).is_empty());
     rig.get("/cgi-bin/slow").expect_status(504);
