@@ -18,12 +18,13 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use config::{Cgi, Config};
+use nix::sys::wait::{Id, WaitPidFlag};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::fs::{Access, AtFlags, FileType, Mode, OFlags, ResolveFlags, accessat, openat2};
 use rustix::net::sockopt;
 use rustix::process::{
-    Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, WaitOptions, getpid, getsid, kill_process_group,
-    pidfd_open, set_child_subreaper, waitid, waitpgid, waitpid,
+    Pid, PidfdFlags, Signal, WaitOptions, getpid, getsid, kill_process_group, pidfd_open,
+    set_child_subreaper, waitpgid, waitpid,
 };
 
 use crate::notice::ErrorLog;
@@ -251,11 +252,11 @@ impl LeftProcesses {
             }
         });
         // The first that has ended is looked at without reaping it: workers of applications are others' to reap.
-        let look = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+        let look = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
         let own = getsid(None).ok();
         while self.is_to_look
-            && let Ok(Some(ended)) = waitid(WaitId::All, look)
-            && let Some(pid) = ended.pid()
+            && let Some(pid) = nix::sys::wait::waitid(Id::All, look).ok().and_then(|ended| ended.pid())
+            && let Some(pid) = Pid::from_raw(pid.as_raw())
             && getsid(Some(pid)).ok().is_some_and(|session| Some(session) != own)
             && waitpid(Some(pid), WaitOptions::NOHANG).is_ok()
         {}
