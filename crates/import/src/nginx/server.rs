@@ -276,7 +276,8 @@ impl<'d> Translation<'d> {
                 self.ledger.impossible(one.entry, "an error page is a file, and keeps the status: answer with a route, or `fallback` of `files`");
                 continue;
             }
-            if target.split('?').next().is_some_and(|path| path.ends_with(".php")) {
+            let path = target.split('?').next().unwrap_or_default().to_ascii_lowercase();
+            if path.contains(".ph") || path.ends_with(".inc") {
                 self.ledger.differs(
                     one.entry,
                     "an error page is a file, never a script: what is no file is for the front script of `php`, which answers 404 by itself",

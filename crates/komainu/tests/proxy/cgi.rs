@@ -174,7 +174,7 @@ fn what_a_program_leaves_behind_ends_with_it() {
             "#!/bin/sh\ntrap '' TERM\nprintf 'Content-Type: text/plain\\n\\nbegun\\n'\nwhile :; do sleep 1000; done\n",
         ),
         ("slow", "#!/bin/sh\nsleep 1000\n"),
-        // One that leaves the group, as a program does which is to go on.
+        // One that leaves the group, as a program does that is to continue.
         (
             "detaches",
             "#!/bin/sh\nprintf 'Content-Type: text/plain\\n\\nanswered'\nsetsid sleep 0.3 >/dev/null 2>&1 </dev/null &\n",
