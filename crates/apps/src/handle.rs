@@ -110,6 +110,10 @@ impl Handle {
                 Err(NotSubmitted::Refused(Refused::HeadTooLarge)) => {
                     return x.refuse(Status::FIELDS_TOO_LARGE, "the request's head is too large").await;
                 }
+                Err(NotSubmitted::Loading) => {
+                    let reason = "the application is not loaded yet";
+                    return x.refuse_with(Status::SERVICE_UNAVAILABLE, reason, &retry_after()).await;
+                }
                 Err(NotSubmitted::Refused(Refused::Full)) => CallOutcome::Unanswered(Completion::Crowded),
             };
             match ended {
@@ -158,7 +162,7 @@ impl Handle {
             return Err(NotSubmitted::Down(failure.clone()));
         }
         let Some(dispatcher) = inner.dispatchers.borrow().last().cloned() else {
-            return Err(NotSubmitted::Refused(Refused::Full));
+            return Err(NotSubmitted::Loading);
         };
         let mut head = dispatcher.buffer();
         let request = x.request();
@@ -211,6 +215,8 @@ struct LoadFailure {
 /// Why a request was not submitted to a worker.
 enum NotSubmitted {
     Down(LoadFailure),
+    /// No worker has loaded it yet.
+    Loading,
     Refused(Refused),
 }
 

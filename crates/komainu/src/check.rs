@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 use std::fmt::Display;
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, IsTerminal, Read, Write};
 use std::path::{Path, PathBuf};
 
 use config::matcher::{RouteId, RouteRequest, Routes};
@@ -158,13 +158,22 @@ pub(crate) fn read_file(path: &Path) -> Result<String, String> {
     if matches!(is_file, Ok(false)) && !["/dev", "/proc"].iter().any(|folder| path.starts_with(folder)) {
         return Err(format!("cannot read {}: this is no file", path.display()));
     }
-    let bytes = std::fs::read(path).map_err(|error| match error.kind() {
+    let mut bytes = Vec::new();
+    // Files such as /dev/zero have no end.
+    let bytes_max = config::TEXT_BYTES_MAX as u64;
+    let opened = std::fs::File::open(path);
+    let read = opened.and_then(|file| file.take(bytes_max + 1).read_to_end(&mut bytes));
+    read.map_err(|error| match error.kind() {
         io::ErrorKind::NotFound => format!("cannot read {}: there is no such file", path.display()),
         _ => format!("cannot read {}: {error}", path.display()),
     })?;
     if let Some(at) = bytes.iter().position(|&byte| byte == 0) {
         let line = 1 + bytes[..at].iter().filter(|&&byte| byte == b'\n').count();
         return Err(format!("{}:{line}: a NUL byte: this is no text", path.display()));
+    }
+    if bytes.len() as u64 > bytes_max {
+        let mib = bytes_max >> 20;
+        return Err(format!("cannot read {}: a configuration has at most {mib} MiB", path.display()));
     }
     String::from_utf8(bytes).map_err(|error| {
         let line =
@@ -231,10 +240,11 @@ pub(crate) fn judged(path: &Path, text: &str) -> Result<(Config, Vec<String>), V
     reparse(path, text).map_err(|error| json!({ "error": error }))
 }
 
-/// What is to be said of a configuration whose includes match nothing, or that has no sites.
+/// What is to be said of a configuration whose includes match nothing, or that has neither sites nor streams.
 fn doubts(path: &Path, text: &str, config: &Config) -> Vec<String> {
     let nothing = "there is no `[[site]]` and no `[[route]]`: every request is answered 404".to_owned();
-    unmatched(path, text).into_iter().chain(config.sites.is_empty().then_some(nothing)).collect()
+    let serves_nothing = config.sites.is_empty() && config.streams.is_empty();
+    unmatched(path, text).into_iter().chain(serves_nothing.then_some(nothing)).collect()
 }
 
 /// The same for a text whose warnings were shown before.
@@ -316,8 +326,11 @@ pub(crate) fn check(arguments: &Check) -> Result<(), String> {
             let written =
                 |site: &config::Site| site.routes.iter().filter(|route| route.part_of.is_none()).count();
             let routes: usize = config.sites.iter().map(written).sum();
-            let (sites, routes) = (counted(config.sites.len(), "site"), counted(routes, "route"));
-            format!("{}: fine: {sites}, {routes}\n", arguments.config.display())
+            let mut counts = vec![counted(config.sites.len(), "site"), counted(routes, "route")];
+            if !config.streams.is_empty() {
+                counts.push(counted(config.streams.len(), "stream"));
+            }
+            format!("{}: fine: {}\n", arguments.config.display(), counts.join(", "))
         }
     };
     io::stdout().write_all(text.as_bytes()).map_err(|error| error.to_string())

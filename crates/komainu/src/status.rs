@@ -135,7 +135,13 @@ pub(crate) fn shown(server: &Value) -> String {
     let sandbox =
         server["sandbox"].as_str().map(|text| format!("  sandbox of the serving threads: {text}\n"));
     let (table, sandbox) = (table.plain("  "), sandbox.unwrap_or_default());
-    format!("komainu {version} on {}\n{table}{memory}{sandbox}", addresses.join(", "))
+    let place = match addresses.as_slice() {
+        // Its successor has the addresses.
+        [] if server["state"] == control::DRAINING => "draining: it accepts no connections".to_owned(),
+        [] => "without addresses".to_owned(),
+        addresses => format!("on {}", addresses.join(", ")),
+    };
+    format!("komainu {version} {place}\n{table}{memory}{sandbox}")
 }
 
 /// The line of `komainu status` about memory held for clients and upstream servers.
@@ -211,6 +217,16 @@ mod tests {
     fn a_process_that_is_gone_has_no_figures() {
         let text = shown(&json!({ "pid": 7, "version": "1", "listen": [], "usage": null, "apps": [] }));
         assert!(text.contains("server"), "{text}");
+    }
+
+    #[test]
+    fn a_server_that_is_replaced_has_no_addresses() {
+        let heading = |state: &str| {
+            let text = shown(&json!({ "pid": 7, "version": "1", "state": state, "listen": [], "apps": [] }));
+            text.lines().next().unwrap().to_owned()
+        };
+        assert_eq!(heading("draining"), "komainu 1 draining: it accepts no connections");
+        assert_eq!(heading("serving"), "komainu 1 without addresses");
     }
 
     #[test]

@@ -203,3 +203,28 @@ fn check_names_the_certificates_and_programs_that_are_of_no_use() {
         assert_eq!(checked.status.success(), !said.starts_with("error: "), "{said}");
     }
 }
+
+#[test]
+fn a_file_that_never_ends_is_read_up_to_the_limit() {
+    let folder = Folder::new();
+    let path = folder.at("k.toml");
+    folder.write("spaces", " ".repeat((8 << 20) + 1));
+    folder.write("k.toml", "include = \"spaces\"\n[[route]]\nrespond = \"a\"\n");
+    let (ok, _, errors) = run(&["check", "-c", path.to_str().unwrap()]);
+    assert!(!ok && errors.contains("spaces: a configuration has at most 8 MiB"), "{errors}");
+    let (ok, _, errors) = run(&["check", "-c", "/dev/zero"]);
+    assert!(!ok && errors.contains("/dev/zero:1: a NUL byte"), "{errors}");
+    folder.write("k.toml", "include = \"/dev/zero\"\n[[route]]\nrespond = \"a\"\n");
+    let (ok, _, errors) = run(&["check", "-c", path.to_str().unwrap()]);
+    assert!(!ok && errors.contains("/dev/zero:1: a NUL byte"), "{errors}");
+}
+
+#[test]
+fn a_file_of_streams_alone_serves_something() {
+    let folder = Folder::new();
+    let path = folder.at("k.toml");
+    folder.write("k.toml", "[[stream]]\nlisten = \"127.0.0.1:9000\"\nto = \"127.0.0.1:9001\"\n");
+    let (ok, out, errors) = run(&["check", "-c", path.to_str().unwrap()]);
+    assert!(ok && out.contains("0 sites, 0 routes, 1 stream\n"), "{out}{errors}");
+    assert!(!errors.contains("answered 404"), "{errors}");
+}
