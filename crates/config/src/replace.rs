@@ -37,7 +37,7 @@ directives! {
     BodyEdit in "`replace` of a site or route", check replacement_agrees {
         /// The text that is replaced, byte by byte: up to 1 KiB.
         "from" from: String = required(""), Text { what: "a text", parse: from_text };
-        /// The text in its place. Variables as in header fields; in HTML and XML their values are escaped, and in JSON. It may be 64 times as long
+        /// The text in its place. Variables as in header fields; in HTML, XML, JSON and scripts their values are escaped. It may be 64 times as long
         /// as `from`, and up to 16 KiB with `once`; one that variables make longer is not put in.
         "to" to: Template = "", TemplateShape { what: "a text, which may have variables", parse: to_text };
         /// Media types of the responses: `"text/html"` or `"text/*"`.

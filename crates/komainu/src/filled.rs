@@ -21,6 +21,8 @@ pub(crate) enum BodyEscape {
     Markup,
     /// For JSON: no value ends its string.
     Json,
+    /// For JavaScript: no value ends its string or template, or the element that the script stands in.
+    Script,
 }
 
 impl BodyEscape {
@@ -30,6 +32,7 @@ impl BodyEscape {
         match essence.as_str() {
             "text/html" | "text/xml" | "application/xml" => BodyEscape::Markup,
             "application/json" => BodyEscape::Json,
+            "text/javascript" | "application/javascript" | "application/x-javascript" => BodyEscape::Script,
             other if other.ends_with("+xml") => BodyEscape::Markup,
             other if other.ends_with("+json") => BodyEscape::Json,
             _ => BodyEscape::None,
@@ -51,6 +54,9 @@ impl BodyEscape {
                 (BodyEscape::Markup, b'\'') => out.extend_from_slice(b"&#39;"),
                 (BodyEscape::Json, b'"' | b'\\') => out.extend_from_slice(&[b'\\', byte]),
                 (BodyEscape::Json, b'\t') => out.extend_from_slice(b"\\t"),
+                (BodyEscape::Script, b'"' | b'\'' | b'`' | b'\\' | b'<' | b'>' | b'&' | b'$' | b'\t') => {
+                    out.extend_from_slice(format!("\\x{byte:02x}").as_bytes());
+                }
                 (_, byte) => out.push(byte),
             }
         }
@@ -72,6 +78,15 @@ impl FilledResponse {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn values_end_no_string_of_a_script() {
+        let mut out = b"a = \"".to_vec();
+        let start = out.len();
+        out.extend_from_slice(b"\"';x(`</script>\\");
+        BodyEscape::of("Text/JavaScript; charset=utf-8").escape(&mut out, start);
+        assert_eq!(String::from_utf8(out).unwrap(), r#"a = "\x22\x27;x(\x60\x3c/script\x3e\x5c"#);
+    }
 
     #[test]
     fn values_in_bodies_are_escaped_for_their_type() {

@@ -58,7 +58,8 @@ pub(crate) fn of_sockets(config: &Config) -> Vec<String> {
     let routes = config.sites.iter().flat_map(|site| &site.routes);
     let actions = routes.flat_map(|route| std::iter::once(&route.action).chain(&route.otherwise));
     let inline = actions.filter_map(|action| match action {
-        config::Action::Proxy(proxy) => Some(&**proxy),
+        // A program of CGI is no socket.
+        config::Action::Proxy(proxy) => Some(&**proxy).filter(|proxy| proxy.cgi.is_none()),
         _ => None,
     });
     let servers = config.upstreams.iter().map(|(_, proxy)| proxy).chain(inline).flat_map(|proxy| &proxy.to);
