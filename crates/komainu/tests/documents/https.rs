@@ -244,7 +244,7 @@ fn certificates_of_clients() {
     });
     let proxied = with(
         example("X-Client"),
-        &[("[[site.route]]\n", "[[site.route]]\npath = \"/proxied\"\n"), ("127.0.0.1:3000", &address)],
+        &[("proxy = ", "path = \"/proxied\"\nproxy = "), ("127.0.0.1:3000", &address)],
     );
     let config =
         with(example("staff-ca.pem"), &[("[[site.route]]\n", &format!("{proxied}\n[[site.route]]\n"))]);

@@ -438,7 +438,6 @@ fn a_proxy_that_leads_to_itself_says_so() {
     assert_eq!(answer.status(), 508, "{}", answer.head);
     eventually("the log has it", || {
         let reported = rig.reported();
-        reported.contains("self.sock: \"/around?and=around\": the request loops: ")
-            && reported.contains(": 508")
+        reported.contains("self.sock: \"/around?***\": the request loops: ") && reported.contains(": 508")
     });
 }
