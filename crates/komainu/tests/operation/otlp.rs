@@ -76,6 +76,8 @@ fn metrics_reach_a_collector_at_an_interval_and_at_the_end() {
     let collector = Origin::start(|_| answer("200 OK", "", "{}"));
     let folder = Folder::new();
     folder.write("keys", "# of the service\nX-Key: secret\n");
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o600);
+    std::fs::set_permissions(folder.at("keys"), mode).unwrap();
     let config = |more: &str| {
         format!(
             "threads = 2\n[log]\nlevel = \"info\"\n[tracing]\nenabled = true\nsample = \"100%\"\n[metrics]\nto = \"{}\"\nevery = \"1s\"\nservice = \"shop\"\n\

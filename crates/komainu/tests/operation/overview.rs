@@ -171,7 +171,7 @@ fn the_page_is_strict_and_events_come_as_they_happen() {
     // What a client makes up arrives as it is written in the log, in one line of JSON.
     let hostile = "/%3Cscript%3E?<img/src=x>\u{1b}[2J\"'&";
     rig.get(&hostile.replace('\u{1b}', "%1b")).expect_status(502);
-    let failed = event(&mut first, "<img/src=x>");
+    let failed = event(&mut first, "%3Cscript%3E?***");
     assert_eq!(failed["level"], "error");
     // Whoever was away gets what came since.
     let before = format!("Last-Event-ID: {}\r\n", failed["number"].as_u64().unwrap() - 1);
