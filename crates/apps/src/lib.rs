@@ -61,5 +61,6 @@ pub use launch::{spawn, spawn_apart, switch_off_huge_pages};
 pub use launcher::{Launch, Launcher};
 pub use log::{AppLogLevel, Log, LogLine};
 pub use options::{Options, Recycle, Resource, WebSockets, Workers};
+pub use orphans::Orphans;
 pub use outcome::LoadError;
 pub use process::{AppSnapshot, CurrentRequest, ProcessInfo, Usage, WorkerExit};

@@ -12,13 +12,13 @@ const KILL_MAX: Duration = Duration::from_secs(1);
 /// How often it is looked whether they have.
 const LOOK: Duration = Duration::from_millis(10);
 
-/// The process groups of an application's processes; what leaves its group is not found.
+/// Process groups of processes that were started here; what leaves its group is not found.
 #[derive(Default)]
-pub(crate) struct Orphans(Vec<Pid>);
+pub struct Orphans(Vec<Pid>);
 
 impl Orphans {
     /// A process was started that leads a group.
-    pub(crate) fn add(&mut self, leader: Pid) {
+    pub fn add(&mut self, leader: Pid) {
         self.0.push(leader);
     }
 
@@ -38,7 +38,7 @@ impl Orphans {
     }
 
     /// Reaps processes that have ended; calls `each` for all of them, as one may be a worker.
-    pub(crate) fn reap(&mut self, mut each: impl FnMut(Pid, WaitStatus)) {
+    pub fn reap(&mut self, mut each: impl FnMut(Pid, WaitStatus)) {
         self.0.retain(|group| {
             loop {
                 match waitpgid(*group, WaitOptions::NOHANG) {

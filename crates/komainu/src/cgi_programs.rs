@@ -17,6 +17,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use apps::Orphans;
 use config::{Cgi, Config};
 use nix::sys::wait::{Id, WaitPidFlag};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
@@ -24,7 +25,7 @@ use rustix::fs::{Access, AtFlags, FileType, Mode, OFlags, ResolveFlags, accessat
 use rustix::net::sockopt;
 use rustix::process::{
     Pid, PidfdFlags, Signal, WaitOptions, getpid, getsid, kill_process_group, pidfd_open,
-    set_child_subreaper, waitpgid, waitpid,
+    set_child_subreaper, waitpid,
 };
 
 use crate::notice::ErrorLog;
@@ -218,9 +219,9 @@ fn run(programs: &CgiPrograms, notices: &ErrorLog, bell: &OwnedFd) {
             }
             let leader = job.leader();
             job.advance(stream, ended, errors, notices);
-            if matches!(job.stage, CgiStage::Over) {
-                left.groups.extend(leader);
-                left.is_to_look |= leader.is_some();
+            if let (CgiStage::Over, Some(leader)) = (&job.stage, leader) {
+                left.groups.add(leader);
+                left.is_to_look = true;
             }
         }
         left.reap();
@@ -234,23 +235,14 @@ fn run(programs: &CgiPrograms, notices: &ErrorLog, bell: &OwnedFd) {
 #[derive(Default)]
 struct LeftProcesses {
     /// Process groups of programs that have ended.
-    groups: Vec<Pid>,
+    groups: Orphans,
     /// Some may have left their group by setsid(2): whoever does so is looked for as long as the server lives.
     is_to_look: bool,
 }
 
 impl LeftProcesses {
     fn reap(&mut self) {
-        self.groups.retain(|group| {
-            loop {
-                match waitpgid(*group, WaitOptions::NOHANG) {
-                    Ok(Some(_)) => {}
-                    Ok(None) => return true,
-                    // Nobody is left in it.
-                    Err(_) => return false,
-                }
-            }
-        });
+        self.groups.reap(|_, _| {});
         // The first that has ended is looked at without reaping it: workers of applications are others' to reap.
         let look = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
         let own = getsid(None).ok();

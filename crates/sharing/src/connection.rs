@@ -1,6 +1,6 @@
 //! A connection to Redis: the three commands that are sent, and a reader of their replies that trusts nobody.
 //!
-//! A reply has a limit in bytes, one time for all of it, and exactly the form that its command asks for; else the connection is of no more use.
+//! A reply has a limit in bytes, one time for all of it, and exactly the form that its command asks for; else the connection is closed.
 
 use std::fmt::Write as _;
 use std::io::{self, Read, Write};
@@ -175,7 +175,7 @@ impl RedisConnection {
     /// Sends a command whose reply is an array of `count` numbers that are not negative.
     ///
     /// # Errors
-    /// Another reply; one that is too long, or not there in time. Then the connection is of no more use.
+    /// Another reply; one that is too long, or not there in time. The connection is closed then.
     pub(crate) fn numbers<S: AsRef<str>>(&mut self, command: &[S], count: usize) -> io::Result<Vec<u64>> {
         let mut reply = self.send(command)?;
         if reply.line()? != format!("*{count}") {
