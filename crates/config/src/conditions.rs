@@ -1,16 +1,21 @@
 //! Conditions of requests, for directives that apply to some of them.
 
 use crate::cache_rule::{cookie_name, parameter};
+use crate::check::Checker;
 use crate::geo::{Countries, CountryPattern};
 use crate::header;
+use crate::host::HostPattern;
 use crate::network::{SOURCE, TrustedSource};
-use crate::pattern::{Condition, ValuePattern};
+use crate::node::{Data, Node};
+use crate::pattern::{Condition, PathPattern, ValuePattern};
 use crate::record::directives;
+use crate::referer::{REFERER, RefererPattern};
 use crate::shape::{Map, OneOrMore};
+use crate::site::{HEADER, HOSTS, METHODS, PATHS, QUERY};
 
 directives! {
-    /// Conditions, all of which a request has to meet. A value is a text, in which `*` matches any run of characters, or `true` for any
-    /// value. Clients can write all of them but `client` and `country`.
+    /// Conditions, all of which a request has to meet. A value is a text, in which `*` matches any run of characters, `"~ REGEX"`, or
+    /// `true` for any value. Clients can write all of them but `client` and `country`.
     Conditions in "`when`" {
         /// Header fields.
         "header" header: Vec<(String, ValuePattern)> = {}, Map { what: "header names", key: header::name, value: Condition };
@@ -22,5 +27,45 @@ directives! {
         "client" client: Vec<TrustedSource> = absent("every client"), OneOrMore(SOURCE);
         /// Countries of clients, which need `[geo]`; `"none"` where it is not known.
         "country" country: Vec<CountryPattern> = absent("every country"), Countries;
+    }
+}
+
+directives! {
+    /// Requests that a route is not for: those that meet all of these conditions, which mean what they mean in a route.
+    ExcludedRequests in "`not`", check excludes_some {
+        /// Paths, one of which must match.
+        "path" path: Vec<PathPattern> = absent("every path"), PATHS;
+        /// Hosts, one of which must be the request's.
+        "host" host: Vec<HostPattern> = absent("every host of the site"), HOSTS;
+        /// Methods. `GET` includes HEAD.
+        "method" method: Vec<String> = absent("every method"), METHODS;
+        /// Query parameters, decoded.
+        "query" query: Vec<(String, ValuePattern)> = {}, QUERY;
+        /// Header fields.
+        "header" header: Vec<(String, ValuePattern)> = {}, HEADER;
+        /// Pages that the request comes from.
+        "referer" referer: Vec<RefererPattern> = absent("every page"), REFERER;
+        /// Clients, by address.
+        "client" client: Vec<TrustedSource> = absent("every client"), OneOrMore(SOURCE);
+        /// Countries of clients.
+        "country" country: Vec<CountryPattern> = absent("every country"), Countries;
+    }
+}
+
+fn excludes_some(_: &mut ExcludedRequests, node: &Node, check: &mut Checker) {
+    let has_condition = match &node.data {
+        Data::Table(entries) => entries.iter().any(|entry| match &entry.value.data {
+            Data::Table(names) => !names.is_empty(),
+            _ => true,
+        }),
+        _ => true,
+    };
+    if !has_condition {
+        let finding = check.error(
+            &node.at,
+            "a `not` without conditions".to_owned(),
+            "the route is for no request at all",
+        );
+        finding.help("write for example `not = { method = [\"GET\", \"POST\"] }`, or remove it");
     }
 }

@@ -65,6 +65,21 @@ impl HostPattern {
     }
 }
 
+impl HostPattern {
+    /// Whether there are hosts that both match.
+    pub(crate) fn shares_hosts_with(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Exact(this), Self::Exact(that)) => this == that,
+            (Self::Below(below), Self::Exact(name)) | (Self::Exact(name), Self::Below(below)) => {
+                name.len() > below.len() && name.ends_with(below.as_str())
+            }
+            (Self::Below(this), Self::Below(that)) => {
+                this.ends_with(that.as_str()) || that.ends_with(this.as_str())
+            }
+        }
+    }
+}
+
 fn shifted(fault: InvalidValue, by: usize) -> InvalidValue {
     InvalidValue { at: fault.at.map(|at| at.start + by..at.end + by), ..fault }
 }

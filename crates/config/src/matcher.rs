@@ -1,6 +1,7 @@
 //! From a request to its route. Compiled once from the sites; finding a route allocates nothing.
 
 use crate::action::Action;
+use crate::conditions::ExcludedRequests;
 use crate::geo::CountryPattern;
 use crate::host::{HOST_BYTES_MAX, HostPattern};
 use crate::network::TrustedSource;
@@ -63,12 +64,15 @@ struct Hosts {
 #[derive(Debug, Clone)]
 struct RouteConditions {
     path: Vec<PathPattern>,
+    host: Vec<HostPattern>,
     method: Vec<String>,
     header: Vec<Condition>,
     query: Vec<Condition>,
     referer: Vec<RefererPattern>,
     client: Vec<TrustedSource>,
     country: Vec<CountryPattern>,
+    /// Those of requests that the route is not for. They have no `not` of their own.
+    not: Vec<RouteConditions>,
 }
 
 /// A name, and what its value must be.
@@ -101,7 +105,8 @@ impl Routes {
 
     /// Whether a route looks at the client's country.
     pub fn uses_country(&self) -> bool {
-        self.sites.iter().flatten().any(|route| !route.country.is_empty())
+        let asks = |one: &RouteConditions| !one.country.is_empty();
+        self.sites.iter().flatten().any(|route| asks(route) || route.not.iter().any(asks))
     }
 
     /// The sites for a host at any address.
@@ -212,12 +217,28 @@ impl RouteConditions {
     fn of(route: &Route) -> Self {
         Self {
             path: route.path.clone(),
+            host: route.host.clone(),
             method: route.method.clone(),
             header: route.header.clone(),
             query: route.query.clone(),
             referer: route.referer.clone(),
             client: route.client.clone(),
             country: route.country.clone(),
+            not: route.not.iter().map(RouteConditions::of_excluded).collect(),
+        }
+    }
+
+    fn of_excluded(one: &ExcludedRequests) -> Self {
+        Self {
+            path: one.path.clone(),
+            host: one.host.clone(),
+            method: one.method.clone(),
+            header: one.header.clone(),
+            query: one.query.clone(),
+            referer: one.referer.clone(),
+            client: one.client.clone(),
+            country: one.country.clone(),
+            not: Vec::new(),
         }
     }
 
@@ -229,6 +250,9 @@ impl RouteConditions {
     ) -> Option<MatchStep> {
         if !self.path.is_empty() && !self.path.iter().any(|path| path.matches(request.path)) {
             return Some(MatchStep::Path);
+        }
+        if !self.host.is_empty() && !self.host.iter().any(|host| host.is_host_of(request.host)) {
+            return Some(MatchStep::Host);
         }
         let head_for_get = |method: &String| method == "GET" && request.method == b"HEAD";
         let takes = |method: &String| method.as_bytes() == request.method || head_for_get(method);
@@ -244,14 +268,16 @@ impl RouteConditions {
         if !self.country.is_empty() && !self.country.iter().any(|one| one.matches(request.country)) {
             return Some(MatchStep::Country);
         }
-        let fails = |(name, pattern): &&Condition| {
-            !header(name).is_some_and(|value| pattern.matches(value.iter().copied()))
-        };
+        let fails =
+            |(name, pattern): &&Condition| !header(name).is_some_and(|value| pattern.matches_bytes(value));
         if let Some(index) = self.header.iter().position(|condition| fails(&condition)) {
             return Some(MatchStep::Header(index));
         }
         let absent = |(name, pattern): &Condition| !has_parameter(request.query, name, pattern);
-        self.query.iter().position(absent).map(MatchStep::Query)
+        if let Some(index) = self.query.iter().position(absent) {
+            return Some(MatchStep::Query(index));
+        }
+        self.not.iter().position(|not| not.obstacle(request, header).is_none()).map(MatchStep::Excluded)
     }
 }
 
@@ -275,6 +301,8 @@ pub enum MatchStep {
     Matched,
     /// Its path does not match.
     Path,
+    /// It is for other hosts.
+    Host,
     /// Its method does not match.
     Method,
     /// It is for other pages.
@@ -287,6 +315,8 @@ pub enum MatchStep {
     Header(usize),
     /// The query condition of this index does not match.
     Query(usize),
+    /// The `not` of this index excludes the request.
+    Excluded(usize),
     /// An earlier route answers.
     NotReached,
 }
@@ -337,12 +367,15 @@ fn route_line(route: &Route, step: MatchStep) -> String {
     let why = match step {
         MatchStep::Matched => format!("matches: {}", action_text(route)),
         MatchStep::Path => "the path does not match".to_owned(),
+        MatchStep::Host => "it is for other hosts (`host`)".to_owned(),
         MatchStep::Method => format!("the method is not {}", route.method.join(" or ")),
         MatchStep::Referer => "it is for requests from other pages (`referer`)".to_owned(),
         MatchStep::Client => "it is for other clients (`client`)".to_owned(),
         MatchStep::Country => "it is for clients of other countries (`country`)".to_owned(),
         MatchStep::Header(index) => unmet("header field", &route.header[index]),
         MatchStep::Query(index) => unmet("query parameter", &route.query[index]),
+        MatchStep::Excluded(_) if route.not.len() == 1 => "its `not` excludes the request".to_owned(),
+        MatchStep::Excluded(index) => format!("table {} of its `not` excludes the request", index + 1),
         MatchStep::NotReached => "not reached".to_owned(),
     };
     let line = route.line.as_ref().map_or(String::new(), |line| format!("{line}: "));

@@ -69,6 +69,10 @@ directives! {
 fn source(text: &str) -> Result<TrustedSource, InvalidValue> {
     match text {
         "unix" => Ok(TrustedSource::Unix),
+        _ if text.starts_with('!') => {
+            let remedy = "write `not = { client = … }` in a route, or `deny`, for clients that are not meant";
+            Err(InvalidValue::new("`!` has no meaning here", remedy))
+        }
         _ => network(text).map(TrustedSource::Network),
     }
 }

@@ -194,6 +194,7 @@ enum ValueForm {
     Present,
     Exact,
     Glob(Glob),
+    Regex(Expression),
 }
 
 impl ValuePattern {
@@ -202,9 +203,11 @@ impl ValuePattern {
         Self { text: "*".to_owned(), form: ValueForm::Present }
     }
 
-    /// Parses a value, in which `*` matches any run of characters.
+    /// Parses a value, in which `*` matches any run of characters, or `~ REGEX`, or `~* REGEX` for one that ignores case.
     pub fn parse(text: &str) -> Result<Self, InvalidValue> {
-        let form = if !text.contains('*') {
+        let form = if let Some(expression) = Expression::parse(text) {
+            ValueForm::Regex(expression?)
+        } else if !text.contains('*') {
             ValueForm::Exact
         } else if text.bytes().all(|byte| byte == b'*') {
             return Ok(Self::present());
@@ -216,12 +219,21 @@ impl ValuePattern {
         Ok(Self { text: text.to_owned(), form })
     }
 
-    /// True when it matches the value.
+    /// True when it matches the value. For a regular expression, the value is gathered first.
     pub fn matches(&self, value: impl Iterator<Item = u8>) -> bool {
         match &self.form {
+            ValueForm::Regex(expression) => expression.is_match(&value.collect::<Vec<u8>>()),
             ValueForm::Present => true,
             ValueForm::Exact => value.eq(self.text.bytes()),
             ValueForm::Glob(glob) => glob.matches(value),
+        }
+    }
+
+    /// True when it matches the value.
+    pub fn matches_bytes(&self, value: &[u8]) -> bool {
+        match &self.form {
+            ValueForm::Regex(expression) => expression.is_match(value),
+            _ => self.matches(value.iter().copied()),
         }
     }
 
@@ -240,7 +252,7 @@ impl Shape for Condition {
     fn kind(&self) -> ShapeKind {
         let schema = json!({ "anyOf": [{ "type": "string" }, { "const": true }] });
         ShapeKind::new(
-            "a value (in which `*` stands for any run of characters), or `true` for any value",
+            "a value (in which `*` stands for any run of characters), `\"~ REGEX\"`, or `true` for any value",
             schema,
         )
     }
@@ -251,7 +263,7 @@ impl Shape for Condition {
             Data::Flag(false) => {
                 check
                     .invalid(&node.at, "a field cannot be required to be absent")
-                    .help("write a route for its presence before this one");
+                    .help("write `not = { header = { NAME = true } }` or `not = { query = { NAME = true } }` in a route");
                 None
             }
             Data::Text(_) => Text { what: "a value", parse: ValuePattern::parse }.read(node, check),
@@ -348,5 +360,9 @@ mod tests {
         assert!(matches("*", ""));
         assert!(matches("", ""));
         assert!(!matches("*bot*", "human"));
+        assert!(matches("~* (wget|curl)/[0-9]", "Mozilla (Wget/1)"));
+        assert!(!matches("~ (wget|curl)/[0-9]", "Wget/1"));
+        assert!(matches("~ ^$", ""));
+        assert!(ValuePattern::parse("~ (").is_err());
     }
 }

@@ -16,7 +16,8 @@ pub(crate) const REWRITE: Maybe<TemplateShape> =
     Maybe(TemplateShape { what: "a path such as \"/new/$rest\"", parse: target });
 
 /// Directives that a route may have that does nothing but rewrite.
-const CONDITIONS: [&str; 8] = ["path", "method", "query", "header", "referer", "client", "use", "rewrite"];
+const CONDITIONS: [&str; 11] =
+    ["path", "host", "method", "query", "header", "referer", "client", "country", "not", "use", "rewrite"];
 
 /// A path of this site, and perhaps a query.
 fn target(text: &str, own: &OwnNames) -> Result<Template, InvalidValue> {

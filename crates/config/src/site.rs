@@ -8,6 +8,7 @@ use crate::cache::{self, CachePolicy};
 use crate::cgi_program::Cgi;
 use crate::check::{Checker, InvalidValue};
 use crate::compress::{self, CompressResponses};
+use crate::conditions::ExcludedRequests;
 use crate::cors::{self, Cors};
 use crate::crawlers::{self, Crawlers};
 use crate::dictionary::{self, UseAsDictionary};
@@ -52,19 +53,22 @@ pub(crate) const BODY: Unlimited<Size> = Unlimited(Size { min: 0, max: 1024 * GI
 pub(crate) const PATIENCE: Time = Time { min: Duration::from_millis(10), max: Duration::from_secs(3600) };
 pub(crate) const ENCODED_SLASHES: Word<EncodedSlashes> =
     Word(&[("refuse", EncodedSlashes::Refuse), ("keep", EncodedSlashes::Keep)]);
-const HOSTS: OneOrMore<Text<HostPattern>> = OneOrMore(Text {
+pub(crate) const HOSTS: OneOrMore<Text<HostPattern>> = OneOrMore(Text {
     what: "a host such as \"example.com\" or \"*.example.com\"",
     parse: HostPattern::parse,
 });
 const HSTS: Text<String> =
     Text { what: "a value such as \"max-age=31536000; includeSubDomains\"", parse: hsts };
-const PATHS: OneOrMore<Text<PathPattern>> = OneOrMore(Text {
+pub(crate) const PATHS: OneOrMore<Text<PathPattern>> = OneOrMore(Text {
     what: "a path such as \"/a\", \"/a/*\", \"*.php\" or \"~ ^/user/([0-9]+)$\"",
     parse: PathPattern::parse,
 });
-const METHODS: OneOrMore<Text<String>> = OneOrMore(Text { what: "a method such as \"GET\"", parse: method });
-const QUERY: Map<String, Condition> = Map { what: "parameter names", key: parameter, value: Condition };
-const HEADER: Map<String, Condition> = Map { what: "header names", key: header::name, value: Condition };
+pub(crate) const METHODS: OneOrMore<Text<String>> =
+    OneOrMore(Text { what: "a method such as \"GET\"", parse: method });
+pub(crate) const QUERY: Map<String, Condition> =
+    Map { what: "parameter names", key: parameter, value: Condition };
+pub(crate) const HEADER: Map<String, Condition> =
+    Map { what: "header names", key: header::name, value: Condition };
 
 directives! {
     /// A site: its hosts and its routes.
@@ -216,10 +220,12 @@ directives! {
         /// files = "public"
         /// ```
         "rewrite" rewrite: Option<Template> = absent("the client's path"), REWRITE;
+        /// Hosts, where the site has several: one of them must be the request's.
+        "host" host: Vec<HostPattern> = absent("every host of the site"), HOSTS;
         /// Methods. `GET` includes HEAD.
         "method" method: Vec<String> = absent("every method"), METHODS;
         /// Query parameters, decoded; the request must have each with a value that matches: a text, in which `*`
-        /// matches any run of characters, or `true` for any value.
+        /// matches any run of characters, `"~ REGEX"` (`"~* REGEX"` ignores case), or `true` for any value.
         "query" query: Vec<(String, ValuePattern)> = {}, QUERY;
         /// Header fields; the request must have each with a value that matches, as in `query`.
         "header" header: Vec<(String, ValuePattern)> = {}, HEADER;
@@ -243,6 +249,19 @@ directives! {
         "client" client: Vec<TrustedSource> = absent("every client"), OneOrMore(SOURCE);
         /// Countries of clients that the route is for, by their codes of ISO 3166-1, which need `[geo]`; `"none"` where it is not known.
         "country" country: Vec<CountryPattern> = absent("every country"), Countries;
+        /// Requests that the route is not for, although its other conditions are met: those that meet all conditions of this table, or of
+        /// one table in a list. For them the search continues with the next route.
+        ///
+        /// ```toml
+        /// # Everything but GET and HEAD is refused, except from the office.
+        /// [[route]]
+        /// not     = [{ method = "GET" }, { client = "192.0.2.0/24" }]
+        /// respond = 405
+        ///
+        /// [[route]]
+        /// files = "public"
+        /// ```
+        "not" not: Vec<ExcludedRequests> = absent("none"), OneOrMore(table());
         /// Snippets whose directives the route has, by name: see `snippet`.
         "use" uses: Vec<String> = absent("none"), snippet::USE;
         /// The clients that the route answers, by address: networks, addresses and `"unix"` for Unix sockets; all others get 403.
@@ -383,13 +402,17 @@ impl Route {
         let conditions = |these: &[(String, ValuePattern)], those: &[(String, ValuePattern)]| {
             these.iter().all(|this| those.contains(this))
         };
+        let host = self.host.is_empty() || self.host == other.host;
         let referer = self.referer.is_empty() || self.referer == other.referer;
         let client = self.client.is_empty() || self.client == other.client;
         let country = self.country.is_empty() || self.country == other.country;
+        let not = self.not.iter().all(|this| other.not.contains(this));
         path && method
+            && host
             && referer
             && client
             && country
+            && not
             && conditions(&self.query, &other.query)
             && conditions(&self.header, &other.header)
     }
@@ -403,6 +426,21 @@ fn site_agrees(site: &mut Site, node: &Node, check: &mut Checker) {
     }
     rate::limits_agree(&site.limit, node, check);
     replacements_agree(site.replace.as_deref(), node, check);
+    for (route, node) in site.routes.iter().zip(node.items("route")) {
+        let is_of_site = |host: &HostPattern| {
+            site.hosts.is_empty() || site.hosts.iter().any(|own| own.shares_hosts_with(host))
+        };
+        if let Some(entry) = node.entry("host")
+            && !route.host.iter().any(is_of_site)
+        {
+            let finding = check.warning(
+                &entry.value.at,
+                "this route never answers".to_owned(),
+                "the site has no such host",
+            );
+            finding.help("write the host in the site's `hosts` too, or give it a site of its own");
+        }
+    }
     unreachable_routes(&site.routes, node.items("route"), check);
 }
 
@@ -557,7 +595,11 @@ fn prefix_agrees(
 fn method(text: &str) -> Result<String, InvalidValue> {
     const KNOWN: [&str; 9] = ["GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH"];
     if text.is_empty() || !text.chars().all(header::is_token) {
-        return Err(InvalidValue::new("this is not a method", "write a method such as \"GET\""));
+        let remedy = match text.strip_prefix('!') {
+            Some(rest) => format!("write `not = {{ method = \"{rest}\" }}` in the route"),
+            None => "write a method such as \"GET\"".to_owned(),
+        };
+        return Err(InvalidValue::new("this is not a method", remedy));
     }
     match KNOWN.iter().find(|known| known.eq_ignore_ascii_case(text)) {
         Some(known) if *known != text => {

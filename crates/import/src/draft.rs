@@ -57,7 +57,7 @@ impl TomlItem {
         }
     }
 
-    fn shown(&self) -> String {
+    pub(crate) fn shown(&self) -> String {
         let mut out = String::new();
         self.write(&mut out);
         out
@@ -138,6 +138,19 @@ impl TomlSection {
             Some((_, place)) => *place = item,
             None => entries.push((key.to_owned(), item)),
         }
+    }
+
+    /// Adds conditions to `not`: the route is not for requests that meet them all.
+    pub(crate) fn exclude(&mut self, conditions: TomlItem) {
+        let all = match self.remove("not") {
+            None => conditions,
+            Some(TomlItem::List(mut items)) => {
+                items.push(conditions);
+                TomlItem::List(items)
+            }
+            Some(one) => TomlItem::List(vec![one, conditions]),
+        };
+        self.set("not", all);
     }
 
     /// Adds a comment, once.

@@ -175,6 +175,45 @@ fn without_look_ahead(regex: &str) -> Result<String, String> {
     })
 }
 
+/// A path of a route that matches all paths that the expression matches, and perhaps more: for refusals, which may be broader than they
+/// were, never narrower.
+pub(crate) fn wider_expression(regex: &str, ignores_case: bool) -> String {
+    let everything = || "*".to_owned();
+    let Some(plain) = without_look_around(regex) else { return everything() };
+    path_expression(&plain, ignores_case).map_or_else(|_| everything(), |found| found.pattern)
+}
+
+/// An expression of backtracking engines without what they alone have, which matches the same and more.
+fn without_look_around(regex: &str) -> Option<String> {
+    let mut plain = regex.replace("(?>", "(?:");
+    for possessive in ["++", "*+", "?+", "}+"] {
+        plain = plain.replace(possessive, &possessive[..1]);
+    }
+    while let Some((at, start)) = ["(?!", "(?=", "(?<!", "(?<="]
+        .into_iter()
+        .filter_map(|start| plain.find(start).map(|at| (at, start)))
+        .min()
+    {
+        let inner = &plain[at + start.len()..];
+        let end = closing(inner)?;
+        if inner[end + 1..].starts_with(['*', '+', '?', '{']) {
+            return None;
+        }
+        plain.replace_range(at..at + start.len() + end + 1, "");
+    }
+    let mut out = String::new();
+    let mut chars = plain.chars();
+    while let Some(c) = chars.next() {
+        match (c, if c == '\\' { chars.next() } else { None }) {
+            // What a group has matched may be anything.
+            ('\\', Some(digit)) if ('1'..='9').contains(&digit) => out.push_str(".*"),
+            (_, Some(escaped)) => out.extend([c, escaped]),
+            _ => out.push(c),
+        }
+    }
+    Some(out)
+}
+
 /// The place of the `)` that closes a group which is open.
 fn closing(text: &str) -> Option<usize> {
     let mut depth = 0_usize;
@@ -282,6 +321,22 @@ mod tests {
         ] {
             assert!(of(regex).starts_with("! ") && of(regex).contains(part), "{regex}: {}", of(regex));
         }
+    }
+
+    #[test]
+    fn refusals_are_never_narrower() {
+        for (regex, expected) in [
+            (r"/\.(?!well-known/)[a-z]+\.x", r"~ /\.[a-z]+\.x"),
+            (r"^/(?>a|b)++/(c)\1$", r"~ ^/(?:a|b)+/(c).*$"),
+            (r"(?<=/admin)/[^/]+(?=\.php)", "~ /[^/]+"),
+            (r"^/(?!a\)b)c", "~ ^/c"),
+            (r"^/(?!a)+b", "*"),
+            (r"^/(?!a", "*"),
+            (r"^/[a-z", "*"),
+        ] {
+            assert_eq!(wider_expression(regex, false), expected, "{regex}");
+        }
+        assert_eq!(wider_expression("(?=x)y", true), "~* y");
     }
 
     #[test]

@@ -180,6 +180,11 @@ impl ImportLedger {
         self.0.borrow().get(entry).is_some_and(|item| item.verdict.is_some())
     }
 
+    /// Whether it was reported as not possible.
+    pub(crate) fn is_impossible(&self, entry: EntryNumber) -> bool {
+        self.0.borrow().get(entry).is_some_and(|item| item.verdict == Some(ImportVerdict::Impossible))
+    }
+
     /// What a human has to do about it, if it is not possible.
     pub(crate) fn open_end(&self, entry: EntryNumber) -> Option<String> {
         let items = self.0.borrow();

@@ -9,6 +9,7 @@ mod findings;
 
 pub mod scratch;
 
+mod conditions;
 mod draft;
 
 mod expressions;

@@ -44,8 +44,10 @@ impl RoutePlace {
                 route.referer.len(),
                 route.client.len(),
                 route.country.len(),
+                route.host.len(),
+                route.not.len(),
             ];
-            conditions == [0; 5] && route.part_of.is_none()
+            conditions == [0; 7] && route.part_of.is_none()
         };
         if routes.iter().all(is_plain) {
             let own = of_site.into_bytes();
@@ -57,6 +59,9 @@ impl RoutePlace {
             format!("{:?}", (&route.path, &route.method, &route.header, &route.query)).hash(&mut hasher);
             if !(route.referer.is_empty() && route.client.is_empty() && route.country.is_empty()) {
                 format!("{:?}", (&route.referer, &route.client, &route.country)).hash(&mut hasher);
+            }
+            if !(route.host.is_empty() && route.not.is_empty()) {
+                format!("{:?}", (&route.host, &route.not)).hash(&mut hasher);
             }
             if let Some(PartOf { part: RoutePart::Branch(name), .. }) = &route.part_of {
                 name.hash(&mut hasher);
@@ -403,7 +408,7 @@ impl RequestConditions for CacheRule {
         let has_field = |(name, pattern): &(String, config::ValuePattern)| {
             let is_it = |field: &&http::Field| field.name.of(bytes).eq_ignore_ascii_case(name.as_bytes());
             let mut same = head.fields.iter().filter(is_it);
-            same.any(|field| pattern.matches(field.value.of(bytes).iter().copied()))
+            same.any(|field| pattern.matches_bytes(field.value.of(bytes)))
         };
         let is_named = |name: &[u8]| self.cookie.iter().any(|pattern| pattern.matches(name.iter().copied()));
         self.header.iter().all(has_field)

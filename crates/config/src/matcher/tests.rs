@@ -237,3 +237,87 @@ fn a_site_with_addresses_answers_there_alone() {
         all
     });
 }
+
+#[test]
+fn requests_that_a_route_is_not_for() {
+    let text = r#"
+[[route]]
+not     = { method = ["GET", "POST"] }
+respond = 405
+[[route]]
+path    = "/office/*"
+not     = [{ client = "192.0.2.0/24" }, { header = { X-Key = "k" }, query = { key = true } }]
+respond = 403
+[[route]]
+not     = { path = ["/office/*", "~ [.]txt$"], country = "DE" }
+respond = 201
+[[route]]
+respond = 200
+"#;
+    let config = read(&format!("[geo]\ndatabase = \"c.mmdb\"\n{text}"));
+    let routes = Routes::compile(&config);
+    assert!(routes.uses_country());
+    let key = |name: &str| (name == "x-key").then_some(&b"k"[..]);
+    let route = |request: &RouteRequest<'_>, has_key: bool| match has_key {
+        true => routes.find(request, key).unwrap().route,
+        false => routes.find(request, no_fields).unwrap().route,
+    };
+    let inside = Some("192.0.2.7".parse().unwrap());
+    let outside = Some("198.51.100.7".parse().unwrap());
+    for (method, path, query, client, country, has_key, expected) in [
+        ("DELETE", "/", "", inside, None, false, 0),
+        ("HEAD", "/", "", inside, None, false, 2),
+        ("POST", "/office/a", "", outside, None, false, 1),
+        ("POST", "/office/a", "", None, None, false, 1),
+        ("POST", "/office/a", "", inside, None, false, 2),
+        ("GET", "/office/a", "key=1", outside, None, false, 1),
+        ("GET", "/office/a", "", outside, None, true, 1),
+        ("GET", "/office/a", "key=1", outside, None, true, 2),
+        ("GET", "/office/a", "key=1", outside, Some(*b"DE"), true, 3),
+        ("GET", "/b.txt", "", outside, Some(*b"DE"), false, 3),
+        ("GET", "/b", "", outside, Some(*b"DE"), false, 2),
+        ("GET", "/b.txt", "", outside, Some(*b"FR"), false, 2),
+    ] {
+        let request = RouteRequest {
+            method: method.as_bytes(),
+            query: query.as_bytes(),
+            client,
+            country,
+            ..get("a", path)
+        };
+        assert_eq!(route(&request, has_key), expected, "{method} {path}?{query} {client:?} {country:?}");
+    }
+    let explained = routes.explain(&RouteRequest { client: inside, ..get("a", "/office/a") }, no_fields);
+    let text = explained.text(&config.sites);
+    assert!(text.contains("its `not` excludes the request"), "{text}");
+    assert!(text.contains("table 1 of its `not` excludes the request"), "{text}");
+}
+
+#[test]
+fn routes_for_some_hosts_of_a_site() {
+    let text = "[[site]]\nhosts = [\"a.example\", \"*.a.example\"]\n[[site.route]]\nhost = \"*.a.example\"\nrespond = 201\n\
+                [[site.route]]\nrespond = 200";
+    let config = read(text);
+    let routes = Routes::compile(&config);
+    for (host, expected) in [("a.example", 1), ("WWW.a.example:8080", 0), ("x.y.a.example.", 0)] {
+        assert_eq!(routes.find(&get(host, "/"), no_fields).unwrap().route, expected, "{host}");
+    }
+    let explained = routes.explain(&get("a.example", "/"), no_fields).text(&config.sites);
+    assert!(explained.contains("it is for other hosts"), "{explained}");
+}
+
+#[test]
+fn conditions_that_mean_nothing() {
+    for (text, expected) in [
+        ("[[route]]\nnot = {}\nrespond = 200", "a `not` without conditions"),
+        ("[[route]]\nnot = { header = {} }\nrespond = 200", "a `not` without conditions"),
+        ("[[route]]\nmethod = \"!POST\"\nrespond = 200", "write `not = { method = \"POST\" }`"),
+        ("[[route]]\nclient = \"!10.0.0.0/8\"\nrespond = 200", "write `not = { client = "),
+    ] {
+        let report = Config::parse(text, "test", Path::new("")).unwrap_err().render(false);
+        assert!(report.contains(expected), "{report}");
+    }
+    let text = "[[site]]\nhosts = \"a.example\"\n[[site.route]]\nhost = \"b.example\"\nrespond = 200";
+    let (_, report) = Config::parse(text, "test", Path::new("")).unwrap();
+    assert!(report.render(false).contains("the site has no such host"), "{report}");
+}

@@ -99,6 +99,11 @@ impl CaddyReader<'_> {
     }
 
     pub(super) fn respond(&self, handler: &DatumAt, section: &mut TomlSection) {
+        if let Some(abort) = handler.get("abort").filter(|abort| abort.flag() == Some(true)) {
+            abort.differs(self.ledger, "connections are not closed without an answer: the answer is 403");
+            section.set("respond", TomlItem::Number(403));
+            return;
+        }
         let status = handler.get("status_code");
         let code = status.and_then(DatumAt::number);
         status.into_iter().for_each(|one| one.translated(self.ledger));

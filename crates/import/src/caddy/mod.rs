@@ -6,9 +6,11 @@ mod handlers;
 
 mod php;
 
+use std::net::IpAddr;
 use std::path::Path;
 
-use crate::data::{DatumAt, json, read};
+use crate::conditions::{CONDITIONS, RouteCondition, any_value, ask, close, value_conditions};
+use crate::data::{Datum, DatumAt, json, read};
 use crate::draft::{Draft, SiteDraft, TomlItem, TomlSection};
 use crate::findings::{ImportError, ImportLedger, Imported};
 use handlers::{CaddyReader, CaddySettings};
@@ -110,6 +112,22 @@ fn handlers_of(route: &DatumAt) -> impl Iterator<Item = (&str, &DatumAt)> {
     handlers.iter().map(|handler| (handler.get("handler").and_then(DatumAt::text).unwrap_or(""), handler))
 }
 
+/// Whether a route refuses requests, or asks who sends them.
+fn restricts(within: &DatumAt) -> bool {
+    let status = within.get("status_code").and_then(DatumAt::number);
+    let is_error = status.is_some_and(|status| (400..500).contains(&status));
+    let restricts_itself = match within.get("handler").and_then(DatumAt::text) {
+        Some("static_response") => is_error || within.get("abort").and_then(DatumAt::flag) == Some(true),
+        Some("error") => is_error,
+        Some("authentication") => true,
+        Some("reverse_proxy") => within.get("handle_response").is_some(),
+        _ => false,
+    };
+    let handlers = within.get("handle").map_or(&[][..], DatumAt::items);
+    let routes = within.get("routes").map_or(&[][..], DatumAt::items);
+    restricts_itself || handlers.iter().chain(routes).any(restricts)
+}
+
 /// Whether a handler redirects to the path with a slash at its end.
 fn adds_slash(handler: &DatumAt) -> bool {
     let location = handler.at(&["headers", "Location"]).map_or_else(Vec::new, DatumAt::texts);
@@ -198,33 +216,30 @@ impl CaddyReader<'_> {
                 Ok(all) if all.is_empty() => merged.push((Vec::new(), TomlSection::default())),
                 Ok(all) => merged = all,
                 Err(reason) => {
-                    self.refused(route, &reason, found, hosts);
+                    self.refused(route, &reason, found, (hosts, &settings.section));
                     continue;
                 }
             }
             let last = merged.len();
             for (at, (own_hosts, conditions)) in merged.into_iter().enumerate() {
                 let mut inner = settings.clone();
-                let clashes = conditions.entries.iter().any(|(key, _)| inner.section.get(key).is_some())
-                    || !own_hosts.is_empty() && !hosts.is_empty();
-                if clashes {
-                    self.refused(route, "conditions within conditions cannot be joined", found, hosts);
+                let is_free = conditions.entries.is_empty() && own_hosts.is_empty();
+                let hosts_clash = !own_hosts.is_empty() && !hosts.is_empty();
+                if hosts_clash || self.join(&mut inner, conditions).is_err() {
+                    let reason = "conditions within conditions cannot be joined";
+                    self.refused(route, reason, found, (hosts, &settings.section));
                     break;
                 }
-                let is_free = conditions.entries.is_empty() && own_hosts.is_empty();
-                inner.section.entries.splice(0..0, conditions.entries);
                 let next_hosts = if own_hosts.is_empty() { hosts.to_vec() } else { own_hosts };
                 let before = found.len();
                 self.handlers(route, &mut inner, &next_hosts, depth, found);
                 match (found.len() > before, is_free) {
                     // What a route without conditions has set counts for those that follow.
                     (false, true) => settings = inner,
-                    (false, false) if at + 1 == last => self.refused(
-                        route,
-                        "what this sets for some requests alone has to stand in the routes that answer them",
-                        &mut [],
-                        hosts,
-                    ),
+                    (false, false) if at + 1 == last => {
+                        let reason = "what this sets for some requests alone has to stand in the routes that answer them";
+                        self.refused(route, reason, found, (hosts, &settings.section));
+                    }
                     _ => {}
                 }
             }
@@ -241,14 +256,74 @@ impl CaddyReader<'_> {
         }
     }
 
-    /// Reports a route as not possible; closes it, so that no other answers in its place.
-    fn refused(&self, route: &DatumAt, reason: &str, found: &mut [CaddyRoute], hosts: &[String]) {
-        let what = format!("{reason}: write a `[[site.route]]` by hand");
-        route.refuse(self.ledger, &what);
-        if let Some(next) = found.last_mut().filter(|next| next.hosts == hosts) {
-            next.section
-                .comment(format!("CHECK line {}: a route after this one is missing: {reason}.", route.line));
+    /// Adds the conditions of a route to those around it.
+    fn join(&self, settings: &mut CaddySettings, mut conditions: TomlSection) -> Result<(), String> {
+        if let (Some(around), Some(own)) = (settings.section.get("path"), conditions.get("path"))
+            && around != own
+        {
+            let (TomlItem::Text(around), true) = (around, settings.strip_prefix.is_none()) else {
+                return Err("both ask for a path".to_owned());
+            };
+            let prefix =
+                around.strip_suffix('*').filter(|prefix| prefix.starts_with('/') && !prefix.contains('*'));
+            let own = match own {
+                TomlItem::List(items) => items.clone(),
+                one => vec![one.clone()],
+            };
+            let is_below = |item: &TomlItem| match (item, prefix) {
+                (TomlItem::Text(own), Some(prefix)) => own.starts_with(prefix),
+                _ => false,
+            };
+            if !own.iter().all(is_below) {
+                return Err("both ask for a path".to_owned());
+            }
+            settings.section.remove("path");
         }
+        let entries = std::mem::take(&mut conditions.entries);
+        ask(&mut settings.section, &entries)
+    }
+
+    /// Reports a route as not possible; closes it, so that no other answers in its place.
+    fn refused(
+        &self,
+        route: &DatumAt,
+        reason: &str,
+        found: &mut Vec<CaddyRoute>,
+        (hosts, around): (&[String], &TomlSection),
+    ) {
+        let check = format!("CHECK line {}: {reason}.", route.line);
+        if !restricts(route) {
+            let what = format!("{reason}: write a `[[site.route]]` by hand");
+            route.refuse(self.ledger, &what);
+            if let Some(next) = found.last_mut().filter(|next| next.hosts == hosts) {
+                next.section.comment(format!(
+                    "CHECK line {}: a route after this one is missing: {reason}.",
+                    route.line
+                ));
+            }
+            return;
+        }
+        let sets = route.get("match").map_or(&[][..], DatumAt::items);
+        let mut closed: Vec<(Vec<String>, TomlSection)> = sets
+            .iter()
+            .map(|set| {
+                let (own, conditions, _) = self.matchers(set);
+                let mut section = around.clone();
+                // Where both cannot be asked for, what stands around it alone is: that matches more.
+                let _ = ask(&mut section, &conditions.entries);
+                (if own.is_empty() { hosts.to_vec() } else { own }, section)
+            })
+            .collect();
+        if closed.is_empty() {
+            closed.push((hosts.to_vec(), around.clone()));
+        }
+        for (hosts, mut section) in closed {
+            section.entries.retain(|(key, _)| CONDITIONS.contains(&key.as_str()));
+            close(&mut section, check.clone());
+            found.push(CaddyRoute { hosts, section });
+        }
+        route
+            .refuse(self.ledger, &format!("{reason}: the route is closed (403) until it is written by hand"));
     }
 
     fn tries(&self, one: &DatumAt, tries: &DatumAt, settings: &mut CaddySettings) {
@@ -269,54 +344,113 @@ impl CaddyReader<'_> {
         }
     }
 
+    /// The hosts and conditions of a set of matchers.
     fn matcher(&self, one: &DatumAt) -> Result<(Vec<String>, TomlSection), String> {
+        let (hosts, section, results) = self.matchers(one);
+        results.into_iter().collect::<Result<Vec<()>, String>>()?;
+        Ok((hosts, section))
+    }
+
+    /// The same, and what became of each matcher: the conditions are those that routes have, and match more where there are others.
+    fn matchers(&self, one: &DatumAt) -> (Vec<String>, TomlSection, Vec<Result<(), String>>) {
         let mut section = TomlSection::default();
         let mut hosts = Vec::new();
-        for (key, value) in one.entries() {
-            let texts = value.texts();
-            match key.as_str() {
-                "host" => {
-                    if texts
-                        .iter()
-                        .any(|host| host.contains('{') || host.trim_start_matches("*.").contains('*'))
-                    {
-                        return Err("`hosts` takes names and `*.example.com`".to_owned());
-                    }
-                    hosts = texts;
+        let results = one
+            .entries()
+            .iter()
+            .map(|(key, value)| {
+                self.condition(key, value, &mut hosts, &mut section)?;
+                value.translated(self.ledger);
+                Ok(())
+            })
+            .collect();
+        (hosts, section, results)
+    }
+
+    fn condition(
+        &self,
+        key: &str,
+        value: &DatumAt,
+        hosts: &mut Vec<String>,
+        section: &mut TomlSection,
+    ) -> Result<(), String> {
+        let texts = value.texts();
+        match key {
+            "host" => {
+                if texts.iter().any(|host| host.contains('{') || host.trim_start_matches("*.").contains('*'))
+                {
+                    return Err("`hosts` takes names and `*.example.com`".to_owned());
                 }
-                "path" => {
-                    let is_plain = |path: &String| {
-                        path.starts_with(['/', '*']) && !path.contains(['?', '#', '%', '\\', '{'])
-                    };
-                    if !texts.iter().all(is_plain) {
-                        return Err("`path` takes paths with `*`".to_owned());
-                    }
-                    section.set("path", TomlItem::texts(texts));
-                }
-                "method" => section.set("method", TomlItem::texts(texts)),
-                "header" | "query" => {
-                    for (name, pattern) in value.entries() {
-                        match pattern.texts().as_slice() {
-                            [one] => section.set_in(key, name, TomlItem::text(one.clone())),
-                            _ => return Err(format!("`{key}` takes one value for a name")),
-                        }
-                    }
-                }
-                "path_regexp" => {
-                    let pattern = value.get("pattern").and_then(DatumAt::text).unwrap_or("");
-                    let set =
-                        crate::paths::from_regex(pattern, false).ok().filter(|set| set.differs.is_none());
-                    let patterns = match set {
-                        Some(set) => set.patterns,
-                        None => vec![crate::expressions::path_expression(pattern, false)?.pattern],
-                    };
-                    section.set("path", TomlItem::texts(patterns));
-                }
-                _ => return Err(format!("a route cannot ask for `{key}`")),
+                *hosts = texts;
             }
-            value.translated(self.ledger);
+            "path" => {
+                let is_plain = |path: &String| {
+                    path.starts_with(['/', '*']) && !path.contains(['?', '#', '%', '\\', '{'])
+                };
+                if !texts.iter().all(is_plain) {
+                    return Err("`path` takes paths with `*`".to_owned());
+                }
+                section.set("path", TomlItem::texts(texts));
+            }
+            "method" => section.set("method", TomlItem::texts(texts)),
+            "header" | "query" => {
+                for (name, pattern) in value.entries() {
+                    let of = |pattern: String| RouteCondition::of_value(key, name, pattern);
+                    let condition = match pattern.texts().as_slice() {
+                        // `null` is for fields that are not there.
+                        [] if pattern.items().is_empty() && matches!(pattern.datum, Datum::Null) => {
+                            RouteCondition::none_of(&[of("*".to_owned())])?
+                        }
+                        [] => of("*".to_owned()),
+                        [one] => of(one.clone()),
+                        several => of(any_value(several)?),
+                    };
+                    condition.write(section)?;
+                }
+            }
+            "header_regexp" => {
+                for (name, regex) in value.entries() {
+                    let pattern = regex.get("pattern").and_then(DatumAt::text).unwrap_or("");
+                    for one in value_conditions("header", name, "~", pattern)?.iter().take(1) {
+                        one.write(section)?;
+                    }
+                    regex.translated(self.ledger);
+                }
+            }
+            "remote_ip" | "client_ip" => {
+                let ranges = value.get("ranges").map_or_else(Vec::new, DatumAt::texts);
+                let is_network = |text: &String| {
+                    text.split('/').next().is_some_and(|address| address.parse::<IpAddr>().is_ok())
+                };
+                if ranges.is_empty() || !ranges.iter().all(is_network) {
+                    return Err(format!("`{key}`: `client` takes addresses and networks"));
+                }
+                RouteCondition::new("client", TomlItem::texts(ranges)).write(section)?;
+            }
+            "not" => {
+                for set in value.items() {
+                    let (hosts, mut excluded) = self.matcher(set)?;
+                    if excluded.get("not").is_some() || excluded.entries.is_empty() && hosts.is_empty() {
+                        return Err("a `not` has the conditions of a route, and no `not`".to_owned());
+                    }
+                    if !hosts.is_empty() {
+                        excluded.set("host", TomlItem::texts(hosts));
+                    }
+                    section.exclude(TomlItem::Table(excluded.entries));
+                }
+            }
+            "path_regexp" => {
+                let pattern = value.get("pattern").and_then(DatumAt::text).unwrap_or("");
+                let set = crate::paths::from_regex(pattern, false).ok().filter(|set| set.differs.is_none());
+                let patterns = match set {
+                    Some(set) => set.patterns,
+                    None => vec![crate::expressions::path_expression(pattern, false)?.pattern],
+                };
+                section.set("path", TomlItem::texts(patterns));
+            }
+            _ => return Err(format!("a route cannot ask for `{key}`")),
         }
-        Ok((hosts, section))
+        Ok(())
     }
 
     fn handlers(

@@ -4,9 +4,10 @@ mod values;
 
 use std::path::Path;
 
+use crate::conditions::close;
 use crate::data::{DatumAt, json, read};
 use crate::draft::{Draft, SiteDraft, TomlItem, TomlSection};
-use crate::expressions::path_expression;
+use crate::expressions::{path_expression, wider_expression};
 use crate::findings::{ImportError, ImportLedger, Imported};
 use crate::paths::{from_literal, from_regex};
 use crate::yaml::documents;
@@ -302,9 +303,23 @@ impl<'a> IngressReader<'a> {
                 section.set("path", TomlItem::texts(patterns));
             }
             Err(reason) => {
+                let restricts = ["auth", "allow", "deny"].iter().any(|key| common.get(key).is_some());
                 path.impossible(self.ledger, &reason);
                 path.get("path").into_iter().filter_map(|one| one.entry).for_each(|entry| {
-                    self.ledger.impossible(entry, format!("{reason}: no route was written for it"));
+                    let what =
+                        if restricts { "the route is closed (403)" } else { "no route was written for it" };
+                    self.ledger.impossible(entry, format!("{reason}: {what}"));
+                });
+                if !restricts {
+                    return;
+                }
+                section.set("path", TomlItem::text(wider_expression(&format!("^{text}"), true)));
+                close(&mut section, format!("CHECK line {}: `{text}`: {reason}.", path.line));
+                self.routes.push(IngressRoute {
+                    host: host.to_owned(),
+                    is_exact: false,
+                    length: text.len(),
+                    section,
                 });
                 return;
             }

@@ -1,16 +1,17 @@
 //! `if`: routes with the condition, before that of the location itself.
 
-use super::maps::{MapCondition, value_patterns};
 use super::place::Place;
 use super::rewrite::slash_apart;
 use super::scope::{Scope, field_name};
 use super::tree::NginxDirective;
 use super::work::{Matcher, Translation, route};
+use crate::conditions::{RouteCondition, close, cookie_condition, value_conditions};
 use crate::draft::{TomlItem, TomlSection};
 use crate::expressions::{expression_below, path_expression, quoted};
+use crate::paths::{from_literal, hosts_from_regex};
 
 /// A condition of a route, and the value of the variable that it is about, where that is known.
-type IfCondition<'d> = (MapCondition, Option<(&'d str, &'d str)>);
+type IfCondition<'d> = (RouteCondition, Option<(&'d str, &'d str)>);
 
 impl<'d> Translation<'d> {
     /// `rewrite` and `if`: routes before that of the location itself.
@@ -37,6 +38,7 @@ impl<'d> Translation<'d> {
             paths: place.paths.clone(),
             within: place.within.clone(),
             entry: place.entry,
+            is_closed: false,
         };
         let answer = inner.scope.own_one("return");
         let rewrites = inner.scope.own().iter().any(|one| one.name == "rewrite");
@@ -45,19 +47,12 @@ impl<'d> Translation<'d> {
                 one.entry,
                 "only `return` and `rewrite` in `if` can be translated: write a route with the condition",
             );
-            return self.lost(one);
+            self.lost(one);
+            return Vec::new();
         }
         let conditions = match self.if_conditions(one, place) {
             Ok(found) => found,
-            Err(reason) => {
-                self.ledger.impossible(
-                    one.entry,
-                    format!(
-                        "{reason}: routes have conditions for path, method, header, query, client and referer"
-                    ),
-                );
-                return self.lost(one);
-            }
+            Err(reason) => return self.unknown_condition(one, &reason, place),
         };
         self.ledger.translated(one.entry);
         let mut routes = Vec::new();
@@ -66,7 +61,10 @@ impl<'d> Translation<'d> {
                 self.ledger.differs(one.entry, differs);
             }
             let mut section = route(&place.paths);
-            section.set(condition.directive, condition.item.clone());
+            if let Err(reason) = condition.write(&mut section) {
+                routes.extend(self.unknown_condition(one, &reason, place));
+                continue;
+            }
             if let Some(answer) = answer {
                 let scope = match condition.groups.is_empty() {
                     true => inner.scope.clone(),
@@ -84,21 +82,42 @@ impl<'d> Translation<'d> {
                 continue;
             }
             for mut rewritten in self.rewrites(&inner) {
-                if rewritten
-                    .get(condition.directive)
-                    .is_some_and(|item| Some(item) != route(&place.paths).get("path"))
-                {
-                    self.ledger.impossible(
-                        one.entry,
-                        "its condition and its `rewrite` both ask for a path: write a route for both",
-                    );
-                    continue;
+                let has_path =
+                    rewritten.get("path").is_some_and(|item| Some(item) != route(&place.paths).get("path"));
+                let written = match has_path && condition.asks_for("path") {
+                    true => Err("its condition and its `rewrite` both ask for a path".to_owned()),
+                    false => condition.write(&mut rewritten),
+                };
+                match written {
+                    Ok(()) => routes.push(rewritten),
+                    Err(reason) => routes.extend(self.unknown_condition(one, &reason, place)),
                 }
-                rewritten.set(condition.directive, condition.item.clone());
-                routes.push(rewritten);
             }
         }
         routes
+    }
+
+    /// An `if` whose condition no route can have: what it refuses stays closed.
+    fn unknown_condition(&self, one: &NginxDirective, reason: &str, place: &Place<'d>) -> Vec<TomlSection> {
+        let is_refusal = |inner: &NginxDirective| {
+            inner.name == "return"
+                && inner.first().parse().is_ok_and(|status: u16| (400..500).contains(&status))
+        };
+        let refuses = one.inner().iter().any(is_refusal);
+        let what = match refuses {
+            true => "the route is closed (403) until its condition is written",
+            false => {
+                "routes have conditions for path, host, method, header, query, client, country and referer"
+            }
+        };
+        self.ledger.impossible(one.entry, format!("{reason}: {what}"));
+        self.lost(one);
+        if !refuses {
+            return Vec::new();
+        }
+        let mut section = route(&place.paths);
+        close(&mut section, self.ledger.open_end(one.entry).unwrap_or_default());
+        vec![section]
     }
 
     /// The conditions of routes for an `if`; any of them is enough.
@@ -114,6 +133,8 @@ impl<'d> Translation<'d> {
         let (variable, operator, value) = match words.as_slice() {
             [variable] if variable.starts_with('$') => (*variable, "", ""),
             [variable, operator, value] if variable.starts_with('$') => (*variable, *operator, *value),
+            // An empty text is left of `""`.
+            [variable, operator @ ("=" | "!=")] if variable.starts_with('$') => (*variable, *operator, ""),
             [operator, _] if operator.starts_with(['-', '!']) => {
                 return Err("whether there is a file is asked by `files` alone (`try`, `fallback`, and `proxy`, `php` or `app` beside it)".to_owned());
             }
@@ -140,15 +161,22 @@ impl<'d> Translation<'d> {
         let target = one.inner().iter().find(|one| one.name == "return").and_then(|one| one.args.last());
         let apart = target.and_then(|target| slash_apart(value, target));
         let value = apart.as_ref().map_or(value, |(value, _)| value.as_str());
-        Ok(conditions(name, operator, value, place)?.into_iter().map(|condition| (condition, None)).collect())
+        let found = match operator.strip_prefix('!') {
+            // A path that is excluded stands beside that of the location.
+            Some(operator) => {
+                let everywhere = Place { matcher: Matcher::Server, ..place.clone() };
+                vec![RouteCondition::none_of(&conditions(name, operator, value, &everywhere)?)?]
+            }
+            None => conditions(name, operator, value, place)?,
+        };
+        Ok(found.into_iter().map(|condition| (condition, None)).collect())
     }
 
     /// Reports what stands in an `if` that was not translated.
-    fn lost(&self, one: &NginxDirective) -> Vec<TomlSection> {
+    fn lost(&self, one: &NginxDirective) {
         for inner in one.inner() {
             self.ledger.impossible(inner.entry, "it belongs to an `if` that was not translated");
         }
-        Vec::new()
     }
 
     /// `valid_referers` with `if ($invalid_referer)`: writes `referer` of a location's route, and returns the route for all other
@@ -290,22 +318,23 @@ fn with_value(one: &NginxDirective, value: Option<(&str, &str)>) -> NginxDirecti
     one
 }
 
-/// The conditions of a route that a comparison has.
+/// The conditions of routes for a comparison, any of which is enough. `operator` is `=`, `~`, `~*` or nothing.
 fn conditions(
     name: &str,
     operator: &str,
     value: &str,
     place: &Place<'_>,
-) -> Result<Vec<MapCondition>, String> {
-    let of = |directive, item, differs| MapCondition { directive, item, groups: Vec::new(), differs };
-    let given = match operator {
-        "=" => value.to_owned(),
-        "~" | "~*" => format!("{operator}{value}"),
-        "" if name.starts_with("http_") || name.starts_with("arg_") => String::new(),
-        _ => return Err("a route cannot ask for what is not so".to_owned()),
-    };
+) -> Result<Vec<RouteCondition>, String> {
+    if !matches!(operator, "" | "=" | "~" | "~*") {
+        return Err(format!("nginx has no `{operator}`"));
+    }
     match name {
         "uri" | "document_uri" | "request_uri" if operator.starts_with('~') => {
+            if name == "request_uri" && (value.contains("\\?") || value.contains("[?")) {
+                return Err(
+                    "its expression looks at the query: a route asks for parameters by `query`".to_owned()
+                );
+            }
             let found = path_expression(value, operator == "~*")?;
             let pattern = match &place.matcher {
                 Matcher::Server => Some(found.pattern.clone()),
@@ -315,38 +344,78 @@ fn conditions(
             let pattern = pattern.ok_or("both its expression and its location would have to be found")?;
             let differs = (name == "request_uri")
                 .then_some("the path alone is looked up, decoded and without its query");
-            Ok(vec![MapCondition {
-                directive: "path",
-                item: TomlItem::Text(pattern),
-                groups: found.groups,
-                differs,
-            }])
+            let condition = RouteCondition::new("path", TomlItem::Text(pattern));
+            Ok(vec![condition.with_groups(found.groups).but(differs)])
         }
-        "request_method" => {
-            let (values, _) = value_patterns(&given, false)?;
-            match values.iter().all(|value| !value.contains('*')) {
-                true => Ok(vec![of("method", TomlItem::texts(values), None)]),
-                false => Err("a method is a word: write `^(GET|POST)$`".to_owned()),
+        "uri" | "document_uri" if operator == "=" && place.matcher == Matcher::Server => {
+            let pattern = from_literal(value, false).ok_or("no path can be this")?;
+            Ok(vec![RouteCondition::new("path", TomlItem::Text(pattern))])
+        }
+        "request_method" if !operator.is_empty() => {
+            let methods = methods(operator, value)?;
+            let differs = (methods.iter().any(|one| one == "GET")
+                && !methods.iter().any(|one| one == "HEAD"))
+            .then_some("`GET` includes HEAD");
+            Ok(vec![RouteCondition::new("method", TomlItem::texts(methods)).but(differs)])
+        }
+        "remote_addr" if operator == "=" => Ok(vec![RouteCondition::new("client", TomlItem::text(value))]),
+        "host" | "http_host" | "server_name" => {
+            let hosts = match operator {
+                "=" => Some(vec![value.to_lowercase()]),
+                "" => None,
+                _ => hosts_from_regex(value).filter(|(_, is_wider)| !is_wider).map(|(hosts, _)| hosts),
+            };
+            let is_host = |host: &String| !host.is_empty() && !host.contains([':', '/', '*', '$']);
+            match hosts.filter(|hosts| hosts.iter().all(is_host)) {
+                Some(hosts) => Ok(vec![RouteCondition::new("host", TomlItem::texts(hosts))]),
+                None => Err("the host chooses a site: write a `[[site]]` with it in `hosts`".to_owned()),
             }
         }
-        "remote_addr" if operator == "=" => Ok(vec![of("client", TomlItem::text(value), None)]),
-        "host" | "http_host" | "server_name" => {
-            Err("the host chooses a site: write a `[[site]]` with it in `hosts`".to_owned())
-        }
         _ => {
-            let (directive, key) = match (name.strip_prefix("http_"), name.strip_prefix("arg_")) {
+            if let Some(cookie) = name.strip_prefix("cookie_") {
+                return match operator {
+                    "" => {
+                        let pattern = format!("~ (^|; *){}=([^0;]|0[^;])", quoted(cookie));
+                        Ok(vec![RouteCondition::of_value("header", "Cookie", pattern)])
+                    }
+                    "=" if !value.is_empty() && !value.contains('*') => {
+                        Ok(vec![cookie_condition(cookie, value)])
+                    }
+                    _ => Err("a route asks for no such cookie".to_owned()),
+                };
+            }
+            let (directive, name) = match (name.strip_prefix("http_"), name.strip_prefix("arg_")) {
                 (Some(field), _) => ("header", field_name(field)),
                 (_, Some(parameter)) => ("query", parameter.to_owned()),
                 _ => return Err(format!("a route cannot ask for `${name}`")),
             };
-            let table = |item| TomlItem::Table(vec![(key.clone(), item)]);
-            if operator.is_empty() {
-                let differs = "an empty value, and `0`, are meant too";
-                return Ok(vec![of(directive, table(TomlItem::Flag(true)), Some(differs))]);
-            }
-            let (values, _) = value_patterns(&given, false)?;
-            let differs = (operator == "~*").then_some("upper and lower case differ in the value");
-            Ok(values.into_iter().map(|value| of(directive, table(TomlItem::Text(value)), differs)).collect())
+            value_conditions(directive, &name, operator, value)
         }
+    }
+}
+
+/// The methods of a comparison: a word, or an expression of words such as `^(GET|POST)$`.
+fn methods(operator: &str, value: &str) -> Result<Vec<String>, String> {
+    let words = match operator {
+        "=" => value,
+        _ => {
+            let inner = value.strip_prefix('^').and_then(|value| value.strip_suffix('$')).unwrap_or(value);
+            let is_bound = inner.len() + 2 == value.len();
+            let in_group = |start| inner.strip_prefix(start).and_then(|inner| inner.strip_suffix(')'));
+            let group = in_group("(?:").or_else(|| in_group("("));
+            match (group, is_bound) {
+                (Some(group), _) => group,
+                // `^GET|POST$` is bound on one side each, which is the same for methods that there are.
+                (None, _) => inner,
+            }
+        }
+    };
+    let methods: Vec<String> = words.split('|').map(str::to_uppercase).collect();
+    match methods
+        .iter()
+        .all(|one| !one.is_empty() && one.bytes().all(|byte| byte.is_ascii_alphabetic() || byte == b'-'))
+    {
+        true => Ok(methods),
+        false => Err("a method is a word: write `^(GET|POST)$`".to_owned()),
     }
 }

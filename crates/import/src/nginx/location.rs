@@ -5,7 +5,7 @@ use super::scope::Scope;
 use super::tree::NginxDirective;
 use super::work::{Matcher, Translation, redirect};
 use crate::draft::TomlSection;
-use crate::expressions::{expression_below, path_expression};
+use crate::expressions::{expression_below, path_expression, quoted, wider_expression};
 use crate::paths::{below, from_literal, from_regex};
 
 /// GroupNames of an expression, as nginx and Komainu name them.
@@ -20,6 +20,8 @@ struct FoundLocation<'d> {
     paths: Vec<String>,
     /// The prefix location that it stands in.
     within: Option<String>,
+    /// See [`Place::is_closed`].
+    is_closed: bool,
 }
 
 impl<'d> Translation<'d> {
@@ -147,10 +149,17 @@ impl<'d> Translation<'d> {
                 _ => within,
             };
             self.collect(&inner, next, found, named);
-            let Some((paths, groups)) = self.paths(one, &matcher, within, scope) else { continue };
+            let translated = self.paths(one, &matcher, within, scope);
+            let is_lost = translated.is_none() && self.ledger.is_impossible(one.entry);
+            let is_closed = is_lost && restricts(one.inner());
+            let (paths, groups) = match translated {
+                Some(found) => found,
+                None if is_closed => (closed_paths(&matcher, within), GroupNames::new()),
+                None => continue,
+            };
             let within = within.map(str::to_owned);
             let inner = if groups.is_empty() { inner } else { inner.with_groups(&groups) };
-            found.push(FoundLocation { directive: one, scope: inner, matcher, paths, within });
+            found.push(FoundLocation { directive: one, scope: inner, matcher, paths, within, is_closed });
         }
     }
 
@@ -168,7 +177,8 @@ impl<'d> Translation<'d> {
                 Some((vec![pattern], GroupNames::new()))
             }
             None => {
-                self.ledger.impossible(one.entry, "no path pattern can be this: no route was written for it");
+                self.ledger
+                    .impossible(one.entry, format!("no path pattern can be this: {}", without_route(one)));
                 self.lost_location(one);
                 None
             }
@@ -214,10 +224,7 @@ impl<'d> Translation<'d> {
             Err(reason) => reason,
         };
         let Ok(set) = pattern else {
-            self.ledger.impossible(
-                one.entry,
-                format!("{reason}: no route was written for it, other routes get its requests"),
-            );
+            self.ledger.impossible(one.entry, format!("{reason}: {}", without_route(one)));
             self.lost_location(one);
             return None;
         };
@@ -248,6 +255,7 @@ impl<'d> Translation<'d> {
             paths,
             within: one.within.clone(),
             entry: Some(one.directive.entry),
+            is_closed: one.is_closed,
         };
         let mut places = Vec::new();
         let is_exact = |one: &&FoundLocation<'d>| matches!(one.matcher, Matcher::Exact(_));
@@ -320,6 +328,48 @@ impl<'d> Translation<'d> {
                     "it counts below the longer locations within its own too: look at their order",
                 );
             }
+        }
+    }
+}
+
+/// What becomes of a location whose paths cannot be written.
+fn without_route(one: &NginxDirective) -> &'static str {
+    match restricts(one.inner()) {
+        true => "its paths, and perhaps more, are closed (403) until somebody writes them",
+        false => "no route was written for it, other routes get its requests",
+    }
+}
+
+/// Whether a location refuses requests, or some of them.
+fn restricts(block: &[NginxDirective]) -> bool {
+    let mut found = false;
+    super::tree::visit(block, &mut |one| {
+        found |= match one.name.as_str() {
+            "deny" | "internal" | "auth_request" | "auth_jwt" => true,
+            "auth_basic" => one.first() != "off",
+            "return" => one.first().parse().is_ok_and(|status: u16| (400..500).contains(&status)),
+            _ => false,
+        };
+    });
+    found
+}
+
+/// Paths that include all of a location whose own paths cannot be written.
+fn closed_paths(matcher: &Matcher, within: Option<&str>) -> Vec<String> {
+    let pattern = match matcher {
+        Matcher::Exact(path) => format!("~ ^{}$", quoted(path)),
+        Matcher::Prefix(path, _) => format!("~ ^{}", quoted(path)),
+        Matcher::Regex(regex, ignores_case) => wider_expression(regex, *ignores_case),
+        Matcher::Server => "*".to_owned(),
+    };
+    let within = match matcher {
+        Matcher::Regex(..) => within,
+        _ => None,
+    };
+    match within {
+        None => vec![pattern],
+        Some(prefix) => {
+            vec![expression_below(prefix, &pattern).unwrap_or_else(|| format!("~ ^{}", quoted(prefix)))]
         }
     }
 }

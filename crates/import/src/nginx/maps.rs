@@ -3,8 +3,10 @@
 use super::scope::{Scope, TemplateUse, parts, template};
 use super::tree::NginxDirective;
 use super::work::Translation;
+use crate::conditions::{RouteCondition, exact_value, value_conditions};
 use crate::draft::{TomlItem, TomlSection, table_path};
-use crate::expressions::quoted;
+use crate::expressions::{path_expression, quoted};
+use config::HostPattern;
 
 /// Values of a map that become conditions of routes, one each.
 const CONDITIONS_MAX: usize = 100;
@@ -44,7 +46,7 @@ fn key(text: &str, hostnames: bool, differs: &mut Vec<&'static str>) -> Result<V
             Some(regex) => (regex, "~*"),
             None => (regex, "~"),
         };
-        return crate::expressions::path_expression(regex, sign == "~*").map(|found| vec![found.pattern]);
+        return path_expression(regex, sign == "~*").map(|found| vec![found.pattern]);
     }
     let text = text.strip_prefix('\\').unwrap_or(text);
     if hostnames {
@@ -165,56 +167,48 @@ impl<'d> Translation<'d> {
         &self,
         block: &'d NginxDirective,
         is_meant: &dyn Fn(&str) -> bool,
-    ) -> Result<Vec<(MapCondition, &'d str)>, String> {
+    ) -> Result<Vec<(RouteCondition, &'d str)>, String> {
         let (lines, hostnames) = lines(block)?;
         let source = Self::map_source(block);
         let default = lines.iter().rev().find(|line| line.key.is_none()).map_or("", |line| line.value);
-        if is_meant(default) {
-            return Err("it is so by default: a route cannot ask for what is not so".to_owned());
-        }
         if lines.len() > CONDITIONS_MAX {
             return Err(format!("its map has more than {CONDITIONS_MAX} values"));
         }
-        // A value that is not meant may stand before one that is, for some of the same requests.
-        let mut found: Vec<(MapCondition, &'d str)> = Vec::new();
-        let mut excepted = Vec::new();
-        for MapLine { key: given, value } in lines {
-            let Some(given) = given else { continue };
-            match is_meant(value) {
-                true => {
-                    for condition in condition(source, given, hostnames)? {
-                        let is_new = !found.iter().any(|(known, _)| known.item == condition.item);
-                        if is_new {
-                            found.push((condition, value));
-                        }
-                    }
+        let is_of_networks = block.name == "geo";
+        // In the order in which they count: texts first, then expressions as they stand.
+        let mut given: Vec<(&str, &'d str)> =
+            lines.iter().filter_map(|line| Some((line.key?, line.value))).collect();
+        given.sort_by_key(|(key, _)| key.starts_with('~'));
+        let mut found: Vec<(RouteCondition, &'d str)> = Vec::new();
+        let mut others: Vec<RouteCondition> = Vec::new();
+        for (key, value) in given {
+            let conditions = condition(source, key, hostnames)?;
+            if !is_meant(value) {
+                others.extend(conditions);
+                continue;
+            }
+            // What is looked up before counts for some of the same requests: the longest of networks, texts before expressions.
+            let is_exact = !key.starts_with('~') && !is_of_networks && !hostnames;
+            for one in conditions {
+                let one = match is_exact || others.is_empty() {
+                    true => one,
+                    false => one.except(&others)?,
+                };
+                if !found.iter().any(|(known, _)| known.is_same(&one)) {
+                    found.push((one, value));
                 }
-                false => excepted.push(given),
             }
         }
-        match excepted.first() {
-            Some(first) if !source.ends_with("uri") => {
-                Err(format!("its map has exceptions (`{first}`): a route cannot ask for what is not so"))
-            }
-            _ => Ok(found),
+        if is_meant(default) {
+            found.push((RouteCondition::none_of(&others)?, default));
         }
+        Ok(found)
     }
 }
 
-/// A condition of a route.
-#[derive(Debug, Clone, PartialEq)]
-pub(crate) struct MapCondition {
-    /// The directive of the route.
-    pub(crate) directive: &'static str,
-    pub(crate) item: TomlItem,
-    /// Groups of the expression, as nginx and Komainu name them.
-    pub(crate) groups: Vec<(String, String)>,
-    /// What differs, if anything.
-    pub(crate) differs: Option<&'static str>,
-}
-
-fn condition(source: &str, given: &str, hostnames: bool) -> Result<Vec<MapCondition>, String> {
-    let plain = |directive, item, differs| MapCondition { directive, item, groups: Vec::new(), differs };
+/// The conditions for a line of a map, any of which is enough.
+fn condition(source: &str, given: &str, hostnames: bool) -> Result<Vec<RouteCondition>, String> {
+    let plain = |directive, item, differs| RouteCondition::new(directive, item).but(differs);
     let name = source.trim_start_matches('$').trim_matches(['{', '}']);
     if parts(source).len() != 1 {
         return Err("a route cannot ask for such a text".to_owned());
@@ -224,11 +218,11 @@ fn condition(source: &str, given: &str, hostnames: bool) -> Result<Vec<MapCondit
             if let Some(regex) = given.strip_prefix('~') {
                 let (regex, ignores_case) =
                     regex.strip_prefix('*').map_or((regex, false), |regex| (regex, true));
-                let found = crate::expressions::path_expression(regex, ignores_case)?;
+                let found = path_expression(regex, ignores_case)?;
                 let differs = (name == "request_uri")
                     .then_some("the path alone is looked up, decoded and without its query");
                 let item = TomlItem::Text(found.pattern);
-                return Ok(vec![MapCondition { directive: "path", item, groups: found.groups, differs }]);
+                return Ok(vec![plain("path", item, differs).with_groups(found.groups)]);
             }
             let path = given.split('?').next().unwrap_or(given);
             let pattern = crate::paths::from_literal(path, false).ok_or("this is no path")?;
@@ -242,6 +236,17 @@ fn condition(source: &str, given: &str, hostnames: bool) -> Result<Vec<MapCondit
         "remote_addr" | "realip_remote_addr" | "binary_remote_addr" => {
             Ok(vec![plain("client", TomlItem::text(given), None)])
         }
+        "host" | "http_host" if !given.starts_with('~') => {
+            let given = given.to_lowercase();
+            let hosts = match given.strip_prefix('.').filter(|_| hostnames) {
+                Some(rest) => vec![rest.to_owned(), format!("*.{rest}")],
+                None => vec![given],
+            };
+            match hosts.iter().all(|host| HostPattern::parse(host).is_ok()) {
+                true => Ok(vec![plain("host", TomlItem::texts(hosts), None)]),
+                false => Err("its value is no host".to_owned()),
+            }
+        }
         "request_method" if !given.starts_with('~') => {
             Ok(vec![plain("method", TomlItem::text(given.to_uppercase()), None)])
         }
@@ -251,7 +256,7 @@ fn condition(source: &str, given: &str, hostnames: bool) -> Result<Vec<MapCondit
                 .iter()
                 .find_map(|scheme| regex.strip_prefix(scheme))
                 .map_or_else(|| regex.to_owned(), |rest| format!("^{rest}"));
-            let found = crate::expressions::path_expression(&regex, given.starts_with("~*"))?;
+            let found = path_expression(&regex, given.starts_with("~*"))?;
             Ok(vec![plain(
                 "referer",
                 TomlItem::Text(found.pattern),
@@ -259,50 +264,21 @@ fn condition(source: &str, given: &str, hostnames: bool) -> Result<Vec<MapCondit
             )])
         }
         _ => {
-            let (directive, key) = match (name.strip_prefix("http_"), name.strip_prefix("arg_")) {
+            let (directive, name) = match (name.strip_prefix("http_"), name.strip_prefix("arg_")) {
                 (Some(field), _) => ("header", super::scope::field_name(field)),
                 (_, Some(parameter)) => ("query", parameter.to_owned()),
                 _ => return Err(format!("a route cannot ask for `{source}`")),
             };
-            let (patterns, differs) = value_patterns(given, hostnames)?;
-            let table = |value: String| TomlItem::Table(vec![(key.clone(), TomlItem::Text(value))]);
-            Ok(patterns.into_iter().map(|value| plain(directive, table(value), differs)).collect())
+            match given.strip_prefix('~').map(|regex| (regex.strip_prefix('*'), regex)) {
+                Some((Some(regex), _)) => value_conditions(directive, &name, "~*", regex),
+                Some((None, regex)) => value_conditions(directive, &name, "~", regex),
+                None if hostnames && given.contains('*') => Err("its value has a `*` in it".to_owned()),
+                None if given.is_empty() => value_conditions(directive, &name, "=", ""),
+                None => {
+                    let text = given.strip_prefix('\\').unwrap_or(given);
+                    Ok(vec![RouteCondition::of_value(directive, &name, exact_value(text, true))])
+                }
+            }
         }
     }
-}
-
-/// Patterns of values, with `*`, for what a `map` or an `if` compares a value with.
-pub(crate) fn value_patterns(
-    given: &str,
-    hostnames: bool,
-) -> Result<(Vec<String>, Option<&'static str>), String> {
-    let Some(regex) = given.strip_prefix('~') else {
-        return match given.contains('*') || hostnames {
-            true => Err("its value has a `*` in it".to_owned()),
-            false => Ok((vec![given.to_owned()], Some("upper and lower case differ in the value"))),
-        };
-    };
-    let (regex, ignores_case) = regex.strip_prefix('*').map_or((regex, false), |regex| (regex, true));
-    let body = regex
-        .trim_start_matches('^')
-        .trim_end_matches('$')
-        .replace("\\.", "\u{1}")
-        .replace("\\-", "-")
-        .replace("\\/", "/");
-    let body = body.strip_prefix('(').and_then(|body| body.strip_suffix(')')).unwrap_or(&body).to_owned();
-    let is_plain = |word: &str| {
-        !word.is_empty() && !word.contains(['[', '\\', '+', '?', '{', '(', ')', '*', '.', '^', '$'])
-    };
-    let body = body.replace(".*", "\u{2}");
-    let words: Vec<&str> = body.split('|').collect();
-    if !words.iter().all(|word| is_plain(word)) {
-        return Err("values are asked for with `*` alone: its expression is no such pattern".to_owned());
-    }
-    let (start, end) =
-        (if regex.starts_with('^') { "" } else { "*" }, if regex.ends_with('$') { "" } else { "*" });
-    let patterns = words
-        .iter()
-        .map(|word| format!("{start}{word}{end}").replace('\u{1}', ".").replace('\u{2}', "*"))
-        .collect();
-    Ok((patterns, ignores_case.then_some("upper and lower case differ in the value")))
 }

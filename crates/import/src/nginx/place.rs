@@ -7,6 +7,7 @@ use crate::expressions::path_matches;
 use crate::findings::EntryNumber;
 
 /// A location with its paths.
+#[derive(Clone)]
 pub(crate) struct Place<'d> {
     pub(crate) scope: Scope<'d>,
     pub(crate) matcher: Matcher,
@@ -16,12 +17,21 @@ pub(crate) struct Place<'d> {
     pub(crate) within: Option<String>,
     /// The number of its `location` in the report.
     pub(crate) entry: Option<EntryNumber>,
+    /// Whether its paths match more than it did, and it restricts who gets them: all of them are refused.
+    pub(crate) is_closed: bool,
 }
 
 impl<'d> Place<'d> {
     /// A server itself, without its locations.
     pub(crate) fn of_server(server: &Scope<'d>) -> Self {
-        Self { scope: server.clone(), matcher: Matcher::Server, paths: Vec::new(), within: None, entry: None }
+        Self {
+            scope: server.clone(),
+            matcher: Matcher::Server,
+            paths: Vec::new(),
+            within: None,
+            entry: None,
+            is_closed: false,
+        }
     }
 }
 

@@ -7,6 +7,7 @@ use super::rewrite::PathRewrite;
 use super::scope::{Scope, TemplateUse, constants};
 use super::tree::NginxDirective;
 use super::work::{Matcher, Translation, is_target, redirect, route, unavailable};
+use crate::conditions::close;
 use crate::draft::{TomlItem, TomlSection};
 
 /// Statuses that `respond` can have.
@@ -16,6 +17,12 @@ impl<'d> Translation<'d> {
     /// The routes of a location, in the order in which they have to stand.
     pub(crate) fn routes(&self, place: &Place<'d>, around: &ServerLocations<'d>) -> Vec<TomlSection> {
         let scope = &place.scope;
+        if place.is_closed {
+            let mut section = route(&place.paths);
+            let check = place.entry.and_then(|entry| self.ledger.open_end(entry));
+            close(&mut section, check.unwrap_or_default());
+            return self.finished(vec![section], scope);
+        }
         let mut routes = self.rewrites(place);
         let is_whole = |section: &TomlSection| {
             section.get("path") == route(&place.paths).get("path") && section.entries.len() == 2
@@ -156,6 +163,7 @@ impl<'d> Translation<'d> {
                 paths: place.paths.clone(),
                 within: None,
                 entry: Some(location.entry),
+                is_closed: false,
             };
             self.proxy(pass, &named, section);
             return;

@@ -1,6 +1,7 @@
 //! Routes of Unit: steps, of which the first that matches answers.
 
 use super::php::app_name;
+use crate::conditions::{CONDITIONS, RouteCondition, any_value, ask, close, cookie_condition, is_closed};
 use crate::data::{Datum, DatumAt};
 use crate::draft::{Draft, SiteDraft, TomlItem, TomlSection};
 use crate::expressions::path_expression;
@@ -46,8 +47,9 @@ impl<'a> UnitRoutes<'a> {
         }
         // Nothing stands behind a route without conditions.
         let reached = |mut own: Vec<TomlSection>| {
+            // One that is closed until its condition is written is to be removed, perhaps.
             let is_any = |route: &TomlSection| {
-                ["path", "method", "header", "query", "allow"].iter().all(|key| route.get(key).is_none())
+                CONDITIONS.iter().all(|key| route.get(key).is_none()) && !is_closed(route)
             };
             if let Some(at) = own.iter().position(is_any) {
                 own.truncate(at + 1);
@@ -99,8 +101,17 @@ impl<'a> UnitRoutes<'a> {
             Some(name) => routes.and_then(|routes| routes.get(name)),
             None => routes,
         };
+        let mut missing: Vec<String> = Vec::new();
         for step in steps.map_or(&[][..], DatumAt::items) {
+            let before = found.len();
             self.step(step, depth, found);
+            match found.get_mut(before) {
+                Some(next) => missing.drain(..).for_each(|comment| next.section.comment(comment)),
+                None => missing.push(format!(
+                    "CHECK line {}: a route before this one is missing: see the report.",
+                    step.line
+                )),
+            }
         }
     }
 
@@ -112,6 +123,16 @@ impl<'a> UnitRoutes<'a> {
         {
             step.differs(self.ledger, "");
             conditions.impossible(self.ledger, &reason);
+            let refuses = step.at(&["action", "return"]).and_then(DatumAt::number);
+            if refuses.is_some_and(|status| (400..500).contains(&status)) {
+                self.unmatched(
+                    step,
+                    &format!("{reason}: the route is closed (403) until the condition is written"),
+                );
+                close(&mut section, format!("CHECK line {}: {reason}.", step.line));
+                found.push(HostedRoute { hosts, section });
+                return;
+            }
             let all = "the step was left out: write a route for it by hand";
             self.unmatched(step, &format!("{reason}: {all}"));
             return;
@@ -158,84 +179,80 @@ impl<'a> UnitRoutes<'a> {
         }
     }
 
+    /// The conditions of a step; those that routes have stand in `section` even where there are others.
     fn conditions(
         &self,
         all: &DatumAt,
         section: &mut TomlSection,
         hosts: &mut Vec<String>,
     ) -> Result<(), String> {
-        for (key, value) in all.entries() {
-            let texts = value.texts();
-            let is_regex = |text: &String| text.starts_with('~');
-            if texts.iter().any(|text| text.starts_with('!')) {
-                return Err("a route cannot ask for what is not so (`!`)".to_owned());
-            }
-            match key.as_str() {
-                "host" => {
-                    for host in &texts {
-                        let name = host.strip_prefix("*.").unwrap_or(host);
-                        if is_regex(host) || name.contains('*') || name.is_empty() {
-                            return Err("`hosts` takes names and `*.example.com`".to_owned());
-                        }
-                        hosts.push(host.to_lowercase());
-                    }
-                    value.translated(self.ledger);
-                }
-                "uri" => {
-                    let mut paths = Vec::new();
-                    value.translated(self.ledger);
-                    for text in &texts {
-                        match text.strip_prefix('~') {
-                            Some(regex) => {
-                                let set = from_regex(regex, false).ok().filter(|set| set.differs.is_none());
-                                match set {
-                                    Some(set) => paths.extend(set.patterns),
-                                    None => paths.push(path_expression(regex, false)?.pattern),
-                                }
-                            }
-                            None => paths.push(path_pattern(text)?),
-                        }
-                    }
-                    section.set("path", TomlItem::texts(paths));
-                }
-                "method" => {
-                    if texts.iter().any(|text| text.contains('*') || is_regex(text)) {
-                        return Err("a method is a word".to_owned());
-                    }
-                    section.set("method", TomlItem::texts(texts.iter().map(|text| text.to_uppercase())));
-                    value.translated(self.ledger);
-                }
-                "headers" | "arguments" => self.values(key, value, section)?,
-                "source" => {
-                    section.set(
-                        "allow",
-                        TomlItem::List(
-                            texts.iter().map(|text| TomlItem::text(text.trim_end_matches(":*"))).collect(),
-                        ),
-                    );
-                    value.differs(self.ledger, "others get 403, they are not passed to the next step");
-                }
-                _ => return Err(format!("a route cannot ask for `{key}`")),
-            }
-        }
-        Ok(())
+        let results: Vec<Result<(), String>> =
+            all.entries().iter().map(|(key, value)| self.condition(key, value, section, hosts)).collect();
+        ask(section, &[])?;
+        results.into_iter().collect()
     }
 
-    fn values(&self, key: &str, value: &DatumAt, section: &mut TomlSection) -> Result<(), String> {
-        let table = match value.items() {
-            [] => value,
-            [one] => one,
-            _ => return Err("one of several fields cannot be asked for: write a route for each".to_owned()),
-        };
-        let name = if key == "headers" { "header" } else { "query" };
-        for (field, pattern) in table.entries() {
-            let patterns = pattern.texts();
-            match patterns.as_slice() {
-                [one] if !one.starts_with(['~', '!']) => {
-                    section.set_in(name, field, TomlItem::text(one.clone()))
+    fn condition(
+        &self,
+        key: &str,
+        value: &DatumAt,
+        section: &mut TomlSection,
+        hosts: &mut Vec<String>,
+    ) -> Result<(), String> {
+        let texts = value.texts();
+        let (excluded, meant): (Vec<String>, Vec<String>) =
+            texts.into_iter().partition(|text| text.starts_with('!'));
+        let excluded: Vec<String> = excluded.iter().map(|text| text[1..].to_owned()).collect();
+        let (directive, read): (&str, fn(&str) -> Result<Vec<String>, String>) = match key {
+            "host" => ("host", host),
+            "uri" => ("path", paths),
+            "method" => ("method", method),
+            "source" => ("client", source),
+            "cookies" => {
+                let table = match value.items() {
+                    [] => value,
+                    [one] => one,
+                    _ => {
+                        return Err(
+                            "one of several cookies cannot be asked for: write a route for each".to_owned()
+                        );
+                    }
+                };
+                let mut all = Vec::new();
+                for (name, pattern) in table.entries() {
+                    let texts = pattern.texts();
+                    let [text] = texts.as_slice() else {
+                        return Err("one pattern for a cookie can be asked for".to_owned());
+                    };
+                    if text.starts_with(['~', '!']) {
+                        return Err("a cookie is asked for by a text with `*`".to_owned());
+                    }
+                    all.push(cookie_condition(name, text));
                 }
-                _ => return Err("one pattern for a value can be asked for".to_owned()),
+                let [one] = all.as_slice() else { return Err("a route asks for one cookie".to_owned()) };
+                one.write(section)?;
+                value.translated(self.ledger);
+                return Ok(());
             }
+            "headers" | "arguments" => {
+                let name = if key == "headers" { "header" } else { "query" };
+                values(name, value, section)?;
+                value.translated(self.ledger);
+                return Ok(());
+            }
+            _ => return Err(format!("a route cannot ask for `{key}`")),
+        };
+        let all = |texts: &[String]| -> Result<Vec<String>, String> {
+            texts.iter().map(|text| read(text)).collect::<Result<Vec<_>, _>>().map(|found| found.concat())
+        };
+        let (meant, excluded) = (all(&meant)?, all(&excluded)?);
+        if !excluded.is_empty() {
+            section.exclude(TomlItem::Table(vec![(directive.to_owned(), TomlItem::texts(excluded))]));
+        }
+        match directive {
+            _ if meant.is_empty() => {}
+            "host" => hosts.extend(meant),
+            _ => section.set(directive, TomlItem::texts(meant)),
         }
         value.translated(self.ledger);
         Ok(())
@@ -456,6 +473,70 @@ impl DatumAt {
 
 fn proxy_url(url: &str) -> String {
     url.strip_prefix("http://unix:").map_or_else(|| url.to_owned(), |path| format!("unix:{path}"))
+}
+
+/// The values of a header field or parameter that a step asks for; a request has to have it, also where a value is excluded.
+fn values(directive: &str, value: &DatumAt, section: &mut TomlSection) -> Result<(), String> {
+    let table = match value.items() {
+        [] => value,
+        [one] => one,
+        _ => return Err("one of several fields cannot be asked for: write a route for each".to_owned()),
+    };
+    for (field, pattern) in table.entries() {
+        let (excluded, meant): (Vec<String>, Vec<String>) =
+            pattern.texts().into_iter().partition(|text| text.starts_with('!'));
+        for text in &excluded {
+            let one = RouteCondition::of_value(directive, field, value_pattern(&text[1..])?);
+            RouteCondition::none_of(&[one])?.write(section)?;
+        }
+        let item = match meant.as_slice() {
+            [] => TomlItem::Flag(true),
+            [one] => TomlItem::Text(value_pattern(one)?),
+            several => TomlItem::Text(any_value(several)?),
+        };
+        RouteCondition::new(directive, TomlItem::Table(vec![(field.clone(), item)])).write(section)?;
+    }
+    Ok(())
+}
+
+fn value_pattern(text: &str) -> Result<String, String> {
+    match text.strip_prefix('~') {
+        Some(regex) => path_expression(regex, false).map(|found| found.pattern),
+        None => Ok(text.to_owned()),
+    }
+}
+
+fn host(text: &str) -> Result<Vec<String>, String> {
+    let name = text.strip_prefix("*.").unwrap_or(text);
+    match text.starts_with('~') || name.contains('*') || name.is_empty() {
+        true => Err("`hosts` takes names and `*.example.com`".to_owned()),
+        false => Ok(vec![text.to_lowercase()]),
+    }
+}
+
+fn method(text: &str) -> Result<Vec<String>, String> {
+    match text.contains('*') || text.starts_with('~') {
+        true => Err("a method is a word".to_owned()),
+        false => Ok(vec![text.to_uppercase()]),
+    }
+}
+
+fn source(text: &str) -> Result<Vec<String>, String> {
+    let text = text.strip_suffix(":*").unwrap_or(text);
+    let text = text.strip_prefix('[').and_then(|text| text.strip_suffix(']')).unwrap_or(text);
+    let address = text.split('/').next().unwrap_or(text);
+    match text == "unix" || address.parse::<std::net::IpAddr>().is_ok() {
+        true => Ok(vec![text.to_owned()]),
+        false => Err("`client` takes addresses and networks, without ports and ranges".to_owned()),
+    }
+}
+
+fn paths(text: &str) -> Result<Vec<String>, String> {
+    let Some(regex) = text.strip_prefix('~') else { return path_pattern(text).map(|path| vec![path]) };
+    match from_regex(regex, false).ok().filter(|set| set.differs.is_none()) {
+        Some(set) => Ok(set.patterns),
+        None => path_expression(regex, false).map(|found| vec![found.pattern]),
+    }
 }
 
 /// A pattern of Unit, whose `*` reaches across slashes, as one of Komainu.

@@ -54,13 +54,8 @@ impl RequestConditions {
             cache::vary::cookies(request.head()).any(|(other, value)| other == name.as_bytes() && fits(value))
         };
         let query = request.query().unwrap_or_default();
-        of.header
-            .iter()
-            .all(|(name, pattern)| has_field(name, &|value| pattern.matches(value.iter().copied())))
-            && of
-                .cookie
-                .iter()
-                .all(|(name, pattern)| has_cookie(name, &|value| pattern.matches(value.iter().copied())))
+        of.header.iter().all(|(name, pattern)| has_field(name, &|value| pattern.matches_bytes(value)))
+            && of.cookie.iter().all(|(name, pattern)| has_cookie(name, &|value| pattern.matches_bytes(value)))
             && of.query.iter().all(|(name, pattern)| has_parameter(query, name, pattern))
             && self.client.as_ref().is_none_or(|client| client.contains(request.client().address))
             && (of.country.is_empty() || {

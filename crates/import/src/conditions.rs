@@ -1,0 +1,257 @@
+//! Conditions of routes: what several servers ask in other words.
+
+use crate::draft::{TomlItem, TomlSection};
+use crate::expressions::{path_expression, quoted};
+use config::ValuePattern;
+
+/// What stands above a route that refuses more than the other server did.
+const CLOSED: &str = "This route refuses all requests of its paths: write the condition here, or remove the route if they may pass.";
+/// A header field or parameter that is there and not empty.
+const NOT_EMPTY: &str = "~ .";
+/// One that is neither empty nor `0`, which nginx takes for "no".
+const TRUE_VALUE: &str = "~ ^([^0]|0.)";
+
+/// The directives that are conditions of routes.
+pub(crate) const CONDITIONS: [&str; 9] =
+    ["path", "host", "method", "query", "header", "referer", "client", "country", "not"];
+
+/// Conditions of a route, all of which have to be met.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct RouteCondition {
+    /// Directives of the route, each once.
+    asks: Vec<(String, TomlItem)>,
+    /// Groups of its expression, as the other server and Komainu name them.
+    pub(crate) groups: Vec<(String, String)>,
+    /// What differs, if anything.
+    pub(crate) differs: Option<&'static str>,
+}
+
+impl RouteCondition {
+    pub(crate) fn new(directive: &str, item: TomlItem) -> Self {
+        Self { asks: vec![(directive.to_owned(), item)], groups: Vec::new(), differs: None }
+    }
+
+    /// A condition of a header field, by `header`, or of a parameter, by `query`.
+    pub(crate) fn of_value(directive: &str, name: &str, pattern: impl Into<String>) -> Self {
+        Self::new(directive, TomlItem::Table(vec![(name.to_owned(), TomlItem::text(pattern))]))
+    }
+
+    pub(crate) fn with_groups(self, groups: Vec<(String, String)>) -> Self {
+        Self { groups, ..self }
+    }
+
+    pub(crate) fn but(self, differs: Option<&'static str>) -> Self {
+        Self { differs, ..self }
+    }
+
+    /// The condition that none of these is met.
+    ///
+    /// # Errors
+    /// Where one route cannot ask for it.
+    pub(crate) fn none_of(conditions: &[Self]) -> Result<Self, String> {
+        let mut section = TomlSection::default();
+        for one in conditions {
+            match one.asks.as_slice() {
+                [(not, TomlItem::Table(asks))] if not == "not" => ask(&mut section, asks)?,
+                asks => section.exclude(TomlItem::Table(asks.to_vec())),
+            }
+        }
+        let differs = conditions.iter().find_map(|one| one.differs);
+        Ok(Self { asks: section.entries, groups: Vec::new(), differs })
+    }
+
+    /// The same condition, and that none of these is met.
+    ///
+    /// # Errors
+    /// Where one route cannot ask for both.
+    pub(crate) fn except(mut self, others: &[Self]) -> Result<Self, String> {
+        let mut section = TomlSection { comments: Vec::new(), entries: self.asks };
+        ask(&mut section, &Self::none_of(others)?.asks)?;
+        self.asks = section.entries;
+        Ok(self)
+    }
+
+    /// Writes them into a route. A path of theirs takes the place of the route's.
+    ///
+    /// # Errors
+    /// Where the route asks for something else already.
+    pub(crate) fn write(&self, section: &mut TomlSection) -> Result<(), String> {
+        if self.asks_for("path") {
+            section.remove("path");
+        }
+        ask(section, &self.asks)
+    }
+
+    /// Whether it has this directive.
+    pub(crate) fn asks_for(&self, directive: &str) -> bool {
+        self.asks.iter().any(|(known, _)| known == directive)
+    }
+
+    /// Whether both ask for the same.
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        self.asks == other.asks
+    }
+}
+
+/// Adds conditions to a route.
+pub(crate) fn ask(section: &mut TomlSection, asks: &[(String, TomlItem)]) -> Result<(), String> {
+    for (directive, item) in asks {
+        match (section.get(directive), item) {
+            (_, TomlItem::Table(_)) if directive == "not" => section.exclude(item.clone()),
+            (_, TomlItem::List(items)) if directive == "not" => {
+                items.iter().for_each(|one| section.exclude(one.clone()));
+            }
+            (None, _) => section.set(directive, item.clone()),
+            (Some(TomlItem::Table(known)), TomlItem::Table(names))
+                if !names.iter().any(|(name, _)| known.iter().any(|(other, _)| other == name)) =>
+            {
+                names.iter().for_each(|(name, item)| section.set_in(directive, name, item.clone()));
+            }
+            (Some(known), _) if known == item => {}
+            _ => return Err(format!("a route asks for `{directive}` once, and this asks for two")),
+        }
+    }
+    // Conditions stand in front of everything else.
+    section.entries.sort_by_key(|(directive, _)| match directive.as_str() {
+        "path" => 0,
+        "not" => 2,
+        other if CONDITIONS.contains(&other) => 1,
+        _ => 3,
+    });
+    Ok(())
+}
+
+/// A text as the pattern of a value that is the same, in any case of letters if `ignores_case`.
+pub(crate) fn exact_value(text: &str, ignores_case: bool) -> String {
+    let has_case = text.contains(|c: char| c.is_ascii_alphabetic());
+    match (ignores_case && has_case, text.contains('*') || text.starts_with('~')) {
+        (true, _) => format!("~* ^{}$", quoted(text)),
+        (false, true) => format!("~ ^{}$", quoted(text)),
+        (false, false) => text.to_owned(),
+    }
+}
+
+/// One pattern for several texts, in which `*` stands for any run of characters.
+///
+/// # Errors
+/// Where they are too long for one expression.
+pub(crate) fn any_value(texts: &[String]) -> Result<String, String> {
+    let alternative = |text: &String| match text.strip_prefix('~') {
+        Some(regex) => format!("(?:{})", regex.trim_start()),
+        None => format!("^{}$", quoted(text).replace("\\*", ".*")),
+    };
+    let all: Vec<String> = texts.iter().map(alternative).collect();
+    path_expression(&all.join("|"), false).map(|found| found.pattern)
+}
+
+/// Conditions for the value of a header field or parameter, any of which is enough, as nginx compares it: one that is not there is
+/// empty. `operator` is `=`, `~`, `~*`, or nothing for a value that is neither empty nor `0`.
+///
+/// # Errors
+/// Why no pattern can be the expression.
+pub(crate) fn value_conditions(
+    directive: &str,
+    name: &str,
+    operator: &str,
+    value: &str,
+) -> Result<Vec<RouteCondition>, String> {
+    let of = |pattern: &str| RouteCondition::of_value(directive, name, pattern);
+    let is_empty = || RouteCondition::none_of(&[of(NOT_EMPTY)]);
+    let pattern = match operator {
+        "" => return Ok(vec![of(TRUE_VALUE)]),
+        "=" if value.is_empty() => return Ok(vec![is_empty()?]),
+        "=" => exact_value(value, false),
+        _ => path_expression(value, operator == "~*")?.pattern,
+    };
+    let matches_empty = ValuePattern::parse(&pattern).is_ok_and(|pattern| pattern.matches_bytes(b""));
+    Ok(match matches_empty {
+        true => vec![of(&pattern), is_empty()?],
+        false => vec![of(&pattern)],
+    })
+}
+
+/// The condition for a cookie with this value, in which `*` stands for any run of characters.
+pub(crate) fn cookie_condition(name: &str, value: &str) -> RouteCondition {
+    let value = quoted(value).replace("\\*", "[^;]*");
+    let pattern = format!("~ (^|; *){}={value}(;|$)", quoted(name));
+    RouteCondition::of_value("header", "Cookie", pattern)
+}
+
+/// Closes the paths of a route whose condition cannot be written: what a server refused must not be open here.
+pub(crate) fn close(section: &mut TomlSection, check: String) {
+    section.comment(check);
+    section.comment(CLOSED);
+    section.set("respond", TomlItem::Number(403));
+}
+
+/// Whether a route was closed so.
+pub(crate) fn is_closed(section: &TomlSection) -> bool {
+    section.comments.iter().any(|comment| comment == CLOSED)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shown(conditions: &[RouteCondition]) -> Vec<String> {
+        let text = |one: &RouteCondition| {
+            let mut section = TomlSection::default();
+            one.write(&mut section).unwrap();
+            section
+                .entries
+                .iter()
+                .map(|(key, item)| format!("{key} = {}", item.shown()))
+                .collect::<Vec<_>>()
+                .join("; ")
+        };
+        conditions.iter().map(text).collect()
+    }
+
+    fn values(operator: &str, value: &str) -> Vec<RouteCondition> {
+        value_conditions("header", "X", operator, value).unwrap()
+    }
+
+    #[test]
+    fn values_and_their_negations() {
+        for (operator, value, meets, fails) in [
+            ("=", "a", "header = { X = \"a\" }", "not = { header = { X = \"a\" } }"),
+            ("=", "a*", r"header = { X = '~ ^a\*$' }", r"not = { header = { X = '~ ^a\*$' } }"),
+            ("=", "", "not = { header = { X = \"~ .\" } }", "header = { X = \"~ .\" }"),
+            (
+                "~*",
+                "wget|curl",
+                "header = { X = \"~* wget|curl\" }",
+                "not = { header = { X = \"~* wget|curl\" } }",
+            ),
+            ("", "", "header = { X = \"~ ^([^0]|0.)\" }", "not = { header = { X = \"~ ^([^0]|0.)\" } }"),
+        ] {
+            let found = values(operator, value);
+            assert_eq!(shown(&found), [meets]);
+            assert_eq!(shown(&[RouteCondition::none_of(&found).unwrap()]), [fails]);
+        }
+        let found = values("~", "^$|bot");
+        assert_eq!(shown(&found), ["header = { X = \"~ ^$|bot\" }", "not = { header = { X = \"~ .\" } }"]);
+        let neither = RouteCondition::none_of(&found).unwrap();
+        assert_eq!(shown(&[neither]), ["header = { X = \"~ .\" }; not = { header = { X = \"~ ^$|bot\" } }"]);
+        assert!(value_conditions("header", "X", "~", "(?=a)").is_err());
+    }
+
+    #[test]
+    fn conditions_of_one_route() {
+        let method = RouteCondition::new("method", TomlItem::text("GET"));
+        let client = RouteCondition::new("client", TomlItem::text("192.0.2.0/24"));
+        let both = method.clone().except(&[client.clone(), values("=", "a").remove(0)]).unwrap();
+        assert_eq!(
+            shown(&[both]),
+            ["method = \"GET\"; not = [{ client = \"192.0.2.0/24\" }, { header = { X = \"a\" } }]"]
+        );
+        let mut section = TomlSection::default();
+        section.set_text("method", "POST");
+        assert!(method.write(&mut section).is_err());
+        client.write(&mut section).unwrap();
+        values("=", "a").remove(0).write(&mut section).unwrap();
+        RouteCondition::of_value("header", "Y", "b").write(&mut section).unwrap();
+        assert!(values("=", "c").remove(0).write(&mut section).is_err());
+        assert!(matches!(section.get("header"), Some(TomlItem::Table(names)) if names.len() == 2));
+    }
+}
