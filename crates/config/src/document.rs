@@ -82,8 +82,13 @@ pub(crate) fn read(
                 let at = error.span().unwrap_or(text.len()..text.len());
                 let at = file.start + at.start..file.start + at.end;
                 let finding = check.error(&at, "this is not TOML".to_owned(), error.message());
-                if let Some(text) = hint::for_syntax(text) {
-                    finding.help(text);
+                let is_escape = error.message().contains("escaped value");
+                match hint::for_syntax(text) {
+                    Some(text) => _ = finding.help(text),
+                    None if is_escape => {
+                        finding.help("a text with `\\` stands in single quotes: `path = '~ ^/user/(\\d+)$'`");
+                    }
+                    None => {}
                 }
             }
         }

@@ -1,7 +1,8 @@
 //! The pages that are sent with errors.
 
-use crate::check::InvalidValue;
-use crate::shape::{Map, PathShape};
+use crate::check::{Checker, InvalidValue};
+use crate::node::Node;
+use crate::shape::{Map, PathShape, Shape, ShapeKind};
 use std::path::{Path, PathBuf};
 
 /// The statuses for which an error page is sent.
@@ -24,8 +25,35 @@ pub(crate) fn error_page(pages: &ErrorPages, status: u16) -> Option<&Path> {
     found.map(|(_, path)| path.as_path())
 }
 
-pub(crate) const ERROR_PAGES: Map<StatusPattern, PathShape> =
-    Map { what: "statuses (404, or \"5xx\" for a class)", key: status_pattern, value: PathShape("a file") };
+pub(crate) const ERROR_PAGES: Map<StatusPattern, PageShape> =
+    Map { what: "statuses (404, or \"5xx\" for a class)", key: status_pattern, value: PageShape };
+
+/// Endings of programs, whose text is sent to nobody.
+const PROGRAMS: [&str; 12] =
+    ["php", "phtml", "phar", "php3", "php4", "php5", "php7", "php8", "pl", "cgi", "py", "rb"];
+
+/// A file that is sent as it is.
+pub(crate) struct PageShape;
+
+impl Shape for PageShape {
+    type Out = PathBuf;
+
+    fn kind(&self) -> ShapeKind {
+        PathShape("a file").kind()
+    }
+
+    fn read(&self, node: &Node, check: &mut Checker) -> Option<PathBuf> {
+        let path = PathShape("a file").read(node, check)?;
+        let ending = path.extension().and_then(|ending| ending.to_str()).unwrap_or_default().to_lowercase();
+        if !PROGRAMS.contains(&ending.as_str()) {
+            return Some(path);
+        }
+        let finding =
+            check.invalid(&node.at, "a page is sent as it is: clients would get the text of this program");
+        finding.help("write a page of HTML; the program itself may answer errors: it gets every request that no file answers (`front` in `scripts`, `fallback`)");
+        None
+    }
+}
 
 fn status_pattern(text: &str) -> Result<StatusPattern, InvalidValue> {
     match text {

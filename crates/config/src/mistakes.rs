@@ -42,6 +42,7 @@ pub(crate) fn warn_of_mistakes(node: &Node, check: &mut Checker) {
         finding.help("say in which format: `access = \"json\"` or `access = \"combined\"`");
     }
     warn_of_sites(node, check);
+    warn_of_missing_pages(node, check);
     warn_of_groups(node, check);
     warn_of_networks(node, check);
     let sites = node.items("site").iter().map(|site| site.items("route"));
@@ -78,6 +79,24 @@ fn warn_of_sites(node: &Node, check: &mut Checker) {
             let finding = check.warning(&hsts.key_at, title, "only responses through TLS carry it");
             finding.help("give the site a certificate, or remove `hsts`");
         }
+    }
+}
+
+/// `intercept_errors` where there are no pages to send.
+fn warn_of_missing_pages(node: &Node, check: &mut Checker) {
+    let has_pages = |node: &Node| node.entry("error_pages").is_some();
+    if has_pages(node) || node.items("site").iter().any(has_pages) {
+        return;
+    }
+    let routes = node.items("site").iter().flat_map(|site| site.items("route")).chain(node.items("route"));
+    let all = std::iter::once(node).chain(node.items("site")).chain(routes);
+    let asks = |node: &Node| node.entry("intercept_errors").filter(|entry| is_on(&entry.value)).cloned();
+    if let Some(entry) = all.filter_map(asks).next() {
+        let title = "`intercept_errors` without `error_pages`".to_owned();
+        let finding = check.warning(&entry.key_at, title, "there is no page to send in place of errors");
+        finding.help(
+            "write `error_pages = { 404 = \"404.html\", 5xx = \"error.html\" }` at the top or in the site",
+        );
     }
 }
 
@@ -203,6 +222,15 @@ fn warn_of_route(route: &Node, check: &mut Checker) {
             let title = "the redirect leads to the address that was asked for".to_owned();
             let finding = check.warning(&target.at, title, "clients follow it until they give up");
             finding.help("name the scheme or host that is different: `redirect = \"https://$host$uri\"`");
+        } else if let (Some(to), Some(path)) =
+            (text(target), route.entry("path").and_then(|entry| text(&entry.value)))
+            && to.split(['?', '#']).next() == Some(path)
+            && path.starts_with('/')
+            && !path.contains('*')
+        {
+            let title = "the redirect leads to the path that was asked for".to_owned();
+            let finding = check.warning(&target.at, title, "clients follow it until they give up");
+            finding.help("name another path, or scheme and host: `redirect = \"https://www.example.com/\"`");
         }
     }
     let Some(files) = route.entry("files") else { return };

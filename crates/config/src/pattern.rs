@@ -141,6 +141,9 @@ fn glob_form(text: &str) -> Result<Form, InvalidValue> {
 fn check_path(text: &str) -> Result<(), InvalidValue> {
     if !text.starts_with(['/', '*']) {
         let remedy = match text {
+            _ if text.starts_with(['=', '^', '@']) && text.contains(' ') => {
+                "nginx's `=`, `^~` and `@` are not written here: \"/a\" matches that path alone, \"/a/*\" what is below it, and the first route that matches answers"
+            }
             _ if text.starts_with('^') => "a regular expression begins with `~`: \"~ ^/user/([0-9]+)$\"",
             "" => "remove `path` to match every path",
             _ => "a path starts with `/`, or with `*` for any depth: \"/images/*\", \"*.php\"",

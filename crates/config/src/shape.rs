@@ -205,7 +205,9 @@ fn measured<T: PartialOrd>(
 ) -> Option<T> {
     let Data::Text(text) = &node.data else {
         let finding = check.mismatch(node, expected);
-        if let Data::Integer(number) = node.data {
+        if let Data::Integer(number) = node.data
+            && number >= 0
+        {
             let unit = if outside[1] == "too long" { "s" } else { "B" };
             finding.help(format!("write the unit in the value: \"{number}{unit}\""));
         }
@@ -395,7 +397,12 @@ impl<S: Shape> Shape for List<S> {
 
     fn read(&self, node: &Node, check: &mut Checker) -> Option<Self::Out> {
         let Data::List(items) = &node.data else {
-            let remedy = format!("write `[[{}]]`, with two brackets: there may be several", check.here());
+            let here = check.here();
+            let is_below = matches!(&node.data, Data::Table(entries) if matches!(entries.as_slice(), [one] if matches!(one.value.data, Data::List(_))));
+            let remedy = match is_below && here == "site" {
+                true => "write `[[site]]` in a line before it: the route belongs to that site; `[[route]]` is one of the default site".to_owned(),
+                false => format!("write `[[{here}]]`, with two brackets: there may be several"),
+            };
             let finding = check.mismatch(node, &self.kind().text);
             if matches!(node.data, Data::Table(_)) {
                 finding.help(remedy);

@@ -594,7 +594,7 @@ fn prefix_agrees(
 
 fn method(text: &str) -> Result<String, InvalidValue> {
     const KNOWN: [&str; 9] = ["GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH"];
-    if text.is_empty() || !text.chars().all(header::is_token) {
+    if text.is_empty() || text.starts_with('!') || !text.chars().all(header::is_token) {
         let remedy = match text.strip_prefix('!') {
             Some(rest) => format!("write `not = {{ method = \"{rest}\" }}` in the route"),
             None => "write a method such as \"GET\"".to_owned(),

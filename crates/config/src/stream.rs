@@ -20,10 +20,8 @@ const HOUR: Duration = Duration::from_secs(3600);
 const DAY: Duration = Duration::from_secs(86_400);
 const WAIT: Time = Time { min: Duration::from_millis(10), max: DAY };
 
-const NAMES: OneOrMore<Text<HostPattern>> = OneOrMore(Text {
-    what: "a name such as \"git.example.com\" or \"*.example.com\"",
-    parse: HostPattern::parse,
-});
+const NAMES: OneOrMore<Text<HostPattern>> =
+    OneOrMore(Text { what: "a name such as \"git.example.com\" or \"*.example.com\"", parse: server_name });
 const BALANCE: Word<BalanceWord> = Word(&[
     ("round-robin", BalanceWord::RoundRobin),
     ("least-connections", BalanceWord::LeastConnections),
@@ -339,6 +337,17 @@ fn shared_with_sites(stream: &Stream, listener: &Listener, sites: &Listen, item:
         let title = format!("`proxy_protocol` of `{address}`, which the sites have too");
         let finding = check.error(&entry.key_at, title, "the address has its settings elsewhere");
         finding.help("write it in `listen` at the top of the file");
+    }
+}
+
+/// A name as clients ask for it by TLS (RFC 6066 section 3), which is no address.
+fn server_name(text: &str) -> Result<HostPattern, InvalidValue> {
+    match text.parse::<IpAddr>() {
+        Ok(_) => Err(InvalidValue::new(
+            "this is an address, and clients name none when they begin TLS",
+            "write the name that they ask for, or `listen` with this address",
+        )),
+        Err(_) => HostPattern::parse(text),
     }
 }
 

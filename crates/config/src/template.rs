@@ -73,6 +73,9 @@ fn explained(fault: TemplateFault<'_>, names: &[&str], own: &OwnNames) -> Invali
                 let remedy = "a route whose `path` is a regular expression with a group has it: `path = \"~ ^/user/([0-9]+)$\"`";
                 return InvalidValue::new(message, remedy);
             }
+            if name == "uri" && names.contains(&"path") {
+                return InvalidValue::new(message, "nginx's `$uri`, the path alone, is `$path` here");
+            }
             let list: Vec<String> = all().map(|name| format!("`${name}`")).collect();
             let remedy = format!("variables here: {}; `$$` is a dollar sign", list.join(", "));
             InvalidValue::new(message, remedy)

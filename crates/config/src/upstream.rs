@@ -154,6 +154,7 @@ fn no_scheme(text: &str) -> InvalidValue {
         "" => "write \"http://127.0.0.1:3000\" or \"unix:/run/app.sock\"".to_owned(),
         _ if text.starts_with(['/', '.']) => format!("write \"unix:{text}\""),
         _ if text.bytes().all(|byte| byte.is_ascii_digit()) => format!("write \"http://127.0.0.1:{text}\""),
+        _ if text.starts_with(':') => format!("write \"http://127.0.0.1{text}\""),
         _ => format!("write \"http://{text}\""),
     };
     InvalidValue::new("this is not a URL", remedy)

@@ -115,6 +115,12 @@ fn map_agrees(map: &mut VariableMap, node: &Node, check: &mut Checker) {
     if let Some(entry) = node.entry("networks").filter(|_| map.networks.len() > VALUES_MAX) {
         check.error(&entry.key_at, format!("more than {VALUES_MAX} networks in a map"), "too many");
     }
+    if let Some(entry) = node.entry("of").filter(|_| map.of.fixed().is_some()) {
+        let title = "a map of a text without a variable".to_owned();
+        let finding = check.warning(&entry.value.at, title, "it is the same for every request");
+        let known = map.of.fixed().filter(|text| header::VARIABLES.contains(text));
+        finding.help(format!("write a variable: `of = \"${}\"`", known.unwrap_or("host")));
+    }
     let Some(entry) = node.entry("values") else { return };
     let Data::Table(entries) = &entry.value.data else { return };
     if let Some(extra) = entries.get(VALUES_MAX) {

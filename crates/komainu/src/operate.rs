@@ -340,7 +340,12 @@ impl Service for OperatorService {
             let info = &self.operated.api.info;
             let is_over = || info.stop.is_draining() || self.is_leaving.load(Ordering::Relaxed);
             let has_token = caller.role > ControlRole::Open;
-            return self.followers.follow(exchange, &info.counted.events, (has_token, is_over)).await;
+            let address = match request.peer() {
+                Peer::Tcp(address) => address.ip().to_string(),
+                _ => String::new(),
+            };
+            let client = if has_token { &caller.name } else { &address };
+            return self.followers.follow(exchange, &info.counted.events, (client, has_token), is_over).await;
         }
         if request.path().starts_with(b"/v1/") {
             return self.api(exchange, caller).await;

@@ -277,7 +277,9 @@ impl<'d> Translation<'d> {
                 continue;
             }
             let path = target.split('?').next().unwrap_or_default().to_ascii_lowercase();
-            if path.contains(".ph") || path.ends_with(".inc") {
+            if path.contains(".ph")
+                || [".inc", ".pl", ".cgi", ".py", ".rb"].iter().any(|ending| path.ends_with(ending))
+            {
                 self.ledger.differs(
                     one.entry,
                     "an error page is a file, never a script: what is no file is for the front script of `php`, which answers 404 by itself",

@@ -177,7 +177,7 @@ pub(crate) fn answer(api: &Api, request: &ApiRequest) -> ApiResponse {
 
 fn refused(request: &ApiRequest, needed: ControlRole) -> ApiResponse {
     let (has, needed) = (request.caller.role.text(), needed.text());
-    if request.caller.may_send_token {
+    if request.caller.may_send_token && request.caller.role == ControlRole::Open {
         let text = format!(
             "this needs the role `{needed}`: send a token that has it, as `Authorization: Bearer TOKEN`"
         );

@@ -28,6 +28,8 @@ pub(crate) struct Followers(Arc<Mutex<Vec<Following>>>);
 #[derive(Debug)]
 struct Following {
     has_token: bool,
+    /// Whose it is: the name of a token or certificate, or an address.
+    client: String,
     /// Its place was given to a client with a token.
     is_displaced: Arc<AtomicBool>,
 }
@@ -48,27 +50,38 @@ impl Followers {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A place for one more: one with a token gets that of one without, if there is no other.
-    fn begin(&self, has_token: bool) -> Option<Follower> {
+    /// A place for one more. If there is none, one with a token gets that of one without; else it is the oldest of the client that has most
+    /// of them, if that has two more than this one.
+    fn begin(&self, client: &str, has_token: bool) -> Option<Follower> {
         let mut all = self.lock();
         if all.len() >= FOLLOWERS_MAX {
-            let at = all.iter().position(|one| has_token && !one.has_token)?;
+            let open = all.iter().position(|one| has_token && !one.has_token);
+            let at = open.or_else(|| {
+                let count = |client: &str| all.iter().filter(|one| one.client == client).count();
+                let (at, most) = (0..all.len())
+                    .map(|at| (at, count(&all[at].client)))
+                    .rev()
+                    .max_by_key(|(_, count)| *count)?;
+                let may = has_token || !all[at].has_token;
+                (may && most >= count(client) + 2).then_some(at)
+            })?;
             all.remove(at).is_displaced.store(true, Ordering::Relaxed);
         }
         let is_displaced = Arc::new(AtomicBool::new(false));
-        all.push(Following { has_token, is_displaced: is_displaced.clone() });
+        all.push(Following { has_token, client: client.to_owned(), is_displaced: is_displaced.clone() });
         Some(Follower { all: self.clone(), is_displaced })
     }
 
     /// Sends the last lines, or those after `Last-Event-ID`, and each new one, until the client leaves or `is_over`. Who reads slowly
-    /// misses lines, and holds none of them here. One without a token is ended after [`OPEN_MS_MAX`], or when one with a token needs its place.
+    /// misses lines, and holds none of them here. One without a token is ended after [`OPEN_MS_MAX`], or when another client needs its place.
     pub(crate) async fn follow(
         &self,
         exchange: &mut Exchange<'_>,
         ring: &EventRing,
-        (has_token, is_over): (bool, impl Fn() -> bool),
+        (client, has_token): (&str, bool),
+        is_over: impl Fn() -> bool,
     ) -> Result<(), Fault> {
-        let Some(follower) = self.begin(has_token) else {
+        let Some(follower) = self.begin(client, has_token) else {
             let why = "16 clients follow the events already: close one, or try again";
             return exchange.refuse(Status::SERVICE_UNAVAILABLE, why).await;
         };
@@ -125,15 +138,31 @@ mod tests {
     #[test]
     fn a_token_displaces_one_without_and_only_such_a_one() {
         let followers = Followers::default();
-        let mut open: Vec<Follower> = (0..FOLLOWERS_MAX).filter_map(|_| followers.begin(false)).collect();
-        assert!(open.len() == FOLLOWERS_MAX && followers.begin(false).is_none());
-        let holders: Vec<Follower> = (0..FOLLOWERS_MAX).filter_map(|_| followers.begin(true)).collect();
-        assert!(holders.len() == FOLLOWERS_MAX && followers.begin(true).is_none());
+        let begin = |at: usize, has_token| followers.begin(&format!("client {at}"), has_token);
+        let mut open: Vec<Follower> = (0..FOLLOWERS_MAX).filter_map(|at| begin(at, false)).collect();
+        assert!(open.len() == FOLLOWERS_MAX && begin(99, false).is_none());
+        let holders: Vec<Follower> = (0..FOLLOWERS_MAX).filter_map(|at| begin(100 + at, true)).collect();
+        assert!(holders.len() == FOLLOWERS_MAX && begin(999, true).is_none());
         assert!(open.iter().all(|one| one.is_displaced.load(Ordering::Relaxed)));
         // The end of a displaced one gives no place back.
         open.clear();
-        assert!(followers.begin(false).is_none() && followers.begin(true).is_none());
+        assert!(begin(99, false).is_none() && begin(999, true).is_none());
         drop(holders);
-        assert!(followers.lock().is_empty() && followers.begin(false).is_some());
+        assert!(followers.lock().is_empty() && begin(99, false).is_some());
+    }
+
+    #[test]
+    fn who_holds_most_places_gives_one_to_another() {
+        let followers = Followers::default();
+        let greedy: Vec<Follower> =
+            (0..FOLLOWERS_MAX).filter_map(|_| followers.begin("greedy", true)).collect();
+        assert!(greedy.len() == FOLLOWERS_MAX && followers.begin("greedy", true).is_none());
+        assert!(followers.begin("open", false).is_none(), "one without a token displaces none with one");
+        let other: Vec<Follower> =
+            (0..FOLLOWERS_MAX).filter_map(|_| followers.begin("other", true)).collect();
+        assert_eq!(other.len(), FOLLOWERS_MAX / 2);
+        assert!(greedy[0].is_displaced.load(Ordering::Relaxed), "the oldest goes first");
+        let left = greedy.iter().filter(|one| !one.is_displaced.load(Ordering::Relaxed)).count();
+        assert_eq!(left, FOLLOWERS_MAX / 2);
     }
 }

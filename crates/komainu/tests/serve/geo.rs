@@ -137,7 +137,13 @@ fn routes_for_some_countries_or_clients_are_cached_apart() {
         let url = origin.url("").trim_end_matches('/').to_owned();
         format!("[[route]]\n{condition}\ncache = {{ rule = [{{ ttl = \"1h\" }}] }}\nproxy = \"{url}\"\n")
     };
-    for condition in ["country = \"AT\"", "client = \"192.0.2.0/24\"", "referer = \"a.test\""] {
+    for condition in [
+        "country = \"AT\"",
+        "client = \"192.0.2.0/24\"",
+        "referer = \"a.test\"",
+        "not = { client = \"203.0.113.0/24\" }",
+        "header = { Referer = \"~ ^http://a[.]test/\" }",
+    ] {
         let folder = Folder::new();
         folder.write("countries.mmdb", countries());
         let text = format!(
