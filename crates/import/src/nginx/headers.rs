@@ -5,6 +5,9 @@ use super::tree::NginxDirective;
 use super::work::Translation;
 use crate::draft::{TomlItem, TomlSection};
 
+/// Bytes of a text that is replaced, and how many times as long what is put in may be.
+const REPLACED_BYTES_MAX: usize = 1024;
+const REPLACED_TIMES_MAX: usize = 64;
 /// Seconds of `expires max`.
 const EXPIRES_MAX: u64 = 315_360_000;
 
@@ -99,6 +102,58 @@ impl Translation<'_> {
             if !fields.is_empty() {
                 section.set_in("response_headers", key, TomlItem::Table(fields));
             }
+        }
+    }
+
+    /// Writes `replace`: texts that `sub_filter` replaces.
+    pub(crate) fn replacements(&self, scope: &Scope<'_>, section: &mut TomlSection) {
+        let all = scope.all("sub_filter");
+        let once = scope.one("sub_filter_once").is_none_or(|one| one.first() != "off");
+        let types = scope.one("sub_filter_types");
+        for one in [scope.one("sub_filter_once"), types].into_iter().flatten() {
+            self.ledger.translated(one.entry);
+        }
+        let mut rules = Vec::new();
+        for one in all {
+            let from = one.first();
+            if from.contains('$') || from.is_empty() || from.len() > REPLACED_BYTES_MAX {
+                self.ledger
+                    .impossible(one.entry, "`from` of `replace` is a text of up to 1 KiB, without variables");
+                continue;
+            }
+            let Some(to) = self.template(one, one.arg(1), scope, TemplateUse::Header) else { continue };
+            if !once && to.len() > from.len() * REPLACED_TIMES_MAX {
+                self.ledger.impossible(
+                    one.entry,
+                    "`to` of `replace` may be 64 times as long as `from`, unless `once` is `true`",
+                );
+                continue;
+            }
+            self.ledger.differs(one.entry, "upper and lower case differ in the text that is replaced");
+            let mut rule =
+                vec![("from".to_owned(), TomlItem::text(from)), ("to".to_owned(), TomlItem::Text(to))];
+            if let Some(types) = types {
+                let names: Vec<TomlItem> = match types.args.iter().any(|name| name == "*") {
+                    true => {
+                        self.ledger.differs(types.entry, "types of texts are named, not all");
+                        ["text/*", "application/*"].map(TomlItem::text).into()
+                    }
+                    false => {
+                        let named = types.args.iter().filter(|name| *name != "text/html").map(TomlItem::text);
+                        std::iter::once(TomlItem::text("text/html")).chain(named).collect()
+                    }
+                };
+                rule.push(("types".to_owned(), TomlItem::List(names)));
+            }
+            if once {
+                rule.push(("once".to_owned(), TomlItem::Flag(true)));
+            }
+            rules.push(TomlItem::Table(rule));
+        }
+        match rules.len() {
+            0 => {}
+            1 => section.set("replace", rules.remove(0)),
+            _ => section.set("replace", TomlItem::List(rules)),
         }
     }
 

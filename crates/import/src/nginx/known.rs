@@ -197,10 +197,7 @@ const NEEDLESS: &[(&[&str], &str)] = &[
         &["load_module", "env"],
         "\u{1}there are no modules to load; `env` in `[apps.NAME]` sets variables for applications",
     ),
-    (
-        &["sub_filter", "sub_filter_once", "sub_filter_types", "sub_filter_last_modified"],
-        "\u{1}write `replace` in the site or route: docs/guide.md",
-    ),
+    (&["sub_filter_last_modified"], "\u{1}write `replace` in the site or route: docs/guide.md"),
     (
         &[
             "ssi",

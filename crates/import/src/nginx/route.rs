@@ -85,6 +85,7 @@ impl<'d> Translation<'d> {
         let refusal = methods.and_then(|one| self.methods(one, place, &mut section));
         self.access(scope, &mut section);
         self.headers(scope, &mut section);
+        self.replacements(scope, &mut section);
         if place.matcher != Matcher::Server {
             self.open_ends(scope.own(), &mut section);
         }
