@@ -69,7 +69,7 @@ use work::Translation;
 
 /// What differs between the servers whatever a configuration says.
 const GENERAL: [&str; 12] = [
-    "Each site answers at every address in `listen`; nginx has a set of servers for each address.",
+    "Sites of servers that share an address answer at all addresses of each other; nginx has a set of servers for each address.",
     "Paths with an encoded slash (`%2F`) are answered 400 (`encoded_slashes`), and files and folders with a leading dot are not served \
      (`hidden` in `files`), except `/.well-known/`.",
     "Upstream servers always get X-Forwarded-For, X-Forwarded-Proto, X-Forwarded-Host, X-Request-Id and Via (`forwarded` in `proxy`, \

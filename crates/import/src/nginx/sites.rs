@@ -3,25 +3,60 @@
 use super::server::{ListenAddress, NginxServer};
 use super::tree::NginxDirective;
 use super::work::Translation;
-use crate::draft::{Draft, SiteDraft, TomlItem};
+use crate::draft::{Draft, SiteDraft, TomlItem, TomlSection};
 
 impl<'d> Translation<'d> {
     /// Writes `listen` and a site for each server.
     pub(crate) fn sites(&self, blocks: Vec<&'d NginxDirective>, draft: &mut Draft) {
         let servers: Vec<NginxServer<'d>> = blocks.into_iter().map(|block| self.server_of(block)).collect();
-        self.listen(&servers, draft);
-        let merged: Vec<bool> = servers.iter().map(|server| self.is_merged(server, &servers)).collect();
-        let kept: Vec<&NginxServer<'d>> =
-            servers.iter().zip(&merged).filter(|(_, merged)| !**merged).map(|(s, _)| s).collect();
-        let default = default_of(&kept);
-        let has_tls = servers.iter().any(NginxServer::speaks_tls);
+        let groups = groups_of(&servers);
+        // Addresses of most servers stand at the top; the sites of others name their own.
+        let size = |group: usize| groups.iter().filter(|other| **other == group).count();
+        let main = groups.iter().copied().rev().max_by_key(|group| size(*group));
+        let clear_http2 =
+            servers.iter().any(|server| server.scope.one("http2").is_some_and(|one| one.first() == "on"));
+        let mut sites: Vec<(usize, SiteDraft)> = Vec::new();
+        for group in 0..servers.len() {
+            let is_own = |at: &usize| groups[*at] == group;
+            let own: Vec<(usize, &NginxServer<'d>)> =
+                (0..servers.len()).filter(is_own).map(|at| (at, &servers[at])).collect();
+            let all: Vec<&NginxServer<'d>> = own.iter().map(|(_, server)| *server).collect();
+            let addresses = listened(all.iter().flat_map(|server| &server.addresses));
+            if Some(group) == main {
+                write_listen(&addresses, clear_http2, &mut draft.top);
+            }
+            for (at, mut site) in self.sites_of(&own, &all) {
+                if Some(group) != main {
+                    let texts = servers[at].addresses.iter().map(|address| address.text.as_str());
+                    let texts: Vec<&str> = texts.collect();
+                    let here = addresses.iter().filter(|address| texts.contains(&address.text.as_str()));
+                    write_listen(&listened(here), clear_http2, &mut site.section);
+                }
+                sites.push((at, site));
+            }
+        }
+        sites.sort_by_key(|(at, _)| *at);
+        draft.sites.extend(sites.into_iter().map(|(_, site)| site));
+    }
+
+    /// The sites of servers that share addresses, with the places of these servers.
+    fn sites_of(
+        &self,
+        own: &[(usize, &NginxServer<'d>)],
+        all: &[&NginxServer<'d>],
+    ) -> Vec<(usize, SiteDraft)> {
+        let kept: Vec<(usize, &NginxServer<'d>)> =
+            own.iter().filter(|(_, server)| !self.is_merged(server, all)).copied().collect();
+        let kept_servers: Vec<&NginxServer<'d>> = kept.iter().map(|(_, server)| *server).collect();
+        let default = default_of(&kept_servers);
+        let has_tls = all.iter().any(|server| server.speaks_tls());
         // Of two servers with the same host, the one that only redirects to the other gives way.
         let mut order: Vec<usize> = (0..kept.len()).collect();
-        order.sort_by_key(|&at| kept[at].any_https_redirect().is_some());
+        order.sort_by_key(|&at| kept_servers[at].any_https_redirect().is_some());
         let mut sites: Vec<(usize, SiteDraft)> = Vec::new();
         let mut taken: Vec<String> = Vec::new();
         for at in order {
-            let server = kept[at];
+            let (place, server) = kept[at];
             let mut site = SiteDraft::default();
             let is_default = Some(at) == default;
             if !self.hosts_of(server, is_default, &mut taken, &mut site) {
@@ -40,10 +75,9 @@ impl<'d> Translation<'d> {
             self.error_pages(&server.scope, &mut site.section);
             site.routes = self.locations(&server.scope);
             self.open_ends(server.scope.own(), &mut site.section);
-            sites.push((at, site));
+            sites.push((place, site));
         }
-        sites.sort_by_key(|(at, _)| *at);
-        draft.sites.extend(sites.into_iter().map(|(_, site)| site));
+        sites
     }
 
     /// Writes the hosts of a site; false where it can have none that another does not have.
@@ -88,7 +122,7 @@ impl<'d> Translation<'d> {
             if twice.is_empty() {
                 self.ledger.impossible(
                     server.block.entry,
-                    "it is the default of its address, or names no host that there can be: write a `[[site]]` with `listen` and without `hosts` for it",
+                    "it names no host that no other site has: requests for other hosts at its addresses are for another site; write a `[[site]]` with `listen` for it",
                 );
             }
             self.skipped(server.block.inner());
@@ -113,7 +147,7 @@ impl<'d> Translation<'d> {
     }
 
     /// Whether a server only redirects to `https`, which the sites that speak TLS do by themselves.
-    fn is_merged(&self, server: &NginxServer<'d>, all: &[NginxServer<'d>]) -> bool {
+    fn is_merged(&self, server: &NginxServer<'d>, all: &[&NginxServer<'d>]) -> bool {
         let Some(redirect) = server.https_redirect() else { return false };
         let covers = |host: &String| all.iter().any(|other| other.speaks_tls() && other.hosts.contains(host));
         if server.hosts.is_empty() || !server.hosts.iter().all(covers) {
@@ -143,52 +177,79 @@ impl<'d> Translation<'d> {
             self.merged(one.inner());
         }
     }
+}
 
-    fn listen(&self, servers: &[NginxServer<'d>], draft: &mut Draft) {
-        let mut addresses: Vec<ListenAddress> = Vec::new();
-        for address in servers.iter().flat_map(|server| &server.addresses) {
-            match addresses.iter_mut().find(|known| known.text == address.text) {
-                Some(known) => {
-                    known.tls |= address.tls;
-                    known.proxy_protocol |= address.proxy_protocol;
-                }
-                None => addresses.push(address.clone()),
+/// The group of each server: servers that share an address, and those of one host of which one only speaks TLS. Each group is like a server
+/// of its own to clients.
+fn groups_of(servers: &[NginxServer<'_>]) -> Vec<usize> {
+    let mut groups: Vec<usize> = (0..servers.len()).collect();
+    for at in 0..servers.len() {
+        for before in 0..at {
+            if groups[at] != groups[before] && belong_together(&servers[at], &servers[before]) {
+                let (from, to) = (groups[at].max(groups[before]), groups[at].min(groups[before]));
+                groups.iter_mut().filter(|group| **group == from).for_each(|group| *group = to);
             }
         }
-        // IPv4 and IPv6 together are every address.
-        let mut both: Vec<ListenAddress> = Vec::new();
-        for address in &addresses {
-            let port = address.text.strip_prefix("0.0.0.0:");
-            let pair = port.map(|port| format!("[::]:{port}"));
-            let is_pair = |other: &ListenAddress| {
-                Some(&other.text) == pair.as_ref()
-                    && other.tls == address.tls
-                    && other.proxy_protocol == address.proxy_protocol
-            };
-            let is_second = address.text.strip_prefix("[::]:").is_some_and(|port| {
-                let first = format!("0.0.0.0:{port}");
-                addresses.iter().any(|other| {
-                    other.text == first
-                        && other.tls == address.tls
-                        && other.proxy_protocol == address.proxy_protocol
-                })
-            });
-            match (addresses.iter().any(is_pair), is_second) {
-                (true, _) => {
-                    both.push(ListenAddress { text: format!(":{}", port.unwrap_or("80")), ..address.clone() })
-                }
-                (_, true) => {}
-                _ => both.push(address.clone()),
+    }
+    groups
+}
+
+fn belong_together(one: &NginxServer<'_>, other: &NginxServer<'_>) -> bool {
+    let port = |address: &ListenAddress| address.text.rsplit(':').next().map(str::to_owned);
+    let is_wildcard = |address: &ListenAddress| {
+        ["0.0.0.0:", "[::]:", ":"].iter().any(|start| address.text.starts_with(start))
+    };
+    // One socket cannot be at every address, and another at one of them with the same port.
+    let shares = |this: &ListenAddress, that: &ListenAddress| {
+        this.text == that.text || port(this) == port(that) && (is_wildcard(this) || is_wildcard(that))
+    };
+    let share_address =
+        one.addresses.iter().any(|this| other.addresses.iter().any(|that| shares(this, that)));
+    let (with_tls, plain) = match (one.speaks_tls(), other.speaks_tls()) {
+        (true, false) => (one, other),
+        (false, true) => (other, one),
+        _ => return share_address,
+    };
+    let is_redirect_of_all = plain.hosts.is_empty() && plain.any_https_redirect().is_some();
+    share_address || is_redirect_of_all || with_tls.hosts.iter().any(|host| plain.hosts.contains(host))
+}
+
+/// Each address once; IPv4 and IPv6 together are every address.
+fn listened<'a>(all: impl Iterator<Item = &'a ListenAddress>) -> Vec<ListenAddress> {
+    let mut addresses: Vec<ListenAddress> = Vec::new();
+    for address in all {
+        match addresses.iter_mut().find(|known| known.text == address.text) {
+            Some(known) => {
+                known.tls |= address.tls;
+                known.proxy_protocol |= address.proxy_protocol;
             }
+            None => addresses.push(address.clone()),
         }
-        let clear_http2 =
-            servers.iter().any(|server| server.scope.one("http2").is_some_and(|one| one.first() == "on"));
-        let items: Vec<TomlItem> = both.iter().map(|address| address_item(address, clear_http2)).collect();
-        match items.len() {
-            0 => {}
-            1 => draft.top.set("listen", items.into_iter().next().unwrap_or(TomlItem::Flag(false))),
-            _ => draft.top.set("listen", TomlItem::List(items)),
+    }
+    addresses
+}
+
+fn write_listen(addresses: &[ListenAddress], clear_http2: bool, section: &mut TomlSection) {
+    let mut both: Vec<ListenAddress> = Vec::new();
+    for address in addresses {
+        let is_same_kind = |other: &ListenAddress, text: &str| {
+            other.text == text && other.tls == address.tls && other.proxy_protocol == address.proxy_protocol
+        };
+        let has = |text: String| addresses.iter().any(|other| is_same_kind(other, &text));
+        let ports = (address.text.strip_prefix("0.0.0.0:"), address.text.strip_prefix("[::]:"));
+        match ports {
+            (Some(port), _) if has(format!("[::]:{port}")) => {
+                both.push(ListenAddress { text: format!(":{port}"), ..address.clone() });
+            }
+            (_, Some(port)) if has(format!("0.0.0.0:{port}")) => {}
+            _ => both.push(address.clone()),
         }
+    }
+    let mut items: Vec<TomlItem> = both.iter().map(|address| address_item(address, clear_http2)).collect();
+    match items.len() {
+        0 => {}
+        1 => section.set("listen", items.remove(0)),
+        _ => section.set("listen", TomlItem::List(items)),
     }
 }
 

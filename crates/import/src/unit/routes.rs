@@ -11,6 +11,9 @@ use crate::paths::from_regex;
 /// Routes that lead to routes.
 const DEPTH_MAX: usize = 8;
 
+/// Reads a pattern of Unit as values of a directive here.
+type PatternReader = fn(&str) -> Result<Vec<String>, String>;
+
 /// The steps of a configuration.
 pub(super) struct UnitRoutes<'a> {
     pub(super) ledger: &'a ImportLedger,
@@ -203,7 +206,7 @@ impl<'a> UnitRoutes<'a> {
         let (excluded, meant): (Vec<String>, Vec<String>) =
             texts.into_iter().partition(|text| text.starts_with('!'));
         let excluded: Vec<String> = excluded.iter().map(|text| text[1..].to_owned()).collect();
-        let (directive, read): (&str, fn(&str) -> Result<Vec<String>, String>) = match key {
+        let (directive, read): (&str, PatternReader) = match key {
             "host" => ("host", host),
             "uri" => ("path", paths),
             "method" => ("method", method),
