@@ -1,7 +1,7 @@
 //! Conditions of requests, for directives that apply to some of them.
 
 use crate::cache_rule::{cookie_name, parameter};
-use crate::check::Checker;
+use crate::check::{Checker, InvalidValue};
 use crate::geo::{Countries, CountryPattern};
 use crate::header;
 use crate::host::HostPattern;
@@ -10,8 +10,22 @@ use crate::node::{Data, Node};
 use crate::pattern::{Condition, PathPattern, ValuePattern};
 use crate::record::directives;
 use crate::referer::{REFERER, RefererPattern};
-use crate::shape::{Map, OneOrMore};
-use crate::site::{HEADER, HOSTS, METHODS, PATHS, QUERY};
+use crate::shape::{Map, OneOrMore, Text};
+
+pub(crate) const HOSTS: OneOrMore<Text<HostPattern>> = OneOrMore(Text {
+    what: "a host such as \"example.com\" or \"*.example.com\"",
+    parse: HostPattern::parse,
+});
+pub(crate) const PATHS: OneOrMore<Text<PathPattern>> = OneOrMore(Text {
+    what: "a path such as \"/a\", \"/a/*\", \"*.php\" or \"~ ^/user/([0-9]+)$\"",
+    parse: PathPattern::parse,
+});
+pub(crate) const METHODS: OneOrMore<Text<String>> =
+    OneOrMore(Text { what: "a method such as \"GET\"", parse: method });
+pub(crate) const QUERY: Map<String, Condition> =
+    Map { what: "parameter names", key: parameter, value: Condition };
+pub(crate) const HEADER: Map<String, Condition> =
+    Map { what: "header names", key: header::name, value: Condition };
 
 directives! {
     /// Conditions, all of which a request has to meet. A value is a text, in which `*` matches any run of characters, `"~ REGEX"`, or
@@ -67,5 +81,22 @@ fn excludes_some(_: &mut ExcludedRequests, node: &Node, check: &mut Checker) {
             "the route is for no request at all",
         );
         finding.help("write for example `not = { method = [\"GET\", \"POST\"] }`, or remove it");
+    }
+}
+
+fn method(text: &str) -> Result<String, InvalidValue> {
+    const KNOWN: [&str; 9] = ["GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH"];
+    if text.is_empty() || text.starts_with('!') || !text.chars().all(header::is_token) {
+        let remedy = match text.strip_prefix('!') {
+            Some(rest) => format!("write `not = {{ method = \"{rest}\" }}` in the route"),
+            None => "write a method such as \"GET\"".to_owned(),
+        };
+        return Err(InvalidValue::new("this is not a method", remedy));
+    }
+    match KNOWN.iter().find(|known| known.eq_ignore_ascii_case(text)) {
+        Some(known) if *known != text => {
+            Err(InvalidValue::new("methods are in upper case", format!("write \"{known}\"")))
+        }
+        _ => Ok(text.to_owned()),
     }
 }

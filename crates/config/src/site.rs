@@ -6,9 +6,9 @@ use crate::auth::{self, Auth};
 use crate::bandwidth::{self, BandwidthLimit};
 use crate::cache::{self, CachePolicy};
 use crate::cgi_program::Cgi;
-use crate::check::{Checker, InvalidValue};
+use crate::check::Checker;
 use crate::compress::{self, CompressResponses};
-use crate::conditions::ExcludedRequests;
+use crate::conditions::{ExcludedRequests, HEADER, HOSTS, METHODS, PATHS, QUERY};
 use crate::cors::{self, Cors};
 use crate::crawlers::{self, Crawlers};
 use crate::dictionary::{self, UseAsDictionary};
@@ -16,7 +16,7 @@ use crate::error_pages::{ERROR_PAGES, ErrorPages};
 use crate::files::{Files, StripPrefix};
 use crate::geo::{Countries, CountryPattern};
 use crate::group::{PhpServers, Proxied, programs};
-use crate::header::{self, ResponseHeaders};
+use crate::header::ResponseHeaders;
 use crate::host::HostPattern;
 use crate::hsts::{hsts, hsts_year};
 use crate::listen::Listener;
@@ -24,7 +24,7 @@ use crate::log::RequestLog;
 use crate::maintenance::{self, Maintenance};
 use crate::network::{SOURCE, TrustedSource};
 use crate::node::{Data, Node};
-use crate::pattern::{Condition, PathPattern, ValuePattern};
+use crate::pattern::{PathPattern, ValuePattern};
 use crate::queue::{self, RequestQueue};
 use crate::rate::{self, RateLimit};
 use crate::record::{brief, directives, table};
@@ -32,7 +32,7 @@ use crate::referer::{REFERER, RefererPattern};
 use crate::replace::{self, BodyEdit, replacements_agree};
 use crate::rewrite::{REWRITE, rewrite_agrees, route_table};
 use crate::shadow::{self, InjectedFault, Mirror};
-use crate::shape::{Flag, List, Map, Maybe, OneOrMore, Size, Text, Time, Toggle, Unlimited, Word};
+use crate::shape::{Flag, List, Maybe, OneOrMore, Size, Text, Time, Toggle, Unlimited, Word};
 use crate::snippet;
 use crate::source::ConfigLine;
 use crate::tls::{SiteTls, site_tls};
@@ -53,23 +53,8 @@ pub(crate) const BODY: Unlimited<Size> = Unlimited(Size { min: 0, max: 1024 * GI
 pub(crate) const PATIENCE: Time = Time { min: Duration::from_millis(10), max: Duration::from_secs(3600) };
 pub(crate) const ENCODED_SLASHES: Word<EncodedSlashes> =
     Word(&[("refuse", EncodedSlashes::Refuse), ("keep", EncodedSlashes::Keep)]);
-pub(crate) const HOSTS: OneOrMore<Text<HostPattern>> = OneOrMore(Text {
-    what: "a host such as \"example.com\" or \"*.example.com\"",
-    parse: HostPattern::parse,
-});
 const HSTS: Text<String> =
     Text { what: "a value such as \"max-age=31536000; includeSubDomains\"", parse: hsts };
-pub(crate) const PATHS: OneOrMore<Text<PathPattern>> = OneOrMore(Text {
-    what: "a path such as \"/a\", \"/a/*\", \"*.php\" or \"~ ^/user/([0-9]+)$\"",
-    parse: PathPattern::parse,
-});
-pub(crate) const METHODS: OneOrMore<Text<String>> =
-    OneOrMore(Text { what: "a method such as \"GET\"", parse: method });
-pub(crate) const QUERY: Map<String, Condition> =
-    Map { what: "parameter names", key: parameter, value: Condition };
-pub(crate) const HEADER: Map<String, Condition> =
-    Map { what: "header names", key: header::name, value: Condition };
-
 directives! {
     /// A site: its hosts and its routes.
     ///
@@ -589,29 +574,5 @@ fn prefix_agrees(
             Some(path) => finding.related(path.value.at.clone(), "has no single `/*` at its end"),
             None => finding.help("give the route a `path` such as \"/old/*\""),
         };
-    }
-}
-
-fn method(text: &str) -> Result<String, InvalidValue> {
-    const KNOWN: [&str; 9] = ["GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH"];
-    if text.is_empty() || text.starts_with('!') || !text.chars().all(header::is_token) {
-        let remedy = match text.strip_prefix('!') {
-            Some(rest) => format!("write `not = {{ method = \"{rest}\" }}` in the route"),
-            None => "write a method such as \"GET\"".to_owned(),
-        };
-        return Err(InvalidValue::new("this is not a method", remedy));
-    }
-    match KNOWN.iter().find(|known| known.eq_ignore_ascii_case(text)) {
-        Some(known) if *known != text => {
-            Err(InvalidValue::new("methods are in upper case", format!("write \"{known}\"")))
-        }
-        _ => Ok(text.to_owned()),
-    }
-}
-
-fn parameter(text: &str) -> Result<String, InvalidValue> {
-    match text {
-        "" => Err(InvalidValue::new("an empty name", "write the name of a query parameter")),
-        _ => Ok(text.to_owned()),
     }
 }

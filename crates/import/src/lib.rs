@@ -9,10 +9,11 @@ mod findings;
 
 pub mod scratch;
 
-mod conditions;
 mod draft;
 
 mod expressions;
+
+mod conditions;
 
 mod paths;
 
