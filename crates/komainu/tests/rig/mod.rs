@@ -306,7 +306,8 @@ pub fn connect(address: SocketAddr) -> TcpStream {
 
 /// Waits for something to become true.
 pub fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
-    let until = Instant::now() + PATIENCE;
+    // The server tries some things again after 30 s.
+    let until = Instant::now() + 3 * PATIENCE;
     while !condition() {
         assert!(Instant::now() < until, "in vain: {what}");
         std::thread::sleep(Duration::from_millis(10));
