@@ -391,7 +391,7 @@ const ROWS: &[Row] = &[
         "smallest requests, pipelined",
         (0, "turns of 256 KiB, 4 KiB a request"),
         "",
-        (3 * US, "a request"),
+        (5 * US, "a request"),
         "20,000 requests",
         "requests_without_end",
     ),
