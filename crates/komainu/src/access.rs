@@ -19,8 +19,11 @@ use crate::sink::{Collector, LineForm, LogSink, LogSinks};
 
 mod record;
 
-/// Lines collected before they are handed over without waiting for the next [`FLUSH_MS`].
-const BLOCK_BYTES: usize = 32 * 1024;
+/// Lines collected before they are handed over without waiting for the next [`FLUSH_MS`]: each time the thread that writes may take the core
+/// from the one that serves.
+const BLOCK_BYTES: usize = 128 * 1024;
+/// Room for the line that makes the block full.
+const BLOCK_ROOM_BYTES: usize = BLOCK_BYTES + 8 * 1024;
 /// How long a line is collected at most, in milliseconds.
 pub(crate) const FLUSH_MS: u64 = 80;
 /// What stands in place of a secret.
@@ -234,8 +237,13 @@ impl Access {
             LineForm::Plain | LineForm::Message => self.line(&mut lines, record),
         }
         lines.push(b'\n');
+        self.hand_over_full(&mut lines);
+    }
+
+    /// Hands over what was collected, where it is a block.
+    fn hand_over_full(&self, lines: &mut Vec<u8>) {
         if lines.len() >= BLOCK_BYTES {
-            self.sink.write(std::mem::take(&mut lines));
+            self.sink.write(std::mem::replace(lines, Vec::with_capacity(BLOCK_ROOM_BYTES)));
         }
     }
 

@@ -20,7 +20,7 @@ use sharing::Sharing;
 
 use crate::access::AccessLogs;
 use crate::auth::AuthPlan;
-use crate::cache_rules::{CacheRules, RoutePlace};
+use crate::cache_rules::{CacheRules, RoutePlaces};
 use crate::cached::RouteCache;
 use crate::cgi_programs::CgiPrograms;
 use crate::client_access::ClientAccess;
@@ -80,6 +80,8 @@ pub(crate) struct ServerPlan {
     /// The dictionaries that clients may have, if a route makes some.
     pub(crate) dictionaries: Option<Arc<Dictionaries>>,
     purge_tokens: HashMap<PathBuf, PurgeToken>,
+    /// By site: what tells apart the cached responses of its routes.
+    cache_places: Vec<RoutePlaces>,
     /// Who may use the control listener.
     pub(crate) control_access: Arc<ControlAccess>,
     pub(crate) limits: LimitPlan,
@@ -156,7 +158,11 @@ impl ServerPlan {
         let groups = GroupPlan::new(&config, before, &spill, &files)?;
         let purge_tokens = purge_tokens(&config, &files)?;
         let control_access = Arc::new(ControlAccess::new(&config, &files)?);
+        let cache_places = config.sites.iter().enumerate().map(|(at, site)| {
+            RoutePlaces::new(site, |route| config.settings(Some(at), Some(route)).cache.is_some())
+        });
         let plan = ServerPlan {
+            cache_places: cache_places.collect(),
             groups,
             tls,
             https_port,
@@ -494,9 +500,8 @@ fn route_cache(
     core_context: Option<CoreContext<'_>>,
 ) -> Option<RouteCache> {
     let config = &plan.config;
-    let policy_of = |route| config.settings(Some(site), Some(route)).cache;
-    let policy = policy_of(index)?;
-    let place = RoutePlace::new(&config.sites[site], index, |route| policy_of(route).is_some());
+    let policy = config.settings(Some(site), Some(index)).cache?;
+    let place = plan.cache_places.get(site)?.of(index);
     let access = |purge: &config::CachePurge| PurgeAccess {
         token: match (&purge.token, &purge.token_file) {
             (Some(token), _) => Some(PurgeToken::new(token.as_bytes())),

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::rc::Rc;
+use std::sync::Arc;
 
 use cache::{KeyFields, Policy, RulePolicy, query, vary};
 use config::{CachePolicy, CacheRule, ConfigLine, IgnoredField, PartOf, QueryKey, RoutePart, StripCookies};
@@ -25,12 +25,19 @@ pub(crate) struct RoutePlace {
     /// What this route's keys end with; empty where the URL alone decides.
     own: Vec<u8>,
     /// Those of all routes of the site that have a cache.
-    all: Rc<[Vec<u8>]>,
+    all: Arc<[Vec<u8>]>,
 }
 
-impl RoutePlace {
-    /// That of a route of a site; `has_cache` says which of its routes have one.
-    pub(crate) fn new(site: &config::Site, index: usize, has_cache: impl Fn(usize) -> bool) -> RoutePlace {
+/// Those of all routes of a site.
+pub(crate) struct RoutePlaces {
+    /// By route; one where the URL alone decides.
+    own: Vec<Vec<u8>>,
+    all: Arc<[Vec<u8>]>,
+}
+
+impl RoutePlaces {
+    /// Those of a site; `has_cache` says which of its routes have one.
+    pub(crate) fn new(site: &config::Site, has_cache: impl Fn(usize) -> bool) -> RoutePlaces {
         let routes = &site.routes;
         // Another site may have the same host at other addresses.
         let mut addresses: Vec<String> =
@@ -51,7 +58,7 @@ impl RoutePlace {
         };
         if routes.iter().all(is_plain) {
             let own = of_site.into_bytes();
-            return RoutePlace { all: Rc::new([own.clone()]), own };
+            return RoutePlaces { all: Arc::new([own.clone()]), own: vec![own] };
         }
         // By what it says, not by its place in the file, which changes.
         let name = |route: &config::Route| {
@@ -68,8 +75,15 @@ impl RoutePlace {
             }
             format!("{of_site} route={:016x}", hasher.finish()).into_bytes()
         };
-        let cached = routes.iter().enumerate().filter(|(index, _)| has_cache(*index));
-        RoutePlace { own: name(&routes[index]), all: cached.map(|(_, route)| name(route)).collect() }
+        let own: Vec<Vec<u8>> = routes.iter().map(name).collect();
+        let cached = own.iter().enumerate().filter(|(index, _)| has_cache(*index));
+        RoutePlaces { all: cached.map(|(_, name)| name.clone()).collect(), own }
+    }
+
+    /// That of a route, by its index.
+    pub(crate) fn of(&self, index: usize) -> RoutePlace {
+        let own = self.own.get(index).or(self.own.first()).cloned().unwrap_or_default();
+        RoutePlace { own, all: self.all.clone() }
     }
 }
 

@@ -3,7 +3,7 @@
 use net::{Peer, RelaySide};
 
 use super::escape::{escaped, json_escaped};
-use super::{Access, AccessLogs, BLOCK_BYTES, LineFormat, thousandths, write_ip};
+use super::{Access, AccessLogs, LineFormat, thousandths, write_ip};
 use http::encode::decimal;
 
 /// What there is to say about a connection of a stream that is over.
@@ -137,9 +137,7 @@ impl Access {
             LineFormat::Logfmt(_) | LineFormat::Template(_) => self.logfmt_stream(&mut lines, record),
         }
         lines.push(b'\n');
-        if lines.len() >= BLOCK_BYTES {
-            self.sink.write(std::mem::take(&mut lines));
-        }
+        self.hand_over_full(&mut lines);
     }
 
     /// As a request in the combined format: the server in the place of the referrer, the end in that of the client's program.

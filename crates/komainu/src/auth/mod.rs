@@ -29,6 +29,8 @@ pub(crate) struct AuthPlan {
     asked: AskPlan,
     tokens: JwtPlan,
     signed: SignedPlan,
+    /// By site: the fields that say who a client is.
+    identity_fields: Vec<Vec<Vec<u8>>>,
 }
 
 /// What a route asks of clients, on one core.
@@ -61,7 +63,8 @@ impl AuthPlan {
         let asked = AskPlan::new(config, before.map(|plan| &plan.asked), place.1)?;
         let tokens = JwtPlan::new(config, before.map(|plan| &plan.tokens), place)?;
         let signed = SignedPlan::new(config, place.0)?;
-        Ok(AuthPlan { passwords, asked, tokens, signed })
+        let identity_fields = (0..config.sites.len()).map(|site| identity_fields(config, site)).collect();
+        Ok(AuthPlan { passwords, asked, tokens, signed, identity_fields })
     }
 
     /// That of a route; `proxy` is the way to the server that an `auth` asks.
@@ -72,7 +75,7 @@ impl AuthPlan {
         proxy: impl FnOnce(&Auth) -> Option<Proxy>,
         (core, notices): (Option<&Core>, Option<&ErrorLog>),
     ) -> Option<RouteAuth> {
-        let removed = identity_fields(config, site);
+        let removed = self.identity_fields.get(site).cloned().unwrap_or_default();
         let auth = config.settings(Some(site), Some(route)).auth;
         let check = auth.and_then(|auth| self.check(auth, proxy, (core, notices)));
         (check.is_some() || !removed.is_empty()).then_some(RouteAuth { removed, check })
