@@ -70,20 +70,7 @@ const IMPOSSIBLE: &[(&[&str], &str)] = &[
     (&["activate_control_app"], "`komainu ctl` and `[control] listen` do it"),
     (&["access_log_format", "access_logformat"], "write `[log] access` with Komainu's variables"),
     (
-        &[
-            "ssl_bind",
-            "certfile",
-            "keyfile",
-            "ca_certs",
-            "ssl_version",
-            "ciphers",
-            "enable_ssl",
-            "ssl_cert",
-            "ssl_key",
-            "ssl_certificate",
-            "ssl_certificate_key",
-            "ssl",
-        ],
+        &["ssl_bind", "ca_certs", "ssl_version", "ciphers", "enable_ssl", "ssl"],
         "write `tls` with both files in `[[site]]`, and the address with `tls = true` or port 443",
     ),
     (
@@ -105,6 +92,10 @@ pub(super) struct AppSettings<'a> {
     top: TomlSection,
     site: TomlSection,
     listen: Vec<String>,
+    /// Those of `listen` that speak TLS; all where a certificate is set for all.
+    tls: Vec<String>,
+    certificate: Option<String>,
+    key: Option<String>,
     host: Option<String>,
     port: Option<String>,
     files: Option<String>,
@@ -121,6 +112,9 @@ impl<'a> AppSettings<'a> {
             top: TomlSection::default(),
             site: TomlSection::default(),
             listen: Vec::new(),
+            tls: Vec::new(),
+            certificate: None,
+            key: None,
             host: None,
             port: None,
             files: None,
@@ -249,6 +243,8 @@ impl<'a> AppSettings<'a> {
             "bind" | "listen" => {
                 return Some(one.values.iter().map(|value| self.address(value)).fold(Ok(()), Result::and));
             }
+            "certfile" | "ssl_cert" | "ssl_certificate" => self.certificate = Some(first.to_owned()),
+            "keyfile" | "ssl_key" | "ssl_certificate_key" => self.key = Some(first.to_owned()),
             "socket_file" => self.listen.push(format!("unix:{first}")),
             "host" | "address" => self.host = Some(first.to_owned()),
             "port" => {
@@ -344,10 +340,16 @@ impl<'a> AppSettings<'a> {
     }
 
     fn address(&mut self, text: &str) -> Result<(), &'static str> {
+        let (text, query) = text.split_once('?').unwrap_or((text, ""));
         let (text, is_tls) = match text.split_once("://") {
             Some(("unix", path)) => (format!("unix:{path}"), false),
-            Some((scheme, rest)) => (rest.split('?').next().unwrap_or(rest).to_owned(), scheme == "ssl"),
+            Some((scheme, rest)) => (rest.to_owned(), scheme == "ssl"),
             None => (text.to_owned(), false),
+        };
+        let parameter = |name: &str| {
+            query.split('&').find_map(|pair| {
+                pair.split_once('=').filter(|(key, _)| *key == name).map(|(_, value)| value.to_owned())
+            })
         };
         let address = match text.as_str() {
             _ if text.starts_with("unix:") => text.clone(),
@@ -358,11 +360,16 @@ impl<'a> AppSettings<'a> {
         if !self.listen.contains(&address) {
             self.listen.push(address);
         }
-        match is_tls {
-            true => Err(
-                "its certificate is not in the URL here: write `tls` with both files in `[[site]]`, and `tls = true` at the address",
-            ),
-            false => Ok(()),
+        if is_tls {
+            self.tls.extend(self.listen.last().cloned());
+            self.certificate = parameter("cert").or(self.certificate.take());
+            self.key = parameter("key").or(self.key.take());
+        }
+        match parameter("umask") {
+            Some(_) => {
+                Err("the rights of the socket are those of the server's umask (`UMask=` of a service)")
+            }
+            None => Ok(()),
         }
     }
 
@@ -387,12 +394,21 @@ impl<'a> AppSettings<'a> {
             Some(name) if name.ends_with(".py") && self.kind == ImportKind::Passenger => "python",
             _ => key,
         };
+        // What a file of Ruby or Perl names is relative to the application's folder.
+        let folder = match self.app.get("folder") {
+            Some(TomlItem::Text(folder)) if matches!(key, "rack" | "psgi") => Some(folder.clone()),
+            _ => None,
+        };
+        let within = |name: String| match &folder {
+            Some(folder) if !name.starts_with('/') => format!("{}/{name}", folder.trim_end_matches('/')),
+            _ => name,
+        };
         let value = match named.as_deref() {
             Some(name) if matches!(key, "wsgi" | "asgi") && !name.contains(':') => {
                 format!("{name}:application")
             }
-            Some(name) => name.to_owned(),
-            None => default.to_owned(),
+            Some(name) => within(name.to_owned()),
+            None => within(default.to_owned()),
         };
         if named.is_none() {
             self.app
@@ -405,7 +421,35 @@ impl<'a> AppSettings<'a> {
         if self.listen.is_empty() {
             self.listen.push(port.to_owned());
         }
-        self.top.entries.insert(0, ("listen".to_owned(), TomlItem::texts(self.listen.clone())));
+        let item = |address: &String| {
+            let is_tls = self.tls.contains(address)
+                || self.tls.is_empty() && self.certificate.is_some() && !address.starts_with("unix:");
+            match is_tls && !address.ends_with(":443") {
+                false => TomlItem::text(address.clone()),
+                true => TomlItem::Table(vec![
+                    ("address".to_owned(), TomlItem::text(address.clone())),
+                    ("tls".to_owned(), TomlItem::Flag(true)),
+                ]),
+            }
+        };
+        let mut items: Vec<TomlItem> = self.listen.iter().map(item).collect();
+        let is_plain = |(address, item): (&String, &TomlItem)| {
+            matches!(item, TomlItem::Text(_)) && !address.ends_with(":443")
+        };
+        let answers_plainly = self.listen.iter().zip(&items).any(is_plain);
+        let items = if items.len() == 1 { items.remove(0) } else { TomlItem::List(items) };
+        self.top.entries.insert(0, ("listen".to_owned(), items));
+        if let Some(certificate) = &self.certificate {
+            // The key may stand in the same file.
+            let key = self.key.as_ref().unwrap_or(certificate);
+            self.site.set_in("tls", "certificate", TomlItem::text(certificate.clone()));
+            self.site.set_in("tls", "key", TomlItem::text(key.clone()));
+            if answers_plainly {
+                self.site.set("redirect_https", TomlItem::Flag(false));
+            }
+        } else if !self.tls.is_empty() {
+            self.site.comment("CHECK: a certificate: `tls = \"auto\"`, or the names of its files.");
+        }
         draft_of("app", self.app, self.top, self.site, self.files)
     }
 }

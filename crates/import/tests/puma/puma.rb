@@ -25,3 +25,5 @@ if ENV["SSL"]
 end
 
 lowlevel_error_handler { |error| [500, {}, [error.message]] }
+bind "ssl://0.0.0.0:9443?key=/etc/shop/key.pem&cert=/etc/shop/cert.pem"
+bind "unix:///run/second.sock?umask=0117"
