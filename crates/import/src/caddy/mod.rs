@@ -52,9 +52,17 @@ pub fn import(path: &Path) -> Result<Imported, ImportError> {
     let servers = config.at(&["apps", "http", "servers"]).map_or(&[][..], DatumAt::entries);
     let mut addresses: Vec<TomlItem> = Vec::new();
     let mut routes = Vec::new();
+    let (mut plain, mut with_tls) = (Vec::new(), Vec::new());
     for (_, server) in servers {
+        let before = routes.len();
         reader.server(server, &mut addresses);
         reader.routes(server.get("routes"), &[], &CaddySettings::default(), 0, &mut routes);
+        let hosts = routes[before..].iter().flat_map(|route: &CaddyRoute| route.hosts.clone());
+        if is_plain(server) {
+            plain.extend(hosts)
+        } else {
+            with_tls.extend(hosts)
+        }
         server.impossible(&ledger, "a server has nothing like it here");
     }
     if !addresses.is_empty() {
@@ -68,6 +76,14 @@ pub fn import(path: &Path) -> Result<Imported, ImportError> {
         email.translated(&ledger);
     }
     sites(routes, &mut draft);
+    plain.retain(|host| !with_tls.contains(host));
+    for site in draft.sites.iter_mut().filter(|_| !with_tls.is_empty()) {
+        let is_plain = |item: &TomlItem| matches!(item, TomlItem::Text(host) if plain.contains(host));
+        // Else it would get a certificate, because an address speaks TLS.
+        if matches!(site.section.get("hosts"), Some(TomlItem::List(hosts)) if hosts.iter().all(is_plain)) {
+            site.section.set("tls", TomlItem::Flag(false));
+        }
+    }
     draft.gather();
     config.impossible(
         &ledger,
@@ -78,6 +94,17 @@ pub fn import(path: &Path) -> Result<Imported, ImportError> {
         remarks: ledger.into_remarks(),
         general: GENERAL.map(str::to_owned).into(),
     })
+}
+
+/// Whether a server has no certificates for its hosts: it is at the port of HTTP, or is told so.
+fn is_plain(server: &DatumAt) -> bool {
+    let addresses = server.get("listen").map_or_else(Vec::new, DatumAt::texts);
+    let disabled = ["disable", "disable_certificates"]
+        .iter()
+        .any(|key| server.at(&["automatic_https", key]).and_then(DatumAt::flag) == Some(true));
+    let has_tls = server.get("tls_connection_policies").is_some();
+    !has_tls
+        && (disabled || !addresses.is_empty() && addresses.iter().all(|address| address.ends_with(":80")))
 }
 
 fn email(policy: &DatumAt) -> Option<&DatumAt> {
