@@ -9,7 +9,7 @@ use crate::control_endpoint::ControlCredentials;
 #[command(after_help = "Examples:\n  \
     komainu ctl upstream drain shop 10.0.0.2:8080    no new clients for this server\n  \
     komainu ctl config get upstreams/shop            an item of the configuration\n  \
-    komainu ctl config set timeouts/drain 60s        change one; comments in the file stay\n  \
+    komainu ctl config set timeouts/drain 60s        change one (or timeouts.drain); comments stay\n  \
     komainu ctl cache purge --tag article-17\n  \
     komainu ctl --to https://10.0.0.5:9180 --cacert ca.pem --token-file admin.token status\n")]
 pub(crate) struct Ctl {

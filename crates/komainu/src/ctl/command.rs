@@ -100,6 +100,8 @@ fn request(command: &CtlCommand) -> Result<(CtlRequest, ShowAnswer), String> {
 fn config_path(path: &str) -> String {
     match path.trim_matches('/') {
         "" => "/v1/config".into(),
+        // As messages and documents name directives: no key at the top has a dot.
+        path if !path.contains('/') => format!("/v1/config/{}", path.replace('.', "/")),
         path => format!("/v1/config/{path}"),
     }
 }
@@ -195,4 +197,22 @@ fn write_new(path: &std::path::Path, text: &str) -> std::io::Result<()> {
     let _ = std::fs::remove_file(path);
     let mut file = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
     file.write_all(text.as_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::config_path;
+
+    #[test]
+    fn paths_of_the_configuration_with_slashes_or_dots() {
+        for (path, expected) in [
+            ("", "/v1/config"),
+            ("/", "/v1/config"),
+            ("timeouts/drain", "/v1/config/timeouts/drain"),
+            ("timeouts.drain", "/v1/config/timeouts/drain"),
+            ("apps/shop/env/a.b", "/v1/config/apps/shop/env/a.b"),
+        ] {
+            assert_eq!(config_path(path), expected, "{path}");
+        }
+    }
 }
