@@ -123,9 +123,9 @@ mod tests {
                 client: None,
                 country: country.copied(),
             };
-            let explained = routes.explain(&request, |_| None);
+            let explained = routes.explain(&request, |_: &str| None);
             assert!(explained.steps.iter().all(|step| !matches!(step, MatchStep::Client)));
-            routes.find(&request, |_| None).unwrap().route
+            routes.find(&request, |_: &str| None).unwrap().route
         };
         assert_eq!([found(Some(b"DE")), found(Some(b"AT")), found(None), found(Some(b"FR"))], [0, 0, 1, 2]);
         assert!(!Routes::compile(&parse("[[route]]\nrespond = 200\n").unwrap()).uses_country());

@@ -113,6 +113,8 @@ mod log;
 
 mod error_pages;
 
+mod fields;
+
 mod referer;
 
 mod conditions;

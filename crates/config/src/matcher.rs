@@ -2,6 +2,7 @@
 
 use crate::action::Action;
 use crate::conditions::ExcludedRequests;
+pub use crate::fields::RequestFields;
 use crate::geo::CountryPattern;
 use crate::host::{HOST_BYTES_MAX, HostPattern};
 use crate::network::TrustedSource;
@@ -131,38 +132,24 @@ impl Routes {
         }
     }
 
-    /// The first route of the host's site that matches. `header` returns the value of a field; its name is in lower
-    /// case. If there are several such fields, the caller decides which one counts.
-    pub fn find<'h>(
-        &self,
-        request: &RouteRequest,
-        header: impl Fn(&str) -> Option<&'h [u8]>,
-    ) -> Option<RouteId> {
+    /// The first route of the host's site that matches.
+    pub fn find(&self, request: &RouteRequest, fields: impl RequestFields) -> Option<RouteId> {
         let site = self.site(request.host, request.listener_key)?;
-        self.find_in(site, request, header).map(|route| RouteId { site, route })
+        self.find_in(site, request, fields).map(|route| RouteId { site, route })
     }
 
     /// The first route of a site that matches, for any host.
-    pub fn find_in<'h>(
-        &self,
-        site: usize,
-        request: &RouteRequest,
-        header: impl Fn(&str) -> Option<&'h [u8]>,
-    ) -> Option<usize> {
-        self.sites[site].iter().position(|route| route.obstacle(request, &header).is_none())
+    pub fn find_in(&self, site: usize, request: &RouteRequest, fields: impl RequestFields) -> Option<usize> {
+        self.sites[site].iter().position(|route| route.obstacle(request, &fields).is_none())
     }
 
     /// Why `find` finds its route: the site, and the result of each of its routes, in order.
-    pub fn explain<'h>(
-        &self,
-        request: &RouteRequest,
-        header: impl Fn(&str) -> Option<&'h [u8]>,
-    ) -> Explanation {
+    pub fn explain(&self, request: &RouteRequest, fields: impl RequestFields) -> Explanation {
         let Some((site, site_match)) = self.choose(request.host, request.listener_key) else {
             return Explanation { site: None, site_match: SiteMatch::None, steps: Vec::new() };
         };
         let mut found = false;
-        let mut step = |route: &RouteConditions| match route.obstacle(request, &header) {
+        let mut step = |route: &RouteConditions| match route.obstacle(request, &fields) {
             _ if found => MatchStep::NotReached,
             Some(obstacle) => obstacle,
             None => {
@@ -243,11 +230,7 @@ impl RouteConditions {
     }
 
     /// The first condition that the request does not meet.
-    fn obstacle<'h>(
-        &self,
-        request: &RouteRequest,
-        header: &impl Fn(&str) -> Option<&'h [u8]>,
-    ) -> Option<MatchStep> {
+    fn obstacle(&self, request: &RouteRequest, fields: &impl RequestFields) -> Option<MatchStep> {
         if !self.path.is_empty() && !self.path.iter().any(|path| path.matches(request.path)) {
             return Some(MatchStep::Path);
         }
@@ -259,7 +242,7 @@ impl RouteConditions {
         if !self.method.is_empty() && !self.method.iter().any(takes) {
             return Some(MatchStep::Method);
         }
-        if !self.referer.is_empty() && !self.referer.iter().any(|one| one.matches(header("referer"))) {
+        if !self.referer.is_empty() && !self.referer.iter().any(|one| one.is_of(fields)) {
             return Some(MatchStep::Referer);
         }
         if !self.client.is_empty() && !self.client.iter().any(|source| source.contains(request.client)) {
@@ -269,15 +252,15 @@ impl RouteConditions {
             return Some(MatchStep::Country);
         }
         let fails =
-            |(name, pattern): &&Condition| !header(name).is_some_and(|value| pattern.matches_bytes(value));
-        if let Some(index) = self.header.iter().position(|condition| fails(&condition)) {
+            |(name, pattern): &Condition| !fields.any(name, &mut |value| pattern.matches_bytes(value));
+        if let Some(index) = self.header.iter().position(fails) {
             return Some(MatchStep::Header(index));
         }
         let absent = |(name, pattern): &Condition| !has_parameter(request.query, name, pattern);
         if let Some(index) = self.query.iter().position(absent) {
             return Some(MatchStep::Query(index));
         }
-        self.not.iter().position(|not| not.obstacle(request, header).is_none()).map(MatchStep::Excluded)
+        self.not.iter().position(|not| not.obstacle(request, fields).is_none()).map(MatchStep::Excluded)
     }
 }
 

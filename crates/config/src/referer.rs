@@ -2,6 +2,7 @@
 
 use crate::check::InvalidValue;
 use crate::expression::Expression;
+use crate::fields::RequestFields;
 use crate::host::HostPattern;
 use crate::shape::{OneOrMore, Text};
 
@@ -32,6 +33,14 @@ impl RefererPattern {
             Some(expression) => expression.map(|expression| Self::Regex(RefererExpression(expression))),
             None if text == "none" => Ok(Self::None),
             None => HostPattern::parse(text).map(Self::Host),
+        }
+    }
+
+    /// Whether it matches a request.
+    pub(crate) fn is_of(&self, fields: &impl RequestFields) -> bool {
+        match self {
+            Self::None => !fields.any("referer", &mut |value| !value.is_empty()),
+            _ => fields.any("referer", &mut |value| self.matches(Some(value))),
         }
     }
 

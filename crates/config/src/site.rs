@@ -212,7 +212,8 @@ directives! {
         /// Query parameters, decoded; the request must have each with a value that matches: a text, in which `*`
         /// matches any run of characters, `"~ REGEX"` (`"~* REGEX"` ignores case), or `true` for any value.
         "query" query: Vec<(String, ValuePattern)> = {}, QUERY;
-        /// Header fields; the request must have each with a value that matches, as in `query`.
+        /// Header fields; the request must have each with a value that matches, as in `query`. Of several fields, or parameters, of one
+        /// name it is enough that one matches: what follows may take another one of them.
         "header" header: Vec<(String, ValuePattern)> = {}, HEADER;
         /// Pages that the request comes from (`Referer`), by host; one of them must match. `"none"` is for requests without the field,
         /// `"~ REGEX"` for URLs without their scheme. Clients can write what they like there: this keeps other sites from showing

@@ -108,7 +108,7 @@ pub(crate) fn rules_for(
         client: None,
         country: None,
     };
-    let route = routes.find_in(site, &wanted, |name| request.field(name))?;
+    let route = routes.find_in(site, &wanted, |name: &str| request.field(name))?;
     Some(config.settings(Some(site), Some(route)).cache.map(|policy| {
         let rules = rules_of(policy);
         let matched = rules.matched_by((&request.head, &request.bytes), &path);

@@ -290,6 +290,15 @@ fn site_of(table: &RouteTable, request: &Request<'_>) -> Option<usize> {
     table.routes.site(request.authority(), request.listener_key())
 }
 
+/// The fields of a request: of several with one name, any may meet a condition.
+struct FieldsOf<'r, 'x>(&'r Request<'x>);
+
+impl matcher::RequestFields for FieldsOf<'_, '_> {
+    fn any(&self, name: &str, fits: &mut dyn FnMut(&[u8]) -> bool) -> bool {
+        self.0.fields().any(|(_, other, value)| other.eq_ignore_ascii_case(name.as_bytes()) && fits(value))
+    }
+}
+
 /// The route of a request with this path; none for what asks the server itself.
 fn find_route<'t>(
     table: &'t RouteTable,
@@ -310,13 +319,7 @@ fn find_route<'t>(
             listener_key: request.listener_key(),
             country: table.uses_country.then(|| client_access::country(request)).flatten(),
         };
-        let header = |name: &str| {
-            let same = |(_, other, value): (Name, &'_ [u8], _)| {
-                other.eq_ignore_ascii_case(name.as_bytes()).then_some(value)
-            };
-            request.fields().find_map(same)
-        };
-        Some(&table.sites[site][table.routes.find_in(site, &wanted, header)?])
+        Some(&table.sites[site][table.routes.find_in(site, &wanted, FieldsOf(request))?])
     };
     let (path, method) = (path.bytes(request), request.method_name());
     // A preflight is for the route of the request that it asks about, where that route has rules for it.

@@ -236,6 +236,16 @@ fn conditions_of_pages_clients_and_types() {
         respond = 403
 
         [[route]]
+        path    = "/fields"
+        header  = { X-Key = "~ ^good$" }
+        not     = { header = { X-Kind = "*" } }
+        respond = "good"
+
+        [[route]]
+        path    = "/fields"
+        respond = 403
+
+        [[route]]
         path    = "/client"
         client  = "192.0.2.0/24"
         respond = "far"
@@ -257,6 +267,14 @@ fn conditions_of_pages_clients_and_types() {
         ("https://evil.test/?https://shop.test/", 403),
     ] {
         rig.ask("/images/a", &format!("Referer: {referer}\r\n")).expect_status(status);
+    }
+    for (fields, status) in [
+        ("X-Key: good\r\n", 200),
+        ("X-Key: bad\r\nx-key: good\r\n", 200),
+        ("X-Key: bad, good\r\n", 403),
+        ("X-Key: good\r\nX-Kind: \r\n", 403),
+    ] {
+        rig.ask("/fields", fields).expect_status(status);
     }
     rig.get("/client").expect(200, "near, here");
     rig.get("/a.foo").expect(200, "foo").expect_field("Content-Type", "application/x-foo");
