@@ -168,7 +168,11 @@ impl Translation<'_> {
                 limits.push(limit);
             }
         }
-        for one in [status, dry].into_iter().flatten() {
+        let status = scope.one("limit_conn_status");
+        for one in scope.all("limit_conn") {
+            limits.extend(self.concurrent(one, status));
+        }
+        for one in [scope.one("limit_req_status"), dry, status].into_iter().flatten() {
             self.ledger.translated(one.entry);
         }
         match limits.len() {
@@ -176,6 +180,46 @@ impl Translation<'_> {
             1 => section.set("limit", limits.remove(0)),
             _ => section.set("limit", TomlItem::List(limits)),
         }
+    }
+
+    /// `limit_conn`: requests under way at the same time.
+    fn concurrent(&self, one: &NginxDirective, status: Option<&NginxDirective>) -> Option<TomlItem> {
+        let (zone, count) = (one.first(), one.arg(1).parse::<u64>().ok().filter(|count| *count > 0));
+        let is_zone = |found: &&NginxDirective| {
+            found
+                .args
+                .iter()
+                .any(|arg| arg.strip_prefix("zone=").is_some_and(|rest| rest.split(':').next() == Some(zone)))
+        };
+        let found = self.http.all("limit_conn_zone").into_iter().find(is_zone);
+        let (Some(found), Some(count)) = (found, count) else {
+            self.ledger.impossible(one.entry, "there is no such `limit_conn_zone`, or no number");
+            return None;
+        };
+        let key = match found.first().trim_start_matches('$') {
+            "server_name" => Some("host".to_owned()),
+            _ => rate_key(found.first()),
+        };
+        let Some(key) = key else {
+            self.ledger.impossible(one.entry, "what its zone counts by cannot be a key here");
+            self.ledger.impossible(
+                found.entry,
+                "`key` of `limit` takes the client, a field, a cookie, a parameter, the path or the host",
+            );
+            return None;
+        };
+        self.ledger.differs(
+            found.entry,
+            "each route, or the site where all its routes have it, counts for itself; a network of IPv6 (/64) is one client",
+        );
+        self.ledger.translated(one.entry);
+        let status = status.and_then(|status| status.first().parse().ok()).unwrap_or(503);
+        let mut limit = vec![("concurrent".to_owned(), TomlItem::Number(count.min(1_000_000)))];
+        if key != "client" {
+            limit.push(("key".to_owned(), TomlItem::Text(key)));
+        }
+        limit.push(("status".to_owned(), TomlItem::Number(status)));
+        Some(TomlItem::Table(limit))
     }
 
     fn rate(

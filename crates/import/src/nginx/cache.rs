@@ -19,7 +19,10 @@ impl Translation<'_> {
         self.store(one, protocol);
         let mut cache = TomlSection::default();
         let mut rules: Vec<TomlItem> = Vec::new();
-        self.bypasses(protocol, scope, &mut rules);
+        if !self.bypasses(protocol, scope, &mut rules) {
+            section.comment(format!("CHECK: nothing is cached here until the conditions of {protocol}_cache_bypass and {protocol}_no_cache are written: `cache` with rules that have `bypass = true`."));
+            return;
+        }
         let mut common = Vec::new();
         self.key(of("cache_key"), &mut common);
         self.ignored(of("ignore_headers"), &mut common, &mut cache);
@@ -125,8 +128,10 @@ impl Translation<'_> {
         ]))
     }
 
-    /// `proxy_cache_bypass` and `proxy_no_cache`: conditions of requests that pass the cache.
-    fn bypasses(&self, protocol: &str, scope: &Scope<'_>, rules: &mut Vec<TomlItem>) {
+    /// `proxy_cache_bypass` and `proxy_no_cache`: conditions of requests that pass the cache. False where there is one that no rule has: what
+    /// is for one client must not be sent to another.
+    fn bypasses(&self, protocol: &str, scope: &Scope<'_>, rules: &mut Vec<TomlItem>) -> bool {
+        let mut are_known = true;
         let all = |name: &str| scope.all(&format!("{protocol}_{name}"));
         for one in [all("cache_bypass"), all("no_cache")].concat() {
             for variable in &one.args {
@@ -143,8 +148,9 @@ impl Translation<'_> {
                 let Some((key, condition)) = condition else {
                     self.ledger.impossible(
                         one.entry,
-                        format!("`{variable}` cannot be a condition: use `cookie`, `header`, `query` or `path` of a rule with `bypass = true`"),
+                        format!("`{variable}` cannot be a condition, so nothing is cached here: use `cookie`, `header`, `query` or `path` of a rule with `bypass = true`"),
                     );
+                    are_known = false;
                     continue;
                 };
                 let rule = TomlItem::Table(vec![
@@ -160,6 +166,7 @@ impl Translation<'_> {
                 );
             }
         }
+        are_known
     }
 
     fn key(&self, one: Option<&NginxDirective>, common: &mut Vec<(String, TomlItem)>) {

@@ -21,6 +21,8 @@ impl<'d> Translation<'d> {
             match one.name.as_str() {
                 "rewrite" => routes.extend(self.rewrite(one, place)),
                 "if" if is_of_referers(one) || is_of_files(one) => {}
+                "if" if place.matcher == Matcher::Server
+                    && self.maintenance_of(one, &place.scope).is_some() => {}
                 "if" => routes.extend(self.condition(one, place)),
                 "set" => self.ledger.needless(one.entry, "its value stands where the variable was used"),
                 "break" => self.ledger.needless(one.entry, "there is nothing to end here"),
@@ -28,6 +30,32 @@ impl<'d> Translation<'d> {
             }
         }
         routes
+    }
+
+    /// Writes the `maintenance` of a site: `if (-f FILE) { return 503; }`.
+    pub(crate) fn maintenance(&self, server: &Scope<'d>, section: &mut TomlSection) {
+        let found = server.own().iter().filter(|one| one.name == "if");
+        let Some((one, file)) = found.filter_map(|one| Some((one, self.maintenance_of(one, server)?))).next()
+        else {
+            return;
+        };
+        self.ledger.translated(one.entry);
+        one.inner().iter().for_each(|inner| self.ledger.translated(inner.entry));
+        section.set_in("maintenance", "file", TomlItem::Text(file));
+    }
+
+    /// The file whose presence has a server answer 503 to everything.
+    fn maintenance_of(&self, one: &NginxDirective, scope: &Scope<'d>) -> Option<String> {
+        let [answer] = one.inner() else { return None };
+        if answer.name != "return" || answer.args != ["503"] {
+            return None;
+        }
+        let words = words(one);
+        let [_, path] = words.as_slice() else { return None };
+        let root = scope.one("root").map_or("", |one| one.first());
+        let file = path.replace("$document_root", root).replace("$realpath_root", root);
+        let is_file = matches!(words[0], "-f" | "-e") && !file.contains('$') && !file.is_empty();
+        is_file.then(|| self.file(&file))
     }
 
     /// `if` with `return` or `rewrite` in it, where the condition is one that routes have.

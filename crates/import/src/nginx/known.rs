@@ -317,10 +317,8 @@ const NEEDLESS: &[(&[&str], &str)] = &[
         &["charset_types", "source_charset", "override_charset", "charset_map"],
         "\u{1}text is sent as it is, with the `charset` of `files` in its type",
     ),
-    (
-        &["limit_conn", "limit_conn_zone", "limit_conn_status", "limit_conn_log_level", "limit_conn_dry_run"],
-        "\u{1}write `limit = { concurrent = 10, key = \"client\" }` in the route, or `connections_per_client` in `limits`",
-    ),
+    (&["limit_conn_dry_run"], "\u{1}`dry_run` of `limit` is for one limit: write it there"),
+    (&["limit_conn_log_level"], "not needed: what is refused is in the access log"),
     (&["auth_delay"], "not needed: `failures` in `auth` limits wrong passwords"),
     (&["limit_req_log_level"], "not needed: what is refused is in the access log"),
     (

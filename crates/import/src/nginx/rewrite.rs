@@ -33,7 +33,9 @@ impl<'d> Translation<'d> {
             "break" if place.matcher != Matcher::Server => None,
             _ => {
                 let found = self.changed(one, place)?;
-                if place.matcher == Matcher::Server && matches_again(from, to) {
+                let again = place.matcher == Matcher::Server && matches_again(from, to);
+                let rewritten = if again { rewritten_pattern(&found.to) } else { None };
+                if again && rewritten.is_none() {
                     self.ledger.impossible(
                         one.entry,
                         "its expression finds the new path too, and here the search begins again with it: give the routes that answer `rewrite`, or `fallback` of `files`",
@@ -44,6 +46,12 @@ impl<'d> Translation<'d> {
                 match found.paths {
                     Some(paths) => section.set("path", paths),
                     None => section = route(&place.paths),
+                }
+                if let Some(pattern) = rewritten {
+                    // nginx rewrites a request once, here the search begins again.
+                    section.exclude(TomlItem::Table(vec![("path".to_owned(), TomlItem::Text(pattern))]));
+                    self.ledger
+                        .differs(one.entry, "requests for paths that it makes are not rewritten (`not`)");
                 }
                 section.set_text("rewrite", found.to);
                 self.ledger.translated(one.entry);
@@ -244,8 +252,21 @@ pub(crate) fn simple_break(rewrite: &NginxDirective, place: &Place<'_>) -> Optio
     is_plain.then(|| (strip.to_owned(), add.to_owned()))
 }
 
+/// The paths that a `rewrite` makes; none where they may be all.
+fn rewritten_pattern(to: &str) -> Option<String> {
+    let path = to.split('?').next().unwrap_or(to);
+    match path.find('$') {
+        None => from_literal(path, false),
+        Some(end) if end > 1 => from_literal(&path[..end], true),
+        Some(_) => None,
+    }
+}
+
 /// Whether the new path of a `rewrite` is one that its expression finds again, by examples.
 fn matches_again(from: &str, to: &str) -> bool {
+    if EVERYTHING.contains(&from) {
+        return true;
+    }
     let Ok(found) = path_expression(from, false) else { return false };
     let Ok(pattern) = PathPattern::parse(&found.pattern) else { return false };
     examples(from).into_iter().any(|(text, at_start, _)| {

@@ -64,11 +64,9 @@ impl<'d> NginxServer<'d> {
             };
             target.starts_with("https://") && is_meant(target)
         };
-        let others = own.iter().filter(|one| one.name == "location" && one.first() != "/");
-        let is_challenge = |one: &NginxDirective| {
-            one.args.last().is_some_and(|path| path.contains(".well-known/acme-challenge"))
-        };
-        if !others.clone().all(is_challenge) || self.speaks_tls() {
+        // A location for the challenges of certbot too: certificates that it renews are files here.
+        let has_others = own.iter().any(|one| one.name == "location" && one.first() != "/");
+        if has_others || self.speaks_tls() {
             return None;
         }
         let found = returns(own).or_else(|| root.and_then(|root| returns(root.inner())));

@@ -45,10 +45,15 @@ impl<'d> Translation<'d> {
         own: &[(usize, &NginxServer<'d>)],
         all: &[&NginxServer<'d>],
     ) -> Vec<(usize, SiteDraft)> {
-        let kept: Vec<(usize, &NginxServer<'d>)> =
-            own.iter().filter(|(_, server)| !self.is_merged(server, all)).copied().collect();
+        let is_kept = |(_, server): &&(usize, &NginxServer<'d>)| {
+            !self.is_merged(server, all) && !self.refuses_all(server)
+        };
+        let kept: Vec<(usize, &NginxServer<'d>)> = own.iter().filter(is_kept).copied().collect();
         let kept_servers: Vec<&NginxServer<'d>> = kept.iter().map(|(_, server)| *server).collect();
-        let default = default_of(&kept_servers);
+        let rejects_others = all.iter().any(|server| {
+            rejects_handshakes(server) && server.addresses.iter().any(|address| address.is_default)
+        });
+        let default = default_of(&kept_servers).filter(|_| !rejects_others);
         let has_tls = all.iter().any(|server| server.speaks_tls());
         // Of two servers with the same host, the one that only redirects to the other gives way.
         let mut order: Vec<usize> = (0..kept.len()).collect();
@@ -73,6 +78,7 @@ impl<'d> Translation<'d> {
                 site.section.set("redirect_https", TomlItem::Flag(false));
             }
             self.error_pages(&server.scope, &mut site.section);
+            self.maintenance(&server.scope, &mut site.section);
             site.routes = self.locations(&server.scope);
             self.open_ends(server.scope.own(), &mut site.section);
             sites.push((place, site));
@@ -161,6 +167,25 @@ impl<'d> Translation<'d> {
         true
     }
 
+    /// Whether a server ends the handshakes of all hosts that no other has: without a site for them it is the same.
+    fn refuses_all(&self, server: &NginxServer<'d>) -> bool {
+        let rejects = server.scope.own_one("ssl_reject_handshake");
+        let Some(rejects) = rejects.filter(|_| rejects_handshakes(server)) else { return false };
+        self.ledger
+            .differs(rejects.entry, "a host that no site has gets no certificate of its own, and 404 or 421");
+        self.refused(server.block.inner());
+        true
+    }
+
+    fn refused(&self, block: &[NginxDirective]) {
+        for one in block {
+            if !self.ledger.is_marked(one.entry) {
+                self.ledger.needless(one.entry, "no handshake of its server succeeds");
+            }
+            self.refused(one.inner());
+        }
+    }
+
     fn merged(&self, block: &[NginxDirective]) {
         for one in block {
             if one.name == "return" && matches!(one.first(), "301" | "302" | "307" | "308") {
@@ -179,22 +204,39 @@ impl<'d> Translation<'d> {
     }
 }
 
-/// The group of each server: servers that share an address, and those of one host of which one only speaks TLS. Each group is like a server
-/// of its own to clients.
+/// The group of each server: servers that share an address, and those that only redirect to others which speak TLS. Each group is like a
+/// server of its own to clients.
 fn groups_of(servers: &[NginxServer<'_>]) -> Vec<usize> {
     let mut groups: Vec<usize> = (0..servers.len()).collect();
-    for at in 0..servers.len() {
-        for before in 0..at {
-            if groups[at] != groups[before] && belong_together(&servers[at], &servers[before]) {
-                let (from, to) = (groups[at].max(groups[before]), groups[at].min(groups[before]));
-                groups.iter_mut().filter(|group| **group == from).for_each(|group| *group = to);
+    let mut unite = |is_one: &dyn Fn(&[usize], usize, usize) -> bool| {
+        for at in 0..servers.len() {
+            for before in 0..at {
+                if groups[at] != groups[before] && is_one(&groups, at, before) {
+                    let (from, to) = (groups[at].max(groups[before]), groups[at].min(groups[before]));
+                    groups.iter_mut().filter(|group| **group == from).for_each(|group| *group = to);
+                }
             }
         }
-    }
+    };
+    unite(&|_, at, before| share_address(&servers[at], &servers[before]));
+    unite(&|groups, at, before| {
+        // All of the group only redirect: `redirect_https` of the others does the same.
+        let only_redirects = |group: usize| {
+            let own = servers.iter().zip(groups).filter(|(_, other)| **other == group);
+            own.into_iter().all(|(server, _)| server.any_https_redirect().is_some())
+        };
+        let redirects_to = |from: usize, to: usize| {
+            let (from, to, group) = (&servers[from], &servers[to], groups[from]);
+            to.speaks_tls()
+                && only_redirects(group)
+                && (from.hosts.is_empty() || to.hosts.iter().any(|host| from.hosts.contains(host)))
+        };
+        redirects_to(at, before) || redirects_to(before, at)
+    });
     groups
 }
 
-fn belong_together(one: &NginxServer<'_>, other: &NginxServer<'_>) -> bool {
+fn share_address(one: &NginxServer<'_>, other: &NginxServer<'_>) -> bool {
     let port = |address: &ListenAddress| address.text.rsplit(':').next().map(str::to_owned);
     let is_wildcard = |address: &ListenAddress| {
         ["0.0.0.0:", "[::]:", ":"].iter().any(|start| address.text.starts_with(start))
@@ -203,15 +245,13 @@ fn belong_together(one: &NginxServer<'_>, other: &NginxServer<'_>) -> bool {
     let shares = |this: &ListenAddress, that: &ListenAddress| {
         this.text == that.text || port(this) == port(that) && (is_wildcard(this) || is_wildcard(that))
     };
-    let share_address =
-        one.addresses.iter().any(|this| other.addresses.iter().any(|that| shares(this, that)));
-    let (with_tls, plain) = match (one.speaks_tls(), other.speaks_tls()) {
-        (true, false) => (one, other),
-        (false, true) => (other, one),
-        _ => return share_address,
-    };
-    let is_redirect_of_all = plain.hosts.is_empty() && plain.any_https_redirect().is_some();
-    share_address || is_redirect_of_all || with_tls.hosts.iter().any(|host| plain.hosts.contains(host))
+    one.addresses.iter().any(|this| other.addresses.iter().any(|that| shares(this, that)))
+}
+
+/// Whether no handshake of a server succeeds.
+fn rejects_handshakes(server: &NginxServer<'_>) -> bool {
+    let rejects = server.scope.own_one("ssl_reject_handshake").is_some_and(|one| one.first() == "on");
+    rejects && !server.speaks_plainly()
 }
 
 /// Each address once; IPv4 and IPv6 together are every address.
