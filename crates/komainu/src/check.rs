@@ -458,16 +458,32 @@ fn explain_round(
         method: arguments.method.as_bytes(),
         path: &path,
         query: query.as_bytes(),
-        client: None,
+        client: arguments.client.map(|address| address.to_canonical()),
         country: None,
     };
-    let header =
-        |name: &str| headers.iter().find(|(other, _)| other == name).map(|(_, value)| value.as_bytes());
-    let mut text = routes.explain(&request, header).text(&config.sites);
+    if !headers.iter().any(|(name, _)| name == "host") {
+        headers.push(("host".to_owned(), host));
+    }
+    let fields = || GivenFields(&headers);
+    let mut text = routes.explain(&request, fields()).text(&config.sites);
     if *path != *raw_path.as_bytes() {
         text = format!("routes match {:?}\n{text}", String::from_utf8_lossy(&path));
     }
-    let route = routes.find(&request, header);
+    let route = routes.find(&request, fields());
+    if let Some(found) = route {
+        let (site, route) = (&config.sites[found.site], &config.sites[found.site].routes[found.route]);
+        let settings = config.settings(Some(found.site), Some(found.route));
+        let asked = [
+            ("`allow`", site.allow.is_some() || route.allow.is_some()),
+            ("`deny`", !site.deny.is_empty() || !route.deny.is_empty()),
+            ("`auth`", settings.auth.is_some()),
+            ("`limit`", !site.limit.is_empty() || !route.limit.is_empty()),
+        ];
+        let names: Vec<&str> = asked.iter().filter(|(_, has)| *has).map(|(name, _)| *name).collect();
+        if !names.is_empty() {
+            text.push_str(&format!("  before it answers: {}\n", names.join(", ")));
+        }
+    }
     if let Some(refusal) = route.and_then(|route| refusal(config, route, raw_path.as_bytes())) {
         text.push_str(&refusal);
     }
@@ -489,6 +505,15 @@ fn explain_round(
         }
     }
     Ok((text, None))
+}
+
+/// The fields that were given.
+struct GivenFields<'a>(&'a [(String, &'a str)]);
+
+impl config::matcher::RequestFields for GivenFields<'_> {
+    fn any(&self, name: &str, fits: &mut dyn FnMut(&[u8]) -> bool) -> bool {
+        self.0.iter().any(|(other, value)| other == name && fits(value.as_bytes()))
+    }
 }
 
 /// The explanation for an encoded slash that the route refuses.

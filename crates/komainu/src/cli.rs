@@ -492,6 +492,9 @@ pub(crate) struct Check {
     /// A header field of the request to explain. May be repeated
     #[arg(long, short = 'H', value_name = "NAME: VALUE", requires = "explain")]
     pub(crate) header: Vec<String>,
+    /// The address of the client of the request to explain; without one, conditions of clients are not met
+    #[arg(long, value_name = "ADDRESS", requires = "explain")]
+    pub(crate) client: Option<std::net::IpAddr>,
 }
 
 fn listen(text: &str) -> Result<Listen, String> {
