@@ -61,6 +61,7 @@ directives! {
         /// `$request_id`, `$trace_id`, `$span_id`,
         /// `$http_NAME` (a field of the request, `_` for `-`; `$http_host` is the host with its port) and `$cookie_NAME`;
         /// the groups of a regular expression in the route's path (`$1`, `$id`) and the maps of `[maps.NAME]`; `$$` is a dollar sign. A variable means the same in every directive.
+        /// A field whose variables are all empty is not sent.
         "set" set: Vec<(String, Template)> = {}, FIELDS;
         /// Fields to add to those of the same name. Values as in `set`.
         "add" add: Vec<(String, Template)> = {}, FIELDS;

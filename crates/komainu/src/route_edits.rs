@@ -73,11 +73,14 @@ pub(crate) struct TemplateEdits {
 }
 
 impl TemplateEdits {
-    /// The edits for one request. A value that is invalid because of the request is left out.
+    /// The edits for one request. A value that is invalid because of the request is left out, and one of variables that are all empty.
     pub(crate) fn resolve(all: &[TemplateEdits], values: &Values<'_>) -> FieldEdits {
         TemplateEdits::made(all, |fields, name, template| {
             let mut value = Vec::new();
             template.write(&mut value, values);
+            if value.is_empty() && template.fixed().is_none() {
+                return;
+            }
             let _ = fields.try_push(name.as_bytes(), &value);
         })
     }

@@ -180,7 +180,7 @@ fn a_map_is_a_variable() {
 
         [[route]]
         respond = "fine"
-        response_headers = { set = { X-Pool = "$pool" } }
+        response_headers = { set = { X-Pool = "$pool", X-Agent = "$agent" } }
         "#,
     );
     let pool = |host: &str| {
@@ -192,6 +192,9 @@ fn a_map_is_a_variable() {
     assert_eq!(pool("old12.test").as_deref(), Some("old"));
     assert_eq!(pool("shop.test").as_deref(), Some("none"));
     rig.ask("/x/y", "User-Agent: A Bot\r\n").expect(200, "none bot y");
+    // A field without a value is not sent.
+    rig.get("/").expect_no_field("X-Agent");
+    rig.ask("/", "User-Agent: A Bot\r\n").expect_field("X-Agent", "bot");
 }
 
 #[test]
