@@ -182,6 +182,8 @@ pub struct TlsStream {
     held_bytes: usize,
     /// The kernel took less than there was.
     is_blocked: bool,
+    /// A write has failed: nothing that is encrypted will ever leave, and it is not waited for.
+    takes_no_more: bool,
     /// What is kept of the certificates that the peer has shown.
     chain_bytes: usize,
 }
@@ -233,6 +235,7 @@ impl TlsStream {
             written_ms: 0,
             held_bytes: 0,
             is_blocked: false,
+            takes_no_more: false,
             chain_bytes,
         }
     }
@@ -286,7 +289,7 @@ impl TlsStream {
     /// What to wait for in order to read or to write.
     #[must_use]
     pub fn interest(&self, read: bool, write: bool) -> Interest {
-        Interest::of(read, write || self.tls.wants_write())
+        Interest::of(read, write || self.tls.wants_write() && !self.takes_no_more)
     }
 
     /// Reads what is there: `None` where nothing is, 0 at the end that the peer has announced.
@@ -376,7 +379,10 @@ impl TlsStream {
                     self.is_blocked = true;
                     return Ok(false);
                 }
-                Err(error) => return Err(fault_of(error)),
+                Err(error) => {
+                    self.takes_no_more = true;
+                    return Err(fault_of(error));
+                }
             }
         }
         self.is_blocked = false;

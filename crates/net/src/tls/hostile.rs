@@ -231,8 +231,33 @@ fn read_all(server: &mut TlsStream, heard: &mut Vec<u8>) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use super::*;
+
     #[test]
     fn the_law_holds_for_seeds_and_mutations_of_them() {
         corpus::replay(&corpus::seeds("tls"), 2_000, super::fuzz_tls);
+    }
+
+    /// The kernel says that it could be written, at once and each time, and a write fails: whoever waits to read must not be woken by that.
+    #[test]
+    fn who_waits_for_the_end_of_a_peer_that_is_gone_is_not_woken_without_end() {
+        let core = Core::for_client(1).unwrap();
+        let inner = core.clone();
+        let done = core.run_until_end(async move {
+            let (mut server, _client, far) = connected(&inner).await;
+            assert!(matches!(server.try_read(&mut [0; 64]), Ok(None)));
+            drop(far);
+            // The core has not heard of the end yet.
+            assert!(server.try_write(b"too late", b"", false).is_err());
+            for _ in 0..1_000 {
+                if !matches!(server.try_read(&mut [0; 64]), Ok(None)) {
+                    return;
+                }
+                let until_ms = inner.now_ms() + WAIT_MS;
+                server.stream().ready_for(server.interest(true, false), until_ms).await.unwrap();
+            }
+            panic!("it is never over");
+        });
+        done.unwrap();
     }
 }
