@@ -8,6 +8,8 @@ use std::fmt;
 const TEXT_BYTES_MAX: usize = 1000;
 /// Bytes of memory that a compiled one may take. The time of a search is this times the length of what is searched, at most.
 const COMPILED_BYTES_MAX: usize = 64 * 1024;
+/// Bytes of memory that what it has met takes while it is searched for, in each thread; beyond that it is slower.
+const SEARCH_BYTES_MAX: usize = 256 * 1024;
 /// Groups that a regular expression may have.
 const GROUPS_MAX: usize = 32;
 
@@ -49,6 +51,7 @@ impl Expression {
             .dot_matches_new_line(true)
             .case_insensitive(ignores_case)
             .size_limit(COMPILED_BYTES_MAX)
+            .dfa_size_limit(SEARCH_BYTES_MAX)
             .build();
         let regex = built.map_err(|error| explained(body, &error).within(at.clone()))?;
         if regex.captures_len() > GROUPS_MAX + 1 {

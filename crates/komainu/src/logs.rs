@@ -9,7 +9,7 @@ use config::Config;
 use crate::link::SupervisorLink;
 use crate::log_target::target;
 use crate::notice::ErrorLog;
-use crate::sink::{LogSink, LogSinks, SinkThread};
+use crate::sink::{LogSink, LogSinks, SinkThread, close_until};
 
 /// The access logs of a configuration, and its error log where that is another one.
 pub(crate) type OpenedLogs = (LogSinks, Option<LogSink>);
@@ -113,8 +113,11 @@ impl Logs {
     pub(crate) fn close(&self) {
         // As if a second had passed: what is not logged now never is.
         self.notices.log_counts(Instant::now() + Duration::from_secs(1));
-        self.access().each().for_each(LogSink::close);
-        self.left.lock().unwrap_or_else(PoisonError::into_inner).iter().for_each(SinkThread::wait);
+        let access = self.access();
+        access.each().for_each(LogSink::begin_to_close);
+        let until = close_until();
+        access.each().for_each(|sink| sink.thread().wait(until));
+        self.left.lock().unwrap_or_else(PoisonError::into_inner).iter().for_each(|thread| thread.wait(until));
         self.notices.sink().close();
     }
 }

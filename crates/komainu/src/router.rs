@@ -295,6 +295,10 @@ struct FieldsOf<'r, 'x>(&'r Request<'x>);
 
 impl matcher::RequestFields for FieldsOf<'_, '_> {
     fn any(&self, name: &str, fits: &mut dyn FnMut(&[u8]) -> bool) -> bool {
+        // It is the request's, which may stand in its target instead (RFC 9112 section 3.2.2).
+        if name == "host" {
+            return fits(self.0.authority());
+        }
         self.0.fields().any(|(_, other, value)| other.eq_ignore_ascii_case(name.as_bytes()) && fits(value))
     }
 }

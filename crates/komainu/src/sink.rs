@@ -113,8 +113,7 @@ impl SinkThread {
     }
 
     /// Waits until it ends, but not for ever: its reader may have stopped reading.
-    pub(crate) fn wait(&self) {
-        let until = Instant::now() + CLOSE_MAX;
+    pub(crate) fn wait(&self, until: Instant) {
         let Some(thread) = self.0.lock().unwrap_or_else(PoisonError::into_inner).take() else { return };
         while !thread.is_finished() {
             if Instant::now() >= until {
@@ -251,11 +250,21 @@ impl LogSink {
     /// Writes out what was handed over, and ends the thread. One that waits for a reader who takes nothing is left
     /// behind: it ends with the process.
     pub(crate) fn close(&self) {
+        self.begin_to_close();
+        self.thread.wait(close_until());
+    }
+
+    /// The same, without waiting for the thread: of several that close, none waits for another.
+    pub(crate) fn begin_to_close(&self) {
         self.counts.is_closing.store(true, Ordering::Release);
         // Fails only after an earlier `close`.
         let _ = self.orders.send(LogCommand::Stop);
-        self.thread.wait();
     }
+}
+
+/// Until when threads that are closed now are waited for.
+pub(crate) fn close_until() -> Instant {
+    Instant::now() + CLOSE_MAX
 }
 
 fn count_lines(bytes: &[u8]) -> u64 {
