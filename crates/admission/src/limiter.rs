@@ -11,6 +11,9 @@ use crate::table::{KeyTable, TableAccount};
 use crate::unreported::{LimitKey, Unreported, UnreportedKeys};
 use aws_lc_rs::digest::Context;
 
+/// Servers that may share a limit, each of which can spend all of a key before it hears of the others.
+const SERVERS_MAX: u64 = 64;
+
 /// What a limit is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LimiterOptions {
@@ -153,9 +156,13 @@ impl Limiter {
         self.unreported.as_ref().map(UnreportedKeys::take).unwrap_or_default()
     }
 
-    /// All servers together have spent so much of a key that at `now_ns` its bucket is full again only in `ahead_ns`.
+    /// All servers together have spent so much of a key that at `now_ns` its bucket is full again only in `ahead_ns`. More than
+    /// [`SERVERS_MAX`] servers could have spent at once is not believed.
     pub fn settle(&self, key: u64, now_ns: u64, ahead_ns: u64) {
         let Some(unreported) = &self.unreported else { return };
+        let delay_ns_max = u64::try_from(self.options.delay_max.as_nanos()).unwrap_or(u64::MAX);
+        let of_one_ns = self.options.quota.window_ns().saturating_add(delay_ns_max);
+        let ahead_ns = ahead_ns.min(of_one_ns.saturating_mul(SERVERS_MAX));
         self.table.update(key, now_ns, |_| {
             (now_ns.saturating_add(ahead_ns).saturating_add_signed(unreported.of(key)), ())
         });
@@ -530,6 +537,18 @@ mod tests {
                 server.settle(change.key, now_ns, sum_ns.saturating_sub(now_ns));
             }
         }
+    }
+
+    #[test]
+    fn what_no_servers_can_have_spent_is_not_believed() {
+        let quota = Quota::new(10, Duration::from_secs(1), 9);
+        let options = LimiterOptions { quota, delay_max: Duration::ZERO, delayed_max: 0, keys_max: 1_000 };
+        let limiter = Arc::new(Limiter::shared(options, Arc::new(|_, _| {}), b"limit"));
+        limiter.settle(7, SECOND_NS, u64::MAX);
+        let refused = limiter.admit(7, SECOND_NS);
+        let LimitVerdict::Refuse { .. } = refused else { panic!("{refused:?}") };
+        let later_ns = SECOND_NS + 64 * SECOND_NS;
+        assert!(matches!(limiter.admit(7, later_ns), LimitVerdict::Pass { .. }));
     }
 
     #[test]
