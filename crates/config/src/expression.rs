@@ -41,6 +41,16 @@ impl Expression {
                 "write \"~ ^/user/([0-9]+)$\"",
             ));
         }
+        if let Some(rest) = body.strip_prefix("i ").filter(|_| !ignores_case && text.starts_with("~i")) {
+            let remedy = format!("an expression that ignores case is written \"~* {rest}\"");
+            return Err(InvalidValue::new("`~i` has no meaning", remedy).within(at));
+        }
+        if let Some(c) = body.chars().find(|c| c.is_control()) {
+            let remedy = "in double quotes `\\b` is a backspace: write the expression in single quotes";
+            return Err(
+                InvalidValue::new(format!("a regular expression with a {c:?} in it"), remedy).within(at)
+            );
+        }
         if body.len() > TEXT_BYTES_MAX {
             let remedy = format!("a regular expression has at most {TEXT_BYTES_MAX} bytes");
             return Err(InvalidValue::new("too long for a regular expression", remedy).within(at));

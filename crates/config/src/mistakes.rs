@@ -53,6 +53,7 @@ pub(crate) fn warn_of_mistakes(node: &Node, check: &mut Checker) {
             }
             warn_of_exact_paths(route, routes, check);
             warn_of_methods(route, check);
+            warn_of_values(route, check);
         }
     }
 }
@@ -190,11 +191,33 @@ fn warn_of_exact_paths(route: &Node, routes: &[Node], check: &mut Checker) {
     }
 }
 
+/// Values that look like regular expressions, and are texts.
+fn warn_of_values(route: &Node, check: &mut Checker) {
+    let nots = route.one_or_more("not");
+    for table in std::iter::once(route).chain(nots) {
+        for key in ["header", "query"] {
+            let Some(Data::Table(entries)) = table.entry(key).map(|entry| &entry.value.data) else {
+                continue;
+            };
+            for entry in entries {
+                let Some(value) = text(&entry.value) else { continue };
+                let has_group = value.contains('(') && value.contains('|') && value.contains(')');
+                if value.starts_with('^') || has_group || (value.contains(".*") && value.ends_with('$')) {
+                    let title = format!("`{}` is taken literally", shortened(value));
+                    let finding = check.warning(&entry.value.at, title, "this is no regular expression");
+                    finding.help(format!("a regular expression begins with `~`: `'~ {}'`", shortened(value)));
+                }
+            }
+        }
+    }
+}
+
 /// Methods that are one mistake away from one that there is.
 fn warn_of_methods(route: &Node, check: &mut Checker) {
     const KNOWN: [&str; 9] = ["GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH"];
     for item in route.one_or_more("method") {
-        let Some(method) = text(item).filter(|method| !KNOWN.contains(method)) else { continue };
+        let is_method = |method: &&str| !KNOWN.contains(method) && !method.starts_with('!');
+        let Some(method) = text(item).filter(is_method) else { continue };
         // Another case is an error already.
         if let Some(near) = nearest(method, KNOWN).filter(|near| !near.eq_ignore_ascii_case(method)) {
             let title = format!("no client sends the method `{}`", shortened(method));

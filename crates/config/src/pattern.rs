@@ -208,6 +208,12 @@ impl ValuePattern {
 
     /// Parses a value, in which `*` matches any run of characters, or `~ REGEX`, or `~* REGEX` for one that ignores case.
     pub fn parse(text: &str) -> Result<Self, InvalidValue> {
+        if let Some(rest) = text.strip_prefix('!') {
+            let remedy = format!(
+                "`not = {{ … }}` in a route has conditions that must not be met: write \"{rest}\" there"
+            );
+            return Err(InvalidValue::new("`!` has no meaning here", remedy).within(0..1));
+        }
         let form = if let Some(expression) = Expression::parse(text) {
             ValueForm::Regex(expression?)
         } else if !text.contains('*') {

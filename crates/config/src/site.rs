@@ -417,6 +417,7 @@ fn site_agrees(site: &mut Site, node: &Node, check: &mut Checker) {
             site.hosts.is_empty() || site.hosts.iter().any(|own| own.shares_hosts_with(host))
         };
         if let Some(entry) = node.entry("host")
+            && !route.host.is_empty()
             && !route.host.iter().any(is_of_site)
         {
             let finding = check.warning(

@@ -161,6 +161,13 @@ fn join(own: &mut Vec<Entry>, more: Vec<Entry>, doubles: &mut Doubles<'_, '_>) {
             own.push(entry);
             continue;
         };
+        // Joined key by key, both would have to hold: what each excludes is excluded.
+        if entry.key == "not" {
+            let mut all = alternatives(known.value.clone());
+            all.extend(alternatives(entry.value));
+            known.value.data = Data::List(all);
+            continue;
+        }
         match (&mut known.value.data, entry.value.data) {
             (Data::Table(known), Data::Table(more)) => {
                 let length = doubles.enter(&entry.key);
@@ -172,6 +179,14 @@ fn join(own: &mut Vec<Entry>, more: Vec<Entry>, doubles: &mut Doubles<'_, '_>) {
             }
             _ => doubles.report(&entry.key, &entry.key_at, &known.key_at),
         }
+    }
+}
+
+/// The items of a list, or the one that stands in its place.
+fn alternatives(node: Node) -> Vec<Node> {
+    match node.data {
+        Data::List(items) => items,
+        _ => vec![node],
     }
 }
 

@@ -321,3 +321,14 @@ fn conditions_that_mean_nothing() {
     let (_, report) = Config::parse(text, "test", Path::new("")).unwrap();
     assert!(report.render(false).contains("the site has no such host"), "{report}");
 }
+
+#[test]
+fn what_a_snippet_excludes_is_excluded_beside_what_the_route_does() {
+    let text = "[snippet.closed]\nnot = { path = \"/x\" }\n[[route]]\nuse = \"closed\"\nnot = { method = \"POST\" }\nrespond = 200\n\
+                [[route]]\nrespond = 403";
+    let routes = Routes::compile(&read(text));
+    let post = RouteRequest { method: b"POST", ..get("a", "/y") };
+    for (request, expected) in [(get("a", "/x"), 1), (post, 1), (get("a", "/y"), 0)] {
+        assert_eq!(routes.find(&request, no_fields).unwrap().route, expected, "{request:?}");
+    }
+}

@@ -160,6 +160,10 @@ impl<'a> AppSettings<'a> {
             TomlItem::Text(format!("{}s", count.clamp(min, max)))
         };
         let number = |text: &str, max: u64| TomlItem::Number(text.parse::<u64>().unwrap_or(1).clamp(1, max));
+        let is_count = matches!(one.name.as_str(), "workers" | "max_pool_size" | "min_instances");
+        if is_count && first != PER_CORE && first.parse::<u64>().is_err() {
+            return Some(Err("this is no number: write `workers`"));
+        }
         match one.name.as_str() {
             "workers" | "max_pool_size" | "min_instances" if first == PER_CORE => {
                 return Some(Err(
