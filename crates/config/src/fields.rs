@@ -1,13 +1,13 @@
 //! The header fields of requests, as conditions see them.
 
 /// The header fields of a request.
-pub trait RequestFields {
+pub trait ConditionFields {
     /// Whether a field of this name, which is in lower case, has a value that fits. There may be several of the name.
     fn any(&self, name: &str, fits: &mut dyn FnMut(&[u8]) -> bool) -> bool;
 }
 
 /// Fields of which each name is there once.
-impl<'h, F: Fn(&str) -> Option<&'h [u8]>> RequestFields for F {
+impl<'h, F: Fn(&str) -> Option<&'h [u8]>> ConditionFields for F {
     fn any(&self, name: &str, fits: &mut dyn FnMut(&[u8]) -> bool) -> bool {
         self(name).is_some_and(fits)
     }

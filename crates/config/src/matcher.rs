@@ -2,7 +2,7 @@
 
 use crate::action::Action;
 use crate::conditions::ExcludedRequests;
-pub use crate::fields::RequestFields;
+pub use crate::fields::ConditionFields;
 use crate::geo::CountryPattern;
 use crate::host::{HOST_BYTES_MAX, HostPattern};
 use crate::network::TrustedSource;
@@ -133,18 +133,23 @@ impl Routes {
     }
 
     /// The first route of the host's site that matches.
-    pub fn find(&self, request: &RouteRequest, fields: impl RequestFields) -> Option<RouteId> {
+    pub fn find(&self, request: &RouteRequest, fields: impl ConditionFields) -> Option<RouteId> {
         let site = self.site(request.host, request.listener_key)?;
         self.find_in(site, request, fields).map(|route| RouteId { site, route })
     }
 
     /// The first route of a site that matches, for any host.
-    pub fn find_in(&self, site: usize, request: &RouteRequest, fields: impl RequestFields) -> Option<usize> {
+    pub fn find_in(
+        &self,
+        site: usize,
+        request: &RouteRequest,
+        fields: impl ConditionFields,
+    ) -> Option<usize> {
         self.sites[site].iter().position(|route| route.obstacle(request, &fields).is_none())
     }
 
     /// Why `find` finds its route: the site, and the result of each of its routes, in order.
-    pub fn explain(&self, request: &RouteRequest, fields: impl RequestFields) -> Explanation {
+    pub fn explain(&self, request: &RouteRequest, fields: impl ConditionFields) -> Explanation {
         let Some((site, site_match)) = self.choose(request.host, request.listener_key) else {
             return Explanation { site: None, site_match: SiteMatch::None, steps: Vec::new() };
         };
@@ -230,7 +235,7 @@ impl RouteConditions {
     }
 
     /// The first condition that the request does not meet.
-    fn obstacle(&self, request: &RouteRequest, fields: &impl RequestFields) -> Option<MatchStep> {
+    fn obstacle(&self, request: &RouteRequest, fields: &impl ConditionFields) -> Option<MatchStep> {
         if !self.path.is_empty() && !self.path.iter().any(|path| path.matches(request.path)) {
             return Some(MatchStep::Path);
         }

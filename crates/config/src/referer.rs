@@ -2,7 +2,7 @@
 
 use crate::check::InvalidValue;
 use crate::expression::Expression;
-use crate::fields::RequestFields;
+use crate::fields::ConditionFields;
 use crate::host::HostPattern;
 use crate::shape::{OneOrMore, Text};
 
@@ -37,7 +37,7 @@ impl RefererPattern {
     }
 
     /// Whether it matches a request.
-    pub(crate) fn is_of(&self, fields: &impl RequestFields) -> bool {
+    pub(crate) fn is_of(&self, fields: &impl ConditionFields) -> bool {
         match self {
             Self::None => !fields.any("referer", &mut |value| !value.is_empty()),
             _ => fields.any("referer", &mut |value| self.matches(Some(value))),

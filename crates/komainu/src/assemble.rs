@@ -80,7 +80,7 @@ pub(crate) struct ServerPlan {
     /// The dictionaries that clients may have, if a route makes some.
     pub(crate) dictionaries: Option<Arc<Dictionaries>>,
     purge_tokens: HashMap<PathBuf, PurgeToken>,
-    /// By site: what tells apart the cached responses of its routes.
+    /// By site: what distinguishes the cached responses of its routes.
     cache_places: Vec<RoutePlaces>,
     /// Who may use the control listener.
     pub(crate) control_access: Arc<ControlAccess>,

@@ -510,7 +510,7 @@ fn explain_round(
 /// The fields that were given.
 struct GivenFields<'a>(&'a [(String, &'a str)]);
 
-impl config::matcher::RequestFields for GivenFields<'_> {
+impl config::matcher::ConditionFields for GivenFields<'_> {
     fn any(&self, name: &str, fits: &mut dyn FnMut(&[u8]) -> bool) -> bool {
         self.0.iter().any(|(other, value)| other == name && fits(value.as_bytes()))
     }

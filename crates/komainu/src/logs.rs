@@ -9,7 +9,7 @@ use config::Config;
 use crate::link::SupervisorLink;
 use crate::log_target::target;
 use crate::notice::ErrorLog;
-use crate::sink::{LogSink, LogSinks, SinkThread, close_until};
+use crate::sink::{CLOSE_MAX, LogSink, LogSinks, SinkThread};
 
 /// The access logs of a configuration, and its error log where that is another one.
 pub(crate) type OpenedLogs = (LogSinks, Option<LogSink>);
@@ -115,7 +115,7 @@ impl Logs {
         self.notices.log_counts(Instant::now() + Duration::from_secs(1));
         let access = self.access();
         access.each().for_each(LogSink::begin_to_close);
-        let until = close_until();
+        let until = Instant::now() + CLOSE_MAX;
         access.each().for_each(|sink| sink.thread().wait(until));
         self.left.lock().unwrap_or_else(PoisonError::into_inner).iter().for_each(|thread| thread.wait(until));
         self.notices.sink().close();

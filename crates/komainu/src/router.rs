@@ -293,7 +293,7 @@ fn site_of(table: &RouteTable, request: &Request<'_>) -> Option<usize> {
 /// The fields of a request: of several with one name, any may meet a condition.
 struct FieldsOf<'r, 'x>(&'r Request<'x>);
 
-impl matcher::RequestFields for FieldsOf<'_, '_> {
+impl matcher::ConditionFields for FieldsOf<'_, '_> {
     fn any(&self, name: &str, fits: &mut dyn FnMut(&[u8]) -> bool) -> bool {
         // It is the request's, which may stand in its target instead (RFC 9112 section 3.2.2).
         if name == "host" {

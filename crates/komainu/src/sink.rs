@@ -19,7 +19,7 @@ use crate::remote_log::{NotSent, RemoteLog, RemoteTarget, SyslogSeverity};
 const WAITING_BYTES_MAX: usize = 8 * 1024 * 1024;
 
 /// How long the process waits at its end for the last lines to be written: the reader of a pipe may have stopped reading.
-const CLOSE_MAX: Duration = Duration::from_secs(2);
+pub(crate) const CLOSE_MAX: Duration = Duration::from_secs(2);
 
 /// How long a rotation waits for the cores to hand over the lines of requests answered before it.
 const ROTATE_MAX: Duration = Duration::from_secs(1);
@@ -251,7 +251,7 @@ impl LogSink {
     /// behind: it ends with the process.
     pub(crate) fn close(&self) {
         self.begin_to_close();
-        self.thread.wait(close_until());
+        self.thread.wait(Instant::now() + CLOSE_MAX);
     }
 
     /// The same, without waiting for the thread: of several that close, none waits for another.
@@ -260,11 +260,6 @@ impl LogSink {
         // Fails only after an earlier `close`.
         let _ = self.orders.send(LogCommand::Stop);
     }
-}
-
-/// Until when threads that are closed now are waited for.
-pub(crate) fn close_until() -> Instant {
-    Instant::now() + CLOSE_MAX
 }
 
 fn count_lines(bytes: &[u8]) -> u64 {

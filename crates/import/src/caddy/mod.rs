@@ -96,7 +96,7 @@ pub fn import(path: &Path) -> Result<Imported, ImportError> {
     })
 }
 
-/// Whether a server has no certificates for its hosts: it is at the port of HTTP, or is told so.
+/// Whether a server has no certificates for its hosts: it is at the port of HTTP, or the configuration says so.
 fn is_plain(server: &DatumAt) -> bool {
     let addresses = server.get("listen").map_or_else(Vec::new, DatumAt::texts);
     let disabled = ["disable", "disable_certificates"]

@@ -1,0 +1,269 @@
+use super::*;
+
+const SECOND_NS: u64 = 1_000_000_000;
+
+fn limiter(count: u32, burst: u32, delay_max: Duration, delayed_max: u32) -> Arc<Limiter> {
+    let quota = Quota::new(count, Duration::from_secs(1), burst);
+    let options = LimiterOptions { quota, delay_max, delayed_max, keys_max: 1_000 };
+    Arc::new(Limiter::new(options, Arc::new(|_, _| {})))
+}
+
+fn key(limiter: &Limiter, parts: &[&[u8]]) -> u64 {
+    let mut hasher = limiter.hasher();
+    parts.iter().for_each(|part| hasher.add(part));
+    hasher.key()
+}
+
+#[test]
+fn cores_share_a_limit_exactly() {
+    let limiter = limiter(10, 99, Duration::ZERO, 0);
+    let client = key(&limiter, &[b"192.0.2.1"]);
+    let passed = AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                for _ in 0..1_000 {
+                    if let LimitVerdict::Pass { .. } = limiter.admit(client, SECOND_NS) {
+                        passed.fetch_add(1, Ordering::Relaxed);
+                    }
+                }
+            });
+        }
+    });
+    assert_eq!(passed.into_inner(), 100);
+    assert_eq!(limiter.counters.refused.load(Ordering::Relaxed), 3_900);
+    // A tenth of a second later there is room for one.
+    assert!(matches!(limiter.admit(client, SECOND_NS + SECOND_NS / 10), LimitVerdict::Pass { .. }));
+    assert!(matches!(limiter.admit(client, SECOND_NS + SECOND_NS / 10), LimitVerdict::Refuse { .. }));
+}
+
+#[test]
+fn keys_are_apart_and_their_parts_too() {
+    let limiter = limiter(1, 0, Duration::ZERO, 0);
+    let keys = [
+        key(&limiter, &[b"ab", b"c"]),
+        key(&limiter, &[b"a", b"bc"]),
+        key(&limiter, &[b"abc"]),
+        key(&limiter, &[b"abc", b""]),
+        key(&limiter, &[]),
+    ];
+    for (index, one) in keys.iter().enumerate() {
+        assert!(keys[..index].iter().all(|other| other != one));
+        assert!(matches!(limiter.admit(*one, 1), LimitVerdict::Pass { .. }));
+        assert!(matches!(limiter.admit(*one, 1), LimitVerdict::Refuse { retry_ns: SECOND_NS }));
+    }
+    assert_ne!(key(&limiter, &[b"a"]), key(&self::limiter(1, 0, Duration::ZERO, 0), &[b"a"]));
+}
+
+#[test]
+fn few_wait_and_those_that_leave_make_room() {
+    let limiter = limiter(10, 0, Duration::from_secs(9), 2);
+    let admit = || limiter.admit(7, SECOND_NS);
+    let waits = |admission: &LimitVerdict| match admission {
+        LimitVerdict::Delay { wait_ns, .. } => wait_ns / 1_000_000,
+        _ => 0,
+    };
+    let (first, second, third) = (admit(), admit(), admit());
+    assert_eq!([waits(&first), waits(&second), waits(&third)], [0, 100, 200]);
+    assert!(matches!(admit(), LimitVerdict::Refuse { retry_ns: 300_000_000 }));
+    // One that leaves makes room, and the next has its turn.
+    drop(second);
+    let fourth = admit();
+    assert_eq!(waits(&fourth), 100);
+    assert!(matches!(admit(), LimitVerdict::Refuse { .. }));
+    assert_eq!(limiter.counters.delayed.load(Ordering::Relaxed), 3);
+    assert_eq!(limiter.counters.refused.load(Ordering::Relaxed), 2);
+}
+
+/// The time that a request of the key 7 waits, in milliseconds, with its place; none for one that passes at once.
+fn waiting(limiter: &Arc<Limiter>, now_ns: u64) -> Option<(u64, DelayPlace)> {
+    match limiter.admit(7, now_ns) {
+        LimitVerdict::Delay { wait_ns, place } => Some((wait_ns / 1_000_000, place)),
+        LimitVerdict::Pass { .. } => None,
+        LimitVerdict::Refuse { retry_ns } => panic!("refused for {retry_ns}"),
+    }
+}
+
+#[test]
+fn those_that_leave_give_their_turns_back() {
+    for is_last_first in [false, true] {
+        let limiter = limiter(1, 0, Duration::from_secs(30), 100);
+        assert!(waiting(&limiter, SECOND_NS).is_none());
+        let mut places: Vec<DelayPlace> = (0..30).map(|_| waiting(&limiter, SECOND_NS).unwrap().1).collect();
+        assert!(matches!(limiter.admit(7, SECOND_NS), LimitVerdict::Refuse { .. }));
+        while !places.is_empty() {
+            drop(places.remove(if is_last_first { places.len() - 1 } else { 0 }));
+        }
+        // The server is as idle as if they had not come: the next waits for the first one's interval alone.
+        let (wait_ms, place) = waiting(&limiter, SECOND_NS + SECOND_NS * 3 / 10).unwrap();
+        assert_eq!(wait_ms, 700);
+        drop(place);
+        assert!(waiting(&limiter, 2 * SECOND_NS).is_none());
+        assert!(limiter.freed.lock().unwrap().is_empty());
+    }
+}
+
+#[test]
+fn a_turn_that_was_taken_is_not_given_back() {
+    let limiter = limiter(1, 0, Duration::from_secs(30), 100);
+    assert!(waiting(&limiter, SECOND_NS).is_none());
+    waiting(&limiter, SECOND_NS).unwrap().1.take();
+    assert_eq!(waiting(&limiter, 2 * SECOND_NS).unwrap().0, 1_000);
+    assert_eq!(limiter.delayed.load(Ordering::Relaxed), 0);
+}
+
+#[test]
+fn turns_between_those_who_wait_are_taken_once_and_the_earliest_first() {
+    let limiter = limiter(1, 1, Duration::from_secs(5), 100);
+    assert!(waiting(&limiter, SECOND_NS).is_none() && waiting(&limiter, SECOND_NS).is_none());
+    let mut places: Vec<Option<DelayPlace>> =
+        (0..5).map(|_| Some(waiting(&limiter, SECOND_NS).unwrap().1)).collect();
+    // The turns after 1, 2 and 4 seconds become free; those after 3 and 5 seconds stay.
+    for at in [3, 0, 1] {
+        places[at] = None;
+    }
+    // The first one is over by now.
+    let later_ns = 2 * SECOND_NS + SECOND_NS / 2;
+    let taken: Vec<(u64, DelayPlace)> = (0..3).map_while(|_| waiting(&limiter, later_ns)).collect();
+    let waits_ms: Vec<u64> = taken.iter().map(|(wait_ms, _)| *wait_ms).collect();
+    assert_eq!(waits_ms, [500, 2_500, 4_500]);
+    assert!(matches!(limiter.admit(7, later_ns), LimitVerdict::Refuse { retry_ns: 5_500_000_000 }));
+}
+
+/// Whoever waits, leaves and comes: in no time of so many seconds are more requests served than the quota has.
+#[test]
+fn no_order_of_leaving_serves_more_than_the_quota() {
+    for seed in 1..200_u64 {
+        let mut random = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        let mut next = |below: u64| {
+            random ^= random << 13;
+            random ^= random >> 7;
+            random ^= random << 17;
+            random % below
+        };
+        let burst = seed % 3;
+        let limiter = limiter(1, burst as u32, Duration::from_secs(8), 6);
+        let (mut served_ms, mut waiters): (Vec<u64>, Vec<(u64, DelayPlace)>) = (Vec::new(), Vec::new());
+        for step in 0..300 {
+            let now_ms = 1_000 + step * 100;
+            while let Some(at) = waiters.iter().position(|(turn_ms, _)| *turn_ms <= now_ms) {
+                let (turn_ms, place) = waiters.swap_remove(at);
+                place.take();
+                served_ms.push(turn_ms);
+            }
+            match (next(4), limiter.delayed.load(Ordering::Relaxed)) {
+                (0, 1..) => drop(waiters.swap_remove(next(waiters.len() as u64) as usize)),
+                (1 | 2, _) => match limiter.admit(7, now_ms * 1_000_000) {
+                    LimitVerdict::Pass { .. } => served_ms.push(now_ms),
+                    LimitVerdict::Delay { wait_ns, place } => {
+                        waiters.push((now_ms + wait_ns / 1_000_000, place));
+                    }
+                    LimitVerdict::Refuse { .. } => {}
+                },
+                _ => {}
+            }
+            assert!(limiter.freed.lock().unwrap().len() <= 6);
+        }
+        served_ms.sort_unstable();
+        // One more than the burst never comes within as many intervals.
+        for pair in served_ms.windows(burst as usize + 2) {
+            assert!(pair[burst as usize + 1] - pair[0] >= 1_000, "{seed}: {served_ms:?}");
+        }
+    }
+}
+
+#[test]
+fn a_refund_makes_room_again() {
+    let limiter = limiter(1, 0, Duration::ZERO, 0);
+    assert!(matches!(limiter.admit(7, SECOND_NS), LimitVerdict::Pass { .. }));
+    limiter.refund(7, SECOND_NS);
+    assert!(matches!(limiter.admit(7, SECOND_NS), LimitVerdict::Pass { .. }));
+    assert!(matches!(limiter.admit(7, SECOND_NS), LimitVerdict::Refuse { .. }));
+    // Of a key that is forgotten there is nothing to take back.
+    limiter.refund(8, SECOND_NS);
+    assert!(matches!(limiter.admit(8, SECOND_NS), LimitVerdict::Pass { .. }));
+    assert!(matches!(limiter.admit(8, SECOND_NS), LimitVerdict::Refuse { .. }));
+}
+
+/// Exchanges what two servers have counted, as a third one that adds it up; returns by how much the key is ahead there.
+fn exchange(ahead_ns: &mut u64, servers: &[&Arc<Limiter>], now_ns: u64) {
+    for server in servers {
+        for change in server.take_unreported() {
+            let sum_ns = (*ahead_ns).max(now_ns).saturating_add_signed(change.spent_ns);
+            *ahead_ns = sum_ns;
+            server.settle(change.key, now_ns, sum_ns.saturating_sub(now_ns));
+        }
+    }
+}
+
+#[test]
+fn what_no_servers_can_have_spent_is_not_believed() {
+    let quota = Quota::new(10, Duration::from_secs(1), 9);
+    let options = LimiterOptions { quota, delay_max: Duration::ZERO, delayed_max: 0, keys_max: 1_000 };
+    let limiter = Arc::new(Limiter::shared(options, Arc::new(|_, _| {}), b"limit"));
+    limiter.settle(7, SECOND_NS, u64::MAX);
+    let refused = limiter.admit(7, SECOND_NS);
+    let LimitVerdict::Refuse { .. } = refused else { panic!("{refused:?}") };
+    let later_ns = SECOND_NS + 64 * SECOND_NS;
+    assert!(matches!(limiter.admit(7, later_ns), LimitVerdict::Pass { .. }));
+}
+
+#[test]
+fn servers_that_exchange_share_a_limit_and_pay_what_they_exceed() {
+    let quota = Quota::new(100, Duration::from_secs(1), 9);
+    let options = LimiterOptions { quota, delay_max: Duration::ZERO, delayed_max: 0, keys_max: 1_000 };
+    let server = || Arc::new(Limiter::shared(options, Arc::new(|_, _| {}), b"limit"));
+    let servers = [server(), server()];
+    let key = |server: &Limiter| {
+        let mut hasher = server.hasher();
+        hasher.add(b"192.0.2.1");
+        hasher.limit_key()
+    };
+    assert_eq!(key(&servers[0]).name, key(&servers[1]).name);
+    assert_ne!(key(&servers[0]).local, key(&servers[1]).local);
+    let (mut passed, mut ahead_ns) = (0, 0);
+    for ms in 1_000..21_000 {
+        let now_ns = ms * 1_000_000;
+        for server in &servers {
+            for _ in 0..3 {
+                passed += u64::from(matches!(server.admit(key(server), now_ns), LimitVerdict::Pass { .. }));
+            }
+        }
+        // Every 20 ms: in that time two requests pass by the rate.
+        if ms % 20 == 0 {
+            exchange(&mut ahead_ns, &[&servers[0], &servers[1]], now_ns);
+        }
+    }
+    // In 20 seconds 2,000 and the burst of 10; both may have had it, which is paid, and what passed in the last exchange's time.
+    assert!((2_000..=2_010 + 2 * 3).contains(&passed), "{passed}");
+}
+
+#[test]
+fn what_is_given_back_is_reported_and_a_million_keys_cost_no_more() {
+    let quota = Quota::new(1, Duration::from_secs(1), 0);
+    let options = LimiterOptions { quota, delay_max: Duration::ZERO, delayed_max: 0, keys_max: 10_000 };
+    let held = Arc::new(AtomicU64::new(0));
+    let theirs = held.clone();
+    let account = Arc::new(move |before: u64, after: u64| {
+        theirs.fetch_add(after.wrapping_sub(before), Ordering::Relaxed);
+    });
+    let limiter = Arc::new(Limiter::shared(options, account, b"limit"));
+    assert!(matches!(limiter.admit(7, SECOND_NS), LimitVerdict::Pass { .. }));
+    limiter.refund(7, SECOND_NS);
+    assert!(limiter.take_unreported().is_empty());
+    assert!(matches!(limiter.admit(7, SECOND_NS), LimitVerdict::Pass { .. }));
+    assert!(matches!(limiter.admit(7, SECOND_NS), LimitVerdict::Refuse { .. }));
+    let reported = limiter.take_unreported();
+    assert_eq!(reported.iter().map(|change| change.spent_ns).collect::<Vec<_>>(), [SECOND_NS as i64]);
+    let before = held.load(Ordering::Relaxed);
+    for key in 0..1_000_000 {
+        let mut hasher = limiter.hasher();
+        hasher.add(&u64::to_be_bytes(key));
+        let _ = limiter.admit(hasher.limit_key(), SECOND_NS);
+    }
+    let bytes = held.load(Ordering::Relaxed) - before;
+    assert!(bytes < 4 << 20, "{bytes}");
+    assert!(limiter.take_unreported().len() <= 10_000);
+    drop(limiter);
+    assert_eq!(held.load(Ordering::Relaxed), 0);
+}
