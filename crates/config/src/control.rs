@@ -61,7 +61,7 @@ directives! {
             Maybe(Text { what: "permissions in octal digits such as \"0660\"", parse: mode });
         /// The group of the Unix socket, by name or number. A server that was started as root has its supervisor set it; another one must belong to it.
         "group" group: Option<String> = absent("that of the process"), Maybe(Text { what: "the name of a group", parse: group });
-        /// A file to which each change by the control API, and each refusal, is appended as a line of JSON; it is opened again with the logs.
+        /// A file to which each change by the control API, and each refusal of who asks (401, 403, 429), is appended as a line of JSON; it is opened again with the logs.
         "audit" audit: Option<PathBuf> = absent("the error log"), Maybe(PathShape("a file"));
     }
 }
