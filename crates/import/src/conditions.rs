@@ -124,7 +124,7 @@ pub(crate) fn ask(section: &mut TomlSection, asks: &[(String, TomlItem)]) -> Res
 /// A text as the pattern of a value that is the same, in any case of letters if `ignores_case`.
 pub(crate) fn exact_value(text: &str, ignores_case: bool) -> String {
     let has_case = text.contains(|c: char| c.is_ascii_alphabetic());
-    match (ignores_case && has_case, text.contains('*') || text.starts_with('~')) {
+    match (ignores_case && has_case, text.contains('*') || text.starts_with(['~', '!'])) {
         (true, _) => format!("~* ^{}$", quoted(text)),
         (false, true) => format!("~ ^{}$", quoted(text)),
         (false, false) => text.to_owned(),
