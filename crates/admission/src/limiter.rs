@@ -27,6 +27,12 @@ pub struct LimiterOptions {
     pub keys_max: usize,
 }
 
+impl LimiterOptions {
+    fn delay_ns_max(&self) -> u64 {
+        u64::try_from(self.delay_max.as_nanos()).unwrap_or(u64::MAX)
+    }
+}
+
 /// What a limit has done since it was made.
 #[derive(Debug, Default)]
 pub struct LimitCounters {
@@ -160,8 +166,7 @@ impl Limiter {
     /// [`SERVERS_MAX`] servers could have spent at once is not believed.
     pub fn settle(&self, key: u64, now_ns: u64, ahead_ns: u64) {
         let Some(unreported) = &self.unreported else { return };
-        let delay_ns_max = u64::try_from(self.options.delay_max.as_nanos()).unwrap_or(u64::MAX);
-        let of_one_ns = self.options.quota.window_ns().saturating_add(delay_ns_max);
+        let of_one_ns = self.options.quota.window_ns().saturating_add(self.options.delay_ns_max());
         let ahead_ns = ahead_ns.min(of_one_ns.saturating_mul(SERVERS_MAX));
         self.table.update(key, now_ns, |_| {
             (now_ns.saturating_add(ahead_ns).saturating_add_signed(unreported.of(key)), ())
@@ -193,7 +198,7 @@ impl Limiter {
     pub fn admit(self: &Arc<Self>, key: impl Into<LimitKey>, now_ns: u64) -> LimitVerdict {
         let key = key.into();
         let Limiter { options, counters, .. } = &**self;
-        let delay_ns_max = u64::try_from(options.delay_max.as_nanos()).unwrap_or(u64::MAX);
+        let delay_ns_max = options.delay_ns_max();
         let updated = self.table.update(key.local, now_ns, |before_ns| {
             let full_at_ns = before_ns;
             let changed = match options.quota.decide(full_at_ns, now_ns, delay_ns_max) {

@@ -46,7 +46,7 @@ directives! {
 
 directives! {
     /// Requests that a route is not for: those that meet all of these conditions, which mean what they mean in a route.
-    ExcludedRequests in "`not`", check excludes_some {
+    ConditionSet in "`not`", check excludes_some {
         /// Paths, one of which must match.
         "path" path: Vec<PathPattern> = absent("every path"), PATHS;
         /// Hosts, one of which must be the request's.
@@ -66,7 +66,7 @@ directives! {
     }
 }
 
-fn excludes_some(_: &mut ExcludedRequests, node: &Node, check: &mut Checker) {
+fn excludes_some(_: &mut ConditionSet, node: &Node, check: &mut Checker) {
     let has_condition = match &node.data {
         Data::Table(entries) => entries.iter().any(|entry| match &entry.value.data {
             Data::Table(names) => !names.is_empty(),

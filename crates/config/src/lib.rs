@@ -160,7 +160,7 @@ pub use cache_rule::{CacheKey, CacheRule, IgnoredField, QueryKey, StatusMatch, S
 pub use cgi_program::Cgi;
 pub use check::InvalidValue;
 pub use compress::{Coding, Compress, CompressResponses, Effort};
-pub use conditions::{Conditions, ExcludedRequests};
+pub use conditions::{ConditionSet, Conditions};
 pub use control::{Control, ControlClient, ControlToken, TokenRole, control_token};
 pub use cors::{Cors, CorsOrigin};
 pub use crawlers::{Crawlers, KnownCrawler, KnownCrawlerName, known_crawlers};

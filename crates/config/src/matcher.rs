@@ -1,13 +1,10 @@
 //! From a request to its route. Compiled once from the sites; finding a route allocates nothing.
 
 use crate::action::Action;
-use crate::conditions::ExcludedRequests;
+use crate::conditions::ConditionSet;
 pub use crate::fields::ConditionFields;
-use crate::geo::CountryPattern;
 use crate::host::{HOST_BYTES_MAX, HostPattern};
-use crate::network::TrustedSource;
-use crate::pattern::{PathPattern, ValuePattern};
-use crate::referer::RefererPattern;
+use crate::pattern::ValuePattern;
 use crate::server::Config;
 use crate::site::{Route, Site};
 use std::collections::HashMap;
@@ -64,16 +61,9 @@ struct Hosts {
 /// A route's conditions.
 #[derive(Debug, Clone)]
 struct RouteConditions {
-    path: Vec<PathPattern>,
-    host: Vec<HostPattern>,
-    method: Vec<String>,
-    header: Vec<Condition>,
-    query: Vec<Condition>,
-    referer: Vec<RefererPattern>,
-    client: Vec<TrustedSource>,
-    country: Vec<CountryPattern>,
-    /// Those of requests that the route is not for. They have no `not` of their own.
-    not: Vec<RouteConditions>,
+    own: ConditionSet,
+    /// Requests that the route is not for.
+    not: Vec<ConditionSet>,
 }
 
 /// A name, and what its value must be.
@@ -106,8 +96,8 @@ impl Routes {
 
     /// Whether a route looks at the client's country.
     pub fn uses_country(&self) -> bool {
-        let asks = |one: &RouteConditions| !one.country.is_empty();
-        self.sites.iter().flatten().any(|route| asks(route) || route.not.iter().any(asks))
+        let asks = |one: &ConditionSet| !one.country.is_empty();
+        self.sites.iter().flatten().any(|route| asks(&route.own) || route.not.iter().any(asks))
     }
 
     /// The sites for a host at any address.
@@ -207,7 +197,7 @@ impl Hosts {
 
 impl RouteConditions {
     fn of(route: &Route) -> Self {
-        Self {
+        let own = ConditionSet {
             path: route.path.clone(),
             host: route.host.clone(),
             method: route.method.clone(),
@@ -216,24 +206,19 @@ impl RouteConditions {
             referer: route.referer.clone(),
             client: route.client.clone(),
             country: route.country.clone(),
-            not: route.not.iter().map(RouteConditions::of_excluded).collect(),
-        }
+        };
+        Self { own, not: route.not.clone() }
     }
 
-    fn of_excluded(one: &ExcludedRequests) -> Self {
-        Self {
-            path: one.path.clone(),
-            host: one.host.clone(),
-            method: one.method.clone(),
-            header: one.header.clone(),
-            query: one.query.clone(),
-            referer: one.referer.clone(),
-            client: one.client.clone(),
-            country: one.country.clone(),
-            not: Vec::new(),
-        }
+    /// The first condition that the request does not meet.
+    fn obstacle(&self, request: &RouteRequest, fields: &impl ConditionFields) -> Option<MatchStep> {
+        let excludes = |not: &ConditionSet| not.obstacle(request, fields).is_none();
+        let own = self.own.obstacle(request, fields);
+        own.or_else(|| self.not.iter().position(excludes).map(MatchStep::Excluded))
     }
+}
 
+impl ConditionSet {
     /// The first condition that the request does not meet.
     fn obstacle(&self, request: &RouteRequest, fields: &impl ConditionFields) -> Option<MatchStep> {
         if !self.path.is_empty() && !self.path.iter().any(|path| path.matches(request.path)) {
@@ -262,10 +247,7 @@ impl RouteConditions {
             return Some(MatchStep::Header(index));
         }
         let absent = |(name, pattern): &Condition| !has_parameter(request.query, name, pattern);
-        if let Some(index) = self.query.iter().position(absent) {
-            return Some(MatchStep::Query(index));
-        }
-        self.not.iter().position(|not| not.obstacle(request, fields).is_none()).map(MatchStep::Excluded)
+        self.query.iter().position(absent).map(MatchStep::Query)
     }
 }
 

@@ -8,7 +8,7 @@ use crate::cache::{self, CachePolicy};
 use crate::cgi_program::Cgi;
 use crate::check::Checker;
 use crate::compress::{self, CompressResponses};
-use crate::conditions::{ExcludedRequests, HEADER, HOSTS, METHODS, PATHS, QUERY};
+use crate::conditions::{ConditionSet, HEADER, HOSTS, METHODS, PATHS, QUERY};
 use crate::cors::{self, Cors};
 use crate::crawlers::{self, Crawlers};
 use crate::dictionary::{self, UseAsDictionary};
@@ -247,7 +247,7 @@ directives! {
         /// [[route]]
         /// files = "public"
         /// ```
-        "not" not: Vec<ExcludedRequests> = absent("none"), OneOrMore(table());
+        "not" not: Vec<ConditionSet> = absent("none"), OneOrMore(table());
         /// Snippets whose directives the route has, by name: see `snippet`.
         "use" uses: Vec<String> = absent("none"), snippet::USE;
         /// The clients that the route answers, by address: networks, addresses and `"unix"` for Unix sockets; all others get 403.

@@ -111,7 +111,7 @@ fn written_out_defaults_change_nothing() {
         written_out::<Crawlers>(),
         written_out::<Branch>(),
         written_out::<Conditions>(),
-        written_out::<crate::ExcludedRequests>(),
+        written_out::<crate::ConditionSet>(),
         written_out::<crate::Geo>(),
         written_out::<crate::BodyEdit>(),
         written_out::<Mirror>(),

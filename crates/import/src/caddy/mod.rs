@@ -252,7 +252,7 @@ impl CaddyReader<'_> {
                 let mut inner = settings.clone();
                 let is_free = conditions.entries.is_empty() && own_hosts.is_empty();
                 let hosts_clash = !own_hosts.is_empty() && !hosts.is_empty();
-                if hosts_clash || self.join(&mut inner, conditions).is_err() {
+                if hosts_clash || self.join(&mut inner, &conditions).is_err() {
                     let reason = "conditions within conditions cannot be joined";
                     self.refused(route, reason, found, (hosts, &settings.section));
                     break;
@@ -284,7 +284,7 @@ impl CaddyReader<'_> {
     }
 
     /// Adds the conditions of a route to those around it.
-    fn join(&self, settings: &mut CaddySettings, mut conditions: TomlSection) -> Result<(), String> {
+    fn join(&self, settings: &mut CaddySettings, conditions: &TomlSection) -> Result<(), String> {
         if let (Some(around), Some(own)) = (settings.section.get("path"), conditions.get("path"))
             && around != own
         {
@@ -306,8 +306,7 @@ impl CaddyReader<'_> {
             }
             settings.section.remove("path");
         }
-        let entries = std::mem::take(&mut conditions.entries);
-        ask(&mut settings.section, &entries)
+        ask(&mut settings.section, &conditions.entries)
     }
 
     /// Reports a route as not possible; closes it, so that no other answers in its place.

@@ -182,16 +182,19 @@ impl Translation<'_> {
         }
     }
 
+    /// The directive of this kind that makes a zone.
+    fn zone(&self, kind: &str, zone: &str) -> Option<&NginxDirective> {
+        let is_it = |found: &&NginxDirective| {
+            let mut zones = found.args.iter().filter_map(|arg| arg.strip_prefix("zone="));
+            zones.any(|rest| rest.split(':').next() == Some(zone))
+        };
+        self.http.all(kind).into_iter().find(is_it)
+    }
+
     /// `limit_conn`: requests under way at the same time.
     fn concurrent(&self, one: &NginxDirective, status: Option<&NginxDirective>) -> Option<TomlItem> {
         let (zone, count) = (one.first(), one.arg(1).parse::<u64>().ok().filter(|count| *count > 0));
-        let is_zone = |found: &&NginxDirective| {
-            found
-                .args
-                .iter()
-                .any(|arg| arg.strip_prefix("zone=").is_some_and(|rest| rest.split(':').next() == Some(zone)))
-        };
-        let found = self.http.all("limit_conn_zone").into_iter().find(is_zone);
+        let found = self.zone("limit_conn_zone", zone);
         let (Some(found), Some(count)) = (found, count) else {
             self.ledger.impossible(one.entry, "there is no such `limit_conn_zone`, or no number");
             return None;
@@ -230,13 +233,7 @@ impl Translation<'_> {
     ) -> Option<TomlItem> {
         let value = |name: &str| one.args.iter().find_map(|arg| arg.strip_prefix(name));
         let zone = value("zone=")?;
-        let is_zone = |found: &&NginxDirective| {
-            found
-                .args
-                .iter()
-                .any(|arg| arg.strip_prefix("zone=").is_some_and(|rest| rest.split(':').next() == Some(zone)))
-        };
-        let Some(found) = self.http.all("limit_req_zone").into_iter().find(is_zone) else {
+        let Some(found) = self.zone("limit_req_zone", zone) else {
             self.ledger.impossible(one.entry, "there is no such `limit_req_zone`");
             return None;
         };

@@ -428,14 +428,9 @@ fn methods(operator: &str, value: &str) -> Result<Vec<String>, String> {
         "=" => value,
         _ => {
             let inner = value.strip_prefix('^').and_then(|value| value.strip_suffix('$')).unwrap_or(value);
-            let is_bound = inner.len() + 2 == value.len();
             let in_group = |start| inner.strip_prefix(start).and_then(|inner| inner.strip_suffix(')'));
-            let group = in_group("(?:").or_else(|| in_group("("));
-            match (group, is_bound) {
-                (Some(group), _) => group,
-                // `^GET|POST$` is bound on one side each, which is the same for methods that there are.
-                (None, _) => inner,
-            }
+            // `^GET|POST$` is bound on one side each, which is the same for methods that there are.
+            in_group("(?:").or_else(|| in_group("(")).unwrap_or(inner)
         }
     };
     let methods: Vec<String> = words.split('|').map(str::to_uppercase).collect();

@@ -212,15 +212,7 @@ impl<'a> UnitRoutes<'a> {
             "method" => ("method", method),
             "source" => ("client", source),
             "cookies" => {
-                let table = match value.items() {
-                    [] => value,
-                    [one] => one,
-                    _ => {
-                        return Err(
-                            "one of several cookies cannot be asked for: write a route for each".to_owned()
-                        );
-                    }
-                };
+                let table = single_table(value)?;
                 let mut all = Vec::new();
                 for (name, pattern) in table.entries() {
                     let texts = pattern.texts();
@@ -480,11 +472,7 @@ fn proxy_url(url: &str) -> String {
 
 /// The values of a header field or parameter that a step asks for; a request has to have it, also where a value is excluded.
 fn values(directive: &str, value: &DatumAt, section: &mut TomlSection) -> Result<(), String> {
-    let table = match value.items() {
-        [] => value,
-        [one] => one,
-        _ => return Err("one of several fields cannot be asked for: write a route for each".to_owned()),
-    };
+    let table = single_table(value)?;
     for (field, pattern) in table.entries() {
         let (excluded, meant): (Vec<String>, Vec<String>) =
             pattern.texts().into_iter().partition(|text| text.starts_with('!'));
@@ -500,6 +488,15 @@ fn values(directive: &str, value: &DatumAt, section: &mut TomlSection) -> Result
         RouteCondition::new(directive, TomlItem::Table(vec![(field.clone(), item)])).write(section)?;
     }
     Ok(())
+}
+
+/// The fields or cookies that are asked for together.
+fn single_table(value: &DatumAt) -> Result<&DatumAt, String> {
+    match value.items() {
+        [] => Ok(value),
+        [one] => Ok(one),
+        _ => Err("one of several fields cannot be asked for: write a route for each".to_owned()),
+    }
 }
 
 fn value_pattern(text: &str) -> Result<String, String> {
