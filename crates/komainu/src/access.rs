@@ -1,10 +1,11 @@
 //! The access log: one line a request, collected on each core and written elsewhere.
 
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::fmt::Write as _;
 use std::net::IpAddr;
+use std::ops::Deref;
 
-use config::{AccessLog, LogCondition, LogField, RequestLog, SHARE_ALL};
+use config::{LogCondition, RequestLog, SHARE_ALL};
 use http::encode::decimal;
 use http::path::encode_beyond_ascii;
 use http::template::{TlsValues, Values};
@@ -14,9 +15,11 @@ use time::format_description::well_known::Rfc3339;
 use time::{OffsetDateTime, PrimitiveDateTime};
 
 use self::escape::{LineText, escaped, is_plain_json, json_escaped};
+use self::format::{LineField, LineFormat, ValueKind};
 use crate::masks::Masks;
 use crate::sink::{Collector, LineForm, LogSink, LogSinks};
 
+mod format;
 mod record;
 
 /// Lines collected before they are handed over without waiting for the next [`FLUSH_MS`]: each time the thread that writes may take the core
@@ -56,6 +59,7 @@ impl AccessLogs {
 
     /// Adds the lines of a request; `site` is asked for the place of its site.
     pub(crate) fn log(&self, record: &RequestRecord<'_>, site: impl FnOnce(&Request<'_>) -> Option<usize>) {
+        let record = &LineRecord { record, values: OnceCell::new() };
         self.all.iter().for_each(|log| log.log(record));
         if self.sites.iter().all(Vec::is_empty) {
             return;
@@ -87,106 +91,17 @@ struct Access {
     value: RefCell<Vec<u8>>,
 }
 
-/// How a line is written.
-enum LineFormat {
-    Combined,
-    Json(Vec<LineField>),
-    Logfmt(Vec<LineField>),
-    Template(Vec<TemplatePart>),
-    Console { color: bool },
+/// A request to log, and what its variables stand for, which is looked up once a line, by the first field that needs it.
+struct LineRecord<'r> {
+    record: &'r RequestRecord<'r>,
+    values: OnceCell<Values<'r>>,
 }
 
-/// A field of a line.
-struct LineField {
-    /// What stands before the value: `"status":` or `status=`.
-    start: Box<[u8]>,
-    variable: Variable,
-    kind: ValueKind,
-}
+impl<'r> Deref for LineRecord<'r> {
+    type Target = RequestRecord<'r>;
 
-/// How a value stands in a line.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum ValueKind {
-    Text,
-    Number,
-    /// Milliseconds, written as whole nanoseconds.
-    Nanoseconds,
-    /// `HTTP/1.1` without the name of the protocol.
-    Version,
-}
-
-/// The fields of the Elastic Common Schema 8.11.
-const ECS: [(&str, Variable); 16] = [
-    ("@timestamp", Variable::Log(LogVariable::Time)),
-    ("client.ip", Variable::RemoteAddr),
-    ("client.port", Variable::ClientPort),
-    ("http.request.method", Variable::Method),
-    ("url.original", Variable::Log(LogVariable::Target)),
-    ("url.domain", Variable::Host),
-    ("http.version", Variable::Log(LogVariable::Version)),
-    ("http.request.body.bytes", Variable::Log(LogVariable::RequestBytes)),
-    ("http.response.status_code", Variable::Log(LogVariable::Status)),
-    ("http.response.body.bytes", Variable::Log(LogVariable::BodyBytes)),
-    ("event.duration", Variable::Log(LogVariable::DurationMs)),
-    ("http.request.id", Variable::RequestId),
-    ("trace.id", Variable::TraceId),
-    ("span.id", Variable::SpanId),
-    ("error.message", Variable::Log(LogVariable::Reason)),
-    ("user_agent.original", Variable::Log(LogVariable::UserAgent)),
-];
-/// What each of its lines has besides.
-const ECS_START: &[u8] = b"{\"ecs.version\":\"8.11.0\",\"event.dataset\":\"komainu.access\"";
-
-impl LineFormat {
-    fn new(log: &RequestLog) -> LineFormat {
-        match &log.access {
-            AccessLog::Off | AccessLog::Combined => LineFormat::Combined,
-            AccessLog::Json => LineFormat::Json(log.fields.iter().map(LineField::json).collect()),
-            AccessLog::Ecs => {
-                let field = |(key, variable): (&str, Variable)| LineField::json(&(key.to_owned(), variable));
-                let mut fields: Vec<LineField> = ECS.into_iter().map(field).collect();
-                for field in &mut fields {
-                    match field.variable {
-                        Variable::Log(LogVariable::DurationMs) => field.kind = ValueKind::Nanoseconds,
-                        Variable::Log(LogVariable::Version) => field.kind = ValueKind::Version,
-                        Variable::ClientPort => field.kind = ValueKind::Number,
-                        _ => {}
-                    }
-                }
-                if let Some(first) = fields.first_mut() {
-                    first.start = [ECS_START, b",\"@timestamp\":"].concat().into();
-                }
-                LineFormat::Json(fields)
-            }
-            AccessLog::Logfmt => LineFormat::Logfmt(log.fields.iter().map(LineField::logfmt).collect()),
-            AccessLog::Template(template) => LineFormat::Template(template.parts().to_vec()),
-            AccessLog::Console { color } => LineFormat::Console { color: *color },
-        }
-    }
-}
-
-impl LineField {
-    fn new(start: String, variable: &Variable) -> LineField {
-        let is_number = match variable {
-            Variable::Log(variable) => variable.is_number(),
-            Variable::ClientPort => true,
-            _ => false,
-        };
-        let kind = if is_number { ValueKind::Number } else { ValueKind::Text };
-        LineField { start: start.into_bytes().into(), variable: variable.clone(), kind }
-    }
-
-    fn json((key, variable): &LogField) -> LineField {
-        let mut start = String::from(",\"");
-        let mut bytes = Vec::new();
-        json_escaped(&mut bytes, key.as_bytes());
-        start.push_str(&String::from_utf8_lossy(&bytes));
-        start.push_str("\":");
-        LineField::new(start, variable)
-    }
-
-    fn logfmt((key, variable): &LogField) -> LineField {
-        LineField::new(format!("{key}="), variable)
+    fn deref(&self) -> &Self::Target {
+        self.record
     }
 }
 
@@ -223,7 +138,7 @@ impl Access {
     }
 
     /// Adds the line of a request.
-    fn log(&self, record: &RequestRecord<'_>) {
+    fn log(&self, record: &LineRecord<'_>) {
         if !self.admits(record.status.code(), record.duration_us) {
             return;
         }
@@ -243,7 +158,7 @@ impl Access {
     /// Hands over what was collected, where it is a block.
     fn hand_over_full(&self, lines: &mut Vec<u8>) {
         if lines.len() >= BLOCK_BYTES {
-            self.sink.write(std::mem::replace(lines, Vec::with_capacity(BLOCK_ROOM_BYTES)));
+            self.sink.write(std::mem::replace(lines, self.sink.buffer(BLOCK_ROOM_BYTES)));
         }
     }
 
@@ -252,14 +167,14 @@ impl Access {
         let mut lines = self.lines.borrow_mut();
         if !lines.is_empty() {
             // The next lines are likely to be as many.
-            let room = Vec::with_capacity(lines.len());
+            let room = self.sink.buffer(lines.len());
             self.sink.write(std::mem::replace(&mut lines, room));
         }
         self.collector.borrow_mut().handed_over();
     }
 
     /// Apache's and nginx's combined format.
-    fn combined(&self, out: &mut Vec<u8>, record: &RequestRecord<'_>) {
+    fn combined(&self, out: &mut Vec<u8>, record: &LineRecord<'_>) {
         self.escaped_value(out, &Variable::RemoteAddr, record);
         out.extend_from_slice(b" - - [");
         self.escaped_value(out, &Variable::Log(LogVariable::TimeLocal), record);
@@ -286,7 +201,7 @@ impl Access {
     }
 
     /// `200     0.42 ms   1.3 KiB  GET /path`, and after it what was asked, or what went wrong.
-    fn console(&self, out: &mut Vec<u8>, color: bool, record: &RequestRecord<'_>) {
+    fn console(&self, out: &mut Vec<u8>, color: bool, record: &LineRecord<'_>) {
         let status = record.status.code();
         let (begin, end) = match (color, status) {
             (false, _) => ("", ""),
@@ -320,7 +235,7 @@ impl Access {
         }
     }
 
-    fn template(&self, out: &mut Vec<u8>, parts: &[TemplatePart], record: &RequestRecord<'_>) {
+    fn template(&self, out: &mut Vec<u8>, parts: &[TemplatePart], record: &LineRecord<'_>) {
         for part in parts {
             match part {
                 TemplatePart::Text(text) => out.extend_from_slice(text.as_bytes()),
@@ -330,7 +245,7 @@ impl Access {
     }
 
     /// A value as templates have it: `-` where there is none.
-    fn escaped_value(&self, out: &mut Vec<u8>, variable: &Variable, record: &RequestRecord<'_>) {
+    fn escaped_value(&self, out: &mut Vec<u8>, variable: &Variable, record: &LineRecord<'_>) {
         let mut value = self.value.borrow_mut();
         value.clear();
         self.value(&mut value, variable, record);
@@ -340,16 +255,13 @@ impl Access {
         }
     }
 
-    fn json(&self, out: &mut Vec<u8>, fields: &[LineField], record: &RequestRecord<'_>) {
+    fn json(&self, out: &mut Vec<u8>, fields: &[LineField], record: &LineRecord<'_>) {
         let start = out.len();
         for field in fields {
             // Written where it is to stand, and taken back where there is nothing, or where it has to be escaped.
             let before = out.len();
             out.extend_from_slice(&field.start);
             let is_text = matches!(field.kind, ValueKind::Text | ValueKind::Version);
-            if is_text {
-                out.push(b'"');
-            }
             let from = out.len();
             self.value(out, &field.variable, record);
             if out.len() == from {
@@ -358,7 +270,7 @@ impl Access {
                 if field.kind == ValueKind::Version && out[from..].starts_with(b"HTTP/") {
                     out.drain(from..from + b"HTTP/".len());
                 }
-                if !is_plain_json(&out[from..]) {
+                if !field.is_plain && !is_plain_json(&out[from..]) {
                     let mut value = self.value.borrow_mut();
                     value.clear();
                     value.extend_from_slice(&out[from..]);
@@ -379,7 +291,7 @@ impl Access {
         out.push(b'}');
     }
 
-    fn logfmt(&self, out: &mut Vec<u8>, fields: &[LineField], record: &RequestRecord<'_>) {
+    fn logfmt(&self, out: &mut Vec<u8>, fields: &[LineField], record: &LineRecord<'_>) {
         let start = out.len();
         let mut value = self.value.borrow_mut();
         for field in fields {
@@ -405,7 +317,7 @@ impl Access {
     }
 
     /// Appends the value of a variable, as it is, but for what is masked.
-    fn value(&self, out: &mut Vec<u8>, variable: &Variable, record: &RequestRecord<'_>) {
+    fn value(&self, out: &mut Vec<u8>, variable: &Variable, record: &LineRecord<'_>) {
         match variable {
             Variable::Log(variable) => return self.log_value(out, *variable, record),
             // It is known of bytes too that were no request.
@@ -423,7 +335,7 @@ impl Access {
         }
         let Some(request) = &record.request else { return };
         let start = out.len();
-        variable.write(out, &values(request));
+        variable.write(out, record.values.get_or_init(|| values(request)));
         if out.len() > start && self.masks.hides(variable) {
             out.truncate(start);
             out.extend_from_slice(MASKED);
@@ -434,7 +346,7 @@ impl Access {
         }
     }
 
-    fn log_value(&self, out: &mut Vec<u8>, variable: LogVariable, record: &RequestRecord<'_>) {
+    fn log_value(&self, out: &mut Vec<u8>, variable: LogVariable, record: &LineRecord<'_>) {
         let (notes, start) = (record.notes, out.len());
         let field =
             |name| record.request.as_ref().and_then(|request| request.field(name)).unwrap_or_default();

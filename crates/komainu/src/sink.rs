@@ -4,7 +4,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -13,7 +13,11 @@ use std::time::{Duration, Instant};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
+pub(crate) use self::counts::Collector;
+use self::counts::Counts;
 use crate::remote_log::{NotSent, RemoteLog, RemoteTarget, SyslogSeverity};
+
+mod counts;
 
 /// Bytes of lines that may wait for a slow disk; more lines are dropped and counted.
 const WAITING_BYTES_MAX: usize = 8 * 1024 * 1024;
@@ -125,44 +129,6 @@ impl SinkThread {
     }
 }
 
-#[derive(Default)]
-struct Counts {
-    /// Bytes of lines on their way to the thread.
-    waiting_bytes: AtomicUsize,
-    /// Lines dropped because the queue was full.
-    dropped_lines: AtomicU64,
-    /// Collectors of lines ([`Collector`]).
-    collectors: AtomicUsize,
-    /// Rotations asked for.
-    rotations: AtomicU64,
-    /// Collectors that have handed over their lines since the latest one.
-    handed_over: AtomicUsize,
-    /// The process ends: a receiver that is away is not waited for.
-    is_closing: AtomicBool,
-}
-
-/// A collector of lines that hands them over in batches, and has to do so before a rotation.
-pub(crate) struct Collector {
-    counts: Arc<Counts>,
-    rotations: u64,
-}
-
-impl Collector {
-    /// All lines collected so far have been handed over.
-    pub(crate) fn handed_over(&mut self) {
-        let rotations = self.counts.rotations.load(Ordering::Acquire);
-        if std::mem::replace(&mut self.rotations, rotations) != rotations {
-            self.counts.handed_over.fetch_add(1, Ordering::AcqRel);
-        }
-    }
-}
-
-impl Drop for Collector {
-    fn drop(&mut self) {
-        self.counts.collectors.fetch_sub(1, Ordering::AcqRel);
-    }
-}
-
 impl LogSink {
     /// Opens the target and starts its thread. Never waits for a reader: the lines for a FIFO without a reader are
     /// dropped and counted until it has one.
@@ -227,10 +193,15 @@ impl LogSink {
         let _ = self.orders.send(LogCommand::Lines(lines, severity, log));
     }
 
+    /// An empty buffer with room for so many bytes: one that was written out, or a new one.
+    pub(crate) fn buffer(&self, room: usize) -> Vec<u8> {
+        let spare = self.counts.spare.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        spare.filter(|spare| spare.capacity() >= room).unwrap_or_else(|| Vec::with_capacity(room))
+    }
+
     /// Registers a collector.
     pub(crate) fn collector(&self) -> Collector {
-        self.counts.collectors.fetch_add(1, Ordering::AcqRel);
-        Collector { counts: self.counts.clone(), rotations: self.counts.rotations.load(Ordering::Acquire) }
+        Collector::new(&self.counts)
     }
 
     /// Opens the file again (SIGUSR1), once all that was collected before has been handed over: it goes to the old file.
@@ -279,6 +250,7 @@ fn write(mut output: LogOutput, inbox: &Receiver<LogCommand>, counts: &Counts) {
                     false => output.write(&lines),
                 }
                 counts.waiting_bytes.fetch_sub(lines.len(), Ordering::Relaxed);
+                counts.keep(lines);
             }
             LogCommand::Reopen => output.reopen(),
             LogCommand::Stop => break,

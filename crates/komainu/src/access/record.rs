@@ -4,9 +4,8 @@
 use config::Level;
 use http::encode::decimal;
 use http::{LogVariable, Variable};
-use net::RequestRecord;
 
-use super::{Access, LineFormat, json_escaped, thousandths};
+use super::{Access, LineFormat, LineRecord, json_escaped, thousandths};
 use crate::log_record::{now_ns, severity};
 
 /// How the value of an attribute is written.
@@ -41,7 +40,7 @@ const ATTRIBUTES: [(&str, Variable, Written); 17] = [
 
 impl Access {
     /// Adds the line of a request as its format has it.
-    pub(super) fn line(&self, out: &mut Vec<u8>, record: &RequestRecord<'_>) {
+    pub(super) fn line(&self, out: &mut Vec<u8>, record: &LineRecord<'_>) {
         match &self.format {
             LineFormat::Combined => self.combined(out, record),
             LineFormat::Json(fields) => self.json(out, fields, record),
@@ -52,7 +51,7 @@ impl Access {
     }
 
     /// Adds the record of a request whose line is this one.
-    pub(super) fn record(&self, out: &mut Vec<u8>, line: &[u8], record: &RequestRecord<'_>) {
+    pub(super) fn record(&self, out: &mut Vec<u8>, line: &[u8], record: &LineRecord<'_>) {
         let level = if record.status.code() >= 500 { Level::Error } else { Level::Info };
         let ((number, name), now) = (severity(level), now_ns());
         out.extend_from_slice(b"{\"timeUnixNano\":\"");
@@ -91,7 +90,7 @@ impl Access {
         name: &str,
         variable: &Variable,
         written: Written,
-        record: &RequestRecord<'_>,
+        record: &LineRecord<'_>,
     ) {
         let mut value = self.value.borrow_mut();
         value.clear();
