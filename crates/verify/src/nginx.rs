@@ -105,10 +105,12 @@ pub fn nginx(
         if !scratch.is_compared(&traced) {
             continue;
         }
-        for found in comparison.differences(request, listener, &old_outcome, &new_outcome) {
+        let found = comparison.differences(request, listener, &old_outcome, &new_outcome);
+        let differing: Vec<Aspect> = found.iter().map(|one| one.aspect.clone()).collect();
+        for found in found {
             let statuses = (old_outcome.answer.status, new_outcome.answer.status);
             let named = scratch
-                .named(imported, &traced, request, &found.aspect)
+                .named(imported, &traced, request, &found.aspect, &differing)
                 .or_else(|| general(request, &found, statuses));
             verification.differences.push(Difference {
                 request: request.clone(),
@@ -178,6 +180,10 @@ fn general(request: &VerifyRequest, found: &FoundDifference, (old, new): (u16, u
         {
             "a field of `request_headers` without a value is sent, empty"
         }
+        () if field(&["cache-control", "www-authenticate"]) && new == 401 => {
+            "what `auth` refuses has Cache-Control, and WWW-Authenticate a charset"
+        }
+        () if field(&["age"]) && found.old == "-" => "what the cache knows has Age",
         () if field(&["content-type"]) => "media types of files are those of Komainu's list",
         () if request.method == "OPTIONS" && found.new == "204" => {
             "OPTIONS of a file is answered 204 with Allow"

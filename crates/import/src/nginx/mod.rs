@@ -68,7 +68,7 @@ use tree::{NginxDirective, TreeReader, visit};
 use work::Translation;
 
 /// What differs between the servers whatever a configuration says.
-const GENERAL: [&str; 12] = [
+const GENERAL: [&str; 13] = [
     "Sites of servers that share an address answer at all addresses of each other; nginx has a set of servers for each address.",
     "Paths with an encoded slash (`%2F`) are answered 400 (`encoded_slashes`), and files and folders with a leading dot are not served \
      (`hidden` in `files`), except `/.well-known/`.",
@@ -84,6 +84,8 @@ const GENERAL: [&str; 12] = [
     "Beside `php`, files with the name of a script, in any case, or of a copy of one are never sent. Servers of FastCGI, uwsgi and SCGI get \
      HTTP_HOST, SERVER_NAME and SERVER_PORT as `Host` has them, REMOTE_USER of users that `auth` knows, and no Expect.",
     "Text is sent with `charset=utf-8`, unless `charset` in `files` says otherwise.",
+    "What `auth` refuses has Cache-Control: no-store, and `charset=\"UTF-8\"` in WWW-Authenticate. What the cache knows has Age, and HEAD \
+     and parts (Range) of what it does not know are asked for as they are.",
     "X-Accel-Redirect names files of internal locations alone; other X-Accel fields of upstream servers have no effect and are removed.",
     "Requests without an answer are sent to another upstream server at most 3 times (`retry`); WebSockets are passed on by default \
      (`upgrades`).",

@@ -29,9 +29,15 @@ impl LocatedRequest {
 
 /// What a directive of nginx decides.
 enum Decides {
+    /// All that is answered.
     Everything,
+    /// Which place answers, and from where: all that comes from there.
+    Place,
     Nothing,
+    /// What is answered, in the same place.
     Answer,
+    /// Whether there is an answer, or a refusal: nothing where both servers answer alike.
+    Access,
     Field(String),
     UpstreamField(String),
     Coding,
@@ -94,31 +100,73 @@ fn decides(one: &NginxDirective) -> Decides {
         | "keepalive"
         | "zone"
         | "proxy_ssl_verify" => Decides::Nothing,
+        // The answer of the server that is asked has fields of its own.
+        "auth_request" | "auth_request_set" => Decides::Everything,
+        "auth_basic"
+        | "auth_basic_user_file"
+        | "auth_jwt"
+        | "satisfy"
+        | "allow"
+        | "deny"
+        | "error_page"
+        | "recursive_error_pages"
+        | "internal"
+        | "limit_except"
+        | "client_max_body_size" => Decides::Access,
         name if name.starts_with("ssl_") || name.ends_with("_timeout") || name.starts_with("limit_") => {
             Decides::Nothing
         }
-        _ => Decides::Everything,
+        _ => Decides::Place,
     }
 }
 
+/// The fields that describe the content that is sent, or say where it is instead.
+const CONTENT_FIELDS: [&str; 11] = [
+    "content-type",
+    "content-length",
+    "content-encoding",
+    "content-language",
+    "content-range",
+    "etag",
+    "last-modified",
+    "accept-ranges",
+    "location",
+    "allow",
+    "www-authenticate",
+];
+
 impl Decides {
-    fn has(&self, aspect: &Aspect) -> bool {
+    /// How much it speaks for a difference, where it decides it: more if it decides little else. `differing` are all that the
+    /// answers to this request differ in.
+    fn weight(&self, aspect: &Aspect, differing: &[Aspect]) -> Option<u8> {
+        let is_of_content = |name: &String| CONTENT_FIELDS.contains(&name.as_str());
+        let answers_differ =
+            || differing.iter().any(|one| !matches!(one, Aspect::Field(_) | Aspect::UpstreamField(_)));
         match (self, aspect) {
-            (Self::Everything, _) => true,
-            (Self::Answer, Aspect::Status | Aspect::Content | Aspect::Field(_)) => true,
-            (Self::Field(names), Aspect::Field(name)) => names.split(' ').any(|known| known == name),
+            // Another place has fields of its own, but it has an answer of its own too.
+            (Self::Place | Self::Answer, Aspect::Field(name)) if !is_of_content(name) => {
+                answers_differ().then_some(0)
+            }
+            (Self::Everything | Self::Place, _) => Some(1),
+            (Self::Answer, Aspect::Status | Aspect::Content | Aspect::Field(_)) => Some(2),
+            (Self::Access, Aspect::Status | Aspect::Content | Aspect::UpstreamRequests) => Some(2),
+            (Self::Access, Aspect::Field(name)) if is_of_content(name) => Some(1),
+            (Self::Access, _) => answers_differ().then_some(0),
+            (Self::Field(names), Aspect::Field(name)) => {
+                names.split(' ').any(|known| known == name).then_some(3)
+            }
             (Self::UpstreamField(known), Aspect::UpstreamField(name)) => {
-                name == known
-                    || name.strip_prefix("http_").is_some_and(|name| name.replace('_', "-") == *known)
+                let is_it = name == known
+                    || name.strip_prefix("http_").is_some_and(|name| name.replace('_', "-") == *known);
+                is_it.then_some(3)
             }
-            (Self::Coding, Aspect::Field(name)) => {
-                matches!(
-                    name.as_str(),
-                    "content-encoding" | "vary" | "etag" | "content-length" | "accept-ranges"
-                )
-            }
-            (Self::Retries, Aspect::Status | Aspect::UpstreamRequests | Aspect::Content) => true,
-            _ => false,
+            (Self::Coding, Aspect::Field(name)) => matches!(
+                name.as_str(),
+                "content-encoding" | "vary" | "etag" | "content-length" | "accept-ranges"
+            )
+            .then_some(3),
+            (Self::Retries, Aspect::Status | Aspect::UpstreamRequests | Aspect::Content) => Some(2),
+            _ => None,
         }
     }
 }
@@ -130,13 +178,14 @@ impl NginxScratch {
     }
 
     /// The remark of the report that names a difference, if one does: it is about a directive that counts for the request, and
-    /// that decides what differs.
+    /// that decides what differs. `differing` are all that the answers to this request differ in.
     pub fn named(
         &self,
         imported: &Imported,
         traced: &LocatedRequest,
         request: &VerifyRequest,
         aspect: &Aspect,
+        differing: &[Aspect],
     ) -> Option<String> {
         let mut counting = Vec::new();
         let mut chain = Vec::new();
@@ -163,7 +212,14 @@ impl NginxScratch {
                 counting.extend(condition.inner());
             }
         }
+        let is_impossible = |one: &NginxDirective| {
+            imported.remarks.get(one.entry).is_some_and(|remark| remark.verdict == ImportVerdict::Impossible)
+        };
         let is_own = |one: &NginxDirective| match one.name.as_str() {
+            // What it refuses is refused whatever the request is.
+            "if" if is_impossible(one) => true,
+            // Each use has a remark of its own.
+            "map" | "geo" | "split_clients" | "set" => !is_impossible(one),
             "location" | "server" | "http" | "if" => {
                 chain.iter().any(|block| block.entry == one.entry) || traced.conditions.contains(&one.entry)
             }
@@ -182,8 +238,9 @@ impl NginxScratch {
             chain.last().is_some_and(|block| block.inner().iter().any(|one| one.name == "fastcgi_pass"));
         // What led to a script is not traced: nginx begins again with its path.
         let led = leading(server.copied().filter(|_| runs_script));
-        let counting = counting.into_iter().filter(|one| is_own(one)).chain(wide).chain(led);
-        let remark = |one: &NginxDirective| -> Option<&Remark> {
+        let asked = asking(server.copied(), chain.last().copied());
+        let counting = counting.into_iter().filter(|one| is_own(one)).chain(wide).chain(led).chain(asked);
+        let remark = |one: &NginxDirective| -> Option<(u8, &Remark)> {
             let remark = imported.remarks.get(one.entry)?;
             let about_redirects =
                 |reason: &String| reason.contains("redirects") || reason.contains("cookies");
@@ -193,6 +250,7 @@ impl NginxScratch {
                 && remark.reasons.iter().all(about_redirects)
             {
                 true => Decides::Field("location set-cookie refresh".to_owned()),
+                false if one.name == "if" && is_impossible(one) => Decides::Everything,
                 false => decides(one),
             };
             let about_scripts = matches!(one.name.as_str(), "location" | "try_files")
@@ -201,9 +259,16 @@ impl NginxScratch {
             if about_scripts && !path.to_ascii_lowercase().contains(".php") {
                 return None;
             }
-            (remark.verdict != ImportVerdict::Translated && decided.has(aspect)).then_some(remark)
+            // Nothing uses what was left out because nothing uses it, in either server.
+            let is_unused = remark.reasons.iter().all(|reason| reason.contains("so it is left out"));
+            if remark.verdict == ImportVerdict::Translated || is_unused && !remark.reasons.is_empty() {
+                return None;
+            }
+            Some((decided.weight(aspect, differing)?, remark))
         };
-        let Some(found) = counting.filter_map(remark).max_by_key(|remark| remark.verdict) else {
+        let Some((_, found)) =
+            counting.filter_map(remark).max_by_key(|(weight, remark)| (*weight, remark.verdict))
+        else {
             return self.other_default(request, server.copied());
         };
         Some(format!("{}:{}: {}", found.file, found.line, found.reasons.first().map_or("", String::as_str)))
@@ -232,6 +297,21 @@ impl NginxScratch {
             .last()
             .is_some_and(|block| block.inner().iter().any(|one| unknown.contains(&one.name.as_str())))
     }
+}
+
+/// The `auth_request` of a server that ask a location: nginx traces the last location alone that a request was in.
+fn asking<'d>(
+    server: Option<&'d NginxDirective>,
+    location: Option<&NginxDirective>,
+) -> Vec<&'d NginxDirective> {
+    let mut found = Vec::new();
+    let asked = location.and_then(|location| location.args.last());
+    super::tree::visit(server.map(NginxDirective::inner).unwrap_or_default(), &mut |one| {
+        if one.name == "auth_request" && one.args.last() == asked {
+            found.push(one);
+        }
+    });
+    found
 }
 
 /// The `try_files` of a server that lead to a script or a named location.
