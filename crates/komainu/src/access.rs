@@ -19,6 +19,8 @@ use self::format::{LineField, LineFormat, ValueKind};
 use crate::masks::Masks;
 use crate::sink::{Collector, LineForm, LogSink, LogSinks};
 
+mod escape;
+
 mod format;
 mod record;
 
@@ -487,7 +489,6 @@ fn utc(unix_s: u64) -> OffsetDateTime {
     time.unwrap_or(PrimitiveDateTime::MAX.replace_nanosecond(0).expect("zero is valid").assume_utc())
 }
 
-mod escape;
 pub(crate) mod stream;
 #[cfg(test)]
 mod tests;

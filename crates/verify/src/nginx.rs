@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use import::Imported;
 use import::nginx::{LocatedRequest, NginxScratch};
-use import::scratch::{Aspect, ScratchOptions, VerifyRequest};
+use import::scratch::{Aspect, ScratchOptions, SourcePlace, VerifyRequest};
 
 use crate::client::ask;
 use crate::compare::{AnswerComparison, FoundDifference, ServerOutcome};
@@ -106,21 +106,10 @@ pub fn nginx(
             continue;
         }
         let found = comparison.differences(request, listener, &old_outcome, &new_outcome);
-        let differing: Vec<Aspect> = found.iter().map(|one| one.aspect.clone()).collect();
-        for found in found {
-            let statuses = (old_outcome.answer.status, new_outcome.answer.status);
-            let named = scratch
-                .named(imported, &traced, request, &found.aspect, &differing)
-                .or_else(|| general(request, &found, statuses));
-            verification.differences.push(Difference {
-                request: request.clone(),
-                aspect: found.aspect,
-                old: found.old,
-                new: found.new,
-                place: scratch.place(&traced),
-                named,
-            });
-        }
+        let statuses = (old_outcome.answer.status, new_outcome.answer.status);
+        verification.differences.extend(attributed(found, request, statuses, |aspect, differing| {
+            (scratch.named(imported, &traced, request, aspect, differing), scratch.place(&traced))
+        }));
         for (process, name) in [(&mut old, "nginx"), (&mut new, "komainu")] {
             if !process.runs() {
                 return Err(format!("{name} ended at {request:?}:\n{}", process.last_words()));
@@ -129,6 +118,30 @@ pub fn nginx(
     }
     verification.not_compared = comparison.not_compared.into_iter().collect();
     Ok(verification)
+}
+
+/// What differs between the answers to a request, with what names it: a remark, which `look_up` finds beside the place that answered, or
+/// what the report says of every configuration.
+fn attributed(
+    found: Vec<FoundDifference>,
+    request: &VerifyRequest,
+    statuses: (u16, u16),
+    look_up: impl Fn(&Aspect, &[Aspect]) -> (Option<String>, Option<SourcePlace>),
+) -> Vec<Difference> {
+    let differing: Vec<Aspect> = found.iter().map(|one| one.aspect.clone()).collect();
+    let difference = |found: FoundDifference| {
+        let (remark, place) = look_up(&found.aspect, &differing);
+        let named = remark.or_else(|| general(request, &found, statuses));
+        Difference {
+            request: request.clone(),
+            aspect: found.aspect,
+            old: found.old,
+            new: found.new,
+            place,
+            named,
+        }
+    };
+    found.into_iter().map(difference).collect()
 }
 
 /// What the report says of every configuration.

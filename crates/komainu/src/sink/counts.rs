@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// How many buffers that were written out are kept for the next lines, and of which room: small ones are as soon made anew, and large ones are rare.
+/// How many buffers that were written out are kept for the next lines, and of which room: small ones cost little, and large ones are rare.
 const SPARE_BUFFERS_MAX: usize = 4;
 const SPARE_BYTES_MIN: usize = 16 * 1024;
 const SPARE_BYTES_MAX: usize = 256 * 1024;
