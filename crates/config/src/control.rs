@@ -4,7 +4,7 @@ use crate::check::{Checker, InvalidValue};
 use crate::listen::{Address, Listen};
 use crate::node::Node;
 use crate::record::{directives, table};
-use crate::shape::{Flag, List, Maybe, PathShape, Text, Word};
+use crate::shape::{Account, Flag, List, Maybe, PathShape, Text, Word};
 use crate::tls::{CertificateSource, SiteTls, site_tls};
 use std::path::PathBuf;
 
@@ -60,7 +60,7 @@ directives! {
         "mode" mode: Option<u32> = absent("those of the process's umask, as a rule \"0755\": its owner alone may connect"),
             Maybe(Text { what: "permissions in octal digits such as \"0660\"", parse: mode });
         /// The group of the Unix socket, by name or number. A server that was started as root has its supervisor set it; another one must belong to it.
-        "group" group: Option<String> = absent("that of the process"), Maybe(Text { what: "the name of a group", parse: group });
+        "group" group: Option<String> = absent("that of the process"), Maybe(Account { is_group: true });
         /// A file to which each change by the control API, and each refusal of who asks (401, 403, 429), is appended as a line of JSON; it is opened again with the logs.
         "audit" audit: Option<PathBuf> = absent("the error log"), Maybe(PathShape("a file"));
     }
@@ -195,13 +195,6 @@ fn client_agrees(client: &mut ControlClient, node: &Node, check: &mut Checker) {
     }
 }
 
-fn group(text: &str) -> Result<String, InvalidValue> {
-    match text.is_empty() || text.contains('\0') {
-        true => Err(InvalidValue::new("this is not a group", "write its name, such as \"adm\"")),
-        false => Ok(text.to_owned()),
-    }
-}
-
 fn mode(text: &str) -> Result<u32, InvalidValue> {
     let is_octal = (3..=4).contains(&text.len()) && text.bytes().all(|byte| (b'0'..=b'7').contains(&byte));
     let mode = u32::from_str_radix(text, 8).ok().filter(|mode| is_octal && *mode <= 0o777);
@@ -239,6 +232,17 @@ fn control_agrees(control: &mut Control, node: &Node, check: &mut Checker) {
     }
     if let Some(entry) = node.entry("listen") {
         warn_of_network(control, entry, check);
+    }
+}
+
+/// The control listener has an address of its own.
+pub(crate) fn listens_apart(control: &Control, others: &[&Listen], node: &Node, check: &mut Checker) {
+    let written = node.entry("control").and_then(|entry| entry.value.entry("listen"));
+    let (Some(own), Some(entry)) = (&control.listen, written) else { return };
+    if let Some(other) = others.iter().find(|other| other.overlaps(own)) {
+        let title = format!("the control listener listens on `{own}`, where clients connect");
+        let finding = check.error(&entry.value.at, title, format!("taken by `{other}` already"));
+        finding.help("give it an address of its own: `listen = \"127.0.0.1:9180\"`, or a Unix socket, `\"unix:/run/komainu/control.sock\"`");
     }
 }
 
@@ -321,6 +325,26 @@ mod tests {
         for bad in ["", "66", "0668", "1777", "rw-rw----", "00660", "+660"] {
             assert!(mode(bad).is_err(), "{bad:?}");
         }
+    }
+
+    #[test]
+    fn the_control_listener_has_an_address_of_its_own() {
+        let of = |listen: &str| match crate::Config::parse(
+            &format!("{listen}\n[[route]]\nfiles = \"a\"\n"),
+            "k",
+            Path::new("."),
+        ) {
+            Ok(_) => String::new(),
+            Err(report) => report.to_string(),
+        };
+        let control = "[control]\nlisten = \"127.0.0.1:8080\"\n[[site]]\nhosts = \"a.test\"\nlisten = ";
+        for taken in ["\":8080\"", "\"127.0.0.1:8080\""] {
+            let text = of(&format!("listen = {taken}\n[control]\nlisten = \"127.0.0.1:8080\""));
+            assert!(text.contains("the control listener listens on `127.0.0.1:8080`"), "{text}");
+        }
+        let text = of(&format!("{control}[\":8080\"]\n[[site.route]]\nfiles = \"a\""));
+        assert!(text.contains("taken by `:8080` already"), "{text}");
+        assert_eq!(of("listen = \":8080\"\n[control]\nlisten = \"127.0.0.1:9180\""), "");
     }
 
     const TLS: &str = "tls = { certificate = \"a.pem\", client = \"ca.pem\" }\n";

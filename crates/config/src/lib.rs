@@ -188,7 +188,7 @@ pub use rate::{Rate, RateKey, RateLimit};
 pub use reference::reference;
 pub use referer::{RefererExpression, RefererPattern};
 pub use replace::BodyEdit;
-pub use report::{Finding, NamedPath, Report, Severity, TextSpan};
+pub use report::{Finding, NamedAccount, NamedPath, Report, Severity, TextSpan};
 pub use schema::schema;
 pub use server::{Config, Limits, OpenFiles, TEXT_BYTES_MAX, Timeouts};
 pub use settings::Settings;

@@ -4,6 +4,7 @@ use crate::check::{Checker, InvalidValue, shortened};
 use crate::network::{SOURCE, TrustedSource};
 use crate::node::{Data, Node};
 use crate::record::directives;
+use crate::report::NamedPath;
 use crate::shape::{Flag, Maybe, OneOrMore, Shape, ShapeKind, Text, Toggle};
 use serde_json::json;
 use std::fmt;
@@ -273,7 +274,12 @@ impl Shape for Address {
             return None;
         }
         match shape.read(node, check)? {
-            Listen::Unix(path) => Some(Listen::Unix(check.resolve(&path.to_string_lossy()))),
+            Listen::Unix(path) => {
+                let path = check.resolve(&path.to_string_lossy());
+                let directive = format!("{}.unix", check.here());
+                check.report.name_path(NamedPath { directive, path: path.clone(), at: node.at.clone() });
+                Some(Listen::Unix(path))
+            }
             address => Some(address),
         }
     }

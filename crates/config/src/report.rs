@@ -65,6 +65,17 @@ pub struct NamedPath {
     pub at: TextSpan,
 }
 
+/// A user or group of the system that the configuration names.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NamedAccount {
+    /// Its name or number.
+    pub name: String,
+    /// Whether it is a group.
+    pub is_group: bool,
+    /// Where it is named.
+    pub at: TextSpan,
+}
+
 /// Everything found in one configuration file. As an `Error` it displays as its plain rendering.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Report {
@@ -73,6 +84,7 @@ pub struct Report {
     left_out: usize,
     errors: usize,
     named_paths: Vec<NamedPath>,
+    named_accounts: Vec<NamedAccount>,
 }
 
 impl Report {
@@ -83,6 +95,7 @@ impl Report {
             left_out: 0,
             errors: 0,
             named_paths: Vec::new(),
+            named_accounts: Vec::new(),
         }
     }
 
@@ -107,13 +120,32 @@ impl Report {
         &self.named_paths
     }
 
+    /// Notes a user or group that the configuration names.
+    pub(crate) fn name_account(&mut self, named: NamedAccount) {
+        self.named_accounts.push(named);
+    }
+
+    /// The users and groups that the configuration names, as far as it could be read.
+    pub fn named_accounts(&self) -> &[NamedAccount] {
+        &self.named_accounts
+    }
+
+    /// What the report says of the text alone: the paths, users and groups that it names.
+    #[must_use]
+    pub fn without_findings(mut self) -> Self {
+        self.findings.clear();
+        (self.left_out, self.errors) = (0, 0);
+        self
+    }
+
     /// The report with further errors: a place, a title and a remedy.
     #[must_use]
     pub fn with_errors(mut self, errors: Vec<(TextSpan, String, String)>) -> Self {
         for (at, title, remedy) in errors {
             let label = "named here".to_owned();
             let (severity, related) = (Severity::Error, Vec::new());
-            self.push(Finding { severity, title, at, label, related, help: vec![remedy] });
+            let help = if remedy.is_empty() { Vec::new() } else { vec![remedy] };
+            self.push(Finding { severity, title, at, label, related, help });
         }
         self.finish()
     }

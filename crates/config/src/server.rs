@@ -4,9 +4,9 @@ use crate::acme::Acme;
 use crate::app::{App, AppMap};
 use crate::auth::Auth;
 use crate::cache::CacheStore;
-use crate::check::{Checker, InvalidValue, shortened};
+use crate::check::{Checker, shortened};
 use crate::compress::{self, CompressResponses};
-use crate::control::Control;
+use crate::control::{Control, listens_apart};
 use crate::crawlers::{self, Crawlers};
 use crate::dictionary::DictionaryStore;
 use crate::document::{self, EnvironmentLookup};
@@ -28,7 +28,8 @@ use crate::record::{brief, chapters, directives, table};
 use crate::report::Report;
 use crate::rewrite::route_table;
 use crate::shape::{
-    Chapter, Count, Flag, List, Maybe, OneOrMore, PathShape, Shape, Size, Text, Time, Unlimited, Word,
+    Account, Chapter, Count, Flag, List, Maybe, OneOrMore, PathShape, Shape, Size, Text, Time, Unlimited,
+    Word,
 };
 use crate::sharing::{SharedLimits, shared_limits_agree};
 use crate::site::{
@@ -73,9 +74,9 @@ directives! {
         /// addresses and opens its logs; the process that reads from the network, and the applications, run as this
         /// user without capabilities. `"root"` keeps root's rights. A change needs a restart or an upgrade.
         "user" user: Option<String> = absent("the user that starts it; if that is root, `www-data` or, if there is none, `nobody`"),
-            Maybe(Text { what: "the name or number of a user, in quotes", parse: account });
+            Maybe(Account { is_group: false });
         /// The group of the server: a name or a number. The groups that have `user` as a member are kept too.
-        "group" group: Option<String> = absent("that of `user`"), Maybe(Text { what: "the name or number of a group, in quotes", parse: account });
+        "group" group: Option<String> = absent("that of `user`"), Maybe(Account { is_group: true });
         /// Proxies in front of this server. The server takes the client's address and scheme from the fields that they send.
         "trusted_proxies" trusted_proxies: TrustedProxies = {}, brief::<TrustedProxies>("from");
         /// Clients whose responses have `Server-Timing`, by address: it reveals what is behind this server, and what requests cost it.
@@ -359,14 +360,6 @@ fn homes() -> Vec<(&'static str, &'static str)> {
     chapters::<Config>().into_iter().flat_map(keys).collect()
 }
 
-fn account(text: &str) -> Result<String, InvalidValue> {
-    match text {
-        "" => Err(InvalidValue::new("an empty name", "")),
-        _ if text.contains('\0') => Err(InvalidValue::new("a name must not contain NUL", "")),
-        _ => Ok(text.to_owned()),
-    }
-}
-
 fn config_agrees(config: &mut Config, node: &Node, check: &mut Checker) {
     if let Some(entry) = node.entry("group").filter(|_| config.user.is_none()) {
         check.error(&entry.key_at, "`group` without `user`".to_owned(), "there is no `user`");
@@ -399,6 +392,8 @@ fn config_agrees(config: &mut Config, node: &Node, check: &mut Checker) {
     let streams: Vec<&Listen> =
         config.streams.iter().flat_map(|stream| &stream.listen).map(|one| &one.address).collect();
     warn_of_unanswered(&config.listen, &config.sites, &streams, node, check);
+    let others: Vec<&Listen> = all.iter().map(|one| &one.address).chain(streams).collect();
+    listens_apart(&config.control, &others, node, check);
     apps_exist(node, check);
     shared_limits_agree(config.limits.shared.is_some(), node, check);
     warn_of_everybody(config, node, check);

@@ -3,7 +3,7 @@
 use crate::check::{Checker, InvalidValue, shortened};
 use crate::near::nearest;
 use crate::node::{Data, Node};
-use crate::report::NamedPath;
+use crate::report::{NamedAccount, NamedPath};
 use crate::units;
 use serde_json::{Value, json};
 use std::collections::HashSet;
@@ -369,6 +369,44 @@ impl Shape for PathShape {
         let directive = check.here();
         check.report.name_path(NamedPath { directive, path: path.clone(), at: node.at.clone() });
         Some(path)
+    }
+}
+
+/// The name or number of a user or a group of the system.
+pub(crate) struct Account {
+    pub(crate) is_group: bool,
+}
+
+impl Account {
+    fn what(&self) -> &'static str {
+        if self.is_group {
+            "the name or number of a group, in quotes"
+        } else {
+            "the name or number of a user, in quotes"
+        }
+    }
+}
+
+impl Shape for Account {
+    type Out = String;
+
+    fn kind(&self) -> ShapeKind {
+        ShapeKind::new(self.what(), json!({ "type": "string", "minLength": 1 }))
+    }
+
+    fn read(&self, node: &Node, check: &mut Checker) -> Option<String> {
+        let name = Text { what: self.what(), parse: account }.read(node, check)?;
+        let (is_group, at) = (self.is_group, node.at.clone());
+        check.report.name_account(NamedAccount { name: name.clone(), is_group, at });
+        Some(name)
+    }
+}
+
+fn account(text: &str) -> Result<String, InvalidValue> {
+    match text {
+        "" => Err(InvalidValue::new("an empty name", "")),
+        _ if text.contains('\0') => Err(InvalidValue::new("a name must not contain NUL", "")),
+        _ => Ok(text.to_owned()),
     }
 }
 

@@ -268,6 +268,23 @@ fn parse_with_paths(path: &Path, text: &str) -> Result<(Config, config::Report),
     parsed.map_err(|errors| errors.render(is_coloured()))
 }
 
+/// The error of a start or a check, `error: …`, with its place in the configuration where it names a path that stands there.
+pub(crate) fn placed(path: &Path, error: String) -> String {
+    let Some(said) = error.strip_prefix("error: ").filter(|said| !said.contains("\n  --> ")) else {
+        return error;
+    };
+    let (title, help) = said.split_once("\nhelp: ").unwrap_or((said, ""));
+    let report = || {
+        let text = read_text(path).ok()?;
+        let (_, report) = parse_with_warnings(path, &text).ok()?;
+        named_paths::placed(&report.without_findings(), title, help)
+    };
+    match report() {
+        Some(report) => report.render(is_coloured()),
+        None => error,
+    }
+}
+
 fn parse_with_warnings(path: &Path, text: &str) -> Result<(Config, config::Report), String> {
     is_not_empty(path, text)?;
     let parsed = Config::parse_with(text, &path.display().to_string(), base_of(path), &environment);

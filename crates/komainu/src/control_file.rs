@@ -7,10 +7,10 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use config::Control;
-use nix::unistd::Group;
 use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags};
 
 use crate::link::SupervisorLink;
+use crate::privilege::group_id;
 
 /// Gives the socket at `path` the permissions and the group of a configuration, by the supervisor where there is one: the user who serves
 /// may not give a file to any group.
@@ -54,15 +54,4 @@ pub(crate) fn set(path: &Path, control: &Control, owner: u32) -> io::Result<()> 
         fs::set_permissions(itself, Permissions::from_mode(mode)).map_err(|error| named("mode", &error))?;
     }
     Ok(())
-}
-
-/// The number of a group, by its name or number.
-///
-/// # Errors
-/// There is none.
-pub(crate) fn group_id(group: &str) -> Result<u32, String> {
-    match Group::from_name(group) {
-        Ok(Some(found)) => Ok(found.gid.as_raw()),
-        _ => group.parse().map_err(|_| format!("there is no group {group}")),
-    }
 }

@@ -147,8 +147,11 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 fn main() -> ExitCode {
     let done = match cli_hints::parsed().command {
         Command::Run(run) => taking_over(|taken| serve_targets(&run, taken)),
-        Command::Start(start) => taking_over(|taken| serve_file(start.config, taken)),
-        Command::Check(arguments) => check::check(&arguments),
+        Command::Start(start) => taking_over(|taken| serve_file(start.config.clone(), taken))
+            .map_err(|error| check::placed(&start.config, error)),
+        Command::Check(arguments) => {
+            check::check(&arguments).map_err(|error| check::placed(&arguments.config, error))
+        }
         Command::Import(arguments) => return judged(foreign::import(&arguments)),
         Command::Fmt(arguments) => diff::format(&arguments).and_then(|text| print(&text)),
         Command::Diff(arguments) => diff::diff(&arguments).and_then(|text| print(&text)),

@@ -1,9 +1,12 @@
-//! Files and folders that a configuration names and that are not there: errors with their place in the file, all at once.
+//! Files, folders, users and groups that a configuration names and that are not there: errors with their place in the file, all at once.
 
 use std::io;
+use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 
-use config::{NamedPath, Report, TextSpan};
+use config::{NamedAccount, NamedPath, Report, TextSpan};
+
+use crate::privilege::{group_id, user_of};
 
 /// What a directive's path has to be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -13,11 +16,13 @@ enum PathNeed {
     Either,
     /// A file that may be made, in a folder that is there.
     FileInFolder,
+    /// A Unix socket that the server makes, in a folder that is there.
+    Socket,
 }
 
 /// Directives, by the end of their names, whose files and folders are there before the server starts. What it makes itself is not among
 /// them, nor what may come and go.
-const DIRECTIVES: [(&str, PathNeed); 30] = [
+const DIRECTIVES: [(&str, PathNeed); 35] = [
     ("files.root", PathNeed::Folder),
     ("temp_path", PathNeed::Folder),
     ("apps.folder", PathNeed::Folder),
@@ -48,12 +53,47 @@ const DIRECTIVES: [(&str, PathNeed); 30] = [
     ("site.tls", PathNeed::Either),
     ("control.tls", PathNeed::Either),
     ("headers_file", PathNeed::File),
+    ("php.root", PathNeed::Either),
+    ("cgi.root", PathNeed::Either),
+    ("apps.virtualenv", PathNeed::Folder),
+    ("listen.unix", PathNeed::Socket),
+    ("listen.address.unix", PathNeed::Socket),
 ];
 
 /// The report with an error for each that is not there; `None` where all are.
 pub(crate) fn missing(report: &Report) -> Option<Report> {
-    let errors: Vec<_> = report.named_paths().iter().filter_map(fault).collect();
+    let of_paths = report.named_paths().iter().filter_map(fault);
+    let errors: Vec<_> = of_paths.chain(report.named_accounts().iter().filter_map(unknown_account)).collect();
     (!errors.is_empty()).then(|| report.clone().with_errors(errors))
+}
+
+/// The report with the error of a start, at the path that its text names; `None` where it names none of the configuration's.
+pub(crate) fn placed(report: &Report, title: &str, help: &str) -> Option<Report> {
+    let names = |named: &&NamedPath| {
+        let path = std::path::absolute(&named.path).unwrap_or_else(|_| named.path.clone());
+        [path, named.path.clone()].iter().any(|path| title.contains(&path.display().to_string()))
+    };
+    let shortness = |named: &&NamedPath| std::cmp::Reverse(named.path.as_os_str().len());
+    let found = report.named_paths().iter().filter(names).min_by_key(shortness)?;
+    Some(report.clone().with_errors(vec![(found.at.clone(), title.to_owned(), help.to_owned())]))
+}
+
+/// A user or group that the system does not know.
+fn unknown_account(named: &NamedAccount) -> Option<(TextSpan, String, String)> {
+    let name = &named.name;
+    let (known, remedy) = match named.is_group {
+        true => (
+            group_id(name).map(drop),
+            format!("`groupadd --system {name}` makes it; `getent group` lists those there are"),
+        ),
+        false => (
+            user_of(name).map(drop),
+            format!(
+                "`useradd --system --no-create-home {name}` makes it; `getent passwd` lists those there are"
+            ),
+        ),
+    };
+    known.err().map(|title| (named.at.clone(), title, remedy))
 }
 
 fn fault(named: &NamedPath) -> Option<(TextSpan, String, String)> {
@@ -80,6 +120,16 @@ fn fault(named: &NamedPath) -> Option<(TextSpan, String, String)> {
             Found::File => format!("cannot open {shown}: {} is a file, not a folder", parent.display()),
             Found::Folder | Found::Hidden => return None,
         },
+        (PathNeed::Socket, Found::Folder) => format!("{shown} is a folder, not a socket"),
+        (PathNeed::Socket, Found::File) if !is_socket(&path) => {
+            format!("{shown} is there and is no socket: the server does not replace it")
+        }
+        // systemd makes folders there when it starts the server.
+        (PathNeed::Socket, Found::Nothing) if path.starts_with("/run") => return None,
+        (PathNeed::Socket, Found::Nothing) => match found(parent) {
+            Found::Nothing => format!("cannot listen on {shown}: there is no folder {}", parent.display()),
+            _ => return None,
+        },
         _ => return None,
     };
     Some((named.at.clone(), title, REMEDY.to_owned()))
@@ -104,10 +154,25 @@ fn found(path: &Path) -> Found {
     }
 }
 
+fn is_socket(path: &Path) -> bool {
+    std::fs::metadata(path).is_ok_and(|found| found.file_type().is_socket())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use config::Config;
+
+    #[test]
+    fn the_error_of_a_start_stands_at_the_path_that_it_names() {
+        let text = "[[route]]\nfiles = \"/srv/k\"\nauth = { basic = \"/srv/k/users\" }\n";
+        let (_, report) = Config::parse(text, "k.toml", Path::new(".")).unwrap();
+        let place =
+            |title: &str| placed(&report, title, "").map(|report| report.position(&report.findings()[0]));
+        assert_eq!(place("/srv/k/users: line 2 has no password"), Some((3, 18)));
+        assert_eq!(place("cannot open /srv/k: refused"), Some((2, 9)));
+        assert_eq!(place("no more threads"), None);
+    }
 
     #[test]
     fn what_is_missing_is_reported_with_its_place() {
@@ -144,6 +209,20 @@ mod tests {
                 (format!("there is no file or folder {}", at("c.pem")), 10),
                 (format!("{} is a folder, not a file", at("public")), 10),
                 ("there is no `[upstreams.none]`".to_owned(), 12),
+            ])
+        );
+        assert_eq!(
+            of(
+                "listen = [\":80\", \"unix:none/k.sock\", \"unix:file\", { address = \"unix:public\" }]\nuser = \"no-such-user\"\n\
+                group = \"no-such-group\"\n[control]\nlisten = \"unix:/run/none/c.sock\"\ngroup = \"0\"\n[[route]]\ncgi = \"none\"\n"
+            ),
+            Some(vec![
+                (format!("cannot listen on {}: there is no folder {}", at("none/k.sock"), at("none")), 1),
+                (format!("{} is there and is no socket: the server does not replace it", at("file")), 1),
+                (format!("{} is a folder, not a socket", at("public")), 1),
+                ("there is no user no-such-user".to_owned(), 2),
+                ("there is no group no-such-group".to_owned(), 3),
+                (format!("there is no file or folder {}", at("none")), 8),
             ])
         );
         std::fs::remove_dir_all(&folder).unwrap();

@@ -20,6 +20,30 @@ const USERS: [&str; 2] = ["www-data", "nobody"];
 /// The id of `nobody` where there is no list of users, as in a container with nothing but this program.
 const NOBODY: u32 = 65_534;
 
+/// The user of this name or number; `None` for a number without an entry.
+///
+/// # Errors
+/// There is no such user.
+pub(crate) fn user_of(user: &str) -> Result<Option<User>, String> {
+    let failed = |error: nix::Error| format!("cannot look up user {user}: {error}");
+    match (User::from_name(user).map_err(failed)?, user.parse()) {
+        (Some(known), _) => Ok(Some(known)),
+        (None, Ok(uid)) => User::from_uid(Uid::from_raw(uid)).map_err(failed),
+        (None, Err(_)) => Err(format!("there is no user {user}")),
+    }
+}
+
+/// The id of the group of this name or number.
+///
+/// # Errors
+/// There is no such group.
+pub(crate) fn group_id(group: &str) -> Result<u32, String> {
+    match Group::from_name(group) {
+        Ok(Some(group)) => Ok(group.gid.as_raw()),
+        _ => group.parse().map_err(|_| format!("there is no group {group}")),
+    }
+}
+
 /// The user and the groups of a process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Identity {
@@ -37,20 +61,9 @@ impl Identity {
     /// # Errors
     /// Which of them does not exist.
     pub(crate) fn named(user: &str, group: Option<&str>) -> Result<Identity, String> {
-        let number = |text: &str| text.parse::<u32>().ok();
-        let failed = |error: nix::Error| format!("cannot look up user {user}: {error}");
-        let known = match User::from_name(user).map_err(failed)? {
-            Some(known) => Some(known),
-            None => match number(user) {
-                Some(uid) => User::from_uid(Uid::from_raw(uid)).map_err(failed)?,
-                None => return Err(format!("there is no user {user}")),
-            },
-        };
+        let known = user_of(user)?;
         let gid = match (group, &known) {
-            (Some(group), _) => match Group::from_name(group) {
-                Ok(Some(group)) => group.gid.as_raw(),
-                _ => number(group).ok_or_else(|| format!("there is no group {group}"))?,
-            },
+            (Some(group), _) => group_id(group)?,
             (None, Some(known)) => known.gid.as_raw(),
             (None, None) => return Err(format!("user {user} has no entry: name a `group` too")),
         };
@@ -62,7 +75,7 @@ impl Identity {
         }
         let uid = match &known {
             Some(known) => known.uid.as_raw(),
-            None => number(user).unwrap_or(NOBODY),
+            None => user.parse().unwrap_or(NOBODY),
         };
         Ok(Identity { name: user.to_owned(), uid, gid, groups })
     }
