@@ -348,12 +348,15 @@ fn respond_agrees(respond: &mut Respond, node: &Node, check: &mut Checker) {
             Err(fault) => check.inside("body", |check| check.fault(&entry.value.at, &respond.body, fault)),
         }
     }
-    let is_status = respond.body.len() == 3 && respond.body.bytes().all(|byte| byte.is_ascii_digit());
-    if let Some(entry) = node.entry("body").filter(|_| is_status && node.entry("status").is_none()) {
+    let first = respond.body.split(' ').next().unwrap_or_default();
+    let is_status = first.len() == 3 && first.bytes().all(|byte| byte.is_ascii_digit());
+    let written = node.entry("body").filter(|_| is_status && node.entry("status").is_none());
+    if let Some(entry) = written.filter(|_| respond.body.len() < 40) {
         let title = format!("a response with status 200 and the body \"{}\"", respond.body);
-        check
-            .warning(&entry.value.at, title, "this is a text")
-            .help(format!("the status is written without quotes: {}", respond.body));
+        check.warning(&entry.value.at, title, "this is a text").help(match respond.body.split_once(' ') {
+            None => format!("the status is written without quotes: {first}"),
+            Some((_, text)) => format!("write `respond = {{ status = {first}, body = \"{text}\" }}`"),
+        });
     }
 }
 
@@ -384,6 +387,10 @@ fn target(text: &str, own: &OwnNames) -> Result<Template, InvalidValue> {
     const VARIABLES: &[&str] = &["path", "rest", "query", "args", "uri", "host", "scheme", "country"];
     if let Some(fault) = placeholder(text) {
         return Err(fault);
+    }
+    if let Some((status @ ("301" | "302" | "303" | "307" | "308"), to)) = text.split_once(' ') {
+        let remedy = format!("write `redirect = {{ to = \"{}\", status = {status} }}`", shortened(to.trim()));
+        return Err(InvalidValue::new("a status before the URL", remedy).within(0..status.len()));
     }
     if let Some((at, wrong)) = text.char_indices().find(|(_, c)| !c.is_ascii_graphic()) {
         let fault = InvalidValue::new(format!("a URL must not contain {wrong:?}"), "percent-encode it");

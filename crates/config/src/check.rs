@@ -87,6 +87,8 @@ pub(crate) struct Checker<'a> {
     pub(crate) own_names: OwnNames,
     /// Where the strings begin that environment variables are a part of.
     expanded: HashSet<usize>,
+    /// Where strings begin whose variables the environment lacks.
+    unresolved: HashSet<usize>,
     pub(crate) report: Report,
 }
 
@@ -106,6 +108,7 @@ impl<'a> Checker<'a> {
             snippets: Vec::new(),
             own_names: OwnNames::default(),
             expanded: HashSet::new(),
+            unresolved: HashSet::new(),
             report: Report::new(name, text),
         }
     }
@@ -164,6 +167,11 @@ impl<'a> Checker<'a> {
         self.expanded.insert(at.start);
     }
 
+    /// The environment lacks a variable that is a part of this string.
+    pub(crate) fn set_unresolved(&mut self, at: &TextSpan) {
+        self.unresolved.insert(at.start);
+    }
+
     /// Whether a table has keys that were reported as unknown: what it lacks may be one of them.
     pub(crate) fn has_unknown(&self, node: &Node) -> bool {
         match &node.data {
@@ -192,6 +200,10 @@ impl<'a> Checker<'a> {
 
     /// Reports the fault of the text at `at`. The caret marks the faulty part if the file contains the text unescaped.
     pub(crate) fn fault(&mut self, at: &TextSpan, text: &str, fault: InvalidValue) {
+        // What is wrong with it is reported already.
+        if self.unresolved.contains(&at.start) {
+            return;
+        }
         let raw = self.text.get(at.clone()).unwrap_or("");
         let at = match (fault.at, raw.find(text)) {
             (Some(part), Some(offset)) => at.start + offset + part.start..at.start + offset + part.end,

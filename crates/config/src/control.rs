@@ -337,14 +337,14 @@ mod tests {
             Ok(_) => String::new(),
             Err(report) => report.to_string(),
         };
-        let control = "[control]\nlisten = \"127.0.0.1:8080\"\n[[site]]\nhosts = \"a.test\"\nlisten = ";
-        for taken in ["\":8080\"", "\"127.0.0.1:8080\""] {
-            let text = of(&format!("listen = {taken}\n[control]\nlisten = \"127.0.0.1:8080\""));
-            assert!(text.contains("the control listener listens on `127.0.0.1:8080`"), "{text}");
+        let control = "[control]\nlisten = \"127.0.0.1:9090\"\n[[site]]\nhosts = \"a.test\"\nlisten = ";
+        for taken in ["\":9090\"", "\"127.0.0.1:9090\""] {
+            let text = of(&format!("listen = {taken}\n[control]\nlisten = \"127.0.0.1:9090\""));
+            assert!(text.contains("the control listener listens on `127.0.0.1:9090`"), "{text}");
         }
-        let text = of(&format!("{control}[\":8080\"]\n[[site.route]]\nfiles = \"a\""));
-        assert!(text.contains("taken by `:8080` already"), "{text}");
-        assert_eq!(of("listen = \":8080\"\n[control]\nlisten = \"127.0.0.1:9180\""), "");
+        let text = of(&format!("{control}[\":9090\"]\n[[site.route]]\nfiles = \"a\""));
+        assert!(text.contains("taken by `:9090` already"), "{text}");
+        assert_eq!(of("listen = \":9090\"\n[control]\nlisten = \"127.0.0.1:9180\""), "");
     }
 
     const TLS: &str = "tls = { certificate = \"a.pem\", client = \"ca.pem\" }\n";

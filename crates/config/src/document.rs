@@ -194,6 +194,7 @@ fn expanded(
             finding.help(format!(
                 "set it where the server is started, or write a default: `${{{name}:-value}}`"
             ));
+            check.set_unresolved(at);
             continue;
         };
         match left_bytes.checked_sub(value.len()) {

@@ -54,6 +54,7 @@ pub(crate) fn warn_of_mistakes(node: &Node, check: &mut Checker) {
             warn_of_exact_paths(route, routes, check);
             warn_of_methods(route, check);
             warn_of_values(route, check);
+            warn_of_exclusions(route, check);
         }
     }
 }
@@ -210,6 +211,39 @@ fn warn_of_values(route: &Node, check: &mut Checker) {
             }
         }
     }
+}
+
+/// A `not` that excludes everything its route answers.
+fn warn_of_exclusions(route: &Node, check: &mut Checker) {
+    for excluded in route.one_or_more("not") {
+        let holds_always = match &excluded.data {
+            // Each of its conditions holds for all that the route answers.
+            Data::Table(entries) => entries.iter().all(|entry| {
+                let asked = route.one_or_more(&entry.key);
+                let takes_all = entry.key == "path" && excluded.one_or_more("path").iter().any(is_every_path);
+                let is_within = |one: &Node| {
+                    excluded
+                        .one_or_more(&entry.key)
+                        .iter()
+                        .any(|other| text(one).is_some() && text(one) == text(other))
+                };
+                takes_all || !asked.is_empty() && asked.iter().all(is_within)
+            }),
+            _ => is_every_path(excluded),
+        };
+        if holds_always {
+            let finding = check.warning(
+                &excluded.at,
+                "the route answers nothing".to_owned(),
+                "this excludes all that it is for",
+            );
+            finding.help("exclude a part: `path = \"/app/*\"` with `not = { path = \"/app/private/*\" }`");
+        }
+    }
+}
+
+fn is_every_path(path: &Node) -> bool {
+    matches!(text(path), Some("/*" | "*"))
 }
 
 /// Methods that are one mistake away from one that there is.

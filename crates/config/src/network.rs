@@ -83,10 +83,13 @@ pub(crate) fn network(text: &str) -> Result<IpNet, InvalidValue> {
         None => (text, None),
     };
     let Ok(ip) = address.parse::<IpAddr>() else {
-        let fault = InvalidValue::new(
-            "this is not an IP address",
-            "write a network such as \"10.0.0.0/8\", or \"unix\"",
-        );
+        let remedy = match text {
+            "all" | "any" | "everyone" | "everybody" | "*" => {
+                "everybody is `[\"0.0.0.0/0\", \"::/0\"]`; `allow` by itself refuses all that it does not name"
+            }
+            _ => "write a network such as \"10.0.0.0/8\", or \"unix\"",
+        };
+        let fault = InvalidValue::new("this is not an IP address", remedy);
         return Err(fault.within(0..address.len()));
     };
     let single = IpNet::from(ip);

@@ -442,9 +442,11 @@ impl<S: Shape> Shape for List<S> {
                 false => format!("write `[[{here}]]`, with two brackets: there may be several"),
             };
             let finding = check.mismatch(node, &self.kind().text);
-            if matches!(node.data, Data::Table(_)) {
-                finding.help(remedy);
-            }
+            match &node.data {
+                Data::Table(_) => finding.help(remedy),
+                Data::Text(text) => finding.help(format!("write a list: `[\"{}\"]`", shortened(text))),
+                _ => finding,
+            };
             return None;
         };
         let read: Vec<_> = items.iter().filter_map(|item| self.0.read(item, check)).collect();

@@ -247,7 +247,7 @@ directives! {
         /// [[route]]
         /// files = "public"
         /// ```
-        "not" not: Vec<ConditionSet> = absent("none"), OneOrMore(table());
+        "not" not: Vec<ConditionSet> = absent("none"), OneOrMore(brief::<ConditionSet>("path"));
         /// Snippets whose directives the route has, by name: see `snippet`.
         "use" uses: Vec<String> = absent("none"), snippet::USE;
         /// The clients that the route answers, by address: networks, addresses and `"unix"` for Unix sockets; all others get 403.

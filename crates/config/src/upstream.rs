@@ -119,6 +119,14 @@ impl Origin {
         let start = scheme.len() + 3;
         let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
         let (authority, path) = rest.split_at(end);
+        if matches!(authority, "unix" | "unix:") && path.len() > 1 {
+            let socket = path.split_once(':').map_or(path, |(socket, _)| socket);
+            let fault = InvalidValue::new(
+                "a Unix socket has no scheme before it",
+                format!("write \"unix:{socket}\""),
+            );
+            return Err(fault.within(0..text.len()));
+        }
         if !matches!(path, "" | "/") {
             let fault = InvalidValue::new(
                 "an upstream server's URL must not have a path",

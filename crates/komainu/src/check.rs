@@ -167,6 +167,12 @@ pub(crate) fn read_file(path: &Path) -> Result<String, String> {
         io::ErrorKind::NotFound => format!("cannot read {}: there is no such file", path.display()),
         _ => format!("cannot read {}: {error}", path.display()),
     })?;
+    if bytes.starts_with(&[0xff, 0xfe]) || bytes.starts_with(&[0xfe, 0xff]) {
+        let name = path.display();
+        return Err(format!(
+            "{name}: this is UTF-16, and TOML is UTF-8: save it as UTF-8 (`iconv -f UTF-16 -t UTF-8 {name}`)"
+        ));
+    }
     if let Some(at) = bytes.iter().position(|&byte| byte == 0) {
         let line = 1 + bytes[..at].iter().filter(|&&byte| byte == b'\n').count();
         return Err(format!("{}:{line}: a NUL byte: this is no text", path.display()));

@@ -33,13 +33,16 @@ const SECRETS: [&str; 9] = [
     "headers_file",
 ];
 
+/// Directives, by the end of their names, whose files are written by the server and are not meant for clients.
+const WRITTEN: [&str; 5] = ["log.file", "log.errors", "logs.file", "control.audit", "acme.state"];
+
 /// A warning: its place, what is wrong, what the caret says, the remedy.
 pub(crate) type PathDoubt = (TextSpan, String, &'static str, String);
 
 /// The warnings of what a configuration names.
 pub(crate) fn of_paths(report: &Report, config: &Config) -> Vec<PathDoubt> {
     let Some((user, is_other)) = serving_user(config) else { return Vec::new() };
-    let mut doubts = Vec::new();
+    let mut doubts = served_secrets(report);
     for named in report.named_paths() {
         let Ok(path) = std::path::absolute(&named.path) else { continue };
         let of_right = SERVED.iter().find(|(end, _)| is_directive(named, end));
@@ -50,6 +53,30 @@ pub(crate) fn of_paths(report: &Report, config: &Config) -> Vec<PathDoubt> {
         doubts.extend(found.map(|(title, label, help)| (named.at.clone(), title, label, help)));
     }
     doubts
+}
+
+/// Secrets and logs in folders that are served.
+fn served_secrets(report: &Report) -> Vec<PathDoubt> {
+    let real = |named: &NamedPath| std::path::absolute(&named.path).ok();
+    let roots: Vec<_> =
+        report.named_paths().iter().filter(|named| is_directive(named, "files.root")).collect();
+    let folders: Vec<_> = roots.into_iter().filter_map(real).collect();
+    let of_kind = |named: &&NamedPath| SECRETS.iter().chain(&WRITTEN).any(|end| is_directive(named, end));
+    let served = |named: &NamedPath| {
+        let path = real(named)?;
+        let inside = |folder: &&std::path::PathBuf| {
+            // Names with a dot at the start are not served.
+            let below = path.strip_prefix(folder).ok();
+            below.is_some_and(|rest| rest.iter().all(|name| !name.as_encoded_bytes().starts_with(b".")))
+        };
+        let folder = folders.iter().find(inside)?;
+        let title =
+            format!("clients can read {}: it is in {}, which is served", path.display(), folder.display());
+        let help = "keep it outside of the folders that are served, as in /etc/komainu or /var/log/komainu"
+            .to_owned();
+        Some((named.at.clone(), title, "this is not meant for clients", help))
+    };
+    report.named_paths().iter().filter(of_kind).filter_map(served).collect()
 }
 
 /// Unix sockets of upstream servers that are there, and that who serves may not open.
