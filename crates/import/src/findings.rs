@@ -124,6 +124,8 @@ struct LedgerItem {
 #[derive(Debug, Default)]
 pub(crate) struct ImportLedger(RefCell<Vec<LedgerItem>>);
 
+/// What is said of a directive that nobody has read.
+const UNREAD: &str = "nothing was made of this: write by hand what it is for";
 /// Characters of a directive in a report.
 const SHOWN_MAX: usize = 100;
 
@@ -185,6 +187,17 @@ impl ImportLedger {
         self.0.borrow().get(entry).is_some_and(|item| item.verdict == Some(ImportVerdict::Impossible))
     }
 
+    /// Those of which nothing was made.
+    pub(crate) fn unread(&self) -> Vec<EntryNumber> {
+        let items = self.0.borrow();
+        (0..items.len()).filter(|entry| items[*entry].verdict.is_none()).collect()
+    }
+
+    /// Nothing is made of it.
+    pub(crate) fn mark_unread(&self, entry: EntryNumber) {
+        self.impossible(entry, UNREAD);
+    }
+
     /// What a human has to do about it, if it is not possible.
     pub(crate) fn open_end(&self, entry: EntryNumber) -> Option<String> {
         let items = self.0.borrow();
@@ -199,7 +212,7 @@ impl ImportLedger {
             let unread = item.verdict.is_none();
             let mut reasons = item.reasons;
             if unread {
-                reasons.push("nothing was made of this: write by hand what it is for".to_owned());
+                reasons.push(UNREAD.to_owned());
             }
             Remark {
                 file: item.file,

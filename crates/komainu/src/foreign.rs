@@ -4,7 +4,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use import::{ImportKind, Imported};
+use import::{ImportKind, ImportVerdict, Imported};
 
 use crate::cli::ImportArguments;
 
@@ -26,6 +26,9 @@ pub(crate) fn import(arguments: &ImportArguments) -> Result<bool, String> {
     let fault = |error: &dyn std::fmt::Display| error.to_string();
     let source = source(arguments)?;
     let imported = translate(&source, arguments)?;
+    if let (Some(file), false) = (source.file, has_result(&source, &imported)) {
+        return Err(format!("{}: there is nothing in it that could be translated", file.display()));
+    }
     let written = io::stdout().write_all(imported.toml.as_bytes());
     match written {
         // The reader has closed the pipe.
@@ -33,10 +36,30 @@ pub(crate) fn import(arguments: &ImportArguments) -> Result<bool, String> {
         done => done.map_err(|error| fault(&error))?,
     }
     let _ = io::stderr().write_all(imported.report().as_bytes());
-    match arguments.verify {
+    let is_valid = is_valid(&imported);
+    match arguments.verify && is_valid {
         true => verify(&source, &imported, arguments),
-        false => Ok(true),
+        false => Ok(is_valid),
     }
+}
+
+/// Whether the result can be read. What is wrong with it goes to stderr: it is what the source says, and needs a human.
+fn is_valid(imported: &Imported) -> bool {
+    let parsed =
+        config::Config::parse_with(&imported.toml, "the result", Path::new("."), &|_| Some(String::new()));
+    let Err(report) = parsed else { return true };
+    let _ = writeln!(
+        io::stderr(),
+        "\nThe result is not valid; what the source says here has to be written by hand:\n\n{report}"
+    );
+    false
+}
+
+/// Whether something of the file was translated. That an application has nothing but defaults is usual.
+fn has_result(source: &ImportSource<'_>, imported: &Imported) -> bool {
+    let is_server =
+        matches!(source.kind, ImportKind::Nginx | ImportKind::Caddy | ImportKind::Unit | ImportKind::Ingress);
+    !is_server || imported.remarks.iter().any(|remark| remark.verdict != ImportVerdict::Impossible)
 }
 
 fn source(arguments: &ImportArguments) -> Result<ImportSource<'_>, String> {

@@ -59,7 +59,7 @@ mod named;
 use std::path::Path;
 
 use crate::draft::{Draft, TomlItem};
-use crate::findings::{ImportError, ImportLedger, Imported};
+use crate::findings::{EntryNumber, ImportError, ImportLedger, Imported};
 pub use named::LocatedRequest;
 pub use scratch::NginxScratch;
 
@@ -100,6 +100,19 @@ const GENERAL: [&str; 13] = [
 /// # Errors
 /// A file that cannot be read, or is no configuration of nginx.
 pub fn import(path: &Path, prefix: Option<&Path>) -> Result<Imported, ImportError> {
+    // What nothing is made of is known at the end; the second time each has its comment.
+    let (_, ledger) = translate(path, prefix, &[])?;
+    let (toml, ledger) = translate(path, prefix, &ledger.unread())?;
+    let general = GENERAL.iter().map(|one| (*one).to_owned()).collect();
+    Ok(Imported { toml, remarks: ledger.into_remarks(), general })
+}
+
+/// The translation, and what became of each directive; of those that are `unread` nothing is made.
+fn translate(
+    path: &Path,
+    prefix: Option<&Path>,
+    unread: &[EntryNumber],
+) -> Result<(String, ImportLedger), ImportError> {
     let ledger = ImportLedger::default();
     let folder = prefix.or(path.parent()).unwrap_or(Path::new("")).to_owned();
     let main = {
@@ -107,6 +120,7 @@ pub fn import(path: &Path, prefix: Option<&Path>) -> Result<Imported, ImportErro
         TreeReader::new(&ledger, path, include_folder).read(path)?
     };
     let toml = {
+        unread.iter().for_each(|entry| ledger.mark_unread(*entry));
         visit(&main, &mut |one| {
             known::mark(&ledger, one);
         });
@@ -132,8 +146,7 @@ pub fn import(path: &Path, prefix: Option<&Path>) -> Result<Imported, ImportErro
         }
         draft.text()
     };
-    let general = GENERAL.iter().map(|one| (*one).to_owned()).collect();
-    Ok(Imported { toml, remarks: ledger.into_remarks(), general })
+    Ok((toml, ledger))
 }
 
 impl<'d> Translation<'d> {

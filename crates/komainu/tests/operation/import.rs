@@ -43,6 +43,29 @@ fn what_is_imported_is_checked_and_explained() {
     assert!(code != Some(0) && why.contains("none.conf"), "{why}");
 }
 
+#[test]
+fn results_that_nobody_can_start_fail() {
+    let folder = Folder::new();
+    folder
+        .write("e.conf", "\n")
+        .write("e.json", "{}")
+        .write("g.py", "bind = \"x:abc\"\nwsgi_app = \"shop:app\"\n");
+    let run = |kind: &str, file: &str| {
+        let mut command = komainu();
+        let output = command.args(["import", kind, file]).current_dir(folder.path()).output().unwrap();
+        (output.status.code(), text(&output.stdout), text(&output.stderr))
+    };
+    for (kind, file) in [("nginx", "e.conf"), ("unit", "e.json"), ("caddy", "e.json")] {
+        let (code, config, why) = run(kind, file);
+        assert_eq!((code, config.as_str()), (Some(2), ""), "{kind}");
+        assert!(why.contains("there is nothing in it that could be translated"), "{why}");
+    }
+    let (code, config, why) = run("gunicorn", "g.py");
+    assert_eq!(code, Some(1));
+    assert!(config.contains("wsgi = \"shop:app\""), "{config}");
+    assert!(why.contains("The result is not valid") && why.contains("this is not a port"), "{why}");
+}
+
 /// A configuration whose translation has no difference that the report does not name.
 const SHOP: &str = "events {}\nhttp {\n  server {\n    listen 80;\n    server_name shop.example;\n    root /srv/shop;\n    \
      location / { add_header X-Shop 1 always; }\n    location /api/ { proxy_pass http://10.0.0.1:3000; }\n    \
