@@ -10,6 +10,7 @@ const CORRECTIONS: &[(&str, &str)] = &[
     ("opus", "audio/ogg"),
     ("otf", "font/otf"),
     ("ts", "video/mp2t"),
+    ("woff", "font/woff"),
     ("zst", "application/zstd"),
 ];
 
@@ -58,6 +59,7 @@ mod tests {
             ("/index.html", "text/html"),
             ("/a.b/INDEX.HTM", "text/html"),
             ("/app.js", "text/javascript"),
+            ("/a.woff", "font/woff"),
             ("/app.mjs", "text/javascript"),
             ("/app.js.map", "application/json"),
             ("/site.webmanifest", "application/manifest+json"),

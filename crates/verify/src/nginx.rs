@@ -131,7 +131,8 @@ fn attributed(
     let differing: Vec<Aspect> = found.iter().map(|one| one.aspect.clone()).collect();
     let difference = |found: FoundDifference| {
         let (remark, place) = look_up(&found.aspect, &differing);
-        let named = remark.or_else(|| general(request, &found, statuses));
+        let of_request = of_request(request, &found, statuses).map(in_any_case);
+        let named = of_request.or(remark).or_else(|| general(request, &found, statuses).map(in_any_case));
         Difference {
             request: request.clone(),
             aspect: found.aspect,
@@ -144,47 +145,74 @@ fn attributed(
     found.into_iter().map(difference).collect()
 }
 
-/// What the report says of every configuration.
-fn general(request: &VerifyRequest, found: &FoundDifference, (old, new): (u16, u16)) -> Option<String> {
-    let path = request.target.split('?').next().unwrap_or("").to_ascii_lowercase();
-    let has = |name: &str| request.fields.iter().any(|(known, _)| known.eq_ignore_ascii_case(name));
-    let field = |names: &[&str]| match &found.aspect {
+fn in_any_case(sentence: &str) -> String {
+    format!("in any case: {sentence}")
+}
+
+/// Whether an aspect is one of these fields.
+fn is_field(found: &FoundDifference, names: &[&str]) -> bool {
+    match &found.aspect {
         Aspect::Field(name) | Aspect::UpstreamField(name) => names.contains(&name.as_str()),
         _ => false,
-    };
+    }
+}
+
+/// What the report says of such a request, whatever the configuration is: it explains more than a directive could.
+fn of_request(
+    request: &VerifyRequest,
+    found: &FoundDifference,
+    (old, new): (u16, u16),
+) -> Option<&'static str> {
+    let path = request.target.split('?').next().unwrap_or("").to_ascii_lowercase();
     let is_hidden = |segment: &str| {
         segment.starts_with('.') && segment != "." && segment != ".." && !segment.starts_with("..%")
     };
-    let sentence = match () {
-        () if path.contains("%2f") || path.contains("%5c") => "paths with an encoded slash are answered 400",
+    Some(match () {
+        () if new == 400 && (path.contains("%2f") || path.contains("%5c")) => {
+            "paths with an encoded slash are answered 400"
+        }
         () if path.split('/').any(is_hidden) => "files and folders with a leading dot are not served",
         () if path.contains('#') => "a target with a fragment is answered 400",
         () if request.host.as_deref() == Some("") => "an empty Host is one that no site names",
-        () if field(&["x-forwarded-for", "x-forwarded-proto", "x-forwarded-host"])
-            || field(&["http_x_forwarded_for", "http_x_forwarded_proto", "http_x_forwarded_host"]) =>
+        () if is_field(found, &["x-forwarded-for", "x-forwarded-proto", "x-forwarded-host"])
+            || is_field(
+                found,
+                &["http_x_forwarded_for", "http_x_forwarded_proto", "http_x_forwarded_host"],
+            ) =>
         {
             "what clients send in X-Forwarded-* is replaced"
         }
-        () if field(&["http_host", "server_name"]) => {
-            "HTTP_HOST and SERVER_NAME are `Host` as the client sent it"
-        }
-        () if field(&["remote_user", "http_expect"]) => {
+        () if is_field(found, &["remote_user", "http_expect"]) => {
             "REMOTE_USER is a user that `auth` knows, and Expect is answered by Komainu itself"
         }
         () if path.ends_with(".php") && !request.target.split('?').next().unwrap_or("").ends_with(".php") => {
             "files with the name of a script are never sent beside `php`"
         }
-        () if request.host.is_none() => "a request without Host is for the name of the upstream server",
         () if request.method == "TRACE" => "TRACE is for the route, which answers 405 unless it passes it on",
         () if old == 400 && new == 400 => "a request that is no HTTP has no route, so no fields of one",
         () if (old, new) == (416, 416) => "nginx sends the fields of `add_header` twice in a 416",
-        () if new == 413 => "the limit of contents counts before redirects and fixed responses",
+        () if is_field(found, &["cache-control", "www-authenticate"]) && new == 401 => {
+            "what `auth` refuses has Cache-Control, and WWW-Authenticate a charset"
+        }
         () if has_dots(&path)
-            && (found.aspect == Aspect::UpstreamTarget || field(&["location", "request_uri"])) =>
+            && (found.aspect == Aspect::UpstreamTarget || is_field(found, &["location", "request_uri"])) =>
         {
             "paths are passed on without empty segments and those of dots"
         }
-        () if field(&["vary"]) && found.new.contains("accept-encoding") => {
+        () => return None,
+    })
+}
+
+/// What the report says of every configuration.
+fn general(request: &VerifyRequest, found: &FoundDifference, (old, new): (u16, u16)) -> Option<&'static str> {
+    let has = |name: &str| request.fields.iter().any(|(known, _)| known.eq_ignore_ascii_case(name));
+    Some(match () {
+        () if is_field(found, &["http_host", "server_name"]) => {
+            "HTTP_HOST and SERVER_NAME are `Host` as the client sent it"
+        }
+        () if request.host.is_none() => "a request without Host is for the name of the upstream server",
+        () if new == 413 => "the limit of contents counts before redirects and fixed responses",
+        () if is_field(found, &["vary"]) && found.new.contains("accept-encoding") => {
             "Vary has Accept-Encoding wherever compression is on"
         }
         () if matches!(&found.aspect, Aspect::UpstreamField(_))
@@ -193,17 +221,12 @@ fn general(request: &VerifyRequest, found: &FoundDifference, (old, new): (u16, u
         {
             "a field of `request_headers` without a value is sent, empty"
         }
-        () if field(&["cache-control", "www-authenticate"]) && new == 401 => {
-            "what `auth` refuses has Cache-Control, and WWW-Authenticate a charset"
-        }
-        () if field(&["age"]) && found.old == "-" => "what the cache knows has Age",
-        () if field(&["content-type"]) => "media types of files are those of Komainu's list",
+        () if is_field(found, &["age"]) && found.old == "-" => "what the cache knows has Age",
+        () if is_field(found, &["content-type"]) => "media types of files are those of Komainu's list",
         () if request.method == "OPTIONS" && found.new == "204" => {
             "OPTIONS of a file is answered 204 with Allow"
         }
-        () if !matches!(request.method.as_str(), "GET" | "HEAD") && found.old == "405"
-            || found.new == "405" =>
-        {
+        () if !matches!(request.method.as_str(), "GET" | "HEAD") && (old == 405 || new == 405) => {
             "other methods than GET and HEAD are answered 405 for files, and go to `proxy` beside them"
         }
         () if has("Range") && request.fields.iter().any(|(_, value)| value.contains(',')) => {
@@ -218,8 +241,7 @@ fn general(request: &VerifyRequest, found: &FoundDifference, (old, new): (u16, u
             "conditions of requests count for files, not for fixed responses"
         }
         () => return None,
-    };
-    Some(format!("in any case: {sentence}"))
+    })
 }
 
 fn has_dots(path: &str) -> bool {

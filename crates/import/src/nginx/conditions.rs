@@ -180,7 +180,7 @@ impl<'d> Translation<'d> {
                 return Err("it compares the value of a map with an expression".to_owned());
             }
             let found = self.map_conditions(block, &is_meant)?;
-            self.ledger.differs(block.entry, "a route for each of its values stands in place of it");
+            self.ledger.needless(block.entry, "a route for each of its values stands in place of it");
             return Ok(found
                 .into_iter()
                 .map(|(condition, value)| (condition, Some((name, value))))

@@ -235,7 +235,13 @@ impl<'d> Translation<'d> {
             false => self.ledger.differs(one.entry, "paths with other variables than `$uri` are not tried"),
         }
         if !finds_folders && !paths.is_empty() {
-            self.ledger.differs(one.entry, "a folder with an index answers too, as with `$uri/`");
+            match front {
+                // A folder is no file: what comes last answers for it.
+                None => files.set("index", TomlItem::List(Vec::new())),
+                Some(_) => {
+                    self.ledger.differs(one.entry, "a folder with an index answers too, as with `$uri/`")
+                }
+            }
         }
         if paths.is_empty() {
             self.ledger.differs(one.entry, "the path itself is tried too");

@@ -1,9 +1,11 @@
 //! Header fields of responses, and compression.
 
+use super::place::{Place, ServerLocations};
 use super::scope::{Scope, TemplateUse, TextPart, milliseconds, parts};
 use super::tree::NginxDirective;
 use super::work::Translation;
 use crate::draft::{TomlItem, TomlSection};
+use crate::expressions::path_matches;
 
 /// Bytes of a text that is replaced, and how many times as long what is put in may be.
 const REPLACED_BYTES_MAX: usize = 1024;
@@ -38,7 +40,10 @@ fn expires_word(word: &str) -> Expires {
 impl Translation<'_> {
     /// Writes `response_headers`, and `cache_control` where files are served.
     pub(crate) fn headers(&self, scope: &Scope<'_>, section: &mut TomlSection) {
-        let serves_files = section.get("files").is_some() && section.get("proxy").is_none();
+        let has_files = section.get("files").is_some();
+        // What the location itself says is not for what another one answers where there is no file.
+        let is_own = scope.own_one("expires").or_else(|| scope.own_one("add_header")).is_some();
+        let serves_files = has_files && (is_own || section.get("proxy").is_none());
         let is_error = match section.get("respond") {
             Some(TomlItem::Number(status)) => *status >= 400,
             _ => false,
@@ -51,7 +56,7 @@ impl Translation<'_> {
         let replaces = matches!(expires, Expires::Value(_));
         match expires {
             Expires::Value(value) => controls.push(value),
-            Expires::Types(types) if serves_files => files_control(section, TomlItem::Table(types)),
+            Expires::Types(types) if has_files => files_control(section, TomlItem::Table(types)),
             Expires::Types(_) if section.get("proxy").is_none() => {}
             Expires::Types(_) => section.comment(
                 "CHECK: `expires` by media type counts for files alone: let the application send Cache-Control.",
@@ -90,7 +95,7 @@ impl Translation<'_> {
         for one in [scope.all("more_set_headers"), scope.all("more_clear_headers")].concat() {
             self.more(one, scope, section, &mut set);
         }
-        match (controls.is_empty(), serves_files && section.get("files").is_some()) {
+        match (controls.is_empty(), serves_files) {
             (true, _) => {}
             (false, true) => files_control(section, TomlItem::text(controls.join(", "))),
             (false, false) => {
@@ -102,6 +107,94 @@ impl Translation<'_> {
             if !fields.is_empty() {
                 section.set_in("response_headers", key, TomlItem::Table(fields));
             }
+        }
+    }
+
+    /// Writes the fields of the location that answers where there is no file, after those of the files.
+    pub(crate) fn headers_of_fallback(
+        &self,
+        location: &NginxDirective,
+        (files, fallback): (&Scope<'_>, &Scope<'_>),
+        section: &mut TomlSection,
+    ) {
+        let mut theirs = TomlSection::default();
+        theirs.set("proxy", TomlItem::Flag(true));
+        self.headers(fallback, &mut theirs);
+        section.comments.append(&mut theirs.comments);
+        let (ours, theirs) = (response_fields(section), response_fields(&theirs));
+        for (_, name, _) in ours.iter().filter(|field| !theirs.contains(field)) {
+            let named = |one: &&&NginxDirective| one.first().eq_ignore_ascii_case(name);
+            if let Some(one) = files.all("add_header").iter().find(named) {
+                let other = location.first();
+                self.ledger.differs(one.entry, format!("what {other} answers in place of a file has it too"));
+            }
+        }
+        let more: Vec<_> = theirs.into_iter().filter(|field| !ours.contains(field)).collect();
+        if more.is_empty() {
+            return;
+        }
+        let Some(proxy) = section.remove("proxy") else {
+            section.comment(format!("CHECK: the response fields of {} are left out.", location.first()));
+            return;
+        };
+        let mut inner = TomlSection::default();
+        match proxy {
+            TomlItem::Table(entries) => inner.entries = entries,
+            to => inner.set("to", to),
+        }
+        let mut changes = TomlSection::default();
+        if let Some(TomlItem::Table(entries)) = inner.remove("response_headers") {
+            changes.entries = entries;
+        }
+        for (key, name, value) in more {
+            changes.set_in(&key, &name, value);
+        }
+        inner.set("response_headers", TomlItem::Table(changes.entries));
+        section.set("proxy", TomlItem::Table(inner.entries));
+    }
+
+    /// Writes rules of `cache_control` for pages that another location sends: nginx begins again with their paths.
+    pub(crate) fn cache_control_of_pages(
+        &self,
+        place: &Place<'_>,
+        around: &ServerLocations<'_>,
+        section: &mut TomlSection,
+    ) {
+        let Some(TomlItem::Table(files)) = section.get("files") else { return };
+        let entry = |key: &str| files.iter().find(|(name, _)| name == key).map(|(_, item)| item.clone());
+        let ours = match entry("cache_control") {
+            Some(TomlItem::Table(_)) => return,
+            ours => ours,
+        };
+        let has_root = place.paths.iter().any(|pattern| path_matches(pattern, "/"));
+        let page = match (entry("fallback"), entry("index")) {
+            (Some(TomlItem::Text(page)), _) => page,
+            _ if !has_root => return,
+            (_, Some(TomlItem::List(names))) => match names.first() {
+                Some(TomlItem::Text(name)) if !name.ends_with(".php") => format!("/{name}"),
+                _ => return,
+            },
+            _ => "/index.html".to_owned(),
+        };
+        let Some(other) = around.at(&page).filter(|other| other.entry != place.entry) else { return };
+        let mut theirs = TomlSection::default();
+        theirs.set("files", TomlItem::Table(Vec::new()));
+        self.headers(&other.scope, &mut theirs);
+        let theirs = match theirs.get("files") {
+            Some(TomlItem::Table(entries)) => entries.first().map(|(_, item)| item.clone()),
+            _ => None,
+        };
+        match (theirs, ours) {
+            (theirs, ours) if theirs == ours => {}
+            (Some(theirs @ TomlItem::Text(_)), ours) => {
+                let rest = ours.map(|ours| ("/*".to_owned(), ours));
+                files_control(
+                    section,
+                    TomlItem::Table(std::iter::once((page, theirs)).chain(rest).collect()),
+                );
+            }
+            _ => section
+                .comment(format!("CHECK: `Cache-Control` of {page} is that of another location in nginx.")),
         }
     }
 
@@ -247,7 +340,8 @@ impl Translation<'_> {
                 name => {
                     let (types, exact) = media_types(name);
                     is_exact &= exact && !types.is_empty();
-                    rules.extend(types.into_iter().map(|name| (name, TomlItem::text(value.clone()))));
+                    let all = types.iter().flat_map(|name| with_ours(name));
+                    rules.extend(all.map(|name| (name.to_owned(), TomlItem::text(value.clone()))));
                 }
             }
         }
@@ -318,7 +412,7 @@ impl Translation<'_> {
         }
         if let Some(one) = scope.one(&format!("{on}_types")) {
             let mut types = vec![TomlItem::text("text/html")];
-            for name in &one.args {
+            for name in one.args.iter().flat_map(|name| with_ours(name)) {
                 let item = TomlItem::text(if name == "*" { "*/*" } else { name });
                 if !types.contains(&item) {
                     types.push(item);
@@ -375,6 +469,35 @@ impl Translation<'_> {
 
 fn files_control(section: &mut TomlSection, value: TomlItem) {
     section.set_in("files", "cache_control", value);
+}
+
+/// The fields that a route sets and adds: `set` or `add`, the name, the value.
+fn response_fields(section: &TomlSection) -> Vec<(String, String, TomlItem)> {
+    let Some(TomlItem::Table(changes)) = section.get("response_headers") else { return Vec::new() };
+    let mut found = Vec::new();
+    for (key, fields) in changes {
+        if let (true, TomlItem::Table(fields)) = (key != "remove", fields) {
+            found.extend(fields.iter().map(|(name, value)| (key.clone(), name.clone(), value.clone())));
+        }
+    }
+    found
+}
+
+/// Media types of files with several names, the one that Komainu sends first.
+const MEDIA_TYPES: [&[&str]; 7] = [
+    &["text/javascript", "application/javascript", "application/x-javascript"],
+    &["text/xml", "application/xml"],
+    &["font/ttf", "application/x-font-ttf", "application/x-font-truetype", "font/truetype"],
+    &["font/otf", "application/x-font-opentype", "font/opentype"],
+    &["font/woff", "application/font-woff", "application/x-font-woff"],
+    &["font/woff2", "application/font-woff2"],
+    &["image/x-icon", "image/vnd.microsoft.icon"],
+];
+
+/// A media type, and the name that Komainu sends for such files where that is another.
+fn with_ours(name: &str) -> impl Iterator<Item = &str> {
+    let ours = MEDIA_TYPES.iter().find(|names| names.contains(&name)).map(|names| names[0]);
+    std::iter::once(name).chain(ours.filter(|ours| *ours != name))
 }
 
 /// Media types that an entry of such a map names, and whether they are all of it.

@@ -30,7 +30,7 @@ impl<'d> Translation<'d> {
         let mut found = Vec::new();
         let mut named = Vec::new();
         self.collect(server, None, &mut found, &mut named);
-        let around = ServerLocations { places: self.ordered(found), named };
+        let around = ServerLocations { places: self.ordered(found), named, server: server.clone() };
         let places = &around.places;
         let server_place = Place::of_server(server);
         let mut routes = self.finished(self.rewrites(&server_place), server);

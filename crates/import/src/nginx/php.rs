@@ -131,7 +131,7 @@ impl<'d> Translation<'d> {
         names.retain(|name| !is_script(name));
         let (is_empty, is_less) =
             (names.is_empty() || *names == [TomlItem::text("index.html")], names.len() < count);
-        if is_empty {
+        if is_empty && is_less {
             files.retain(|(key, _)| key != "index");
         }
         if is_less && matches!(place.matcher, Matcher::Prefix(..) | Matcher::Server) {

@@ -36,11 +36,12 @@ impl<'d> Place<'d> {
 }
 
 /// The locations of a server, in an order in which the first that matches is the one that nginx chooses.
-#[derive(Default)]
 pub(crate) struct ServerLocations<'d> {
     pub(crate) places: Vec<Place<'d>>,
     /// Those with a `@name`.
     pub(crate) named: Vec<&'d NginxDirective>,
+    /// The server itself.
+    pub(crate) server: Scope<'d>,
 }
 
 impl<'d> ServerLocations<'d> {

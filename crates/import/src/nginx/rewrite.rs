@@ -163,6 +163,7 @@ impl<'d> Translation<'d> {
             return None;
         }
         section.set("redirect", redirect(&to.replace('\u{2}', "$rest").replace('\u{3}', "$path"), status));
+        self.headers(&place.scope, &mut section);
         self.ledger.translated(one.entry);
         Some(section)
     }
@@ -243,12 +244,18 @@ pub(crate) fn slash_apart(from: &str, to: &str) -> Option<(String, String)> {
 pub(crate) fn simple_break(rewrite: &NginxDirective, place: &Place<'_>) -> Option<(String, String)> {
     place.scope.own_one("proxy_pass")?;
     let from = rewrite.first().strip_prefix('^').map(|from| from.trim_end_matches('$'))?;
-    let strip = from
-        .strip_suffix("/(.*)")
-        .or_else(|| from.strip_suffix("/?(.*)"))
-        .or_else(|| from.strip_suffix("(/.*)"))?;
-    let add = rewrite.arg(1).strip_suffix("$1").map(|to| to.trim_end_matches('/'))?;
-    let is_plain = !strip.contains(['(', '[', '\\', '*', '+', '?', '$', '|', '.']) && !add.contains('$');
+    let before = rewrite.arg(1).strip_suffix("$1")?;
+    let (strip, add) = match from.strip_suffix("(/.*)") {
+        // What is kept has its slash.
+        Some(strip) => (strip, before),
+        None => {
+            let strip = from.strip_suffix("/(.*)").or_else(|| from.strip_suffix("/?(.*)"))?;
+            (strip, before.strip_suffix('/')?)
+        }
+    };
+    let is_plain = !strip.contains(['(', '[', '\\', '*', '+', '?', '$', '|', '.'])
+        && !add.contains(['$', '?', '#'])
+        && !add.ends_with('/');
     is_plain.then(|| (strip.to_owned(), add.to_owned()))
 }
 

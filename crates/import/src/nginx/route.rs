@@ -3,7 +3,7 @@
 use super::files::Last;
 use super::php::php_pass;
 use super::place::{Place, ServerLocations};
-use super::rewrite::PathRewrite;
+use super::rewrite::{PathRewrite, simple_break};
 use super::scope::{Scope, TemplateUse, constants};
 use super::tree::NginxDirective;
 use super::work::{Matcher, Translation, is_target, redirect, route, unavailable};
@@ -76,7 +76,7 @@ impl<'d> Translation<'d> {
             routes.push(section);
             return self.finished(routes, scope);
         }
-        self.content(place, &mut section, around);
+        let fallback = self.content(place, &mut section, around);
         if let Some(internal) = internal {
             section.set("internal", TomlItem::Flag(true));
             self.ledger.translated(internal.entry);
@@ -85,6 +85,11 @@ impl<'d> Translation<'d> {
         let refusal = methods.and_then(|one| self.methods(one, place, &mut section));
         self.access(scope, &mut section);
         self.headers(scope, &mut section);
+        if let Some(location) = fallback {
+            let inner = around.server.with(location.inner());
+            self.headers_of_fallback(location, (scope, &inner), &mut section);
+        }
+        self.cache_control_of_pages(place, around, &mut section);
         self.replacements(scope, &mut section);
         if place.matcher != Matcher::Server {
             self.open_ends(scope.own(), &mut section);
@@ -109,7 +114,13 @@ impl<'d> Translation<'d> {
         routes
     }
 
-    fn content(&self, place: &Place<'d>, section: &mut TomlSection, around: &ServerLocations<'d>) {
+    /// Writes what answers; returns the named location that answers where there is no file.
+    fn content(
+        &self,
+        place: &Place<'d>,
+        section: &mut TomlSection,
+        around: &ServerLocations<'d>,
+    ) -> Option<&'d NginxDirective> {
         let scope = &place.scope;
         let own = |names: &[&str]| scope.own().iter().find(|one| names.contains(&one.name.as_str()));
         if let Some(pass) = own(&["proxy_pass", "grpc_pass"]) {
@@ -117,15 +128,15 @@ impl<'d> Translation<'d> {
             if let Last::Named(_) = self.tried(place, around) {
                 section.comment("CHECK: `try_files` beside `proxy_pass` is left out.");
             }
-            return;
+            return None;
         }
         if let Some(pass) = php_pass(place) {
             self.php_location(pass, place, section);
-            return;
+            return None;
         }
         if let Some(pass) = own(&["fastcgi_pass", "uwsgi_pass", "scgi_pass"]) {
             self.cgi(pass, scope, section);
-            return;
+            return None;
         }
         if let Some(one) = own(&["stub_status"]) {
             self.ledger.impossible(
@@ -133,28 +144,34 @@ impl<'d> Translation<'d> {
                 "`[control] listen` serves `/metrics` and `/v1/status` at an address of its own",
             );
             unavailable(section);
-            return;
+            return None;
         }
         if scope.own().iter().any(|one| {
             one.name.contains("_by_lua")
                 || matches!(one.name.as_str(), "memcached_pass" | "js_content" | "perl")
         }) {
             unavailable(section);
-            return;
+            return None;
         }
         let front = self.front_of(place, around);
         let last = self.files(place, section, around, front.as_ref());
         self.php_beside(place, around, front.as_ref(), section);
-        let Last::Named(location) = last else { return };
+        let Last::Named(location) = last else { return None };
         if front.is_some() {
-            return;
+            return None;
         }
-        self.named_location(location, place, section);
+        self.named_location(location, (place, around), section);
+        Some(location)
     }
 
     /// What no file answers belongs to a named location.
-    fn named_location(&self, location: &'d NginxDirective, place: &Place<'d>, section: &mut TomlSection) {
-        let inner = place.scope.with(location.inner());
+    fn named_location(
+        &self,
+        location: &'d NginxDirective,
+        (place, around): (&Place<'d>, &ServerLocations<'d>),
+        section: &mut TomlSection,
+    ) {
+        let inner = around.server.with(location.inner()).with_groups(&place.scope.groups);
         let own = |names: &[&str]| inner.own().iter().find(|one| names.contains(&one.name.as_str()));
         self.ledger.translated(location.entry);
         if let Some(pass) = own(&["proxy_pass", "grpc_pass"]) {
@@ -166,6 +183,15 @@ impl<'d> Translation<'d> {
                 entry: Some(location.entry),
                 is_closed: false,
             };
+            for one in inner.own().iter().filter(|one| one.name == "rewrite") {
+                if simple_break(one, &named).is_none() {
+                    self.ledger.impossible(
+                        one.entry,
+                        "the path of a request that no file answers is changed by `strip_prefix` and `add_prefix` of `proxy` alone",
+                    );
+                    self.ledger.open_end(one.entry).into_iter().for_each(|check| section.comment(check));
+                }
+            }
             self.proxy(pass, &named, section);
             return;
         }
