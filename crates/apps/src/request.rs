@@ -135,6 +135,10 @@ fn put_variables(into: &mut Vec<u8>, request: &Request<'_>, mount: &Mount<'_>) -
     if mount.scheme == "https" {
         wire::put(into, Part::VARIABLE, b"HTTPS=on")?;
     }
+    if let Some(user) = request.user() {
+        wire::put(into, Part::VARIABLE, &[b"REMOTE_USER=", &user.name[..]].concat())?;
+        wire::put(into, Part::VARIABLE, &[b"AUTH_TYPE=", user.scheme.as_bytes()].concat())?;
+    }
     for (name, value) in mount.variables {
         wire::put(into, Part::VARIABLE, &[name.as_bytes(), b"=", value].concat())?;
     }

@@ -22,6 +22,7 @@ pub(crate) const VARIABLES: &[&str] = &[
     "method",
     "remote_addr",
     "client_ip",
+    "remote_user",
     "country",
     "tls_version",
     "tls_cipher",

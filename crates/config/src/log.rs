@@ -105,7 +105,7 @@ directives! {
         /// control characters and bytes beyond ASCII in values stand as `\\xHH`.
         "access" access: AccessLog = "off", AccessFormat;
         /// The fields of `"json"` and `"logfmt"`: names of variables, without `$`. What there is not is left out.
-        "fields" fields: Vec<LogField> = ["time", "remote_addr", "proxy_addr", "method", "host", "target", "version", "referer", "user_agent", "status", "body_bytes", "request_bytes", "duration_ms", "first_byte_ms", "queue_ms", "connect_ms", "upstream", "upstream_ms", "attempts", "cache", "request_id", "trace_id", "reason", "fault"], FIELDS;
+        "fields" fields: Vec<LogField> = ["time", "remote_addr", "remote_user", "proxy_addr", "method", "host", "target", "version", "referer", "user_agent", "status", "body_bytes", "request_bytes", "duration_ms", "first_byte_ms", "queue_ms", "connect_ms", "upstream", "upstream_ms", "attempts", "cache", "request_id", "trace_id", "reason", "fault"], FIELDS;
         /// Parameters of queries, and of paths (`;name=value`), whose values are logged as `***`, in any case, in every variable that holds a query or a path.
         "mask_query" mask_query: Vec<String> = [], PARAMETERS;
         /// Fields of requests of which `$http_NAME` is logged as `***`; with `cookie` so are `$cookie_NAME`.
@@ -143,7 +143,7 @@ directives! {
         /// Its format, as in `[log]`.
         "access" access: AccessLog = "json", AccessFormat;
         /// The fields of `"json"` and `"logfmt"`, as in `[log]`.
-        "fields" fields: Vec<LogField> = ["time", "remote_addr", "proxy_addr", "method", "host", "target", "version", "referer", "user_agent", "status", "body_bytes", "request_bytes", "duration_ms", "first_byte_ms", "queue_ms", "connect_ms", "upstream", "upstream_ms", "attempts", "cache", "request_id", "trace_id", "reason", "fault"], FIELDS;
+        "fields" fields: Vec<LogField> = ["time", "remote_addr", "remote_user", "proxy_addr", "method", "host", "target", "version", "referer", "user_agent", "status", "body_bytes", "request_bytes", "duration_ms", "first_byte_ms", "queue_ms", "connect_ms", "upstream", "upstream_ms", "attempts", "cache", "request_id", "trace_id", "reason", "fault"], FIELDS;
         /// Parameters of queries whose values are logged as `***`, besides those that `[log]` names.
         "mask_query" mask_query: Vec<String> = [], PARAMETERS;
         /// Fields of requests of which `$http_NAME` is logged as `***`, besides those that `[log]` names.

@@ -36,6 +36,8 @@ pub enum Variable {
     Method,
     /// `$remote_addr`, or `$client_ip`: the client's IP address; `unix:` over a Unix socket.
     RemoteAddr,
+    /// `$remote_user`: the user whom `auth` has verified; empty if there is none.
+    RemoteUser,
     /// `$country`: the code of the client's country, two letters; empty if it is not known.
     Country,
     /// `$client_port`: the client's port; 0 if it is not known.
@@ -103,7 +105,7 @@ pub trait OwnValues {
 }
 
 /// Variables by name. The last two are for every field and cookie.
-static NAMED: [(&str, Variable); 52] = [
+static NAMED: [(&str, Variable); 53] = [
     ("path", Variable::Path),
     ("rest", Variable::Rest),
     ("query", Variable::Query),
@@ -114,6 +116,7 @@ static NAMED: [(&str, Variable); 52] = [
     ("method", Variable::Method),
     ("remote_addr", Variable::RemoteAddr),
     ("client_ip", Variable::RemoteAddr),
+    ("remote_user", Variable::RemoteUser),
     ("country", Variable::Country),
     ("client_port", Variable::ClientPort),
     ("upstream", Variable::Upstream),
@@ -225,6 +228,7 @@ impl Variable {
                 Some(address) => out.extend_from_slice(address.ip().to_canonical().to_string().as_bytes()),
                 None => out.extend_from_slice(b"unix:"),
             },
+            Variable::RemoteUser => out.extend_from_slice(values.user),
             Variable::Country => {
                 if let Some(country) = values.own.and_then(|own| own.country(values.client?.ip())) {
                     out.extend_from_slice(&country);
@@ -265,6 +269,8 @@ pub struct Values<'x> {
     pub tls: Option<&'x dyn TlsValues>,
     /// The ids of the request.
     pub ids: RequestIds,
+    /// The user whom the server has verified; empty if there is none.
+    pub user: &'x [u8],
     /// The part of the route's path before the final `*`, decoded: for `$rest`.
     pub prefix: &'x [u8],
     /// `host:port` of the chosen upstream server.

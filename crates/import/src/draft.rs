@@ -225,7 +225,7 @@ pub(crate) struct SiteDraft {
 const OF_SITES: [&str; 9] =
     ["response_headers", "compress", "cache", "limits", "timeouts", "limit", "auth", "allow", "deny"];
 /// What every site may have, and the file's top level.
-const OF_ALL: [&str; 4] = ["response_headers", "compress", "limits", "error_pages"];
+const OF_ALL: [&str; 5] = ["response_headers", "compress", "limits", "error_pages", "logs"];
 
 impl SiteDraft {
     /// Moves to the site what all its routes have.

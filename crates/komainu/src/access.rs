@@ -178,7 +178,14 @@ impl Access {
     /// Apache's and nginx's combined format.
     fn combined(&self, out: &mut Vec<u8>, record: &LineRecord<'_>) {
         self.escaped_value(out, &Variable::RemoteAddr, record);
-        out.extend_from_slice(b" - - [");
+        out.extend_from_slice(b" - ");
+        let user = out.len();
+        self.escaped_value(out, &Variable::RemoteUser, record);
+        // Columns end at spaces.
+        while let Some(space) = out[user..].iter().position(|&byte| byte == b' ') {
+            out.splice(user + space..=user + space, *b"\\x20");
+        }
+        out.extend_from_slice(b" [");
         self.escaped_value(out, &Variable::Log(LogVariable::TimeLocal), record);
         out.extend_from_slice(b"] \"");
         match &record.request {
@@ -329,6 +336,13 @@ impl Access {
                     Peer::Unix => out.extend_from_slice(b"unix:"),
                 };
             }
+            // 0 where a proxy has said who the client is, and no port.
+            Variable::ClientPort => {
+                return match record.client.address {
+                    Peer::Tcp(address) if address.port() != 0 => decimal(out, address.port().into()),
+                    _ => {}
+                };
+            }
             Variable::Upstream => {
                 return out
                     .extend_from_slice(record.notes.upstream.as_deref().unwrap_or_default().as_bytes());
@@ -442,6 +456,7 @@ pub(crate) fn values<'x>(request: &Request<'x>) -> Values<'x> {
         is_secure: client.secure,
         tls: request.tls().map(|session| session as &dyn TlsValues),
         ids: request.ids(),
+        user: request.user().map_or(b"", |user| &user.name),
         prefix: b"",
         upstream: "",
         own: request.own_values(),

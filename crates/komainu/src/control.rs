@@ -154,7 +154,7 @@ pub(crate) struct ServerInfo {
     /// The same, each with its name.
     pub(crate) groups: Box<dyn Fn() -> Vec<(String, Arc<GroupShared>)> + Send + Sync>,
     /// Opens the logs again.
-    pub(crate) reopen: Box<dyn Fn() + Send + Sync>,
+    pub(crate) reopen: Box<dyn Fn() -> Vec<String> + Send + Sync>,
     /// Those in files.
     pub(crate) file_certificates: Box<dyn Fn() -> Vec<FromFile> + Send + Sync>,
     pub(crate) generations: Arc<Generations>,

@@ -97,7 +97,7 @@ pub(crate) enum ServerEvent {
     Reload(Option<PendingReply<Reloaded>>),
     /// Change the configuration.
     Edit(ConfigEdit, PendingReply<Result<Value, EditError>>),
-    Reopen,
+    Reopen(Option<Sender<Vec<String>>>),
     /// Start the program again, to take over.
     Upgrade(Option<Asker>),
     /// Another process has taken over, or why not.
@@ -179,7 +179,7 @@ impl RunningServer {
     fn obey(&self, event: ServerEvent, progress: &mut StopProgress) {
         match event {
             ServerEvent::Ended(_) => {}
-            ServerEvent::Reopen => self.logs.reopen_soon(),
+            ServerEvent::Reopen(asker) => self.logs.reopen_soon(asker),
             // Whoever asked has given up: it was answered that nothing is done.
             ServerEvent::Reload(Some(asker)) if !asker.begin() => {}
             ServerEvent::Edit(_, asker) if !asker.begin() => {}
@@ -528,7 +528,7 @@ pub(crate) fn event(order: SupervisorOrder) -> ServerEvent {
     match order {
         SupervisorOrder::Stop => ServerEvent::Stop,
         SupervisorOrder::Reload => ServerEvent::Reload(None),
-        SupervisorOrder::Reopen => ServerEvent::Reopen,
+        SupervisorOrder::Reopen => ServerEvent::Reopen(None),
         SupervisorOrder::Upgraded(outcome) => ServerEvent::Upgraded(outcome),
     }
 }
@@ -545,7 +545,7 @@ pub(crate) fn pass_signals(
         signals.forever().try_for_each(|signal| match signal {
             SIGUSR2 => events.send(ServerEvent::Upgrade(None)),
             _ if supervised => Ok(()),
-            SIGUSR1 => events.send(ServerEvent::Reopen),
+            SIGUSR1 => events.send(ServerEvent::Reopen(None)),
             SIGHUP => events.send(ServerEvent::Reload(None)),
             _ if !stops.is_request(Instant::now()) => Ok(()),
             _ => events.send(ServerEvent::Stop),

@@ -1,6 +1,7 @@
 //! The logs that the server writes: opened, replaced by a reload, opened again after a rotation, and closed.
 
 use std::io;
+use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -30,6 +31,8 @@ pub(crate) struct Logs {
 struct ReopenState {
     is_wanted: bool,
     is_running: bool,
+    /// Who waits for what comes of it: what could not be opened.
+    askers: Vec<Sender<Vec<String>>>,
 }
 
 impl Logs {
@@ -72,18 +75,21 @@ impl Logs {
     }
 
     /// Opens log files again, on a thread of its own: it takes a moment, and delays neither a stop nor a reload. What is asked for
-    /// meanwhile is done once, afterwards.
-    pub(crate) fn reopen_soon(&self) {
+    /// meanwhile is done once, afterwards. `asker` gets what could not be opened.
+    pub(crate) fn reopen_soon(&self, asker: Option<Sender<Vec<String>>>) {
         let mut state = self.reopen_state();
         state.is_wanted = true;
+        state.askers.extend(asker);
         if std::mem::replace(&mut state.is_running, true) {
             return;
         }
         drop(state);
         let logs = self.clone();
         let started = std::thread::Builder::new().name("log-reopen".into()).spawn(move || {
-            while logs.takes_reopen() {
-                logs.reopen();
+            while let Some(askers) = logs.takes_reopen() {
+                let faults = logs.reopen();
+                // Who has given up does not listen any more.
+                askers.iter().for_each(|asker| _ = asker.send(faults.clone()));
             }
         });
         if let Err(error) = started {
@@ -96,18 +102,21 @@ impl Logs {
         self.reopening.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether files are to be opened again; else the thread ends.
-    fn takes_reopen(&self) -> bool {
+    /// Who waits for files to be opened again; where nobody has asked for it, the thread ends.
+    fn takes_reopen(&self) -> Option<Vec<Sender<Vec<String>>>> {
         let mut state = self.reopen_state();
         let is_wanted = std::mem::take(&mut state.is_wanted);
         state.is_running = is_wanted;
-        is_wanted
+        is_wanted.then(|| std::mem::take(&mut state.askers))
     }
 
-    /// Opens log files again; what was said before goes to the old ones.
-    fn reopen(&self) {
-        self.notices.sink().reopen();
-        self.access().each().for_each(LogSink::reopen);
+    /// Opens log files again; what was said before goes to the old ones. Returns what could not be opened.
+    fn reopen(&self) -> Vec<String> {
+        let of_errors = self.notices.sink().reopen();
+        let faults: Vec<String> =
+            of_errors.into_iter().chain(self.access().each().filter_map(LogSink::reopen)).collect();
+        faults.iter().for_each(|fault| self.notices.error(fault));
+        faults
     }
 
     pub(crate) fn close(&self) {

@@ -204,7 +204,7 @@ impl ParentProcess {
             while let Ok(event) = events.recv_timeout(until.saturating_duration_since(Instant::now())) {
                 match event {
                     ParentEvent::Signal(SIGTERM | SIGINT | SIGQUIT) => return Ok(0),
-                    ParentEvent::Signal(SIGUSR1) => self.notices.sink().reopen(),
+                    ParentEvent::Signal(SIGUSR1) => _ = self.notices.sink().reopen(),
                     ParentEvent::Upgraded(Ok(pid)) => {
                         self.leave_to(pid);
                         return Ok(0);
@@ -236,7 +236,7 @@ impl ParentProcess {
                     continue;
                 }
                 Ok(ParentEvent::Signal(SIGUSR1)) => {
-                    self.notices.sink().reopen();
+                    _ = self.notices.sink().reopen();
                     SupervisorOrder::Reopen
                 }
                 Ok(ParentEvent::Signal(SIGHUP)) => {

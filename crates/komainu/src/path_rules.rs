@@ -226,6 +226,7 @@ impl PathRules {
             is_secure: false,
             tls: None,
             ids: RequestIds::default(),
+            user: b"",
             prefix,
             upstream: "",
             own: own.as_deref().or(maps),

@@ -1,6 +1,7 @@
 //! Routes whose scripts a PHP server or an application of PHP runs: which request is for a script, which for a file.
 
 use std::io;
+use std::path::{Component, Path, PathBuf};
 
 use config::{Action, Config};
 use files::{FileOutcome, Files, FoundScript};
@@ -95,9 +96,21 @@ pub(crate) fn scripts_among(options: &mut files::Options) -> io::Result<()> {
     }
     for root in &mut options.roots {
         // Another process opens them.
-        *root = std::path::absolute(&*root)?;
+        *root = without_parents(root)?;
     }
     Ok(())
+}
+
+/// The absolute path without `..`, which PHP-FPM refuses in names of scripts. Links behind the last `..` stay links: a release is
+/// switched by one.
+fn without_parents(path: &Path) -> io::Result<PathBuf> {
+    let absolute = std::path::absolute(path)?;
+    let parts: Vec<Component<'_>> = absolute.components().collect();
+    let Some(last) = parts.iter().rposition(|part| *part == Component::ParentDir) else {
+        return Ok(absolute);
+    };
+    let (until, rest) = parts.split_at(last + 1);
+    Ok(until.iter().collect::<PathBuf>().canonicalize()?.join(rest.iter().collect::<PathBuf>()))
 }
 
 impl PhpRoute {

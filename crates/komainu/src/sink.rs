@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -27,6 +27,8 @@ pub(crate) const CLOSE_MAX: Duration = Duration::from_secs(2);
 
 /// How long a rotation waits for the cores to hand over the lines of requests answered before it.
 const ROTATE_MAX: Duration = Duration::from_secs(1);
+/// How long opening a file again is waited for: the lines before it may be for a slow disk.
+const REOPEN_MAX: Duration = Duration::from_secs(2);
 
 /// How long the first of the records for a collector waits for others, and at most so many bytes of them are sent together.
 const GATHER_MAX: Duration = Duration::from_secs(1);
@@ -81,8 +83,8 @@ pub(crate) type Opener = Arc<dyn Fn() -> io::Result<Option<File>> + Send + Sync>
 enum LogCommand {
     /// Lines of that severity, from the log of that name.
     Lines(Vec<u8>, SyslogSeverity, &'static str),
-    /// The file was moved away: open it again.
-    Reopen,
+    /// The file was moved away: open it again, and say why it cannot be.
+    Reopen(Sender<Option<String>>),
     Stop,
 }
 
@@ -204,8 +206,9 @@ impl LogSink {
         Collector::new(&self.counts)
     }
 
-    /// Opens the file again (SIGUSR1), once all that was collected before has been handed over: it goes to the old file.
-    pub(crate) fn reopen(&self) {
+    /// Opens the file again (SIGUSR1), once all that was collected before has been handed over: it goes to the old file. Returns once that
+    /// is done, or after [`REOPEN_MAX`]; why the file cannot be opened.
+    pub(crate) fn reopen(&self) -> Option<String> {
         let until = Instant::now() + ROTATE_MAX;
         self.counts.handed_over.store(0, Ordering::Release);
         self.counts.rotations.fetch_add(1, Ordering::AcqRel);
@@ -214,8 +217,16 @@ impl LogSink {
         {
             std::thread::sleep(Duration::from_millis(5));
         }
+        let (outcome, done) = channel();
         // Fails only after `close`.
-        let _ = self.orders.send(LogCommand::Reopen);
+        self.orders.send(LogCommand::Reopen(outcome)).ok()?;
+        match done.recv_timeout(REOPEN_MAX) {
+            Ok(fault) => fault,
+            Err(RecvTimeoutError::Timeout) => {
+                Some("a log is still being written: it is opened again afterwards".into())
+            }
+            Err(RecvTimeoutError::Disconnected) => None,
+        }
     }
 
     /// Writes out what was handed over, and ends the thread. One that waits for a reader who takes nothing is left
@@ -252,7 +263,7 @@ fn write(mut output: LogOutput, inbox: &Receiver<LogCommand>, counts: &Counts) {
                 counts.waiting_bytes.fetch_sub(lines.len(), Ordering::Relaxed);
                 counts.keep(lines);
             }
-            LogCommand::Reopen => output.reopen(),
+            LogCommand::Reopen(outcome) => _ = outcome.send(output.reopen()),
             LogCommand::Stop => break,
         }
         match counts.dropped_lines.swap(0, Ordering::Relaxed) {
@@ -428,21 +439,25 @@ impl LogOutput {
         report(&self.target, text);
     }
 
-    fn reopen(&mut self) {
+    /// Returns why it cannot be opened.
+    fn reopen(&mut self) -> Option<String> {
         self.report_lost();
         if let Some(remote) = &mut self.remote {
-            return remote.reconnect();
+            remote.reconnect();
+            return None;
         }
-        if self.on_stderr {
-            if !self.comes_back() {
-                self.complain("it can still not be opened; its lines go to stderr");
+        let fault = match (self.on_stderr, LogOutput::open(self.target.clone())) {
+            (false, Ok(opened)) => {
+                *self = opened;
+                return None;
             }
-            return;
-        }
-        match LogOutput::open(self.target.clone()) {
-            Ok(opened) => *self = opened,
-            Err(error) => _ = writeln!(io::stderr(), "komainu: {error}; the old file stays in use"),
-        }
+            (false, Err(error)) => format!("{error}; the old file stays in use"),
+            (true, _) if self.comes_back() => return None,
+            (true, Err(error)) => format!("{error}; its lines go to stderr still"),
+            (true, Ok(_)) => return None,
+        };
+        _ = writeln!(io::stderr(), "komainu: {fault}");
+        Some(fault)
     }
 }
 

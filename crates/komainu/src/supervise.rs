@@ -348,7 +348,14 @@ fn server_info(
     Arc::new(ServerInfo {
         upstreams: Box::new(move || groups.plan().upstreams().to_vec()),
         groups: Box::new(move || named.plan().groups.named()),
-        reopen: Box::new(move || _ = reopens.send(ServerEvent::Reopen)),
+        reopen: Box::new(move || {
+            let (asker, outcome) = channel();
+            let sent = reopens.send(ServerEvent::Reopen(Some(asker)));
+            let faults = sent.ok().and_then(|()| outcome.recv_timeout(BEGIN_MAX).ok());
+            faults.unwrap_or_else(|| {
+                vec!["the logs are still being written: they are opened again afterwards".into()]
+            })
+        }),
         cache: Box::new(move |line| {
             let plan = theirs.plan();
             cache_commands::obey(line, plan.cache.as_ref(), &plan.config)

@@ -23,6 +23,7 @@ use crate::page::ErrorPages;
 use crate::permit::Context;
 use crate::source::{GONE, Source, WRITE};
 use crate::spill::SpilledOutput;
+use crate::state::VerifiedUser;
 use crate::tls::TlsSession;
 use crate::wait::{self, Interest};
 
@@ -62,6 +63,7 @@ pub struct DetachedRequest {
     pub(crate) tls: Option<Rc<TlsSession>>,
     pub(crate) empty_segments: EmptySegments,
     pub(crate) ids: RequestIds,
+    pub(crate) user: Option<Rc<VerifiedUser>>,
     pub(crate) own_values: Option<Rc<dyn OwnValues>>,
     pub(crate) pages: Option<Rc<dyn ErrorPages>>,
     pub(crate) local: Option<SocketAddr>,

@@ -32,7 +32,7 @@ use crate::replace::{
     BodyReplacement, REPLACED_BYTES, REPLACED_WEIGHT, ReplacementTexts, RequestReplacement,
 };
 use crate::request::Request;
-use crate::state::{self, Interception, ReplyState, RequestState};
+use crate::state::{self, Interception, ReplyState, RequestState, VerifiedUser};
 
 /// The status in the access log for a client that disconnected before its response began. It is never sent; nginx logs
 /// the same status.
@@ -116,6 +116,14 @@ impl<'c> Exchange<'c> {
     /// Says that the request was let in because of who sends it: see [`Request::is_authorized`].
     pub fn set_authorized(&mut self) {
         self.state.is_authorized = true;
+    }
+
+    /// Says who sends the request, as the server has verified. A name that no field value could have (RFC 9110 section 5.5) is not taken.
+    pub fn set_user(&mut self, name: &[u8], scheme: &'static str) {
+        let is_text = |byte: &u8| *byte >= b' ' && *byte != 0x7f;
+        if !name.is_empty() && name.iter().all(is_text) {
+            self.state.user = Some(Rc::new(VerifiedUser { name: name.to_vec(), scheme }));
+        }
     }
 
     /// Sets the request's ids, which upstream servers and applications get.
@@ -208,6 +216,7 @@ impl<'c> Exchange<'c> {
             tls: self.state.tls.clone(),
             empty_segments: self.state.empty_segments,
             ids: self.state.ids,
+            user: self.state.user.clone(),
             own_values: self.state.own_values.clone(),
             pages: self.state.pages.clone(),
             local: self.lane.local_address(),

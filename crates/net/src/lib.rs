@@ -119,6 +119,7 @@ pub use server::{Server, Stop};
 pub use service::{RequestRecord, Service};
 pub use source::Source;
 pub use spill::{SpillError, SpillFile, SpillQuota, SpillStore};
+pub use state::VerifiedUser;
 pub use stream::Stream;
 pub use stream_client::{StreamChoice, StreamClient, StreamFuture, StreamOpening, StreamStart};
 pub use tick::{TaskId, TurnHook};

@@ -1,6 +1,7 @@
 //! A request's head, as handlers see it.
 
 use std::borrow::Cow;
+use std::rc::Rc;
 
 use http::path::{self, EmptySegments};
 use http::template::OwnValues;
@@ -8,7 +9,7 @@ use http::{BodySize, Head, Method, Name, Reject, RequestIds, Version};
 
 use crate::address::{Client, Peer};
 use crate::grpc;
-use crate::state::RequestState;
+use crate::state::{RequestState, VerifiedUser};
 use crate::tls::TlsSession;
 
 /// A view of the request's head.
@@ -156,6 +157,18 @@ impl<'x> Request<'x> {
     #[must_use]
     pub fn head(&self) -> (&'x Head, &'x [u8]) {
         (self.head, self.bytes)
+    }
+
+    /// The user whom the server has verified: see [`Exchange::set_user`].
+    #[must_use]
+    pub fn user(&self) -> Option<&'x VerifiedUser> {
+        self.state.user.as_deref()
+    }
+
+    /// The same, for what lives longer than the request.
+    #[must_use]
+    pub fn shared_user(&self) -> Option<Rc<VerifiedUser>> {
+        self.state.user.clone()
     }
 
     /// Its ids: none but those that [`Exchange::set_ids`] has set.

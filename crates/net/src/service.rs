@@ -144,6 +144,7 @@ impl DetachedRequest {
         state.pages.clone_from(&self.pages);
         state.empty_segments = self.empty_segments;
         state.ids = self.ids;
+        state.user.clone_from(&self.user);
         state.own_values.clone_from(&self.own_values);
         let mut lane = DetachedLane::new(self, sink.clone());
         let source = lane.source_rc();

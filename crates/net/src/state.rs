@@ -42,6 +42,15 @@ pub(crate) enum Interception {
     Done(Box<(Status, Fields)>),
 }
 
+/// The user whom the server has verified.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VerifiedUser {
+    /// The name: visible characters, spaces and bytes beyond ASCII.
+    pub name: Vec<u8>,
+    /// How, as `AUTH_TYPE` has it (RFC 3875 section 4.1.1): `Basic`, `Bearer`.
+    pub scheme: &'static str,
+}
+
 /// What is known of a request beside its head, and how far its response is.
 pub(crate) struct RequestState {
     /// The other end of the connection.
@@ -55,6 +64,7 @@ pub(crate) struct RequestState {
     /// What becomes of empty segments in its path.
     pub(crate) empty_segments: EmptySegments,
     pub(crate) ids: RequestIds,
+    pub(crate) user: Option<Rc<VerifiedUser>>,
     /// The variables that the configuration defines.
     pub(crate) own_values: Option<Rc<dyn OwnValues>>,
     /// When its head was whole.
@@ -104,6 +114,7 @@ impl RequestState {
             tls: None,
             empty_segments: EmptySegments::Merge,
             ids: RequestIds::default(),
+            user: None,
             own_values: None,
             started_us,
             begun_us: 0,

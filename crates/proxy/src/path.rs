@@ -99,6 +99,7 @@ mod tests {
             tls: None,
             empty_segments,
             ids: http::RequestIds::default(),
+            user: None,
             upstream: "",
             own: None,
         };

@@ -168,6 +168,7 @@ mod tests {
             tls: None,
             empty_segments: http::EmptySegments::Merge,
             ids: http::RequestIds::default(),
+            user: None,
             upstream: "",
             own: None,
         };

@@ -56,6 +56,7 @@ impl Requester for StreamRequester<'_> {
             own: None,
             empty_segments: EmptySegments::Merge,
             ids: RequestIds::default(),
+            user: None,
             upstream,
         }
     }

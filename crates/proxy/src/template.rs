@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use http::path::{EmptySegments, encoded_path};
 use http::template::{OwnValues, TlsValues, Values};
 use http::{Head, Reject, RequestIds};
-use net::{Client, Peer, Request, TlsSession};
+use net::{Client, Peer, Request, TlsSession, VerifiedUser};
 
 /// One request, as the rules for heads see it.
 #[derive(Clone, Copy)]
@@ -25,6 +25,8 @@ pub struct TemplateContext<'x> {
     pub empty_segments: EmptySegments,
     /// Its ids.
     pub ids: RequestIds,
+    /// The user whom this server has verified.
+    pub user: Option<&'x VerifiedUser>,
     /// `host:port` of the chosen upstream.
     pub upstream: &'x str,
     /// The variables that the configuration defines.
@@ -45,6 +47,7 @@ impl<'x> TemplateContext<'x> {
             tls: request.tls(),
             empty_segments,
             ids: request.ids(),
+            user: request.user(),
             upstream,
             own: request.own_values(),
         }
@@ -93,6 +96,7 @@ impl<'x> TemplateContext<'x> {
             is_secure: self.client.secure,
             tls: self.tls.map(|session| session as &dyn TlsValues),
             ids: self.ids,
+            user: self.user.map_or(b"", |user| &user.name),
             prefix: b"",
             upstream: self.upstream,
             own: self.own,

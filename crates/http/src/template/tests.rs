@@ -18,6 +18,7 @@ fn filled_for(head: &str, text: &str) -> String {
         is_secure: true,
         tls: None,
         ids: RequestIds::default(),
+        user: b"",
         prefix: b"/a/",
         upstream: "127.0.0.1:3000",
         own: Some(&Encodings),

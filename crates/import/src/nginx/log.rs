@@ -5,33 +5,43 @@ use super::tree::NginxDirective;
 use super::work::Translation;
 use crate::draft::{TomlItem, TomlSection};
 
-impl Translation<'_> {
-    /// Writes `[log]`: one access log for all sites, and the error log.
-    pub(crate) fn logs(&self, all: &[&NginxDirective], log: &mut TomlSection) {
-        let mut first: Option<&NginxDirective> = None;
-        for one in all.iter().filter(|one| one.name == "access_log") {
-            match (one.first(), first) {
-                ("off", _) => self.ledger.differs(
-                    one.entry,
-                    "there is one access log for all: `only` in `[log]` limits it by status, time or share",
-                ),
-                (_, None) => {
-                    first = Some(one);
-                    self.access_log(one, log);
-                }
-                (_, Some(_)) => {
-                    self.ledger.differs(
-                        one.entry,
-                        "there is one access log for all sites; `$host` in its format says which it is",
-                    );
-                }
-            }
-        }
-        if first.is_none() {
+/// The access log of nginx where none is named.
+pub(super) const DEFAULT_LOG: &str = "/var/log/nginx/access.log";
+
+impl<'d> Translation<'d> {
+    /// The access logs of a place, each a table; none where they are off.
+    pub(crate) fn access_logs(&self, scope: &Scope<'d>) -> Vec<TomlItem> {
+        let all = scope.all("access_log");
+        if all.is_empty() {
+            let mut log = TomlSection::default();
             log.set_text("access", "combined");
-            log.set_text("file", "/var/log/nginx/access.log");
-            log.comment("The default of nginx.");
+            log.set_text("file", DEFAULT_LOG);
+            return vec![TomlItem::Table(log.entries)];
         }
+        if let Some(off) = all.iter().find(|one| one.first() == "off") {
+            self.ledger.translated(off.entry);
+            return Vec::new();
+        }
+        let log = |one: &&NginxDirective| {
+            let mut log = TomlSection::default();
+            self.access_log(one, &mut log).then_some(TomlItem::Table(log.entries))
+        };
+        all.iter().filter_map(log).collect()
+    }
+
+    /// `access_log` of locations: a log is for a whole site.
+    pub(crate) fn logs_of_locations(&self, all: &[&NginxDirective]) {
+        for one in all.iter().filter(|one| one.name == "access_log" && !self.ledger.is_marked(one.entry)) {
+            let reason = match one.first() {
+                "off" => "a log is for a whole site: `only` limits it by status, time or share",
+                _ => "a log is for a whole site",
+            };
+            self.ledger.differs(one.entry, reason);
+        }
+    }
+
+    /// Writes the error log.
+    pub(crate) fn error_log(&self, all: &[&NginxDirective], log: &mut TomlSection) {
         let mut has_errors = false;
         for one in all.iter().filter(|one| one.name == "error_log") {
             if has_errors {
@@ -64,7 +74,8 @@ impl Translation<'_> {
         }
     }
 
-    fn access_log(&self, one: &NginxDirective, log: &mut TomlSection) {
+    /// One access log; false where it has no destination here.
+    fn access_log(&self, one: &NginxDirective, log: &mut TomlSection) -> bool {
         let format = match one.arg(1) {
             name if name.contains('=') => "",
             name => name,
@@ -75,12 +86,15 @@ impl Translation<'_> {
             Some(found) => self.format(found, log),
         }
         for word in one.args.iter().skip(1).filter(|word| word.contains('=')) {
-            match word.starts_with("if=") {
-                true => self.ledger.differs(
-                    one.entry,
-                    "`if` is left out: `only` in `[log]` limits the log by status, time or share",
-                ),
-                false => self.ledger.differs(
+            match word.strip_prefix("if=") {
+                Some(condition) => match self.statuses_of(condition) {
+                    Some(statuses) => log.set_in("only", "status", statuses),
+                    None => self.ledger.differs(
+                        one.entry,
+                        "`if` is left out: `only` limits the log by status, time or share",
+                    ),
+                },
+                None => self.ledger.differs(
                     one.entry,
                     format!("`{word}` is left out: lines are written within a tenth of a second"),
                 ),
@@ -89,25 +103,58 @@ impl Translation<'_> {
         match one.first() {
             "/dev/stdout" => log.set_text("file", "stdout"),
             "/dev/stderr" => log.set_text("file", "stderr"),
-            name if name.starts_with("syslog:") || name.contains('$') => {
-                self.ledger.impossible(one.entry, "the log is one file, stdout or stderr");
-                return;
+            name if name.starts_with("syslog:") => match syslog(name) {
+                Some(to) => log.set("file", to),
+                None => {
+                    self.ledger.impossible(one.entry, "its server is an address, or a socket (`unix:`)");
+                    return false;
+                }
+            },
+            name if name.contains('$') => {
+                self.ledger
+                    .impossible(one.entry, "the name of a log has no variables: give each site its `logs`");
+                return false;
             }
             name => log.set_text("file", self.file(name)),
         }
         self.ledger.translated(one.entry);
+        true
+    }
+
+    /// The statuses for which a `map` of `$status` has a value that is true.
+    fn statuses_of(&self, condition: &str) -> Option<TomlItem> {
+        let variable = condition.strip_prefix('$')?;
+        let map =
+            self.http.all("map").into_iter().find(|map| map.arg(1).strip_prefix('$') == Some(variable))?;
+        let is_true = |line: &NginxDirective| !matches!(line.first(), "" | "0");
+        let rest = map.inner().iter().find(|line| line.name == "default").is_some_and(is_true);
+        let mut classes = [rest; 5];
+        for line in map.inner().iter().filter(|line| line.name != "default") {
+            let digits = line.name.strip_prefix("~^")?;
+            let digits =
+                digits.strip_prefix('[').and_then(|digits| digits.strip_suffix(']')).unwrap_or(digits);
+            for digit in digits.chars() {
+                let class = digit.to_digit(10).filter(|digit| (1..=5).contains(digit))?;
+                classes[class as usize - 1] = is_true(line);
+            }
+        }
+        let is_of_status = matches!(map.first(), "$status" | "${status}");
+        let named = (1..=5).zip(classes).filter(|(_, is_meant)| *is_meant);
+        let names: Vec<String> = named.map(|(class, _)| format!("{class}xx")).collect();
+        if !is_of_status || names.is_empty() {
+            return None;
+        }
+        self.ledger.needless(map.entry, "`only` of the log that names it");
+        Some(TomlItem::texts(names))
     }
 
     fn format(&self, found: &NginxDirective, log: &mut TomlSection) {
         let skip = if found.arg(1).starts_with("escape=") { 2 } else { 1 };
         let text: String = found.args.iter().skip(skip).cloned().collect();
-        let text = text
-            .replace("$remote_user", "-")
-            .replace("${remote_user}", "-")
-            .replace("$request\"", "$request_method $request_uri $server_protocol\"");
+        let text = text.replace("$request\"", "$request_method $request_uri $server_protocol\"");
         let text = text.replace("$request ", "$request_method $request_uri $server_protocol ");
         let scope = Scope::of(Vec::new());
-        let combined = r#"$remote_addr - - [$time_local] "$request_method $request_uri $server_protocol" $status $body_bytes_sent "$http_referer" "$http_user_agent""#;
+        let combined = r#"$remote_addr - $remote_user [$time_local] "$request_method $request_uri $server_protocol" $status $body_bytes_sent "$http_referer" "$http_user_agent""#;
         if text == combined {
             log.set_text("access", "combined");
             self.ledger.translated(found.entry);
@@ -115,9 +162,13 @@ impl Translation<'_> {
         }
         match template(&text, &scope, TemplateUse::Log, &|name| self.map_variable(name)) {
             Ok(text) if !text.trim_start().starts_with('{') => {
+                let has_times =
+                    ["$upstream_ms", "$connect_ms", "$first_byte_ms"].iter().any(|time| text.contains(time));
                 log.set_text("access", text);
-                let what = "`$remote_user` is `-`; times of upstream servers are in milliseconds";
-                self.ledger.differs(found.entry, what);
+                match has_times {
+                    true => self.ledger.differs(found.entry, "times of upstream servers are in milliseconds"),
+                    false => self.ledger.translated(found.entry),
+                }
             }
             Ok(_) => {
                 log.set_text("access", "json");
@@ -178,4 +229,23 @@ impl Translation<'_> {
             top.set("trusted_proxies", TomlItem::List(from));
         }
     }
+}
+
+/// The destination `syslog:server=ADDRESS,facility=local7,tag=shop`.
+fn syslog(text: &str) -> Option<TomlItem> {
+    let mut to = TomlSection::default();
+    for word in text.strip_prefix("syslog:")?.split(',') {
+        match word.split_once('=') {
+            Some(("server", path)) if path.starts_with("unix:") => to.set_text("syslog", path),
+            Some(("server", address)) => {
+                let has_port = address.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok());
+                to.set_text("syslog", format!("udp://{address}{}", if has_port { "" } else { ":514" }));
+            }
+            Some((key @ ("facility" | "tag"), value)) => to.set_text(key, value),
+            // The severity is that of the log, and the name of the host is sent.
+            _ => {}
+        }
+    }
+    to.get("syslog")?;
+    Some(TomlItem::Table(to.entries))
 }

@@ -140,6 +140,7 @@ fn translate(
             work.open_ends(http.inner(), &mut draft.top);
         }
         draft.gather();
+        gather_logs(&mut draft);
         draft.tables.extend(work.tables.into_inner());
         if draft.sites.is_empty() && draft.streams.is_empty() {
             draft.top.comment("There was no `server` in this file.");
@@ -147,6 +148,31 @@ fn translate(
         draft.text()
     };
     Ok((toml, ledger))
+}
+
+/// What every site logs is the log of the server.
+fn gather_logs(draft: &mut Draft) {
+    if let Some(TomlItem::List(mut logs)) = draft.top.remove("logs")
+        && !logs.is_empty()
+    {
+        if let TomlItem::Table(first) = logs.remove(0) {
+            let log = draft.table("log");
+            log.entries.splice(0..0, first);
+            if log.get("file") == Some(&TomlItem::text(log::DEFAULT_LOG)) {
+                log.comment("The access log is the default of nginx.");
+            }
+        }
+        if !logs.is_empty() {
+            draft.top.set("logs", TomlItem::List(logs));
+        }
+    }
+    let is_empty = |section: &TomlItem| matches!(section, TomlItem::List(logs) if logs.is_empty());
+    for site in &mut draft.sites {
+        if site.section.get("logs").is_some_and(is_empty) {
+            site.section.remove("logs");
+        }
+    }
+    draft.tables.retain(|(path, log)| path != "log" || !log.entries.is_empty());
 }
 
 impl<'d> Translation<'d> {
@@ -171,7 +197,8 @@ impl<'d> Translation<'d> {
         }
         self.proxies(&all, &mut draft.top);
         self.server_wide(&all, &mut draft);
-        self.logs(&all, draft.table("log"));
+        self.error_log(&all, draft.table("log"));
+        self.logs_of_locations(&all);
         self.unused_upstreams(&self.http);
         draft
     }

@@ -217,6 +217,7 @@ fn variable(name: &str, used: TemplateUse) -> Option<String> {
         _ if used == TemplateUse::Target => return None,
         "remote_addr" | "realip_remote_addr" if name == "remote_addr" => "remote_addr",
         "remote_port" => "client_port",
+        "remote_user" => "remote_user",
         "request_method" => "method",
         "request_id" => "request_id",
         "ssl_client_verify" if used == TemplateUse::Header => "tls_client_verify",

@@ -79,6 +79,7 @@ impl<'d> Translation<'d> {
             }
             self.error_pages(&server.scope, &mut site.section);
             self.maintenance(&server.scope, &mut site.section);
+            site.section.set("logs", TomlItem::List(self.access_logs(&server.scope)));
             site.routes = self.locations(&server.scope);
             self.open_ends(server.scope.own(), &mut site.section);
             sites.push((place, site));

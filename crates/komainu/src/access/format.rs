@@ -36,10 +36,11 @@ pub(super) enum ValueKind {
 }
 
 /// The fields of the Elastic Common Schema 8.11.
-const ECS: [(&str, Variable); 16] = [
+const ECS: [(&str, Variable); 17] = [
     ("@timestamp", Variable::Log(LogVariable::Time)),
     ("client.ip", Variable::RemoteAddr),
     ("client.port", Variable::ClientPort),
+    ("user.name", Variable::RemoteUser),
     ("http.request.method", Variable::Method),
     ("url.original", Variable::Log(LogVariable::Target)),
     ("url.domain", Variable::Host),

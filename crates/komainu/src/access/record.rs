@@ -18,7 +18,7 @@ enum Written {
 }
 
 /// The attributes, with the variable that each shows. What there is not is left out.
-const ATTRIBUTES: [(&str, Variable, Written); 17] = [
+const ATTRIBUTES: [(&str, Variable, Written); 18] = [
     ("http.request.method", Variable::Method, Written::Text),
     ("http.response.status_code", Variable::Log(LogVariable::Status), Written::Number),
     ("http.request.body.size", Variable::Log(LogVariable::RequestBytes), Written::Number),
@@ -29,6 +29,7 @@ const ATTRIBUTES: [(&str, Variable, Written); 17] = [
     ("server.address", Variable::Host, Written::Text),
     ("client.address", Variable::RemoteAddr, Written::Text),
     ("client.port", Variable::ClientPort, Written::Number),
+    ("user.name", Variable::RemoteUser, Written::Text),
     ("network.protocol.version", Variable::Log(LogVariable::Version), Written::Version),
     ("user_agent.original", Variable::Log(LogVariable::UserAgent), Written::Text),
     ("komainu.reason", Variable::Log(LogVariable::Reason), Written::Text),

@@ -44,10 +44,13 @@ pub(crate) fn renew(api: &Api, call: &ApiCall<'_>) -> Outcome {
     Ok(ApiResponse { status: 202, ..response })
 }
 
-/// Opens the log files again, after they were moved away.
+/// Opens the log files again, after they were moved away; answers when that is done, 500 where one cannot be opened.
 pub(crate) fn reopen(api: &Api, _: &ApiCall<'_>) -> Outcome {
-    (api.info.reopen)();
-    Ok(ApiResponse::done("the logs are opened again"))
+    let faults = (api.info.reopen)();
+    match faults.is_empty() {
+        true => Ok(ApiResponse::done("the logs are opened again")),
+        false => Err(ApiResponse { status: 500, ..ApiResponse::of(json!({ "error": faults.join("; ") })) }),
+    }
 }
 
 /// Who has changed what.

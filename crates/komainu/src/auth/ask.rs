@@ -142,6 +142,7 @@ impl AskRoute {
     pub(super) async fn admit(&self, x: &mut Exchange<'_>) -> Result<bool, Fault> {
         let key = (self.remember_ms > 0).then(|| self.shared.key(&x.request()));
         if let Some(own) = key.and_then(|key| self.shared.answers.find(&key, x.core().now_ms())) {
+            name_user(x, &own);
             x.amend(&self.names, &own);
             x.set_authorized();
             return Ok(true);
@@ -220,6 +221,7 @@ impl AskRoute {
                 cookies.try_push(name, value).expect("a field that was read is valid");
             }
         }
+        name_user(x, &own);
         x.amend(&self.names, &own);
         x.set_authorized();
         // A session that the server has renewed is for this client alone, and now.
@@ -383,4 +385,16 @@ fn parameter(text: &[u8]) -> Vec<u8> {
         }
     }
     encoded
+}
+
+/// Fields by which servers that are asked name the user: Authelia, oauth2-proxy, Authentik.
+const USER_FIELDS: [&[u8]; 4] =
+    [b"remote-user", b"x-auth-request-user", b"x-forwarded-user", b"x-authentik-username"];
+
+/// Notes the user that the server has named, by a field that `response_headers` has.
+fn name_user(x: &mut Exchange<'_>, own: &Fields) {
+    let is_user = |name: &[u8]| USER_FIELDS.iter().any(|known| known.eq_ignore_ascii_case(name));
+    if let Some((_, user)) = own.iter().find(|(name, _)| is_user(name)) {
+        x.set_user(user, "Ask");
+    }
 }

@@ -400,11 +400,15 @@ fn stamp(metadata: &Metadata) -> FileStamp {
 /// # Errors
 /// The client is gone.
 pub(super) async fn admit(auth: &Arc<SharedPasswords>, x: &mut Exchange<'_>) -> Result<bool, Fault> {
-    match auth.remembers(x) {
-        true => Ok(true),
+    let is_let_in = match auth.remembers(x) {
+        true => true,
         // Boxed, as it is seldom.
-        false => Box::pin(auth.check(x)).await,
+        false => Box::pin(auth.check(x)).await?,
+    };
+    if let Some(credentials) = credentials(&x.request()).filter(|_| is_let_in) {
+        x.set_user(credentials.user(), "Basic");
     }
+    Ok(is_let_in)
 }
 
 /// The name and password of a request. Where it has several, servers might differ in which they take: there are none.

@@ -229,6 +229,9 @@ impl JwtRoute {
         if !self.names.is_empty() {
             x.amend(&self.names, &own);
         }
+        if let Some(subject) = token.text("sub") {
+            x.set_user(subject.as_bytes(), "Bearer");
+        }
         x.set_authorized();
         true
     }

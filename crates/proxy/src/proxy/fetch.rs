@@ -6,7 +6,8 @@ use http::{
     Status,
 };
 use net::preface::Endpoints;
-use net::{Client, Peer, Request};
+use net::{Client, Peer, Request, VerifiedUser};
+use std::rc::Rc;
 use std::task::Context;
 
 use super::{Attempts, CgiRequest, LOOP, Proxy, Reached};
@@ -29,6 +30,7 @@ pub struct FetchRequest {
     client: Client,
     empty_segments: EmptySegments,
     ids: RequestIds,
+    user: Option<Rc<VerifiedUser>>,
     body: Vec<u8>,
 }
 
@@ -105,7 +107,8 @@ impl FetchRequest {
         let end = spans.chain(lines).map(Span::end).max();
         let bytes = bytes[..end.unwrap_or(0)].to_vec();
         let more = (request.empty_segments(), request.ids());
-        FetchRequest::build(head, bytes, request.peer(), request.client(), more, body)
+        let asked = FetchRequest::build(head, bytes, request.peer(), request.client(), more, body);
+        FetchRequest { user: request.shared_user(), ..asked }
     }
 
     /// Gives it this body in place of its own.
@@ -138,7 +141,7 @@ impl FetchRequest {
         // Nobody could use a connection that has switched protocols.
         head.fields.retain(|field| field.id != Name::Upgrade);
         head.protocol = Span::EMPTY;
-        FetchRequest { head, bytes, peer, client, empty_segments, ids, body }
+        FetchRequest { head, bytes, peer, client, empty_segments, ids, user: None, body }
     }
 }
 
@@ -156,6 +159,7 @@ impl Requester for FetchRequest {
             tls: None,
             empty_segments: self.empty_segments,
             ids: self.ids,
+            user: self.user.as_deref(),
             upstream,
             own: None,
         }

@@ -30,6 +30,7 @@ fn forwarded_for(options: &RouteOptions, request: &str, client: Client) -> (Stri
         tls: None,
         empty_segments: http::EmptySegments::Merge,
         ids: http::RequestIds::default(),
+        user: None,
         upstream: "app:3000",
         own: None,
     };
@@ -192,6 +193,7 @@ fn too_many_named_fields_are_an_attack() {
         tls: None,
         empty_segments: http::EmptySegments::Merge,
         ids: http::RequestIds::default(),
+        user: None,
         upstream: "",
         own: None,
     };

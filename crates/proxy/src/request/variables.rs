@@ -72,6 +72,10 @@ impl RequestRules {
             encode::decimal(&mut length, more.length);
         }
         variables.push(b"CONTENT_LENGTH", &length);
+        if let Some(user) = ask.user {
+            variables.push(b"REMOTE_USER", &user.name);
+            variables.push(b"AUTH_TYPE", user.scheme.as_bytes());
+        }
         self.push_fields(&mut variables, ask)?;
         let values = ask.values();
         for (name, value) in &options.variables {
