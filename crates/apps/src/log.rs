@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use http::path::encode_beyond_ascii;
+use http::target::without_secrets;
 use net::Exchange;
 
 /// Bytes of a request's path in a log line, at most.
@@ -122,8 +122,7 @@ impl OutputLines {
 pub(crate) fn request_line(x: &Exchange<'_>) -> String {
     let request = x.request();
     let path = &request.path()[..request.path().len().min(PATH_BYTES_MAX)];
-    let (method, path) = (request.method_name(), encode_beyond_ascii(path));
-    format!("{} {}", String::from_utf8_lossy(method), String::from_utf8_lossy(&path))
+    format!("{} {}", String::from_utf8_lossy(request.method_name()), without_secrets(path))
 }
 
 #[cfg(test)]

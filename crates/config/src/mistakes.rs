@@ -203,6 +203,9 @@ fn warn_of_values(route: &Node, check: &mut Checker) {
             for entry in entries {
                 let Some(value) = text(&entry.value) else { continue };
                 let has_group = value.contains('(') && value.contains('|') && value.contains(')');
+                if value.starts_with('~') {
+                    continue;
+                }
                 if value.starts_with('^') || has_group || (value.contains(".*") && value.ends_with('$')) {
                     let title = format!("`{}` is taken literally", shortened(value));
                     let finding = check.warning(&entry.value.at, title, "this is no regular expression");

@@ -83,8 +83,14 @@ pub struct Report {
     findings: Vec<Finding>,
     left_out: usize,
     errors: usize,
-    named_paths: Vec<NamedPath>,
-    named_accounts: Vec<NamedAccount>,
+    named: Box<NamedThings>,
+}
+
+/// What the configuration names of the system.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+struct NamedThings {
+    paths: Vec<NamedPath>,
+    accounts: Vec<NamedAccount>,
 }
 
 impl Report {
@@ -94,8 +100,7 @@ impl Report {
             findings: Vec::new(),
             left_out: 0,
             errors: 0,
-            named_paths: Vec::new(),
-            named_accounts: Vec::new(),
+            named: Box::default(),
         }
     }
 
@@ -112,22 +117,22 @@ impl Report {
 
     /// Notes a file or folder that the configuration names.
     pub(crate) fn name_path(&mut self, named: NamedPath) {
-        self.named_paths.push(named);
+        self.named.paths.push(named);
     }
 
     /// The files and folders that the configuration names, as far as it could be read.
     pub fn named_paths(&self) -> &[NamedPath] {
-        &self.named_paths
+        &self.named.paths
     }
 
     /// Notes a user or group that the configuration names.
     pub(crate) fn name_account(&mut self, named: NamedAccount) {
-        self.named_accounts.push(named);
+        self.named.accounts.push(named);
     }
 
     /// The users and groups that the configuration names, as far as it could be read.
     pub fn named_accounts(&self) -> &[NamedAccount] {
-        &self.named_accounts
+        &self.named.accounts
     }
 
     /// What the report says of the text alone: the paths, users and groups that it names.

@@ -4,6 +4,7 @@
 //! much of it, is up to the caller.
 
 use std::fmt;
+use std::fmt::Display;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -179,7 +180,7 @@ pub fn attribute(name: &str, value: &str) -> Value {
 
 /// An attribute whose value is a whole number.
 #[must_use]
-pub fn attribute_number(name: &str, value: u64) -> Value {
+pub fn attribute_number(name: &str, value: impl Display) -> Value {
     json!({ "key": name, "value": { "intValue": value.to_string() } })
 }
 

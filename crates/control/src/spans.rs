@@ -39,6 +39,8 @@ pub enum SpanValue {
     Text(String),
     /// A whole number.
     Number(u64),
+    /// By how much something has grown, or shrunk.
+    Change(i64),
 }
 
 /// A span that has ended.
@@ -169,6 +171,7 @@ fn span(span: &EndedSpan) -> Value {
         .map(|(name, value)| match value {
             SpanValue::Text(text) => attribute(name, text),
             SpanValue::Number(number) => attribute_number(name, *number),
+            SpanValue::Change(change) => attribute_number(name, *change),
         })
         .collect();
     let mut document = json!({

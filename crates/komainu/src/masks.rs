@@ -5,15 +5,6 @@ use http::{Variable, form};
 /// What stands in place of a secret.
 const MASKED: &[u8] = b"***";
 
-/// A target as the error log shows it: queries and what follows a `;` may hold secrets, and what comes with the line says which request
-/// failed and why.
-pub(crate) fn without_secrets(target: &[u8]) -> String {
-    let end = target.iter().position(|byte| b"?;".contains(byte));
-    let shown = http::path::encode_beyond_ascii(&target[..end.unwrap_or(target.len())]);
-    let mark = end.map_or("", |end| if target[end] == b'?' { "?***" } else { ";***" });
-    format!("{}{mark}", String::from_utf8_lossy(&shown))
-}
-
 /// Rules for what is hidden.
 #[derive(Debug, Default)]
 pub(crate) struct Masks {
@@ -95,15 +86,6 @@ fn plain(byte: u8) -> u8 {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_error_log_shows_no_query() {
-        let shown = |target: &str| without_secrets(target.as_bytes());
-        assert_eq!(
-            [shown("/a?token=x"), shown("/a;t=x?y"), shown("/a%20b"), shown("-")],
-            ["/a?***", "/a;***", "/a%20b", "-"]
-        );
-    }
 
     #[test]
     fn secrets_in_queries_are_hidden_however_they_are_written() {

@@ -16,9 +16,9 @@ use crate::burst::LogThrottles;
 use crate::events::EventRing;
 use crate::file_rights::refusal_of_socket;
 use crate::log_record::error_record;
-use crate::masks::without_secrets;
 use crate::privilege::Identity;
 use crate::sink::{LineForm, LogSink};
+use http::target::without_secrets;
 
 /// The error log. Cheap to clone.
 #[derive(Clone)]

@@ -55,7 +55,7 @@ fn label((name, value): &(&'static str, String)) -> Option<Value> {
     if value.is_empty() {
         return None;
     }
-    Some(match (*name, value.parse()) {
+    Some(match (*name, value.parse::<u64>()) {
         ("code", Ok(status)) => attribute_number("http.response.status_code", status),
         ("route", _) => attribute("http.route", value),
         ("server", _) => attribute("komainu.upstream", value),

@@ -5,6 +5,7 @@ use std::time::SystemTime;
 
 use config::Config;
 use control::{EndedSpan, OtlpOptions, SpanExporter, SpanKind, SpanValue};
+use http::target::without_secrets;
 use http::{Name, TraceSpan};
 use net::{Peer, RequestNotes, RequestRecord};
 
@@ -154,7 +155,7 @@ fn steps(notes: &RequestNotes, duration_us: u64) -> Vec<SpanStep> {
         let mut attributes = vec![("komainu.worker", SpanValue::Number(worker.into()))];
         attributes.extend(notes.worker_cpu_us.map(|us| ("komainu.cpu_us", SpanValue::Number(us.into()))));
         let memory = notes.worker_memory_kib;
-        attributes.extend(memory.map(|kib| ("komainu.memory_kib", SpanValue::Text(kib.to_string()))));
+        attributes.extend(memory.map(|kib| ("komainu.memory_kib", SpanValue::Change(kib.into()))));
         step("worker", SpanKind::Internal, duration_us, attributes);
     }
     all
@@ -190,7 +191,7 @@ fn attributes(record: &RequestRecord<'_>, labels: RouteLabels) -> (Vec<(&'static
         let method = cut(request.method_name());
         name = format!("{method} {}", labels.route_name());
         all.push(("http.request.method", SpanValue::Text(method)));
-        all.push(("url.path", text(request.path())));
+        all.push(("url.path", text(without_secrets(request.path()).as_bytes())));
         all.push(("url.scheme", text(if request.client().secure { b"https" } else { b"http" })));
         all.extend(server_address(request.authority()));
         let agent = request.field(Name::UserAgent);

@@ -11,6 +11,7 @@ pub(crate) use stream::Followers;
 use std::sync::Arc;
 
 use apps::{AppSnapshot, ProcessInfo, Usage};
+use http::target::without_secrets;
 use net::clock::Clock;
 use net::durations::DURATION_BOUNDS_US;
 use net::{CacheOutcome, Counters, DurationCounts, DurationHistogram};
@@ -179,7 +180,7 @@ pub(crate) fn application(name: &str, app: &AppSnapshot) -> Value {
 /// A process of an application, and what it works on.
 pub(crate) fn process(process: &ProcessInfo) -> Value {
     let current = process.current.iter().map(
-        |request| json!({ "method": request.method, "target": request.target, "age_ms": request.age_ms }),
+        |request| json!({ "method": request.method, "target": without_secrets(request.target.as_bytes()), "age_ms": request.age_ms }),
     );
     json!({
         "pid": process.pid,

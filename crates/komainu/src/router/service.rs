@@ -10,9 +10,9 @@ use net::{
 };
 
 use super::Router;
-use crate::masks::without_secrets;
 use crate::pages::SitePages;
 use crate::streams::route::StreamLog;
+use http::target::without_secrets;
 
 /// One core's router, behind the pointer that its log flusher shares.
 pub(crate) struct SharedRouter(pub(crate) Rc<Router>);
