@@ -303,7 +303,7 @@ pub(crate) fn for_table(name: &str) -> Option<&'static str> {
         "CompressResponses" | "Compress" => {
             "write `compress = true`; codings and levels have a table: `compress = { codings = [\"gzip\"] }`"
         }
-        "KeepAlive" => "write `keep_alive = { idle = \"60s\" }`",
+        "KeepAlive" => "write `keep_alive = { connections = 32, idle = \"60s\" }`",
         "Retry" => "write `retry = { attempts = 3 }`",
         "ProxyTimeouts" => "write `timeouts = { connect = \"5s\", head = \"60s\" }`",
         "Timeouts" | "RouteTimeouts" => "write `timeouts = { body = \"30s\" }`",
@@ -320,6 +320,46 @@ pub(crate) fn for_table(name: &str) -> Option<&'static str> {
         "ResponseHeaders" => "write `response_headers = { set = { X-Name = \"value\" } }`",
         _ => return None,
     })
+}
+
+/// Variables of nginx, and how they are written here.
+const FOREIGN_VARIABLES: [(&str, &str); 26] = [
+    ("binary_remote_addr", "$remote_addr"),
+    ("body_bytes_sent", "$body_bytes"),
+    ("bytes_sent", "$body_bytes"),
+    ("connection", "none: `$client_port` tells connections of a client apart"),
+    ("document_uri", "$path"),
+    ("geoip_country_code", "$country"),
+    ("is_args", "none: `$query` has its `?`"),
+    ("msec", "$time"),
+    ("proxy_add_x_forwarded_for", "none: X-Forwarded-For is sent by itself"),
+    ("query_string", "$args"),
+    ("remote_host", "$remote_addr"),
+    ("remote_port", "$client_port"),
+    ("request", "$method $uri $version"),
+    ("request_length", "$request_bytes"),
+    ("request_method", "$method"),
+    ("request_path", "$path"),
+    ("request_uri", "$uri"),
+    ("server_name", "$host"),
+    ("server_protocol", "$version"),
+    ("ssl_cipher", "$tls_cipher"),
+    ("ssl_protocol", "$tls_version"),
+    ("time_iso8601", "$time"),
+    ("upstream_addr", "$upstream"),
+    ("upstream_cache_status", "$cache"),
+    ("upstream_response_time", "$upstream_ms"),
+    ("upstream_status", "none: `$status` is what the client gets"),
+];
+
+/// How a variable of nginx is written here, where its parts are among `names`.
+pub(crate) fn for_variable(name: &str, names: &[&str]) -> Option<String> {
+    let (_, here) = FOREIGN_VARIABLES.iter().find(|(known, _)| *known == name)?;
+    let Some(reason) = here.strip_prefix("none: ") else {
+        let has_all = here.split(' ').all(|one| names.contains(&one.trim_start_matches('$')));
+        return has_all.then(|| format!("nginx's `${name}` is `{here}` here"));
+    };
+    Some(format!("there is nothing like nginx's `${name}`: {reason}"))
 }
 
 /// The table of an application, for what looks like its file or module.

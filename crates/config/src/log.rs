@@ -263,7 +263,7 @@ mod tests {
         assert!(matches!(log.access, AccessLog::Template(_)));
         assert_eq!(log.fields[0], ("status".to_owned(), Variable::Log(LogVariable::Status)));
         assert_eq!(log.fields[1].1, Variable::Field("x-a".into()));
-        assert_eq!(Log::default().fields.len(), 24);
+        assert_eq!(Log::default().fields.len(), 25);
     }
 
     #[test]

@@ -189,7 +189,59 @@ const ROUTES_TABLES: [(&str, &str); 2] = [("Config", "[[route]]"), ("Site", "[[s
 const TOP_KEYS: [&str; 6] = ["listen", "threads", "user", "group", "include", "trusted_proxies"];
 
 /// Keys that people give another name, by the table.
-const OTHER_NAMES: [(&str, &str, &str); 4] = [
+const OTHER_NAMES: [(&str, &str, &str); 32] = [
+    ("RateLimit", "nodelay", "remove it: without `delay` the whole `burst` passes at once"),
+    ("RateLimit", "zone", "remove it: each limit has a table of its own, of `keys` entries"),
+    (
+        "CollectedMetrics",
+        "listen",
+        "metrics are served by `[control] listen = \"127.0.0.1:9180\"`, at `GET /metrics`",
+    ),
+    ("Mounted", "threads", "it belongs to the application: `threads` in `[apps.NAME]`"),
+    ("Mounted", "workers", "it belongs to the application: `workers` in `[apps.NAME]`"),
+    ("Timeouts", "keepalive", "here this is `idle`"),
+    ("Timeouts", "keep_alive", "here this is `idle`"),
+    ("Timeouts", "keepalive_timeout", "here this is `idle`"),
+    (
+        "Timeouts",
+        "graceful_timeout",
+        "here this is `drain`; applications have `timeouts = { stop = \"30s\" }` in `[apps.NAME]`",
+    ),
+    ("ControlToken", "token", "it stands in a file: write it there, and `token_file = \"FILE\"` here"),
+    (
+        "Log",
+        "filter",
+        "`only` says which requests are logged, `mask_query` and `mask_headers` what is hidden",
+    ),
+    ("Log", "format", "here this is `access`: `\"json\"`, `\"combined\"` or a text with variables"),
+    ("Log", "output", "here this is `file`"),
+    ("Log", "path", "here this is `file`"),
+    ("Route", "client_max_body_size", "write `limits = { body = \"20MiB\" }`"),
+    ("Site", "client_max_body_size", "write `limits = { body = \"20MiB\" }`"),
+    ("Route", "basicauth", "write `auth = { basic = \"FILE\" }`"),
+    ("Site", "basicauth", "write `auth = { basic = \"FILE\" }`"),
+    (
+        "Respond",
+        "headers",
+        "fields stand beside it: `response_headers = { set = { X-Name = \"value\" } }` in the route",
+    ),
+    (
+        "Respond",
+        "file",
+        "a file is sent by `files = { root = \"FOLDER\", try = \"/NAME\" }` in place of `respond`",
+    ),
+    ("Respond", "content_type", "here this is `type`"),
+    ("Proxy", "servers", "here this is `to`"),
+    ("Health", "uri", "here this is `path`"),
+    ("SiteTls", "cert", "here this is `certificate`"),
+    ("Config", "log_level", "here this is `level` in `[log]`"),
+    (
+        "Config",
+        "auto_https",
+        "sites with `hosts` obtain certificates by themselves where an address speaks TLS (port 443); `redirect_https` sends clients there",
+    ),
+    ("Config", "admin", "here this is `[control]`, with its `listen`"),
+    ("Config", "storage", "certificates are kept in `state` of `[acme]`"),
     ("Respond", "text", "here this is `body`: `respond = { body = \"...\" }`"),
     ("Respond", "content", "here this is `body`: `respond = { body = \"...\" }`"),
     ("Redirect", "url", "here this is `to`: `redirect = { to = \"...\" }`"),
@@ -230,7 +282,8 @@ fn unknown<R: DirectiveTable>(entry: &Entry, check: &mut Checker) {
     }
     let names = || R::DIRECTIVES.iter().map(|directive| directive.name);
     let misplaced = misplaced::<R>(entry);
-    let near = nearest(&entry.key, names()).filter(|_| misplaced.is_none());
+    let foreign = hint::for_directive(&entry.key, R::PLACE);
+    let near = nearest(&entry.key, names()).filter(|_| misplaced.is_none() && foreign.is_none());
     let label = match near {
         Some(name) => format!("did you mean `{name}`?"),
         None => "no such key here".to_owned(),
@@ -264,7 +317,6 @@ fn unknown<R: DirectiveTable>(entry: &Entry, check: &mut Checker) {
         finding.help(format!("a route does this: write `{header}` on the line above"));
         return;
     }
-    let foreign = hint::for_directive(&entry.key, R::PLACE).filter(|_| near.is_none());
     let home = (!homes.is_empty())
         .then(|| format!("`{}` belongs in {}", entry.key, alternatives(homes.into_iter())));
     if near.is_none() && foreign.is_none() && home.is_none() {

@@ -2,6 +2,7 @@
 
 use crate::check::{Checker, InvalidValue, OwnNames, shortened};
 use crate::geo::GEO_REMEDY;
+use crate::hint;
 use crate::near::nearest;
 use crate::node::{Data, Node};
 use crate::shape::{Shape, ShapeKind};
@@ -64,6 +65,9 @@ fn explained(fault: TemplateFault<'_>, names: &[&str], own: &OwnNames) -> Invali
             InvalidValue::new("`$country` needs `[geo]`", GEO_REMEDY)
         }
         TemplateFault::Unknown(name) => {
+            if let Some(remedy) = hint::for_variable(name, names) {
+                return InvalidValue::new(format!("there is no `${}` here", shortened(name)), remedy);
+            }
             let all = || own.all().chain(names.iter().copied());
             let message = match nearest(name, all()) {
                 Some(near) if !is_number(name) => format!("did you mean `${near}`?"),
