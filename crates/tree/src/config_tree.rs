@@ -90,7 +90,18 @@ impl ConfigTree {
     /// As [`ConfigTree::put`]'s.
     pub fn patch(&mut self, path: &TreePath, patch: &Json) -> Result<(), TreeError> {
         let Json::Object(entries) = patch else { return self.put(path, patch) };
-        let is_table = merged(&self.parts(path)?).is_some_and(|value| value.is_object());
+        let parts = self.parts(path)?;
+        // In one place, and without a removal: in one pass, however many keys there are.
+        if let ([part], false) = (parts.as_slice(), has_nulls(patch))
+            && part.value.is_object()
+        {
+            let (file, steps, value) = (part.file, part.steps.clone(), patched(part.value.clone(), patch));
+            self.may_change(path, &value)?;
+            let top = self.files[file].1.as_table_mut();
+            let lost = || TreeError::Invalid("the path does not lead to a table".to_owned());
+            return container(top, TablePlace::Top, &steps).ok_or_else(lost)?.fill(&value);
+        }
+        let is_table = merged(&parts).is_some_and(|value| value.is_object());
         if !is_table {
             return self.put(path, &without_nulls(patch));
         }
@@ -304,6 +315,27 @@ fn merge(first: Json, more: Json) -> Json {
         }
         (Json::Array(first), Json::Array(more)) => first.into_iter().chain(more).collect(),
         (first, _) => first,
+    }
+}
+
+fn has_nulls(value: &Json) -> bool {
+    match value {
+        Json::Object(entries) => entries.values().any(has_nulls),
+        value => value.is_null(),
+    }
+}
+
+/// What a patch without removals makes of a value.
+fn patched(value: Json, patch: &Json) -> Json {
+    match (value, patch) {
+        (Json::Object(mut value), Json::Object(entries)) => {
+            for (key, entry) in entries {
+                let before = value.remove(key).unwrap_or_default();
+                value.insert(key.clone(), patched(before, entry));
+            }
+            Json::Object(value)
+        }
+        (_, patch) => patch.clone(),
     }
 }
 

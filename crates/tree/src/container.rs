@@ -64,10 +64,7 @@ impl Container<'_> {
             (Container::Table(table, place), TreeStep::Key(key)) => set_in_table(*table, *place, key, json),
             (Container::Array(items), TreeStep::Index(at)) => match items.get_mut(*at) {
                 Some(item) => put_value(item, json),
-                None => {
-                    items.push(to_value(json)?);
-                    Ok(())
-                }
+                None => push_value(items, json),
             },
             (Container::Tables(tables), TreeStep::Index(at)) => match (json.as_object(), tables.get_mut(*at))
             {
@@ -79,6 +76,17 @@ impl Container<'_> {
                 (None, _) => Err(TreeError::Invalid("the items of this list are tables".to_owned())),
             },
             _ => Err(TreeError::Invalid("the path does not lead there".to_owned())),
+        }
+    }
+
+    /// Gives a table these entries, and no others.
+    ///
+    /// # Errors
+    /// A value that TOML has not; this is no table.
+    pub(crate) fn fill(&mut self, entries: &Json) -> Result<(), TreeError> {
+        match (self, entries) {
+            (Container::Table(table, place), Json::Object(entries)) => put_table(*table, *place, entries),
+            _ => Err(TreeError::Invalid("the path does not lead to a table".to_owned())),
         }
     }
 
@@ -134,6 +142,24 @@ fn remove_value(items: &mut Array, at: usize) {
         Some(next) => next.decor_mut().set_prefix(kept),
         None => items.set_trailing(kept),
     }
+}
+
+/// Adds a value to a list; in one of several lines, in a line of its own, so that a comment behind the last value stays there.
+fn push_value(items: &mut Array, json: &Json) -> Result<(), TreeError> {
+    let text = |raw: Option<&RawString>| raw.and_then(RawString::as_str).unwrap_or_default().to_owned();
+    let mut value = to_value(json)?;
+    let (last, trailing) =
+        (items.iter().last().map(|last| text(last.decor().prefix())), text(Some(items.trailing())));
+    if let (Some(last), Some(end), true) = (last, trailing.find('\n'), items.trailing_comma()) {
+        let indent = last.rsplit('\n').next().filter(|indent| indent.trim().is_empty()).unwrap_or("    ");
+        value.decor_mut().set_prefix(format!("{}\n{indent}", &trailing[..end]));
+        items.push_formatted(value);
+        items.set_trailing(&trailing[end..]);
+        items.set_trailing_comma(true);
+        return Ok(());
+    }
+    items.push(value);
+    Ok(())
 }
 
 fn set_in_table(
@@ -212,7 +238,7 @@ fn put_value(value: &mut Value, json: &Json) -> Result<(), TreeError> {
             for (at, json) in wanted.iter().enumerate() {
                 match items.get_mut(at) {
                     Some(item) => put_value(item, json)?,
-                    None => items.push(to_value(json)?),
+                    None => push_value(items, json)?,
                 }
             }
             Ok(())

@@ -204,3 +204,27 @@ fn what_cannot_be_written_is_refused() {
     assert!(twice.get(&path("site/a")).unwrap_err().text().contains("write the number"));
     assert!(ConfigTree::parse([("x".to_owned(), "a = ".to_owned())], &[], &[]).is_err());
 }
+
+#[test]
+fn an_item_that_is_added_to_lines_has_a_line_of_its_own() {
+    let text = "to = [\n    \"http://a\", # A\n    \"http://b\", # B\n]\n";
+    let mut tree = ConfigTree::parse([("k".to_owned(), text.to_owned())], &[], &[]).unwrap();
+    tree.put(&path("to/-"), &json!("http://c")).unwrap();
+    tree.put(&path("to/-"), &json!("http://d")).unwrap();
+    let lines =
+        "to = [\n    \"http://a\", # A\n    \"http://b\", # B\n    \"http://c\",\n    \"http://d\",\n]\n";
+    assert_eq!(tree.texts()[0].1, lines);
+}
+
+#[test]
+fn a_patch_of_many_keys_is_one_pass() {
+    let mut tree =
+        ConfigTree::parse([("k".to_owned(), "[maps.m]\nof = \"$host\"\n".to_owned())], &[], &[]).unwrap();
+    let values: serde_json::Map<String, Value> =
+        (0..60_000).map(|at| (format!("host{at}.test"), json!(at.to_string()))).collect();
+    // With a search for each key this takes many minutes.
+    tree.patch(&path("maps/m"), &json!({ "values": values })).unwrap();
+    tree.patch(&path("maps/m/values"), &json!({ "host1.test": "other", "more.test": "x" })).unwrap();
+    assert_eq!(tree.get(&path("maps/m/values/host1.test")).unwrap(), json!("other"));
+    assert_eq!(tree.get(&path("maps/m/values")).unwrap().as_object().unwrap().len(), 60_001);
+}
