@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use http::target::without_secrets;
+use http::path::without_secrets;
 use net::Exchange;
 
 /// Bytes of a request's path in a log line, at most.

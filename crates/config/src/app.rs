@@ -6,7 +6,7 @@ use crate::node::{Data, Node};
 use crate::php::PhpApp;
 use crate::record::{brief, directives, table};
 use crate::shape::{
-    Account, Count, Flag, List, Map, Maybe, PathShape, Shape, ShapeKind, Size, Text, Time, Toggle, Word,
+    AccountName, Count, Flag, List, Map, Maybe, PathShape, Shape, ShapeKind, Size, Text, Time, Toggle, Word,
 };
 use crate::units::{GIB, KIB, MIB, SPILL_MAX};
 use serde_json::json;
@@ -103,9 +103,9 @@ directives! {
         "env" env: Vec<(String, String)> = {},
             Map { what: "variable names", key: variable, value: Text { what: "a text", parse: |text| Ok(text.to_owned()) } };
         /// The user it runs as: a name or a number. Only for a server that is started as root.
-        "user" user: Option<String> = absent("the server's own"), Maybe(Account { is_group: false });
+        "user" user: Option<String> = absent("the server's own"), Maybe(AccountName { is_group: false });
         /// The group it runs as, and the only one: a name or a number.
-        "group" group: Option<String> = absent("that of `user`"), Maybe(Account { is_group: true });
+        "group" group: Option<String> = absent("that of `user`"), Maybe(AccountName { is_group: true });
         /// Requests that may wait for a worker; if there are more, the one that has waited longest is answered 503.
         "queue" queue_max: u32 = 1024, Count { min: 1, max: 65_536 };
         /// How long things may take.

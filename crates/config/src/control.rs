@@ -4,7 +4,7 @@ use crate::check::{Checker, InvalidValue};
 use crate::listen::{Address, Listen};
 use crate::node::Node;
 use crate::record::{directives, table};
-use crate::shape::{Account, Flag, List, Maybe, PathShape, Text, Word};
+use crate::shape::{AccountName, Flag, List, Maybe, PathShape, Text, Word};
 use crate::tls::{CertificateSource, SiteTls, site_tls};
 use std::path::PathBuf;
 
@@ -60,7 +60,7 @@ directives! {
         "mode" mode: Option<u32> = absent("those of the process's umask, as a rule \"0755\": its owner alone may connect"),
             Maybe(Text { what: "permissions in octal digits such as \"0660\"", parse: mode });
         /// The group of the Unix socket, by name or number. A server that was started as root has its supervisor set it; another one must belong to it.
-        "group" group: Option<String> = absent("that of the process"), Maybe(Account { is_group: true });
+        "group" group: Option<String> = absent("that of the process"), Maybe(AccountName { is_group: true });
         /// A file to which each change by the control API, and each refusal of who asks (401, 403, 429), is appended as a line of JSON; it is opened again with the logs.
         "audit" audit: Option<PathBuf> = absent("the error log"), Maybe(PathShape("a file"));
     }

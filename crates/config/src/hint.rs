@@ -327,7 +327,7 @@ const FOREIGN_VARIABLES: [(&str, &str); 26] = [
     ("binary_remote_addr", "$remote_addr"),
     ("body_bytes_sent", "$body_bytes"),
     ("bytes_sent", "$body_bytes"),
-    ("connection", "none: `$client_port` tells connections of a client apart"),
+    ("connection", "none: `$client_port` is another one for each connection of a client"),
     ("document_uri", "$path"),
     ("geoip_country_code", "$country"),
     ("is_args", "none: `$query` has its `?`"),

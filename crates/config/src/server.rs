@@ -28,7 +28,7 @@ use crate::record::{brief, chapters, directives, table};
 use crate::report::Report;
 use crate::rewrite::route_table;
 use crate::shape::{
-    Account, Chapter, Count, Flag, List, Maybe, OneOrMore, PathShape, Shape, Size, Text, Time, Unlimited,
+    AccountName, Chapter, Count, Flag, List, Maybe, OneOrMore, PathShape, Shape, Size, Text, Time, Unlimited,
     Word,
 };
 use crate::sharing::{SharedLimits, shared_limits_agree};
@@ -74,9 +74,9 @@ directives! {
         /// addresses and opens its logs; the process that reads from the network, and the applications, run as this
         /// user without capabilities. `"root"` keeps root's rights. A change needs a restart or an upgrade.
         "user" user: Option<String> = absent("the user that starts it; if that is root, `www-data` or, if there is none, `nobody`"),
-            Maybe(Account { is_group: false });
+            Maybe(AccountName { is_group: false });
         /// The group of the server: a name or a number. The groups that have `user` as a member are kept too.
-        "group" group: Option<String> = absent("that of `user`"), Maybe(Account { is_group: true });
+        "group" group: Option<String> = absent("that of `user`"), Maybe(AccountName { is_group: true });
         /// Proxies in front of this server. The server takes the client's address and scheme from the fields that they send.
         "trusted_proxies" trusted_proxies: TrustedProxies = {}, brief::<TrustedProxies>("from");
         /// Clients whose responses have `Server-Timing`, by address: it reveals what is behind this server, and what requests cost it.

@@ -373,11 +373,11 @@ impl Shape for PathShape {
 }
 
 /// The name or number of a user or a group of the system.
-pub(crate) struct Account {
+pub(crate) struct AccountName {
     pub(crate) is_group: bool,
 }
 
-impl Account {
+impl AccountName {
     fn what(&self) -> &'static str {
         if self.is_group {
             "the name or number of a group, in quotes"
@@ -387,7 +387,7 @@ impl Account {
     }
 }
 
-impl Shape for Account {
+impl Shape for AccountName {
     type Out = String;
 
     fn kind(&self) -> ShapeKind {

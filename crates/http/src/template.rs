@@ -36,7 +36,7 @@ pub enum Variable {
     Method,
     /// `$remote_addr`, or `$client_ip`: the client's IP address; `unix:` over a Unix socket.
     RemoteAddr,
-    /// `$remote_user`: the user whom `auth` has verified; empty if there is none.
+    /// `$remote_user`: the user that `auth` has verified; empty if there is none.
     RemoteUser,
     /// `$country`: the code of the client's country, two letters; empty if it is not known.
     Country,
@@ -269,7 +269,7 @@ pub struct Values<'x> {
     pub tls: Option<&'x dyn TlsValues>,
     /// The ids of the request.
     pub ids: RequestIds,
-    /// The user whom the server has verified; empty if there is none.
+    /// The user that the server has verified; empty if there is none.
     pub user: &'x [u8],
     /// The part of the route's path before the final `*`, decoded: for `$rest`.
     pub prefix: &'x [u8],

@@ -31,7 +31,7 @@ pub(crate) struct Logs {
 struct ReopenState {
     is_wanted: bool,
     is_running: bool,
-    /// Who waits for what comes of it: what could not be opened.
+    /// Who waits for the result: what could not be opened.
     askers: Vec<Sender<Vec<String>>>,
 }
 

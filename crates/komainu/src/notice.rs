@@ -18,7 +18,7 @@ use crate::file_rights::refusal_of_socket;
 use crate::log_record::error_record;
 use crate::privilege::Identity;
 use crate::sink::{LineForm, LogSink};
-use http::target::without_secrets;
+use http::path::without_secrets;
 
 /// The error log. Cheap to clone.
 #[derive(Clone)]

@@ -2,6 +2,7 @@
 
 use std::io::{self, Write};
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs, UdpSocket};
+use std::os::fd::AsFd;
 use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::time::{Duration, SystemTime};
 
@@ -9,6 +10,7 @@ use config::{Journal, Level, Syslog, SyslogAddress};
 use control::{OtlpClient, OtlpOptions, OtlpSignal};
 use http::encode::decimal;
 use rustix::io::Errno;
+use rustix::net::{RecvFlags, recv};
 use time::OffsetDateTime;
 
 /// For a connection to be made, and for a message to be taken.
@@ -77,8 +79,38 @@ impl RemoteTarget {
 enum ReceiverConnection {
     Datagrams(UnixDatagram),
     Udp(UdpSocket),
-    Stream(Box<dyn Write + Send>),
+    Stream(ReceiverStream),
     Otlp(Box<OtlpClient>),
+}
+
+/// A connection of bytes.
+enum ReceiverStream {
+    Tcp(TcpStream),
+    Unix(UnixStream),
+}
+
+impl ReceiverStream {
+    /// Whether the receiver has closed it: what is written then is taken by the kernel and lost.
+    fn has_ended(&self) -> bool {
+        let socket = match self {
+            ReceiverStream::Tcp(stream) => stream.as_fd(),
+            ReceiverStream::Unix(stream) => stream.as_fd(),
+        };
+        let mut byte = [0];
+        match recv(socket, &mut byte, RecvFlags::PEEK | RecvFlags::DONTWAIT) {
+            Ok((_, 0)) => true,
+            // It has said something, or nothing yet.
+            Ok(_) | Err(Errno::AGAIN | Errno::INTR) => false,
+            Err(_) => true,
+        }
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            ReceiverStream::Tcp(stream) => stream.write(bytes),
+            ReceiverStream::Unix(stream) => stream.write(bytes),
+        }
+    }
 }
 
 /// Lines that were not sent.
@@ -124,7 +156,11 @@ impl RemoteLog {
         severity: SyslogSeverity,
         log: &'static str,
     ) -> Result<(), NotSent> {
-        let mut connection = match self.connection.take() {
+        let has_ended = |connection: &ReceiverConnection| match connection {
+            ReceiverConnection::Stream(stream) => stream.has_ended(),
+            _ => false,
+        };
+        let mut connection = match self.connection.take().filter(|connection| !has_ended(connection)) {
             Some(connection) => connection,
             None => self.connect().map_err(|error| (0, error))?,
         };
@@ -135,7 +171,7 @@ impl RemoteLog {
                 self.connection = Some(connection);
                 return sent;
             }
-            ReceiverConnection::Stream(stream) => self.send_frames(&mut **stream, lines, severity, log),
+            ReceiverConnection::Stream(stream) => self.send_frames(stream, lines, severity, log),
             ReceiverConnection::Datagrams(socket) => {
                 self.send_each(lines, severity, log, |message| socket.send(message).map(drop))
             }
@@ -161,7 +197,7 @@ impl RemoteLog {
                 SyslogAddress::Unix(path) => path,
                 SyslogAddress::Udp(address) => return Ok(ReceiverConnection::Udp(udp(address)?)),
                 SyslogAddress::Tcp(address) => {
-                    return Ok(ReceiverConnection::Stream(Box::new(tcp(address)?)));
+                    return Ok(ReceiverConnection::Stream(ReceiverStream::Tcp(tcp(address)?)));
                 }
                 SyslogAddress::None => return Err(Errno::DESTADDRREQ.into()),
             },
@@ -172,7 +208,7 @@ impl RemoteLog {
             Err(error) if error.raw_os_error() == Some(Errno::PROTOTYPE.raw_os_error()) => {
                 let stream = UnixStream::connect(path)?;
                 stream.set_write_timeout(Some(PEER_MAX))?;
-                return Ok(ReceiverConnection::Stream(Box::new(stream)));
+                return Ok(ReceiverConnection::Stream(ReceiverStream::Unix(stream)));
             }
             connected => connected?,
         }
@@ -203,7 +239,7 @@ impl RemoteLog {
     /// Messages behind their lengths (RFC 6587 section 3.4.1), as many as there are in one write.
     fn send_frames(
         &mut self,
-        stream: &mut (dyn Write + Send),
+        stream: &mut ReceiverStream,
         lines: &[u8],
         severity: SyslogSeverity,
         log: &'static str,

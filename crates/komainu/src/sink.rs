@@ -1,23 +1,23 @@
 //! Where log lines go: written by a thread of their own, off the request path.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::File;
 use std::io::{self, Write};
-use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use rustix::fs::OFlags;
 use rustix::io::Errno;
 
 pub(crate) use self::counts::Collector;
 use self::counts::Counts;
+pub(crate) use self::open::open_file;
 use crate::remote_log::{NotSent, RemoteLog, RemoteTarget, SyslogSeverity};
 
 mod counts;
+mod open;
 
 /// Bytes of lines that may wait for a slow disk; more lines are dropped and counted.
 const WAITING_BYTES_MAX: usize = 8 * 1024 * 1024;
@@ -27,6 +27,8 @@ pub(crate) const CLOSE_MAX: Duration = Duration::from_secs(2);
 
 /// How long a rotation waits for the cores to hand over the lines of requests answered before it.
 const ROTATE_MAX: Duration = Duration::from_secs(1);
+/// How long the next failure of a receiver is not reported after one that was.
+const QUIET: Duration = Duration::from_secs(60);
 /// How long opening a file again is waited for: the lines before it may be for a slow disk.
 const REOPEN_MAX: Duration = Duration::from_secs(2);
 
@@ -298,6 +300,9 @@ struct LogOutput {
     on_stderr: bool,
     /// Whether the last write failed; reported once, not for every line.
     failing: bool,
+    /// Whether it was reported that a receiver is away, and until when it is not reported again.
+    has_said: bool,
+    quiet_until: Option<Instant>,
     /// Lines that could not be written since then.
     lost_lines: u64,
     /// The last write ended within a line.
@@ -310,7 +315,17 @@ impl LogOutput {
             LogTarget::Remote(remote) => Some(RemoteLog::new(remote.clone())),
             _ => None,
         };
-        LogOutput { target, file: None, remote, on_stderr: false, failing: false, lost_lines: 0, torn: false }
+        LogOutput {
+            target,
+            file: None,
+            remote,
+            on_stderr: false,
+            failing: false,
+            has_said: false,
+            quiet_until: None,
+            lost_lines: 0,
+            torn: false,
+        }
     }
 
     /// Writes to stderr, as the target cannot be opened.
@@ -350,7 +365,13 @@ impl LogOutput {
         let keeps = target.keeps();
         while let Err(NotSent { bytes, error, again }) = remote.send(lines, severity, log) {
             lines = &lines[bytes..];
+            let now = Instant::now();
             let is_first = !std::mem::replace(&mut self.failing, true);
+            // One that comes and goes has one line a minute.
+            let is_first = is_first && self.quiet_until.is_none_or(|until| now >= until);
+            if is_first {
+                (self.has_said, self.quiet_until) = (true, Some(now + QUIET));
+            }
             let text = match (again, keeps) {
                 (None, _) => format!("lines are refused and dropped: {error}"),
                 (_, true) => format!("cannot be reached: {error}; lines wait for it"),
@@ -373,7 +394,9 @@ impl LogOutput {
             }
         }
         if std::mem::take(&mut self.failing) {
-            self.complain("it can be reached again");
+            if std::mem::take(&mut self.has_said) {
+                self.complain("it can be reached again");
+            }
             self.report_lost();
         }
     }
@@ -536,50 +559,6 @@ pub(crate) fn files(config: &config::Config) -> Vec<PathBuf> {
         .collect();
     files.dedup();
     files
-}
-
-/// Opens a log file for appending, without ever waiting; makes it where it is missing. `None` where it is a FIFO without a
-/// reader. For root in a folder that others can write to, a link is not followed, and a file with several names is not
-/// taken: else they could have any file written to.
-///
-/// # Errors
-/// Why it cannot be opened, with its name.
-pub(crate) fn open_file(path: &Path) -> io::Result<Option<File>> {
-    let own = rustix::process::geteuid().as_raw();
-    let folder = path.parent().filter(|folder| *folder != Path::new("")).unwrap_or(Path::new("."));
-    let is_ours = |folder: &Path| {
-        fs::metadata(folder).is_ok_and(|found| found.uid() == own && found.mode() & 0o022 == 0)
-    };
-    let careful = own == 0 && !is_ours(folder);
-    let named = |error: io::Error| {
-        io::Error::new(error.kind(), format!("cannot open the log {}: {error}", path.display()))
-    };
-    let mut flags = OFlags::NONBLOCK | OFlags::NOCTTY;
-    if careful {
-        flags |= OFlags::NOFOLLOW;
-    }
-    let opened =
-        OpenOptions::new().append(true).create(true).custom_flags(flags.bits().cast_signed()).open(path);
-    let file = match opened {
-        Ok(file) => file,
-        Err(error) if error.raw_os_error() == Some(Errno::NXIO.raw_os_error()) => {
-            return match fs::metadata(path).ok().map(|found| found.file_type()) {
-                Some(kind) if kind.is_fifo() => Ok(None),
-                Some(kind) if kind.is_socket() => {
-                    Err(named(io::Error::new(error.kind(), "it is a socket; name a file, or \"stdout\"")))
-                }
-                _ => Err(named(error)),
-            };
-        }
-        Err(error) => return Err(named(error)),
-    };
-    let found = file.metadata().map_err(named)?;
-    if careful && found.is_file() && found.nlink() > 1 {
-        return Err(named(io::Error::other("it has several names, and others can write to its folder")));
-    }
-    // From here on a write may block until the reader reads.
-    rustix::fs::fcntl_setfl(&file, OFlags::APPEND)?;
-    Ok(Some(file))
 }
 
 #[cfg(test)]

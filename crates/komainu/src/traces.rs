@@ -5,7 +5,7 @@ use std::time::SystemTime;
 
 use config::Config;
 use control::{EndedSpan, OtlpOptions, SpanExporter, SpanKind, SpanValue};
-use http::target::without_secrets;
+use http::path::without_secrets;
 use http::{Name, TraceSpan};
 use net::{Peer, RequestNotes, RequestRecord};
 

@@ -159,7 +159,7 @@ impl<'x> Request<'x> {
         (self.head, self.bytes)
     }
 
-    /// The user whom the server has verified: see [`Exchange::set_user`].
+    /// The user that the server has verified: see [`Exchange::set_user`].
     #[must_use]
     pub fn user(&self) -> Option<&'x VerifiedUser> {
         self.state.user.as_deref()

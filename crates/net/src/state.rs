@@ -42,7 +42,7 @@ pub(crate) enum Interception {
     Done(Box<(Status, Fields)>),
 }
 
-/// The user whom the server has verified.
+/// The user that the server has verified.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VerifiedUser {
     /// The name: visible characters, spaces and bytes beyond ASCII.

@@ -25,7 +25,7 @@ pub struct TemplateContext<'x> {
     pub empty_segments: EmptySegments,
     /// Its ids.
     pub ids: RequestIds,
-    /// The user whom this server has verified.
+    /// The user that this server has verified.
     pub user: Option<&'x VerifiedUser>,
     /// `host:port` of the chosen upstream.
     pub upstream: &'x str,

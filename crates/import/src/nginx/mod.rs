@@ -16,11 +16,11 @@ mod upstream;
 
 mod cache;
 
+mod place;
+
 mod headers;
 
 mod access;
-
-mod place;
 
 mod rewrite;
 

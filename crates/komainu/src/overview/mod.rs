@@ -11,7 +11,7 @@ pub(crate) use stream::Followers;
 use std::sync::Arc;
 
 use apps::{AppSnapshot, ProcessInfo, Usage};
-use http::target::without_secrets;
+use http::path::without_secrets;
 use net::clock::Clock;
 use net::durations::DURATION_BOUNDS_US;
 use net::{CacheOutcome, Counters, DurationCounts, DurationHistogram};

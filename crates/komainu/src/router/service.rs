@@ -12,7 +12,7 @@ use net::{
 use super::Router;
 use crate::pages::SitePages;
 use crate::streams::route::StreamLog;
-use http::target::without_secrets;
+use http::path::without_secrets;
 
 /// One core's router, behind the pointer that its log flusher shares.
 pub(crate) struct SharedRouter(pub(crate) Rc<Router>);

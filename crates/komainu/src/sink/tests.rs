@@ -2,6 +2,12 @@ use std::io::Read;
 
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 
+use std::fs::OpenOptions;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+use rustix::fs::OFlags;
+
 use super::*;
 
 struct TestFolder(PathBuf);
