@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use http::template::Values;
-use http::{Fields, Template};
+use http::{Fields, Template, TemplatePart, Variable};
 use net::{Exchange, FieldEdits};
 
 use crate::access;
@@ -120,6 +120,29 @@ impl RouteEdits {
             RouteEdits::Secure { plain, secure } => {
                 let edits = if exchange.request().client().secure { secure } else { plain };
                 edits.make(exchange, prefix);
+            }
+        }
+    }
+}
+
+impl RouteEdits {
+    /// Makes those edits once more whose values name the user: it is known only once `auth` has verified it, and what came between has
+    /// added fields of its own.
+    pub(crate) fn name_user(&self, exchange: &mut Exchange<'_>, prefix: &[u8]) {
+        let levels = match self {
+            RouteEdits::None | RouteEdits::Fixed(_) => return,
+            RouteEdits::Templates(levels) => levels,
+            RouteEdits::Secure { plain, .. } => return plain.name_user(exchange, prefix),
+        };
+        for (name, template) in levels.iter().flat_map(|level| level.set.iter().chain(&level.add)) {
+            let is_user = |part: &TemplatePart| matches!(part, TemplatePart::Variable(Variable::RemoteUser));
+            if !template.parts().iter().any(is_user) {
+                continue;
+            }
+            let (mut value, mut fields) = (Vec::new(), Fields::new());
+            template.write(&mut value, &values(exchange, prefix));
+            if fields.try_push(name.as_bytes(), &value).is_ok() {
+                exchange.replace_fields(&[name], &fields);
             }
         }
     }

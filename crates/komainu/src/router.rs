@@ -397,6 +397,9 @@ async fn serve_route(
     if !auth::admit(route.auth.as_ref(), exchange).await? {
         return Ok(());
     }
+    if exchange.request().user().is_some() {
+        route.edits.name_user(exchange, &route.prefix);
+    }
     let rules = route.path_rules.as_deref();
     let rewritten = rules.map_or(Ok(None), |rules| rules.rewrite(exchange, &route.prefix))?;
     let path = rewritten.as_ref().unwrap_or(path);

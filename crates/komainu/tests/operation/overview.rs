@@ -58,7 +58,8 @@ fn a_status_reports_routes_servers_workers_queues_and_events() {
     let mut status = Value::Null;
     eventually("the worker has it", || {
         status = hosted::status(&rig);
-        current(&status) == [("GET".to_owned(), hostile.to_owned())]
+        // Queries may hold secrets, and figures can be read without a token.
+        current(&status) == [("GET".to_owned(), "/app/wait?***".to_owned())]
     });
     let mut second = ask("/app/b");
     eventually("the second one waits", || {

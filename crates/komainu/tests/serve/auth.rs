@@ -123,3 +123,43 @@ fn a_file_that_cannot_be_used_is_named_with_its_line_and_the_remedy() {
         assert!(!output.status.success() && text.contains(says), "{text}");
     }
 }
+
+#[test]
+fn the_user_that_was_verified_is_logged_and_passed_on() {
+    let folder = Folder::new();
+    folder.write("users", format!("alice smith:{BCRYPT}\n")).write("any", "x");
+    folder.write(
+        "cgi/show",
+        "#!/bin/sh\nprintf 'Content-Type: text/plain\\n\\n%s %s' \"$REMOTE_USER\" \"$AUTH_TYPE\"\n",
+    );
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    std::fs::set_permissions(folder.at("cgi/show"), mode).unwrap();
+    let text = "[log]\naccess = \"combined\"\nfile = \"a.log\"\n[[logs]]\naccess = \"json\"\nfile = \"b.log\"\n\
+        [[logs]]\naccess = \"ecs\"\nfile = \"c.log\"\n[[logs]]\naccess = \"$remote_user\"\nfile = \"d.log\"\n\
+        [[route]]\npath = \"/open\"\ncgi = \"cgi/show\"\n\
+        [[route]]\nauth = { basic = \"users\" }\ncgi = \"cgi\"\nresponse_headers = { set = { X-User = \"$remote_user\" } }\n";
+    let rig = Rig::config(folder, text);
+    let ask = |target: &str, fields: &str| rig.ask(target, fields);
+    let known = basic("alice smith:myPassword");
+    let shown = ask("/show", &known);
+    assert!(shown.text().contains("alice smith Basic"), "{}", shown.text());
+    shown.expect_status(200).expect_field("x-user", "alice smith");
+    // What a client says by itself is nobody's name.
+    ask("/show", &basic("alice smith:wrong")).expect_status(401);
+    let shown = ask("/open", &format!("{known}Remote-User: root\r\nREMOTE_USER: root\r\n"));
+    assert!(!shown.expect_status(200).text().contains("root"), "{}", shown.text());
+    let lines = |name: &str| std::fs::read_to_string(rig.folder.at(name)).unwrap_or_default();
+    eventually("all are logged", || {
+        ["a.log", "b.log", "c.log", "d.log"].iter().all(|name| lines(name).lines().count() == 3)
+    });
+    let users: Vec<String> =
+        lines("a.log").lines().map(|line| line.split(' ').nth(2).unwrap().to_owned()).collect();
+    assert_eq!(users, ["alice\\x20smith", "-", "-"]);
+    assert_eq!(lines("d.log"), "alice smith\n-\n-\n");
+    for (name, key) in
+        [("b.log", "\"remote_user\":\"alice smith\""), ("c.log", "\"user.name\":\"alice smith\"")]
+    {
+        let has: Vec<bool> = lines(name).lines().map(|line| line.contains(key)).collect();
+        assert_eq!(has, [true, false, false], "{}", lines(name));
+    }
+}
