@@ -58,7 +58,7 @@ directives! {
     /// ```
     ResponseHeaders in "`response_headers`", check headers_agree {
         /// Fields to set; they replace those of the same name. A value may contain `$path` (percent-encoded), `$query` (with its `?`; empty if there is none), `$args` (the query without `?`), `$uri` (`$path$query`),
-        /// `$host` (in lower case, without port), `$scheme`, `$method`, `$remote_addr` (or `$client_ip`), `$client_port`, `$country` (with `[geo]`),
+        /// `$host` (in lower case, without port), `$scheme`, `$method`, `$remote_addr` (or `$client_ip`), `$client_port`, `$remote_user` (the user that `auth` has verified), `$country` (with `[geo]`),
         /// `$request_id`, `$trace_id`, `$span_id`,
         /// `$http_NAME` (a field of the request, `_` for `-`; `$http_host` is the host with its port) and `$cookie_NAME`;
         /// the groups of a regular expression in the route's path (`$1`, `$id`) and the maps of `[maps.NAME]`; `$$` is a dollar sign. A variable means the same in every directive.
