@@ -144,3 +144,14 @@ pub struct ScratchOptions<'a> {
 
 /// The user and password that requests with credentials have, as `Authorization` carries them: `verify` and `verify`.
 pub const CREDENTIALS: &str = "Basic dmVyaWZ5OnZlcmlmeQ==";
+
+/// What two servers have answered, where it differs.
+#[derive(Debug, Clone, Copy)]
+pub struct DifferingAnswers<'a> {
+    /// The statuses, of the old server and of Komainu; 0 without an answer.
+    pub statuses: (u16, u16),
+    /// What the old server has.
+    pub old: &'a str,
+    /// What Komainu has; `-` for nothing.
+    pub new: &'a str,
+}

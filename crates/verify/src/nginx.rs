@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use import::Imported;
 use import::nginx::{LocatedRequest, NginxScratch};
-use import::scratch::{Aspect, ScratchOptions, SourcePlace, VerifyRequest};
+use import::scratch::{Aspect, DifferingAnswers, ScratchOptions, SourcePlace, VerifyRequest};
 
 use crate::client::ask;
 use crate::compare::{AnswerComparison, FoundDifference, ServerOutcome};
@@ -107,8 +107,10 @@ pub fn nginx(
         }
         let found = comparison.differences(request, listener, &old_outcome, &new_outcome);
         let statuses = (old_outcome.answer.status, new_outcome.answer.status);
-        verification.differences.extend(attributed(found, request, statuses, |aspect, differing| {
-            (scratch.named(imported, &traced, request, aspect, differing), scratch.place(&traced))
+        verification.differences.extend(attributed(found, request, statuses, |found, differing| {
+            let answers = DifferingAnswers { statuses, old: &found.old, new: &found.new };
+            let named = scratch.named(imported, &traced, request, &found.aspect, (answers, differing));
+            (named, scratch.place(&traced))
         }));
         for (process, name) in [(&mut old, "nginx"), (&mut new, "komainu")] {
             if !process.runs() {
@@ -126,11 +128,11 @@ fn attributed(
     found: Vec<FoundDifference>,
     request: &VerifyRequest,
     statuses: (u16, u16),
-    look_up: impl Fn(&Aspect, &[Aspect]) -> (Option<String>, Option<SourcePlace>),
+    look_up: impl Fn(&FoundDifference, &[Aspect]) -> (Option<String>, Option<SourcePlace>),
 ) -> Vec<Difference> {
     let differing: Vec<Aspect> = found.iter().map(|one| one.aspect.clone()).collect();
     let difference = |found: FoundDifference| {
-        let (remark, place) = look_up(&found.aspect, &differing);
+        let (remark, place) = look_up(&found, &differing);
         let of_request = of_request(request, &found, statuses).map(in_any_case);
         let named = of_request.or(remark).or_else(|| general(request, &found, statuses).map(in_any_case));
         Difference {
@@ -256,6 +258,8 @@ fn accepted(
     options: &Options,
 ) -> Result<std::path::PathBuf, String> {
     let path = folder.path().join("nginx.conf");
+    // What was left out before may be why the next line is refused.
+    let mut reasons: Vec<String> = Vec::new();
     for _ in 0..REFUSALS_MAX {
         folder.write("nginx.conf", scratch.old_text().as_bytes())?;
         let mut command = Command::new(&options.old);
@@ -278,8 +282,9 @@ fn accepted(
             (None, Some(number)) => scratch.drop_line(number, reason),
             (None, None) => false,
         };
+        reasons.push(reason.trim().to_owned());
         if !is_dropped {
-            return Err(format!("nginx does not accept its configuration: {message}"));
+            return Err(format!("nginx does not accept its configuration: {}", reasons.join("; then: ")));
         }
     }
     Err(format!("nginx refuses more than {REFUSALS_MAX} lines of its configuration"))

@@ -307,7 +307,7 @@ impl Translation<'_> {
         match &found {
             Expires::Unknown(reason) => self.ledger.impossible(one.entry, reason),
             Expires::Off => self.ledger.translated(one.entry),
-            _ => self.ledger.differs(one.entry, "as `Cache-Control` alone, without `Expires`"),
+            _ => self.ledger.differs(one.entry, "as `Cache-Control` alone, without `Expires`; where files are served, redirects to the `/` behind a folder have none"),
         }
         found
     }

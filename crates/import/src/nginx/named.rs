@@ -3,7 +3,7 @@
 use super::scratch::NginxScratch;
 use super::tree::NginxDirective;
 use crate::findings::{EntryNumber, ImportVerdict, Imported, Remark};
-use crate::scratch::{Aspect, SourcePlace, VerifyRequest};
+use crate::scratch::{Aspect, DifferingAnswers, SourcePlace, VerifyRequest};
 
 /// What nginx did with a request, by its access log.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -185,7 +185,7 @@ impl NginxScratch {
         traced: &LocatedRequest,
         request: &VerifyRequest,
         aspect: &Aspect,
-        differing: &[Aspect],
+        (answers, differing): (DifferingAnswers<'_>, &[Aspect]),
     ) -> Option<String> {
         let mut counting = Vec::new();
         let mut chain = Vec::new();
@@ -264,6 +264,9 @@ impl NginxScratch {
             if remark.verdict == ImportVerdict::Translated || is_unused && !remark.reasons.is_empty() {
                 return None;
             }
+            if !can_explain(one, aspect, answers) {
+                return None;
+            }
             Some((decided.weight(aspect, differing)?, remark))
         };
         let Some((_, found)) =
@@ -272,6 +275,34 @@ impl NginxScratch {
             return self.other_default(request, server.copied());
         };
         Some(format!("{}:{}: {}", found.file, found.line, found.reasons.first().map_or("", String::as_str)))
+    }
+}
+
+/// Whether a directive can be why these answers differ, by their statuses and values.
+fn can_explain(one: &NginxDirective, aspect: &Aspect, answers: DifferingAnswers<'_>) -> bool {
+    let DifferingAnswers { statuses: (old, new), old: before, new: after } = answers;
+    let is_error = |status: u16| status >= 400;
+    let either = |is_it: &dyn Fn(u16) -> bool| is_it(old) || is_it(new);
+    match (one.name.as_str(), aspect) {
+        (
+            "error_page"
+            | "recursive_error_pages"
+            | "allow"
+            | "deny"
+            | "satisfy"
+            | "limit_except"
+            | "internal",
+            _,
+        ) => either(&is_error),
+        ("auth_basic" | "auth_basic_user_file" | "auth_jwt", _) => {
+            either(&|status| matches!(status, 401 | 403))
+        }
+        ("client_max_body_size", _) => either(&|status| status == 413),
+        // Errors have it too: that is no reason for an answer to lack it.
+        ("add_header", Aspect::Field(_)) => after != "-" || one.arg(1).contains("$upstream_cache_status"),
+        ("expires", Aspect::Field(name)) if name == "expires" => after == "-",
+        ("expires", Aspect::Field(_)) => after != "-" && before != "-" || is_error(new) || new == 301,
+        _ => true,
     }
 }
 
