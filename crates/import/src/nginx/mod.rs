@@ -159,7 +159,7 @@ fn gather_logs(draft: &mut Draft) {
             let log = draft.table("log");
             log.entries.splice(0..0, first);
             if log.get("file") == Some(&TomlItem::text(log::DEFAULT_LOG)) {
-                log.comment("The access log is the default of nginx.");
+                log.comment("The default of nginx.");
             }
         }
         if !logs.is_empty() {
