@@ -273,3 +273,39 @@ fn a_storm_of_reopens_delays_neither_a_reload_nor_a_stop() {
     rig.signal("-TERM");
     assert!(rig.ended().success());
 }
+
+#[test]
+fn no_line_is_sent_on_a_connection_that_the_receiver_has_closed() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let log = format!(
+        "[log]\naccess = \"$uri\"\nfile = {{ syslog = \"tcp://{}\" }}\n",
+        listener.local_addr().unwrap()
+    );
+    let rig = Rig::config(Folder::new(), &format!("threads = 1\n{log}[[route]]\nrespond = \"ok\"\n"));
+    let line = |stream: &mut std::net::TcpStream| {
+        let mut bytes = Vec::new();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        while frames_of(&bytes).is_none() {
+            let mut piece = [0; 1024];
+            let count = stream.read(&mut piece).unwrap();
+            assert!(count > 0, "the connection has ended");
+            bytes.extend_from_slice(&piece[..count]);
+        }
+        frames_of(&bytes).unwrap()
+    };
+    for round in 0..5 {
+        rig.get(&format!("/{round}")).expect(200, "ok");
+        let (mut stream, _) = listener.accept().unwrap();
+        assert!(line(&mut stream).ends_with(&format!("/{round}")), "{round}");
+        // What the server writes from here on would be taken by the kernel, and reset.
+        drop(stream);
+    }
+}
+
+/// The message of a frame that is whole.
+fn frames_of(bytes: &[u8]) -> Option<String> {
+    let text = String::from_utf8_lossy(bytes).into_owned();
+    let (length, message) = text.split_once(' ')?;
+    let length: usize = length.parse().ok()?;
+    (message.len() >= length).then(|| message[..length].trim_end().to_owned())
+}
