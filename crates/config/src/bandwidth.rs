@@ -39,7 +39,13 @@ fn rate(text: &str) -> Result<u64, InvalidValue> {
     let Some(size) = text.strip_suffix("/s") else {
         return Err(InvalidValue::new("this is not a rate of bytes", remedy));
     };
-    let bytes = units::size(size).map_err(|fault| fault.within(0..size.len()))?;
+    // The remedy is one for a whole rate.
+    let in_rate =
+        |fault: InvalidValue| match fault.remedy.split_once('"').and_then(|(_, rest)| rest.split_once('"')) {
+            Some((size, _)) => InvalidValue { remedy: format!("write \"{size}/s\""), ..fault },
+            None => fault,
+        };
+    let bytes = units::size(size).map_err(|fault| in_rate(fault).within(0..size.len()))?;
     match (KIB..=RATE_MAX).contains(&bytes) {
         true => Ok(bytes),
         false => Err(InvalidValue::new("too slow or too fast", "write a rate from \"1KiB/s\" to \"1TiB/s\"")),

@@ -52,6 +52,13 @@ pub fn size(text: &str) -> Result<u64, InvalidValue> {
 /// # Errors
 /// What is wrong, and how to write it.
 pub fn duration(text: &str) -> Result<Duration, InvalidValue> {
+    let compact: String = text.split_whitespace().collect();
+    if compact != text && duration(&compact).is_ok() {
+        return Err(InvalidValue::new("a space in a duration", format!("write \"{compact}\"")));
+    }
+    if let Some(whole) = in_milliseconds(text) {
+        return Err(InvalidValue::new("a duration has whole numbers", format!("write \"{whole}ms\"")));
+    }
     let mut rest = text;
     let mut millis = 0u64;
     while !rest.is_empty() || text.is_empty() {
@@ -88,6 +95,15 @@ pub fn duration(text: &str) -> Result<Duration, InvalidValue> {
         rest = tail;
     }
     Ok(Duration::from_millis(millis))
+}
+
+/// The milliseconds of a number with decimals and a unit, such as `1.5s`.
+fn in_milliseconds(text: &str) -> Option<u64> {
+    let end = text.find(|c: char| !c.is_ascii_digit() && c != '.')?;
+    let (number, unit) = text.split_at(end);
+    let (_, factor) = SPANS.iter().find(|(name, _)| *name == unit)?;
+    let millis = number.contains('.').then(|| number.parse::<f64>().ok())?? * *factor as f64;
+    (millis.fract() == 0.0 && (1.0..1e15).contains(&millis)).then_some(millis as u64)
 }
 
 /// Splits leading digits off.
@@ -144,6 +160,16 @@ mod tests {
             "1é",
         ] {
             assert!(size(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn durations_as_people_write_them_have_their_remedy() {
+        for (text, remedy) in
+            [("15 s", "\"15s\""), ("1m 30s", "\"1m30s\""), ("1.5s", "\"1500ms\""), ("0.25m", "\"15000ms\"")]
+        {
+            let fault = duration(text).unwrap_err();
+            assert!(fault.remedy.contains(remedy), "{text}: {fault}");
         }
     }
 
