@@ -57,7 +57,10 @@ pub fn duration(text: &str) -> Result<Duration, InvalidValue> {
         return Err(InvalidValue::new("a space in a duration", format!("write \"{compact}\"")));
     }
     if let Some(whole) = in_milliseconds(text) {
-        return Err(InvalidValue::new("a duration has whole numbers", format!("write \"{whole}ms\"")));
+        return Err(InvalidValue::new(
+            "a duration has whole numbers",
+            format!("write \"{}\"", duration_text(Duration::from_millis(whole))),
+        ));
     }
     let mut rest = text;
     let mut millis = 0u64;
@@ -165,9 +168,13 @@ mod tests {
 
     #[test]
     fn durations_as_people_write_them_have_their_remedy() {
-        for (text, remedy) in
-            [("15 s", "\"15s\""), ("1m 30s", "\"1m30s\""), ("1.5s", "\"1500ms\""), ("0.25m", "\"15000ms\"")]
-        {
+        for (text, remedy) in [
+            ("15 s", "\"15s\""),
+            ("1m 30s", "\"1m30s\""),
+            ("1.5s", "\"1500ms\""),
+            ("0.25m", "\"15s\""),
+            ("1.5h", "\"90m\""),
+        ] {
             let fault = duration(text).unwrap_err();
             assert!(fault.remedy.contains(remedy), "{text}: {fault}");
         }
@@ -199,7 +206,7 @@ mod tests {
         {
             assert!(remedy(text).contains(&format!("write \"{whole}\"")), "{text}");
         }
-        for text in ["1w", "10y", "1.5h", "1h 30m", "1m1min", "5min3s"] {
+        for text in ["1w", "10y", "1.5w", "1h 30min", "1m1min", "5min3s"] {
             assert!(!remedy(text).contains("write "), "{text}: a part of it is not what was meant");
         }
     }
