@@ -171,6 +171,28 @@ fn syslog_address(text: &str) -> Result<SyslogAddress, InvalidValue> {
     address.ok_or_else(invalid)
 }
 
+/// What other servers write in place of a file.
+fn foreign(text: &str) -> Option<InvalidValue> {
+    let fault = |message: &str, remedy: String| Some(InvalidValue::new(message, remedy));
+    if let Some(options) = text.strip_prefix("syslog:") {
+        let server = options.split(',').find_map(|option| option.strip_prefix("server="));
+        let address = match server {
+            Some(path) if path.starts_with("unix:") => path.to_owned(),
+            Some(address) => format!("udp://{address}"),
+            None => "udp://127.0.0.1:514".to_owned(),
+        };
+        return fault("nginx writes it so", format!("write `{{ syslog = \"{address}\" }}`"));
+    }
+    match text {
+        "off" | "none" | "false" => fault(
+            "this would be the name of a file",
+            "`access = \"off\"` turns an access log off; errors are always logged, those of `level`"
+                .to_owned(),
+        ),
+        _ => None,
+    }
+}
+
 /// "stdout", "stderr", "syslog", "journald", a file, or a table.
 pub(crate) struct LogDestination;
 
@@ -196,6 +218,10 @@ impl Shape for LogDestination {
                     Some(Sink::Syslog(Syslog { to, ..Syslog::default() }))
                 }
                 "journald" => Some(Sink::Journal(Journal::default())),
+                _ if foreign(text).is_some() => {
+                    foreign(text).into_iter().for_each(|fault| check.fault(&node.at, text, fault));
+                    None
+                }
                 _ => PathShape("\"stdout\", \"stderr\", \"syslog\", \"journald\" or a file")
                     .read(node, check)
                     .map(Sink::File),

@@ -41,6 +41,7 @@ pub(crate) fn warn_of_mistakes(node: &Node, check: &mut Checker) {
         let finding = check.warning(&file.key_at, title, "nothing is written to it");
         finding.help("say in which format: `access = \"json\"` or `access = \"combined\"`");
     }
+    warn_of_shared_logs(node, check);
     warn_of_sites(node, check);
     warn_of_missing_pages(node, check);
     warn_of_groups(node, check);
@@ -212,6 +213,35 @@ fn warn_of_values(route: &Node, check: &mut Checker) {
                     finding.help(format!("a regular expression begins with `~`: `'~ {}'`", shortened(value)));
                 }
             }
+        }
+    }
+}
+
+/// Logs of several formats in one file, which nobody can read afterwards.
+fn warn_of_shared_logs(node: &Node, check: &mut Checker) {
+    let log = node.entry("log").map(|entry| &entry.value);
+    let of_sites = node.items("site").iter().flat_map(|site| site.items("logs"));
+    let all = log.into_iter().chain(node.items("logs")).chain(of_sites);
+    let mut seen: Vec<(&str, &str, TextSpan)> = Vec::new();
+    let errors = log.and_then(|log| log.entry("errors"));
+    if let Some(entry) = errors {
+        seen.extend(text(&entry.value).map(|file| (file, "the error log", entry.value.at.clone())));
+    }
+    for log in all {
+        let Some(access) = log.entry("access").and_then(|entry| text(&entry.value)) else { continue };
+        let Some(file) = log.entry("file").map(|entry| &entry.value) else { continue };
+        let Some(name) =
+            text(file).filter(|name| !matches!(*name, "stdout" | "stderr" | "syslog" | "journald"))
+        else {
+            continue;
+        };
+        match seen.iter().find(|(other, format, _)| *other == name && *format != access) {
+            Some((_, _, first)) => {
+                let title = format!("logs of two formats in one file, {}", shortened(name));
+                let finding = check.warning(&file.at, title, "its lines stand between those of another log");
+                finding.related(first.clone(), "the other").help("give each log a file of its own");
+            }
+            None => seen.push((name, access, file.at.clone())),
         }
     }
 }

@@ -50,12 +50,12 @@ pub(crate) fn read_again(path: &Path, text: String) -> Result<ReadConfig, String
     Ok(ReadConfig { config, warnings, text: ConfigText { path: path.to_owned(), joined: text.into() } })
 }
 
-/// Reads a configuration file. Warnings go to stderr.
+/// Reads a configuration file. Warnings go to stderr; how many there were.
 ///
 /// # Errors
 /// The errors, rendered for the user.
-pub(crate) fn read(path: &Path) -> Result<Config, String> {
-    parse(path, read_text(path)?.as_str())
+fn read(path: &Path) -> Result<(Config, usize), String> {
+    parse_counted(path, read_text(path)?.as_str())
 }
 
 /// The text of a configuration file, with the files that it includes.
@@ -193,16 +193,23 @@ pub(crate) fn read_file(path: &Path) -> Result<String, String> {
 /// # Errors
 /// The errors, rendered for the user.
 pub(crate) fn parse(path: &Path, text: &str) -> Result<Config, String> {
+    parse_counted(path, text).map(|(config, _)| config)
+}
+
+/// The same, with the number of warnings.
+fn parse_counted(path: &Path, text: &str) -> Result<(Config, usize), String> {
     let (config, warnings) = parse_with_paths(path, text)?;
     let doubts_of_paths = path_doubts::of_paths(&warnings, &config);
     let warnings = warnings.with_warnings(doubts_of_paths);
     if !warnings.is_empty() {
         let _ = writeln!(io::stderr(), "{}", warnings.render(is_coloured()));
     }
-    for text in doubts(path, text, &config).into_iter().chain(path_doubts::of_sockets(&config)) {
+    let more: Vec<String> =
+        doubts(path, text, &config).into_iter().chain(path_doubts::of_sockets(&config)).collect();
+    for text in &more {
         let _ = writeln!(io::stderr(), "warning: {text}");
     }
-    Ok(config)
+    Ok((config, warnings.findings().len() + more.len()))
 }
 
 /// The configuration in this text, read again, and its warnings, each in a line.
@@ -326,7 +333,7 @@ fn is_coloured() -> bool {
 /// # Errors
 /// The errors, rendered for the user.
 pub(crate) fn check(arguments: &Check) -> Result<(), String> {
-    let config = read(&arguments.config)?;
+    let (config, warned) = read(&arguments.config)?;
     // Errors that need the file system: missing folders and error pages.
     let plan =
         crate::assemble::ServerPlan::new(config, None, 1, None).map_err(|error| format!("error: {error}"))?;
@@ -353,7 +360,11 @@ pub(crate) fn check(arguments: &Check) -> Result<(), String> {
             if !config.streams.is_empty() {
                 counts.push(counted(config.streams.len(), "stream"));
             }
-            format!("{}: fine: {}\n", arguments.config.display(), counts.join(", "))
+            let verdict = match warned {
+                0 => "fine".to_owned(),
+                count => format!("valid, with {}", counted(count, "warning")),
+            };
+            format!("{}: {verdict}: {}\n", arguments.config.display(), counts.join(", "))
         }
     };
     io::stdout().write_all(text.as_bytes()).map_err(|error| error.to_string())
