@@ -13,7 +13,7 @@ FUZZ_S ?= 60
 LABS ?= files proxy idle $(basename $(notdir $(wildcard labs/hosts-*.toml)))
 BENCH ?=
 
-.PHONY: help build run test check bench site fuzz audit install deb wheel gem cpan container tarball packages clean
+.PHONY: help build optimised run test check bench site fuzz audit install deb wheel gem cpan container tarball packages clean
 
 help: ## this list
 	@echo 'Komainu. The usual ways in:'
@@ -24,6 +24,11 @@ help: ## this list
 build: ## the release build of everything; the binary is target/release/komainu
 	@scripts/setup build
 	cargo build --release --workspace --exclude xtask
+	@scripts/workers $(TARGET)/release/workers
+
+optimised: ## the same, laid out by how it is used (profile-guided): two builds, and rustup for the tools of its LLVM
+	@scripts/setup build
+	scripts/optimised
 	@scripts/workers $(TARGET)/release/workers
 
 run: build ## build, then serve the demo site on http://127.0.0.1:8080
@@ -106,7 +111,8 @@ tarball: build ## the server and its workers as an archive to unpack under /usr/
 	tar -C $(TARGET)/tarball -cJf $(TARGET)/packages/komainu-$(shell uname -m).tar.xz .
 	@ls -l $(TARGET)/packages/*.tar.xz
 
-packages: deb wheel gem cpan container tarball ## all of these, each installed into an empty environment and tried
+packages: optimised ## all of these of an optimised build, each installed into an empty environment and tried
+	$(MAKE) --no-print-directory -o build deb wheel gem cpan container tarball
 	scripts/try-packages $(TARGET)/packages
 	scripts/try-wheel $(TARGET)/packages/*.whl
 	scripts/try-gem $(TARGET)/packages/*.gem

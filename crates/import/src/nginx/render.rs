@@ -48,6 +48,8 @@ impl NginxWriter<'_> {
         let args: Vec<String> = match replacement {
             Some(Replacement::Dropped) => return,
             Some(Replacement::Arguments(args)) => args.clone(),
+            // A server without an address of its own.
+            Some(Replacement::Listen(..)) if one.block.is_some() => one.args.clone(),
             Some(Replacement::Listen(port, rest)) => {
                 let address = format!("{}:{port}", self.address);
                 [address].into_iter().chain(rest.iter().cloned()).collect()
@@ -66,6 +68,9 @@ impl NginxWriter<'_> {
         };
         text.push_str(" {");
         self.line(entry, depth, &text);
+        if let Some(Replacement::Listen(port, _)) = replacement {
+            self.line(entry, depth + 1, &format!("listen {}:{port};", self.address));
+        }
         if self.traced {
             match one.name.as_str() {
                 "server" => {

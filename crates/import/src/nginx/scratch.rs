@@ -369,7 +369,8 @@ impl ScratchPlan<'_, '_> {
                 && one.block.is_some()
                 && !one.inner().iter().any(|inner| inner.name == "listen")
             {
-                self.listener("0.0.0.0:80", false)?;
+                let port = self.listener("0.0.0.0:80", false)?;
+                self.replaced.insert(one.entry, Replacement::Listen(port, Vec::new()));
             }
         }
         Ok(())

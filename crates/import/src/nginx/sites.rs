@@ -96,6 +96,8 @@ impl<'d> Translation<'d> {
         site: &mut SiteDraft,
     ) -> bool {
         if is_default {
+            // Another server with one of them is never asked for it.
+            taken.extend(server.hosts.iter().cloned());
             if !server.hosts.is_empty() {
                 site.section.comment(format!(
                     "{}, and every host that no other site names.",
