@@ -283,7 +283,7 @@ fn parse_with_paths(path: &Path, text: &str) -> Result<(Config, config::Report),
 
 /// The error of a start or a check, `error: …`, with its place in the configuration where it names a path that stands there.
 pub(crate) fn placed(path: &Path, error: String) -> String {
-    let Some(said) = error.strip_prefix("error: ").filter(|said| !said.contains("\n  --> ")) else {
+    let Some(said) = error.strip_prefix("error: ").filter(|said| !said.contains(" --> ")) else {
         return error;
     };
     let (title, help) = said.split_once("\nhelp: ").unwrap_or((said, ""));

@@ -382,9 +382,11 @@ impl LogOutput {
             let now = Instant::now();
             let is_first = !std::mem::replace(&mut self.failing, true);
             // One that comes and goes has one line a minute.
-            let is_first = is_first && self.quiet_until.is_none_or(|until| now >= until);
+            let is_quiet = again.is_some() && self.quiet_until.is_some_and(|until| now < until);
+            let is_first = is_first && !is_quiet;
             if is_first {
-                (self.has_said, self.quiet_until) = (true, Some(now + QUIET));
+                self.has_said = true;
+                self.quiet_until = again.map(|_| now + QUIET).or(self.quiet_until);
             }
             let text = match (again, keeps) {
                 (None, _) => format!("lines are refused and dropped: {error}"),
