@@ -582,7 +582,7 @@ fn what_cannot_be_started_says_why() {
         let out = crate::hosted::server().arg("check").arg("-c").arg(folder.at("k.toml")).output().unwrap();
         crate::rig::text(&out.stderr)
     };
-    assert!(check(&folder).contains("`php`: there is no file "), "{}", check(&folder));
+    assert!(check(&folder).contains("there is no file or folder "), "{}", check(&folder));
     folder.write("k.toml", only("php = \"wwww\""));
-    assert!(check(&folder).contains("there is no folder "), "{}", check(&folder));
+    assert!(check(&folder).contains("there is no file or folder "), "{}", check(&folder));
 }

@@ -110,7 +110,10 @@ fn make_what_is_missing(message: &str, files: &Files, config: &mut String) -> bo
     } else if let Some(path) = line_after(message, "there is no folder ") {
         fs::create_dir_all(path).unwrap();
     } else if let Some(path) = line_after(message, "there is no file or folder ") {
-        put(path);
+        match path.extension() {
+            Some(_) => put(path),
+            None => fs::create_dir_all(path).unwrap(),
+        }
     } else if let Some(path) = line_after(message, "there is no file ") {
         put(path);
     } else if let Some((path, _)) = message.split_once(" is not a virtual environment") {
