@@ -7,6 +7,7 @@ use crate::php::PhpApp;
 use crate::record::{brief, directives, table};
 use crate::shape::{
     AccountName, Count, Flag, List, Map, Maybe, PathShape, Shape, ShapeKind, Size, Text, Time, Toggle, Word,
+    plain_name,
 };
 use crate::units::{GIB, KIB, MIB, SPILL_MAX};
 use serde_json::json;
@@ -80,7 +81,7 @@ directives! {
         /// The program that runs it, such as another `perl`; for a native handler, a program that runs the worker, such
         /// as `valgrind`.
         "interpreter" interpreter: Option<String> = absent("the `perl`, `ruby` or `python3` that is found"),
-            Maybe(Text { what: "a program", parse: program });
+            Maybe(Text { what: "a program", parse: plain_name });
         /// The virtual environment of a Python application.
         "virtualenv" virtualenv: Option<PathBuf> = absent("what VIRTUAL_ENV says, or `.venv` or `venv` in its folder"),
             Maybe(PathShape("a virtual environment"));
@@ -394,14 +395,6 @@ fn name(text: &str) -> Result<String, InvalidValue> {
         }
         None if text.is_empty() => Err(InvalidValue::new("the name is missing", "")),
         None => Ok(text.to_owned()),
-    }
-}
-
-fn program(text: &str) -> Result<String, InvalidValue> {
-    match text {
-        "" => Err(InvalidValue::new("an empty name", "")),
-        _ if text.contains('\0') => Err(InvalidValue::new("a name must not contain NUL", "")),
-        _ => Ok(text.to_owned()),
     }
 }
 

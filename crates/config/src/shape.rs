@@ -395,14 +395,15 @@ impl Shape for AccountName {
     }
 
     fn read(&self, node: &Node, check: &mut Checker) -> Option<String> {
-        let name = Text { what: self.what(), parse: account }.read(node, check)?;
+        let name = Text { what: self.what(), parse: plain_name }.read(node, check)?;
         let (is_group, at) = (self.is_group, node.at.clone());
         check.report.name_account(NamedAccount { name: name.clone(), is_group, at });
         Some(name)
     }
 }
 
-fn account(text: &str) -> Result<String, InvalidValue> {
+/// A name that is given to the system as it stands.
+pub(crate) fn plain_name(text: &str) -> Result<String, InvalidValue> {
     match text {
         "" => Err(InvalidValue::new("an empty name", "")),
         _ if text.contains('\0') => Err(InvalidValue::new("a name must not contain NUL", "")),

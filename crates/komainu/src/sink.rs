@@ -349,12 +349,11 @@ impl LogOutput {
         output
     }
 
-    /// Whether the target can be opened by now.
-    fn comes_back(&mut self) -> bool {
-        let Ok(file) = self.target.open() else { return false };
-        (self.file, self.on_stderr) = (file, false);
+    /// Opens the target in place of stderr; why that is not possible yet.
+    fn come_back(&mut self) -> io::Result<()> {
+        (self.file, self.on_stderr) = (self.target.open()?, false);
         self.complain("it can be opened again: its lines go there");
-        true
+        Ok(())
     }
 
     fn open(target: LogTarget) -> io::Result<LogOutput> {
@@ -418,7 +417,7 @@ impl LogOutput {
     }
 
     fn write(&mut self, lines: &[u8]) {
-        if self.on_stderr && !self.comes_back() {
+        if self.on_stderr && self.come_back().is_err() {
             // stderr failed too: the message is lost.
             let _ = io::stderr().write_all(lines);
             return;
@@ -485,16 +484,13 @@ impl LogOutput {
             remote.reconnect();
             return None;
         }
-        let fault = match (self.on_stderr, LogOutput::open(self.target.clone())) {
-            (false, Ok(opened)) => {
-                *self = opened;
-                return None;
-            }
-            (false, Err(error)) => format!("{error}; the old file stays in use"),
-            (true, _) if self.comes_back() => return None,
-            (true, Err(error)) => format!("{error}; its lines go to stderr still"),
-            (true, Ok(_)) => return None,
+        let opened = match self.on_stderr {
+            true => self.come_back(),
+            false => LogOutput::open(self.target.clone()).map(|opened| *self = opened),
         };
+        let error = opened.err()?;
+        let stays = if self.on_stderr { "its lines go to stderr still" } else { "the old file stays in use" };
+        let fault = format!("{error}; {stays}");
         _ = writeln!(io::stderr(), "komainu: {fault}");
         Some(fault)
     }

@@ -128,13 +128,17 @@ impl Container<'_> {
     }
 }
 
+/// What stands around a value: spaces and comments.
+fn raw_text(raw: Option<&RawString>) -> String {
+    raw.and_then(RawString::as_str).unwrap_or_default().to_owned()
+}
+
 /// Removes a value of a list, and the comment behind it. The comment behind the value before it, which stands ahead of this one,
 /// stays.
 fn remove_value(items: &mut Array, at: usize) {
-    let text = |raw: Option<&RawString>| raw.and_then(RawString::as_str).unwrap_or_default().to_owned();
-    let ahead = |value: &Value| text(value.decor().prefix());
+    let ahead = |value: &Value| raw_text(value.decor().prefix());
     let removed = items.remove(at);
-    let behind = items.get(at).map_or_else(|| text(Some(items.trailing())), ahead);
+    let behind = items.get(at).map_or_else(|| raw_text(Some(items.trailing())), ahead);
     let removed = ahead(&removed);
     let (Some(end), Some(from)) = (removed.find('\n'), behind.find('\n')) else { return };
     let kept = format!("{}{}", &removed[..end], &behind[from..]);
@@ -146,10 +150,9 @@ fn remove_value(items: &mut Array, at: usize) {
 
 /// Adds a value to a list; in one of several lines, in a line of its own, so that a comment behind the last value stays there.
 fn push_value(items: &mut Array, json: &Json) -> Result<(), TreeError> {
-    let text = |raw: Option<&RawString>| raw.and_then(RawString::as_str).unwrap_or_default().to_owned();
     let mut value = to_value(json)?;
     let (last, trailing) =
-        (items.iter().last().map(|last| text(last.decor().prefix())), text(Some(items.trailing())));
+        (items.iter().last().map(|last| raw_text(last.decor().prefix())), raw_text(Some(items.trailing())));
     if let (Some(last), Some(end), true) = (last, trailing.find('\n'), items.trailing_comma()) {
         let indent = last.rsplit('\n').next().filter(|indent| indent.trim().is_empty()).unwrap_or("    ");
         value.decor_mut().set_prefix(format!("{}\n{indent}", &trailing[..end]));

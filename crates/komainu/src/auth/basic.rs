@@ -205,14 +205,10 @@ impl SharedPasswords {
         }
     }
 
-    /// Whether a request has a password that was right a short time ago.
-    fn remembers(self: &Arc<Self>, x: &Exchange<'_>) -> bool {
-        self.look(x.core().now_ms());
-        let credentials = credentials(&x.request());
-        credentials.is_some_and(|credentials| {
-            let key = lock(&self.users).key(&credentials);
-            self.seen.contains(key, x.core().now_us().saturating_mul(1_000))
-        })
+    /// Whether this password was right a short time ago.
+    fn remembers(&self, credentials: &Credentials, now_us: u64) -> bool {
+        let key = lock(&self.users).key(credentials);
+        self.seen.contains(key, now_us.saturating_mul(1_000))
     }
 
     /// Answers a request, or lets it pass. Returns whether it may be served.
@@ -400,12 +396,15 @@ fn stamp(metadata: &Metadata) -> FileStamp {
 /// # Errors
 /// The client is gone.
 pub(super) async fn admit(auth: &Arc<SharedPasswords>, x: &mut Exchange<'_>) -> Result<bool, Fault> {
-    let is_let_in = match auth.remembers(x) {
+    auth.look(x.core().now_ms());
+    let credentials = credentials(&x.request());
+    let now_us = x.core().now_us();
+    let is_let_in = match credentials.as_ref().is_some_and(|known| auth.remembers(known, now_us)) {
         true => true,
         // Boxed, as it is seldom.
         false => Box::pin(auth.check(x)).await?,
     };
-    if let Some(credentials) = credentials(&x.request()).filter(|_| is_let_in) {
+    if let Some(credentials) = credentials.filter(|_| is_let_in) {
         x.set_user(credentials.user(), "Basic");
     }
     Ok(is_let_in)
