@@ -1,8 +1,13 @@
 //! Response heads in CGI's form (RFC 3875 section 6), made into those of HTTP/1.
 
+use memchr::memchr;
+
 /// Fields that say something of a connection, which these protocols' responses do not have.
 const OF_CONNECTIONS: [&str; 7] =
     ["connection", "keep-alive", "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade"];
+
+/// What the head of a response begins with that names no status.
+const USUAL_STATUS_LINE: &[u8] = b"HTTP/1.1 200 OK\r\n";
 
 /// Gathers the head of a response, and makes it one of HTTP/1.
 #[derive(Debug, Default)]
@@ -16,14 +21,17 @@ impl ResponseHeadReader {
     /// # Errors
     /// The head is longer than `bytes_max`.
     pub fn feed(&mut self, bytes: &[u8], bytes_max: usize) -> Result<(usize, bool), &'static str> {
-        for (at, &byte) in bytes.iter().enumerate() {
-            if byte == b'\n' && self.ends_with_line(&bytes[..at]) {
+        let room = bytes_max.saturating_sub(self.gathered.len());
+        let mut from = 0;
+        while let Some(at) = memchr(b'\n', &bytes[from..]).map(|at| from + at).filter(|at| *at <= room) {
+            if self.ends_with_line(&bytes[..at]) {
                 self.gathered.extend_from_slice(&bytes[..=at]);
                 return Ok((at + 1, true));
             }
-            if self.gathered.len() + at >= bytes_max {
-                return Err("response head too long");
-            }
+            from = at + 1;
+        }
+        if bytes.len() > room {
+            return Err("response head too long");
         }
         self.gathered.extend_from_slice(bytes);
         Ok((bytes.len(), false))
@@ -57,9 +65,8 @@ impl ResponseHeadReader {
     /// Why this is no head: a status that is none or an interim one, more than one, no field at all.
     pub fn into_http(&mut self) -> Result<Vec<u8>, &'static str> {
         let gathered = std::mem::take(&mut self.gathered);
-        let mut lines =
-            gathered.split(|&byte| byte == b'\n').map(|line| line.strip_suffix(b"\r").unwrap_or(line));
-        let mut lines = lines.by_ref().take_while(|line| !line.is_empty()).peekable();
+        let mut rest = &gathered[..];
+        let mut lines = std::iter::from_fn(|| next_line(&mut rest)).peekable();
         let mut status = match lines.peek() {
             None => return Err("the upstream's response has no head"),
             Some(line) => match line.strip_prefix(b"HTTP/1.") {
@@ -71,12 +78,11 @@ impl ResponseHeadReader {
         if status.is_some() {
             lines.next();
         }
-        let (mut fields, mut redirects) = (Vec::with_capacity(gathered.len() + 32), false);
+        let mut head = Vec::with_capacity(gathered.len() + 64);
+        head.extend_from_slice(USUAL_STATUS_LINE);
+        let mut redirects = false;
         for line in lines {
-            let colon = line
-                .iter()
-                .position(|&byte| byte == b':')
-                .ok_or("the upstream's head has a line without a colon")?;
+            let colon = memchr(b':', line).ok_or("the upstream's head has a line without a colon")?;
             let is = |name: &str| line[..colon].eq_ignore_ascii_case(name.as_bytes());
             if is("status") {
                 // Some applications send a status line and this beside it.
@@ -91,23 +97,29 @@ impl ResponseHeadReader {
                 continue;
             }
             redirects |= is("location");
-            fields.extend_from_slice(line);
-            fields.extend_from_slice(b"\r\n");
+            head.extend_from_slice(line);
+            head.extend_from_slice(b"\r\n");
         }
+        head.extend_from_slice(b"\r\n");
         let (code, reason) = match status {
             Some(status) => status,
             None if redirects => (*b"302", &b"Found"[..]),
-            None => (*b"200", &b"OK"[..]),
+            None => return Ok(head),
         };
-        let mut head = b"HTTP/1.1 ".to_vec();
-        head.extend_from_slice(&code);
-        head.push(b' ');
-        head.extend_from_slice(reason);
-        head.extend_from_slice(b"\r\n");
-        head.extend_from_slice(&fields);
-        head.extend_from_slice(b"\r\n");
+        let line = [b"HTTP/1.1 ", &code[..], b" ", reason, b"\r\n"].concat();
+        head.splice(..USUAL_STATUS_LINE.len(), line);
         Ok(head)
     }
+}
+
+/// The next line of a head, without its end; none where the head ends.
+fn next_line<'x>(rest: &mut &'x [u8]) -> Option<&'x [u8]> {
+    let (line, after) = match memchr(b'\n', rest) {
+        Some(end) => (&rest[..end], &rest[end + 1..]),
+        None => (*rest, &b""[..]),
+    };
+    *rest = after;
+    Some(line.strip_suffix(b"\r").unwrap_or(line)).filter(|line| !line.is_empty())
 }
 
 /// Three digits and a reason.

@@ -10,6 +10,8 @@ pub struct Variables {
 const LENGTHS_BYTES: usize = 8;
 /// Says that a length has four bytes.
 const LONG: u32 = 1 << 31;
+/// The most bytes of a name or a value.
+const BYTES_MAX: usize = (LONG - 1) as usize;
 
 impl Variables {
     /// None.
@@ -18,21 +20,50 @@ impl Variables {
         Variables::default()
     }
 
-    /// Adds a pair. A name or value of 2 GiB or more is cut there.
-    pub fn push(&mut self, name: &[u8], value: &[u8]) {
-        let cut = |bytes: &[u8]| u32::try_from(bytes.len()).unwrap_or(u32::MAX).min(LONG - 1);
-        let (name_len, value_len) = (cut(name), cut(value));
-        self.block.reserve(LENGTHS_BYTES + name.len() + value.len());
-        self.push_length(name_len);
-        self.push_length(value_len);
-        self.block.extend_from_slice(&name[..name_len as usize]);
-        self.block.extend_from_slice(&value[..value_len as usize]);
+    /// None, with room for a block of so many bytes.
+    #[must_use]
+    pub fn with_capacity(bytes: usize) -> Variables {
+        Variables { block: Vec::with_capacity(bytes) }
     }
 
-    fn push_length(&mut self, length: u32) {
+    /// Adds a pair. A name or value of 2 GiB or more is cut there.
+    pub fn push(&mut self, name: &[u8], value: &[u8]) {
+        // Nearly all of them.
+        if let (Ok(name_len @ 0..128), Ok(value_len @ 0..128)) =
+            (u8::try_from(name.len()), u8::try_from(value.len()))
+        {
+            self.block.reserve(LENGTHS_BYTES + name.len() + value.len());
+            self.block.extend_from_slice(&[name_len, value_len]);
+            self.block.extend_from_slice(name);
+            self.block.extend_from_slice(value);
+            return;
+        }
+        self.push_parts(name, &[value]);
+    }
+
+    /// Adds a pair whose value is in parts. A name or value of 2 GiB or more is cut there.
+    pub fn push_parts(&mut self, name: &[u8], parts: &[&[u8]]) {
+        let value_len = parts.iter().map(|part| part.len()).sum::<usize>();
+        let (mut name_left, mut value_left) = (name.len().min(BYTES_MAX), value_len.min(BYTES_MAX));
+        self.block.reserve(LENGTHS_BYTES + name_left + value_left);
+        self.push_length(name_left);
+        self.push_length(value_left);
+        self.push_bytes(name, &mut name_left);
+        parts.iter().for_each(|part| self.push_bytes(part, &mut value_left));
+    }
+
+    /// Adds bytes, as far as there are so many left to add.
+    fn push_bytes(&mut self, bytes: &[u8], left: &mut usize) {
+        let taken = &bytes[..bytes.len().min(*left)];
+        self.block.extend_from_slice(taken);
+        *left -= taken.len();
+    }
+
+    /// `length` is at most [`BYTES_MAX`].
+    fn push_length(&mut self, length: usize) {
         match u8::try_from(length) {
             Ok(short) if short < 128 => self.block.push(short),
-            _ => self.block.extend_from_slice(&(length | LONG).to_be_bytes()),
+            _ => self.block.extend_from_slice(&(length as u32 | LONG).to_be_bytes()),
         }
     }
 

@@ -271,6 +271,7 @@ pub(crate) fn table(
         for route in &mut routes {
             route.guard.clone_from(&guard);
             route.internals.clone_from(&internals);
+            route.is_direct = route.stands_alone();
         }
         guards.push(guard);
         sites.push(with_branches(&site.routes, routes));
@@ -443,6 +444,7 @@ fn route(
         branches: Vec::new(),
         guard: None,
         internals: None,
+        is_direct: false,
     })
 }
 

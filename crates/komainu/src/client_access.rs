@@ -48,6 +48,11 @@ impl ClientAccess {
         ClientAccess::new([&site.allow, &route.allow], [&site.deny, &route.deny])
     }
 
+    /// Whether it admits every client.
+    pub(crate) fn admits_all(&self) -> bool {
+        self.allow.is_empty() && self.deny.is_empty()
+    }
+
     /// Whether a client is one of them.
     pub(crate) fn admits(&self, client: Peer) -> bool {
         self.allow.iter().all(|allowed| allowed.contains(client))

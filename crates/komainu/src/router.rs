@@ -3,116 +3,41 @@
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-use admission::CorsRules;
 use config::matcher::{self, Routes};
 use control::HttpChallenges;
-use files::{FileOutcome, Files};
-use http::{EmptySegments, Fields, Method, Name, Reject, Status, Template, Variable};
-use net::{Bandwidth, Compression, Exchange, Fault, Request};
-use proxy::Proxy;
+use files::FileOutcome;
+use http::{EmptySegments, Fields, Method, Name, Status, Variable};
+use net::{Exchange, Fault, Request, pin_in_place};
 
 use crate::access::AccessLogs;
-use crate::auth::{self, RouteAuth};
-use crate::cached::{CachedHandler, RouteCache};
-use crate::client_access::{self, ClientAccess};
+use crate::auth;
+use crate::cached::CachedHandler;
+use crate::client_access;
 use crate::clients::TrustedProxies;
 use crate::cors;
 use crate::costs::CostPlan;
-use crate::filled::FilledResponse;
 use crate::generations::CoreGeneration;
 use crate::guard::{GuardStep, SiteGuard};
-use crate::hosting::Mounted;
 use crate::ids::{IdMaker, IdRules};
-use crate::internal::{self, SiteInternals};
+use crate::internal;
 use crate::metrics::CoreMetrics;
 use crate::notice::ErrorLog;
 use crate::pages::{self, NO_SITE, PagesWithoutSite, SitePages};
-use crate::path_rules::{MapValues, PathRules};
+use crate::path_rules::MapValues;
 use crate::php::{PhpRoute, PhpTarget};
-use crate::rate::{self, CountedRequests, RateRules};
-use crate::release::{Release, ReleaseStep};
-use crate::replacing::RouteReplacement;
-use crate::request_path::{RequestPath, Strip};
+use crate::rate::{self, CountedRequests};
+use crate::release::ReleaseStep;
+use crate::request_path::RequestPath;
 use crate::route_edits::{RouteEdits, values};
-use crate::shaping::queue::QueueRule;
 use crate::site_https::SiteHttps;
 use crate::streams::route::StreamRoutes;
 use crate::traces::TraceExport;
 
+mod route;
 mod service;
 
+pub(crate) use route::{Handler, Route};
 pub(crate) use service::SharedRouter;
-
-/// The kinds of handlers.
-pub(crate) enum Handler {
-    Files(Box<Files>),
-    Proxy(Proxy),
-    Php(Box<PhpRoute>),
-    App(Mounted),
-    Redirect { to: Template, status: Status },
-    Respond { status: Status, fields: Fields, body: Vec<u8> },
-    Fill(Box<FilledResponse>),
-}
-
-impl Handler {
-    /// The files among what it serves.
-    fn files(&self) -> Option<&Files> {
-        match self {
-            Handler::Files(files) => Some(files),
-            Handler::Php(php) => Some(&php.files),
-            _ => None,
-        }
-    }
-}
-
-/// A route, ready to serve.
-pub(crate) struct Route {
-    pub(crate) handler: Handler,
-    /// The handler used when `handler` finds no file.
-    pub(crate) otherwise: Option<Handler>,
-    /// What it makes of the path, where that is something.
-    pub(crate) path_rules: Option<Box<PathRules>>,
-    /// Length of the prefix removed from the path for the handler, in bytes.
-    pub(crate) strip: Strip,
-    /// The part of its path before the final `*`, for `$rest`.
-    pub(crate) prefix: Vec<u8>,
-    /// Whether paths with encoded slashes are answered; not by files.
-    pub(crate) keeps_encoded_slashes: bool,
-    pub(crate) body_bytes_max: u64,
-    pub(crate) body_ms: u64,
-    pub(crate) write_ms: u64,
-    /// How fast each of its responses is sent, where that is limited.
-    pub(crate) bandwidth: Option<Bandwidth>,
-    pub(crate) edits: RouteEdits,
-    /// The cache in front of its upstream servers and applications.
-    pub(crate) cache: Option<RouteCache>,
-    /// The clients that it answers.
-    pub(crate) client_access: ClientAccess,
-    /// How often they may ask.
-    pub(crate) rates: Option<Rc<RateRules>>,
-    /// How many are in its handler at once.
-    pub(crate) queue: Option<QueueRule>,
-    /// What it asks of clients.
-    pub(crate) auth: Option<RouteAuth>,
-    /// Which other origins may read its responses, where it says so.
-    pub(crate) cors: Option<CorsRules>,
-    /// What its requests are counted under.
-    pub(crate) label: usize,
-    /// Whether its site's error pages are sent in place of errors of applications and upstream servers.
-    pub(crate) intercepts_errors: bool,
-    /// Compression of its responses.
-    pub(crate) compression: Option<Rc<Compression>>,
-    /// What is replaced in the bodies of its responses.
-    pub(crate) replacement: Option<Box<RouteReplacement>>,
-    /// What is done with its requests before the handler, where a release has rules for them.
-    pub(crate) release: Option<Box<Release>>,
-    /// The branches of its split.
-    pub(crate) branches: Vec<Rc<Route>>,
-    /// What its site does before it does anything.
-    pub(crate) guard: Option<Rc<SiteGuard>>,
-    /// The files that its handler may name in place of a response.
-    pub(crate) internals: SiteInternals,
-}
 
 /// The configuration of requests.
 pub(crate) struct RouteTable {
@@ -202,13 +127,14 @@ impl Router {
     }
 
     async fn answer(&self, table: Rc<RouteTable>, exchange: &mut Exchange<'_>) -> Result<(), Fault> {
-        if let Some(response) = self.challenges.response(exchange.request().path()) {
+        let request = exchange.request();
+        if let Some(response) = self.challenges.response(request.path()) {
             // Before sites, routes and redirects: the authority asks at every name.
             let mut fields = Fields::new();
             fields.push(Name::ContentType, b"application/octet-stream");
             return exchange.reply(Status::OK, &fields, response.as_bytes()).await;
         }
-        let site = site_of(&table, &exchange.request());
+        let site = site_of(&table, &request);
         let level = site.unwrap_or(table.sites.len());
         exchange.set_pages(table.pages[level].clone());
         exchange.set_empty_segments(table.empty_segments[level]);
@@ -234,19 +160,20 @@ impl Router {
         if let Some(maps) = &table.maps {
             exchange.set_own_values(maps.clone());
         }
-        let (path, outcome) = match RequestPath::of(&exchange.request()) {
+        let request = exchange.request();
+        let (path, outcome) = match RequestPath::of(&request) {
             Ok(path) => (path, introduced),
             Err(reject) => (RequestPath::default(), Err(reject.into())),
         };
         if let (Some(https), true) = (site.and_then(|site| table.https.get(site)), outcome.is_ok()) {
-            if let Some(location) = https.location(&exchange.request()) {
+            if let Some(location) = https.location(&request) {
                 let mut fields = Fields::new();
                 if fields.try_push(b"Location", &location).is_ok() {
                     let status = Status::PERMANENT_REDIRECT;
                     return exchange.refuse_with(status, "this page is served over HTTPS", &fields).await;
                 }
             }
-            if let Some(reason) = https.misdirected(&exchange.request()) {
+            if let Some(reason) = https.misdirected(&request) {
                 return exchange.refuse(MISDIRECTED, reason).await;
             }
         }
@@ -258,6 +185,10 @@ impl Router {
             path = rules.search_again(exchange, &path, &of.prefix, &mut rounds)?;
         };
         if let Some(route) = route {
+            // Most requests: straight to the handler, which saves them the steps that others need.
+            if let Some(proxy) = route.direct_proxy(exchange, &path)? {
+                return proxy.serve(exchange).await;
+            }
             let outcome = serve_route(route, exchange, &path).await;
             return if exchange.has_intercepted() { Box::pin(exchange.send_page()).await } else { outcome };
         }
@@ -340,32 +271,6 @@ fn find_route<'t>(
 /// RFC 9110 section 15.5.20.
 const MISDIRECTED: Status = Status::of(421).expect("three digits");
 
-impl Route {
-    /// Its rules, where it only rewrites the path.
-    fn search(&self) -> Option<&PathRules> {
-        self.path_rules.as_deref().filter(|rules| rules.is_search)
-    }
-
-    /// The handler for a path, and its fallback.
-    ///
-    /// # Errors
-    /// 400 for a path with an encoded slash, unless the route keeps it; for files always, because no file has a slash
-    /// in its name.
-    fn handlers(&self, path: &RequestPath, method: Method) -> Result<(&Handler, Option<&Handler>), Reject> {
-        const REFUSED: Reject = Reject::bad("encoded slash or backslash in path");
-        if path.has_encoded_slash && !self.keeps_encoded_slashes {
-            return Err(REFUSED);
-        }
-        let is_for_files = matches!(method, Method::Get | Method::Head) && !path.has_encoded_slash;
-        match (&self.handler, &self.otherwise) {
-            (Handler::Files(_), None) if path.has_encoded_slash => Err(REFUSED),
-            // Files answer GET and HEAD; other methods go to the fallback.
-            (Handler::Files(_), Some(otherwise)) if !is_for_files => Ok((otherwise, None)),
-            (handler, otherwise) => Ok((handler, otherwise.as_ref())),
-        }
-    }
-}
-
 async fn serve_route(
     route: &Rc<Route>,
     exchange: &mut Exchange<'_>,
@@ -416,22 +321,19 @@ async fn serve_route(
             }
         },
     };
-    exchange.set_compression(route.compression.clone());
     if let Some(replacement) = &route.replacement {
         replacement.begin(exchange, &route.prefix);
     }
     if route.intercepts_errors {
         exchange.intercept_errors();
     }
-    let (handler, otherwise) = route.handlers(path, exchange.request().method())?;
-    exchange.limit_body(route.body_bytes_max)?;
-    exchange.set_timeouts(route.body_ms, route.write_ms);
+    let (handler, otherwise) = route.begin(exchange, path)?;
     if let Some(bandwidth) = route.bandwidth {
         exchange.limit_bandwidth(bandwidth);
     }
     if let Handler::Php(php) = handler {
         // Boxed, because it would make the future of every other request larger.
-        return Box::pin(serve_php(php, route, exchange, path)).await;
+        return pin_in_place(|| serve_php(php, route, exchange, path)).await;
     }
     let (Handler::Files(files), Some(otherwise)) = (handler, otherwise) else {
         return serve_cached(handler, route, exchange, path).await;

@@ -19,6 +19,7 @@ use std::task::{Context, Poll, Waker};
 use rustix::event::epoll;
 
 use crate::clock::Clock;
+use crate::in_place::pin_in_place;
 use crate::memory::{Memory, MemoryBudget};
 use crate::offload::OffloadPool;
 use crate::remote::{Remote, SlotWaker};
@@ -237,10 +238,9 @@ impl Core {
         self.start(Box::pin(future));
     }
 
-    /// The same with a future that is made where it stays: `Box::pin` copies all of it there, kilobytes that hold nothing yet.
+    /// The same with a future that is made where it stays.
     pub(crate) fn spawn_in_place<F: Future<Output = ()> + 'static>(&self, make: impl FnOnce() -> F) {
-        let future: Box<F> = Box::write(Box::new_uninit(), make());
-        self.start(Box::into_pin(future));
+        self.start(pin_in_place(make));
     }
 
     pub(crate) fn start(&self, future: Pin<Box<dyn Future<Output = ()>>>) {

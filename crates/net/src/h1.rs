@@ -7,7 +7,7 @@
 //!   200 bytes, no buffer)   pool: parser and buffers)     a second, no buffer)
 //! ```
 
-use std::pin::{Pin, pin};
+use std::pin::pin;
 use std::rc::Rc;
 
 use http::framing::Framing;
@@ -20,6 +20,7 @@ use crate::core::{IdleTask, TaskFuture};
 use crate::exchange::Exchange;
 use crate::fault::Fault;
 use crate::gate::ConnectionPlace;
+use crate::in_place::pin_in_place;
 use crate::lane::Lane;
 use crate::link::Link;
 use crate::memory::Pressure;
@@ -197,18 +198,13 @@ impl<S: Service> IdleTask for IdleClient<S> {
         // The deadline that woke it, if one did, is looked at again by the clock.
         self.link.stream().source().take_expired();
         self.link.stream().source().set_deadline(u64::MAX);
-        in_place(|| drive(self))
+        pin_in_place(|| drive(self))
     }
 
     fn idle_since_ms(&self) -> Option<u64> {
         let is_silent = self.served > 0 || self.link.core().now_ms() >= self.since_ms + SILENT_MS;
         (is_silent && self.begun.is_empty()).then_some(self.since_ms)
     }
-}
-
-/// A future made where it stays: `Box::pin` copies all of it there, kilobytes that hold nothing yet.
-fn in_place<F>(make: impl FnOnce() -> F) -> Pin<Box<F>> {
-    Box::into_pin(Box::write(Box::new_uninit(), make()))
 }
 
 /// Serves a connection until it is idle for long, or over.
@@ -445,35 +441,38 @@ async fn more(conn: &mut Conn) -> Result<ReadOutcome, Fault> {
 /// Serves one request. Returns `None` when the connection has to be closed.
 async fn serve<S: Service>(engine: &Rc<Engine<S>>, conn: &mut Conn) -> Option<()> {
     conn.begin_request();
-    let mut state = RequestState::new(conn.peer, conn.direct(), conn.link.core().now_us());
-    state.listener_key = conn.permit.listener_key();
-    state.tls = conn.link.session().cloned();
-    let served = {
-        let source = conn.link.stream().source_rc();
-        let is_short = conn.pressure() >= Pressure::Critical;
-        let mut exchange = Exchange::new(&mut state, Lane::H1(conn));
-        match is_short {
-            true => Box::pin(exchange.refuse_for_memory()).await,
-            false => {
-                // Pinned here and passed by reference: by value it would stand twice in every connection's future.
-                let serving = pin!(engine.service.serve(&mut exchange));
-                guarded(&source, &engine.context.core, serving).await
+    let answered;
+    // The state is dropped where it is: `drop` would be given a copy of it.
+    {
+        let mut state = RequestState::new(conn.peer, conn.direct(), conn.link.core().now_us());
+        state.listener_key = conn.permit.listener_key();
+        state.tls = conn.link.session().cloned();
+        let served = {
+            let source = conn.link.stream().source_rc();
+            let is_short = conn.pressure() >= Pressure::Critical;
+            let mut exchange = Exchange::new(&mut state, Lane::H1(conn));
+            match is_short {
+                true => Box::pin(exchange.refuse_for_memory()).await,
+                false => {
+                    // Pinned here and passed by reference: by value it would stand twice in every connection's future.
+                    let serving = pin!(engine.service.serve(&mut exchange));
+                    guarded(&source, &engine.context.core, serving).await
+                }
             }
-        }
-    };
-    conn.request_bytes = state.filters.weight_bytes();
-    let ended = served.and_then(|()| Exchange::new(&mut state, Lane::H1(conn)).end(&Fields::new()));
-    let fault = ended.err();
-    let answered = match &fault {
-        None => true,
-        Some(fault) => repair(conn, &mut state, fault).await,
-    };
-    conn.request_bytes = 0;
-    conn.kept = state.kept.take();
-    engine.context.counters.requests.add(1);
-    let request = Request::of(&state, conn.head());
-    engine.service.log(&state.record(Some(request), fault.as_ref(), &engine.context.core));
-    drop(state);
+        };
+        conn.request_bytes = state.filters.weight_bytes();
+        let ended = served.and_then(|()| Exchange::new(&mut state, Lane::H1(conn)).end(&Fields::new()));
+        let fault = ended.err();
+        answered = match &fault {
+            None => true,
+            Some(fault) => repair(conn, &mut state, fault).await,
+        };
+        conn.request_bytes = 0;
+        conn.kept = state.kept.take();
+        engine.context.counters.requests.add(1);
+        let request = Request::of(&state, conn.head());
+        engine.service.log(&state.record(Some(request), fault.as_ref(), &engine.context.core));
+    }
     if !answered {
         return None;
     }

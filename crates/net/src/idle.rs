@@ -93,10 +93,8 @@ impl<T> IdleLinks<T> {
         oldest.map(|(idle, _)| self.close(idle)).is_some()
     }
 
-    /// list's own core.
     /// Closes the connections that `keep` rejects, and those whose peer has closed or has sent unrequested bytes. Called on
     /// the list's own core.
-    /// list's own core.
     pub fn sweep(&self, core: &Core, keep: impl Fn(&T) -> bool) {
         let mut links = self.lock();
         let (mut gone, mut doubtful) = (Vec::new(), Vec::new());

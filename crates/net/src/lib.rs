@@ -8,6 +8,7 @@
 //! Modules, from low to high; a module uses only those above it.
 
 pub mod fault;
+mod in_place;
 pub mod clock;
 pub mod address;
 mod client_hello;
@@ -101,6 +102,7 @@ pub use flow::BodyPiece;
 pub use gate::{ConnectionGate, ConnectionPlace, SharedGate, TooManyConnections};
 pub use h2_client::{H2Link, H2Options, H2Request, H2Stream, StreamFailure, StreamStep};
 pub use idle::IdleLinks;
+pub use in_place::pin_in_place;
 pub use inbound::PIECE_WEIGHT_BYTES;
 pub use link::Link;
 pub use listener::{Listeners, NewListeners};

@@ -75,13 +75,12 @@ impl CgiSide {
         keep: bool,
         errors: Option<ErrorSink>,
     ) -> Result<CgiSide, &'static str> {
-        let mut bytes = Vec::with_capacity(variables.block().len() + 64);
+        let out = &mut connection.buffers.out;
         match protocol {
-            CgiProtocol::FastCgi => fastcgi::begin(&mut bytes, variables, keep),
-            CgiProtocol::Uwsgi => packet::uwsgi(&mut bytes, variables)?,
-            CgiProtocol::Scgi | CgiProtocol::Program => packet::scgi(&mut bytes, variables)?,
+            CgiProtocol::FastCgi => fastcgi::begin(out, variables, keep),
+            CgiProtocol::Uwsgi => packet::uwsgi(out, variables)?,
+            CgiProtocol::Scgi | CgiProtocol::Program => packet::scgi(out, variables)?,
         }
-        connection.buffers.out.extend_from_slice(&bytes);
         Ok(CgiSide {
             connection,
             protocol,
@@ -108,9 +107,7 @@ impl CgiSide {
             return self.connection.offer(bytes);
         }
         while !bytes.is_empty() {
-            let mut header = Vec::with_capacity(8);
-            let len = fastcgi::body_header(&mut header, bytes.len());
-            self.connection.buffers.out.extend_from_slice(&header);
+            let len = fastcgi::body_header(&mut self.connection.buffers.out, bytes.len());
             self.connection.offer(&bytes[..len])?;
             bytes = &bytes[len..];
         }
@@ -119,22 +116,19 @@ impl CgiSide {
 
     /// Adds bytes of the body, which are sent later.
     pub(crate) fn add(&mut self, bytes: &[u8]) {
+        let out = &mut self.connection.buffers.out;
         for part in bytes.chunks(usize::from(u16::MAX) - 7) {
-            let mut whole = Vec::with_capacity(part.len() + 8);
             if self.protocol == CgiProtocol::FastCgi {
-                fastcgi::body_header(&mut whole, part.len());
+                fastcgi::body_header(out, part.len());
             }
-            whole.extend_from_slice(part);
-            self.connection.buffers.out.extend_from_slice(&whole);
+            out.extend_from_slice(part);
         }
     }
 
     /// The body is complete.
     pub(crate) fn finish(&mut self) {
         if self.protocol == CgiProtocol::FastCgi {
-            let mut end = Vec::with_capacity(8);
-            fastcgi::end_body(&mut end);
-            self.connection.buffers.out.extend_from_slice(&end);
+            fastcgi::end_body(&mut self.connection.buffers.out);
         }
         self.finished = true;
         if !self.connection.is_behind() {

@@ -97,6 +97,8 @@ pub type EventSink = Box<dyn Fn(&UpstreamEvent<'_>)>;
 pub(crate) struct GroupState {
     pub(crate) core: Core,
     report: Option<Rc<EventSink>>,
+    /// What gets the error messages of each server; empty where nobody does.
+    error_sinks: Vec<ErrorSink>,
     pub(crate) shared: Arc<GroupShared>,
     /// One for each server.
     pools: Vec<Rc<CorePool>>,
@@ -128,13 +130,20 @@ impl Group {
 
     fn build(core: &Core, shared: &Arc<GroupShared>, report: Option<EventSink>) -> Group {
         let options = &shared.options;
+        let report = report.map(Rc::new);
+        let shown: Vec<Rc<str>> = (0..shared.count()).map(|server| shared.shown(server).into()).collect();
+        let sink = |report: &Rc<EventSink>, shown: &Rc<str>| -> ErrorSink {
+            let (report, shown) = (report.clone(), shown.clone());
+            Rc::new(move |line| report(&UpstreamEvent::ErrorLine { server: &shown, line }))
+        };
         let inner = Rc::new(GroupState {
             core: core.clone(),
-            report: report.map(Rc::new),
+            error_sinks: report.iter().flat_map(|to| shown.iter().map(|one| sink(to, one))).collect(),
+            report,
             pools: shared.servers.iter().map(|it| Rc::new(CorePool::new(core, &it.idle))).collect(),
             h2_pools: shared.servers.iter().map(|_| H2Pool::new(core, &options.keep_alive)).collect(),
             counters: shared.servers.iter().map(|server| server.counts.take()).collect(),
-            shown: (0..shared.count()).map(|server| shared.shown(server).into()).collect(),
+            shown,
             buffers: pool(core.memory()),
             balancer: Balancer::new(core.now_ms() ^ std::ptr::from_ref(core) as u64),
             budget: Cell::new(RetryBudget::full()),
@@ -164,7 +173,6 @@ impl Group {
 }
 
 impl GroupState {
-    /// Passes an event to the error log.
     /// The Unix socket of a server, where it has one.
     pub(crate) fn socket(&self, server: usize) -> Option<&Path> {
         match &self.shared.options.servers[server].at {
@@ -173,6 +181,7 @@ impl GroupState {
         }
     }
 
+    /// Passes an event to the error log.
     pub(crate) fn report(&self, event: &UpstreamEvent<'_>) {
         if let Some(report) = &self.report {
             report(event);
@@ -181,8 +190,7 @@ impl GroupState {
 
     /// What gets the error messages of a server of the CGI family.
     pub(crate) fn error_sink(&self, server: usize) -> Option<ErrorSink> {
-        let (report, shown) = (self.report.clone()?, self.shown[server].clone());
-        Some(Rc::new(move |line| report(&UpstreamEvent::ErrorLine { server: &shown, line })))
+        self.error_sinks.get(server).cloned()
     }
 
     fn report_change(&self, server: usize, turn: HealthChange) {

@@ -241,7 +241,7 @@ impl CorePool {
     /// Whether there are more than `idle_max`, and this core has more than its share. The other cores' lists are counted only
     /// in that case.
     fn is_above(&self, idle_max: usize) -> bool {
-        self.mine.links.len() > idle_max / self.idle.count.load(Ordering::Relaxed).max(1)
+        self.mine.links.len().saturating_mul(self.idle.count.load(Ordering::Relaxed).max(1)) > idle_max
             && self.idle.total() > idle_max
     }
 

@@ -1,11 +1,12 @@
 //! The proxy on one core: requests in, attempts out, and what is done when one fails.
 
+use std::cell::RefCell;
 use std::hash::{BuildHasher, RandomState};
 use std::rc::Rc;
 use std::sync::{Arc, OnceLock};
 
 use http::{BodySize, Fields, Method, Name, Status};
-use net::{BodyPiece, Exchange, FailedAttempt, Fault, SpillError, SpillQuota, TunnelEnd};
+use net::{BodyPiece, Exchange, FailedAttempt, Fault, SpillError, SpillQuota, TunnelEnd, pin_in_place};
 
 use crate::choose::{NoServer, Requester, SelectError, Selection};
 use crate::dial::{Beside, before, beside};
@@ -108,19 +109,22 @@ impl Proxy {
     /// # Errors
     /// As [`Proxy::serve`].
     pub async fn serve_script(&self, x: &mut Exchange<'_>, script: Option<&Script>) -> Result<(), Fault> {
-        if matches!(x.request().method(), Method::Connect | Method::Trace) {
+        let request = x.request();
+        if matches!(request.method(), Method::Connect | Method::Trace) {
             return x.refuse(Status::METHOD_NOT_ALLOWED, "this method is not passed on").await;
         }
-        if self.rules.request.loops(&x.context("")) {
+        if request.head().0.fields.has(Name::Via) && self.rules.request.loops(&x.context("")) {
             let server = (self.group.shared.count() == 1).then_some(0);
             self.report(x, server, LOOP, Some(Status::LOOP_DETECTED));
             return x.refuse(Status::LOOP_DETECTED, LOOP).await;
         }
-        let mut attempts = self.begin(ReplayBuffer::new(self.kept_bytes_max(x)), script);
-        if let Some(ms) = x.request().grpc_timeout_ms() {
+        let (has_body, grpc_timeout_ms) = (request.body() != BodySize::None, request.grpc_timeout_ms());
+        let kept_bytes_max = if has_body { self.kept_bytes_max(x) } else { 0 };
+        let mut attempts = self.begin(ReplayBuffer::new(kept_bytes_max), script);
+        if let Some(ms) = grpc_timeout_ms {
             attempts.deadline_ms = attempts.deadline_ms.min(self.group.core.now_ms().saturating_add(ms));
         }
-        if x.request().body() != BodySize::None {
+        if has_body {
             match self.group.shared.stores_bodies {
                 true => self.store_body(x, &mut attempts).await?,
                 false => self.read_ahead(x, &mut attempts).await?,
@@ -213,11 +217,8 @@ impl Proxy {
         selected.map(|selection| (selection, false))
     }
 
-    /// How much of the request's body is worth keeping: nothing, where it could not be sent again anyway.
+    /// How much of a request's body is worth keeping: nothing, where it could not be sent again anyway.
     fn kept_bytes_max(&self, x: &Exchange<'_>) -> usize {
-        if x.request().body() == BodySize::None {
-            return 0;
-        }
         // A stream may be refused before anything was done, and then any request may be sent again.
         let may_be_refused =
             self.group.shared.options.servers.iter().any(|server| server.protocol != UpstreamProtocol::Http1);
@@ -257,15 +258,21 @@ impl Proxy {
         let _in_use = group.use_one(server);
         let waits = x.awaits_continue()?;
         let since_us = group.core.now_us();
-        let Reached { mut side, room, sent } = match self.reach_kept(x, waits, server, is_new)? {
-            Some(reached) => reached,
-            // Boxed, as it is seldom: what it needs would make the future of every request larger.
+        let cgi = CgiRequest { script: attempts.script, length: attempts.kept.length() };
+        let kept = if is_new { None } else { self.kept(x, server) };
+        let (mut side, room, sent);
+        match kept {
+            Some(kept) => {
+                (side, sent) = self.send_on(x, waits, server, kept, cgi)?;
+                room = RefCell::new(None);
+            }
             None => {
                 let connect_by_ms = self.connect_by_ms(attempts);
-                let cgi = CgiRequest { script: attempts.script, length: attempts.kept.length() };
-                Box::pin(self.reach(x, waits, server, is_new, connect_by_ms, cgi)).await?
+                // Boxed, as it is seldom: what it needs would make the future of every request larger.
+                let reached = pin_in_place(|| self.reach(x, waits, server, is_new, connect_by_ms, cgi));
+                Reached { side, room, sent } = reached.await?;
             }
-        };
+        }
         let (asked_us, reused) = (group.core.now_us(), side.is_reused());
         if !reused {
             let notes = x.notes();

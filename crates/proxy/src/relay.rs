@@ -115,7 +115,8 @@ impl<'r, 'c> Relay<'r, 'c> {
         sent: SentHead,
     ) -> Relay<'r, 'c> {
         let now_ms = x.core().now_ms();
-        let (method, body) = (x.request().method(), x.request().body());
+        let request = x.request();
+        let (method, body) = (request.method(), request.body());
         let up = match body {
             BodySize::None => RequestProgress::Done,
             _ if sent.expects => RequestProgress::Continue,

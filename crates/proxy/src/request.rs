@@ -318,7 +318,7 @@ impl RequestRules {
             match (ask.client.vouched, sender) {
                 (None, Some(ip)) => {
                     lines.begin(b"X-Forwarded-For");
-                    write_ip(lines, ip);
+                    lines.filled(|out| write_ip(out, ip));
                     lines.end();
                 }
                 (None, None) => {}
@@ -486,7 +486,7 @@ const OCTETS: [([u8; 4], usize); 256] = {
     octets
 };
 
-fn write_ip(lines: &mut Lines<'_>, ip: IpAddr) {
+fn write_ip(out: &mut Vec<u8>, ip: IpAddr) {
     // IPv4 without `format!`, because every request needs it.
     if let IpAddr::V4(v4) = ip {
         let mut text = [0; 16];
@@ -496,10 +496,10 @@ fn write_ip(lines: &mut Lines<'_>, ip: IpAddr) {
             text[len..len + 4].copy_from_slice(&digits);
             len += count;
         }
-        lines.part(&text[..len - 1]);
+        out.extend_from_slice(&text[..len - 1]);
         return;
     }
-    lines.part(ip.to_string().as_bytes());
+    out.extend_from_slice(ip.to_string().as_bytes());
 }
 
 /// `X-Forwarded-For` with what a trusted proxy has reported, and the addresses that this one adds.
@@ -521,7 +521,7 @@ fn write_forwarded_for<'x>(
     }
     for ip in ours.into_iter().flatten() {
         lines.part(between);
-        write_ip(lines, ip);
+        lines.filled(|out| write_ip(out, ip));
         between = b", ";
     }
     lines.end();

@@ -35,14 +35,7 @@ impl Proxy {
             }
         }
         let (connection, room) = self.group.connect(requester, server, is_new, connect_by_ms).await?;
-        let (side, sent) = match self.group.shared.options.servers[server].protocol {
-            UpstreamProtocol::Cgi(protocol) => {
-                (self.send_variables(requester, server, connection, protocol, cgi)?, SentHead::default())
-            }
-            UpstreamProtocol::Http1 | UpstreamProtocol::Http2 | UpstreamProtocol::Tcp => {
-                self.send_head(requester, waits, server, connection)?
-            }
-        };
+        let (side, sent) = self.send_on(requester, waits, server, connection, cgi)?;
         Ok(Reached { side, room, sent })
     }
 
@@ -77,35 +70,30 @@ impl Proxy {
         Ok(side)
     }
 
-    /// The same, without waiting, where a connection was kept: what nearly every request needs.
+    /// A kept connection to a server; none where one has to be made, or where others share it.
     #[inline]
-    pub(super) fn reach_kept(
-        &self,
-        requester: &impl Requester,
-        waits: bool,
-        server: usize,
-        is_new: bool,
-    ) -> Result<Option<Reached<'_>>, AttemptFailure> {
-        if is_new || self.group.shared.options.servers[server].protocol != UpstreamProtocol::Http1 {
-            return Ok(None);
-        }
-        match self.group.take_kept(requester, server) {
-            Some(connection) => {
-                let (side, sent) = self.send_head(requester, waits, server, connection)?;
-                Ok(Some(Reached { side, room: RefCell::new(None), sent }))
-            }
-            None => Ok(None),
+    pub(super) fn kept(&self, requester: &impl Requester, server: usize) -> Option<UpstreamConnection> {
+        match self.group.shared.options.servers[server].protocol {
+            UpstreamProtocol::Http1 | UpstreamProtocol::Cgi(_) => self.group.take_kept(requester, server),
+            UpstreamProtocol::Http2 | UpstreamProtocol::Tcp => None,
         }
     }
 
+    /// Puts the request's head into what a connection sends.
     #[inline]
-    fn send_head(
+    pub(super) fn send_on(
         &self,
         requester: &impl Requester,
         waits: bool,
         server: usize,
         connection: UpstreamConnection,
+        cgi: CgiRequest<'_>,
     ) -> Result<(UpstreamSide, SentHead), AttemptFailure> {
+        let server_options = &self.group.shared.options.servers[server];
+        if let UpstreamProtocol::Cgi(protocol) = server_options.protocol {
+            let side = self.send_variables(requester, server, connection, protocol, cgi)?;
+            return Ok((side, SentHead::default()));
+        }
         let context = requester.context(&self.group.shared.servers[server].authority);
         let mut side = Http1Side::new(connection, context.head.body == BodySize::Unknown);
         let sent = self.rules.request.write(&mut side.connection.buffers.out, &context, waits);

@@ -66,10 +66,11 @@ impl Relay<'_, '_> {
         }
         let watches_end = self.plan.options.timeouts.half_closed_ms > 0 && !has_ended;
         let client = Interest::of(reads_client, unsent > 0).or_end(watches_end);
-        let mut deadline_ms = self.deadline_ms(down);
-        if unsent > 0 {
-            deadline_ms = deadline_ms.min(now_ms + LOOK_MS);
-        }
+        let deadline_ms = match unsent {
+            0 if self.waits_for_head(down) => self.head_deadline_ms().min(self.plan.deadline_ms),
+            0 => self.deadline_ms(down),
+            1.. => self.deadline_ms(down).min(now_ms + LOOK_MS),
+        };
         self.side.release();
         self.settle();
         match self.side.wait(self.x, client, reads_upstream, is_abandoned, deadline_ms).await {
@@ -82,6 +83,17 @@ impl Relay<'_, '_> {
     pub(super) fn settle(&mut self) {
         let is_short = self.is_short();
         self.x.hold(self.side.weigh(is_short) + self.kept.bytes.capacity());
+    }
+
+    /// Whether the head of the response is all that is waited for, as nearly every request does once.
+    fn waits_for_head(&self, down: ResponseProgress) -> bool {
+        let is_sent = self.up == RequestProgress::Done && !self.side.is_behind();
+        is_sent && down == ResponseProgress::Dry && !self.x.has_begun() && self.half_closed_ms.is_none()
+    }
+
+    /// When that wait ends.
+    fn head_deadline_ms(&self) -> u64 {
+        self.up_ms.saturating_add(self.plan.options.timeouts.head_ms)
     }
 
     /// When each wait of this relay ends that is under way.
@@ -102,7 +114,10 @@ impl Relay<'_, '_> {
             client_read_ms: due(reads_client, self.client_read_ms, self.x.body_ms()),
             client_write_ms: due(self.unsent > 0, self.client_write_ms, self.x.write_ms()),
             upstream_write_ms: due(sends, self.up_ms, timeouts.between_ms),
-            upstream_head_ms: due(reads && !has_begun && was_sent, self.up_ms, timeouts.head_ms),
+            upstream_head_ms: match reads && !has_begun && was_sent {
+                true => self.head_deadline_ms(),
+                false => u64::MAX,
+            },
             upstream_body_ms: due(reads && has_begun, side.received_ms(), timeouts.between_ms),
             half_closed_ms: half_closed.map_or(u64::MAX, |since_ms| {
                 since_ms.max(side.received_ms()).saturating_add(timeouts.half_closed_ms)

@@ -206,7 +206,7 @@ fn too_many_named_fields_are_an_attack() {
 fn addresses_are_written_as_they_are_shown() {
     for octets in [[0, 0, 0, 0], [1, 20, 255, 100], [255; 4], [10, 0, 9, 99], [192, 168, 101, 110]] {
         let mut out = Vec::new();
-        write_ip(&mut Lines::new(&mut out), IpAddr::from(octets));
+        write_ip(&mut out, IpAddr::from(octets));
         assert_eq!(String::from_utf8(out).unwrap(), Ipv4Addr::from(octets).to_string());
     }
 }

@@ -6,12 +6,19 @@ use cgi::Variables;
 use http::encode::Lines;
 use http::path::{EmptySegments, normal_path};
 use http::{BodySize, Head, Reject, TargetForm, encode};
+use memchr::memchr;
 
-use super::RequestRules;
+use super::{RequestRules, write_ip};
 use crate::options::CgiOptions;
 use crate::path;
 use crate::template::TemplateContext;
 
+/// Room for the variables of most requests, in bytes.
+const VARIABLES_BYTES: usize = 1000;
+/// Room for most texts that stand alone.
+const TEXT_BYTES: usize = 64;
+/// Room for the fields of most requests.
+const FIELDS: usize = 24;
 /// The value of `SERVER_SOFTWARE`.
 pub const SOFTWARE: &[u8] = concat!("komainu/", env!("CARGO_PKG_VERSION")).as_bytes();
 
@@ -49,8 +56,8 @@ impl RequestRules {
         more: &VariablesContext<'_>,
         options: &CgiOptions,
     ) -> Result<Variables, Reject> {
-        let mut variables = OwnVariables { made: Variables::new(), options };
-        let mut target = Vec::new();
+        let mut variables = OwnVariables { made: Variables::with_capacity(VARIABLES_BYTES), options };
+        let mut target = Vec::with_capacity(TEXT_BYTES);
         if ask.head.sent_target.is_empty() {
             path::write_target(&mut target, None, ask)?;
         } else {
@@ -67,11 +74,11 @@ impl RequestRules {
         self.push_paths(&mut variables, ask, more.script)?;
         push_ends(&mut variables, ask, more.local);
         variables.push(b"SERVER_PROTOCOL", ask.head.version.text().as_bytes());
-        let mut length = Vec::new();
+        target.clear();
         if ask.head.body != BodySize::None {
-            encode::decimal(&mut length, more.length);
+            encode::decimal(&mut target, more.length);
         }
-        variables.push(b"CONTENT_LENGTH", &length);
+        variables.push(b"CONTENT_LENGTH", &target);
         if let Some(user) = ask.user {
             variables.push(b"REMOTE_USER", &user.name);
             variables.push(b"AUTH_TYPE", user.scheme.as_bytes());
@@ -106,19 +113,18 @@ impl RequestRules {
                 None => (&b""[..], path.into_owned()),
             };
             variables.push(b"SCRIPT_NAME", mount);
-            variables.push(b"DOCUMENT_URI", &[mount, &info].concat());
+            variables.push_parts(b"DOCUMENT_URI", &[mount, &info]);
             variables.push(b"PATH_INFO", &info);
             return Ok(());
         };
         let Script { root, prefix, name, info } = script;
-        let url = [&prefix[..], name].concat();
-        variables.push(b"DOCUMENT_URI", &[&url[..], info].concat());
-        variables.push(b"SCRIPT_NAME", &url);
-        variables.push(b"SCRIPT_FILENAME", &[&root[..], name].concat());
+        variables.push_parts(b"DOCUMENT_URI", &[prefix, name, info]);
+        variables.push_parts(b"SCRIPT_NAME", &[prefix, name]);
+        variables.push_parts(b"SCRIPT_FILENAME", &[root, name]);
         variables.push(b"DOCUMENT_ROOT", root);
         variables.push(b"PATH_INFO", info);
         if !info.is_empty() {
-            variables.push(b"PATH_TRANSLATED", &[&root[..], info].concat());
+            variables.push_parts(b"PATH_TRANSLATED", &[root, info]);
         }
         // PHP as CGI demands it.
         variables.push(b"REDIRECT_STATUS", b"200");
@@ -127,15 +133,24 @@ impl RequestRules {
 
     /// The fields of the request's head. They are those that a server would get over HTTP, but for names that two fields would share.
     fn push_fields(&self, variables: &mut OwnVariables<'_>, ask: &TemplateContext<'_>) -> Result<(), Reject> {
-        let mut head = Vec::with_capacity(1024);
+        let mut head = Vec::with_capacity(VARIABLES_BYTES);
         let mut lines = Lines::new(&mut head);
         lines.line(b"Host", self.host(ask));
         self.write_fields(&mut lines, ask, false, false)?;
-        let fields: Vec<(&[u8], &[u8])> = head.split(|&byte| byte == b'\n').filter_map(field_of).collect();
-        let (mut name, mut value) = (Vec::new(), Vec::new());
+        let mut rest = &head[..];
+        let mut fields: Vec<(&[u8], &[u8])> = Vec::with_capacity(FIELDS);
+        fields.extend(std::iter::from_fn(|| next_field(&mut rest)));
+        let (mut name, mut value) = (Vec::with_capacity(TEXT_BYTES), Vec::new());
+        let repeated = repeated_lengths(&fields);
         for (index, (own, first)) in fields.iter().enumerate() {
             let is_own = |other: &&(&[u8], &[u8])| is_same_variable(other.0, own);
-            if fields[..index].iter().any(|other| is_own(&other)) || !write_name(&mut name, own) {
+            let may_repeat = repeated & length_bit(own) != 0;
+            if may_repeat && fields[..index].iter().any(|other| is_own(&other)) || !write_name(&mut name, own)
+            {
+                continue;
+            }
+            if !may_repeat {
+                variables.push(&name, first);
                 continue;
             }
             value.clear();
@@ -159,9 +174,20 @@ struct OwnVariables<'x> {
 
 impl OwnVariables<'_> {
     fn push(&mut self, name: &[u8], value: &[u8]) {
-        if !self.options.variables.iter().any(|(own, _)| own.as_bytes() == name) {
+        if !self.is_replaced(name) {
             self.made.push(name, value);
         }
+    }
+
+    /// The same; the value is in parts.
+    fn push_parts(&mut self, name: &[u8], parts: &[&[u8]]) {
+        if !self.is_replaced(name) {
+            self.made.push_parts(name, parts);
+        }
+    }
+
+    fn is_replaced(&self, name: &[u8]) -> bool {
+        self.options.variables.iter().any(|(own, _)| own.as_bytes() == name)
     }
 }
 
@@ -171,32 +197,56 @@ fn push_ends(variables: &mut OwnVariables<'_>, ask: &TemplateContext<'_>, local:
     if ask.client.secure {
         variables.push(b"HTTPS", b"on");
     }
+    // Both texts are short, and every request needs them.
+    let (mut ip, mut own_port) = (Vec::with_capacity(TEXT_BYTES), Vec::with_capacity(TEXT_BYTES));
     match ask.client_address() {
         Some(client) => {
-            variables.push(b"REMOTE_ADDR", client.ip().to_string().as_bytes());
-            variables.push(b"REMOTE_PORT", client.port().to_string().as_bytes());
+            write_ip(&mut ip, client.ip());
+            variables.push(b"REMOTE_ADDR", &ip);
+            encode::decimal(&mut own_port, client.port().into());
+            variables.push(b"REMOTE_PORT", &own_port);
         }
         None => variables.push(b"REMOTE_ADDR", b"unix:"),
     }
-    let address = local.map(|local| local.ip().to_canonical().to_string()).unwrap_or_default();
+    ip.clear();
+    own_port.clear();
     // As hosted applications have it: where `Host` names no port, the one that the request came in on.
-    let own_port = match local {
-        Some(local) => local.port().to_string(),
-        None => if ask.client.secure { "443" } else { "80" }.to_owned(),
-    };
+    match local {
+        Some(local) => {
+            write_ip(&mut ip, local.ip().to_canonical());
+            encode::decimal(&mut own_port, local.port().into());
+        }
+        None => own_port.extend_from_slice(if ask.client.secure { b"443" } else { b"80" }),
+    }
     let (host, port) = http::target::split_port(ask.authority()).unwrap_or((ask.authority(), None));
-    variables.push(b"SERVER_NAME", if host.is_empty() { address.as_bytes() } else { host });
-    variables.push(b"SERVER_PORT", port.unwrap_or(own_port.as_bytes()));
-    if !address.is_empty() {
-        variables.push(b"SERVER_ADDR", address.as_bytes());
+    variables.push(b"SERVER_NAME", if host.is_empty() { &ip } else { host });
+    variables.push(b"SERVER_PORT", port.unwrap_or(&own_port));
+    if !ip.is_empty() {
+        variables.push(b"SERVER_ADDR", &ip);
     }
 }
 
-/// The name and the value in a line without its LF.
-fn field_of(line: &[u8]) -> Option<(&[u8], &[u8])> {
-    let line = line.strip_suffix(b"\r")?;
-    let colon = line.iter().position(|&byte| byte == b':')?;
+/// The next field of a head that [`Lines`] has written: its name and its value.
+fn next_field<'x>(rest: &mut &'x [u8]) -> Option<(&'x [u8], &'x [u8])> {
+    let (line, after) = rest.split_at_checked(memchr(b'\n', rest)? + 1)?;
+    let colon = memchr(b':', line)?;
+    *rest = after;
     Some((&line[..colon], line[colon + 1..].trim_ascii()))
+}
+
+/// A bit for the length of a name; long ones share theirs.
+fn length_bit(name: &[u8]) -> u64 {
+    1 << (name.len() % 64)
+}
+
+/// The lengths that more than one field's name has: only those may have one variable.
+fn repeated_lengths(fields: &[(&[u8], &[u8])]) -> u64 {
+    let (mut seen, mut repeated) = (0, 0);
+    for (name, _) in fields {
+        repeated |= seen & length_bit(name);
+        seen |= length_bit(name);
+    }
+    repeated
 }
 
 /// Whether two fields have one variable: case counts no more, and `-` is `_`.
@@ -214,11 +264,23 @@ fn write_name(into: &mut Vec<u8>, name: &[u8]) -> bool {
         into.extend_from_slice(b"CONTENT_TYPE");
         return true;
     }
-    let is_plain = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
-    if is("content-length") || is("proxy") || !name.iter().all(is_plain) {
-        return false;
-    }
     into.extend_from_slice(b"HTTP_");
-    into.extend(name.iter().map(|byte| if *byte == b'-' { b'_' } else { byte.to_ascii_uppercase() }));
-    true
+    into.extend(name.iter().map(|byte| IN_VARIABLES[usize::from(*byte)]));
+    memchr(0, into).is_none() && !is("content-length") && !is("proxy")
 }
+
+/// The bytes of fields' names as their variables have them; 0 for those of which no variable is made.
+const IN_VARIABLES: [u8; 256] = {
+    let mut bytes = [0; 256];
+    let mut byte = 0;
+    while byte < 128 {
+        let ascii = byte as u8;
+        bytes[byte] = match ascii {
+            b'-' | b'_' => b'_',
+            _ if ascii.is_ascii_alphanumeric() => ascii.to_ascii_uppercase(),
+            _ => 0,
+        };
+        byte += 1;
+    }
+    bytes
+};
