@@ -93,6 +93,9 @@ fn exact(text: &str) -> Result<String, InvalidValue> {
     if let Some((at, wrong)) = name.char_indices().find(|&(_, c)| !is_name(c)) {
         let remedy = match wrong {
             '*' => "a wildcard must be the first label: \"*.example.com\"",
+            '/' if name.parse::<ipnet::IpNet>().is_ok() => {
+                "`hosts` names what clients ask for; which clients a route answers is `client = \"10.0.0.0/8\"`"
+            }
             '/' => "write the path as `path` of a route",
             c if !c.is_ascii() => "write the name as in DNS: \"xn--...\" (Punycode)",
             _ => "a name consists of letters, digits, `-`, `_` and dots",

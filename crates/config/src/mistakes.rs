@@ -41,13 +41,16 @@ pub(crate) fn warn_of_mistakes(node: &Node, check: &mut Checker) {
         let finding = check.warning(&file.key_at, title, "nothing is written to it");
         finding.help("say in which format: `access = \"json\"` or `access = \"combined\"`");
     }
+    warn_of_silence(node, check);
     warn_of_shared_logs(node, check);
     warn_of_sites(node, check);
     warn_of_missing_pages(node, check);
     warn_of_groups(node, check);
     warn_of_networks(node, check);
+    warn_of_own_address(node, check);
     let sites = node.items("site").iter().map(|site| site.items("route"));
     for routes in std::iter::once(node.items("route")).chain(sites) {
+        warn_of_circles(routes, check);
         for route in routes {
             for route in std::iter::once(route).chain(branch_nodes(route)) {
                 warn_of_route(route, check);
@@ -57,6 +60,102 @@ pub(crate) fn warn_of_mistakes(node: &Node, check: &mut Checker) {
             warn_of_values(route, check);
             warn_of_exclusions(route, check);
         }
+    }
+}
+
+/// Settings of what is not sent or written at all.
+fn warn_of_silence(node: &Node, check: &mut Checker) {
+    if let Some(tracing) = node.entry("tracing").map(|entry| &entry.value)
+        && let Some(entry) = ["to", "sample", "slower_than"].iter().find_map(|key| tracing.entry(key))
+        && tracing.entry("enabled").is_none()
+    {
+        let title = format!("`{}` in `[tracing]` without `enabled`", entry.key);
+        let finding = check.warning(&entry.key_at, title, "this server takes no part in traces");
+        finding.help("write `enabled = true`");
+    }
+    if let Some(metrics) = node.entry("metrics").filter(|metrics| metrics.value.entry("to").is_none()) {
+        let finding = check.warning(&metrics.key_at, "`[metrics]` without `to`".into(), "nothing is sent");
+        finding.help(
+            "name a collector: `to = \"http://127.0.0.1:4318\"`; Prometheus asks `[control]` at `/metrics`",
+        );
+    }
+    for log in node.entry("log").map(|entry| &entry.value).into_iter().chain(node.items("logs")) {
+        let format = log.entry("access").and_then(|entry| text(&entry.value));
+        if let Some(fields) = log.entry("fields")
+            && let Some(format) = format.filter(|format| !matches!(*format, "json" | "logfmt"))
+        {
+            let title = format!("`fields` beside `access = \"{}\"`", shortened(format));
+            let finding = check.warning(&fields.key_at, title, "this format has its own");
+            finding.help("write `access = \"json\"`, or a text with variables: `access = \"$time $status\"`");
+        }
+    }
+}
+
+/// Routes at single paths that redirect to each other.
+fn warn_of_circles(routes: &[Node], check: &mut Checker) {
+    let alone = ["path", "redirect"];
+    let step = |route: &Node| {
+        let Data::Table(entries) = &route.data else { return None };
+        let path = text(&route.entry("path")?.value).filter(|path| !path.contains('*'))?;
+        let to = &route.entry("redirect")?.value;
+        let to = to.entry("to").map_or(to, |entry| &entry.value);
+        let is_plain = entries.iter().all(|entry| alone.contains(&entry.key.as_str()));
+        Some((path.to_owned(), text(to).filter(|_| is_plain)?.to_owned(), to.at.clone()))
+    };
+    let steps: Vec<(String, String, TextSpan)> = routes.iter().filter_map(step).collect();
+    let next = |of: &str| {
+        let path = of.split(['?', '#']).next().unwrap_or_default();
+        steps.iter().position(|(from, _, _)| from == path)
+    };
+    for (index, (from, to, at)) in steps.iter().enumerate() {
+        let mut through = Vec::new();
+        let mut step = next(to);
+        // From each circle the first of its routes, and not those that lead into one.
+        while let Some(found) = step.filter(|found| !through.contains(found) && *found >= index) {
+            through.push(found);
+            step = next(&steps[found].1);
+        }
+        // A route that names its own path has a warning of its own.
+        if through.last() == Some(&index) && through.len() > 1 {
+            let title =
+                format!("the redirects of {} and {} lead in a circle", shortened(from), shortened(to));
+            let other = steps[through[0]].2.clone();
+            let finding = check.warning(at, title, "clients follow it until they give up");
+            finding.related(other, "it comes back from here").help("let one of them answer");
+        }
+    }
+}
+
+/// Requests that are passed on to the address that they came to.
+fn warn_of_own_address(node: &Node, check: &mut Checker) {
+    if node.entry("site").is_some() {
+        // Another site may answer them.
+        return;
+    }
+    let own = |listen: &str| {
+        let (host, port) = listen.rsplit_once(':')?;
+        let is_any = matches!(host, "" | "*" | "0.0.0.0" | "[::]" | "127.0.0.1" | "localhost" | "[::1]");
+        is_any.then(|| format!(":{port}"))
+    };
+    let address =
+        |item: &Node| item.entry("address").map_or(text(item), |entry| text(&entry.value)).map(str::to_owned);
+    let listens: Vec<String> =
+        node.one_or_more("listen").iter().filter_map(|item| own(&address(item)?)).collect();
+    let mut found = Vec::new();
+    each_text(node, "", &mut |key, text, at| {
+        if let ("proxy" | "to" | "url", Some(rest)) = (key, text.strip_prefix("http://")) {
+            let authority = rest.split('/').next().unwrap_or_default();
+            let port =
+                ["127.0.0.1", "localhost", "[::1]"].iter().find_map(|host| authority.strip_prefix(host));
+            if let Some(port) = port.filter(|port| listens.iter().any(|listen| listen == port)) {
+                found.push((port[1..].to_owned(), at.clone()));
+            }
+        }
+    });
+    for (port, at) in found {
+        let title = format!("the requests come back: this server itself listens at port {port}");
+        let finding = check.warning(&at, title, "what goes in a circle is refused with 508");
+        finding.help("name the port that the application listens at");
     }
 }
 
@@ -283,6 +382,12 @@ fn is_every_path(path: &Node) -> bool {
 fn warn_of_methods(route: &Node, check: &mut Checker) {
     const KNOWN: [&str; 9] = ["GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH"];
     for item in route.one_or_more("method") {
+        if text(item) == Some("*") {
+            let title = "no client sends the method `*`".to_owned();
+            let finding = check.warning(&item.at, title, "this does not stand for every method");
+            finding.help("a route without `method` answers every one");
+            continue;
+        }
         let is_method = |method: &&str| !KNOWN.contains(method) && !method.starts_with('!');
         let Some(method) = text(item).filter(is_method) else { continue };
         // Another case is an error already.

@@ -97,7 +97,12 @@ fn unknown_account(named: &NamedAccount) -> Option<(TextSpan, String, String)> {
 }
 
 fn fault(named: &NamedPath) -> Option<(TextSpan, String, String)> {
-    const REMEDY: &str = "a relative path begins at the folder of the configuration file";
+    let as_written = named.path.to_string_lossy();
+    // The shell's way to write folders: here both are names as any other.
+    let remedy = match as_written.contains("/~/") || as_written.contains("$HOME") {
+        true => "nothing stands for a home folder: write the whole path, or `${HOME}`, the variable of the environment",
+        false => "a relative path begins at the folder of the configuration file",
+    };
     let is_it = |suffix: &str| {
         let rest = named.directive.strip_suffix(suffix);
         rest.is_some_and(|rest| rest.is_empty() || rest.ends_with('.'))
@@ -132,7 +137,7 @@ fn fault(named: &NamedPath) -> Option<(TextSpan, String, String)> {
         },
         _ => return None,
     };
-    Some((named.at.clone(), title, REMEDY.to_owned()))
+    Some((named.at.clone(), title, remedy.to_owned()))
 }
 
 /// What is at a path.
