@@ -100,7 +100,9 @@ fn fault(named: &NamedPath) -> Option<(TextSpan, String, String)> {
     let as_written = named.path.to_string_lossy();
     // The shell's way to write folders: here both are names as any other.
     let remedy = match as_written.contains("/~/") || as_written.contains("$HOME") {
-        true => "nothing stands for a home folder: write the whole path, or `${HOME}`, the variable of the environment",
+        true => {
+            "nothing stands for a home folder: write the whole path, or `${HOME}`, the variable of the environment"
+        }
         false => "a relative path begins at the folder of the configuration file",
     };
     let is_it = |suffix: &str| {
