@@ -143,7 +143,8 @@ fn warn_of_own_address(node: &Node, check: &mut Checker) {
         node.one_or_more("listen").iter().filter_map(|item| own(&address(item)?)).collect();
     let mut found = Vec::new();
     each_text(node, "", &mut |key, text, at| {
-        if let ("proxy" | "to" | "url", Some(rest)) = (key, text.strip_prefix("http://")) {
+        // A table may give the request another path, host or route.
+        if let ("proxy", Some(rest)) = (key, text.strip_prefix("http://")) {
             let authority = rest.split('/').next().unwrap_or_default();
             let port =
                 ["127.0.0.1", "localhost", "[::1]"].iter().find_map(|host| authority.strip_prefix(host));

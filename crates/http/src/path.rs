@@ -134,8 +134,13 @@ fn encode(out: &mut Vec<u8>, byte: u8, stands: impl Fn(u8) -> bool) {
 
 /// The fast path: whether all bytes fit, no segment but the last is empty, and none begins with a dot.
 fn has_plain_segments(raw: &[u8], fits: impl Fn(u8) -> bool) -> bool {
-    let mut after_slash = false;
-    raw.iter().all(|&byte| {
+    let (mut rest, mut after_slash) = (raw, false);
+    while let Some((chunk, after)) = rest.split_first_chunk::<8>()
+        && let Some(ends_with_slash) = scan::plain_path_word(u64::from_le_bytes(*chunk), after_slash)
+    {
+        (rest, after_slash) = (after, ends_with_slash);
+    }
+    rest.iter().all(|&byte| {
         let plain = fits(byte) && !(after_slash && matches!(byte, b'/' | b'.'));
         after_slash = byte == b'/';
         plain
@@ -299,6 +304,31 @@ mod tests {
             [shown("/a?token=x"), shown("/a;t=x?y"), shown("/a%20b"), shown("-")],
             ["/a?***", "/a;***", "/a%20b", "-"]
         );
+    }
+
+    #[test]
+    fn plain_segments_are_found_eight_bytes_at_a_time_as_one_by_one() {
+        const ALPHABET: &[u8] = b"//..aZ09-_%\\;~\x7f\xc3\0,:";
+        let fits = |byte: u8| !matches!(byte, b'%' | b'\\');
+        let mut dice = 1u64;
+        for len in 0..40 {
+            for _ in 0..4_000 {
+                let mut path = vec![b'/'];
+                for _ in 0..len {
+                    dice = dice.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                    // Mostly letters: else no word would be plain.
+                    let at = (dice >> 33) as usize;
+                    path.push(if at & 0xf000 > 0x2000 {
+                        b'a' + (at % 26) as u8
+                    } else {
+                        ALPHABET[at % ALPHABET.len()]
+                    });
+                }
+                let pairs = path.windows(2).any(|pair| pair[0] == b'/' && matches!(pair[1], b'/' | b'.'));
+                let want = !pairs && path.iter().all(|&byte| fits(byte));
+                assert_eq!(has_plain_segments(&path, fits), want, "{}", path.escape_ascii());
+            }
+        }
     }
 
     /// Both forms of a path, or why it is refused.

@@ -177,14 +177,20 @@ pub(crate) fn before_control(bytes: &[u8]) -> usize {
     before(bytes, marks, |byte| byte < 0x20 || byte == 0x7f)
 }
 
+/// The high bit of each byte below 0x80 that is a letter; other bits, and those of other bytes, may be set too.
+#[inline(always)]
+fn letters(word: u64) -> u64 {
+    let folded = (word | (ONES * 0x20)) & LOWS;
+    (folded + ONES * (0x80 - b'a' as u64)) & !(folded + ONES * (0x7f - b'z' as u64))
+}
+
 /// How many bytes at the start of `bytes` are allowed in a token (RFC 9110 section 5.6.2).
 #[must_use]
 pub fn token(bytes: &[u8]) -> usize {
     // Names consist of letters and hyphens. For bytes below 0x80, adding `0x80 - limit` sets the high bit of every byte
     // that is at least `limit`, without a carry into the next byte.
     let doubtful = |word: u64| {
-        let folded = (word | (ONES * 0x20)) & LOWS;
-        let letters = (folded + ONES * (0x80 - b'a' as u64)) & !(folded + ONES * (0x7f - b'z' as u64));
+        let letters = letters(word);
         let from_hyphen = word ^ (ONES * b'-' as u64);
         let others = ((from_hyphen & LOWS) + LOWS) | from_hyphen;
         (!letters | word) & others & HIGHS
@@ -208,6 +214,29 @@ pub fn target(bytes: &[u8]) -> usize {
 #[must_use]
 pub const fn is_path_byte(byte: u8) -> bool {
     CLASSES[byte as usize] & PATH != 0
+}
+
+/// Whether eight bytes of a path, of which the lowest comes first, are letters, digits, `-`, `.`, `/` and no segment that begins among
+/// them is empty or begins with a dot; if so, whether the last of them is a slash. `None` leaves it open. `after_slash` says that the byte
+/// before them is one.
+#[inline(always)]
+pub(crate) fn plain_path_word(word: u64, after_slash: bool) -> Option<bool> {
+    // Those of a byte that differs from `byte` have their high bit set.
+    let differs = |word: u64, byte: u8| {
+        let difference = word ^ (ONES * byte as u64);
+        ((difference & LOWS) + LOWS) | difference
+    };
+    let low = word & LOWS;
+    // `-`, `.`, `/` and the digits follow each other.
+    let marks = (low + ONES * (0x80 - b'-' as u64)) & !(low + ONES * (0x7f - b'9' as u64));
+    if (letters(word) | marks) & !word & HIGHS != HIGHS {
+        return None;
+    }
+    let slashes = !differs(word, b'/') & HIGHS;
+    // A dot and a slash differ in the lowest bit.
+    let starts = !differs(word | ONES, b'/');
+    let after_slashes = slashes << 8 | u64::from(after_slash) << 7;
+    (after_slashes & starts == 0).then_some(slashes >> 63 != 0)
 }
 
 /// How many bytes at the start of `bytes` are allowed in a host name or IPv4 address, not counting percent-encoding.

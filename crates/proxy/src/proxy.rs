@@ -232,7 +232,9 @@ impl Proxy {
 
     /// Whether a response with one of the statuses that count as failures may be followed by another attempt.
     fn may_retry(&self, requester: &impl Requester, attempts: &Attempts<'_>) -> bool {
-        attempts.count < self.rules.options.retry.attempts_max
+        let options = &self.rules.options.retry;
+        !options.statuses.is_empty()
+            && attempts.count < options.attempts_max
             && self.may_repeat(requester)
             && self.group.budget.get().spend().is_some()
     }

@@ -423,8 +423,10 @@ impl<'r, 'c> Relay<'r, 'c> {
             false => None,
         };
         let rules = self.plan.response;
-        let ask = TemplateContext::of(&self.x.request(), self.plan.upstream);
-        let prepared = rules.prepare(head, bytes, &ask);
+        let prepared = match rules.depends_on_request(head) {
+            true => rules.prepare(head, bytes, &TemplateContext::of(&self.x.request(), self.plan.upstream)),
+            false => response::Prepared::default(),
+        };
         let cookie = self.plan.cookie;
         match named_file {
             Some(file) => self.x.name_file(file),

@@ -44,6 +44,12 @@ impl ResponseRules {
         }
     }
 
+    /// Whether lines of this head depend on the request: if not, nothing needs to be prepared.
+    #[must_use]
+    pub fn depends_on_request(&self, head: &ResponseHead) -> bool {
+        self.edited || (self.reverse.is_needed() && head.fields.names().intersects(REWRITTEN))
+    }
+
     /// Computes the lines that depend on the request.
     #[must_use]
     pub fn prepare(&self, head: &ResponseHead, bytes: &[u8], ask: &TemplateContext<'_>) -> Prepared {
