@@ -28,6 +28,12 @@ pub enum SignInPart {
 pub(crate) fn auth_server(text: &str) -> Result<AuthServer, InvalidValue> {
     let url = text.strip_prefix("http://unix:").map(|rest| format!("unix:{rest}"));
     let url = url.as_deref().unwrap_or(text);
+    if url.starts_with('/') {
+        let remedy = format!(
+            "write the server's URL: \"http://127.0.0.1:3000{url}\"; other routes of this server are not asked"
+        );
+        return Err(InvalidValue::new("a path without a server", remedy));
+    }
     let split = match url.strip_prefix("unix:") {
         Some(rest) => rest.find(":/").map(|at| (at + "unix:".len(), 1)),
         None => url.find("://").and_then(|at| Some((at + 3 + url[at + 3..].find(['/', '?', '#'])?, 0))),

@@ -159,6 +159,17 @@ pub(crate) fn rooted(text: &str) -> Result<String, InvalidValue> {
 }
 
 fn trial(text: &str) -> Result<Template, InvalidValue> {
+    if text.starts_with('=') {
+        return Err(InvalidValue::new(
+            "this is not a path",
+            "leave it out: 404 is answered where no file is found",
+        ));
+    }
+    if text.contains(" /") || text.contains(" $") {
+        let parts: Vec<String> = text.split_whitespace().map(|part| format!("\"{part}\"")).collect();
+        let remedy = format!("write a list: `[{}]`", parts.join(", "));
+        return Err(InvalidValue::new("several paths in one text", remedy));
+    }
     let template = template(text, &["path"], &OwnNames::default())?;
     if template.parts().first() != Some(&TemplatePart::Variable(Variable::Path)) {
         rooted(template.start())?;

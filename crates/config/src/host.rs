@@ -84,8 +84,18 @@ fn shifted(fault: InvalidValue, by: usize) -> InvalidValue {
     InvalidValue { at: fault.at.map(|at| at.start + by..at.end + by), ..fault }
 }
 
+/// The remedy for networks in place of hosts.
+const NO_NETWORK: &str =
+    "`hosts` names what clients ask for; which clients a route answers is `client = \"10.0.0.0/8\"`";
+
 fn exact(text: &str) -> Result<String, InvalidValue> {
     let name = text.strip_suffix('.').unwrap_or(text);
+    if name.parse::<std::net::Ipv6Addr>().is_ok() {
+        return Err(InvalidValue::new("an IPv6 address needs brackets", format!("write \"[{name}]\"")));
+    }
+    if name.parse::<ipnet::IpNet>().is_ok() {
+        return Err(InvalidValue::new("a network is not a host", NO_NETWORK));
+    }
     if let Some(at) = name.find(':') {
         let remedy = "a site answers on every `listen` address; write the name alone";
         return Err(InvalidValue::new("a host must not have a port here", remedy).within(at..text.len()));
@@ -93,9 +103,6 @@ fn exact(text: &str) -> Result<String, InvalidValue> {
     if let Some((at, wrong)) = name.char_indices().find(|&(_, c)| !is_name(c)) {
         let remedy = match wrong {
             '*' => "a wildcard must be the first label: \"*.example.com\"",
-            '/' if name.parse::<ipnet::IpNet>().is_ok() => {
-                "`hosts` names what clients ask for; which clients a route answers is `client = \"10.0.0.0/8\"`"
-            }
             '/' => "write the path as `path` of a route",
             c if !c.is_ascii() => "write the name as in DNS: \"xn--...\" (Punycode)",
             _ => "a name consists of letters, digits, `-`, `_` and dots",

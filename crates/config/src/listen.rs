@@ -43,6 +43,19 @@ impl Listen {
         if let Some(path) = text.strip_prefix("unix:") {
             return unix(path);
         }
+        if text.starts_with("udp:") {
+            return Err(InvalidValue::new(
+                "nothing is answered over UDP",
+                "write an address of TCP: \":443\"",
+            ));
+        }
+        if text.contains(',') {
+            let all: Vec<String> = text.split(',').map(|one| format!("\"{}\"", one.trim())).collect();
+            return Err(InvalidValue::new(
+                "several addresses in one text",
+                format!("write [{}]", all.join(", ")),
+            ));
+        }
         if text.contains("://") {
             let (scheme, rest) = text.split_once("://").unwrap_or_default();
             let bare = rest.split('/').next().unwrap_or_default();
@@ -72,10 +85,15 @@ impl Listen {
             return Err(InvalidValue::new("a port without an address", remedy));
         }
         if text.parse::<Ipv6Addr>().is_ok() {
-            return Err(InvalidValue::new(
-                "an IPv6 address needs brackets and a port",
-                format!("write \"[{text}]:80\""),
-            ));
+            // `::1:9301` is an address, and is hardly meant as one.
+            let with_port = text.rsplit_once(':').filter(|(address, port)| {
+                port.len() > 1 && port.parse::<u16>().is_ok() && address.parse::<Ipv6Addr>().is_ok()
+            });
+            let remedy = match with_port {
+                Some((address, port)) => format!("write \"[{address}]:{port}\", or \"[{text}]:80\""),
+                None => format!("write \"[{text}]:80\""),
+            };
+            return Err(InvalidValue::new("an IPv6 address needs brackets and a port", remedy));
         }
         let Some((host, port_text)) = text.rsplit_once(':') else {
             return Err(no_port(text));

@@ -91,72 +91,103 @@ fn warn_of_silence(node: &Node, check: &mut Checker) {
     }
 }
 
-/// Routes at single paths that redirect to each other.
+/// Routes at single paths that redirect to each other, whatever is asked.
 fn warn_of_circles(routes: &[Node], check: &mut Checker) {
-    let alone = ["path", "redirect"];
-    let step = |route: &Node| {
-        let Data::Table(entries) = &route.data else { return None };
-        let path = text(&route.entry("path")?.value).filter(|path| !path.contains('*'))?;
-        let to = &route.entry("redirect")?.value;
-        let to = to.entry("to").map_or(to, |entry| &entry.value);
-        let is_plain = entries.iter().all(|entry| alone.contains(&entry.key.as_str()));
-        Some((path.to_owned(), text(to).filter(|_| is_plain)?.to_owned(), to.at.clone()))
-    };
-    let steps: Vec<(String, String, TextSpan)> = routes.iter().filter_map(step).collect();
-    let next = |of: &str| {
+    // The route that answers for a path, where it redirects every request for it and does nothing else.
+    let step = |of: &str| {
         let path = of.split(['?', '#']).next().unwrap_or_default();
-        steps.iter().position(|(from, _, _)| from == path)
+        let index = routes.iter().position(|route| may_match(route, path))?;
+        let to = &routes[index].entry("redirect")?.value;
+        let to = to.entry("to").map_or(to, |entry| &entry.value);
+        let is_plain = !has_conditions(&routes[index])
+            && routes[index].one_or_more("path").iter().any(|one| text(one) == Some(path));
+        Some((index, text(to).filter(|_| is_plain)?, &to.at))
     };
-    for (index, (from, to, at)) in steps.iter().enumerate() {
-        let mut through = Vec::new();
-        let mut step = next(to);
-        // From each circle the first of its routes, and not those that lead into one.
-        while let Some(found) = step.filter(|found| !through.contains(found) && *found >= index) {
-            through.push(found);
-            step = next(&steps[found].1);
+    for (index, route) in routes.iter().enumerate() {
+        let [path] = route.one_or_more("path") else { continue };
+        let Some((first, mut to, _)) = text(path).and_then(step).filter(|found| found.0 == index) else {
+            continue;
+        };
+        let mut through: Vec<(usize, &TextSpan)> = Vec::new();
+        // Of each circle the first of its routes, and not those that lead into one.
+        while let Some((found, next, at)) = step(to).filter(|found| found.0 > first)
+            && through.iter().all(|(before, _)| *before != found)
+        {
+            through.push((found, at));
+            to = next;
         }
         // A route that names its own path has a warning of its own.
-        if through.last() == Some(&index) && through.len() > 1 {
+        if let Some((_, last)) = through.last()
+            && step(to).is_some_and(|found| found.0 == first)
+        {
             let title =
-                format!("the redirects of {} and {} lead in a circle", shortened(from), shortened(to));
-            let other = steps[through[0]].2.clone();
-            let finding = check.warning(at, title, "clients follow it until they give up");
-            finding.related(other, "it comes back from here").help("let one of them answer");
+                format!("the redirect of {} comes back to it", shortened(text(path).unwrap_or_default()));
+            let finding = check.warning(&route.at, title, "clients follow the circle until they give up");
+            finding.related((*last).clone(), "from here").help("let one of these routes answer");
         }
     }
 }
 
+/// Whether a route may be for a path, as far as its own path says.
+fn may_match(route: &Node, path: &str) -> bool {
+    let may = |pattern: &str| match pattern.strip_suffix('*') {
+        _ if pattern.starts_with(['~', '*']) => true,
+        Some(start) => path.starts_with(start) || pattern.strip_suffix("/*") == Some(path),
+        None => pattern == path,
+    };
+    let patterns = route.one_or_more("path");
+    patterns.is_empty() || patterns.iter().any(|pattern| text(pattern).is_none_or(may))
+}
+
+/// Whether a route asks for more than a path.
+fn has_conditions(route: &Node) -> bool {
+    let conditions = ["method", "header", "query", "referer", "client", "country", "host", "not", "use"];
+    conditions.iter().any(|key| route.entry(key).is_some())
+}
+
 /// Requests that are passed on to the address that they came to.
 fn warn_of_own_address(node: &Node, check: &mut Checker) {
+    // Another site may answer them.
     if node.entry("site").is_some() {
-        // Another site may answer them.
         return;
     }
-    let own = |listen: &str| {
-        let (host, port) = listen.rsplit_once(':')?;
-        let is_any = matches!(host, "" | "*" | "0.0.0.0" | "[::]" | "127.0.0.1" | "localhost" | "[::1]");
-        is_any.then(|| format!(":{port}"))
+    let listens: Vec<&str> = match node.entry("listen") {
+        None => vec!["127.0.0.1:8080"],
+        Some(_) => {
+            let address = |item| Node::entry(item, "address").map_or(item, |entry| &entry.value);
+            node.one_or_more("listen").iter().filter_map(|item| text(address(item))).collect()
+        }
     };
-    let address =
-        |item: &Node| item.entry("address").map_or(text(item), |entry| text(&entry.value)).map(str::to_owned);
-    let listens: Vec<String> =
-        node.one_or_more("listen").iter().filter_map(|item| own(&address(item)?)).collect();
-    let mut found = Vec::new();
-    each_text(node, "", &mut |key, text, at| {
-        // A table may give the request another path, host or route.
-        if let ("proxy", Some(rest)) = (key, text.strip_prefix("http://")) {
-            let authority = rest.split('/').next().unwrap_or_default();
-            let port =
-                ["127.0.0.1", "localhost", "[::1]"].iter().find_map(|host| authority.strip_prefix(host));
-            if let Some(port) = port.filter(|port| listens.iter().any(|listen| listen == port)) {
-                found.push((port[1..].to_owned(), at.clone()));
+    let is_own = |authority: &str| {
+        let (host, port) = authority.rsplit_once(':').unwrap_or((authority, "80"));
+        listens.iter().filter_map(|listen| listen.rsplit_once(':')).any(|(at, own_port)| {
+            let is_same_host = match host {
+                "127.0.0.1" => matches!(at, "" | "*" | "0.0.0.0" | "127.0.0.1" | "localhost"),
+                "[::1]" => matches!(at, "" | "*" | "[::]" | "[::1]" | "localhost"),
+                "localhost" => matches!(at, "" | "*" | "localhost"),
+                _ => false,
+            };
+            is_same_host && port == own_port
+        })
+    };
+    for (index, route) in node.items("route").iter().enumerate() {
+        // What comes back comes from this server, and with other fields: another route may answer it then.
+        let depends = |route: &Node| {
+            ["client", "header", "country", "not", "use", "rewrite"]
+                .iter()
+                .any(|key| route.entry(key).is_some())
+        };
+        let may_end = node.items("route")[..=index].iter().any(depends);
+        for item in route.one_or_more("proxy").iter().filter(|_| !may_end) {
+            let authority =
+                text(item).and_then(|url| url.strip_prefix("http://")).map(|rest| rest.trim_end_matches('/'));
+            if let Some(authority) = authority.filter(|authority| is_own(authority)) {
+                let title =
+                    format!("the requests come back: this server itself listens at {}", shortened(authority));
+                let finding = check.warning(&item.at, title, "what goes in a circle is refused with 508");
+                finding.help("name the port that the application listens at");
             }
         }
-    });
-    for (port, at) in found {
-        let title = format!("the requests come back: this server itself listens at port {port}");
-        let finding = check.warning(&at, title, "what goes in a circle is refused with 508");
-        finding.help("name the port that the application listens at");
     }
 }
 
@@ -383,8 +414,8 @@ fn is_every_path(path: &Node) -> bool {
 fn warn_of_methods(route: &Node, check: &mut Checker) {
     const KNOWN: [&str; 9] = ["GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH"];
     for item in route.one_or_more("method") {
-        if text(item) == Some("*") {
-            let title = "no client sends the method `*`".to_owned();
+        if let Some(every) = text(item).filter(|text| matches!(*text, "*" | "ANY" | "ALL")) {
+            let title = format!("no client sends the method `{every}`");
             let finding = check.warning(&item.at, title, "this does not stand for every method");
             finding.help("a route without `method` answers every one");
             continue;
@@ -412,7 +443,9 @@ fn warn_of_route(route: &Node, check: &mut Checker) {
         let finding = check.warning(&path.at, title, "paths have no parameters");
         finding.help("`*` at the end stands for anything: `path = \"/users/*\"`; a regular expression has variables: `path = '~ ^/users/(?<id>[^/]+)$'`");
     }
-    if let Some(to) = route.entry("redirect").map(|entry| &entry.value) {
+    // With a condition, the second request may be another route's.
+    let redirect = route.entry("redirect").filter(|_| !has_conditions(route));
+    if let Some(to) = redirect.map(|entry| &entry.value) {
         let target = to.entry("to").map_or(to, |entry| &entry.value);
         if text(target).is_some_and(|target| matches!(target, "$uri" | "${uri}" | "$path" | "${path}")) {
             let title = "the redirect leads to the address that was asked for".to_owned();

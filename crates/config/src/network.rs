@@ -85,7 +85,11 @@ pub(crate) fn network(text: &str) -> Result<IpNet, InvalidValue> {
     let Ok(ip) = address.parse::<IpAddr>() else {
         let remedy = match text {
             "all" | "any" | "everyone" | "everybody" | "*" => {
-                "everybody is `[\"0.0.0.0/0\", \"::/0\"]`; `allow` by itself refuses all that it does not name"
+                "write networks: everybody is `[\"0.0.0.0/0\", \"::/0\"]`; beside `allow` no `deny` is needed: who is not in it is refused"
+            }
+            // As Caddy has it.
+            "private_ranges" => {
+                "write the networks: `[\"10.0.0.0/8\", \"172.16.0.0/12\", \"192.168.0.0/16\", \"fd00::/8\", \"127.0.0.0/8\"]`"
             }
             _ => "write a network such as \"10.0.0.0/8\", or \"unix\"",
         };

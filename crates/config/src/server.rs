@@ -508,10 +508,11 @@ fn tls_agrees(config: &Config, of_sites: &[SiteListener], node: &Node, check: &m
             true => format!("`{}` speaks TLS, and no site that answers there has `tls`", listener.address),
         };
         let finding = check.error(at, title, "with which certificate?");
-        finding.help(
-            "give a site its certificate: `tls = { certificate = \"cert.pem\", key = \"key.pem\" }`; \
-             or write `{ address = \":443\", tls = false }`",
-        );
+        finding.help(format!(
+            "give a site its certificate: `tls = {{ certificate = \"cert.pem\", key = \"key.pem\" }}`; \
+             or write `{{ address = \"{}\", tls = false }}`",
+            listener.address
+        ));
     }
     let tables = config.sites.iter().filter(|site| site.line.is_some()).zip(node.items("site"));
     let mut unused = tables.filter_map(|(site, table)| Some((site, table.entry("tls")?)));

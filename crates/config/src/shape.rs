@@ -209,7 +209,11 @@ fn measured<T: PartialOrd>(
             && number >= 0
         {
             let unit = if outside[1] == "too long" { "s" } else { "B" };
-            finding.help(format!("write the unit in the value: \"{number}{unit}\""));
+            finding.help(match number {
+                // Where there may be no limit, another word says so.
+                0 => format!("write the unit in the value: \"0{unit}\"; no limit is \"unlimited\" where a setting has it"),
+                _ => format!("write the unit in the value: \"{number}{unit}\""),
+            });
         }
         return None;
     };
@@ -445,7 +449,12 @@ impl<S: Shape> Shape for List<S> {
             let finding = check.mismatch(node, &self.kind().text);
             match &node.data {
                 Data::Table(_) => finding.help(remedy),
-                Data::Text(text) => finding.help(format!("write a list: `[\"{}\"]`", shortened(text))),
+                Data::Text(text) => {
+                    // As nginx separates them.
+                    let parts: Vec<String> =
+                        shortened(text).split_whitespace().map(|part| format!("\"{part}\"")).collect();
+                    finding.help(format!("write a list: `[{}]`", parts.join(", ")))
+                }
                 _ => finding,
             };
             return None;

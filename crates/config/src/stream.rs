@@ -165,6 +165,9 @@ fn server_address(text: &str) -> Result<Origin, InvalidValue> {
         Some(rest) => (6, rest),
         None => (0, text),
     };
+    if text.starts_with("udp:") {
+        return Err(InvalidValue::new("datagrams are not relayed", "streams are connections of TCP and TLS"));
+    }
     if let Some((scheme, rest)) = text.split_once("://").filter(|_| start == 0) {
         let fault = InvalidValue::new(
             "a stream relays connections whatever they carry: its servers have no scheme",

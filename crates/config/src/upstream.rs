@@ -123,7 +123,10 @@ impl Origin {
             let socket = path.split_once(':').map_or(path, |(socket, _)| socket);
             let fault = InvalidValue::new(
                 "a Unix socket has no scheme before it",
-                format!("write \"unix:{socket}\""),
+                match cgi {
+                    Some(_) => format!("write \"{}+unix:{socket}\"", scheme.to_ascii_lowercase()),
+                    None => format!("write \"unix:{socket}\""),
+                },
             );
             return Err(fault.within(0..text.len()));
         }
@@ -161,6 +164,8 @@ fn no_scheme(text: &str) -> InvalidValue {
     let remedy = match text {
         "" => "write \"http://127.0.0.1:3000\" or \"unix:/run/app.sock\"".to_owned(),
         _ if text.starts_with(['/', '.']) => format!("write \"unix:{text}\""),
+        // As Caddy has it.
+        _ if text.starts_with("unix//") => format!("write \"unix:{}\"", &text["unix/".len()..]),
         _ if text.bytes().all(|byte| byte.is_ascii_digit()) => format!("write \"http://127.0.0.1:{text}\""),
         _ if text.starts_with(':') => format!("write \"http://127.0.0.1{text}\""),
         _ => format!("write \"http://{text}\""),

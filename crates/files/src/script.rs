@@ -54,22 +54,25 @@ impl KnownScripts {
 
 impl FileTree {
     /// The script that a normalised path names: the file at it, the index of the folder at it, or the first file on the way that has the
-    /// name of a script; what follows is information for that. A file that is no script by its name is never one by what follows it.
+    /// name of a script; what follows is information for that, whatever it is. A file that is no script by its name is never one by what
+    /// follows it.
     ///
     /// # Errors
     /// [`OpenError`], if this could not be determined.
     pub fn script(&self, path: &[u8], patience: Patience) -> Result<Option<FoundScript>, OpenError> {
-        if self.hides(path) || !path.starts_with(b"/") || path.windows(2).any(|pair| pair == b"//") {
+        let is_reachable = |name: &[u8]| !self.hides(name) && !name.windows(2).any(|pair| pair == b"//");
+        if !path.starts_with(b"/") {
             return Ok(None);
         }
         let whole = [path].into_iter().filter(|path| is_script(path));
-        for name in scripts_within(path).chain(whole).take(TRIED_MAX) {
+        let names = scripts_within(path).chain(whole).take(TRIED_MAX);
+        for name in names.filter(|name| is_reachable(name)) {
             if let Some(root) = self.root_of(name, patience)? {
                 let info = path[name.len()..].to_vec();
                 return Ok(Some(FoundScript { root, name: name.to_vec(), info }));
             }
         }
-        if !path.ends_with(b"/") {
+        if !path.ends_with(b"/") || !is_reachable(path) {
             return Ok(None);
         }
         for index in self.index() {
@@ -142,6 +145,9 @@ mod tests {
             ("/index.php/", Some(("/index.php", "/"))),
             ("/index.php/a/b.php", Some(("/index.php", "/a/b.php"))),
             ("/a/b.php/c", Some(("/a/b.php", "/c"))),
+            ("/a/b.php/files/.hidden/y", Some(("/a/b.php", "/files/.hidden/y"))),
+            ("/a/b.php//c", Some(("/a/b.php", "//c"))),
+            ("/.h/x.php/c", None),
             ("/wp/", Some(("/wp/index.php", ""))),
             ("/wp", None),
             ("/html/", Some(("/html/index.php", ""))),

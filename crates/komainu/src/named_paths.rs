@@ -99,9 +99,9 @@ fn unknown_account(named: &NamedAccount) -> Option<(TextSpan, String, String)> {
 fn fault(named: &NamedPath) -> Option<(TextSpan, String, String)> {
     let as_written = named.path.to_string_lossy();
     // The shell's way to write folders: here both are names as any other.
-    let remedy = match as_written.contains("/~/") || as_written.contains("$HOME") {
+    let remedy = match as_written.contains("/~") || as_written.contains('$') {
         true => {
-            "nothing stands for a home folder: write the whole path, or `${HOME}`, the variable of the environment"
+            "`~` and `$NAME` stand for themselves: write the whole path, or `${HOME}`, the variable of the environment"
         }
         false => "a relative path begins at the folder of the configuration file",
     };

@@ -37,6 +37,8 @@ pub(crate) struct CgiSide {
     head_bytes: Vec<u8>,
     /// Bytes of the response at the beginning of the input.
     content: usize,
+    /// When some of them were last received, by the core's clock; 0 while none were. Error messages are no part of the response.
+    pub(crate) content_ms: u64,
     /// Bytes of the last step, which are consumed with the next one.
     consumed: usize,
     /// Content of the last step.
@@ -88,6 +90,7 @@ impl CgiSide {
             head: ResponseHeadReader::default(),
             head_bytes: Vec::new(),
             content: 0,
+            content_ms: 0,
             consumed: 0,
             data: Span::EMPTY,
             ended: false,
@@ -225,6 +228,7 @@ impl CgiSide {
     fn next_content(&mut self) -> Result<(), AttemptFailure> {
         if self.protocol != CgiProtocol::FastCgi {
             self.content = self.connection.buffers.input.rest().len();
+            self.content_ms = self.connection.received_ms;
             return Ok(());
         }
         let (consumed, step) = match self.records.feed(self.connection.buffers.input.rest()) {
@@ -234,7 +238,10 @@ impl CgiSide {
         self.connection.buffers.input.consume(consumed);
         match step {
             RecordStep::NeedMore => {}
-            RecordStep::Output(len) => self.content = len,
+            RecordStep::Output(len) => {
+                self.content = len;
+                self.content_ms = self.connection.received_ms;
+            }
             RecordStep::Errors(len) => {
                 let is_bearable = self.errors.take(&self.connection.buffers.input.rest()[..len]);
                 self.connection.buffers.input.consume(len);

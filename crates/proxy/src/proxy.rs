@@ -325,10 +325,11 @@ impl Proxy {
         attempts.refusals += u32::from(matches!(failure, AttemptFailure::Unprocessed));
         self.group.failed(&selection, failure);
         let next = self.next(requester, failure, attempts);
-        // The connection logs a response that breaks off.
-        if failure.is_failure() && !requester.has_begun() {
+        // The connection logs a response that breaks off. That a kept connection was closed is nothing to log, unless the client gets it.
+        let gives_up = next == RetryDecision::GiveUp;
+        if (failure.is_failure() || gives_up) && !requester.has_begun() {
             let (status, reason) = retry::answer(failure);
-            let status = (next == RetryDecision::GiveUp).then_some(status);
+            let status = gives_up.then_some(status);
             self.report(requester, Some(selection.server), reason, status);
         }
         if next != RetryDecision::GiveUp && failure.is_failure() {

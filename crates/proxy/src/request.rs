@@ -266,11 +266,12 @@ impl RequestRules {
     }
 
     /// Whether a field of this name may be forwarded. Only a trusted proxy (`vouched`) may name the client; fields of the
-    /// `X-Accel-*` kind never pass; a name with `_` does not pass by default, because applications take `_` for `-`.
+    /// `X-Accel-*` kind never pass; a name with `_` does not pass by default, because applications take `_` for `-`, and one that is
+    /// known with `-` never does.
     fn is_welcome(&self, name: &[u8], vouched: bool) -> bool {
         (forwarded::dialect_of(Name::of(name), name).is_none() || vouched)
             && !http::is_internal(name)
-            && (self.options.underscores || !name.contains(&b'_'))
+            && (!name.contains(&b'_') || (self.options.underscores && !is_known_with_hyphens(name)))
     }
 
     /// Whether a field is forwarded unchanged.
@@ -378,6 +379,14 @@ impl RequestRules {
         };
         (scan::list(wanted).next().is_some() && scan::list(wanted).all(allowed)).then_some(wanted)
     }
+}
+
+/// Whether a name with `_` is that of a known field, or of one for this server alone, once `-` stands there.
+fn is_known_with_hyphens(name: &[u8]) -> bool {
+    let name: Vec<u8> = name.iter().map(|byte| if *byte == b'_' { b'-' } else { *byte }).collect();
+    Name::of(&name) != Name::Other
+        || forwarded::dialect_of(Name::Other, &name).is_some()
+        || http::is_internal(&name)
 }
 
 /// Whether a WebSocket is what the client asks for.

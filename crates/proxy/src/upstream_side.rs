@@ -69,7 +69,7 @@ impl UpstreamSide {
         match self {
             UpstreamSide::H1(side) => side.connection.received_ms,
             UpstreamSide::Stream(stream) => stream.received_ms(),
-            UpstreamSide::Cgi(side) => side.connection.received_ms,
+            UpstreamSide::Cgi(side) => side.content_ms,
         }
     }
 

@@ -210,3 +210,20 @@ fn addresses_are_written_as_they_are_shown() {
         assert_eq!(String::from_utf8(out).unwrap(), Ipv4Addr::from(octets).to_string());
     }
 }
+
+#[test]
+fn a_name_with_underscores_that_is_known_with_hyphens_is_found() {
+    for (name, is_known) in [
+        ("X_Forwarded_For", true),
+        ("x_forwarded-proto", true),
+        ("X_Real_IP", true),
+        ("Content_Type", true),
+        ("Content_Length", true),
+        ("X_Accel_Redirect", true),
+        ("X_Request_Id", true),
+        ("My_Field", false),
+        ("X_Token", false),
+    ] {
+        assert_eq!(is_known_with_hyphens(name.as_bytes()), is_known, "{name}");
+    }
+}

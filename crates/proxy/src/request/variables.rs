@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use cgi::Variables;
 use http::encode::Lines;
 use http::path::{EmptySegments, normal_path};
-use http::{BodySize, Head, Reject, TargetForm, encode};
+use http::{BodySize, Head, Name, Reject, TargetForm, encode};
 use memchr::memchr;
 
 use super::{RequestRules, write_ip};
@@ -75,7 +75,7 @@ impl RequestRules {
         push_ends(&mut variables, ask, more.local);
         variables.push(b"SERVER_PROTOCOL", ask.head.version.text().as_bytes());
         target.clear();
-        if ask.head.body != BodySize::None {
+        if ask.head.body != BodySize::None || ask.head.fields.has(Name::ContentLength) {
             encode::decimal(&mut target, more.length);
         }
         variables.push(b"CONTENT_LENGTH", &target);

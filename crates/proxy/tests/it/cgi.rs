@@ -346,6 +346,29 @@ fn a_response_that_breaks_off_is_never_taken_for_a_whole_one() {
 }
 
 #[test]
+fn error_messages_are_no_progress_of_a_response() {
+    let (ended, dripped) = std::sync::mpsc::channel();
+    let origin = Origin::start(move |Caller { mut stream, .. }, _| {
+        fastcgi(&mut stream);
+        let _ = stream.write_all(&record(6, b"X: y\r\n\r\nb"));
+        let drips = (0..300).take_while(|_| {
+            std::thread::sleep(std::time::Duration::from_millis(100));
+            stream.write_all(&record(7, b"e")).is_ok()
+        });
+        let _ = ended.send(drips.count());
+    });
+    let mut options = options(&origin, CgiProtocol::FastCgi);
+    options.route.timeouts.between_ms = 300;
+    let rig = Rig::with(options);
+    let mut client: Client = rig.client();
+    client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+    assert!(client.response(Method::Get).is_err(), "it is cut off");
+    // All of them would take thirty seconds.
+    let drips = dripped.recv().expect("the server ends");
+    assert!(drips < 150, "the connection was held for {drips} error messages");
+}
+
+#[test]
 fn error_messages_are_reported_line_by_line_and_bounded() {
     let (origin, _) = server(CgiProtocol::FastCgi, |asked| match asked.of("PATH_INFO") {
         Some("/flood") => {

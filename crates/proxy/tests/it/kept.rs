@@ -55,6 +55,37 @@ fn the_connection_used_last_is_used_next_and_no_more_are_kept_than_may_be() {
 }
 
 #[test]
+fn a_kept_connection_that_closes_is_an_error_only_where_the_client_gets_it() {
+    use std::sync::{Arc, Mutex};
+    // The second request of each connection is read and not answered.
+    let origin = Origin::start(move |mut caller, _| {
+        if caller.request().is_some() {
+            caller.send(OK);
+            caller.request();
+        }
+    });
+    let errors: Arc<Mutex<Vec<String>>> = Arc::default();
+    let (options, noted) = (Options::to(vec![origin.server()]), errors.clone());
+    let route = Arc::new(options.route);
+    let shared = proxy::GroupShared::new(options.group).unwrap();
+    let rig = Rig::serving(1, shared, move |core, shared| {
+        let noted = noted.clone();
+        let sink = Box::new(move |event: &proxy::UpstreamEvent<'_>| {
+            if let proxy::UpstreamEvent::UpstreamError(error) = event {
+                noted.lock().unwrap().push(error.reason.to_owned());
+            }
+        });
+        crate::rig::Hop(proxy::Group::with_events(core, shared, sink).proxy(&route, None))
+    });
+    assert_eq!(rig.get("/").text(), "ok");
+    assert_eq!(rig.get("/").text(), "ok", "on another connection");
+    assert_eq!(*errors.lock().unwrap(), [""; 0]);
+    let post = "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\nhi";
+    assert_eq!(rig.ask(post).refused().0, 502);
+    assert_eq!(*errors.lock().unwrap(), ["the upstream closed the connection before it answered"]);
+}
+
+#[test]
 fn pipelined_requests_are_answered_in_order() {
     let origin = Origin::mirror();
     let rig = Rig::to(&origin);
