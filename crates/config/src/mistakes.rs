@@ -73,7 +73,11 @@ fn warn_of_silence(node: &Node, check: &mut Checker) {
         let finding = check.warning(&entry.key_at, title, "this server takes no part in traces");
         finding.help("write `enabled = true`");
     }
-    if let Some(metrics) = node.entry("metrics").filter(|metrics| metrics.value.entry("to").is_none()) {
+    // What is listened at is an error of its own.
+    let others = ["to", "listen", "enabled", "path"];
+    let is_without =
+        |metrics: &Node| metrics.is_table() && others.iter().all(|key| metrics.entry(key).is_none());
+    if let Some(metrics) = node.entry("metrics").filter(|metrics| is_without(&metrics.value)) {
         let finding = check.warning(&metrics.key_at, "`[metrics]` without `to`".into(), "nothing is sent");
         finding.help(
             "name a collector: `to = \"http://127.0.0.1:4318\"`; Prometheus asks `[control]` at `/metrics`",

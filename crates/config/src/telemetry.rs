@@ -96,6 +96,10 @@ fn collector(text: &str) -> Result<String, InvalidValue> {
     let rest = text.strip_prefix("http://").or_else(|| text.strip_prefix("https://")).unwrap_or_default();
     let host = rest.split('/').next().unwrap_or_default();
     let is_plain = text.bytes().all(|byte| byte.is_ascii_graphic()) && !text.contains(['?', '#', '"']);
+    let own = ["/v1/traces", "/v1/metrics", "/v1/logs"];
+    if let Some(base) = own.iter().find_map(|path| text.trim_end_matches('/').strip_suffix(path)) {
+        return Err(InvalidValue::new("the path is appended to this URL", format!("write \"{base}\"")));
+    }
     match !host.is_empty() && !host.contains('@') && is_plain {
         true => Ok(text.trim_end_matches('/').to_owned()),
         false => Err(InvalidValue::new(

@@ -100,12 +100,40 @@ pub(crate) struct Route {
 impl Route {
     /// Whether its requests go to its handler with nothing asked before, changed on the way, or kept from the response.
     pub(crate) fn stands_alone(&self) -> bool {
-        let admits_all = self.client_access.admits_all() && self.guard.is_none() && self.rates.is_none();
-        let asks_nothing = self.auth.is_none() && self.cors.is_none() && self.queue.is_none();
-        let changes_nothing =
-            self.path_rules.is_none() && self.release.is_none() && self.replacement.is_none();
-        let has_one_handler = self.otherwise.is_none() && self.cache.is_none() && self.internals.is_none();
-        let sends_as_it_comes = self.bandwidth.is_none() && !self.intercepts_errors;
+        // Each field is named here, so that a new one cannot be forgotten.
+        let Route {
+            handler: _,
+            otherwise,
+            path_rules,
+            strip: _,
+            prefix: _,
+            keeps_encoded_slashes: _,
+            body_bytes_max: _,
+            body_ms: _,
+            write_ms: _,
+            bandwidth,
+            edits: _,
+            cache,
+            client_access,
+            rates,
+            queue,
+            auth,
+            cors,
+            label: _,
+            intercepts_errors,
+            compression: _,
+            replacement,
+            release,
+            branches: _,
+            guard,
+            internals,
+            is_direct: _,
+        } = self;
+        let admits_all = client_access.admits_all() && guard.is_none() && rates.is_none();
+        let asks_nothing = auth.is_none() && cors.is_none() && queue.is_none();
+        let changes_nothing = path_rules.is_none() && release.is_none() && replacement.is_none();
+        let has_one_handler = otherwise.is_none() && cache.is_none() && internals.is_none();
+        let sends_as_it_comes = bandwidth.is_none() && !intercepts_errors;
         admits_all && asks_nothing && changes_nothing && has_one_handler && sends_as_it_comes
     }
 
