@@ -85,7 +85,7 @@ fn what_does_not_load_says_why() {
         page.expect_status(500).expect_field("Content-Type", "text/html; charset=utf-8");
         assert!(page.text().contains("no &lt;database&gt; here"), "{}", page.text());
         logged(&rig, "does not load: ");
-        assert!(rig.reported().contains("no <database> here"), "{}", rig.reported());
+        rig.expect_report("no <database> here");
     }
 }
 

@@ -83,7 +83,7 @@ fn what_is_stored_survives_kill_9() {
         assert_eq!(rig.ask("/0", "X-A: 1\r\n").text(), variant);
         rig.ask("/1", "Range: bytes=0-1\r\n").expect(206, "/1");
         assert_eq!(origin.asks().len(), asked, "the origin was not asked");
-        assert!(rig.reported().contains("21 responses"), "{}", rig.reported());
+        rig.expect_report("21 responses");
         // What a request makes invalid stays so.
         rig.send("POST /2 HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");
         eventually("its file is removed", || files(&rig.folder.at("cache")).len() == 20);

@@ -166,7 +166,7 @@ fn a_directory_that_is_down_delays_nothing() {
     eventually("an error", || cert(&rig, &["list"]).contains("cannot connect"));
     let shown = cert(&rig, &["show", NAME]);
     assert!(shown.contains("next attempt") && !shown.contains("issuer"), "{shown}");
-    assert!(rig.reported().contains("cannot connect"), "{}", rig.reported());
+    rig.expect_report("cannot connect");
     let all: serde_json::Value = serde_json::from_str(&cert(&rig, &["list", "--json"])).unwrap();
     let of = |name: &str| all.as_array().unwrap().iter().find(|one| one["name"] == name).unwrap();
     let left = |name: &str| of(name)["expires_in_s"].as_i64();
@@ -254,7 +254,7 @@ fn a_state_folder_that_cannot_be_written_is_logged_and_the_server_serves() {
     );
     let rig = start(folder, &config);
     eventually("a line of the log", || rig.reported().contains("no certificate can be obtained"));
-    assert!(rig.reported().contains("[acme] state"), "{}", rig.reported());
+    rig.expect_report("[acme] state");
     let served = curl(&["-H", "Host: x.localhost", &rig.url("/")]);
     assert_eq!(text(&served.stdout), "fine");
     assert!(ports.is_refused("x.localhost"));
@@ -318,7 +318,7 @@ fn a_broken_local_authority_is_named() {
     );
     let rig = start(folder, &config);
     eventually("an error", || rig.reported().contains("state/local/authority.pem cannot be read"));
-    assert!(rig.reported().contains("remove the file"), "{}", rig.reported());
+    rig.expect_report("remove the file");
 }
 
 /// Clients bring about certificates below a wildcard, as far as the `ask` URL confirms the names.

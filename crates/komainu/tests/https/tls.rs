@@ -312,7 +312,7 @@ fn a_reload_takes_up_changed_certificates_and_refuses_bad_ones() {
     std::fs::write(rig.folder.at("cert.pem"), "no certificate").unwrap();
     rig.signal("-HUP");
     eventually("it is refused", || rig.reported().contains("the configuration was not changed"));
-    assert!(rig.reported().contains("cert.pem: there is no certificate"), "{}", rig.reported());
+    rig.expect_report("cert.pem: there is no certificate");
     assert!(shown().contains("CN = a.test"), "the certificate stays");
     openssl(&rig.folder, "cp b.test.pem cert.pem");
     rig.signal("-HUP");

@@ -200,7 +200,7 @@ fn a_reload_changes_certificates_and_whether_there_is_tls() {
     fs::write(&file, first.replace("localhost.key", "guest.key")).unwrap();
     rig.signal("-HUP");
     eventually("it is refused", || rig.reported().contains("the configuration was not changed"));
-    assert!(rig.reported().contains("`control.tls`"), "{}", rig.reported());
+    rig.expect_report("`control.tls`");
     assert_eq!(ask(&rig, &port, "guest", "/v1/status", &[]).unwrap().0, 200);
     // Without TLS at the same address, and with it again.
     let (start, rest) = first.split_once("tls = {").unwrap();

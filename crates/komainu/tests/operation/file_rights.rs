@@ -20,7 +20,7 @@ fn who_serves_and_may_not_open_a_socket_learns_why() {
     let rig = start(folder, config);
     // Said at the start, and with the request that fails.
     let said = format!("may not write to {} (mode 0755, of root:root): let the program", socket.display());
-    assert!(rig.reported().contains(&format!("warning: user 65534 {said}")), "{}", rig.reported());
+    rig.expect_report(&format!("warning: user 65534 {said}"));
     rig.get("/page").expect_status(502);
     eventually("it is logged", || {
         let log = rig.reported();
@@ -66,7 +66,7 @@ fn folders_and_pages_that_who_serves_may_not_use_are_warned_of() {
     let config = fs::read_to_string(folder.at("komainu.toml")).unwrap();
     let rig = start(folder, &config);
     rig.get("/").expect_status(403);
-    assert!(rig.reported().contains(&format!("may not enter {closed} (mode 0700")), "{}", rig.reported());
+    rig.expect_report(&format!("may not enter {closed} (mode 0700"));
 }
 
 #[test]

@@ -37,7 +37,7 @@ fn a_stop_loses_nothing() {
     running.read_to_end(&mut rest).unwrap();
     assert!(rest.len() + 1000 > 20_000_000, "the running response is completed");
     assert!(rig.ended().success());
-    assert!(rig.reported().contains("stopped"), "{}", rig.reported());
+    rig.expect_report("stopped");
 }
 
 #[test]
@@ -51,7 +51,7 @@ fn a_stop_does_not_wait_for_ever() {
     stuck.read_exact(&mut begun).unwrap();
     rig.signal("-INT");
     assert!(rig.ended().success());
-    assert!(rig.reported().contains("timeouts.drain"), "{}", rig.reported());
+    rig.expect_report("timeouts.drain");
 }
 
 #[test]
@@ -201,7 +201,7 @@ fn a_log_on_a_fifo_without_a_reader_keeps_nobody_from_starting() {
         "threads = 1\n[log]\naccess = \"combined\"\nfile = \"access.fifo\"\n[[route]]\nfiles = \"www\"\n",
     );
     rig.get("/a").expect(200, "A");
-    assert!(rig.reported().contains("this FIFO has no reader"), "{}", rig.reported());
+    rig.expect_report("this FIFO has no reader");
     // Who comes to read gets the lines from then on.
     let reader = std::thread::spawn({
         let fifo = fifo.clone();
@@ -220,7 +220,7 @@ fn a_log_on_a_fifo_without_a_reader_keeps_nobody_from_starting() {
     rig.get("/a").expect(200, "A");
     rig.signal("-TERM");
     assert!(rig.ended().success());
-    assert!(rig.reported().contains("dropped while it could not be written"), "{}", rig.reported());
+    rig.expect_report("dropped while it could not be written");
 }
 
 #[test]

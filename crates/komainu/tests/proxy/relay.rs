@@ -111,7 +111,7 @@ fn a_failure_has_its_status_its_page_and_its_reason_in_the_log() {
             rig.reported().lines().any(|line| line.contains(path) && line.contains("502"))
         });
     }
-    assert!(rig.reported().contains("refused the connection"), "{}", rig.reported());
+    rig.expect_report("refused the connection");
 }
 
 #[test]

@@ -146,7 +146,7 @@ fn servers_are_balanced_and_one_that_refuses_is_passed_over() {
     names.sort();
     names.dedup();
     assert_eq!(names, ["one", "two"]);
-    assert!(rig.reported().contains("ejected"), "{}", rig.reported());
+    rig.expect_report("ejected");
     // All are down: the client gets a reset at once.
     let rig = stream(&format!("\"{}\"", nobody()), "");
     assert!(is_closed(&mut rig.connect()));

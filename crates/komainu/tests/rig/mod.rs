@@ -285,6 +285,12 @@ impl Rig {
     pub fn reported(&self) -> String {
         fs::read_to_string(&self.stderr).unwrap()
     }
+
+    /// Waits until the server has reported this: a thread of its own writes the lines.
+    #[track_caller]
+    pub fn expect_report(&self, text: &str) {
+        eventually(&format!("it reports: {text}"), || self.reported().contains(text));
+    }
 }
 
 impl Drop for Rig {

@@ -97,7 +97,7 @@ fn a_client_has_so_many_requests_under_way() {
         end(stream).expect(200, "held");
     }
     assert_eq!(value(&metrics(&rig), "komainu_limit_refused_total", "trial"), 1);
-    assert!(rig.reported().contains("dry run"), "{}", rig.reported());
+    rig.expect_report("dry run");
     // A response counts until its client has it.
     let mut slow = begin(&rig, "192.0.2.4", "/large");
     slow.read_exact(&mut [0; 12]).unwrap();
@@ -159,7 +159,7 @@ fn a_client_has_so_many_connections_also_without_a_byte() {
         });
         assert!(opens(&rig, first).is_none(), "{listener}");
         assert!(value(&metrics(&rig), "komainu_limit_refused_total", "connections_per_client") >= 2);
-        assert!(rig.reported().contains("`limits.connections_per_client` of 3"), "{}", rig.reported());
+        rig.expect_report("`limits.connections_per_client` of 3");
         // A reload changes it.
         let file = std::fs::read_to_string(rig.folder.at("komainu.toml")).unwrap();
         rig.folder.write("komainu.toml", file.replace("client = 3", "client = 4"));

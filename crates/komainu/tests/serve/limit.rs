@@ -212,7 +212,7 @@ fn a_dry_run_refuses_nothing(rig: &Rig) {
             "192.0.2.1: limit \"trial\" of 1/h (site *, route /dry): would be refused or delayed (dry run)",
         )
     });
-    assert!(rig.reported().contains("192.0.2.1: limit \"client\" of 10/h (site *, route /burst): refused"));
+    rig.expect_report("192.0.2.1: limit \"client\" of 10/h (site *, route /burst): refused");
 }
 
 fn a_crowd_is_bounded(rig: &Rig) {

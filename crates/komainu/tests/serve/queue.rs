@@ -127,7 +127,7 @@ fn who_waits_is_served_in_order_and_the_oldest_is_refused() {
     let refused = end(waits.remove(0));
     refused.expect_status(503).expect_field("retry-after", "600").expect_field("cache-control", "no-store");
     assert_eq!(value(&rig, "komainu_queue_shed_total", "reason=\"full\""), 1);
-    assert!(rig.reported().contains("is full"), "{}", rig.reported());
+    eventually("it is reported", || rig.reported().contains("is full"));
     assert!(held.try_recv().is_err(), "no more than two are in the handler");
     // A place that is free goes to the one who has waited longest.
     let (client, (_, origin)) = active.remove(0);
