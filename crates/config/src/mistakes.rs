@@ -10,6 +10,11 @@ use crate::node::{Data, Node};
 use crate::report::TextSpan;
 use crate::site::branch_nodes;
 
+/// The most routes among which circles are looked for: each is compared with each.
+const CIRCLE_ROUTES_MAX: usize = 1_000;
+/// The longest circle that is found, in routes.
+const CIRCLE_LEN_MAX: usize = 10;
+
 /// Looks through the whole file.
 pub(crate) fn warn_of_mistakes(node: &Node, check: &mut Checker) {
     if let Some(entry) = node.entry("control").filter(|entry| entry.value.entry("listen").is_none()) {
@@ -97,6 +102,9 @@ fn warn_of_silence(node: &Node, check: &mut Checker) {
 
 /// Routes at single paths that redirect to each other, whatever is asked.
 fn warn_of_circles(routes: &[Node], check: &mut Checker) {
+    if routes.len() > CIRCLE_ROUTES_MAX {
+        return;
+    }
     // The route that answers for a path, where it redirects every request for it and does nothing else.
     let step = |of: &str| {
         let path = of.split(['?', '#']).next().unwrap_or_default();
@@ -115,6 +123,7 @@ fn warn_of_circles(routes: &[Node], check: &mut Checker) {
         let mut through: Vec<(usize, &TextSpan)> = Vec::new();
         // Of each circle the first of its routes, and not those that lead into one.
         while let Some((found, next, at)) = step(to).filter(|found| found.0 > first)
+            && through.len() < CIRCLE_LEN_MAX - 1
             && through.iter().all(|(before, _)| *before != found)
         {
             through.push((found, at));
@@ -174,15 +183,12 @@ fn warn_of_own_address(node: &Node, check: &mut Checker) {
             is_same_host && port == own_port
         })
     };
-    for (index, route) in node.items("route").iter().enumerate() {
-        // What comes back comes from this server, and with other fields: another route may answer it then.
-        let depends = |route: &Node| {
-            ["client", "header", "country", "not", "use", "rewrite"]
-                .iter()
-                .any(|key| route.entry(key).is_some())
-        };
-        let may_end = node.items("route")[..=index].iter().any(depends);
-        for item in route.one_or_more("proxy").iter().filter(|_| !may_end) {
+    // What comes back comes from this server, and with other fields: from such a route on, another one may answer it then.
+    let depends = |route: &Node| {
+        ["client", "header", "country", "not", "use", "rewrite"].iter().any(|key| route.entry(key).is_some())
+    };
+    for route in node.items("route").iter().take_while(|route| !depends(route)) {
+        for item in route.one_or_more("proxy") {
             let authority =
                 text(item).and_then(|url| url.strip_prefix("http://")).map(|rest| rest.trim_end_matches('/'));
             if let Some(authority) = authority.filter(|authority| is_own(authority)) {
