@@ -258,6 +258,12 @@ fn shell_variable(text: &str) -> Option<&str> {
     })
 }
 
+/// Texts as a list in a configuration file.
+pub(crate) fn shown_list<'t>(texts: impl Iterator<Item = &'t str>) -> String {
+    let quoted: Vec<String> = texts.map(|text| format!("\"{text}\"")).collect();
+    format!("[{}]", quoted.join(", "))
+}
+
 /// Text short enough for an error's title.
 pub(crate) fn shortened(text: &str) -> String {
     const CHARS_MAX: usize = 60;

@@ -1,6 +1,6 @@
 //! The `files` action: which folders are served, and how.
 
-use crate::check::{Checker, InvalidValue, OwnNames};
+use crate::check::{Checker, InvalidValue, OwnNames, shown_list};
 use crate::compress::{CODINGS, Coding, Compress, every_coding, type_pattern};
 use crate::header;
 use crate::node::{Data, Node};
@@ -166,8 +166,7 @@ fn trial(text: &str) -> Result<Template, InvalidValue> {
         ));
     }
     if text.contains(" /") || text.contains(" $") {
-        let parts: Vec<String> = text.split_whitespace().map(|part| format!("\"{part}\"")).collect();
-        let remedy = format!("write a list: `[{}]`", parts.join(", "));
+        let remedy = format!("write a list: `{}`", shown_list(text.split_whitespace()));
         return Err(InvalidValue::new("several paths in one text", remedy));
     }
     let template = template(text, &["path"], &OwnNames::default())?;

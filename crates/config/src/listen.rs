@@ -1,6 +1,6 @@
 //! Addresses to listen on.
 
-use crate::check::{Checker, InvalidValue, shortened};
+use crate::check::{Checker, InvalidValue, shortened, shown_list};
 use crate::network::{SOURCE, TrustedSource};
 use crate::node::{Data, Node};
 use crate::record::directives;
@@ -50,10 +50,9 @@ impl Listen {
             ));
         }
         if text.contains(',') {
-            let all: Vec<String> = text.split(',').map(|one| format!("\"{}\"", one.trim())).collect();
             return Err(InvalidValue::new(
                 "several addresses in one text",
-                format!("write [{}]", all.join(", ")),
+                format!("write {}", shown_list(text.split(',').map(str::trim))),
             ));
         }
         if text.contains("://") {

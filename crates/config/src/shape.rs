@@ -1,6 +1,6 @@
 //! The shapes of values: each has a description, a JSON Schema and a parser.
 
-use crate::check::{Checker, InvalidValue, shortened};
+use crate::check::{Checker, InvalidValue, shortened, shown_list};
 use crate::near::nearest;
 use crate::node::{Data, Node};
 use crate::report::{NamedAccount, NamedPath};
@@ -451,9 +451,8 @@ impl<S: Shape> Shape for List<S> {
                 Data::Table(_) => finding.help(remedy),
                 Data::Text(text) => {
                     // As nginx separates them.
-                    let parts: Vec<String> =
-                        shortened(text).split_whitespace().map(|part| format!("\"{part}\"")).collect();
-                    finding.help(format!("write a list: `[{}]`", parts.join(", ")))
+                    finding
+                        .help(format!("write a list: `{}`", shown_list(shortened(text).split_whitespace())))
                 }
                 _ => finding,
             };
