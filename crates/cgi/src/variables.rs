@@ -41,6 +41,20 @@ impl Variables {
         self.push_parts(name, &[value]);
     }
 
+    /// Adds a pair whose name is a prefix and a text of which each byte stands for one of `bytes`. A name or value of 2 GiB or more is cut
+    /// there.
+    pub fn push_mapped(&mut self, prefix: &[u8], name: &[u8], bytes: &[u8; 256], value: &[u8]) {
+        let name_len = prefix.len() + name.len();
+        self.block.reserve(LENGTHS_BYTES + name_len + value.len());
+        let (mut name_left, mut value_left) = (name_len.min(BYTES_MAX), value.len().min(BYTES_MAX));
+        self.push_length(name_left);
+        self.push_length(value_left);
+        self.push_bytes(prefix, &mut name_left);
+        let mapped = name.iter().take(name_left).map(|byte| bytes[usize::from(*byte)]);
+        self.block.extend(mapped);
+        self.push_bytes(value, &mut value_left);
+    }
+
     /// Adds a pair whose value is in parts. A name or value of 2 GiB or more is cut there.
     pub fn push_parts(&mut self, name: &[u8], parts: &[&[u8]]) {
         let value_len = parts.iter().map(|part| part.len()).sum::<usize>();
@@ -124,6 +138,10 @@ mod tests {
         assert_eq!(variables.get(&[b'N'; 200]), Some(&b"x"[..]));
         assert_eq!(variables.get(b"OTHER"), None);
         assert_eq!(&variables.block()[..6], b"\x04\x00NAME");
+        let mut mapped = Variables::new();
+        let upper = std::array::from_fn(|byte| (byte as u8).to_ascii_uppercase());
+        mapped.push_mapped(b"X_", b"a-b", &upper, &[b'v'; 300]);
+        assert_eq!(mapped.get(b"X_A-B"), Some(&[b'v'; 300][..]));
         let mut one = Variables::new();
         one.push(b"A", &[b'v'; 128]);
         assert_eq!(&one.block()[..6], b"\x01\x80\0\0\x80A");

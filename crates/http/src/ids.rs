@@ -112,6 +112,16 @@ impl TraceSpan {
     }
 }
 
+/// The line of `X-Request-Id` for an id of this server, as HTTP/1 writes it.
+#[must_use]
+pub fn request_id_line(id: u128) -> [u8; 48] {
+    let mut line = *b"X-Request-Id: 00000000000000000000000000000000\r\n";
+    for (at, place) in line[14..46].chunks_exact_mut(8).enumerate() {
+        place.copy_from_slice(&digits((id >> (96 - 32 * at)) as u32));
+    }
+    line
+}
+
 /// The text of an id, without memory of its own.
 #[derive(Clone, Copy, Debug)]
 pub struct IdText {
@@ -237,6 +247,14 @@ mod tests {
         assert_eq!(&*span.traceparent(), PARENT);
         let unsampled = TraceSpan { is_sampled: false, span: 0xa, ..span };
         assert!(unsampled.traceparent().ends_with(b"-000000000000000a-00"));
+    }
+
+    #[test]
+    fn the_line_of_an_id_has_its_digits() {
+        for id in [1, u128::MAX, 0x0af7_6519_16cd_43dd_8448_eb21_1c80_319c] {
+            let line = format!("X-Request-Id: {id:032x}\r\n");
+            assert_eq!(request_id_line(id), line.as_bytes());
+        }
     }
 
     #[test]

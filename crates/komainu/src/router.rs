@@ -8,6 +8,7 @@ use control::HttpChallenges;
 use files::FileOutcome;
 use http::{EmptySegments, Fields, Method, Name, Status, Variable};
 use net::{Exchange, Fault, Request, pin_in_place};
+use proxy::Proxy;
 
 use crate::access::AccessLogs;
 use crate::auth;
@@ -141,57 +142,89 @@ impl Router {
         let introduced = table.introducers.as_ref().map_or(Ok(()), |one| one.introduce(exchange));
         exchange.set_ids(table.ids.ids(&exchange.request(), &self.id_maker));
         match table.costs.begin(exchange, &self.turn) {
-            None => self.choose(&table, (site, level), introduced, exchange).await,
-            // Boxed, as it is seldom.
+            None => match self.choose(&table, site, introduced, exchange)? {
+                // Most requests: straight to the handler, which saves them the steps that others need.
+                RouteChoice::Proxy(proxy) => proxy.serve(exchange).await,
+                choice => self.serve_choice(&table, (site, level), choice, exchange).await,
+            },
+            // Made in its box, as it is seldom.
             Some(meter) => {
-                Box::pin(meter.run(self.choose(&table, (site, level), introduced, exchange))).await
+                let measured = async {
+                    let choice = self.choose(&table, site, introduced, exchange)?;
+                    self.serve_choice(&table, (site, level), choice, exchange).await
+                };
+                pin_in_place(|| meter.run(measured)).await
             }
         }
     }
 
-    /// Chooses the route of a request and has it answered; `introduced` says whether its client is known.
-    async fn choose(
+    /// Chooses what answers a request; `introduced` says whether its client is known.
+    fn choose<'t>(
         &self,
-        table: &RouteTable,
-        (site, level): (Option<usize>, usize),
+        table: &'t RouteTable,
+        site: Option<usize>,
         introduced: Result<(), Fault>,
         exchange: &mut Exchange<'_>,
-    ) -> Result<(), Fault> {
+    ) -> Result<RouteChoice<'t>, Fault> {
         if let Some(maps) = &table.maps {
             exchange.set_own_values(maps.clone());
         }
         let request = exchange.request();
-        let (path, outcome) = match RequestPath::of(&request) {
+        let (mut path, outcome) = match RequestPath::of(&request) {
             Ok(path) => (path, introduced),
             Err(reject) => (RequestPath::default(), Err(reject.into())),
         };
-        if let (Some(https), true) = (site.and_then(|site| table.https.get(site)), outcome.is_ok()) {
+        let Some(site) = site.filter(|_| outcome.is_ok()) else {
+            return Ok(RouteChoice::NoRoute(path, outcome));
+        };
+        if let Some(https) = table.https.get(site) {
             if let Some(location) = https.location(&request) {
                 let mut fields = Fields::new();
                 if fields.try_push(b"Location", &location).is_ok() {
-                    let status = Status::PERMANENT_REDIRECT;
-                    return exchange.refuse_with(status, "this page is served over HTTPS", &fields).await;
+                    return Ok(RouteChoice::Https(fields));
                 }
             }
             if let Some(reason) = https.misdirected(&request) {
-                return exchange.refuse(MISDIRECTED, reason).await;
+                return Ok(RouteChoice::Misdirected(reason));
             }
         }
-        let (mut path, mut rounds) = (path, 0);
-        let route = loop {
-            let site = site.filter(|_| outcome.is_ok());
-            let route = site.and_then(|site| find_route(table, site, &exchange.request(), &path));
-            let Some((of, rules)) = route.and_then(|of| Some((of, of.search()?))) else { break route };
-            path = rules.search_again(exchange, &path, &of.prefix, &mut rounds)?;
+        let mut rounds = 0;
+        loop {
+            let Some(route) = find_route(table, site, &exchange.request(), &path) else {
+                return Ok(RouteChoice::NoRoute(path, outcome));
+            };
+            let Some(rules) = route.search() else {
+                let proxy = route.direct_proxy(exchange, &path)?;
+                return Ok(proxy.map_or_else(|| RouteChoice::Route(path, route), RouteChoice::Proxy));
+            };
+            path = rules.search_again(exchange, &path, &route.prefix, &mut rounds)?;
+        }
+    }
+
+    async fn serve_choice(
+        &self,
+        table: &RouteTable,
+        (site, level): (Option<usize>, usize),
+        choice: RouteChoice<'_>,
+        exchange: &mut Exchange<'_>,
+    ) -> Result<(), Fault> {
+        let (path, outcome) = match choice {
+            RouteChoice::Proxy(proxy) => return proxy.serve(exchange).await,
+            RouteChoice::Route(path, route) => {
+                let outcome = serve_route(route, exchange, &path).await;
+                return if exchange.has_intercepted() {
+                    Box::pin(exchange.send_page()).await
+                } else {
+                    outcome
+                };
+            }
+            RouteChoice::Https(fields) => {
+                let status = Status::PERMANENT_REDIRECT;
+                return exchange.refuse_with(status, "this page is served over HTTPS", &fields).await;
+            }
+            RouteChoice::Misdirected(reason) => return exchange.refuse(MISDIRECTED, reason).await,
+            RouteChoice::NoRoute(path, outcome) => (path, outcome),
         };
-        if let Some(route) = route {
-            // Most requests: straight to the handler, which saves them the steps that others need.
-            if let Some(proxy) = route.direct_proxy(exchange, &path)? {
-                return proxy.serve(exchange).await;
-            }
-            let outcome = serve_route(route, exchange, &path).await;
-            return if exchange.has_intercepted() { Box::pin(exchange.send_page()).await } else { outcome };
-        }
         table.edits[level].make(exchange, b"");
         outcome?;
         if let Some(Some(guard)) = table.guards.get(level)
@@ -214,6 +247,19 @@ impl Router {
             _ => exchange.refuse(Status::NOT_FOUND, "there is nothing at this address").await,
         }
     }
+}
+
+/// What answers a request.
+enum RouteChoice<'t> {
+    /// The proxy of a route that asks for nothing else.
+    Proxy(&'t Proxy),
+    Route(RequestPath, &'t Rc<Route>),
+    /// A redirect to HTTPS, with these fields.
+    Https(Fields),
+    /// 421, for this reason.
+    Misdirected(&'static str),
+    /// No route: the site's own answer, or the error.
+    NoRoute(RequestPath, Result<(), Fault>),
 }
 
 /// The site of a request: by its host, of those that answer at the address that it came to.

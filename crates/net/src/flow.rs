@@ -373,31 +373,30 @@ impl Exchange<'_> {
     ///
     /// # Errors
     /// [`Fault::Timeout`] at the deadline.
-    pub async fn either(
-        &self,
+    pub fn either<'s>(
+        &'s self,
         client: Interest,
-        other: (&Link, Interest),
+        (link, others): (&'s Link, Interest),
         deadline_ms: u64,
-    ) -> Result<(), Fault> {
-        let (link, others) = other;
-        let is_done = || self.lane.holds(client) || link.holds(others);
+    ) -> impl Future<Output = Result<(), Fault>> + 's {
+        let is_done = move || self.lane.holds(client) || link.holds(others);
         let both = [(self.lane.source(), self.lane.waitable(client)), (link.stream().source(), others)];
-        wait::any(self.core(), both, deadline_ms, is_done).await
+        wait::any(self.core(), both, deadline_ms, is_done)
     }
 
     /// The same, where the other side is a stream of a shared connection.
     ///
     /// # Errors
     /// [`Fault::Timeout`] at the deadline.
-    pub async fn either_stream(
-        &self,
+    pub fn either_stream<'s>(
+        &'s self,
         client: Interest,
-        other: (&H2Stream, Interest),
+        (stream, others): (&'s H2Stream, Interest),
         deadline_ms: u64,
-    ) -> Result<(), Fault> {
-        let is_done = || self.lane.holds(client);
-        let both = [(self.lane.source(), self.lane.waitable(client)), (other.0.source(), other.1)];
-        wait::any(self.core(), both, deadline_ms, is_done).await
+    ) -> impl Future<Output = Result<(), Fault>> + 's {
+        let is_done = move || self.lane.holds(client);
+        let both = [(self.lane.source(), self.lane.waitable(client)), (stream.source(), others)];
+        wait::any(self.core(), both, deadline_ms, is_done)
     }
 
     /// Whether the client's side can do what is wanted of it now. If not, whoever polls with `cx` runs again when it

@@ -25,6 +25,7 @@ use crate::lane::Lane;
 use crate::link::Link;
 use crate::memory::Pressure;
 use crate::multiplexed::{self, Opening};
+use crate::mux::MuxProtocol;
 use crate::permit::ConnectionPermit;
 use crate::preface::ProxyHeader;
 use crate::request::Request;
@@ -198,7 +199,7 @@ impl<S: Service> IdleTask for IdleClient<S> {
         // The deadline that woke it, if one did, is looked at again by the clock.
         self.link.stream().source().take_expired();
         self.link.stream().source().set_deadline(u64::MAX);
-        pin_in_place(|| drive(self))
+        pin_in_place(|| drive(self, false))
     }
 
     fn idle_since_ms(&self) -> Option<u64> {
@@ -207,38 +208,58 @@ impl<S: Service> IdleTask for IdleClient<S> {
     }
 }
 
-/// Serves a connection until it is idle for long, or over.
-async fn drive<S: Service>(mut idle: Box<IdleClient<S>>) -> Option<Box<dyn IdleTask>> {
+/// Serves a connection until it is idle for long, or over. `has_begun` says that bytes were read from it already.
+async fn drive<S: Service>(mut idle: Box<IdleClient<S>>, mut has_begun: bool) -> Option<Box<dyn IdleTask>> {
     loop {
-        match idle.next() {
+        let next = if has_begun { Next::Serve } else { idle.next() };
+        has_begun = false;
+        match next {
             Next::Serve => {}
             Next::Park => return Some(idle),
             Next::Close if idle.begun.is_empty() => return None,
             Next::Close => {
                 let (engine, mut conn) = busy(*idle);
                 refuse(&engine, &mut conn, HEAD_TOO_SLOW).await;
-                close(conn).await;
+                close(&mut conn).await;
                 return None;
             }
         }
-        let (engine, conn) = busy(*idle);
-        idle = burst(engine, conn).await?;
+        let (engine, mut conn) = busy(*idle);
+        match burst(&engine, &mut conn).await {
+            BurstEnd::Idle { since_ms } => idle = self::idle(engine, conn, since_ms),
+            BurstEnd::Over => return None,
+            BurstEnd::Close => {
+                close(&mut conn).await;
+                return None;
+            }
+            BurstEnd::Closing => {
+                closing(&mut conn).await;
+                return None;
+            }
+            BurstEnd::Multiplexed(machine) => {
+                // A task of its own: this one's future, kilobytes of HTTP/1, would stay as long as the connection.
+                let core = conn.link.core().clone();
+                core.spawn_in_place(move || multiplexed::serve(engine, conn, machine));
+                return None;
+            }
+        }
     }
 }
 
 const HEAD_TOO_SLOW: Reject = Reject::new(Status::REQUEST_TIMEOUT, "the request head took too long");
 
 /// Serves a connection from which bytes were read already: those after the PROXY protocol header begin a request head.
-pub(crate) async fn serve_after<S: Service>(idle: Box<IdleClient<S>>) -> Option<Box<dyn IdleTask>> {
-    let (engine, conn) = busy(*idle);
-    drive(burst(engine, conn).await?).await
+pub(crate) fn serve_after<S: Service>(
+    idle: Box<IdleClient<S>>,
+) -> impl Future<Output = Option<Box<dyn IdleTask>>> {
+    drive(idle, true)
 }
 
 /// Answers a connection whose first bytes were not what they must be, and closes it.
 pub(crate) async fn turn_away<S: Service>(idle: Box<IdleClient<S>>, reject: Reject) {
     let (engine, mut conn) = busy(*idle);
     refuse(&engine, &mut conn, reject).await;
-    closing(conn).await;
+    closing(&mut conn).await;
 }
 
 /// Gives a connection what it needs to be served.
@@ -284,32 +305,48 @@ fn idle<S: Service>(engine: Rc<Engine<S>>, conn: Conn, idle_since_ms: u64) -> Bo
     Box::new(IdleClient { link, permit, engine, peer, may_be_h2, reported, served, since_ms, begun })
 }
 
-/// Serves what has come in, request after request; `None` when the connection is over.
-async fn burst<S: Service>(engine: Rc<Engine<S>>, mut conn: Conn) -> Option<Box<IdleClient<S>>> {
+/// Why a connection has nothing more to serve now.
+enum BurstEnd {
+    /// Nothing has come since then.
+    Idle {
+        /// When the last response was complete, by the core's clock.
+        since_ms: u64,
+    },
+    /// It is lost.
+    Over,
+    /// The last response is to be sent out.
+    Close,
+    /// The same, and what still comes is to be thrown away.
+    Closing,
+    /// It speaks HTTP/2.
+    Multiplexed(Box<dyn MuxProtocol>),
+}
+
+/// Serves what has come in, request after request.
+async fn burst<S: Service>(engine: &Rc<Engine<S>>, conn: &mut Conn) -> BurstEnd {
     loop {
         let mut served = false;
         let fed = match conn.work.input.is_empty() {
             true => Ok(false),
-            false => match multiplexed::opening(&conn) {
-                Opening::Http1 => feed_head(&mut conn),
-                Opening::Undecided => Ok(begun(&mut conn)),
-                Opening::Multiplexed(machine) => {
-                    // A task of its own: this one's future, kilobytes of HTTP/1, would stay as long as the connection.
-                    let core = conn.link.core().clone();
-                    core.spawn_in_place(move || multiplexed::serve(engine, conn, machine));
-                    return None;
-                }
+            false => match multiplexed::opening(conn) {
+                Opening::Http1 => feed_head(conn),
+                Opening::Undecided => Ok(begun(conn)),
+                Opening::Multiplexed(machine) => return BurstEnd::Multiplexed(machine),
             },
         };
         match fed {
             Ok(true) => {
-                serve(&engine, &mut conn).await?;
+                if serve(engine, conn).await.is_none() {
+                    return BurstEnd::Over;
+                }
                 served = true;
                 conn.moved(REQUEST_WEIGHT_BYTES).await;
                 let is_limited = conn.link.stream().bucket().is_some();
                 // Many small answers, to a client that need not take any of them.
-                if conn.backlog() > conn.out_bytes_max() || conn.overflow.is_some() || is_limited {
-                    send_out(&mut conn).await?;
+                let is_behind =
+                    conn.backlog() > conn.out_bytes_max() || conn.overflow.is_some() || is_limited;
+                if is_behind && send_out(conn).await.is_none() {
+                    return BurstEnd::Over;
                 }
                 if is_limited {
                     // The next response has nothing to do with it.
@@ -318,24 +355,24 @@ async fn burst<S: Service>(engine: Rc<Engine<S>>, mut conn: Conn) -> Option<Box<
                 // The request is over once its client has the response, as far as that is not in the connection's buffer.
                 conn.kept = None;
             }
-            Ok(false) => match more(&mut conn).await {
+            Ok(false) => match more(conn).await {
                 Ok(ReadOutcome::Bytes) => {}
                 Ok(ReadOutcome::Nothing) => {
                     let since_ms = conn.now_ms();
-                    if !linger(&mut conn).await {
-                        return Some(idle(engine, conn, since_ms));
+                    if !linger(conn).await {
+                        return BurstEnd::Idle { since_ms };
                     }
                 }
-                Ok(ReadOutcome::End) => break close(conn).await,
+                Ok(ReadOutcome::End) => return BurstEnd::Close,
                 Err(Fault::Timeout) => {
-                    refuse(&engine, &mut conn, HEAD_TOO_SLOW).await;
-                    break close(conn).await;
+                    refuse(engine, conn, HEAD_TOO_SLOW).await;
+                    return BurstEnd::Close;
                 }
-                Err(_) => break,
+                Err(_) => return BurstEnd::Over,
             },
             Err(reject) => {
-                refuse(&engine, &mut conn, reject).await;
-                break closing(conn).await;
+                refuse(engine, conn, reject).await;
+                return BurstEnd::Closing;
             }
         }
         if served && !conn.keep_alive {
@@ -343,14 +380,9 @@ async fn burst<S: Service>(engine: Rc<Engine<S>>, mut conn: Conn) -> Option<Box<
             // Who wanted the connection to stay may have sent the next request already.
             let sends_more =
                 work.machine.head.keep_alive || !work.machine.body_ended() || !work.input.is_empty();
-            match sends_more || conn.link.has_input() {
-                true => closing(conn).await,
-                false => close(conn).await,
-            }
-            break;
+            return if sends_more || conn.link.has_input() { BurstEnd::Closing } else { BurstEnd::Close };
         }
     }
-    None
 }
 
 /// Waits a moment for the next request of a connection that is between two, with its future and without buffers. False where
@@ -526,9 +558,9 @@ async fn refuse<S: Service>(engine: &Rc<Engine<S>>, conn: &mut Conn, reject: Rej
     engine.service.log(&state.record(None, Some(&fault), &engine.context.core));
 }
 
-/// The last response is complete: sends it out and closes.
-async fn close(mut conn: Conn) {
-    if send_last(&mut conn).await {
+/// The last response is complete: sends it out. The connection is to be dropped next.
+async fn close(conn: &mut Conn) {
+    if send_last(conn).await {
         conn.work.release();
     }
 }
@@ -547,26 +579,24 @@ async fn send_last(conn: &mut Conn) -> bool {
 
 /// The client may still be sending: closing now would make the kernel reset the connection, and the client
 /// lose the answer. So the sending side closes first, and for a while what comes is thrown away.
-async fn closing(mut conn: Conn) {
-    if !send_last(&mut conn).await {
+async fn closing(conn: &mut Conn) {
+    if !send_last(conn).await {
         return;
     }
     let deadline_ms = conn.after_ms(CLOSING_MS);
-    let Conn { mut link, permit, mut work, .. } = conn;
-    work.release();
-    permit.hold(0);
+    conn.work.release();
+    conn.permit.hold(0);
+    let link = &mut conn.link;
     link.stream().shutdown_write();
     let mut bytes = 0;
     while bytes < CLOSING_BYTES_MAX && link.core().now_ms() < deadline_ms {
-        match throw_away(&mut link) {
+        match throw_away(link) {
             Ok(Some(0)) | Err(_) => break,
             Ok(Some(len)) => bytes += len,
             Ok(None) if link.readable(deadline_ms).await.is_err() => break,
             Ok(None) => {}
         }
     }
-    drop(link);
-    drop(permit);
 }
 
 /// Its buffer is on the stack for one call, not in every connection's future.

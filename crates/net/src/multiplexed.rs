@@ -6,6 +6,7 @@
 //!   ◀── machine.out ◀──turns── what they have written
 //! ```
 
+use std::any::Any;
 use std::pin::pin;
 use std::rc::Rc;
 
@@ -419,8 +420,30 @@ fn write(conn: &MuxConn, wire: &mut Wire) -> Result<(), Fault> {
     }
 }
 
-/// One request: the task of a stream.
-async fn answer<S: Service>(engine: Rc<Engine<S>>, mut lane: StreamLane, refused: Option<Reject>) {
+/// One request: the task of a stream. It is no `async fn`, whose future would hold the lane twice.
+#[allow(clippy::manual_async_fn)]
+fn answer<S: Service>(
+    engine: Rc<Engine<S>>,
+    mut lane: StreamLane,
+    refused: Option<Reject>,
+) -> impl Future<Output = ()> {
+    async move {
+        let (kept, is_whole) = serve_stream(&engine, &mut lane, refused).await;
+        lane.hold(0);
+        if is_whole {
+            // The rest is the connection's; a client that does not take it loses the stream. What is cut is not whole.
+            let _ = lane.flush().await;
+        }
+        drop(kept);
+    }
+}
+
+/// Serves it: what is kept until the client has the response, and whether that is whole.
+async fn serve_stream<S: Service>(
+    engine: &Rc<Engine<S>>,
+    lane: &mut StreamLane,
+    refused: Option<Reject>,
+) -> (Option<Box<dyn Any>>, bool) {
     lane.attend();
     let conn = lane.conn().clone();
     let (core, source) = (conn.core.clone(), lane.source_rc());
@@ -428,7 +451,7 @@ async fn answer<S: Service>(engine: Rc<Engine<S>>, mut lane: StreamLane, refused
     state.listener_key = conn.permit.listener_key();
     state.tls.clone_from(&conn.ends.tls);
     let served = {
-        let mut exchange = Exchange::new(&mut state, Lane::Stream(&mut lane));
+        let mut exchange = Exchange::new(&mut state, Lane::Stream(lane));
         match refused {
             Some(reject) => Err(Fault::Reject(reject)),
             None if core.memory().pressure() >= Pressure::Critical => {
@@ -437,7 +460,7 @@ async fn answer<S: Service>(engine: Rc<Engine<S>>, mut lane: StreamLane, refused
             None => guarded(&source, &core, pin!(engine.service.serve(&mut exchange))).await,
         }
     };
-    let mut exchange = Exchange::new(&mut state, Lane::Stream(&mut lane));
+    let mut exchange = Exchange::new(&mut state, Lane::Stream(lane));
     let fault = served.and_then(|()| exchange.end(&Fields::new())).err();
     let is_whole = match &fault {
         None => true,
@@ -452,12 +475,5 @@ async fn answer<S: Service>(engine: Rc<Engine<S>>, mut lane: StreamLane, refused
     let fault = fault.map(|fault| lane.explain(fault));
     let request = Request::of(&state, lane.head());
     engine.service.log(&state.record(Some(request), fault.as_ref(), &core));
-    let kept = state.kept.take();
-    drop(state);
-    lane.hold(0);
-    if is_whole {
-        // The rest is the connection's; a client that does not take it loses the stream. What is cut is not whole.
-        let _ = lane.flush().await;
-    }
-    drop(kept);
+    (state.kept.take(), is_whole)
 }

@@ -1,6 +1,6 @@
 //! Waits of tasks for sources, whatever feeds those: a descriptor, or the task of a multiplexed connection.
 
-use std::future::poll_fn;
+use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use crate::core::Core;
@@ -64,12 +64,12 @@ impl Interest {
 ///
 /// # Errors
 /// [`Fault::Timeout`] at the deadline.
-pub(crate) fn ready(
-    core: &Core,
-    source: &Source,
+pub(crate) fn ready<'s>(
+    core: &'s Core,
+    source: &'s Source,
     interest: Interest,
     deadline_ms: u64,
-) -> impl Future<Output = Result<(), Fault>> {
+) -> impl Future<Output = Result<(), Fault>> + 's {
     any(core, [(source, interest)], deadline_ms, || false)
 }
 
@@ -78,33 +78,53 @@ pub(crate) fn ready(
 ///
 /// # Errors
 /// [`Fault::Timeout`] at the deadline.
-pub(crate) async fn any<const SOURCES: usize>(
-    core: &Core,
-    sources: [(&Source, Interest); SOURCES],
+pub(crate) fn any<'s, const SOURCES: usize, D: Fn() -> bool + Unpin>(
+    core: &'s Core,
+    sources: [(&'s Source, Interest); SOURCES],
     deadline_ms: u64,
-    is_done: impl Fn() -> bool,
-) -> Result<(), Fault> {
-    let mut waits = false;
-    let result = poll_fn(|cx| {
-        if is_done() || sources.iter().any(|(source, interest)| interest.is_met(source)) {
+    is_done: D,
+) -> AnyReady<'s, SOURCES, D> {
+    AnyReady { core, sources, deadline_ms, is_done, waits: false }
+}
+
+/// Such a wait. It is no `async fn`, whose future would hold its arguments twice: every request waits here.
+pub(crate) struct AnyReady<'s, const SOURCES: usize, D> {
+    core: &'s Core,
+    sources: [(&'s Source, Interest); SOURCES],
+    deadline_ms: u64,
+    is_done: D,
+    /// It was polled, and had to wait.
+    waits: bool,
+}
+
+impl<const SOURCES: usize, D: Fn() -> bool> AnyReady<'_, SOURCES, D> {
+    fn poll_sources(&self, cx: &Context<'_>) -> Poll<Result<(), Fault>> {
+        if (self.is_done)() || self.sources.iter().any(|(source, interest)| interest.is_met(source)) {
             return Poll::Ready(Ok(()));
         }
-        for (source, interest) in sources {
+        for (source, interest) in self.sources {
             // What an earlier wait has left behind, or reported late, is no end of this one.
-            if source.take_expired() && waits && core.now_ms() >= deadline_ms {
+            if source.take_expired() && self.waits && self.core.now_ms() >= self.deadline_ms {
                 return Poll::Ready(Err(Fault::Timeout));
             }
-            source.set_deadline(deadline_ms);
-            interest.wait(core, source, cx);
+            source.set_deadline(self.deadline_ms);
+            interest.wait(self.core, source, cx);
         }
-        waits = true;
         Poll::Pending
-    })
-    .await;
-    if waits {
-        sources.iter().for_each(|(source, _)| source.set_deadline(u64::MAX));
     }
-    result
+}
+
+impl<const SOURCES: usize, D: Fn() -> bool + Unpin> Future for AnyReady<'_, SOURCES, D> {
+    type Output = Result<(), Fault>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), Fault>> {
+        let polled = self.poll_sources(cx);
+        if polled.is_ready() && self.waits {
+            self.sources.iter().for_each(|(source, _)| source.set_deadline(u64::MAX));
+        }
+        self.waits = true;
+        polled
+    }
 }
 
 /// Whether `source` can do what is wanted; if not, whoever polls with `cx` waits for that, without a deadline.

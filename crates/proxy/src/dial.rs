@@ -83,8 +83,8 @@ pub(crate) async fn before<T>(core: &Core, deadline_ms: u64, future: impl Future
 pub(crate) type Beside<'p> = RefCell<Option<Pin<Box<dyn Future<Output = ()> + 'p>>>>;
 
 /// Runs `future`, and `other` beside it for as long as there is one.
-pub(crate) async fn beside<T>(other: &Beside<'_>, future: impl Future<Output = T>) -> T {
-    let mut future = pin!(future);
+/// The future is passed by reference: by value it would stand twice in that of every request.
+pub(crate) async fn beside<T>(other: &Beside<'_>, mut future: Pin<&mut impl Future<Output = T>>) -> T {
     poll_fn(|context| {
         let mut running = other.borrow_mut();
         if running.as_mut().is_some_and(|running| running.as_mut().poll(context).is_ready()) {

@@ -3,6 +3,7 @@
 use std::cell::{Cell, RefCell};
 use std::net::SocketAddr;
 use std::path::Path;
+use std::pin::pin;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -418,7 +419,8 @@ async fn watch(inner: Weak<GroupState>, core: Core, server: usize) {
         let upstream = &shared.servers[server];
         let well = {
             let room: Beside<'_> = RefCell::new(Some(Box::pin(pool.make_room(check.timeout_ms / 8))));
-            beside(&room, check::probe(&core, &shared.options, server, upstream, check, buffers)).await
+            let probe = pin!(check::probe(&core, &shared.options, server, upstream, check, buffers));
+            beside(&room, probe).await
         };
         drop(pool);
         let now_ms = core.now_ms();

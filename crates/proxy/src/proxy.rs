@@ -1,7 +1,7 @@
 //! The proxy on one core: requests in, attempts out, and what is done when one fails.
 
-use std::cell::RefCell;
 use std::hash::{BuildHasher, RandomState};
+use std::pin::pin;
 use std::rc::Rc;
 use std::sync::{Arc, OnceLock};
 
@@ -133,18 +133,20 @@ impl Proxy {
         loop {
             let since_us = self.group.core.now_us();
             let alone = self.group.balancer.alone(&self.group.shared, &self.group.core);
-            let selected = match alone.filter(|_| attempts.same.is_none()) {
-                Some(selection) => Ok((selection, false)),
-                None => self.select(x, &mut attempts).await,
-            };
+            let (selection, is_new);
+            match alone.filter(|_| attempts.same.is_none()) {
+                Some(only) => (selection, is_new) = (only, false),
+                None => match self.select(x, &mut attempts).await {
+                    Ok(selected) => (selection, is_new) = selected,
+                    Err(SelectError::Left) => return Err(Fault::Gone),
+                    Err(SelectError::NoServer(no_server)) => {
+                        note_queue(x, self.group.core.now_us() - since_us);
+                        return refuse(x, no_server).await;
+                    }
+                },
+            }
             let queue_us = self.group.core.now_us() - since_us;
-            let notes = x.notes();
-            notes.queue_us = Some(notes.queue_us.unwrap_or(0) + queue_us);
-            let (selection, is_new) = match selected {
-                Ok(selected) => selected,
-                Err(SelectError::Left) => return Err(Fault::Gone),
-                Err(SelectError::NoServer(no_server)) => return refuse(x, no_server).await,
-            };
+            note_queue(x, queue_us);
             let failure = match self.attempt(x, &selection, &mut attempts, is_new).await {
                 Ok(()) => return Ok(()),
                 Err(AttemptFailure::Ours(fault)) => return Err(fault),
@@ -261,20 +263,15 @@ impl Proxy {
         let waits = x.awaits_continue()?;
         let since_us = group.core.now_us();
         let cgi = CgiRequest { script: attempts.script, length: attempts.kept.length() };
-        let kept = if is_new { None } else { self.kept(x, server) };
-        let (mut side, room, sent);
-        match kept {
-            Some(kept) => {
-                (side, sent) = self.send_on(x, waits, server, kept, cgi)?;
-                room = RefCell::new(None);
-            }
+        let mut reached = match if is_new { None } else { self.send_on_kept(x, waits, server, cgi)? } {
+            Some(reached) => reached,
             None => {
                 let connect_by_ms = self.connect_by_ms(attempts);
                 // Boxed, as it is seldom: what it needs would make the future of every request larger.
-                let reached = pin_in_place(|| self.reach(x, waits, server, is_new, connect_by_ms, cgi));
-                Reached { side, room, sent } = reached.await?;
+                pin_in_place(|| self.reach(x, waits, server, is_new, connect_by_ms, cgi)).await?
             }
-        }
+        };
+        let Reached { side, room, sent } = &mut reached;
         let (asked_us, reused) = (group.core.now_us(), side.is_reused());
         if !reused {
             let notes = x.notes();
@@ -299,16 +296,15 @@ impl Proxy {
             may_retry: self.may_retry(x, attempts),
             answered: &answered,
         };
-        let mut relay = Relay::new(x, &mut side, &options, &mut attempts.kept, sent);
-        let outcome = beside(&room, relay.run()).await;
-        let outcome = outcome?;
-        drop(room);
+        let mut relay = Relay::new(x, side, &options, &mut attempts.kept, *sent);
+        let outcome = beside(room, pin!(relay.run())).await?;
+        room.take();
         group.succeeded(selection);
         match outcome {
-            RelayOutcome::Complete(sent_whole) => group.put_back(side, server, sent_whole),
+            RelayOutcome::Complete(sent_whole) => group.put_back(reached.side, server, sent_whole),
             // Boxed, as it is seldom.
             RelayOutcome::Upgraded => {
-                Box::pin(tunnel(x, side, rules.options.timeouts.tunnel_ms)).await?;
+                Box::pin(tunnel(x, reached.side, rules.options.timeouts.tunnel_ms)).await?;
             }
         }
         Ok(())
@@ -419,6 +415,12 @@ async fn refuse(x: &mut Exchange<'_>, no_server: NoServer) -> Result<(), Fault> 
     let mut fields = Fields::new();
     fields.push(Name::RetryAfter, no_server.retry_after_s.to_string().as_bytes());
     x.refuse_with(no_server.status, no_server.reason, &fields).await
+}
+
+/// Counts the time for which the request has waited for a server.
+fn note_queue(x: &mut Exchange<'_>, us: u64) {
+    let notes = x.notes();
+    notes.queue_us = Some(notes.queue_us.unwrap_or(0) + us);
 }
 
 /// Keeps a failed attempt, which has taken so long, for traces.

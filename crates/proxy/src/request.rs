@@ -4,7 +4,10 @@ use std::io::Write;
 use std::net::IpAddr;
 
 use http::encode::Lines;
-use http::{BodySize, Dialect, Field, FieldList, Fields, Method, Name, NameSet, Reject, forwarded, scan};
+use http::{
+    BodySize, Dialect, Field, FieldList, Fields, Method, Name, NameSet, Reject, RequestId, forwarded, ids,
+    scan,
+};
 use net::websocket;
 
 use crate::options::{self, Edits, GroupOptions, Host, PathMap, RouteOptions};
@@ -54,6 +57,8 @@ pub struct RequestRules {
     removes: bool,
     /// A comment in `Via` by which this proxy recognizes a request that it has forwarded before.
     mark: String,
+    /// What follows the version in the lines of `Via`, with their end; empty for no such lines.
+    via: String,
 }
 
 /// Properties of the request head that matter after it is sent.
@@ -84,14 +89,20 @@ impl RequestRules {
     /// The rules of a route to a group.
     #[must_use]
     pub fn new(group: &GroupOptions, route: &RouteOptions) -> RequestRules {
+        RequestRules::with_mark(group, route, String::new())
+    }
+
+    fn with_mark(group: &GroupOptions, route: &RouteOptions, mark: String) -> RequestRules {
         let is_safe = |protocol: &&String| !protocol.eq_ignore_ascii_case("h2c");
+        let via = &route.request.via;
         RequestRules {
+            via: if via.is_empty() { String::new() } else { format!(" {via}{mark}\r\n") },
             options: route.request.clone(),
             path: route.path.clone(),
             upgrades: route.upgrades.iter().filter(is_safe).cloned().collect(),
             close: !group.keeps_connections(),
             removes: removes(&route.request.edits),
-            mark: String::new(),
+            mark,
         }
     }
 
@@ -99,7 +110,7 @@ impl RequestRules {
     /// processes, and be the same on all cores.
     #[must_use]
     pub fn marked(group: &GroupOptions, route: &RouteOptions, mark: u64) -> RequestRules {
-        RequestRules { mark: format!(" ({mark:016x})"), ..RequestRules::new(group, route) }
+        RequestRules::with_mark(group, route, format!(" ({mark:016x})"))
     }
 
     /// Whether this proxy has forwarded the request before, so that it loops. Always false without `Via`.
@@ -217,20 +228,22 @@ impl RequestRules {
             BodySize::None => {}
         }
         self.write_forwarded(lines, ask);
-        for (id, value) in ask.ids.fields() {
-            let name = id.text().as_bytes();
-            // What the route sets itself stands in its place.
-            if !is_edited(&self.options.edits, name) {
-                lines.line(name, &value);
-            }
+        // What the route sets itself stands in their place.
+        let is_own = |name: Name| self.removes && is_edited(&self.options.edits, name.text().as_bytes());
+        if let RequestId::Made(id) = ask.ids.request
+            && !is_own(Name::XRequestId)
+        {
+            lines.whole(&ids::request_id_line(id));
         }
-        if !self.options.via.is_empty() {
+        if let Some(trace) = &ask.ids.trace
+            && !is_own(Name::Traceparent)
+        {
+            lines.line(Name::Traceparent.text().as_bytes(), &trace.traceparent());
+        }
+        if !self.via.is_empty() {
             lines.begin(b"Via");
             lines.part(head.version.number().as_bytes());
-            lines.part(b" ");
-            lines.part(self.options.via.as_bytes());
-            lines.part(self.mark.as_bytes());
-            lines.end();
+            lines.whole(self.via.as_bytes());
         }
         write_edits(lines, &self.options.edits, ask);
         Ok(())

@@ -314,19 +314,14 @@ impl UpstreamSide {
     /// Waits for this side alone.
     pub(crate) async fn wait_alone(&mut self, is_abandoned: bool, deadline_ms: u64) -> Result<(), Fault> {
         let interest = self.interest(true, is_abandoned);
-        match self {
-            UpstreamSide::H1(side) => {
-                let waited = side.connection.link.stream().ready_for(interest, deadline_ms).await;
-                side.connection.hold();
-                waited
-            }
-            UpstreamSide::Stream(stream) => stream.ready_for(interest, deadline_ms).await,
-            UpstreamSide::Cgi(side) => {
-                let waited = side.connection.link.stream().ready_for(interest, deadline_ms).await;
-                side.connection.hold();
-                waited
-            }
-        }
+        let connection = match self {
+            UpstreamSide::H1(side) => &mut side.connection,
+            UpstreamSide::Cgi(side) => &mut side.connection,
+            UpstreamSide::Stream(stream) => return stream.ready_for(interest, deadline_ms).await,
+        };
+        let waited = connection.link.stream().ready_for(interest, deadline_ms).await;
+        connection.hold();
+        waited
     }
 
     /// Waits until the client or this side can do what is wanted of it.
@@ -339,19 +334,16 @@ impl UpstreamSide {
         deadline_ms: u64,
     ) -> Result<(), Fault> {
         let interest = self.interest(reads, is_abandoned);
-        match self {
-            UpstreamSide::H1(side) => {
-                let waited = x.either(client, (&side.connection.link, interest), deadline_ms).await;
-                side.connection.hold();
-                waited
+        let connection = match self {
+            UpstreamSide::H1(side) => &mut side.connection,
+            UpstreamSide::Cgi(side) => &mut side.connection,
+            UpstreamSide::Stream(stream) => {
+                return x.either_stream(client, (stream, interest), deadline_ms).await;
             }
-            UpstreamSide::Stream(stream) => x.either_stream(client, (stream, interest), deadline_ms).await,
-            UpstreamSide::Cgi(side) => {
-                let waited = x.either(client, (&side.connection.link, interest), deadline_ms).await;
-                side.connection.hold();
-                waited
-            }
-        }
+        };
+        let waited = x.either(client, (&connection.link, interest), deadline_ms).await;
+        connection.hold();
+        waited
     }
 }
 

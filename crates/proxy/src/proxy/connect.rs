@@ -70,18 +70,29 @@ impl Proxy {
         Ok(side)
     }
 
-    /// A kept connection to a server; none where one has to be made, or where others share it.
+    /// Sends the request's head to a server on a kept connection; `None` where one has to be made, or where others share it.
     #[inline]
-    pub(super) fn kept(&self, requester: &impl Requester, server: usize) -> Option<UpstreamConnection> {
-        match self.group.shared.options.servers[server].protocol {
-            UpstreamProtocol::Http1 | UpstreamProtocol::Cgi(_) => self.group.take_kept(requester, server),
-            UpstreamProtocol::Http2 | UpstreamProtocol::Tcp => None,
+    pub(super) fn send_on_kept(
+        &self,
+        requester: &impl Requester,
+        waits: bool,
+        server: usize,
+        cgi: CgiRequest<'_>,
+    ) -> Result<Option<Reached<'_>>, AttemptFailure> {
+        if matches!(
+            self.group.shared.options.servers[server].protocol,
+            UpstreamProtocol::Http2 | UpstreamProtocol::Tcp
+        ) {
+            return Ok(None);
         }
+        let Some(connection) = self.group.take_kept(requester, server) else { return Ok(None) };
+        let (side, sent) = self.send_on(requester, waits, server, connection, cgi)?;
+        Ok(Some(Reached { side, room: RefCell::new(None), sent }))
     }
 
     /// Puts the request's head into what a connection sends.
     #[inline]
-    pub(super) fn send_on(
+    fn send_on(
         &self,
         requester: &impl Requester,
         waits: bool,

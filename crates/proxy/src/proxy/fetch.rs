@@ -7,6 +7,7 @@ use http::{
 };
 use net::preface::Endpoints;
 use net::{Client, Peer, Request, VerifiedUser};
+use std::pin::pin;
 use std::rc::Rc;
 use std::task::Context;
 
@@ -248,7 +249,7 @@ impl Proxy {
             deadline_ms: attempts.deadline_ms,
         };
         let mut sent = UpstreamRequest::new(side, request.method(), bounds);
-        beside(&room, sent.read_head()).await?;
+        beside(&room, pin!(sent.read_head())).await?;
         if self.may_repeat(request) && sent.side().is_idle_timeout() {
             return Err(AttemptFailure::Stale);
         }

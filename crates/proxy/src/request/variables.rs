@@ -5,8 +5,7 @@ use std::net::SocketAddr;
 use cgi::Variables;
 use http::encode::Lines;
 use http::path::{EmptySegments, normal_path};
-use http::{BodySize, Head, Name, Reject, TargetForm, encode};
-use memchr::memchr;
+use http::{BodySize, Head, Name, Reject, TargetForm, encode, scan};
 
 use super::{RequestRules, write_ip};
 use crate::options::CgiOptions;
@@ -72,7 +71,7 @@ impl RequestRules {
         variables.push(b"REQUEST_URI", &target);
         variables.push(b"QUERY_STRING", query);
         self.push_paths(&mut variables, ask, more.script)?;
-        push_ends(&mut variables, ask, more.local);
+        push_ends(&mut variables, ask, more.local, &mut target);
         variables.push(b"SERVER_PROTOCOL", ask.head.version.text().as_bytes());
         target.clear();
         if ask.head.body != BodySize::None || ask.head.fields.has(Name::ContentLength) {
@@ -140,27 +139,23 @@ impl RequestRules {
         let mut rest = &head[..];
         let mut fields: Vec<(&[u8], &[u8])> = Vec::with_capacity(FIELDS);
         fields.extend(std::iter::from_fn(|| next_field(&mut rest)));
-        let (mut name, mut value) = (Vec::with_capacity(TEXT_BYTES), Vec::new());
         let repeated = repeated_lengths(&fields);
         for (index, (own, first)) in fields.iter().enumerate() {
             let is_own = |other: &&(&[u8], &[u8])| is_same_variable(other.0, own);
-            let may_repeat = repeated & length_bit(own) != 0;
-            if may_repeat && fields[..index].iter().any(|other| is_own(&other)) || !write_name(&mut name, own)
-            {
+            if repeated & length_bit(own) == 0 {
+                variables.push_field(own, first);
                 continue;
             }
-            if !may_repeat {
-                variables.push(&name, first);
+            if fields[..index].iter().any(|other| is_own(&other)) {
                 continue;
             }
-            value.clear();
-            value.extend_from_slice(first);
+            let mut value = first.to_vec();
             let separator = if own.eq_ignore_ascii_case(b"cookie") { &b"; "[..] } else { b", " };
             for (_, more) in fields[index + 1..].iter().filter(is_own) {
                 value.extend_from_slice(separator);
                 value.extend_from_slice(more);
             }
-            variables.push(&name, &value);
+            variables.push_field(own, &value);
         }
         Ok(())
     }
@@ -186,52 +181,85 @@ impl OwnVariables<'_> {
         }
     }
 
+    /// The variable of a field. None is made of one whose name would be another one's, of one whose value stands elsewhere, and of
+    /// `Proxy`, which programs take for their own setting (CVE-2016-5385).
+    fn push_field(&mut self, name: &[u8], value: &[u8]) {
+        let is = |other: &str| name.eq_ignore_ascii_case(other.as_bytes());
+        if is("content-type") {
+            self.push(b"CONTENT_TYPE", value);
+            return;
+        }
+        if is("content-length")
+            || is("proxy")
+            || name.iter().any(|byte| IN_VARIABLES[usize::from(*byte)] == 0)
+        {
+            return;
+        }
+        let in_variables = || name.iter().map(|byte| IN_VARIABLES[usize::from(*byte)]);
+        let of_field =
+            |own: &str| own.strip_prefix("HTTP_").is_some_and(|own| own.bytes().eq(in_variables()));
+        if !self.options.variables.iter().any(|(own, _)| of_field(own)) {
+            self.made.push_mapped(b"HTTP_", name, &IN_VARIABLES, value);
+        }
+    }
+
     fn is_replaced(&self, name: &[u8]) -> bool {
         self.options.variables.iter().any(|(own, _)| own.as_bytes() == name)
     }
 }
 
-/// Both ends of the request: the client and the server.
-fn push_ends(variables: &mut OwnVariables<'_>, ask: &TemplateContext<'_>, local: Option<SocketAddr>) {
+/// Both ends of the request: the client and the server. `text` is overwritten.
+fn push_ends(
+    variables: &mut OwnVariables<'_>,
+    ask: &TemplateContext<'_>,
+    local: Option<SocketAddr>,
+    text: &mut Vec<u8>,
+) {
     variables.push(b"REQUEST_SCHEME", ask.scheme().as_bytes());
     if ask.client.secure {
         variables.push(b"HTTPS", b"on");
     }
-    // Both texts are short, and every request needs them.
-    let (mut ip, mut own_port) = (Vec::with_capacity(TEXT_BYTES), Vec::with_capacity(TEXT_BYTES));
+    text.clear();
     match ask.client_address() {
         Some(client) => {
-            write_ip(&mut ip, client.ip());
-            variables.push(b"REMOTE_ADDR", &ip);
-            encode::decimal(&mut own_port, client.port().into());
-            variables.push(b"REMOTE_PORT", &own_port);
+            write_ip(text, client.ip());
+            variables.push(b"REMOTE_ADDR", text);
+            text.clear();
+            encode::decimal(text, client.port().into());
+            variables.push(b"REMOTE_PORT", text);
         }
         None => variables.push(b"REMOTE_ADDR", b"unix:"),
     }
-    ip.clear();
-    own_port.clear();
+    text.clear();
     // As hosted applications have it: where `Host` names no port, the one that the request came in on.
-    match local {
+    let address_bytes = match local {
         Some(local) => {
-            write_ip(&mut ip, local.ip().to_canonical());
-            encode::decimal(&mut own_port, local.port().into());
+            write_ip(text, local.ip().to_canonical());
+            let bytes = text.len();
+            encode::decimal(text, local.port().into());
+            bytes
         }
-        None => own_port.extend_from_slice(if ask.client.secure { b"443" } else { b"80" }),
-    }
+        None => {
+            text.extend_from_slice(if ask.client.secure { b"443" } else { b"80" });
+            0
+        }
+    };
+    let (ip, own_port) = text.split_at(address_bytes);
     let (host, port) = http::target::split_port(ask.authority()).unwrap_or((ask.authority(), None));
-    variables.push(b"SERVER_NAME", if host.is_empty() { &ip } else { host });
-    variables.push(b"SERVER_PORT", port.unwrap_or(&own_port));
+    variables.push(b"SERVER_NAME", if host.is_empty() { ip } else { host });
+    variables.push(b"SERVER_PORT", port.unwrap_or(own_port));
     if !ip.is_empty() {
-        variables.push(b"SERVER_ADDR", &ip);
+        variables.push(b"SERVER_ADDR", ip);
     }
 }
 
 /// The next field of a head that [`Lines`] has written: its name and its value.
 fn next_field<'x>(rest: &mut &'x [u8]) -> Option<(&'x [u8], &'x [u8])> {
-    let (line, after) = rest.split_at_checked(memchr(b'\n', rest)? + 1)?;
-    let colon = memchr(b':', line)?;
-    *rest = after;
-    Some((&line[..colon], line[colon + 1..].trim_ascii()))
+    let (name, after) = rest.split_at_checked(scan::token(rest))?;
+    let after = after.strip_prefix(b": ")?;
+    let (value, after) = after.split_at(scan::value(after));
+    *rest = after.strip_prefix(b"\r\n")?;
+    Some((name, value.trim_ascii()))
 }
 
 /// A bit for the length of a name; long ones share theirs.
@@ -253,20 +281,6 @@ fn repeated_lengths(fields: &[(&[u8], &[u8])]) -> u64 {
 fn is_same_variable(one: &[u8], other: &[u8]) -> bool {
     let plain = |byte: u8| if byte == b'-' { b'_' } else { byte.to_ascii_lowercase() };
     one.len() == other.len() && one.iter().zip(other).all(|(&one, &other)| plain(one) == plain(other))
-}
-
-/// Writes the name of a field's variable; false for a field that has none: one whose name would be another one's, one whose value stands
-/// elsewhere, and `Proxy`, which programs take for their own setting (CVE-2016-5385).
-fn write_name(into: &mut Vec<u8>, name: &[u8]) -> bool {
-    into.clear();
-    let is = |other: &str| name.eq_ignore_ascii_case(other.as_bytes());
-    if is("content-type") {
-        into.extend_from_slice(b"CONTENT_TYPE");
-        return true;
-    }
-    into.extend_from_slice(b"HTTP_");
-    into.extend(name.iter().map(|byte| IN_VARIABLES[usize::from(*byte)]));
-    memchr(0, into).is_none() && !is("content-length") && !is("proxy")
 }
 
 /// The bytes of fields' names as their variables have them; 0 for those of which no variable is made.
