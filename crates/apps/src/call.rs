@@ -392,7 +392,11 @@ impl<'c> Call<'c> {
             Length::Known(bytes) if x.request().method() != Method::Head => bytes,
             _ => u64::MAX,
         };
-        x.begin_lines(reply.status, length, reply.own, |lines| reply.write(self.header_names, lines));
+        let mut ignores_file = false;
+        x.begin_lines(reply.status, length, reply.own, |lines| {
+            ignores_file = reply.write(self.header_names, lines);
+        });
+        x.notes().ignores_file = ignores_file;
         self.chunks = (framed && x.content_wanted()).then(|| Box::new(Chunks::new()));
         Ok(())
     }
@@ -508,7 +512,7 @@ impl<'c> Call<'c> {
                     |status: Status| status.is_informational() && status != Status::SWITCHING_PROTOCOLS;
                 match reply {
                     Ok(reply) if fits(reply.status) => {
-                        x.inform(reply.status, |lines| reply.write(self.header_names, lines));
+                        x.inform(reply.status, |lines| _ = reply.write(self.header_names, lines));
                         x.try_flush()?;
                         self.hold_back(x, false).await?;
                     }

@@ -2,7 +2,7 @@
 
 use http::encode::Lines;
 use http::{Fields, Name, Status, scan};
-use net::{DefaultFields, Exchange, NamedFile};
+use net::{DefaultFields, Exchange, FileReference, NamedFile};
 use ring::wire::{self, FieldId as Part};
 
 /// What becomes of a field.
@@ -126,25 +126,31 @@ impl<'h> AppResponse<'h> {
         file.map(|file| x.name_file(file)).is_some()
     }
 
-    /// Writes the field lines that go to the client.
-    pub(crate) fn write(&self, header_names: &HeaderNameCache, lines: &mut Lines<'_>) {
-        self.write_if(header_names, lines, |_| true);
+    /// Writes the field lines that go to the client. True where one that names a file is left out.
+    pub(crate) fn write(&self, header_names: &HeaderNameCache, lines: &mut Lines<'_>) -> bool {
+        self.write_if(header_names, lines, |_| true)
     }
 
-    /// Writes those of them whose names are wanted.
+    /// Writes those of them whose names are wanted; as [`AppResponse::write`].
     pub(crate) fn write_if(
         &self,
         header_names: &HeaderNameCache,
         lines: &mut Lines<'_>,
         wanted: impl Fn(&[u8]) -> bool,
-    ) {
+    ) -> bool {
+        let mut names_file = false;
         for field in self.fields.clone().flatten().filter(|field| wanted(field.name)) {
             match header_names.of(&field) {
-                (FieldAction::Drop | FieldAction::Coding | FieldAction::Length, _) => {}
+                (FieldAction::Drop, text) => {
+                    let name = text.map_or(field.name, str::as_bytes);
+                    names_file |= FileReference::of(name, b"").is_some();
+                }
+                (FieldAction::Coding | FieldAction::Length, _) => {}
                 (_, Some(text)) => lines.line(text.as_bytes(), field.value),
                 (_, None) => lines.line(field.name, field.value),
             }
         }
+        names_file
     }
 }
 

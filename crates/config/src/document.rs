@@ -82,13 +82,10 @@ pub(crate) fn read(
                 let at = error.span().unwrap_or(text.len()..text.len());
                 let at = file.start + at.start..file.start + at.end;
                 let finding = check.error(&at, "this is not TOML".to_owned(), error.message());
-                let is_escape = error.message().contains("escaped value");
-                match hint::for_syntax(text) {
-                    Some(text) => _ = finding.help(text),
-                    None if is_escape => {
-                        finding.help("a text with `\\` stands in single quotes: `path = '~ ^/user/(\\d+)$'`");
-                    }
-                    None => {}
+                if let Some(help) =
+                    hint::for_syntax(text).or_else(|| help_for(error.message(), &sources.text[at]))
+                {
+                    finding.help(help);
                 }
             }
         }
@@ -97,6 +94,19 @@ pub(crate) fn read(
     let mut left_bytes = EXPANDED_BYTES_MAX;
     expand(&mut node, environment, &mut left_bytes, check);
     Some(node)
+}
+
+/// What to do about a fault of the syntax with this message, at this text.
+fn help_for(message: &str, text: &str) -> Option<&'static str> {
+    if message.contains("escaped value") {
+        return Some("a text with `\\` stands in single quotes: `path = '~ ^/user/(\\d+)$'`");
+    }
+    if text.contains(['“', '”', '„', '‘', '’', '«', '»']) {
+        return Some("write straight quotes, `\"` or `'`: a word processor has changed them");
+    }
+    // A table of an entry, such as `[[route.cache.rule]]`, has made a table of what is a list.
+    (message == "duplicate key" && matches!(text, "route" | "site"))
+        .then_some("`[[route]]` and `[[site]]` begin an entry; tables that belong to it, such as `[[route.cache.rule]]`, stand below it")
 }
 
 /// Moves the places of a tree to where its file begins in the joined text.

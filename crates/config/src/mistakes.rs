@@ -217,6 +217,16 @@ fn warn_of_sites(node: &Node, check: &mut Checker) {
             finding.related(site.at.clone(), "and not of this site");
             finding.help("write `[[site.route]]`, so that the site above answers with it");
         }
+        if let Some(entry) = site.entry("redirect_https").filter(|entry| is_on(&entry.value))
+            && !speaks_tls(node)
+            && !speaks_tls(site)
+        {
+            let title = "`redirect_https` where no address speaks TLS".to_owned();
+            let finding = check.warning(&entry.key_at, title, "nobody is redirected");
+            finding.help(
+                "add `:443` to `listen`, or remove it: where another server ends TLS, that one redirects",
+            );
+        }
         let is_off = site.entry("tls").is_some_and(|tls| !is_on(&tls.value));
         if let Some(hsts) = site.entry("hsts").filter(|hsts| is_off && is_on(&hsts.value)) {
             let title = "`hsts` in a site with `tls = false`".to_owned();
@@ -224,6 +234,16 @@ fn warn_of_sites(node: &Node, check: &mut Checker) {
             finding.help("give the site a certificate, or remove `hsts`");
         }
     }
+}
+
+/// Whether TLS is spoken where this table listens: at port 443, and where it says so.
+fn speaks_tls(node: &Node) -> bool {
+    let is_https = |at: &Node| text(at).is_some_and(|at| at == "443" || at.ends_with(":443"));
+    node.one_or_more("listen").iter().any(|item| {
+        is_https(item)
+            || item.entry("tls").is_some()
+            || item.entry("address").is_some_and(|address| is_https(&address.value))
+    })
 }
 
 /// `intercept_errors` where there are no pages to send.

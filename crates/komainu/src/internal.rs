@@ -13,6 +13,9 @@ use net::{Exchange, Fault, FileReference, HeadTap, NamedFile};
 
 use crate::request_path::Strip;
 
+/// What is wrong where an application names a file that nothing may send.
+pub(crate) const NO_INTERNAL_ROUTE: &str = "the application names a file that no internal route has";
+
 /// The files of an internal route.
 pub(crate) struct InternalFiles {
     paths: Vec<PathPattern>,
@@ -96,8 +99,7 @@ pub(crate) async fn send(all: &[InternalFiles], x: &mut Exchange<'_>, named: Nam
         }
     };
     let Some((internal, path)) = found else {
-        let reason = "the application names a file that no internal route has";
-        return x.refuse(Status::INTERNAL_SERVER_ERROR, reason).await;
+        return x.refuse(Status::INTERNAL_SERVER_ERROR, NO_INTERNAL_ROUTE).await;
     };
     x.set_tap(Box::new(NamedFields(named.fields)));
     match internal.files.send(x, path).await? {

@@ -211,9 +211,7 @@ impl<S: Service> IdleTask for IdleClient<S> {
 /// Serves a connection until it is idle for long, or over. `has_begun` says that bytes were read from it already.
 async fn drive<S: Service>(mut idle: Box<IdleClient<S>>, mut has_begun: bool) -> Option<Box<dyn IdleTask>> {
     loop {
-        let next = if has_begun { Next::Serve } else { idle.next() };
-        has_begun = false;
-        match next {
+        match if std::mem::take(&mut has_begun) { Next::Serve } else { idle.next() } {
             Next::Serve => {}
             Next::Park => return Some(idle),
             Next::Close if idle.begun.is_empty() => return None,
@@ -226,23 +224,20 @@ async fn drive<S: Service>(mut idle: Box<IdleClient<S>>, mut has_begun: bool) ->
         }
         let (engine, mut conn) = busy(*idle);
         match burst(&engine, &mut conn).await {
-            BurstEnd::Idle { since_ms } => idle = self::idle(engine, conn, since_ms),
-            BurstEnd::Over => return None,
-            BurstEnd::Close => {
-                close(&mut conn).await;
-                return None;
+            BurstEnd::Idle(since_ms) => {
+                idle = self::idle(engine, conn, since_ms);
+                continue;
             }
-            BurstEnd::Closing => {
-                closing(&mut conn).await;
-                return None;
-            }
+            BurstEnd::Over => {}
+            BurstEnd::Close => close(&mut conn).await,
+            BurstEnd::Closing => closing(&mut conn).await,
             BurstEnd::Multiplexed(machine) => {
                 // A task of its own: this one's future, kilobytes of HTTP/1, would stay as long as the connection.
                 let core = conn.link.core().clone();
                 core.spawn_in_place(move || multiplexed::serve(engine, conn, machine));
-                return None;
             }
         }
+        return None;
     }
 }
 
@@ -307,11 +302,8 @@ fn idle<S: Service>(engine: Rc<Engine<S>>, conn: Conn, idle_since_ms: u64) -> Bo
 
 /// Why a connection has nothing more to serve now.
 enum BurstEnd {
-    /// Nothing has come since then.
-    Idle {
-        /// When the last response was complete, by the core's clock.
-        since_ms: u64,
-    },
+    /// Nothing has come since then, by the core's clock.
+    Idle(u64),
     /// It is lost.
     Over,
     /// The last response is to be sent out.
@@ -360,7 +352,7 @@ async fn burst<S: Service>(engine: &Rc<Engine<S>>, conn: &mut Conn) -> BurstEnd 
                 Ok(ReadOutcome::Nothing) => {
                     let since_ms = conn.now_ms();
                     if !linger(conn).await {
-                        return BurstEnd::Idle { since_ms };
+                        return BurstEnd::Idle(since_ms);
                     }
                 }
                 Ok(ReadOutcome::End) => return BurstEnd::Close,

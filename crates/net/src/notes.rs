@@ -108,6 +108,8 @@ pub struct RequestNotes {
     pub cache: Option<CacheOutcome>,
     /// Why this server has answered by itself with an error: one of a fixed list of texts.
     pub refusal: Option<&'static str>,
+    /// The response names a file of this server (`X-Accel-Redirect`, `X-Sendfile`), which no internal route serves: it went out without.
+    pub ignores_file: bool,
 }
 
 impl RequestNotes {

@@ -400,7 +400,7 @@ impl<'r, 'c> Relay<'r, 'c> {
             } else {
                 let prepared = response::Prepared::default();
                 let rules = self.plan.response;
-                self.x.inform(status, |lines| rules.write(lines, head, bytes, &named, &prepared));
+                self.x.inform(status, |lines| _ = rules.write(lines, head, bytes, &named, &prepared));
             }
             self.side.next_head();
             return Ok(false);
@@ -427,15 +427,18 @@ impl<'r, 'c> Relay<'r, 'c> {
             true => rules.prepare(head, bytes, &TemplateContext::of(&self.x.request(), self.plan.upstream)),
             false => response::Prepared::default(),
         };
-        let cookie = self.plan.cookie;
+        let (cookie, mut ignores_file) = (self.plan.cookie, false);
         match named_file {
             Some(file) => self.x.name_file(file),
             None => self.x.begin_lines(status, length, rules.own(head), |lines| {
-                rules.write(lines, head, bytes, &named, &prepared);
+                ignores_file = rules.write(lines, head, bytes, &named, &prepared);
                 if let Some(cookie) = cookie {
                     lines.line(b"Set-Cookie", cookie);
                 }
             }),
+        }
+        if ignores_file {
+            self.x.notes().ignores_file = true;
         }
         self.side.note_final_head();
         if self.up == RequestProgress::Continue {
@@ -450,6 +453,7 @@ impl<'r, 'c> Relay<'r, 'c> {
             return Err(AttemptFailure::Invalid("the upstream switches protocols without being asked"));
         }
         let (head, bytes) = self.side.head();
+        let status = head.status;
         let request = self.x.request();
         let ask = TemplateContext::of(&request, self.plan.upstream);
         let asked = ask.head.upgrade(ask.bytes).unwrap_or_default();
@@ -489,6 +493,7 @@ impl<'r, 'c> Relay<'r, 'c> {
             }
             rules.write(lines, head, bytes, &named, &prepared);
         });
+        self.x.notes().upstream_us = Some((self.plan.answered)(status));
         Ok(())
     }
 

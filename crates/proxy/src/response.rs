@@ -2,7 +2,7 @@
 
 use http::encode::Lines;
 use http::{Fields, Name, NameSet, Reject, ResponseHead};
-use net::DefaultFields;
+use net::{DefaultFields, FileReference};
 
 use crate::options::{self, GroupOptions, RouteOptions};
 use crate::request::{is_edited, is_named, named_by_connection, removes, write_edits};
@@ -69,7 +69,8 @@ impl ResponseRules {
         prepared
     }
 
-    /// Writes the forwarded field lines, without framing fields and without internal fields ([`http::is_internal`]).
+    /// Writes the forwarded field lines, without framing fields and without internal fields ([`http::is_internal`]). True where one of
+    /// those names a file.
     pub fn write(
         &self,
         lines: &mut Lines<'_>,
@@ -77,7 +78,13 @@ impl ResponseRules {
         bytes: &[u8],
         named: &[&[u8]],
         prepared: &Prepared,
-    ) {
+    ) -> bool {
+        let mut names_file = false;
+        let mut is_dropped = |name: &[u8]| {
+            let is_internal = http::is_internal(name);
+            names_file |= is_internal && FileReference::of(name, b"").is_some();
+            is_internal
+        };
         let dropped = match prepared.rewritten {
             Some(_) => NameSet::FRAMING.or(REWRITTEN),
             None => NameSet::FRAMING,
@@ -87,7 +94,7 @@ impl ResponseRules {
         let passing = head.fields.iter().filter(|field| {
             let name = || field.name.of(bytes);
             !dropped.has(field.id)
-                && (field.id != Name::Other || !http::is_internal(name()))
+                && (field.id != Name::Other || !is_dropped(name()))
                 && ((named.is_empty() && !self.removes) || !is_left_out(name()))
         });
         lines.fields(bytes, passing);
@@ -99,6 +106,7 @@ impl ResponseRules {
             }
         }
         lines.whole(&prepared.more);
+        names_file
     }
 
     /// The forwarded trailer fields, without those that the edits remove.

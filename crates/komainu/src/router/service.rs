@@ -1,5 +1,6 @@
 //! The router as the service of a core's connections: a request is answered by its configuration, then counted and logged.
 
+use std::fmt::Display;
 use std::pin::pin;
 use std::rc::Rc;
 
@@ -10,6 +11,7 @@ use net::{
 };
 
 use super::Router;
+use crate::internal::NO_INTERNAL_ROUTE;
 use crate::pages::SitePages;
 use crate::streams::route::StreamLog;
 use http::path::without_secrets;
@@ -37,6 +39,10 @@ impl Service for SharedRouter {
         }
         if let Some(access) = &*self.0.access.borrow() {
             access.log(record, |request| super::site_of(&self.0.table.borrow().0, request));
+        }
+        if record.notes.ignores_file {
+            let line = || about(record, &NO_INTERNAL_ROUTE);
+            self.0.notices.once_a_second(Level::Warn, NO_INTERNAL_ROUTE.to_owned(), line);
         }
         match record.fault {
             Some(fault @ (Fault::Io(_) | Fault::Broken(_))) => {
@@ -66,6 +72,10 @@ impl Service for SharedRouter {
 }
 
 fn reported(record: &RequestRecord<'_>, fault: &Fault) -> String {
+    about(record, fault)
+}
+
+fn about(record: &RequestRecord<'_>, what: &dyn Display) -> String {
     let target = record.request.as_ref().map_or(&b"-"[..], |request| request.target());
-    format!("{} {:?}: {fault}", record.client.address, without_secrets(target))
+    format!("{} {:?}: {what}", record.client.address, without_secrets(target))
 }

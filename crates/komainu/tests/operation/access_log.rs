@@ -1,6 +1,8 @@
 //! The access log: its formats, what it hides, and which requests it has.
 
 use std::fs;
+use std::io::{Read, Write};
+use std::net::TcpStream;
 
 use crate::origin::{Origin, answer, nobody};
 use crate::rig::{Folder, Rig, eventually};
@@ -32,6 +34,30 @@ fn a_host_that_no_site_has_is_named() {
         (&line["reason"], &line["host"]),
         (&"no site has the host of this request".into(), &"127.0.0.1".into())
     );
+}
+
+#[test]
+fn a_websocket_has_its_server_and_how_long_that_took_to_answer() {
+    let switch = "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
+                  Sec-WebSocket-Accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=\r\n\r\n";
+    let origin = Origin::start(move |_| switch.to_owned());
+    let text = format!(
+        "threads = 1\n[log]\nfile = \"access.log\"\naccess = \"$status $upstream $upstream_ms\"\n[[route]]\nproxy = \"{}\"\n",
+        origin.url
+    );
+    let rig = Rig::config(Folder::new(), &text);
+    let mut client = TcpStream::connect(rig.address).unwrap();
+    let ask = "GET /socket HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
+               Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n";
+    client.write_all(ask.as_bytes()).unwrap();
+    let mut head = [0; 12];
+    client.read_exact(&mut head).unwrap();
+    assert_eq!(&head, b"HTTP/1.1 101");
+    drop(client);
+    let lines = log_lines(&rig, "access.log", 1);
+    let parts: Vec<&str> = lines[0].split(' ').collect();
+    assert_eq!(parts[..2], ["101", origin.url.as_str()]);
+    assert!(parts[2].parse::<f64>().is_ok(), "{}", lines[0]);
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use crate::hosted::{folder, start};
 use crate::origin::{Origin, answer};
-use crate::rig::{Answer, Rig};
+use crate::rig::{Answer, Rig, eventually};
 
 const APP: &str = r#"
 use strict;
@@ -139,4 +139,22 @@ fn a_cache_in_front_gets_the_file_and_a_client_that_reads_nothing_holds_no_worke
     // There is one worker.
     rig.get("/x?accel=/protected/deep/c.txt&x").expect_status(404);
     rig.get("/x?accel=/protected/a%20b.txt").expect_status(200);
+}
+
+#[test]
+fn where_no_route_is_internal_the_log_has_what_was_ignored() {
+    let origin = Origin::start(|_| answer("200 OK", "X-Accel-Redirect: /protected/a\r\n", "empty"));
+    let config = format!(
+        "threads = 1\n[[route]]\npath = \"/up\"\nproxy = \"{}\"\n[[route]]\napp = \"shop\"\n\
+         [apps.shop]\npsgi = \"app.psgi\"\nworkers = 1\n",
+        origin.url
+    );
+    let rig = start(folder("app.psgi", APP), &config);
+    rig.get("/up").expect(200, "empty").expect_no_field("X-Accel-Redirect");
+    rig.expect_report("\"/up\": the application names a file that no internal route has");
+    // The same of an application, once a second has passed.
+    eventually("the log has it", || {
+        rig.get("/app?sendfile=/etc/hosts").expect_status(200).expect_no_field("X-Sendfile");
+        rig.reported().contains("\"/app")
+    });
 }

@@ -8,7 +8,7 @@ use http::path::{EmptySegments, normal_path};
 use http::{BodySize, Head, Name, Reject, TargetForm, encode, scan};
 
 use super::{RequestRules, write_ip};
-use crate::options::CgiOptions;
+use crate::options::{CgiOptions, Host};
 use crate::path;
 use crate::template::TemplateContext;
 
@@ -134,7 +134,10 @@ impl RequestRules {
     fn push_fields(&self, variables: &mut OwnVariables<'_>, ask: &TemplateContext<'_>) -> Result<(), Reject> {
         let mut head = Vec::with_capacity(VARIABLES_BYTES);
         let mut lines = Lines::new(&mut head);
-        lines.line(b"Host", self.host(ask));
+        // A client of HTTP/1.0 need not name a host: then there is no variable of it.
+        if !ask.authority().is_empty() || !matches!(self.options.host, Host::Pass) {
+            lines.line(b"Host", self.host(ask));
+        }
         self.write_fields(&mut lines, ask, false, false)?;
         let mut rest = &head[..];
         let mut fields: Vec<(&[u8], &[u8])> = Vec::with_capacity(FIELDS);

@@ -227,6 +227,15 @@ fn a_request_becomes_variables_and_a_body_in_each_protocol() {
 }
 
 #[test]
+fn a_client_that_names_no_host_gets_no_variable_of_one() {
+    let (origin, asked) = server(CgiProtocol::FastCgi, |_| whole(b"Content-Type: a/b\r\n\r\nfine"));
+    let rig = rig(&origin, CgiProtocol::FastCgi);
+    assert_eq!(rig.ask("GET / HTTP/1.0\r\n\r\n").text(), "fine");
+    let asked = asked.lock().unwrap().pop().unwrap();
+    assert_eq!((asked.of("HTTP_HOST"), asked.of("SERVER_NAME")), (None, Some("127.0.0.1")));
+}
+
+#[test]
 fn connections_of_fastcgi_are_kept_and_those_of_others_are_not() {
     let text: &[u8] = b"Content-Type: a/b\r\n\r\nfine";
     for (protocol, connections) in
