@@ -142,11 +142,15 @@ impl Router {
         let introduced = table.introducers.as_ref().map_or(Ok(()), |one| one.introduce(exchange));
         exchange.set_ids(table.ids.ids(&exchange.request(), &self.id_maker));
         match table.costs.begin(exchange, &self.turn) {
-            None => match self.choose(&table, site, introduced, exchange)? {
+            None => {
+                let choice = self.choose(&table, site, introduced, exchange)?;
                 // Most requests: straight to the handler, which saves them the steps that others need.
-                RouteChoice::Proxy(proxy) => proxy.serve(exchange).await,
-                choice => self.serve_choice(&table, (site, level), choice, exchange).await,
-            },
+                if let &RouteChoice::Proxy(proxy) = &choice {
+                    drop(choice);
+                    return proxy.serve(exchange).await;
+                }
+                self.serve_choice(&table, (site, level), choice, exchange).await
+            }
             // Made in its box, as it is seldom.
             Some(meter) => {
                 let measured = async {

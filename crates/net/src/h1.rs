@@ -215,30 +215,29 @@ async fn drive<S: Service>(mut idle: Box<IdleClient<S>>, mut has_begun: bool) ->
             Next::Serve => {}
             Next::Park => return Some(idle),
             Next::Close if idle.begun.is_empty() => return None,
-            Next::Close => {
-                let (engine, mut conn) = busy(*idle);
-                refuse(&engine, &mut conn, HEAD_TOO_SLOW).await;
-                close(&mut conn).await;
-                return None;
-            }
+            // Boxed, as it is seldom.
+            Next::Close => return Box::pin(give_up_on(idle)).await,
         }
         let (engine, mut conn) = busy(*idle);
         match burst(&engine, &mut conn).await {
-            BurstEnd::Idle(since_ms) => {
-                idle = self::idle(engine, conn, since_ms);
-                continue;
-            }
-            BurstEnd::Over => {}
-            BurstEnd::Close => close(&mut conn).await,
-            BurstEnd::Closing => closing(&mut conn).await,
+            BurstEnd::Idle(since_ms) => idle = self::idle(engine, conn, since_ms),
+            BurstEnd::Over => return None,
             BurstEnd::Multiplexed(machine) => {
                 // A task of its own: this one's future, kilobytes of HTTP/1, would stay as long as the connection.
                 let core = conn.link.core().clone();
                 core.spawn_in_place(move || multiplexed::serve(engine, conn, machine));
+                return None;
             }
         }
-        return None;
     }
+}
+
+/// Answers a client that was too slow to send a head.
+async fn give_up_on<S: Service>(idle: Box<IdleClient<S>>) -> Option<Box<dyn IdleTask>> {
+    let (engine, mut conn) = busy(*idle);
+    refuse(&engine, &mut conn, HEAD_TOO_SLOW).await;
+    close(&mut conn).await;
+    None
 }
 
 const HEAD_TOO_SLOW: Reject = Reject::new(Status::REQUEST_TIMEOUT, "the request head took too long");
@@ -304,12 +303,8 @@ fn idle<S: Service>(engine: Rc<Engine<S>>, conn: Conn, idle_since_ms: u64) -> Bo
 enum BurstEnd {
     /// Nothing has come since then, by the core's clock.
     Idle(u64),
-    /// It is lost.
+    /// It is over.
     Over,
-    /// The last response is to be sent out.
-    Close,
-    /// The same, and what still comes is to be thrown away.
-    Closing,
     /// It speaks HTTP/2.
     Multiplexed(Box<dyn MuxProtocol>),
 }
@@ -328,9 +323,7 @@ async fn burst<S: Service>(engine: &Rc<Engine<S>>, conn: &mut Conn) -> BurstEnd 
         };
         match fed {
             Ok(true) => {
-                if serve(engine, conn).await.is_none() {
-                    return BurstEnd::Over;
-                }
+                let Some(()) = serve(engine, conn).await else { break };
                 served = true;
                 conn.moved(REQUEST_WEIGHT_BYTES).await;
                 let is_limited = conn.link.stream().bucket().is_some();
@@ -338,7 +331,7 @@ async fn burst<S: Service>(engine: &Rc<Engine<S>>, conn: &mut Conn) -> BurstEnd 
                 let is_behind =
                     conn.backlog() > conn.out_bytes_max() || conn.overflow.is_some() || is_limited;
                 if is_behind && send_out(conn).await.is_none() {
-                    return BurstEnd::Over;
+                    break;
                 }
                 if is_limited {
                     // The next response has nothing to do with it.
@@ -355,16 +348,16 @@ async fn burst<S: Service>(engine: &Rc<Engine<S>>, conn: &mut Conn) -> BurstEnd 
                         return BurstEnd::Idle(since_ms);
                     }
                 }
-                Ok(ReadOutcome::End) => return BurstEnd::Close,
+                Ok(ReadOutcome::End) => break close(conn).await,
                 Err(Fault::Timeout) => {
                     refuse(engine, conn, HEAD_TOO_SLOW).await;
-                    return BurstEnd::Close;
+                    break close(conn).await;
                 }
-                Err(_) => return BurstEnd::Over,
+                Err(_) => break,
             },
             Err(reject) => {
                 refuse(engine, conn, reject).await;
-                return BurstEnd::Closing;
+                break closing(conn).await;
             }
         }
         if served && !conn.keep_alive {
@@ -372,9 +365,14 @@ async fn burst<S: Service>(engine: &Rc<Engine<S>>, conn: &mut Conn) -> BurstEnd 
             // Who wanted the connection to stay may have sent the next request already.
             let sends_more =
                 work.machine.head.keep_alive || !work.machine.body_ended() || !work.input.is_empty();
-            return if sends_more || conn.link.has_input() { BurstEnd::Closing } else { BurstEnd::Close };
+            match sends_more || conn.link.has_input() {
+                true => closing(conn).await,
+                false => close(conn).await,
+            }
+            break;
         }
     }
+    BurstEnd::Over
 }
 
 /// Waits a moment for the next request of a connection that is between two, with its future and without buffers. False where
