@@ -99,7 +99,7 @@ impl<'c> Call<'c> {
     ///
     /// # Errors
     /// The client's; and [`Fault::Broken`] where the response cannot be brought to its end.
-    pub(crate) async fn run(mut self, x: &mut Exchange<'_>) -> Result<CallOutcome, Fault> {
+    pub(crate) async fn run(&mut self, x: &mut Exchange<'_>) -> Result<CallOutcome, Fault> {
         loop {
             if !self.upload.is_given() {
                 self.upload.proceed(x, &self.pending).await?;
@@ -296,7 +296,7 @@ impl<'c> Call<'c> {
             reply.write_if(self.header_names, lines, |name| !upgrade::is_of_handshake(name));
         });
         x.try_flush()?;
-        let socket = WebSocketSession::new(&self.pending, limits, deflate, self.app_log);
+        let mut socket = WebSocketSession::new(&self.pending, limits, deflate, self.app_log);
         socket.run(x, &mut self.pending, body, stop.is_some_and(|stop| stop.last)).await?;
         Ok(Some(CallOutcome::Answered))
     }

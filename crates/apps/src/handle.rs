@@ -105,7 +105,7 @@ impl Handle {
                 MeasuredCosts::All => Measure::All,
             };
             let ended = match self.submit(x, mount, &mut upload, (upgrade_request.as_ref(), measure)) {
-                Ok(call) => call.run(x).await?,
+                Ok(mut call) => call.run(x).await?,
                 Err(NotSubmitted::Down(failure)) => return self.show_failure(x, &failure).await,
                 Err(NotSubmitted::Refused(Refused::HeadTooLarge)) => {
                     return x.refuse(Status::FIELDS_TOO_LARGE, "the request's head is too large").await;

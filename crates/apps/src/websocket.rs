@@ -161,7 +161,7 @@ impl<'s> WebSocketSession<'s> {
     /// # Errors
     /// Errors of the client's connection.
     pub(crate) async fn run(
-        mut self,
+        &mut self,
         x: &mut Exchange<'_>,
         pending: &mut PendingRequest,
         body: &[u8],

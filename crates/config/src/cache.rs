@@ -4,6 +4,7 @@ use crate::cache_purge::CachePurge;
 use crate::cache_rule::CacheRule;
 use crate::check::Checker;
 use crate::node::Node;
+use crate::pattern::PathPattern;
 use crate::record::{directives, table};
 use crate::shape::{Flag, List, Maybe, PathShape, Shape, Size, Time, Toggle};
 use crate::units::{GIB, KIB, MIB};
@@ -106,7 +107,19 @@ fn policy_agrees(policy: &mut CachePolicy, node: &Node, check: &mut Checker) {
     if let Some(entry) = node.entry("set_cookie").filter(|_| policy.stores_cookies) {
         crate::cache_rule::warn_of_set_cookie(entry, check);
     }
+}
+
+/// Looks whether the rules of a site, or of a route with these paths, give everybody the pages of one.
+pub(crate) fn pages_agree(
+    cache: &Option<Option<CachePolicy>>,
+    paths: &[PathPattern],
+    node: &Node,
+    check: &mut Checker,
+) {
+    let is_narrow = !paths.is_empty() && !paths.iter().any(PathPattern::is_whole_site);
+    let (Some(Some(policy)), Some(entry)) = (cache, node.entry("cache")) else { return };
+    let nodes = entry.value.items("rule");
     if nodes.len() == policy.rules.len() {
-        crate::cache_rule::warn_of_pages_for_all(&policy.rules, nodes, check);
+        crate::cache_rule::warn_of_pages_for_all(&policy.rules, nodes, is_narrow, check);
     }
 }

@@ -102,10 +102,6 @@ directives! {
     ///
     /// ```toml
     /// [[route]]
-    /// proxy = "http://127.0.0.1:3000"
-    /// cache = true
-    ///
-    /// [[route]]
     /// path  = "/shop/*"
     /// proxy = "http://127.0.0.1:3000"
     ///
@@ -121,6 +117,10 @@ directives! {
     /// [[route.cache.rule]]
     /// status = [404, 410]
     /// ttl = "10s"
+    ///
+    /// [[route]]
+    /// proxy = "http://127.0.0.1:3000"
+    /// cache = true
     /// ```
     ///
     /// Conditions of requests are `path`, `header`, `query` and `cookie`; of responses `type` and `status`.
@@ -278,8 +278,7 @@ impl CacheRule {
 
     /// Whether it is for some paths or types alone.
     fn is_narrow(&self) -> bool {
-        let is_all = |path: &PathPattern| path.is_any() || path.as_str() == "/*";
-        self.is_of_assets() || !self.path.is_empty() && !self.path.iter().any(is_all)
+        self.is_of_assets() || !self.path.is_empty() && !self.path.iter().any(PathPattern::is_whole_site)
     }
 
     /// Whether it is for media types alone that no page has.
@@ -423,8 +422,14 @@ pub(crate) fn warn_of_set_cookie(entry: &Entry, check: &mut Checker) {
     );
 }
 
-/// Warns of lifetimes for pages of which some people should get their own.
-pub(crate) fn warn_of_pages_for_all(rules: &[CacheRule], nodes: &[Node], check: &mut Checker) {
+/// Warns of lifetimes for pages of which some people should get their own. `is_narrow` says that the route is for some paths alone: then
+/// rules that strip cookies are meant.
+pub(crate) fn warn_of_pages_for_all(
+    rules: &[CacheRule],
+    nodes: &[Node],
+    is_narrow: bool,
+    check: &mut Checker,
+) {
     let bypasses_some =
         rules.iter().any(|rule| rule.bypass == Some(true) && !rule.cookie.is_empty() && !rule.is_narrow());
     if bypasses_some || rules.iter().any(CacheRule::has_cookie_key) {
@@ -440,12 +445,14 @@ pub(crate) fn warn_of_pages_for_all(rules: &[CacheRule], nodes: &[Node], check: 
             || rule.is_of_errors()
             || !rule.cookie.is_empty()
             || rule.with_cookies == Some(true)
+            || (is_narrow && rule.strips_all_cookies())
         {
             continue;
         }
+        let paths = if is_narrow { "every path of the route" } else { "every path" };
         let title = match strips_all {
-            true => format!("`{}` and `strip_cookies` for every path", entry.key),
-            false => format!("`{}` for every path, and no rule for cookies", entry.key),
+            true => format!("`{}` and `strip_cookies` for {paths}", entry.key),
+            false => format!("`{}` for {paths}, and no rule for cookies", entry.key),
         };
         let finding =
             check.warning(&entry.key_at, title, "clients with a session get the pages of those without");

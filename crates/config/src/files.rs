@@ -71,7 +71,7 @@ directives! {
         "try" candidates: Vec<Template> = ["$path"], OneOrMore(TRIAL);
         /// The file for paths without a file, sent with status 200: the page of a single-page application.
         "fallback" fallback: Option<String> = absent("404 Not Found"),
-            Maybe(Text { what: "a path such as \"/index.html\"", parse: rooted });
+            Maybe(Text { what: "a path such as \"/index.html\"", parse: fallback });
         /// Whether a folder without index is listed: as a page, or as JSON for clients that prefer it.
         "listing" listing: bool = false, Flag;
         /// Whether files and folders with a leading dot are served. `/.well-known/` always is.
@@ -147,6 +147,17 @@ fn file_name(text: &str) -> Result<String, InvalidValue> {
     }
 }
 
+/// As nginx has it.
+fn status_alone(text: &str) -> Result<(), InvalidValue> {
+    let remedy = "leave it out: 404 is answered where no file is found";
+    if text.starts_with('=') { Err(InvalidValue::new("this is not a path", remedy)) } else { Ok(()) }
+}
+
+fn fallback(text: &str) -> Result<String, InvalidValue> {
+    status_alone(text)?;
+    rooted(text)
+}
+
 /// A path below the root.
 pub(crate) fn rooted(text: &str) -> Result<String, InvalidValue> {
     if !text.starts_with('/') {
@@ -159,12 +170,7 @@ pub(crate) fn rooted(text: &str) -> Result<String, InvalidValue> {
 }
 
 fn trial(text: &str) -> Result<Template, InvalidValue> {
-    if text.starts_with('=') {
-        return Err(InvalidValue::new(
-            "this is not a path",
-            "leave it out: 404 is answered where no file is found",
-        ));
-    }
+    status_alone(text)?;
     if text.contains(" /") || text.contains(" $") {
         let remedy = format!("write a list: `{}`", shown_list(text.split_whitespace()));
         return Err(InvalidValue::new("several paths in one text", remedy));

@@ -61,6 +61,19 @@ impl Shape for Proxied {
     }
 }
 
+/// What is meant by a port, the version of a PHP-FPM, or a URL as others write it.
+fn php_server(text: &str) -> Option<String> {
+    if let Some(address) = text.strip_prefix("tcp://") {
+        return Some(format!("fastcgi://{}", shortened(address)));
+    }
+    if text.parse::<u16>().is_ok() {
+        return Some(format!("fastcgi://127.0.0.1:{text}"));
+    }
+    let is_number = |part: &str| part.parse::<u8>().is_ok();
+    let version = text.split_once('.').is_some_and(|(major, minor)| is_number(major) && is_number(minor));
+    version.then(|| format!("unix:/run/php/php{text}-fpm.sock"))
+}
+
 /// The action `php`: the servers that run the scripts among the route's files.
 pub(crate) struct PhpServers;
 
@@ -75,6 +88,13 @@ impl Shape for PhpServers {
         if let Data::Integer(port @ 1..=65_535) = node.data {
             let finding = check.mismatch(node, "the URL of a PHP server");
             finding.help(format!("write \"fastcgi://127.0.0.1:{port}\""));
+            return None;
+        }
+        if let Data::Text(text) = &node.data
+            && let Some(url) = php_server(text)
+        {
+            let title = format!("`{}` is not the URL of a PHP server", shortened(text));
+            check.error(&node.at, title, "where does it listen?").help(format!("write \"{url}\""));
             return None;
         }
         let mut node = node.clone();

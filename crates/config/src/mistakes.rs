@@ -8,6 +8,7 @@ use crate::check::{Checker, shortened};
 use crate::near::nearest;
 use crate::node::{Data, Node};
 use crate::report::TextSpan;
+use crate::scripts::warn_of_sent_scripts;
 use crate::site::branch_nodes;
 
 /// The most routes among which circles are looked for: each is compared with each.
@@ -62,6 +63,7 @@ pub(crate) fn warn_of_mistakes(node: &Node, check: &mut Checker) {
             }
             warn_of_exact_paths(route, routes, check);
             warn_of_methods(route, check);
+            warn_of_sent_scripts(route, check);
             warn_of_values(route, check);
             warn_of_exclusions(route, check);
         }
@@ -217,18 +219,20 @@ fn warn_of_sites(node: &Node, check: &mut Checker) {
             finding.related(site.at.clone(), "and not of this site");
             finding.help("write `[[site.route]]`, so that the site above answers with it");
         }
+        let is_tls = site.entry("tls").is_none_or(|tls| is_on(&tls.value));
         if let Some(entry) = site.entry("redirect_https").filter(|entry| is_on(&entry.value))
-            && !speaks_tls(node)
-            && !speaks_tls(site)
+            && (!is_tls || !speaks_tls(if site.entry("listen").is_some() { site } else { node }))
         {
             let title = "`redirect_https` where no address speaks TLS".to_owned();
             let finding = check.warning(&entry.key_at, title, "nobody is redirected");
-            finding.help(
-                "add `:443` to `listen`, or remove it: where another server ends TLS, that one redirects",
-            );
+            finding.help(match is_tls {
+                true => {
+                    "add `:443` to `listen`, or remove it: where another server ends TLS, that one redirects"
+                }
+                false => "remove it, or `tls = false`",
+            });
         }
-        let is_off = site.entry("tls").is_some_and(|tls| !is_on(&tls.value));
-        if let Some(hsts) = site.entry("hsts").filter(|hsts| is_off && is_on(&hsts.value)) {
+        if let Some(hsts) = site.entry("hsts").filter(|hsts| !is_tls && is_on(&hsts.value)) {
             let title = "`hsts` in a site with `tls = false`".to_owned();
             let finding = check.warning(&hsts.key_at, title, "only responses through TLS carry it");
             finding.help("give the site a certificate, or remove `hsts`");
@@ -533,7 +537,9 @@ fn expression(path: &str) -> Option<&str> {
         path.get(start..end).filter(|part| part.len() > 2)
     };
     let end = || path.strip_suffix('$').and_then(|rest| path.get(rest.len()..));
-    within('[', ']').or_else(|| within('(', ')')).or_else(end)
+    // Names of files may have parentheses.
+    let group = || within('(', ')').filter(|part| part.contains(['|', '\\', '*', '+', '?', '[', '^']));
+    within('[', ']').or_else(group).or_else(end)
 }
 
 /// A segment of a path that is a parameter in the routes of frameworks: `{id}`, `:id`, `<id>`.

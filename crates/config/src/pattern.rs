@@ -92,6 +92,11 @@ impl PathPattern {
         self.form == Form::Any
     }
 
+    /// The same, or for `/*`.
+    pub fn is_whole_site(&self) -> bool {
+        self.is_any() || self.as_str() == "/*"
+    }
+
     /// For `/a/*`, the prefix that can be removed from a matching path so that a path remains: `/a`.
     pub fn prefix(&self) -> Option<&str> {
         match self.form {

@@ -1,7 +1,7 @@
 //! Routes that give the request another path, and the names of what their regular expressions capture.
 
 use crate::action::Action;
-use crate::check::{Checker, InvalidValue, OwnNames};
+use crate::check::{Checker, InvalidValue, OwnNames, shortened};
 use crate::node::{Data, Entry, Node};
 use crate::pattern::PathPattern;
 use crate::record::{DirectiveTable, table};
@@ -23,6 +23,22 @@ const CONDITIONS: [&str; 11] =
 fn target(text: &str, own: &OwnNames) -> Result<Template, InvalidValue> {
     const VARIABLES: &[&str] =
         &["path", "rest", "query", "args", "uri", "host", "scheme", "method", "remote_addr", "country"];
+    // As nginx and Apache have it: `^/a/(.*)$ /b/$1 last`, `/b [L]`.
+    let is_flag =
+        |word: &str| matches!(word, "last" | "break" | "redirect" | "permanent") || word.starts_with('[');
+    if let Some((pattern, to)) =
+        text.split_once(' ').filter(|(pattern, to)| pattern.starts_with('^') || is_flag(to))
+    {
+        let to = shortened(to.split(' ').next().unwrap_or_default());
+        let remedy = match pattern.starts_with('/') {
+            true => format!("write `rewrite = \"{}\"`: there are no flags here", shortened(pattern)),
+            false => format!(
+                "write `path = '~ {}'` and `rewrite = \"{to}\"`: there are no flags here",
+                shortened(pattern)
+            ),
+        };
+        return Err(InvalidValue::new("this is more than the new path", remedy));
+    }
     if let Some((at, wrong)) = text.char_indices().find(|(_, c)| !c.is_ascii_graphic() || *c == '#') {
         let fault = InvalidValue::new(format!("a path must not contain {wrong:?}"), "percent-encode it");
         return Err(fault.within(at..at + wrong.len_utf8()));
@@ -128,7 +144,8 @@ pub(crate) fn rewrite_agrees(
     let covers = |path: &PathPattern| {
         to.fixed().is_some_and(|to| path.matches(path_of(to).as_bytes())) || is_below(path)
     };
-    if paths.is_empty() || paths.iter().any(covers) {
+    // Which of them `not` excludes is not looked at.
+    if node.entry("not").is_none() && (paths.is_empty() || paths.iter().any(covers)) {
         let title = "this route matches again what it rewrites".to_owned();
         let finding = check.warning(&entry.value.at, title, "after 10 rounds the answer is 500");
         finding.help("give the route an action, or a `path` that does not match the new one");

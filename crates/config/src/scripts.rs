@@ -1,6 +1,7 @@
 //! `scripts` of the action `php`, and the names of variables.
 
-use crate::check::InvalidValue;
+use crate::check::{Checker, InvalidValue};
+use crate::node::{Data, Node};
 use crate::record::directives;
 use crate::shape::{Maybe, Text, Toggle};
 
@@ -20,6 +21,27 @@ directives! {
         /// The folder of the scripts as the PHP server sees it, where that is another one than `files` names, as in a container.
         "root" root: Option<String> = absent("the folder of `files`"),
             Maybe(Text { what: "a folder such as \"/var/www/html\"", parse: script_root });
+    }
+}
+
+/// Warns of files that name a script, in a route that runs none: clients would get its source.
+pub(crate) fn warn_of_sent_scripts(route: &Node, check: &mut Checker) {
+    let Some(files) = route.entry("files").filter(|entry| entry.value.is_table()) else { return };
+    if ["php", "cgi", "app", "proxy", "internal"].iter().any(|key| route.entry(key).is_some()) {
+        return;
+    }
+    let is_script = |node: &&Node| match &node.data {
+        Data::Text(text) => text.split('?').next().is_some_and(|path| path.ends_with(".php")),
+        _ => false,
+    };
+    let named =
+        ["index", "try", "fallback"].iter().flat_map(|key| files.value.one_or_more(key)).find(is_script);
+    if let Some(named) = named {
+        let title = "scripts of this route are sent as they are".to_owned();
+        let finding = check.warning(&named.at, title, "clients get its source");
+        finding.help(
+            "add what runs them: `php = \"unix:/run/php/php-fpm.sock\"`, or `app` with an application of PHP",
+        );
     }
 }
 

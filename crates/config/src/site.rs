@@ -412,6 +412,7 @@ fn site_agrees(site: &mut Site, node: &Node, check: &mut Checker) {
     }
     rate::limits_agree(&site.limit, node, check);
     replacements_agree(site.replace.as_deref(), node, check);
+    cache::pages_agree(&site.cache, &[], node, check);
     for (route, node) in site.routes.iter().zip(node.items("route")) {
         let is_of_site = |host: &HostPattern| {
             site.hosts.is_empty() || site.hosts.iter().any(|own| own.shares_hosts_with(host))
@@ -440,7 +441,8 @@ pub(crate) fn unreachable_routes(routes: &[Route], nodes: &[Node], check: &mut C
     if check.report.errors() > 0 || routes.len() != nodes.len() || routes.len() > ROUTES_MAX {
         return;
     }
-    for (index, (route, node)) in routes.iter().zip(nodes).enumerate() {
+    // An internal route answers what applications name, whatever stands before it.
+    for (index, (route, node)) in routes.iter().zip(nodes).enumerate().filter(|(_, it)| !it.0.internal) {
         let Some(earlier) = routes[..index].iter().position(|earlier| earlier.covers(route)) else {
             continue;
         };
@@ -470,6 +472,7 @@ fn route_agrees(route: &mut Route, node: &Node, check: &mut Checker) {
     }
     rate::limits_agree(&route.limit, node, check);
     replacements_agree(route.replace.as_deref(), node, check);
+    cache::pages_agree(&route.cache, &route.path, node, check);
     shadow::faults_agree(node, check);
     prefix_agrees(route, (&route.action, &route.otherwise), node, check);
     if let Action::Split(split) = &route.action {
