@@ -204,8 +204,8 @@ fn put_peer(into: &mut Vec<u8>, peer: Peer) -> Result<(), TooLong> {
     wire::put(into, Part::REMOTE_PORT, &text.0)
 }
 
-/// Where `Host` names no port, `SERVER_PORT` is the one that the request came in on, whatever the scheme; where it does,
-/// name and port stay a pair.
+/// `SERVER_NAME` is the host that the client has named, `SERVER_PORT` the port that the request came in on, whatever `Host` says of it
+/// (RFC 3875 section 4.1.15): programs take 443 for TLS.
 fn put_host(
     into: &mut Vec<u8>,
     authority: &[u8],
@@ -213,18 +213,17 @@ fn put_host(
     mount: &Mount<'_>,
 ) -> Result<(), TooLong> {
     let named = if authority.is_empty() { mount.host } else { authority };
-    let (host, said) = http::target::split_port(named).unwrap_or((named, None));
+    let host = http::target::split_port(named).map_or(named, |(host, _)| host);
     wire::put(into, Part::SERVER_NAME, host)?;
     let mut text = ShortText::default();
-    let port = match (said, port) {
-        (Some(said), _) => said,
-        (None, Some(port)) => {
+    let port = match port {
+        Some(port) => {
             text.number(port);
             &text.0
         }
         // A Unix socket has none.
-        (None, None) if mount.scheme == "https" => b"443",
-        (None, None) => b"80",
+        None if mount.scheme == "https" => &b"443"[..],
+        None => b"80",
     };
     wire::put(into, Part::SERVER_PORT, port)
 }

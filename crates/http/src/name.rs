@@ -313,8 +313,8 @@ pub fn is_twin(one: &[u8], other: &[u8]) -> bool {
 /// an application that accepted it from a client could be made to send any file.
 #[must_use]
 pub fn is_internal(name: &[u8]) -> bool {
-    let begins = |prefix: &[u8]| name.get(..prefix.len()).is_some_and(|n| n.eq_ignore_ascii_case(prefix));
-    matches!(name, [b'X' | b'x', b'-', ..])
+    let begins = |prefix: &[u8]| name.get(..prefix.len()).is_some_and(|part| is_twin(part, prefix));
+    matches!(name, [b'X' | b'x', b'-' | b'_', ..])
         && (begins(b"x-accel-") || begins(b"x-sendfile") || begins(b"x-lighttpd-send-"))
 }
 
@@ -351,6 +351,9 @@ mod tests {
             ("X-Sendfile-Type", true),
             ("X-Sendfile2", true),
             ("X-LIGHTTPD-send-file", true),
+            ("X_Accel_Redirect", true),
+            ("X-Accel_Redirect", true),
+            ("X_Sendfile", true),
             ("X-Accel", false),
             ("X-Accelerate", false),
             ("X-Send", false),

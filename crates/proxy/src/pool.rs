@@ -18,6 +18,8 @@ const PATIENCE_MS: u64 = 10;
 const PATIENCE_FACTOR: u64 = 4;
 /// The longest such wait.
 const PATIENCE_MS_MAX: u64 = 5_000;
+/// The longest while connections lie idle: one of them may be all that the server waits for, however long it usually takes.
+const PATIENCE_MS_IDLE: u64 = 100;
 /// How often one new connection has idle connections closed for it; the wait doubles each time.
 const ROUNDS_MAX: u32 = 8;
 /// Connections closed for one waiting connection, in addition to one for each that waits before it; each further round
@@ -300,7 +302,9 @@ impl CorePool {
         let mut before = self.idle.progress();
         while round < ROUNDS_MAX {
             let waited_ms = self.core.now_ms() - began_ms;
-            let patience_ms = self.idle.patience_ms().map(|ms| ms.min(patience_ms_max).max(1) << round);
+            let most_ms = if self.idle.total() > 0 { PATIENCE_MS_IDLE } else { PATIENCE_MS_MAX };
+            let patience_ms =
+                self.idle.patience_ms().map(|ms| ms.min(patience_ms_max).min(most_ms).max(1) << round);
             match patience_ms.map(|ms| ms.saturating_sub(waited_ms)) {
                 Some(0) => {
                     let now = self.idle.progress();
@@ -317,7 +321,8 @@ impl CorePool {
                     }
                     round += 1;
                 }
-                Some(left_ms) => self.core.sleep(left_ms).await,
+                // Connections may fall idle meanwhile.
+                Some(left_ms) => self.core.sleep(left_ms.min(PATIENCE_MS_IDLE)).await,
                 None => self.core.sleep(waited_ms.clamp(PATIENCE_MS, PATIENCE_MS_MAX)).await,
             }
         }

@@ -113,6 +113,11 @@ impl Proxy {
         if matches!(request.method(), Method::Connect | Method::Trace) {
             return x.refuse(Status::METHOD_NOT_ALLOWED, "this method is not passed on").await;
         }
+        if !request.head().0.protocol.is_empty() && !self.rules.request.asks_for_upgrade(&x.context("")) {
+            // It is no GET, which the server would take it for (RFC 8441 section 4).
+            let reason = "this protocol is not passed on";
+            return Box::pin(x.refuse(Status::NOT_IMPLEMENTED, reason)).await;
+        }
         if request.head().0.fields.has(Name::Via) && self.rules.request.loops(&x.context("")) {
             let server = (self.group.shared.count() == 1).then_some(0);
             self.report(x, server, LOOP, Some(Status::LOOP_DETECTED));
@@ -370,9 +375,8 @@ impl Proxy {
             refusals: attempts.refusals,
         };
         let next = retry::next(failure, &progress, &self.rules.options.retry);
-        // A lone server that cannot be reached, or is slow, will be so again at once.
-        let alone = self.group.shared.count() == 1
-            && !matches!(failure, AttemptFailure::Cut | AttemptFailure::Refused(_));
+        // A lone server that cannot be reached, is slow, or dies of the request, will do so again at once.
+        let alone = self.group.shared.count() == 1 && !matches!(failure, AttemptFailure::Refused(_));
         let late = self.group.core.now_ms() >= attempts.deadline_ms;
         match next {
             RetryDecision::Fresh if !late => RetryDecision::Fresh,
@@ -427,6 +431,7 @@ fn note_queue(x: &mut Exchange<'_>, us: u64) {
 #[cold]
 fn note_failure(x: &mut Exchange<'_>, failure: &AttemptFailure, us: u64) {
     let notes = x.notes();
+    notes.upstream_us = Some(us);
     let Some(upstream) = notes.upstream.clone().filter(|_| failure.is_failure()) else { return };
     let (_, reason) = retry::answer(failure);
     notes.failed_attempts.get_or_insert_default().0.push(FailedAttempt { upstream, us, reason });

@@ -103,6 +103,8 @@ pub(crate) struct Relay<'r, 'c> {
     unsent: u64,
     /// Bytes moved since other tasks last ran.
     moved: usize,
+    /// The response names a file of this server: its own content is dropped.
+    names_file: bool,
 }
 
 impl<'r, 'c> Relay<'r, 'c> {
@@ -137,6 +139,7 @@ impl<'r, 'c> Relay<'r, 'c> {
             half_closed_ms: None,
             unsent: 0,
             moved: 0,
+            names_file: false,
         }
     }
 
@@ -312,6 +315,8 @@ impl<'r, 'c> Relay<'r, 'c> {
         }
         loop {
             match self.side.step(self.method, &self.plan.options.head)? {
+                // Nobody waits for the content of a response that names a file: its connection is closed.
+                UpstreamStep::Pending if self.names_file => return Ok(ResponseProgress::Done),
                 UpstreamStep::Pending => return Ok(ResponseProgress::Dry),
                 UpstreamStep::Head => {
                     if self.on_head()? {
@@ -324,6 +329,9 @@ impl<'r, 'c> Relay<'r, 'c> {
                     self.x.offer(data)?;
                     if self.is_full()? {
                         return Ok(ResponseProgress::Full);
+                    }
+                    if self.names_file && self.moved >= TURN_BYTES {
+                        return Ok(ResponseProgress::Done);
                     }
                     if self.moved >= TURN_BYTES {
                         return Ok(ResponseProgress::Dry);
@@ -429,7 +437,10 @@ impl<'r, 'c> Relay<'r, 'c> {
         };
         let (cookie, mut ignores_file) = (self.plan.cookie, false);
         match named_file {
-            Some(file) => self.x.name_file(file),
+            Some(file) => {
+                self.x.name_file(file);
+                self.names_file = true;
+            }
             None => self.x.begin_lines(status, length, rules.own(head), |lines| {
                 ignores_file = rules.write(lines, head, bytes, &named, &prepared);
                 if let Some(cookie) = cookie {

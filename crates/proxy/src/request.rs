@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use http::encode::Lines;
 use http::{
     BodySize, Dialect, Field, FieldList, Fields, Method, Name, NameSet, Reject, RequestId, forwarded, ids,
-    scan,
+    is_twin, scan,
 };
 use net::websocket;
 
@@ -258,7 +258,11 @@ impl RequestRules {
         let named = named_by_connection(&ask.head.fields, ask.bytes).unwrap_or_default();
         for (name, value) in trailers.iter() {
             if self.is_welcome(name, false)
-                && !is_edited(&self.options.edits, name)
+                && !matches!(
+                    Name::of(name),
+                    Name::XRequestId | Name::Via | Name::Traceparent | Name::Tracestate
+                )
+                && !is_owned(&self.options.edits, name)
                 && !is_named(&named, name)
             {
                 passed.try_push(name, value).expect("a field that was read is valid");
@@ -312,7 +316,7 @@ impl RequestRules {
             Name::Other => self.is_welcome(name, vouched(Dialect::XForwarded)),
             _ => true,
         };
-        passes && !(self.removes && is_edited(&self.options.edits, name)) && !is_named(named, name)
+        passes && !(self.removes && is_owned(&self.options.edits, name)) && !is_named(named, name)
     }
 
     fn write_forwarded(&self, lines: &mut Lines<'_>, ask: &TemplateContext<'_>) {
@@ -463,6 +467,12 @@ pub(crate) fn is_named(named: &[&[u8]], name: &[u8]) -> bool {
 /// Whether edits remove or replace the field.
 pub(crate) fn is_edited(edits: &Edits, name: &[u8]) -> bool {
     let is = |other: &String| other.as_bytes().eq_ignore_ascii_case(name);
+    edits.remove.iter().any(is) || edits.set.iter().any(|(other, _)| is(other))
+}
+
+/// Whether edits remove or replace the field, or one that applications may take for the same: `X_Role` and `X-Role`.
+fn is_owned(edits: &Edits, name: &[u8]) -> bool {
+    let is = |other: &String| is_twin(other.as_bytes(), name);
     edits.remove.iter().any(is) || edits.set.iter().any(|(other, _)| is(other))
 }
 

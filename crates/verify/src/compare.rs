@@ -33,7 +33,7 @@ const RELATIVE: &str =
 const FORWARDED: &str = "X-Forwarded-For, X-Forwarded-Proto and X-Forwarded-Host to upstream servers where the old server sends none: Komainu always sends them";
 const ALLOW: &str = "Allow, Retry-After and Content-Length of errors that Komainu answers itself, which the old server has not";
 const CHARSET: &str = "`charset=utf-8` in the Content-Type of texts, where the old server has none (`charset = false` in `files` leaves it out)";
-const FASTCGI: &str = "The variables SERVER_SOFTWARE, SERVER_ADDR, REMOTE_PORT and GATEWAY_INTERFACE of FastCGI; SERVER_PORT, which is that of Host; and HTTP_CONTENT_LENGTH, HTTP_CONTENT_TYPE and HTTP_TRANSFER_ENCODING, which RFC 3875 leaves out";
+const FASTCGI: &str = "The variables SERVER_SOFTWARE, SERVER_ADDR, REMOTE_PORT and GATEWAY_INTERFACE of FastCGI; SERVER_PORT, which is that of each listener; and HTTP_CONTENT_LENGTH, HTTP_CONTENT_TYPE and HTTP_TRANSFER_ENCODING, which RFC 3875 leaves out";
 const RANGES: &str =
     "Accept-Ranges in a part of a file (206), which Komainu sends and the old server does not";
 const UPSTREAM: &str =

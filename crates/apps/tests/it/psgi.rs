@@ -26,10 +26,11 @@ fn the_environment_is_psgi_1_1() {
     );
     let answer = client.answer();
     let port = client.stream.local_addr().unwrap().port();
+    let own_port = rig.address.port();
     let expected = format!(
         "CONTENT_TYPE=text/x\nHTTP_AUTHORIZATION=Basic x\nHTTP_COOKIE=a=1; b=2\nHTTP_HOST=shop.example:81\nHTTP_X_MINE=1, 2\n\
          PATH_INFO=/env\nQUERY_STRING=a=%20b&c\nREMOTE_ADDR=127.0.0.1\nREMOTE_PORT={port}\nREQUEST_METHOD=GET\n\
-         REQUEST_URI=/%65nv?a=%20b&c\nSCRIPT_NAME=\nSERVER_NAME=shop.example\nSERVER_PORT=81\nSERVER_PROTOCOL=HTTP/1.1\n\
+         REQUEST_URI=/%65nv?a=%20b&c\nSCRIPT_NAME=\nSERVER_NAME=shop.example\nSERVER_PORT={own_port}\nSERVER_PROTOCOL=HTTP/1.1\n\
          psgi.errors=GLOB\npsgi.input=GLOB\npsgi.multiprocess=1\npsgi.multithread=0\npsgi.nonblocking=0\npsgi.run_once=0\n\
          psgi.streaming=1\npsgi.url_scheme=http\npsgi.version=ARRAY\npsgix.cleanup=1\npsgix.cleanup.handlers=ARRAY\n\
          psgix.harakiri=1\npsgix.informational=CODE\npsgix.input.buffered=1\n\

@@ -166,7 +166,7 @@ impl<'d> Translation<'d> {
                     ["$upstream_ms", "$connect_ms", "$first_byte_ms"].iter().any(|time| text.contains(time));
                 log.set_text("access", text);
                 match has_times {
-                    true => self.ledger.differs(found.entry, "times of upstream servers are in milliseconds"),
+                    true => self.ledger.differs(found.entry, "times of upstream servers are in milliseconds; `$upstream_ms` ends with the head of the response"),
                     false => self.ledger.translated(found.entry),
                 }
             }

@@ -82,7 +82,7 @@ const GENERAL: [&str; 13] = [
     "Paths are passed on without empty segments and those of dots. The limit of contents counts before redirects and fixed responses. Vary \
      has Accept-Encoding wherever compression is on. A field of `request_headers` without a value is sent, empty.",
     "Beside `php`, files with the name of a script, in any case, or of a copy of one are never sent. Servers of FastCGI, uwsgi and SCGI get \
-     HTTP_HOST, SERVER_NAME and SERVER_PORT as `Host` has them, REMOTE_USER of users that `auth` knows, and no Expect.",
+     HTTP_HOST and SERVER_NAME as `Host` has them, REMOTE_USER of users that `auth` knows, and no Expect.",
     "Text is sent with `charset=utf-8`, unless `charset` in `files` says otherwise.",
     "What `auth` refuses has Cache-Control: no-store, and `charset=\"UTF-8\"` in WWW-Authenticate. What the cache knows has Age, and HEAD \
      and parts (Range) of what it does not know are asked for as they are.",

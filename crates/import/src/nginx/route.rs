@@ -79,6 +79,8 @@ impl<'d> Translation<'d> {
         let fallback = self.content(place, &mut section, around);
         if let Some(internal) = internal {
             section.set("internal", TomlItem::Flag(true));
+            // The server's scripts are not for files that applications name.
+            section.remove("php");
             self.ledger.translated(internal.entry);
         }
         let methods = scope.own_one("limit_except");

@@ -1,8 +1,11 @@
 //! Files that applications and upstream servers name in place of a response: `X-Accel-Redirect` and `X-Sendfile`.
 
+use std::io::{Read, Write};
+use std::net::TcpListener;
+
 use crate::hosted::{folder, start};
 use crate::origin::{Origin, answer};
-use crate::rig::{Answer, Rig, eventually};
+use crate::rig::{Answer, Folder, Rig, eventually};
 
 const APP: &str = r#"
 use strict;
@@ -157,4 +160,32 @@ fn where_no_route_is_internal_the_log_has_what_was_ignored() {
         rig.get("/app?sendfile=/etc/hosts").expect_status(200).expect_no_field("X-Sendfile");
         rig.reported().contains("\"/app")
     });
+}
+
+#[test]
+fn a_file_is_sent_while_the_content_that_is_dropped_does_not_end() {
+    // It names a file, announces content and sends none; it answers each connection once.
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    std::thread::spawn(move || {
+        let mut held = Vec::new();
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            let _ = stream.read(&mut [0; 4096]);
+            let head =
+                "HTTP/1.1 200 OK\r\nX-Accel-Redirect: /protected/a.txt\r\nContent-Length: 900\r\n\r\nsome";
+            stream.write_all(head.as_bytes()).unwrap();
+            held.push(stream);
+        }
+    });
+    let folder = Folder::new();
+    folder.write("files/a.txt", "the file");
+    let config = format!(
+        "threads = 1\n[[route]]\npath = \"/protected/*\"\ninternal = true\nfiles = {{ root = \"files\", strip_prefix = true }}\n\
+         [[route]]\nproxy = {{ to = \"{url}\", timeouts = {{ between = \"1h\" }} }}\n"
+    );
+    let rig = Rig::config(folder, &config);
+    for _ in 0..2 {
+        rig.get("/x").expect(200, "the file");
+    }
 }

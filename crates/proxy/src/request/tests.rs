@@ -212,6 +212,18 @@ fn addresses_are_written_as_they_are_shown() {
 }
 
 #[test]
+fn a_field_that_the_route_sets_or_removes_is_its_own_in_every_spelling() {
+    let mut options = RouteOptions::default();
+    options.request.underscores = true;
+    let role = Template::parse("guest", |_| false).unwrap();
+    options.request.edits.set.push(("x-role".to_owned(), role));
+    options.request.edits.remove.push("X-Gone".to_owned());
+    let request = "GET / HTTP/1.1\nHost: a.test\nX_Role: admin\nX.Role: admin\nX_Gone: 1\nX_Stays: 1\n\n";
+    let (text, _) = forwarded(&options, request);
+    assert_eq!(text, format!("GET / HTTP/1.1\nHost: a.test\nX_Stays: 1\n{SENT}\nx-role: guest"));
+}
+
+#[test]
 fn a_name_with_underscores_that_is_known_with_hyphens_is_found() {
     for (name, is_known) in [
         ("X_Forwarded_For", true),

@@ -234,7 +234,7 @@ fn push_ends(
         None => variables.push(b"REMOTE_ADDR", b"unix:"),
     }
     text.clear();
-    // As hosted applications have it: where `Host` names no port, the one that the request came in on.
+    // The port that the request came in on, whatever `Host` says (RFC 3875 section 4.1.15): programs take 443 for TLS.
     let address_bytes = match local {
         Some(local) => {
             write_ip(text, local.ip().to_canonical());
@@ -248,9 +248,9 @@ fn push_ends(
         }
     };
     let (ip, own_port) = text.split_at(address_bytes);
-    let (host, port) = http::target::split_port(ask.authority()).unwrap_or((ask.authority(), None));
+    let host = http::target::split_port(ask.authority()).map_or(ask.authority(), |(host, _)| host);
     variables.push(b"SERVER_NAME", if host.is_empty() { ip } else { host });
-    variables.push(b"SERVER_PORT", port.unwrap_or(own_port));
+    variables.push(b"SERVER_PORT", own_port);
     if !ip.is_empty() {
         variables.push(b"SERVER_ADDR", ip);
     }

@@ -287,3 +287,21 @@ fn connections_are_kept_though_some_requests_are_slow() {
         assert_eq!(client.response(Method::Get).expect("an answer").text(), "ok");
     }
 }
+
+#[test]
+fn slow_answers_make_no_new_connection_wait_for_those_that_idle() {
+    let slow = |mut caller: Caller, _| {
+        while caller.request().is_some() {
+            thread::sleep(Duration::from_millis(1_000));
+            caller.send(OK);
+        }
+    };
+    let origin = Origin::prefork(2, slow);
+    let rig = Rig::on(1, Options::to(vec![origin.server()]));
+    // It is known that answers take a second.
+    load(&rig, 2, 3);
+    // The clients go on with nothing, while what they have used idles; a wait of several usual times would be four seconds and more.
+    let since = Instant::now();
+    load(&rig, 4, 1);
+    assert!(since.elapsed() < Duration::from_millis(4_500), "{:?}", since.elapsed());
+}
