@@ -300,7 +300,7 @@ fn slow_answers_make_no_new_connection_wait_for_those_that_idle() {
     let rig = Rig::on(1, Options::to(vec![origin.server()]));
     // It is known that answers take a second.
     load(&rig, 2, 3);
-    // The clients go on with nothing, while what they have used idles; a wait of several usual times would be four seconds and more.
+    // What these clients have used idles now, and two more need connections: a wait of several usual times would be four seconds and more.
     let since = Instant::now();
     load(&rig, 4, 1);
     assert!(since.elapsed() < Duration::from_millis(4_500), "{:?}", since.elapsed());
