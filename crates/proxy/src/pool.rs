@@ -294,6 +294,7 @@ impl CorePool {
     pub(crate) async fn make_room(&self, patience_ms_max: u64) {
         let mut asks = Asks { pool: self, id: None, closed: 0, starved: false };
         let mut began_ms = self.core.now_ms();
+        let since_ms = began_ms;
         let crowded = began_ms < self.idle.crowded_until_ms.load(Ordering::Relaxed);
         if crowded {
             asks.ask(CLOSED_MAX);
@@ -321,8 +322,11 @@ impl CorePool {
                     }
                     round += 1;
                 }
-                // Connections may fall idle meanwhile.
-                Some(left_ms) => self.core.sleep(left_ms.min(PATIENCE_MS_IDLE)).await,
+                // Connections may fall idle meanwhile: that is looked at ever more seldom, as requests may wait for minutes.
+                Some(left_ms) => {
+                    let look_ms = PATIENCE_MS_IDLE.max((self.core.now_ms() - since_ms) / 8);
+                    self.core.sleep(left_ms.min(look_ms)).await;
+                }
                 None => self.core.sleep(waited_ms.clamp(PATIENCE_MS, PATIENCE_MS_MAX)).await,
             }
         }
