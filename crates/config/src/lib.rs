@@ -64,6 +64,7 @@ mod dictionary;
 mod rate;
 
 mod sharing;
+mod loops;
 mod maintenance;
 
 mod crawlers;

@@ -5,6 +5,7 @@ use std::path::{Component, Path, PathBuf};
 use ipnet::IpNet;
 
 use crate::check::{Checker, shortened};
+use crate::loops::{has_conditions, warn_of_scheme_loops};
 use crate::near::nearest;
 use crate::node::{Data, Node};
 use crate::report::TextSpan;
@@ -54,6 +55,7 @@ pub(crate) fn warn_of_mistakes(node: &Node, check: &mut Checker) {
     warn_of_groups(node, check);
     warn_of_networks(node, check);
     warn_of_own_address(node, check);
+    warn_of_scheme_loops(node, speaks_tls, check);
     let sites = node.items("site").iter().map(|site| site.items("route"));
     for routes in std::iter::once(node.items("route")).chain(sites) {
         warn_of_circles(routes, check);
@@ -152,12 +154,6 @@ fn may_match(route: &Node, path: &str) -> bool {
     };
     let patterns = route.one_or_more("path");
     patterns.is_empty() || patterns.iter().any(|pattern| text(pattern).is_none_or(may))
-}
-
-/// Whether a route asks for more than a path.
-fn has_conditions(route: &Node) -> bool {
-    let conditions = ["method", "header", "query", "referer", "client", "country", "host", "not", "use"];
-    conditions.iter().any(|key| route.entry(key).is_some())
 }
 
 /// Requests that are passed on to the address that they came to.
