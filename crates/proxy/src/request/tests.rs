@@ -224,6 +224,31 @@ fn a_field_that_the_route_sets_or_removes_is_its_own_in_every_spelling() {
 }
 
 #[test]
+fn trailers_have_none_of_the_fields_that_this_server_writes() {
+    let mut head = RequestHead::default();
+    let bytes = b"POST / HTTP/1.1\r\nHost: a.test\r\nTransfer-Encoding: chunked\r\n\r\n";
+    assert!(head.parse(bytes, &http::Limits::default()).unwrap());
+    let ask = TemplateContext {
+        head: &head,
+        bytes,
+        peer: SENDER,
+        client: Client::direct(SENDER, true),
+        tls: None,
+        empty_segments: http::EmptySegments::Merge,
+        ids: http::RequestIds::default(),
+        user: None,
+        upstream: "app:3000",
+        own: None,
+    };
+    let mut sent = Fields::new();
+    for name in ["X-Request-Id", "Via", "traceparent", "Tracestate", "X-Forwarded-For", "X-Sum"] {
+        sent.try_push(name.as_bytes(), b"1").unwrap();
+    }
+    let passed = RequestRules::new(&group(), &RouteOptions::default()).trailers(&sent, &ask);
+    assert_eq!(passed.wire(), b"X-Sum: 1\r\n");
+}
+
+#[test]
 fn a_name_with_underscores_that_is_known_with_hyphens_is_found() {
     for (name, is_known) in [
         ("X_Forwarded_For", true),

@@ -108,6 +108,13 @@ struct StreamClient {
 impl StreamClient {
     /// Its stream 1 is a tunnel, of which the head has come.
     fn tunnel(rig: &Rig) -> StreamClient {
+        let mut client = StreamClient::connect(rig, b"websocket");
+        client.wait("1 200");
+        client
+    }
+
+    /// It has asked for that protocol on stream 1.
+    fn connect(rig: &Rig, protocol: &[u8]) -> StreamClient {
         let stream = TcpStream::connect(rig.h2c).unwrap();
         stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
         stream.set_nodelay(true).unwrap();
@@ -115,8 +122,7 @@ impl StreamClient {
         let mut client =
             StreamClient { stream, machine, out: Vec::new(), input: Vec::new(), came: Vec::new() };
         client.turn_until(|client| client.machine.peer_settings().connect_protocol);
-        client.ask(b"CONNECT", Some(b"websocket"), false);
-        client.wait("1 200");
+        client.ask(b"CONNECT", Some(protocol), false);
         client
     }
 
@@ -194,6 +200,15 @@ fn leaving(ends: bool) -> H2Origin {
             peer.flush();
         }
     })
+}
+
+#[test]
+fn a_protocol_that_is_not_passed_on_is_refused_before_a_server_is_asked() {
+    for connect_protocol in [true, false] {
+        let origin = origin(connect_protocol, Status::OK);
+        StreamClient::connect(&rig(&origin), b"connect-udp").wait("1 501");
+        assert_eq!(origin.connections(), 0);
+    }
 }
 
 #[test]
