@@ -1,22 +1,24 @@
-//! Routes that redirect every request to where it has come from.
+//! Routes that redirect requests in a circle.
 
 use crate::check::{Checker, shortened};
-use crate::node::{Data, Node};
+use crate::node::{Node, is_on, text};
+use crate::report::TextSpan;
 
-/// Warns of sites that redirect to their own host by the scheme that they speak. `speaks_tls` says so of a table with `listen`.
-pub(crate) fn warn_of_scheme_loops(node: &Node, speaks_tls: fn(&Node) -> bool, check: &mut Checker) {
+/// The most routes among which circles are looked for: each is compared with each.
+const CIRCLE_ROUTES_MAX: usize = 1_000;
+/// The longest circle that is found, in routes.
+const CIRCLE_LEN_MAX: usize = 10;
+
+/// Warns of sites that redirect to their own host by the scheme that they speak.
+pub(crate) fn warn_of_scheme_loops(node: &Node, check: &mut Checker) {
     let sites = node.items("site").iter().map(|site| (site, site.items("route")));
     for (site, routes) in std::iter::once((node, node.items("route"))).chain(sites) {
-        let listens = if site.entry("listen").is_some() { site } else { node };
-        let is_off = site.entry("tls").is_some_and(|tls| matches!(tls.value.data, Data::Flag(false)));
-        let (own, remedy) = match speaks_tls(listens) && !is_off {
+        let (own, remedy) = match speaks_tls(node, site) {
             true => ("https://", "remove the route: `redirect_https` is on, and sends clients there"),
             false => ("http://", "name another host, or give the route a `path`"),
         };
         for route in routes.iter().filter(|route| is_for_everything(route)) {
-            let Some(redirect) = route.entry("redirect").map(|entry| &entry.value) else { continue };
-            let redirect = redirect.entry("to").map_or(redirect, |entry| &entry.value);
-            let Data::Text(to) = &redirect.data else { continue };
+            let Some((redirect, to)) = redirect_of(route) else { continue };
             let target = to.strip_prefix(own).and_then(|rest| rest.strip_prefix("$host"));
             if target.is_some_and(|target| matches!(target, "$uri" | "$path" | "/$rest" | "")) {
                 let title = format!("`{}` is where the request came from", shortened(to));
@@ -24,6 +26,64 @@ pub(crate) fn warn_of_scheme_loops(node: &Node, speaks_tls: fn(&Node) -> bool, c
             }
         }
     }
+}
+
+/// Warns of routes at single paths that redirect to each other, whatever is asked.
+pub(crate) fn warn_of_circles(routes: &[Node], check: &mut Checker) {
+    if routes.len() > CIRCLE_ROUTES_MAX {
+        return;
+    }
+    // The route that answers for a path, where it redirects every request for it and does nothing else.
+    let step = |of: &str| {
+        let path = of.split(['?', '#']).next().unwrap_or_default();
+        let index = routes.iter().position(|route| may_match(route, path))?;
+        let (redirect, to) = redirect_of(&routes[index])?;
+        let is_plain = !has_conditions(&routes[index])
+            && routes[index].one_or_more("path").iter().any(|one| text(one) == Some(path));
+        is_plain.then_some((index, to, &redirect.at))
+    };
+    for (index, route) in routes.iter().enumerate() {
+        let [path] = route.one_or_more("path") else { continue };
+        let Some((first, mut to, _)) = text(path).and_then(step).filter(|found| found.0 == index) else {
+            continue;
+        };
+        let mut through: Vec<(usize, &TextSpan)> = Vec::new();
+        // Of each circle the first of its routes, and not those that lead into one.
+        while let Some((found, next, at)) = step(to).filter(|found| found.0 > first)
+            && through.len() < CIRCLE_LEN_MAX - 1
+            && through.iter().all(|(before, _)| *before != found)
+        {
+            through.push((found, at));
+            to = next;
+        }
+        // A route that names its own path has a warning of its own.
+        if let Some((_, last)) = through.last()
+            && step(to).is_some_and(|found| found.0 == first)
+        {
+            let title =
+                format!("the redirect of {} comes back to it", shortened(text(path).unwrap_or_default()));
+            let finding = check.warning(&route.at, title, "clients follow the circle until they give up");
+            finding.related((*last).clone(), "from here").help("let one of these routes answer");
+        }
+    }
+}
+
+/// Whether a route may be for a path, as far as its own path says.
+fn may_match(route: &Node, path: &str) -> bool {
+    let may = |pattern: &str| match pattern.strip_suffix('*') {
+        _ if pattern.starts_with(['~', '*']) => true,
+        Some(start) => path.starts_with(start) || pattern.strip_suffix("/*") == Some(path),
+        None => pattern == path,
+    };
+    let patterns = route.one_or_more("path");
+    patterns.is_empty() || patterns.iter().any(|pattern| text(pattern).is_none_or(may))
+}
+
+/// Where a route redirects to, and where that is written.
+fn redirect_of(route: &Node) -> Option<(&Node, &str)> {
+    let redirect = &route.entry("redirect")?.value;
+    let redirect = redirect.entry("to").map_or(redirect, |entry| &entry.value);
+    Some((redirect, text(redirect)?))
 }
 
 /// Whether a route has conditions beside its path.
@@ -34,6 +94,18 @@ pub(crate) fn has_conditions(route: &Node) -> bool {
 
 /// Whether a route answers every request.
 fn is_for_everything(route: &Node) -> bool {
-    let is_all = |path: &Node| matches!(&path.data, Data::Text(text) if text == "/*");
+    let is_all = |path: &Node| text(path) == Some("/*");
     !has_conditions(route) && (route.entry("path").is_none() || route.one_or_more("path").iter().any(is_all))
+}
+
+/// Whether a site of this file speaks TLS: at port 443, and where `listen` says so.
+pub(crate) fn speaks_tls(node: &Node, site: &Node) -> bool {
+    let is_https = |at: &Node| text(at).is_some_and(|at| at == "443" || at.ends_with(":443"));
+    let listens = if site.entry("listen").is_some() { site } else { node };
+    site.entry("tls").is_none_or(|tls| is_on(&tls.value))
+        && listens.one_or_more("listen").iter().any(|item| {
+            is_https(item)
+                || item.entry("tls").is_some()
+                || item.entry("address").is_some_and(|address| is_https(&address.value))
+        })
 }

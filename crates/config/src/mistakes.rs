@@ -5,17 +5,12 @@ use std::path::{Component, Path, PathBuf};
 use ipnet::IpNet;
 
 use crate::check::{Checker, shortened};
-use crate::loops::{has_conditions, warn_of_scheme_loops};
+use crate::loops::{has_conditions, speaks_tls, warn_of_circles, warn_of_scheme_loops};
 use crate::near::nearest;
-use crate::node::{Data, Node};
+use crate::node::{Data, Node, is_on, text};
 use crate::report::TextSpan;
 use crate::scripts::warn_of_sent_scripts;
 use crate::site::branch_nodes;
-
-/// The most routes among which circles are looked for: each is compared with each.
-const CIRCLE_ROUTES_MAX: usize = 1_000;
-/// The longest circle that is found, in routes.
-const CIRCLE_LEN_MAX: usize = 10;
 
 /// Looks through the whole file.
 pub(crate) fn warn_of_mistakes(node: &Node, check: &mut Checker) {
@@ -55,7 +50,7 @@ pub(crate) fn warn_of_mistakes(node: &Node, check: &mut Checker) {
     warn_of_groups(node, check);
     warn_of_networks(node, check);
     warn_of_own_address(node, check);
-    warn_of_scheme_loops(node, speaks_tls, check);
+    warn_of_scheme_loops(node, check);
     let sites = node.items("site").iter().map(|site| site.items("route"));
     for routes in std::iter::once(node.items("route")).chain(sites) {
         warn_of_circles(routes, check);
@@ -102,58 +97,6 @@ fn warn_of_silence(node: &Node, check: &mut Checker) {
             finding.help("write `access = \"json\"`, or a text with variables: `access = \"$time $status\"`");
         }
     }
-}
-
-/// Routes at single paths that redirect to each other, whatever is asked.
-fn warn_of_circles(routes: &[Node], check: &mut Checker) {
-    if routes.len() > CIRCLE_ROUTES_MAX {
-        return;
-    }
-    // The route that answers for a path, where it redirects every request for it and does nothing else.
-    let step = |of: &str| {
-        let path = of.split(['?', '#']).next().unwrap_or_default();
-        let index = routes.iter().position(|route| may_match(route, path))?;
-        let to = &routes[index].entry("redirect")?.value;
-        let to = to.entry("to").map_or(to, |entry| &entry.value);
-        let is_plain = !has_conditions(&routes[index])
-            && routes[index].one_or_more("path").iter().any(|one| text(one) == Some(path));
-        Some((index, text(to).filter(|_| is_plain)?, &to.at))
-    };
-    for (index, route) in routes.iter().enumerate() {
-        let [path] = route.one_or_more("path") else { continue };
-        let Some((first, mut to, _)) = text(path).and_then(step).filter(|found| found.0 == index) else {
-            continue;
-        };
-        let mut through: Vec<(usize, &TextSpan)> = Vec::new();
-        // Of each circle the first of its routes, and not those that lead into one.
-        while let Some((found, next, at)) = step(to).filter(|found| found.0 > first)
-            && through.len() < CIRCLE_LEN_MAX - 1
-            && through.iter().all(|(before, _)| *before != found)
-        {
-            through.push((found, at));
-            to = next;
-        }
-        // A route that names its own path has a warning of its own.
-        if let Some((_, last)) = through.last()
-            && step(to).is_some_and(|found| found.0 == first)
-        {
-            let title =
-                format!("the redirect of {} comes back to it", shortened(text(path).unwrap_or_default()));
-            let finding = check.warning(&route.at, title, "clients follow the circle until they give up");
-            finding.related((*last).clone(), "from here").help("let one of these routes answer");
-        }
-    }
-}
-
-/// Whether a route may be for a path, as far as its own path says.
-fn may_match(route: &Node, path: &str) -> bool {
-    let may = |pattern: &str| match pattern.strip_suffix('*') {
-        _ if pattern.starts_with(['~', '*']) => true,
-        Some(start) => path.starts_with(start) || pattern.strip_suffix("/*") == Some(path),
-        None => pattern == path,
-    };
-    let patterns = route.one_or_more("path");
-    patterns.is_empty() || patterns.iter().any(|pattern| text(pattern).is_none_or(may))
 }
 
 /// Requests that are passed on to the address that they came to.
@@ -217,7 +160,7 @@ fn warn_of_sites(node: &Node, check: &mut Checker) {
         }
         let is_tls = site.entry("tls").is_none_or(|tls| is_on(&tls.value));
         if let Some(entry) = site.entry("redirect_https").filter(|entry| is_on(&entry.value))
-            && (!is_tls || !speaks_tls(if site.entry("listen").is_some() { site } else { node }))
+            && !speaks_tls(node, site)
         {
             let title = "`redirect_https` where no address speaks TLS".to_owned();
             let finding = check.warning(&entry.key_at, title, "nobody is redirected");
@@ -234,16 +177,6 @@ fn warn_of_sites(node: &Node, check: &mut Checker) {
             finding.help("give the site a certificate, or remove `hsts`");
         }
     }
-}
-
-/// Whether TLS is spoken where this table listens: at port 443, and where it says so.
-fn speaks_tls(node: &Node) -> bool {
-    let is_https = |at: &Node| text(at).is_some_and(|at| at == "443" || at.ends_with(":443"));
-    node.one_or_more("listen").iter().any(|item| {
-        is_https(item)
-            || item.entry("tls").is_some()
-            || item.entry("address").is_some_and(|address| is_https(&address.value))
-    })
 }
 
 /// `intercept_errors` where there are no pages to send.
@@ -509,17 +442,6 @@ fn warn_of_route(route: &Node, check: &mut Checker) {
         let finding = check.warning(&root.at, title, "its file is in this folder");
         finding.help("serve a folder of its own: `files = \"public\"`");
     }
-}
-
-fn text(node: &Node) -> Option<&str> {
-    match &node.data {
-        Data::Text(text) => Some(text),
-        _ => None,
-    }
-}
-
-fn is_on(node: &Node) -> bool {
-    !matches!(node.data, Data::Flag(false))
 }
 
 /// The part of a path that a regular expression would have: a class, a group, an end.

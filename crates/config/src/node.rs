@@ -121,6 +121,19 @@ fn scalar(value: &Value, key_at: &TextSpan) -> Node {
     Node { at: value.span().filter(|at| !at.is_empty()).unwrap_or_else(|| key_at.clone()), data }
 }
 
+/// Its text, if it is one.
+pub(crate) fn text(node: &Node) -> Option<&str> {
+    match &node.data {
+        Data::Text(text) => Some(text),
+        _ => None,
+    }
+}
+
+/// Whether it is anything but `false`.
+pub(crate) fn is_on(node: &Node) -> bool {
+    !matches!(node.data, Data::Flag(false))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,7 +1,7 @@
 //! `scripts` of the action `php`, and the names of variables.
 
 use crate::check::{Checker, InvalidValue};
-use crate::node::{Data, Node};
+use crate::node::{Node, text};
 use crate::record::directives;
 use crate::shape::{Maybe, Text, Toggle};
 
@@ -30,9 +30,8 @@ pub(crate) fn warn_of_sent_scripts(route: &Node, check: &mut Checker) {
     if ["php", "cgi", "app", "proxy", "internal"].iter().any(|key| route.entry(key).is_some()) {
         return;
     }
-    let is_script = |node: &&Node| match &node.data {
-        Data::Text(text) => text.split('?').next().is_some_and(|path| path.ends_with(".php")),
-        _ => false,
+    let is_script = |node: &&Node| {
+        text(node).and_then(|text| text.split('?').next()).is_some_and(|path| path.ends_with(".php"))
     };
     let named =
         ["index", "try", "fallback"].iter().flat_map(|key| files.value.one_or_more(key)).find(is_script);

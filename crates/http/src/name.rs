@@ -308,14 +308,19 @@ pub fn is_twin(one: &[u8], other: &[u8]) -> bool {
     one.len() == other.len() && one.iter().zip(other).all(same)
 }
 
+/// Whether a name begins with that, or with what such programs take for the same.
+#[must_use]
+pub fn begins_as(name: &[u8], prefix: &[u8]) -> bool {
+    name.get(..prefix.len()).is_some_and(|start| is_twin(start, prefix))
+}
+
 /// Whether a field is meant only for an application and the server in front of it: which file to send in place of the body,
 /// and where the files are (`X-Accel-…`, `X-Sendfile…`, `X-LIGHTTPD-send-…`). A client that received it would learn paths;
 /// an application that accepted it from a client could be made to send any file.
 #[must_use]
 pub fn is_internal(name: &[u8]) -> bool {
-    let begins = |prefix: &[u8]| name.get(..prefix.len()).is_some_and(|part| is_twin(part, prefix));
-    matches!(name, [b'X' | b'x', b'-' | b'_', ..])
-        && (begins(b"x-accel-") || begins(b"x-sendfile") || begins(b"x-lighttpd-send-"))
+    let prefixes: [&[u8]; 3] = [b"x-accel-", b"x-sendfile", b"x-lighttpd-send-"];
+    matches!(name, [b'X' | b'x', b'-' | b'_', ..]) && prefixes.iter().any(|prefix| begins_as(name, prefix))
 }
 
 #[cfg(test)]

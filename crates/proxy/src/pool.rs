@@ -303,9 +303,9 @@ impl CorePool {
         let mut before = self.idle.progress();
         while round < ROUNDS_MAX {
             let waited_ms = self.core.now_ms() - began_ms;
-            let most_ms = if self.idle.total() > 0 { PATIENCE_MS_IDLE } else { PATIENCE_MS_MAX };
-            let patience_ms =
-                self.idle.patience_ms().map(|ms| ms.min(patience_ms_max).min(most_ms).max(1) << round);
+            let idle_ms_max = if self.idle.total() > 0 { PATIENCE_MS_IDLE } else { u64::MAX };
+            let most_ms = patience_ms_max.min(idle_ms_max);
+            let patience_ms = self.idle.patience_ms().map(|ms| ms.min(most_ms).max(1) << round);
             match patience_ms.map(|ms| ms.saturating_sub(waited_ms)) {
                 Some(0) => {
                     let now = self.idle.progress();

@@ -315,9 +315,7 @@ impl<'r, 'c> Relay<'r, 'c> {
         }
         loop {
             match self.side.step(self.method, &self.plan.options.head)? {
-                // Nobody waits for the content of a response that names a file: its connection is closed.
-                UpstreamStep::Pending if self.names_file => return Ok(ResponseProgress::Done),
-                UpstreamStep::Pending => return Ok(ResponseProgress::Dry),
+                UpstreamStep::Pending => return Ok(self.paused()),
                 UpstreamStep::Head => {
                     if self.on_head()? {
                         return Ok(ResponseProgress::Upgraded);
@@ -330,11 +328,8 @@ impl<'r, 'c> Relay<'r, 'c> {
                     if self.is_full()? {
                         return Ok(ResponseProgress::Full);
                     }
-                    if self.names_file && self.moved >= TURN_BYTES {
-                        return Ok(ResponseProgress::Done);
-                    }
                     if self.moved >= TURN_BYTES {
-                        return Ok(ResponseProgress::Dry);
+                        return Ok(self.paused());
                     }
                     if self.side.ends() {
                         return Ok(ResponseProgress::Done);
@@ -347,6 +342,11 @@ impl<'r, 'c> Relay<'r, 'c> {
                 }
             }
         }
+    }
+
+    /// More of the response is to come, later. Nobody waits for the content of one that names a file: its connection is closed.
+    fn paused(&self) -> ResponseProgress {
+        if self.names_file { ResponseProgress::Done } else { ResponseProgress::Dry }
     }
 
     /// Whether the client is so far behind that no more is read for it.
@@ -448,9 +448,7 @@ impl<'r, 'c> Relay<'r, 'c> {
                 }
             }),
         }
-        if ignores_file {
-            self.x.notes().ignores_file = true;
-        }
+        self.x.notes().ignores_file = ignores_file;
         self.side.note_final_head();
         if self.up == RequestProgress::Continue {
             // The upstream has answered without `100 Continue`: it does not want the body.

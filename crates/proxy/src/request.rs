@@ -466,14 +466,16 @@ pub(crate) fn is_named(named: &[&[u8]], name: &[u8]) -> bool {
 
 /// Whether edits remove or replace the field.
 pub(crate) fn is_edited(edits: &Edits, name: &[u8]) -> bool {
-    let is = |other: &String| other.as_bytes().eq_ignore_ascii_case(name);
-    edits.remove.iter().any(is) || edits.set.iter().any(|(other, _)| is(other))
+    has_edited(edits, |other| other.eq_ignore_ascii_case(name))
 }
 
 /// Whether edits remove or replace the field, or one that applications may take for the same: `X_Role` and `X-Role`.
 fn is_owned(edits: &Edits, name: &[u8]) -> bool {
-    let is = |other: &String| is_twin(other.as_bytes(), name);
-    edits.remove.iter().any(is) || edits.set.iter().any(|(other, _)| is(other))
+    has_edited(edits, |other| is_twin(other, name))
+}
+
+fn has_edited(edits: &Edits, is: impl Fn(&[u8]) -> bool) -> bool {
+    edits.remove.iter().chain(edits.set.iter().map(|(name, _)| name)).any(|name| is(name.as_bytes()))
 }
 
 /// Whether edits remove or replace any field.

@@ -46,10 +46,10 @@ impl Service for SharedRouter {
         }
         match record.fault {
             Some(fault @ (Fault::Io(_) | Fault::Broken(_))) => {
-                let line = || reported(record, fault);
+                let line = || about(record, fault);
                 self.0.notices.once_a_second(Level::Error, fault.to_string(), line);
             }
-            Some(fault) => self.0.notices.debug(&reported(record, fault)),
+            Some(fault) => self.0.notices.debug(&about(record, fault)),
             None => {}
         }
     }
@@ -71,10 +71,7 @@ impl Service for SharedRouter {
     }
 }
 
-fn reported(record: &RequestRecord<'_>, fault: &Fault) -> String {
-    about(record, fault)
-}
-
+/// A line for the error log: whose request it was, and what is to be said of it.
 fn about(record: &RequestRecord<'_>, what: &dyn Display) -> String {
     let target = record.request.as_ref().map_or(&b"-"[..], |request| request.target());
     format!("{} {:?}: {what}", record.client.address, without_secrets(target))

@@ -17,14 +17,11 @@ fn forwarded(options: &RouteOptions, request: &str) -> (String, SentHead) {
 
 const SENDER: Peer = Peer::Tcp(SocketAddr::new(IpAddr::V4(Ipv4Addr::new(192, 0, 2, 7)), 5555));
 
-/// The same for a client whose address the sender may forward.
-fn forwarded_for(options: &RouteOptions, request: &str, client: Client) -> (String, SentHead) {
-    let bytes = request.replace('\n', "\r\n").into_bytes();
-    let mut head = RequestHead::default();
-    assert!(head.parse(&bytes, &http::Limits::default()).unwrap(), "{request}");
-    let ask = TemplateContext {
-        head: &head,
-        bytes: &bytes,
+/// A request from the sender.
+fn context<'x>(head: &'x RequestHead, bytes: &'x [u8], client: Client) -> TemplateContext<'x> {
+    TemplateContext {
+        head,
+        bytes,
         peer: SENDER,
         client,
         tls: None,
@@ -33,7 +30,15 @@ fn forwarded_for(options: &RouteOptions, request: &str, client: Client) -> (Stri
         user: None,
         upstream: "app:3000",
         own: None,
-    };
+    }
+}
+
+/// The same for a client whose address the sender may forward.
+fn forwarded_for(options: &RouteOptions, request: &str, client: Client) -> (String, SentHead) {
+    let bytes = request.replace('\n', "\r\n").into_bytes();
+    let mut head = RequestHead::default();
+    assert!(head.parse(&bytes, &http::Limits::default()).unwrap(), "{request}");
+    let ask = context(&head, &bytes, client);
     let mut out = Vec::new();
     let sent = RequestRules::new(&group(), options).write(&mut out, &ask, true).unwrap();
     let text = String::from_utf8(out).unwrap();
@@ -184,19 +189,7 @@ fn too_many_named_fields_are_an_attack() {
     let bytes = format!("GET / HTTP/1.1\r\nHost: a\r\nConnection: {}\r\n\r\n", "x,".repeat(50)).into_bytes();
     let mut head = RequestHead::default();
     assert!(head.parse(&bytes, &http::Limits::default()).unwrap());
-    let client = Client::direct(Peer::Unix, false);
-    let ask = TemplateContext {
-        head: &head,
-        bytes: &bytes,
-        peer: Peer::Unix,
-        client,
-        tls: None,
-        empty_segments: http::EmptySegments::Merge,
-        ids: http::RequestIds::default(),
-        user: None,
-        upstream: "",
-        own: None,
-    };
+    let ask = context(&head, &bytes, Client::direct(SENDER, false));
     assert!(
         RequestRules::new(&group(), &RouteOptions::default()).write(&mut Vec::new(), &ask, true).is_err()
     );
@@ -228,18 +221,7 @@ fn trailers_have_none_of_the_fields_that_this_server_writes() {
     let mut head = RequestHead::default();
     let bytes = b"POST / HTTP/1.1\r\nHost: a.test\r\nTransfer-Encoding: chunked\r\n\r\n";
     assert!(head.parse(bytes, &http::Limits::default()).unwrap());
-    let ask = TemplateContext {
-        head: &head,
-        bytes,
-        peer: SENDER,
-        client: Client::direct(SENDER, true),
-        tls: None,
-        empty_segments: http::EmptySegments::Merge,
-        ids: http::RequestIds::default(),
-        user: None,
-        upstream: "app:3000",
-        own: None,
-    };
+    let ask = context(&head, bytes, Client::direct(SENDER, true));
     let mut sent = Fields::new();
     for name in ["X-Request-Id", "Via", "traceparent", "Tracestate", "X-Forwarded-For", "X-Sum"] {
         sent.try_push(name.as_bytes(), b"1").unwrap();
