@@ -5,6 +5,8 @@ SHELL := /bin/bash
 # Where cargo builds, and where `install` puts things.
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 KOMAINU := $(TARGET)/release/komainu
+# Counts of what requests run, by which release builds are laid out (scripts/profile). They fit one version of the compiler; others build without.
+COUNTS = $(wildcard profile/rustc-$(word 2,$(shell rustc -V)).profdata)
 PREFIX ?= /usr/local
 DESTDIR ?=
 # Seconds for each fuzz target.
@@ -13,7 +15,7 @@ FUZZ_S ?= 60
 LABS ?= files proxy idle $(basename $(notdir $(wildcard labs/hosts-*.toml)))
 BENCH ?=
 
-.PHONY: help build optimised run test check bench site fuzz audit install deb wheel gem cpan container tarball packages clean
+.PHONY: help build profile run test check bench site fuzz audit install deb wheel gem cpan container tarball packages clean
 
 help: ## this list
 	@echo 'Komainu. The usual ways in:'
@@ -23,13 +25,12 @@ help: ## this list
 
 build: ## the release build of everything; the binary is target/release/komainu
 	@scripts/setup build
-	cargo build --release --workspace --exclude xtask
+	$(if $(COUNTS),RUSTFLAGS='$(RUSTFLAGS) -Cprofile-use=$(abspath $(COUNTS)) -Cllvm-args=-no-pgo-warn-mismatch') cargo build --release --workspace --exclude xtask
 	@scripts/workers $(TARGET)/release/workers
 
-optimised: ## the same, laid out by how it is used (profile-guided): two builds, and rustup for the tools of its LLVM
+profile: ## count anew what requests run, for the layout of release builds: a build, and rustup for the tools of its LLVM
 	@scripts/setup build
-	scripts/optimised
-	@scripts/workers $(TARGET)/release/workers
+	scripts/profile
 
 run: build ## build, then serve the demo site on http://127.0.0.1:8080
 	@echo
@@ -111,8 +112,8 @@ tarball: build ## the server and its workers as an archive to unpack under /usr/
 	tar -C $(TARGET)/tarball -cJf $(TARGET)/packages/komainu-$(shell uname -m).tar.xz .
 	@ls -l $(TARGET)/packages/*.tar.xz
 
-packages: optimised ## all of these of an optimised build, each installed into an empty environment and tried
-	$(MAKE) --no-print-directory -o build deb wheel gem cpan container tarball
+packages: ## all of these, each installed into an empty environment and tried
+	$(MAKE) --no-print-directory deb wheel gem cpan container tarball
 	scripts/try-packages $(TARGET)/packages
 	scripts/try-wheel $(TARGET)/packages/*.whl
 	scripts/try-gem $(TARGET)/packages/*.gem

@@ -116,8 +116,7 @@ directives! {
         /// -N`, some health checks); an ASGI application receives `http.disconnect`. `"cancel"`: the request is
         /// cancelled, or not started if it still waits for a worker. If the client resets the connection, the request
         /// is always cancelled.
-        "client_abort" client_abort: ClientAbort = "ignore",
-            Word(&[("ignore", ClientAbort::Ignore), ("cancel", ClientAbort::Cancel)]);
+        "client_abort" client_abort: ClientAbort = "ignore", CLIENT_ABORT;
         /// Settings of WebSockets. For ASGI.
         "websockets" websockets: AppWebSockets = {}, table();
         /// When workers are replaced by new ones; by default never.
@@ -146,6 +145,10 @@ directives! {
         "spill" spill_bytes_max: u64 = "1GiB", Size { min: 0, max: SPILL_MAX };
     }
 }
+
+/// The value of `client_abort`.
+pub(crate) const CLIENT_ABORT: Word<ClientAbort> =
+    Word(&[("ignore", ClientAbort::Ignore), ("cancel", ClientAbort::Cancel)]);
 
 /// What happens to a request whose client closes its side of the connection early.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

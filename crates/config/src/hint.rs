@@ -189,7 +189,7 @@ const FOREIGN: &[ForeignDirective] = &[
         NGINX,
         "`http` in `proxy = { ... }`; HTTP/1.1 with kept connections is the default",
     ),
-    foreign("proxy_ignore_client_abort", NGINX, "`client_abort` in `[apps.NAME]`"),
+    foreign("proxy_ignore_client_abort", NGINX, "`client_abort` in `proxy = { ... }` and in `[apps.NAME]`"),
     foreign("proxy_ignore_headers", NGINX, "`ignore` in a rule of `cache`"),
     foreign("proxy_intercept_errors", NGINX, "`intercept_errors` in a site or route"),
     foreign("proxy_next_upstream", NGINX, "`retry` in `proxy = { ... }`"),

@@ -177,6 +177,12 @@ impl CgiSide {
         self.protocol == CgiProtocol::FastCgi && self.ended && self.records.is_at_rest()
     }
 
+    /// Whether the response has all the content that it announces, though the server has not ended it: it may be at work for a
+    /// while.
+    pub(crate) fn is_unended(&self) -> bool {
+        !self.ended && self.connection.buffers.machine.body().is_some_and(Body::is_end)
+    }
+
     /// What comes next; what the step before returned is done with.
     ///
     /// # Errors

@@ -8,7 +8,7 @@ use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use http::Status;
+use http::{Method, Status};
 use net::preface;
 use net::{Core, H2Request, H2Stream, HeldBuffers, SpillError};
 
@@ -20,12 +20,12 @@ use crate::dial::{Beside, DialOptions, beside, dial};
 use crate::failure::AttemptFailure;
 use crate::h2_pool::H2Pool;
 use crate::health::ServerState;
-use crate::options::UpstreamAddress;
+use crate::options::{RouteOptions, UpstreamAddress};
 use crate::pool::{CorePool, InUse};
 use crate::retry::RetryBudget;
 use crate::shared::GroupShared;
 use crate::upstream_connection::{IdleConnection, UpstreamBuffers, UpstreamConnection, pool};
-use crate::upstream_side::UpstreamSide;
+use crate::upstream_side::{UpstreamSide, UpstreamStep};
 
 /// How often kept connections are looked through.
 const SWEEP_MS: u64 = 1_000;
@@ -64,6 +64,9 @@ pub enum HealthChange {
     /// Checks have found it well again.
     Well,
 }
+
+/// The most connections of a group, on each core, that linger.
+const LINGERING_MAX: usize = 64;
 
 /// An event for the error log.
 #[derive(Clone, Copy, Debug)]
@@ -114,6 +117,8 @@ pub(crate) struct GroupState {
     pub(crate) budget: Cell<RetryBudget>,
     /// Connections made: which of several addresses comes first.
     dialled: Cell<usize>,
+    /// Connections whose servers are at work although their clients have the responses.
+    lingering: Cell<usize>,
 }
 
 impl Group {
@@ -149,6 +154,7 @@ impl Group {
             balancer: Balancer::new(core.now_ms() ^ std::ptr::from_ref(core) as u64),
             budget: Cell::new(RetryBudget::full()),
             dialled: Cell::new(0),
+            lingering: Cell::new(0),
             shared: shared.clone(),
         });
         core.spawn(sweep(Rc::downgrade(&inner), core.clone()));
@@ -350,6 +356,44 @@ impl GroupState {
         if let Some((link, rested)) = kept {
             self.pools[server].put(link, rested, options.keep_alive.idle_max);
         }
+    }
+
+    /// Whether another connection may wait for the end of a response that its client has.
+    pub(crate) fn may_linger(&self) -> bool {
+        self.lingering.get() < LINGERING_MAX
+    }
+
+    /// Waits for the server to end a response whose content is complete, for at most `timeouts.between`, and keeps the connection
+    /// then. PHP scripts send all that they announce, flush it and work on.
+    pub(crate) fn linger(
+        self: &Rc<Self>,
+        mut side: UpstreamSide,
+        server: usize,
+        method: Method,
+        route: &Arc<RouteOptions>,
+    ) {
+        let (this, route) = (self.clone(), route.clone());
+        let until_ms = self.core.now_ms().saturating_add(route.timeouts.between_ms);
+        self.lingering.set(self.lingering.get() + 1);
+        self.core.spawn(async move {
+            loop {
+                match side.step(method, &route.head) {
+                    Ok(UpstreamStep::Pending) => {
+                        side.release();
+                        if side.wait_alone(false, until_ms).await.is_err() {
+                            break;
+                        }
+                    }
+                    Ok(UpstreamStep::Noise) => this.core.yield_now().await,
+                    Ok(UpstreamStep::End) => {
+                        this.put_back(side, server, true);
+                        break;
+                    }
+                    Ok(UpstreamStep::Head | UpstreamStep::Data) | Err(_) => break,
+                }
+            }
+            this.lingering.set(this.lingering.get() - 1);
+        });
     }
 
     /// Whether a kept connection still goes where its server is.

@@ -296,6 +296,7 @@ impl Proxy {
             upstream: &group.shared.servers[server].authority,
             deadline_ms: attempts.deadline_ms,
             cookie: cookie.as_deref().map(str::as_bytes),
+            lingers: group.may_linger(),
             spill: rules.spill.as_ref(),
             refused: &|why: &SpillError| group.report(&UpstreamEvent::Spill { why }),
             may_retry: self.may_retry(x, attempts),
@@ -306,6 +307,9 @@ impl Proxy {
         room.take();
         group.succeeded(selection);
         match outcome {
+            RelayOutcome::Complete(_) if reached.side.is_unended() => {
+                group.linger(reached.side, server, x.request().method(), &rules.options);
+            }
             RelayOutcome::Complete(sent_whole) => group.put_back(reached.side, server, sent_whole),
             // Boxed, as it is seldom.
             RelayOutcome::Upgraded => {

@@ -75,6 +75,8 @@ pub(crate) struct RelayOptions<'p> {
     pub(crate) cookie: Option<&'p [u8]>,
     /// Whether a response whose status counts as a failure may still be retried on another server.
     pub(crate) may_retry: bool,
+    /// Whether the client is released where the server has sent the whole response and not ended it.
+    pub(crate) lingers: bool,
     /// The limit of temporary files for responses; `None` for no such files.
     pub(crate) spill: Option<&'p Arc<SpillQuota>>,
     /// Called, at most once a minute, when a response cannot be written to a temporary file.
@@ -344,9 +346,11 @@ impl<'r, 'c> Relay<'r, 'c> {
         }
     }
 
-    /// More of the response is to come, later. Nobody waits for the content of one that names a file: its connection is closed.
+    /// More is to come from the server, later. Nobody waits for the content of a response that names a file: its connection is
+    /// closed. Nor does a client wait for the end of one whose content it has.
     fn paused(&self) -> ResponseProgress {
-        if self.names_file { ResponseProgress::Done } else { ResponseProgress::Dry }
+        let has_all = self.plan.lingers && self.up == RequestProgress::Done && self.side.is_unended();
+        if self.names_file || has_all { ResponseProgress::Done } else { ResponseProgress::Dry }
     }
 
     /// Whether the client is so far behind that no more is read for it.

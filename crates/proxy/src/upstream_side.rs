@@ -221,6 +221,11 @@ impl UpstreamSide {
         }
     }
 
+    /// Whether the client has the whole response, and the server has not ended it.
+    pub(crate) fn is_unended(&self) -> bool {
+        matches!(self, UpstreamSide::Cgi(side) if side.is_unended())
+    }
+
     /// The head of the last step.
     pub(crate) fn head(&self) -> (&ResponseHead, &[u8]) {
         match self {

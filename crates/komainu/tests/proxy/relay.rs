@@ -441,3 +441,30 @@ fn a_proxy_that_leads_to_itself_says_so() {
         reported.contains("self.sock: \"/around?***\": the request loops: ") && reported.contains(": 508")
     });
 }
+
+#[test]
+fn a_request_ends_with_its_client_where_the_proxy_says_so() {
+    // It begins a response, and never ends it.
+    let origin = Origin::start(|ask| match ask.line().contains("/slow") {
+        true => "HTTP/1.1 200 OK\r\n".to_owned(),
+        false => ok("x"),
+    });
+    let rig =
+        route(Folder::new(), &format!("proxy = {{ to = \"{}\", client_abort = \"cancel\" }}", origin.url));
+    let ask = |path: &str| {
+        let mut stream = rig.connect();
+        stream.write_all(format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n").as_bytes()).unwrap();
+        stream
+    };
+    let (stays, mut leaves) = (ask("/slow/stays"), ask("/slow/leaves"));
+    eventually("both are asked for", || origin.open() == 2);
+    leaves.shutdown(std::net::Shutdown::Write).unwrap();
+    eventually("the upstream connection is closed", || origin.open() == 1);
+    let mut answer = String::new();
+    leaves.read_to_string(&mut answer).unwrap();
+    assert_eq!(answer, "");
+    drop(stays);
+    eventually("so is the other's", || origin.open() == 0);
+    rig.get("/").expect(200, "x");
+    assert!(!rig.reported().contains("upstream"), "the upstream server is not to blame: {}", rig.reported());
+}

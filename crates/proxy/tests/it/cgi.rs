@@ -356,6 +356,49 @@ fn a_response_that_breaks_off_is_never_taken_for_a_whole_one() {
 }
 
 #[test]
+fn a_client_that_has_the_whole_response_does_not_wait_for_its_end() {
+    let (ends, may_end) =
+        (Arc::new(std::sync::RwLock::new(())), Arc::new(std::sync::atomic::AtomicUsize::new(0)));
+    let (gate, ended) = (ends.clone(), may_end.clone());
+    let origin = Origin::start(move |Caller { mut stream, .. }, _| {
+        while let Some(asked) = fastcgi(&mut stream) {
+            let text = whole(b"Content-Length: 5\r\n\r\nhello");
+            let end = text.len() - record(6, b"").len() - record(3, &[0; 8]).len();
+            let _ = stream.write_all(&text[..end]);
+            if asked.of("PATH_INFO") == Some("/works") {
+                drop(gate.read());
+            }
+            let _ = stream.write_all(&text[end..]);
+            ended.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+        }
+    });
+    let rig = rig(&origin, CgiProtocol::FastCgi);
+    let working = ends.write().unwrap();
+    // One connection of a client after the other, and the same again: none waits.
+    let mut client: Client = rig.client();
+    for _ in 0..64 {
+        client.send("GET /works HTTP/1.1\r\nHost: a\r\n\r\n");
+        assert_eq!(client.response(Method::Get).unwrap().text(), "hello");
+    }
+    assert_eq!(may_end.load(std::sync::atomic::Ordering::SeqCst), 0, "no server has ended a response");
+    // More are not held for servers that never end: this client waits, as it would for any other response.
+    client.send("GET /works HTTP/1.1\r\nHost: a\r\n\r\nGET /works HTTP/1.1\r\nHost: a\r\n\r\n");
+    assert_eq!(client.response(Method::Get).unwrap().text(), "hello");
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    assert_eq!(origin.connections(), 65, "the second of them waits");
+    drop(working);
+    assert_eq!(client.response(Method::Get).unwrap().text(), "hello");
+    // The connections are kept once the servers have ended the responses.
+    while may_end.load(std::sync::atomic::Ordering::SeqCst) < 66 {
+        std::thread::yield_now();
+    }
+    for _ in 0..10 {
+        assert_eq!(rig.get("/").text(), "hello");
+    }
+    assert_eq!(origin.connections(), 65);
+}
+
+#[test]
 fn error_messages_are_no_progress_of_a_response() {
     let (ended, dripped) = std::sync::mpsc::channel();
     let origin = Origin::start(move |Caller { mut stream, .. }, _| {
