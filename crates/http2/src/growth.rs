@@ -67,15 +67,33 @@ impl Machine {
         let growth = &mut self.growth;
         let may_grow = growth.streams < growth.bytes_max && growth.wait_bytes == 0 && growth.probe.is_none();
         if may_grow && self.opening == Opening::Done && self.failed.is_none() {
-            growth.probe = Some(GrowthProbe { stream, stream_bytes: 0, connection_bytes: 0 });
-            self.pings += 1;
-            frame::ping(&mut self.control, false, GROWTH_PING);
+            growth.probe =
+                Some(GrowthProbe { is_second: false, stream, stream_bytes: 0, connection_bytes: 0 });
+            self.ping_for_growth();
         }
     }
 
-    /// The ping of a measurement was answered.
+    fn ping_for_growth(&mut self) {
+        self.pings += 1;
+        frame::ping(&mut self.control, false, GROWTH_PING);
+    }
+
+    /// Whether a window was the bottleneck meanwhile.
+    fn is_held_up(&self, probe: &GrowthProbe) -> bool {
+        let stream_window = self.window_size(probe.stream);
+        WindowGrowth::target(stream_window, probe.stream_bytes).is_some()
+            || WindowGrowth::target(self.receive_window.size(), probe.connection_bytes).is_some()
+    }
+
+    /// A ping of a measurement was answered.
     pub(crate) fn take_growth_answer(&mut self) {
         let Some(probe) = self.growth.probe.take() else { return };
+        if !probe.is_second && !self.is_held_up(&probe) {
+            self.growth.probe =
+                Some(GrowthProbe { is_second: true, stream_bytes: 0, connection_bytes: 0, ..probe });
+            self.ping_for_growth();
+            return;
+        }
         let most = self.connection_window_first() + self.growth.bytes_max;
         let before = self.receive_window.size();
         let mut size = WindowGrowth::target(before, probe.connection_bytes).unwrap_or(before).min(most);

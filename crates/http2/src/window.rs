@@ -81,9 +81,11 @@ pub(crate) const GROWTH_PING: [u8; 8] = *b"windows?";
 /// Bytes consumed before the first measurement: connections of small messages are not asked.
 const FIRST_BYTES: usize = 32 * 1024;
 
-/// What was consumed since a ping was sent.
+/// What was consumed since a ping was sent, or since the one before it was answered.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct GrowthProbe {
+    /// Whether the ping follows the answer to another one.
+    pub(crate) is_second: bool,
     /// The stream that is measured.
     pub(crate) stream: u32,
     /// Bytes of its content.
@@ -93,7 +95,9 @@ pub(crate) struct GrowthProbe {
 }
 
 /// Windows that grow with the measured rate. Between a ping and its answer a peer that is held up by a window can send that window
-/// once: where at least two thirds of one were consumed meanwhile, it is the bottleneck, and becomes twice what was consumed.
+/// once: where at least two thirds of one were consumed meanwhile, it is the bottleneck, and becomes twice what was consumed. Many
+/// clients answer a ping before they send what the window allows that was announced with it. So a second ping follows an answer before
+/// which less was consumed, and what comes until its own answer counts.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct WindowGrowth {
     /// Bytes by which the connection's window may grow, and the windows of all streams together.

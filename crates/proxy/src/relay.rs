@@ -173,6 +173,7 @@ impl<'r, 'c> Relay<'r, 'c> {
                 self.moved = 0;
                 self.settle();
                 self.x.core().yield_now().await;
+                self.check_deadline(down)?;
                 continue;
             }
             if down == ResponseProgress::Full && self.spill().await? {

@@ -127,6 +127,41 @@ fn a_request_and_its_body_reach_an_upstream_server() {
     assert_eq!(text(&posted.stdout), "3000000|2 200|");
 }
 
+/// The end of a connection, and content of no length, are ready to be read for as long as nobody takes them.
+#[test]
+fn a_client_that_leaves_while_it_waits_for_100_continue_holds_nobody_up() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let silent = listener.local_addr().unwrap();
+    let folder = Folder::new();
+    let listen = "threads = 1\nlisten = { address = \"127.0.0.1:0\", h2c = true }\n";
+    let routes =
+        format!("[[route]]\npath = \"/a\"\nrespond = \"here\"\n[[route]]\nproxy = \"http://{silent}\"\n");
+    folder.write("komainu.toml", format!("{}{listen}{routes}", as_we_are()));
+    let mut command = komainu();
+    command.arg("start").arg("-c").arg(folder.at("komainu.toml"));
+    let rig = Rig::start(command, folder);
+    let target = AttackTarget { authority: "a".into(), path: "/".into(), is_https: false };
+    let mut head = target.block(true);
+    literal(&mut head, b"expect", b"100-continue");
+    let start = [client_start(&[]), frame(kind::HEADERS, END_HEADERS, 1, &head)].concat();
+    let empty = frame(kind::DATA, 8, 1, &[10, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
+    for leaves in [true, false] {
+        let mut stream = rig.connect();
+        stream.write_all(&start).unwrap();
+        let (mut upstream, _) = listener.accept().unwrap();
+        match leaves {
+            true => stream.shutdown(std::net::Shutdown::Write).unwrap(),
+            false => stream.write_all(&empty).unwrap(),
+        }
+        rig.get("/a").expect(200, "here");
+        if leaves {
+            // Well before the body is sent without `100 Continue`.
+            upstream.set_read_timeout(Some(std::time::Duration::from_secs(20))).unwrap();
+            upstream.read_to_end(&mut Vec::new()).expect("the request ends with its client");
+        }
+    }
+}
+
 /// A client that answers a ping once another window has been consumed, as over a link whose latency is far above the time that the
 /// server needs.
 #[test]

@@ -243,12 +243,7 @@ impl StreamLane {
             self.trailers.get_or_insert_with(|| std::mem::take(&mut input.trailers));
             return Ok(BodyChunk::End);
         }
-        if self.shared.is_reset() {
-            return Err(Fault::Gone);
-        }
-        if input.cut {
-            return Err(Fault::Reject(Reject::bad("body cut short")));
-        }
+        self.check_input(input.cut)?;
         drop(input);
         self.shared.source.clear(READ);
         if std::mem::take(&mut self.continue_due) && !has_begun {
@@ -271,7 +266,21 @@ impl StreamLane {
     pub(crate) fn awaits_continue(&mut self) -> Result<bool, Fault> {
         let input = self.shared.input.borrow();
         self.continue_due &= input.bytes.is_empty() && !input.ended;
+        if self.continue_due {
+            self.check_input(input.cut)?;
+            // Whatever woke the task was no body.
+            self.shared.source.clear(READ);
+        }
         Ok(self.continue_due)
+    }
+
+    /// A body that has not ended cannot be completed any more.
+    fn check_input(&self, is_cut: bool) -> Result<(), Fault> {
+        match is_cut {
+            _ if self.shared.is_reset() => Err(Fault::Gone),
+            true => Err(Fault::Reject(Reject::bad("body cut short"))),
+            false => Ok(()),
+        }
     }
 
     // ---- the response ----
