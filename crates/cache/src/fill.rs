@@ -25,6 +25,8 @@ const LAG_BYTES_MAX: u64 = 4 << 20;
 const INTERIMS_MAX: usize = 8;
 /// Bytes of their fields together.
 const INTERIM_BYTES_MAX: usize = 16 * 1024;
+/// Responses, of all that are on their way, whose clients have all left before the head came: more are not waited for.
+const LEFT_MAX: usize = 64;
 
 /// The head of a response on its way.
 #[derive(Debug)]
@@ -90,6 +92,10 @@ struct FillState {
     ended: Option<bool>,
     /// All bytes are kept, for the object.
     keeps: bool,
+    /// It counts as one whose clients have left.
+    is_left: bool,
+    /// No client has asked for it.
+    is_background: bool,
     readers: Vec<ReaderSlot>,
     next_id: u64,
     writer: Option<Waker>,
@@ -119,8 +125,16 @@ pub struct Fill {
     pub(crate) began_after: u64,
     object_bytes_max: u64,
     state: Mutex<FillState>,
-    /// How many there are.
-    count: Arc<AtomicUsize>,
+    counts: Arc<FillCounts>,
+}
+
+/// How many responses are on their way.
+#[derive(Debug, Default)]
+pub(crate) struct FillCounts {
+    /// All of them.
+    pub(crate) all: AtomicUsize,
+    /// Those whose clients had all left before the head came.
+    left: AtomicUsize,
 }
 
 /// One who reads a response on its way. Dropping it releases what was kept for it.
@@ -213,18 +227,18 @@ impl FillState {
 }
 
 impl Fill {
-    /// One more of `count`, and its first reader.
+    /// One more, and its first reader.
     pub(crate) fn new(
         key: Arc<[u8]>,
         shared_key: Option<Arc<[u8]>>,
         began_after: u64,
         object_bytes_max: u64,
-        count: &Arc<AtomicUsize>,
+        counts: &Arc<FillCounts>,
     ) -> (Arc<Fill>, FillReader) {
-        count.fetch_add(1, Ordering::Relaxed);
+        counts.all.fetch_add(1, Ordering::Relaxed);
         let state = Mutex::new(FillState { keeps: true, ..FillState::default() });
-        let fill =
-            Arc::new(Fill { key, shared_key, began_after, object_bytes_max, state, count: count.clone() });
+        let counts = counts.clone();
+        let fill = Arc::new(Fill { key, shared_key, began_after, object_bytes_max, state, counts });
         let reader = fill.reader(&mut fill.state(), true);
         (fill, reader)
     }
@@ -245,7 +259,12 @@ impl Fill {
         let mut state = self.state();
         let is_lost = matches!(state.head, Some(FillHead::Alone | FillHead::Failed));
         let is_open = state.keeps && state.ended.is_none() && !is_lost;
-        is_open.then(|| self.reader(&mut state, false))
+        is_open.then(|| {
+            if std::mem::take(&mut state.is_left) {
+                self.counts.left.fetch_sub(1, Ordering::Relaxed);
+            }
+            self.reader(&mut state, false)
+        })
     }
 
     /// An interim response has been received. `is_shared` says that those who wait get it too.
@@ -405,11 +424,19 @@ impl Fill {
 
 impl Drop for Fill {
     fn drop(&mut self) {
-        self.count.fetch_sub(1, Ordering::Relaxed);
+        self.counts.all.fetch_sub(1, Ordering::Relaxed);
+        if self.state().is_left {
+            self.counts.left.fetch_sub(1, Ordering::Relaxed);
+        }
     }
 }
 
 impl FillReader {
+    /// Nobody waits for the response: it is asked for to be stored.
+    pub fn leave_to_background(self) {
+        self.fill.state().is_background = true;
+    }
+
     /// Whether its request is the one that asked the origin.
     #[must_use]
     pub fn leads(&self) -> bool {
@@ -505,6 +532,14 @@ impl Drop for FillReader {
     fn drop(&mut self) {
         let mut state = self.fill.state();
         state.readers.retain(|reader| reader.id != self.id);
+        if state.readers.is_empty() && state.head.is_none() && !state.is_background {
+            // One client may ask for many, and leave at once: that is not to occupy the origin and the room of others.
+            state.is_left = self.fill.counts.left.fetch_add(1, Ordering::Relaxed) < LEFT_MAX;
+            if !state.is_left {
+                self.fill.counts.left.fetch_sub(1, Ordering::Relaxed);
+                state.keeps = false;
+            }
+        }
         state.drop_read();
         if !state.keeps
             && let Some(writer) = &state.writer

@@ -13,7 +13,7 @@ use quick_cache::{OptionsBuilder, Weighter};
 use crate::coded::{CodedLookup, CodingJob};
 use crate::content_file::ContentFile;
 use crate::disk::{Disk, DiskLookup, FromDisk};
-use crate::fill::{Fill, FillReader};
+use crate::fill::{Fill, FillCounts, FillReader};
 use crate::held::{Account, HeldBytes};
 use crate::key::url;
 use crate::loads::{DiskLoad, Loads};
@@ -154,7 +154,7 @@ pub struct Cache {
     pub(crate) disk: Option<Arc<Disk>>,
     loads: Arc<Loads>,
     fills: Mutex<HashMap<Arc<[u8]>, Arc<Fill>>>,
-    fill_count: Arc<AtomicUsize>,
+    fill_counts: Arc<FillCounts>,
     coding_jobs: Arc<AtomicUsize>,
     account: Account,
     /// Where large contents are.
@@ -213,7 +213,7 @@ impl Cache {
             disk: None,
             loads: Arc::default(),
             fills: Mutex::default(),
-            fill_count: Arc::default(),
+            fill_counts: Arc::default(),
             coding_jobs: Arc::default(),
             search_rules: SearchRules::new(account.clone()),
             account,
@@ -257,7 +257,7 @@ impl Cache {
         if let Some(reader) = shared_key.as_ref().and_then(|key| fills.get(key)).and_then(Fill::join) {
             return FillStart::Follow(reader);
         }
-        if self.fill_count.load(Ordering::Relaxed) >= self.limits.fills_max {
+        if self.fill_counts.all.load(Ordering::Relaxed) >= self.limits.fills_max {
             return FillStart::Full;
         }
         let (fill, reader) = Fill::new(
@@ -265,7 +265,7 @@ impl Cache {
             shared_key.clone(),
             began_after,
             self.limits.object_bytes_max,
-            &self.fill_count,
+            &self.fill_counts,
         );
         if let Some(shared_key) = shared_key {
             fills.insert(shared_key, fill.clone());
@@ -472,7 +472,7 @@ impl Cache {
             entries: self.entries.len() as u64,
             bytes: self.entries.weight(),
             bytes_max: self.limits.bytes_max,
-            fills: self.fill_count.load(Ordering::Relaxed) as u64,
+            fills: self.fill_counts.all.load(Ordering::Relaxed) as u64,
         }
     }
 

@@ -372,7 +372,8 @@ impl RouteCache {
     fn revalidate(&self, x: &Exchange<'_>, miss: &Miss, origin: impl CachedHandler) {
         let common = self.common(&x.request(), miss.matched);
         // Its reader is not kept: nobody waits.
-        if let FillStart::Lead(fill, _) = self.cache.begin(&miss.key, Some(&common)) {
+        if let FillStart::Lead(fill, reader) = self.cache.begin(&miss.key, Some(&common)) {
+            reader.leave_to_background();
             let facts = self.facts(&x.request(), miss.matched);
             self.spawn(x, miss, fill, &facts, Rc::new(origin));
         }

@@ -7,7 +7,7 @@ use std::future::{Future, poll_fn};
 use std::net::SocketAddr;
 use std::pin::{Pin, pin};
 use std::rc::Rc;
-use std::task::Waker;
+use std::task::{Poll, Waker};
 
 use http::encode::{Lines, Outgoing};
 use http::template::OwnValues;
@@ -297,7 +297,10 @@ pub(crate) async fn attended(
             ready |= GONE;
         }
         source.ready.set(ready);
-        serving.as_mut().poll(context)
+        match serving.as_mut().poll(context) {
+            Poll::Pending if sink.is_abandoned() => Poll::Ready(Err(Fault::Gone)),
+            polled => polled,
+        }
     })
     .await
 }

@@ -4,7 +4,7 @@ use super::*;
 
 const MAX: u64 = 1 << 20;
 
-fn fill() -> (Arc<Fill>, FillReader, Arc<AtomicUsize>) {
+fn fill() -> (Arc<Fill>, FillReader, Arc<FillCounts>) {
     let count = Arc::default();
     let (fill, reader) = Fill::new(b"k"[..].into(), None, 0, MAX, &count);
     (fill, reader, count)
@@ -51,9 +51,9 @@ fn every_reader_gets_all_of_it_whenever_it_joins() {
     assert_eq!(read(&first), (bytes[100_000..].to_vec(), Poll::Ready(Ok(()))));
     assert!(fill.join().is_none(), "what is complete is found in the store");
     drop((first, second));
-    assert_eq!(count.load(Ordering::Relaxed), 1);
+    assert_eq!(count.all.load(Ordering::Relaxed), 1);
     drop(fill);
-    assert_eq!(count.load(Ordering::Relaxed), 0);
+    assert_eq!(count.all.load(Ordering::Relaxed), 0);
 }
 
 #[test]
@@ -156,4 +156,25 @@ fn what_breaks_off_is_not_whole() {
     other.fail();
     let cx = Context::from_waker(Waker::noop());
     assert!(matches!(reader.poll_head(&cx), Poll::Ready(FillHead::Failed)));
+}
+
+#[test]
+fn few_responses_are_waited_for_whose_clients_have_left() {
+    let counts: Arc<FillCounts> = Arc::default();
+    let begin = || Fill::new(b"k"[..].into(), None, 0, MAX, &counts);
+    let left: Vec<Arc<Fill>> = (0..LEFT_MAX + 10).map(|_| begin().0).collect();
+    assert_eq!(left.iter().filter(|fill| fill.is_abandoned()).count(), 10);
+    assert!(left.last().unwrap().join().is_none(), "nobody waits for one that is given up");
+    // Whoever joins one makes room for another.
+    let reader = left[0].join().unwrap();
+    assert!(!begin().0.is_abandoned());
+    let (fill, leader) = begin();
+    fill.respond(response(stored(), None));
+    drop(leader);
+    assert!(!fill.is_abandoned(), "a response that has come is stored");
+    let (fill, leader) = begin();
+    leader.leave_to_background();
+    assert!(!fill.is_abandoned(), "one that no client has asked for");
+    drop((reader, left));
+    assert_eq!((counts.left.load(Ordering::Relaxed), counts.all.load(Ordering::Relaxed)), (0, 2));
 }
