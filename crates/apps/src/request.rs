@@ -102,6 +102,10 @@ pub(crate) fn encode(
             Name::Other if http::is_internal(name) => {}
             Name::TransferEncoding | Name::ContentLength if length.is_some() => {}
             Name::XRequestId | Name::Traceparent | Name::Tracestate if !ids.passes(id) => {}
+            // A target in absolute form says which host is meant, and `Host` does not count (RFC 9112 section 3.2.2).
+            Name::Host if !request.authority().is_empty() => {
+                names.put(into, id, name, request.authority())?
+            }
             _ => names.put(into, id, name, value)?,
         }
     }

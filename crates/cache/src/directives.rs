@@ -9,6 +9,19 @@ pub(crate) const SECONDS_MAX: u64 = 1 << 31;
 /// Fields that `no-cache` and `private` may name in one response; with more the whole response is meant.
 const NAMED_MAX: usize = 32;
 
+/// Whether a quoted text, whose first quote stands before, ends with its second.
+fn is_closed(text: &[u8]) -> bool {
+    let mut bytes = text.iter();
+    while let Some(byte) = bytes.next() {
+        match byte {
+            b'\\' => _ = bytes.next(),
+            b'"' => return bytes.next().is_none(),
+            _ => {}
+        }
+    }
+    false
+}
+
 /// What a response says about its storage.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ResponseDirectives {
@@ -66,8 +79,12 @@ impl ResponseDirectives {
                 for directive in scan::list(value) {
                     let (name, value) = split(directive);
                     directives.add(&name.to_ascii_lowercase(), value);
-                    // `max-age=0; private`
-                    if value.is_some_and(|value| !value.starts_with(b"\"") && value.contains(&b';')) {
+                    // `max-age=0; private`, `x="a, private`
+                    let is_malformed = |value: &[u8]| match value {
+                        [b'"', rest @ ..] => !is_closed(rest),
+                        _ => value.contains(&b';'),
+                    };
+                    if value.is_some_and(is_malformed) {
                         directives.add_malformed(&directive.to_ascii_lowercase());
                     }
                 }
@@ -246,9 +263,16 @@ mod tests {
 
     #[test]
     fn what_is_malformed_forbids_all_the_same() {
-        for value in
-            ["private; max-age=60", "\"private\"", "private ; max-age=1", "max-age=60; private", "PRIVATE;"]
-        {
+        for value in [
+            "max-age=60, x=\"private, no-store",
+            "max-age=60, x=\"\\\", private",
+            "max-age=60, x=\"a\"private",
+            "private; max-age=60",
+            "\"private\"",
+            "private ; max-age=1",
+            "max-age=60; private",
+            "PRIVATE;",
+        ] {
             assert!(cc(value).private, "{value}");
         }
         for value in ["no-store; max-age=0", "no-store;", "no-store;must-revalidate", "max-age=9;no-store"] {

@@ -12,13 +12,25 @@ const VALUES_BYTES_MAX: usize = 2048;
 /// Codings that caches and origins know, in the order in which they are passed on.
 const CODINGS: [&[u8]; 3] = [b"br", b"gzip", b"zstd"];
 
+/// Request fields that this server writes itself, with other values for each client or request: a response that depends on one is
+/// for that request alone.
+const WRITTEN_FOR_EACH: [&[u8]; 7] =
+    [b"forwarded", b"x-forwarded-for", b"x-real-ip", b"x-request-id", b"traceparent", b"tracestate", b"via"];
+/// Request fields that it writes from what the URL of the key says already.
+const WRITTEN_FROM_URL: [&[u8]; 5] =
+    [b"host", b"x-forwarded-host", b"x-forwarded-port", b"x-forwarded-proto", b"x-forwarded-ssl"];
+
 /// A name in lower case, and the request's value in its normal form; `None` where the request has no such field.
 type Selector = (Vec<u8>, Option<Vec<u8>>);
 
 /// What the key of a route has beside the URL. Each is a name by which [`RequestVariant`] finds its value in a request: a field's,
 /// or one that begins with a space, which no field's does.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct KeyFields(Vec<Vec<u8>>);
+pub struct KeyFields {
+    names: Vec<Vec<u8>>,
+    /// Fields that the route writes into requests, with values that depend on them.
+    written: Vec<Vec<u8>>,
+}
 
 const COOKIE: &[u8] = b" cookie ";
 const LANGUAGE: &[u8] = b" language ";
@@ -28,49 +40,59 @@ const ANY_CODING: &[u8] = b" any coding";
 impl KeyFields {
     /// A field. `name` is in lower case.
     pub fn add_field(&mut self, name: &str) {
-        self.0.push(name.as_bytes().to_vec());
+        self.names.push(name.as_bytes().to_vec());
     }
 
     /// A cookie.
     pub fn add_cookie(&mut self, name: &str) {
-        self.0.push([COOKIE, name.as_bytes()].concat());
+        self.names.push([COOKIE, name.as_bytes()].concat());
     }
 
     /// No cookie at all: `Vary: Cookie` does not count, as no request that fills the cache has any.
     pub fn add_no_cookies(&mut self) {
-        self.0.push(COOKIE.to_vec());
+        self.names.push(COOKIE.to_vec());
     }
 
     /// The language that the request prefers, of these, in lower case; the first is the usual one.
     pub fn add_language(&mut self, languages: &[String]) {
-        self.0.push([LANGUAGE, languages.join(",").as_bytes()].concat());
+        self.names.push([LANGUAGE, languages.join(",").as_bytes()].concat());
     }
 
     /// No coding: `Vary: Accept-Encoding` does not count, as no request that fills the cache says what it accepts.
     pub fn add_any_coding(&mut self) {
-        self.0.push(ANY_CODING.to_vec());
+        self.names.push(ANY_CODING.to_vec());
     }
 
     /// The kind of device.
     pub fn add_device(&mut self) {
-        self.0.push(DEVICE.to_vec());
+        self.names.push(DEVICE.to_vec());
+    }
+
+    /// A field that the route writes into requests itself, with values that depend on them. `name` is in lower case.
+    pub fn add_written(&mut self, name: &str) {
+        self.written.push(name.as_bytes().to_vec());
+    }
+
+    /// Whether a field that `Vary` names has another value in the request that the origin gets, which is not in the key.
+    fn is_written(&self, name: &[u8]) -> bool {
+        WRITTEN_FOR_EACH.contains(&name) || self.written.iter().any(|one| one == name)
     }
 
     /// Whether there is nothing but the URL.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.names.is_empty()
     }
 
     /// The language that a request gets, where languages are in the key.
     #[must_use]
     pub fn language(&self, request: (&Head, &[u8])) -> Option<Vec<u8>> {
-        self.0.iter().find(|name| name.starts_with(LANGUAGE)).and_then(|name| normal(name, request))
+        self.names.iter().find(|name| name.starts_with(LANGUAGE)).and_then(|name| normal(name, request))
     }
 
     /// Writes a request's values, for those who may wait for one response.
     pub fn write(&self, out: &mut Vec<u8>, request: (&Head, &[u8])) {
-        for name in &self.0 {
+        for name in &self.names {
             out.push(b'\n');
             match normal(name, request) {
                 Some(value) => out.extend_from_slice(&[b"=", &value[..]].concat()),
@@ -81,6 +103,10 @@ impl KeyFields {
 
     /// Whether a field that `Vary` names is in the key in another form.
     fn covers(&self, name: &[u8]) -> bool {
+        let is_written_here = self.written.iter().any(|one| one == name);
+        if WRITTEN_FROM_URL.contains(&name) && !is_written_here {
+            return true;
+        }
         let kind = match name {
             b"cookie" => COOKIE,
             b"accept-language" => LANGUAGE,
@@ -88,7 +114,7 @@ impl KeyFields {
             b"accept-encoding" => ANY_CODING,
             _ => return false,
         };
-        self.0.iter().any(|one| one.starts_with(kind))
+        self.names.iter().any(|one| one.starts_with(kind))
     }
 }
 
@@ -129,7 +155,9 @@ impl RequestVariant {
         let mut names: Vec<Vec<u8>> = scan::list(&value).map(<[u8]>::to_ascii_lowercase).collect();
         let counts = |name: &[u8]| !key.covers(name) && (!ignores_vary || name == b"accept-encoding");
         names.retain(|name| counts(name));
-        if names.iter().any(|name| name == b"*") {
+        // What is no name of a field means anything (RFC 9110 section 12.5.5).
+        let is_any = |name: &Vec<u8>| name == b"*" || !scan::is_token(name) || key.is_written(name);
+        if names.iter().any(is_any) {
             return Err(VaryFault::Any);
         }
         names.sort_unstable();
@@ -137,7 +165,7 @@ impl RequestVariant {
         if names.len() > NAMES_MAX {
             return Err(VaryFault::TooMuch);
         }
-        names.extend(key.0.iter().cloned());
+        names.extend(key.names.iter().cloned());
         names.sort_unstable();
         names.dedup();
         let selectors: Vec<Selector> = names
@@ -184,7 +212,7 @@ impl RequestVariant {
     /// Whether it was made with all that the key has now.
     #[must_use]
     pub fn has(&self, key: &KeyFields) -> bool {
-        key.0.iter().all(|name| self.0.iter().any(|(other, _)| other == name))
+        key.names.iter().all(|name| self.0.iter().any(|(other, _)| other == name))
     }
 
     /// Bytes of its names and values.
@@ -262,22 +290,23 @@ fn preferred_language(languages: &[u8], (head, bytes): (&Head, &[u8])) -> Vec<u8
     ours().next().unwrap_or_default().to_vec()
 }
 
-/// The kind of device: `mobile`, `tablet` or `desktop`.
+/// The kind of device: `mobile`, `tablet` or `desktop`. A request that says two things is of a kind of its own: by which of them an
+/// origin goes is not known.
 fn device((head, bytes): (&Head, &[u8])) -> &'static [u8] {
-    let field = |name: &[u8]| {
-        let found = head.fields.iter().find(|field| field.name.of(bytes).eq_ignore_ascii_case(name));
-        found.map_or(&b""[..], |field| field.value.of(bytes))
+    let values = |name: &'static [u8]| {
+        let fields = head.fields.iter().filter(move |field| field.name.of(bytes).eq_ignore_ascii_case(name));
+        fields.map(|field| field.value.of(bytes))
     };
-    let agent = field(b"user-agent");
+    let agent = values(b"user-agent").next().unwrap_or_default();
     let has = |word: &[u8]| agent.windows(word.len()).any(|part| part == word);
     let is_android = has(b"Android");
-    if has(b"iPad") || has(b"Tablet") || is_android && !has(b"Mobi") {
-        return b"tablet";
-    }
-    if field(b"sec-ch-ua-mobile") == b"?1" || has(b"Mobi") || has(b"iPhone") {
-        return b"mobile";
-    }
-    b"desktop"
+    let kind: &[u8] = match () {
+        () if has(b"iPad") || has(b"Tablet") || is_android && !has(b"Mobi") => b"tablet",
+        () if has(b"Mobi") || has(b"iPhone") => b"mobile",
+        () => b"desktop",
+    };
+    let contradicts = values(b"sec-ch-ua-mobile").any(|hint| hint != b"?0") && kind == b"desktop";
+    if contradicts || values(b"user-agent").nth(1).is_some() { b"unclear" } else { kind }
 }
 
 /// The normal form of a request's `Accept-Encoding`: the known codings that it accepts, in a fixed order; empty for none.
@@ -399,6 +428,36 @@ mod tests {
     }
 
     #[test]
+    fn what_depends_on_fields_that_this_server_writes_is_for_nobody_else() {
+        for name in [
+            "X-Forwarded-For",
+            "forwarded",
+            "Accept, X-Real-IP",
+            "X-Request-Id",
+            "traceparent",
+            "\"Accept\"",
+            "Accept;q=1",
+        ] {
+            assert_eq!(variant(name, "X-Forwarded-For: 1\r\n"), Err(VaryFault::Any), "{name}");
+        }
+        // The URL in the key says these already.
+        assert!(answers("X-Forwarded-Proto, Host", "X-Forwarded-Proto: https\r\n", ""));
+        let mut key = KeyFields::default();
+        (key.add_written("x-ip"), key.add_written("x-forwarded-proto"));
+        for (vary, outcome) in [("X-Ip", true), ("X-Forwarded-Proto", true), ("X-Other", false)] {
+            let mut fields = Fields::new();
+            fields.try_push(b"Vary", vary.as_bytes()).unwrap();
+            let (head, bytes) = request("");
+            let made = RequestVariant::with(&fields, (&head, &bytes), &key, false);
+            assert_eq!(made == Err(VaryFault::Any), outcome, "{vary}");
+            assert!(
+                RequestVariant::with(&fields, (&head, &bytes), &key, true).is_ok(),
+                "`ignore` has the last word"
+            );
+        }
+    }
+
+    #[test]
     fn what_depends_on_anything_or_on_too_much_is_refused() {
         for any in ["*", "*, *", ", *", "Foo, *"] {
             assert_eq!(variant(any, ""), Err(VaryFault::Any), "{any}");
@@ -424,19 +483,44 @@ mod tests {
         let variant = with("Cookie, User-Agent, Accept-Language", one);
         for (lines, same) in [
             (one, true),
-            ("X-Country: at\r\nCookie: theme=dark\r\nAccept-Language: de\r\nSec-CH-UA-Mobile: ?1\r\n", true),
-            ("X-Country: de\r\nCookie: theme=dark\r\nAccept-Language: de\r\nSec-CH-UA-Mobile: ?1\r\n", false),
             (
-                "X-Country: at\r\nCookie: theme=light\r\nAccept-Language: de\r\nSec-CH-UA-Mobile: ?1\r\n",
+                "X-Country: at\r\nCookie: theme=dark\r\nAccept-Language: de\r\nUser-Agent: a Mobile\r\nSec-CH-UA-Mobile: ?1\r\n",
+                true,
+            ),
+            (
+                "X-Country: de\r\nCookie: theme=dark\r\nAccept-Language: de\r\nUser-Agent: a Mobile\r\nSec-CH-UA-Mobile: ?1\r\n",
                 false,
             ),
             (
-                "X-Country: at\r\nCookie: theme=dark; theme=x\r\nAccept-Language: de\r\nSec-CH-UA-Mobile: ?1\r\n",
+                "X-Country: at\r\nCookie: theme=light\r\nAccept-Language: de\r\nUser-Agent: a Mobile\r\nSec-CH-UA-Mobile: ?1\r\n",
                 false,
             ),
-            ("X-Country: at\r\nAccept-Language: de\r\nSec-CH-UA-Mobile: ?1\r\n", false),
-            ("X-Country: at\r\nCookie: theme=dark\r\nAccept-Language: fr\r\nSec-CH-UA-Mobile: ?1\r\n", false),
+            (
+                "X-Country: at\r\nCookie: theme=dark; theme=x\r\nAccept-Language: de\r\nUser-Agent: a Mobile\r\nSec-CH-UA-Mobile: ?1\r\n",
+                false,
+            ),
+            (
+                "X-Country: at\r\nAccept-Language: de\r\nUser-Agent: a Mobile\r\nSec-CH-UA-Mobile: ?1\r\n",
+                false,
+            ),
+            (
+                "X-Country: at\r\nCookie: theme=dark\r\nAccept-Language: fr\r\nUser-Agent: a Mobile\r\nSec-CH-UA-Mobile: ?1\r\n",
+                false,
+            ),
             ("X-Country: at\r\nCookie: theme=dark\r\nAccept-Language: de\r\nUser-Agent: iPad\r\n", false),
+            // Origins may go by either.
+            (
+                "X-Country: at\r\nCookie: theme=dark\r\nAccept-Language: de\r\nUser-Agent: desktop\r\nSec-CH-UA-Mobile: ?1\r\n",
+                false,
+            ),
+            (
+                "X-Country: at\r\nCookie: theme=dark\r\nAccept-Language: de\r\nUser-Agent: a\r\nUser-Agent: iPhone\r\n",
+                false,
+            ),
+            (
+                "X-Country: at\r\nCookie: theme=dark\r\nAccept-Language: de\r\nUser-Agent: iPhone\r\nUser-Agent: a\r\n",
+                false,
+            ),
         ] {
             let (head, bytes) = request(lines);
             assert_eq!(variant.answers((&head, &bytes)), same, "{lines}");

@@ -59,16 +59,17 @@ impl ResponseHeadReader {
     }
 
     /// The head as HTTP/1 writes it; what it holds is given back. A response without `Status` is a 200, with `Location` a 302.
-    /// Field lines are not checked.
+    /// Field lines are not checked. `may_be_empty` says that a head without fields is one: PHP-FPM sends it where a script sets none.
     ///
     /// # Errors
     /// Why this is no head: a status that is none or an interim one, more than one, no field at all.
-    pub fn into_http(&mut self) -> Result<Vec<u8>, &'static str> {
+    pub fn into_http(&mut self, may_be_empty: bool) -> Result<Vec<u8>, &'static str> {
         let gathered = std::mem::take(&mut self.gathered);
         let mut rest = &gathered[..];
         let mut lines = std::iter::from_fn(|| next_line(&mut rest)).peekable();
         let mut status = match lines.peek() {
-            None => return Err("the upstream's response has no head"),
+            None if !may_be_empty => return Err("the upstream's response has no head"),
+            None => None,
             Some(line) => match line.strip_prefix(b"HTTP/1.") {
                 // The minor version and a space.
                 Some(rest) => Some(status_of(rest.get(2..).unwrap_or_default())?),
@@ -146,7 +147,7 @@ mod tests {
             let (taken, whole) = reader.feed(piece, 1024)?;
             if whole {
                 let rest = [&piece[taken..], &pieces[index + 1..].concat()].concat();
-                let head = reader.into_http()?;
+                let head = reader.into_http(false)?;
                 return Ok((String::from_utf8(head).expect("text"), rest));
             }
         }

@@ -207,7 +207,8 @@ directives! {
         /// the only one that the origin is asked for.
         "language" language: Vec<String> = absent("none"),
             OneOrMore(Text { what: "a language such as \"en\" or \"pt-br\"", parse: language });
-        /// Whether the kind of device is in the key (mobile, tablet, desktop), by `Sec-CH-UA-Mobile` and `User-Agent`.
+        /// Whether the kind of device is in the key (mobile, tablet, desktop), by `User-Agent`. Requests with two of
+        /// them, or whose `Sec-CH-UA-Mobile` contradicts it, have responses of their own.
         /// `Vary: User-Agent` does not count then.
         "device" device: bool = false, Flag;
     }

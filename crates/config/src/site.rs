@@ -25,6 +25,7 @@ use crate::maintenance::{self, Maintenance};
 use crate::network::{SOURCE, TrustedSource};
 use crate::node::{Data, Node};
 use crate::pattern::{PathPattern, ValuePattern};
+use crate::proxy::Proxy;
 use crate::queue::{self, RequestQueue};
 use crate::rate::{self, RateLimit};
 use crate::record::{brief, directives, table};
@@ -368,6 +369,14 @@ directives! {
 }
 
 impl Route {
+    /// The proxy that answers for it, also where that is beside files.
+    pub fn proxy(&self) -> Option<&Proxy> {
+        std::iter::once(&self.action).chain(&self.otherwise).find_map(|action| match action {
+            Action::Proxy(proxy) => Some(&**proxy),
+            _ => None,
+        })
+    }
+
     /// The prefix that `strip_prefix` removes, or that comes before `$rest`, if the route's path ends with `/*`.
     pub fn prefix(&self) -> Option<&str> {
         match self.path.as_slice() {

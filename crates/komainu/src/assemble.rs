@@ -519,7 +519,7 @@ fn route_cache(
     let dictionaries = dictionaries::transport(config, plan.dictionaries.as_ref(), (site, index), effort);
     Some(RouteCache {
         cache: plan.cache.clone()?,
-        rules: Rc::new(CacheRules::new(policy, place)),
+        rules: Rc::new(CacheRules::new(policy, place).with_changes(config.sites[site].routes[index].proxy())),
         compresses: config.settings(Some(site), Some(index)).compress.is_some() && !is_edited,
         dictionaries: dictionaries.filter(|_| !is_edited).map(Rc::new),
         purge,

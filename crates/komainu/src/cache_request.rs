@@ -7,7 +7,7 @@ use net::{DetachedRequest, Exchange, Request};
 
 /// Fields that some applications take their URL or method from, and that no key holds: a request that has one is not answered
 /// from the cache, and its response is not stored.
-const UNKEYED: [&str; 20] = [
+const UNKEYED: [&str; 32] = [
     "x-http-method-override",
     "x-http-method",
     "x-method-override",
@@ -28,6 +28,19 @@ const UNKEYED: [&str; 20] = [
     "x-url-scheme",
     "front-end-https",
     "base-url",
+    "x-forwarded",
+    "x-scheme",
+    "x-override-url",
+    "x-http-path-override",
+    "http-url",
+    "x-proxy-url",
+    "x-gateway-host",
+    // Next.js chooses by these what it renders.
+    "x-middleware-prefetch",
+    "x-nextjs-data",
+    "x-invoke-path",
+    "x-invoke-status",
+    "x-matched-path",
 ];
 
 /// The request for the origin: complete and unconditional, or a question whether what is stored is valid. It accepts the client's

@@ -17,6 +17,8 @@ pub(crate) struct CacheRules {
     /// At most 64.
     rules: Vec<Rule>,
     place: RoutePlace,
+    /// Request fields that the route's proxy writes with values that depend on the request, in lower case.
+    written: Vec<String>,
 }
 
 /// What keys have of the route, where several routes of a site answer for one URL: they choose by fields, and so does the key.
@@ -117,7 +119,18 @@ impl CacheRules {
             rule: RulePolicy::default(),
         };
         let rule = |rule: &CacheRule| Rule { of: rule.clone(), key: rule.key.as_ref().map(KeyRule::new) };
-        CacheRules { base, rules: policy.rules.iter().map(rule).collect(), place }
+        CacheRules { base, rules: policy.rules.iter().map(rule).collect(), place, written: Vec::new() }
+    }
+
+    /// The same for a route whose proxy changes fields of requests.
+    pub(crate) fn with_changes(mut self, proxy: Option<&config::Proxy>) -> CacheRules {
+        let changes = proxy.map(|proxy| &proxy.request_headers);
+        let fields = changes.into_iter().flat_map(|changes| changes.set.iter().chain(&changes.add));
+        self.written = fields
+            .filter(|(_, value)| value.fixed().is_none())
+            .map(|(name, _)| name.to_ascii_lowercase())
+            .collect();
+        self
     }
 
     /// Those whose conditions a request meets.
@@ -246,6 +259,7 @@ impl CacheRules {
         if *self.strip_cookies(matched) == StripCookies::All {
             fields.add_no_cookies();
         }
+        self.written.iter().for_each(|name| fields.add_written(name));
         fields
     }
 

@@ -40,6 +40,8 @@ pub(crate) struct FillSink {
     pending: RefCell<Option<(Status, Fields, RequestVariant, Freshness)>>,
     /// Its content, where it is large.
     filed: RefCell<Option<StoredBody>>,
+    /// The content is a file that an application has named: how old that is says nothing of the response.
+    is_named_file: Cell<bool>,
     /// A stored response is the answer: nothing more of this one is wanted.
     is_answered: Cell<bool>,
     is_concluded: Cell<bool>,
@@ -72,6 +74,7 @@ impl FillSink {
             dictionary: None,
             pending: RefCell::default(),
             filed: RefCell::default(),
+            is_named_file: Cell::new(false),
             is_answered: Cell::new(false),
             is_concluded: Cell::new(false),
         }
@@ -170,7 +173,7 @@ impl FillSink {
             return;
         }
         let fields = stale.updated_fields(update);
-        let policy = self.rules.policy(self.matched, stale.status, &fields);
+        let policy = self.policy(stale.status, &fields);
         let assessed = assess(&self.facts, stale.status, &fields, times, &policy);
         let variant = self.variant(&fields, &policy);
         let fields = stored_fields(&fields, times.answered_s);
@@ -207,6 +210,14 @@ impl FillSink {
         serves
     }
 
+    fn policy(&self, status: Status, fields: &Fields) -> Policy {
+        let policy = self.rules.policy(self.matched, status, fields);
+        match self.is_named_file.get() {
+            true => Policy { heuristic_s_max: 0, ..policy },
+            false => policy,
+        }
+    }
+
     /// Which requests the response answers.
     fn variant(&self, fields: &Fields, policy: &Policy) -> Result<RequestVariant, VaryFault> {
         let mut key = self.rules.variant_fields(self.matched);
@@ -230,7 +241,7 @@ impl FillSink {
         fields: &Fields,
         length: Length,
     ) -> Result<(RequestVariant, Freshness), NotStored> {
-        let policy = self.rules.policy(self.matched, status, fields);
+        let policy = self.policy(status, fields);
         let freshness = assess(&self.facts, status, fields, self.times(), &policy)?;
         let variant = self.variant(fields, &policy)?;
         let stated = SearchRule::of(fields);
@@ -301,6 +312,10 @@ impl ResponseSink for FillSink {
             Length::Unknown => None,
         };
         self.fill.respond(FillResponse { status, fields, length, outcome, is_shared });
+    }
+
+    fn note_named_file(&self) {
+        self.is_named_file.set(true);
     }
 
     fn write(&self, bytes: &[u8]) {

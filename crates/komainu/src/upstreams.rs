@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use config::{Action, Auth, AuthKind, Config, StripPrefix};
+use config::{Auth, AuthKind, Config, StripPrefix};
 use http::Status;
 use net::{ClientCertificates, ServerCertificate, SpillQuota, SpillStore};
 use proxy::options::{
@@ -129,12 +129,7 @@ impl GroupPlan {
         spill: &Arc<SpillStore>,
         files: &ConfigFiles,
     ) -> io::Result<Option<UpstreamRoute>> {
-        let mut actions = std::iter::once(&route.action).chain(&route.otherwise);
-        let proxy = actions.find_map(|action| match action {
-            Action::Proxy(proxy) => Some(proxy),
-            _ => None,
-        });
-        let Some(proxy) = proxy else { return Ok(None) };
+        let Some(proxy) = route.proxy() else { return Ok(None) };
         let shares = |name: &String| named.iter().position(|known| known == name);
         let group = match proxy.upstream.as_ref().and_then(shares) {
             Some(group) => group,

@@ -40,6 +40,8 @@ pub trait ResponseSink {
     fn inform(&self, status: Status, fields: Fields);
     /// The head. `is_own_error` says that this server answers an error itself.
     fn begin(&self, status: Status, fields: Fields, length: Length, is_own_error: bool);
+    /// The response will be a file that the one in its place has named, before its head.
+    fn note_named_file(&self) {}
     /// Content.
     fn write(&self, bytes: &[u8]);
     /// The trailer fields, after the content; not called where there are none.

@@ -260,6 +260,9 @@ impl<'c> Exchange<'c> {
     /// The file that the handler has named, which has ended by now. The response has not begun then.
     pub fn take_named_file(&mut self) -> Option<NamedFile> {
         let file = self.state.named_file.take()?;
+        if let Lane::Detached(lane) = &self.lane {
+            lane.sink.note_named_file();
+        }
         (self.state.reply, self.state.sends_files) = (ReplyState::Unsent, false);
         Some(*file)
     }

@@ -307,7 +307,8 @@ impl CgiSide {
 
     /// The head is whole.
     fn begin(&mut self, method: Method, limits: &Limits) -> Result<(), AttemptFailure> {
-        self.head_bytes = self.head.into_http().map_err(AttemptFailure::Invalid)?;
+        let is_fastcgi = self.protocol == CgiProtocol::FastCgi;
+        self.head_bytes = self.head.into_http(is_fastcgi).map_err(AttemptFailure::Invalid)?;
         // Lines may be a little longer than they came.
         let limits = Limits { head_bytes_max: limits.head_bytes_max.max(self.head_bytes.len()), ..*limits };
         let fed = self.connection.buffers.machine.feed(&self.head_bytes, method, &limits);

@@ -439,3 +439,16 @@ fn the_port_is_the_one_that_the_request_came_in_on_whatever_the_client_says() {
         assert!(text.contains(&format!("SERVER_NAME=shop.example\nSERVER_PORT={port}\n")), "{text}");
     }
 }
+
+/// RFC 9112 section 3.2.2.
+#[test]
+fn the_host_is_that_of_the_target_where_it_names_one() {
+    let rig = Rig::perl("all", one_worker);
+    let mut client = rig.connect();
+    client.send("GET http://shop.example/env HTTP/1.1\r\nHost: other.example\r\n\r\n");
+    let text = client.answer().text();
+    assert!(
+        text.contains("SERVER_NAME=shop.example\n") && text.contains("HTTP_HOST=shop.example\n"),
+        "{text}"
+    );
+}

@@ -44,6 +44,11 @@ const FIELDS: &[(&str, Left)] = &[
     ("X-HTTP-Method: evil", Nothing),
     ("X-Method-Override: evil", Nothing),
     ("x-http-METHOD-override: evil", Nothing),
+    ("X-Forwarded: evil", Nothing),
+    ("X-Scheme: evil", Nothing),
+    ("X-Override-URL: /evil", Nothing),
+    ("X-Middleware-Prefetch: evil", Nothing),
+    ("X-Invoke-Status: evil", Nothing),
     // A GET with content, which some applications read as parameters.
     ("Content-Length: 6\r\n\r\nq=evil", Nothing),
     // Fields of the connection: those that `Connection` names do not reach the origin, though a variant may hold them.

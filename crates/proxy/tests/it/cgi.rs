@@ -302,6 +302,14 @@ fn bodies_of_responses_have_the_length_that_they_announce_or_end_with_the_reques
     assert_eq!(origin.connections(), 3);
 }
 
+/// PHP-FPM sends such a one where a script sets no field, and the settings none either.
+#[test]
+fn a_head_of_fastcgi_may_be_empty() {
+    let (origin, _) = server(CgiProtocol::FastCgi, |_| whole(b"\r\n\n\nx"));
+    let response = rig(&origin, CgiProtocol::FastCgi).get("/");
+    assert_eq!((response.status, response.text().as_str()), (200, "\n\nx"));
+}
+
 #[test]
 fn hostile_responses_are_answered_502_with_a_reason() {
     let end = record(3, &[0; 8]);
