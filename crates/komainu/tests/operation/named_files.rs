@@ -189,3 +189,26 @@ fn a_file_is_sent_while_the_content_that_is_dropped_does_not_end() {
         rig.get("/x").expect(200, "the file");
     }
 }
+
+/// The application decides for each client whether it gets the file.
+#[test]
+fn the_age_of_a_named_file_lets_nobody_have_it_from_the_cache() {
+    let origin = Origin::start(|_| answer("200 OK", "X-Accel-Redirect: /protected/a.txt\r\n", "hidden"));
+    let folder = Folder::new();
+    folder.write("files/a.txt", "0123456789");
+    let year = std::time::Duration::from_secs(365 * 86_400);
+    let file = std::fs::File::options().write(true).open(folder.at("files/a.txt")).unwrap();
+    file.set_modified(std::time::SystemTime::now() - year).unwrap();
+    let rig = Rig::config(
+        folder,
+        &format!(
+            "threads = 1\n[[route]]\npath = \"/protected/*\"\ninternal = true\nfiles = {{ root = \"files\", strip_prefix = true }}\n\
+             [[route]]\ncache = true\nproxy = \"{}\"\n",
+            origin.url
+        ),
+    );
+    for asked in 1..=3 {
+        rig.get("/x").expect(200, "0123456789");
+        assert_eq!(origin.asks().len(), asked);
+    }
+}
