@@ -331,12 +331,14 @@ directives! {
     /// Fields that tell upstream servers the client's address. The values that `trusted_proxies` sent are kept and
     /// extended; those that other clients sent are replaced.
     Forwarded in "`forwarded` of `proxy`" {
-        /// Whether `X-Forwarded-For`, `X-Forwarded-Proto` and `X-Forwarded-Host` are sent.
-        "x_forwarded" x_forwarded: bool = true, Flag;
+        /// Whether `X-Forwarded-For`, `X-Forwarded-Proto` and `X-Forwarded-Host` are sent. Servers of FastCGI, uwsgi and
+        /// SCGI, and programs, get the client's address in `REMOTE_ADDR`.
+        "x_forwarded" x_forwarded: Option<bool> = absent("true; for FastCGI, uwsgi, SCGI and programs false"), Maybe(Flag);
         /// Whether `Forwarded` (RFC 7239) is sent.
         "standard" standard: bool = false, Flag;
         /// The name of this server in `Via`; `false` for no `Via`. A mark of the route and process is added to it; a
-        /// request with its own mark is in a loop and is answered 508.
+        /// request with its own mark is in a loop and is answered 508. Servers of FastCGI, uwsgi and SCGI, and programs, get
+        /// none.
         "via" via: Option<String> = "komainu",
             Toggle { on: None, off: || None, shape: Maybe(Text { what: "a name", parse: token }) };
     }

@@ -136,7 +136,14 @@ impl GroupPlan {
             None => self.add(own_name(site, route), group_options(proxy, files)?, before)?,
         };
         let spill = SpillQuota::new(spill, proxy.spill_bytes_max);
-        Ok(Some(UpstreamRoute { group, options: route_options(route, proxy).into(), spill }))
+        let mut options = route_options(route, proxy);
+        let is_of_cgi = |server: &UpstreamServer| matches!(server.protocol, UpstreamProtocol::Cgi(_));
+        if self.shared[group].options().servers.iter().all(is_of_cgi) {
+            // These have variables of their own for what the fields of proxies say.
+            options.request.forwarded.x_forwarded = proxy.forwarded.x_forwarded.unwrap_or(false);
+            options.request.via.clear();
+        }
+        Ok(Some(UpstreamRoute { group, options: options.into(), spill }))
     }
 }
 
@@ -160,7 +167,7 @@ fn asked(auth: &Auth) -> Option<config::Proxy> {
     proxy.tls = auth.tls.clone();
     proxy.host = host;
     // What these fields say is stated with each question.
-    proxy.forwarded.x_forwarded = false;
+    proxy.forwarded.x_forwarded = Some(false);
     proxy.forwarded.standard = false;
     Some(proxy)
 }
@@ -388,7 +395,10 @@ fn request(proxy: &config::Proxy) -> RequestOptions {
             config::UpstreamHost::Upstream => Host::Upstream,
             config::UpstreamHost::Text(text) => Host::Set(text.clone()),
         },
-        forwarded: Forwarded { x_forwarded: proxy.forwarded.x_forwarded, standard: proxy.forwarded.standard },
+        forwarded: Forwarded {
+            x_forwarded: proxy.forwarded.x_forwarded.unwrap_or(true),
+            standard: proxy.forwarded.standard,
+        },
         via: proxy.forwarded.via.clone().unwrap_or_default(),
         underscores: proxy.underscores,
         edits: edits(&proxy.request_headers),

@@ -219,6 +219,15 @@ fn a_client_that_disconnects_ends_its_program_and_others_wait_for_their_turn() {
     eventually("nothing is left of them", || children(&rig).is_empty());
 }
 
+/// Applications take the fields of proxies for a sign of one that they do not know.
+#[test]
+fn no_fields_of_a_proxy_are_made_up_for_programs() {
+    let folder = programs(&[("env", "#!/bin/sh\nprintf 'Content-Type: text/plain\\n\\n'\nenv\n")]);
+    let answer = start(folder, "").ask("/cgi-bin/env", "X-Forwarded-For: 6.6.6.6\r\nX-Own: 1\r\n").text();
+    assert!(answer.contains("REMOTE_ADDR=127.0.0.1") && answer.contains("HTTP_X_OWN=1"), "{answer}");
+    assert!(!answer.contains("HTTP_X_FORWARDED") && !answer.contains("HTTP_VIA"), "{answer}");
+}
+
 #[test]
 fn a_client_that_closes_its_side_gets_its_response_and_holds_no_place_for_long() {
     let folder = programs(&[
