@@ -348,6 +348,13 @@ fn respond_agrees(respond: &mut Respond, node: &Node, check: &mut Checker) {
             Err(fault) => check.inside("body", |check| check.fault(&entry.value.at, &respond.body, fault)),
         }
     }
+    let body = node.entry("body").map_or(node, |entry| &entry.value);
+    let is_named = |name: &&&str| respond.body.contains(&format!("${name}")) && !respond.has_variables;
+    if let Some(name) = header::VARIABLES.iter().find(is_named).filter(|_| respond.body.len() < 1024) {
+        let title = format!("`${name}` is sent as it stands");
+        let finding = check.warning(&body.at, title, "variables of bodies are off");
+        finding.help("write `respond = { body = \"…\", variables = true }`");
+    }
     let first = respond.body.split(' ').next().unwrap_or_default();
     let is_status = first.len() == 3 && first.bytes().all(|byte| byte.is_ascii_digit());
     let written = node.entry("body").filter(|_| is_status && node.entry("status").is_none());
@@ -389,7 +396,8 @@ fn target(text: &str, own: &OwnNames) -> Result<Template, InvalidValue> {
         return Err(fault);
     }
     if let Some((status @ ("301" | "302" | "303" | "307" | "308"), to)) = text.split_once(' ') {
-        let remedy = format!("write `redirect = {{ to = \"{}\", status = {status} }}`", shortened(to.trim()));
+        let to = to.trim().replace("$request_uri", "$uri");
+        let remedy = format!("write `redirect = {{ to = \"{}\", status = {status} }}`", shortened(&to));
         return Err(InvalidValue::new("a status before the URL", remedy).within(0..status.len()));
     }
     if let Some((at, wrong)) = text.char_indices().find(|(_, c)| !c.is_ascii_graphic()) {

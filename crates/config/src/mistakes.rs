@@ -401,6 +401,12 @@ fn warn_of_route(route: &Node, check: &mut Checker) {
             finding.help("a regular expression begins with `~`: `path = '~ ^/user/([0-9]+)$'`");
             continue;
         }
+        if let Some(list) = text(path).and_then(paths_in_one) {
+            let title = "these are several paths in one text".to_owned();
+            let finding = check.warning(&path.at, title, "no request has this path");
+            finding.help(format!("write `path = [{list}]`"));
+            continue;
+        }
         let Some(part) = text(path).and_then(parameter) else { continue };
         let title = format!("`{part}` is taken literally");
         let finding = check.warning(&path.at, title, "paths have no parameters");
@@ -458,6 +464,15 @@ fn expression(path: &str) -> Option<&str> {
     // Names of files may have parentheses.
     let group = || within('(', ')').filter(|part| part.contains(['|', '\\', '*', '+', '?', '[', '^']));
     within('[', ']').or_else(group).or_else(end)
+}
+
+/// Paths that are separated in one text, each in quotes.
+fn paths_in_one(path: &str) -> Option<String> {
+    let parts: Vec<&str> =
+        path.split([',', '|', ' ']).map(str::trim).filter(|part| !part.is_empty()).collect();
+    let are_paths = parts.len() > 1 && parts.iter().all(|part| part.starts_with('/'));
+    are_paths
+        .then(|| parts.iter().map(|part| format!("\"{}\"", shortened(part))).collect::<Vec<_>>().join(", "))
 }
 
 /// A segment of a path that is a parameter in the routes of frameworks: `{id}`, `:id`, `<id>`.

@@ -527,7 +527,10 @@ fn token(text: &str) -> Result<String, InvalidValue> {
 /// The name of a field that rules may change.
 fn rule_name(text: &str) -> Result<String, InvalidValue> {
     match text.to_ascii_lowercase().as_str() {
-        "host" => Err(InvalidValue::new("set `Host` with `host` of `proxy`", "")),
+        "host" => Err(InvalidValue::new(
+            "`Host` is no field to change",
+            "leave it out, and servers get the client's; `host` of `proxy` sets another: \"pass\", \"upstream\" or a name",
+        )),
         _ => header::rule_name(text),
     }
 }

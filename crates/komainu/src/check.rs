@@ -333,7 +333,7 @@ fn is_coloured() -> bool {
 /// # Errors
 /// The errors, rendered for the user.
 pub(crate) fn check(arguments: &Check) -> Result<(), String> {
-    let (config, warned) = read(&arguments.config)?;
+    let (config, mut warned) = read(&arguments.config)?;
     // Errors that need the file system: missing folders and error pages.
     let plan =
         crate::assemble::ServerPlan::new(config, None, 1, None).map_err(|error| format!("error: {error}"))?;
@@ -342,6 +342,7 @@ pub(crate) fn check(arguments: &Check) -> Result<(), String> {
     let of_files = of_files.chain(plan.control_access.warnings().iter().cloned());
     for text in of_files.chain(crate::certificates::warnings(config)) {
         let _ = writeln!(io::stderr(), "warning: {text}");
+        warned += 1;
     }
     if let Some(dns) = &config.acme.dns {
         crate::certificates::dns_server(dns, &crate::config_files::ConfigFiles::default())
