@@ -48,20 +48,28 @@ impl Outgoing {
 
     /// Writes the whole response head. `common` are field lines that every response carries (Server, Date).
     pub fn head(&self, out: &mut Vec<u8>, version: Version, status: Status, common: &[u8], fields: &Fields) {
-        self.open(out, version, status, common);
+        self.open(out, version, (status, None), common);
         out.extend_from_slice(fields.wire());
         out.extend_from_slice(b"\r\n");
     }
 
     /// Writes the beginning of the head: the status line, `common` and the fields that frame the message. More field
-    /// lines may follow, then the blank line.
-    pub fn open(&self, out: &mut Vec<u8>, version: Version, status: Status, common: &[u8]) {
-        match status.line() {
-            Some(line) => out.extend_from_slice(line.as_bytes()),
-            None => {
+    /// lines may follow, then the blank line. A reason phrase takes the place of the usual one; it comes from a parsed head.
+    pub fn open(
+        &self,
+        out: &mut Vec<u8>,
+        version: Version,
+        (status, reason): (Status, Option<&[u8]>),
+        common: &[u8],
+    ) {
+        match (status.line(), reason) {
+            (Some(line), None) => out.extend_from_slice(line.as_bytes()),
+            (_, reason) => {
                 out.extend_from_slice(b"HTTP/1.1 ");
                 out.extend_from_slice(&status.digits());
-                out.extend_from_slice(b" \r\n");
+                out.push(b' ');
+                out.extend_from_slice(reason.unwrap_or_default());
+                out.extend_from_slice(b"\r\n");
             }
         }
         out.extend_from_slice(common);

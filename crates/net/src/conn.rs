@@ -4,9 +4,9 @@ use std::any::Any;
 use std::net::SocketAddr;
 use std::rc::Rc;
 
-use http::Head;
 use http::framing::Framing;
 use http::machine::ServerMachine;
+use http::{Head, Status};
 
 use crate::address::{Client, Peer};
 use crate::bandwidth::{Bandwidth, ResponseBucket};
@@ -49,6 +49,8 @@ pub(crate) struct Conn {
     pub(crate) work: HeldBuffers<ServerMachine>,
     /// What a slow client has not taken, in a file: it comes before what `work` holds to send.
     pub(crate) overflow: SpilledOutput,
+    /// The reason phrase of the next response, where that has this status and the phrase is not the usual one.
+    pub(crate) reason: Option<Box<(Status, Vec<u8>)>>,
     /// How the end of the response under way is marked.
     pub(crate) framing: Framing,
     pub(crate) keep_alive: bool,

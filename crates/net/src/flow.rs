@@ -78,6 +78,14 @@ impl Exchange<'_> {
         self.lane.inform(status, lines);
     }
 
+    /// Sets the reason phrase of the response that begins next, if it has this status. Only HTTP/1 has any (RFC 9112 section 4).
+    #[cold]
+    pub fn set_reason(&mut self, status: Status, reason: &[u8]) {
+        if let Lane::H1(conn) = &mut self.lane {
+            conn.reason = Some(Box::new((status, reason.to_vec())));
+        }
+    }
+
     /// Whether the connection can carry something else after this request: [`Exchange::upgrade`]. HTTP/1's can, once the
     /// request's body has been read, and a stream can where its request asks for a protocol.
     #[must_use]

@@ -283,6 +283,7 @@ fn busy<S: Service>(idle: IdleClient<S>) -> (Rc<Engine<S>>, Conn) {
         write_ms: timeouts.write_ms,
         moved_bytes: 0,
         request_bytes: 0,
+        reason: None,
         kept: None,
     };
     conn.weigh();

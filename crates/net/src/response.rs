@@ -24,7 +24,10 @@ impl Conn {
         let outgoing = Outgoing::decide(method, version, status, length, self.may_keep_alive());
         let (out, unix_s) = (&mut self.work.out, self.link.core().unix_s());
         let default_lines = &self.permit.context().default_lines;
-        default_lines.with(unix_s, own, |default| outgoing.open(out, version, status, default));
+        let reason = self.reason.take().filter(|reason| reason.0 == status);
+        default_lines.with(unix_s, own, |default| {
+            outgoing.open(out, version, (status, reason.as_ref().map(|reason| &reason.1[..])), default);
+        });
         lines(&mut Lines::new(out));
         out.extend_from_slice(b"\r\n");
         self.keep_alive = outgoing.keep_alive;
@@ -45,7 +48,7 @@ impl Conn {
             return;
         }
         let out = &mut self.work.out;
-        BARE.open(out, Version::Http11, status, b"");
+        BARE.open(out, Version::Http11, (status, None), b"");
         lines(&mut Lines::new(out));
         out.extend_from_slice(b"\r\n");
     }

@@ -440,6 +440,10 @@ impl<'r, 'c> Relay<'r, 'c> {
             true => rules.prepare(head, bytes, &TemplateContext::of(&self.x.request(), self.plan.upstream)),
             false => response::Prepared::default(),
         };
+        let reason = head.reason.of(bytes);
+        if !reason.is_empty() && reason != status.reason().as_bytes() && named_file.is_none() {
+            self.x.set_reason(status, reason);
+        }
         let (cookie, mut ignores_file) = (self.plan.cookie, false);
         match named_file {
             Some(file) => {

@@ -468,3 +468,25 @@ fn a_request_ends_with_its_client_where_the_proxy_says_so() {
     rig.get("/").expect(200, "x");
     assert!(!rig.reported().contains("upstream"), "the upstream server is not to blame: {}", rig.reported());
 }
+
+#[test]
+fn the_reason_phrase_is_the_upstream_servers() {
+    let origin = Origin::start(|ask| match ask.line().split(' ').nth(1).unwrap() {
+        "/own" => answer("299 My Reason", "", "x"),
+        "/other" => answer("404 Nicht da", "", "x"),
+        "/none" => "HTTP/1.1 404 \r\nContent-Length: 1\r\n\r\nx".to_owned(),
+        _ => ok("x"),
+    });
+    let rig = run(&[&origin.url]);
+    let mut client = rig.connect();
+    for (path, line) in [
+        ("/own", "HTTP/1.1 299 My Reason\r\n"),
+        ("/usual", "HTTP/1.1 200 OK\r\n"),
+        ("/other", "HTTP/1.1 404 Nicht da\r\n"),
+        ("/none", "HTTP/1.1 404 Not Found\r\n"),
+    ] {
+        client.write_all(format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n").as_bytes()).unwrap();
+        let answer = read_answer(&mut client);
+        assert!(answer.head.starts_with(line), "{path}: {}", answer.head);
+    }
+}
