@@ -28,7 +28,7 @@ build: ## the release build of everything; the binary is target/release/komainu
 	$(if $(COUNTS),RUSTFLAGS='$(RUSTFLAGS) -Cprofile-use=$(abspath $(COUNTS)) -Cllvm-args=-no-pgo-warn-mismatch') cargo build --release --workspace --exclude xtask
 	@scripts/workers $(TARGET)/release/workers
 
-profile: ## count anew what requests run, for the layout of release builds: a build, and rustup for the tools of its LLVM
+profile: ## count again what requests run, for the layout of release builds: a build, and rustup for the tools of its LLVM
 	@scripts/setup build
 	scripts/profile
 

@@ -1,6 +1,7 @@
 //! Applications: what the server starts, how many workers there are, and how long they live.
 
 use crate::check::{Checker, InvalidValue};
+use crate::client_abort::{CLIENT_ABORT, ClientAbort};
 use crate::files::{StripPrefix, strip_text};
 use crate::node::{Data, Node};
 use crate::php::PhpApp;
@@ -144,20 +145,6 @@ directives! {
         /// and requests are queued, the response that has waited longest for its client is cut off.
         "spill" spill_bytes_max: u64 = "1GiB", Size { min: 0, max: SPILL_MAX };
     }
-}
-
-/// The value of `client_abort`.
-pub(crate) const CLIENT_ABORT: Word<ClientAbort> =
-    Word(&[("ignore", ClientAbort::Ignore), ("cancel", ClientAbort::Cancel)]);
-
-/// What happens to a request whose client closes its side of the connection early.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum ClientAbort {
-    /// It is started and answered.
-    #[default]
-    Ignore,
-    /// It is cancelled.
-    Cancel,
 }
 
 /// Whether an ASGI application has a lifespan.

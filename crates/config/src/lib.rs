@@ -77,6 +77,7 @@ mod cache;
 
 mod control;
 
+mod client_abort;
 mod files;
 
 mod upstream;
@@ -148,9 +149,7 @@ pub mod matcher;
 
 pub use acme::{Acme, AcmeChallenge, AcmeDirectory, AcmeDns, DnsAddress, ExternalAccountBinding};
 pub use action::{Action, Branch, Redirect, Respond, Split, SplitBy};
-pub use app::{
-    App, AppLimits, AppSandbox, AppTimeouts, AppWebSockets, ClientAbort, Lifespan, Mounted, Recycle, Workers,
-};
+pub use app::{App, AppLimits, AppSandbox, AppTimeouts, AppWebSockets, Lifespan, Mounted, Recycle, Workers};
 pub use auth::{Auth, AuthKind};
 pub use auth_server::{AuthServer, SignInPart};
 pub use auth_token::{JwtAuth, SignedAuth};
@@ -160,6 +159,7 @@ pub use cache_purge::{CachePurge, token};
 pub use cache_rule::{CacheKey, CacheRule, IgnoredField, QueryKey, StatusMatch, StripCookies};
 pub use cgi_program::Cgi;
 pub use check::InvalidValue;
+pub use client_abort::ClientAbort;
 pub use compress::{Coding, Compress, CompressResponses, Effort};
 pub use conditions::{ConditionSet, Conditions};
 pub use control::{Control, ControlClient, ControlToken, TokenRole, control_token};

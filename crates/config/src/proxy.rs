@@ -1,8 +1,8 @@
 //! The `proxy` action: which upstream servers, and how requests and responses are forwarded.
 
-use crate::app::{CLIENT_ABORT, ClientAbort};
 use crate::cgi_program::Cgi;
 use crate::check::{Checker, InvalidValue, OwnNames};
+use crate::client_abort::{CLIENT_ABORT, ClientAbort};
 use crate::files::{StripPrefix, rooted, strip_text};
 use crate::header;
 use crate::node::{Entry, Node};
@@ -156,10 +156,9 @@ directives! {
         /// route together, so that a slow client occupies no upstream connection; `spill` of `[limits]` limits those of
         /// all routes. 0 turns it off. When the files are full, the upstream server waits for slow clients.
         "spill" spill_bytes_max: u64 = "1GiB", Size { min: 0, max: SPILL_MAX };
-        /// What happens to a request whose client closes its side of the connection before it has the response.
-        /// `"ignore"`: it is answered, because some clients close only their sending side (`nc -N`, some health checks).
-        /// `"cancel"`: it is cancelled, and its upstream connection is closed, as nginx does. If the client resets the
-        /// connection, the request is always cancelled.
+        /// What happens to a request whose client closes its side of the connection before it has the response. `"ignore"`:
+        /// it is answered, because some clients close only their sending side. `"cancel"`: it and its upstream connection
+        /// end, as with nginx. If the client resets the connection, the request is always cancelled.
         "client_abort" client_abort: ClientAbort = "ignore", CLIENT_ABORT;
         /// Variables for servers with `fastcgi`, `uwsgi` or `scgi` URLs, besides those of CGI; one of the same name is replaced.
         /// Values may contain the variables of header values.
@@ -337,8 +336,7 @@ directives! {
         /// Whether `Forwarded` (RFC 7239) is sent.
         "standard" standard: bool = false, Flag;
         /// The name of this server in `Via`; `false` for no `Via`. A mark of the route and process is added to it; a
-        /// request with its own mark is in a loop and is answered 508. Servers of FastCGI, uwsgi and SCGI, and programs, get
-        /// none.
+        /// request with its own mark is in a loop and is answered 508. FastCGI, uwsgi, SCGI and programs have none.
         "via" via: Option<String> = "komainu",
             Toggle { on: None, off: || None, shape: Maybe(Text { what: "a name", parse: token }) };
     }
