@@ -406,7 +406,7 @@ impl Translation<'_> {
 
 /// Has a route answer 403 in place of what it did.
 fn refuse(section: &mut TomlSection) {
-    for action in ["files", "proxy", "app", "redirect", "respond", "cache"] {
+    for action in ["files", "proxy", "php", "app", "redirect", "respond", "rewrite", "cache", "variables"] {
         section.remove(action);
     }
     section.set("respond", TomlItem::Number(403));
