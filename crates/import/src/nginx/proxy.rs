@@ -2,7 +2,9 @@
 
 use super::place::Place;
 use super::rewrite::simple_break;
-use super::scope::{Scope, TemplateUse, constants, duration_within, field_name, milliseconds};
+use super::scope::{
+    OF_CONNECTION, Scope, TemplateUse, constants, duration_within, field_name, is_of_connection, milliseconds,
+};
 use super::tree::NginxDirective;
 use super::upstream::server_url;
 use super::work::{Matcher, Translation, unavailable};
@@ -244,6 +246,7 @@ impl<'d> Translation<'d> {
                     one.entry,
                     "not needed: WebSockets are passed on, and connections are kept (`upgrades` in `proxy`)",
                 ),
+                (name, _) if is_of_connection(name) => self.ledger.needless(one.entry, OF_CONNECTION),
                 ("x-forwarded-for", "$proxy_add_x_forwarded_for") => self.ledger.differs(
                     one.entry,
                     "it is always sent; what clients send in it counts only from `trusted_proxies`, others cannot make it up",
@@ -275,7 +278,14 @@ impl<'d> Translation<'d> {
     }
 
     fn response_fields(&self, scope: &Scope<'_>, proxy: &mut TomlSection) {
-        let hidden = scope.all("proxy_hide_header");
+        let mut hidden = scope.all("proxy_hide_header");
+        hidden.retain(|one| {
+            let is_kept = !is_of_connection(one.first());
+            if !is_kept {
+                self.ledger.needless(one.entry, OF_CONNECTION);
+            }
+            is_kept
+        });
         if !hidden.is_empty() {
             let names = hidden.iter().map(|one| {
                 self.ledger.translated(one.entry);

@@ -358,20 +358,29 @@ impl<'d> Translation<'d> {
             }
             (_, None) if STATUSES.contains(&code) => {
                 self.ledger.translated(one.entry);
+                if let Some(kind) = scope.own_one("default_type") {
+                    self.ledger.needless(kind.entry, "not needed: the response has no content of its own");
+                }
                 section.set("respond", TomlItem::Number(code));
             }
             (_, Some(body)) if STATUSES.contains(&code) => {
                 let resolved = constants(body, scope, 0);
                 let has_variables = resolved.contains('$');
                 let body = match has_variables {
-                    true => self.template(one, body, scope, TemplateUse::Header).unwrap_or_default(),
-                    false => resolved,
+                    true => self.template(one, body, scope, TemplateUse::Header),
+                    false => Some(resolved),
+                };
+                let Some(body) = body else {
+                    unavailable(section);
+                    return;
                 };
                 self.ledger.translated(one.entry);
                 let has_variables = has_variables && body.contains('$');
                 section.set_in("respond", "status", TomlItem::Number(code));
                 section.set_in("respond", "body", TomlItem::Text(body));
-                let kind = scope.one("default_type").map_or("text/plain", |one| one.first());
+                let kind = scope.one("default_type");
+                kind.into_iter().for_each(|one| self.ledger.translated(one.entry));
+                let kind = kind.map_or("text/plain", |one| one.first());
                 section.set_in("respond", "type", TomlItem::text(kind));
                 if has_variables {
                     section.set_in("respond", "variables", TomlItem::Flag(true));
