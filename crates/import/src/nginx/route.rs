@@ -8,7 +8,7 @@ use super::scope::{Scope, TemplateUse, constants};
 use super::tree::NginxDirective;
 use super::work::{Matcher, Translation, is_target, redirect, route, unavailable};
 use crate::conditions::{RouteCondition, close};
-use crate::draft::{TomlItem, TomlSection};
+use crate::draft::{TomlItem, TomlSection, only_rewrites};
 
 /// Statuses that `respond` can have.
 const STATUSES: std::ops::RangeInclusive<u64> = 200..=599;
@@ -167,7 +167,8 @@ impl<'d> Translation<'d> {
 
     /// What every route of a location has.
     pub(crate) fn finished(&self, mut routes: Vec<TomlSection>, scope: &Scope<'d>) -> Vec<TomlSection> {
-        for section in &mut routes {
+        // One that only rewrites has conditions alone: what the request may be is for the route that answers.
+        for section in routes.iter_mut().filter(|section| !only_rewrites(section)) {
             self.sizes(scope, section);
             self.compression(scope, section);
         }
