@@ -183,7 +183,12 @@ impl Translation<'_> {
             },
             _ => "/index.html".to_owned(),
         };
-        let Some(other) = around.at(&page).filter(|other| other.entry != place.entry) else { return };
+        let prefix = match entry("strip_prefix") {
+            Some(TomlItem::Text(prefix)) => prefix,
+            _ => String::new(),
+        };
+        let asked = format!("{prefix}{page}");
+        let Some(other) = around.at(&asked).filter(|other| other.entry != place.entry) else { return };
         let mut theirs = TomlSection::default();
         theirs.set("files", TomlItem::Table(Vec::new()));
         self.headers(&other.scope, &mut theirs);
