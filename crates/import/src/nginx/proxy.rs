@@ -185,15 +185,21 @@ impl<'d> Translation<'d> {
             }
             return;
         }
+        let is_path = uri.starts_with('/') && uri.bytes().all(|byte| byte.is_ascii_graphic());
+        if is_exact && is_path && section.get("rewrite").is_none() {
+            // A prefix is replaced by whole segments, so a final `/` would be lost.
+            section.set_text("rewrite", uri);
+            self.ledger.differs(
+                pass.entry,
+                "paths in redirects and cookies of the upstream server are passed on as they are",
+            );
+            return;
+        }
         if !is_exact && replaced.ends_with('/') != uri.ends_with('/') {
             self.ledger.differs(
                 pass.entry,
                 "either the location or `proxy_pass` ends with `/`: nginx joins them without, or with two; here there is one",
             );
-        }
-        if is_exact && !uri.ends_with('/') {
-            self.ledger
-                .differs(pass.entry, "the upstream server may get a `/` at the end of the path: look at it");
         }
         if !strip.is_empty() {
             proxy.set_text("strip_prefix", strip);
