@@ -24,6 +24,17 @@ pub(super) struct CaddySettings {
 }
 
 impl CaddySettings {
+    /// Notes the name of the expression for paths in a set of matchers, which became these conditions.
+    pub(super) fn name_regex(&mut self, set: Option<&DatumAt>, conditions: &TomlSection) {
+        match set.and_then(|set| set.get("path_regexp")) {
+            Some(regex) => {
+                self.regex = Some(regex.get("name").and_then(DatumAt::text).unwrap_or("").to_owned());
+            }
+            None if conditions.get("path").is_some() => self.regex = None,
+            None => {}
+        }
+    }
+
     /// A text with Caddy's placeholders as one with variables, among them groups of the path's expression.
     fn template(&self, text: &str) -> Option<String> {
         const START: &str = "{http.regexp.";

@@ -262,12 +262,7 @@ impl CaddyReader<'_> {
             let last = merged.len();
             for (at, (own_hosts, conditions)) in merged.into_iter().enumerate() {
                 let mut inner = settings.clone();
-                let regex = sets.get(at).and_then(|set| set.get("path_regexp"));
-                if let Some(regex) = regex {
-                    inner.regex = Some(regex.get("name").and_then(DatumAt::text).unwrap_or("").to_owned());
-                } else if conditions.get("path").is_some() {
-                    inner.regex = None;
-                }
+                inner.name_regex(sets.get(at), &conditions);
                 let is_free = conditions.entries.is_empty() && own_hosts.is_empty();
                 let hosts_clash = !own_hosts.is_empty() && !hosts.is_empty();
                 if hosts_clash || self.join(&mut inner, &conditions).is_err() {
@@ -291,14 +286,16 @@ impl CaddyReader<'_> {
         }
         let is_sent = found[before_all..].iter().any(|route| route.section.get("php").is_some());
         if settings.php.is_some() && !is_sent {
-            // Without `file_server`, scripts alone answer; here the other files of the folder are sent too.
-            let mut section = settings.section.clone();
-            self.files_with_scripts(&settings, &mut section);
-            section.comment(
-                "CHECK: the files of this folder are sent too; Caddy had no `file_server` for them.",
-            );
-            found.push(CaddyRoute { hosts: hosts.to_vec(), section });
+            found.push(CaddyRoute { hosts: hosts.to_vec(), section: self.scripts_alone(&settings) });
         }
+    }
+
+    /// The route of scripts without `file_server`: in Caddy they alone answer, here the other files of the folder are sent too.
+    fn scripts_alone(&self, settings: &CaddySettings) -> TomlSection {
+        let mut section = settings.section.clone();
+        self.files_with_scripts(settings, &mut section);
+        section.comment("CHECK: the files of this folder are sent too; Caddy had no `file_server` for them.");
+        section
     }
 
     /// Adds the conditions of a route to those around it.

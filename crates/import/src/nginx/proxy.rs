@@ -252,6 +252,9 @@ impl<'d> Translation<'d> {
                     one.entry,
                     "not needed: WebSockets are passed on, and connections are kept (`upgrades` in `proxy`)",
                 ),
+                ("content-length", "") => {
+                    self.ledger.differs(one.entry, "the content of a request is passed on, with its length")
+                }
                 (name, _) if is_of_connection(name) => self.ledger.needless(one.entry, OF_CONNECTION),
                 ("x-forwarded-for", "$proxy_add_x_forwarded_for") => self.ledger.differs(
                     one.entry,
