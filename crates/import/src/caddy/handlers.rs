@@ -153,9 +153,11 @@ impl CaddyReader<'_> {
         status.into_iter().for_each(|one| one.translated(self.ledger));
         let location = handler.at(&["headers", "Location"]);
         if let Some(location) = location {
+            const STARTS: [&str; 6] = ["/", "http://", "https://", "$scheme://", "$path", "$uri"];
             let to = location.texts().first().and_then(|to| settings.template(to));
+            let is_target = to.as_ref().is_some_and(|to| STARTS.iter().any(|start| to.starts_with(start)));
             match (to, code.unwrap_or(302)) {
-                (Some(to), code @ (301 | 302 | 303 | 307 | 308)) => {
+                (Some(to), code @ (301 | 302 | 303 | 307 | 308)) if is_target => {
                     section.set(
                         "redirect",
                         TomlItem::Table(vec![
@@ -169,6 +171,7 @@ impl CaddyReader<'_> {
                 (to, _) => {
                     let reason = match to {
                         None => "the target has a variable that is not here",
+                        Some(_) if !is_target => "a redirect begins with a scheme or with `/`",
                         Some(_) => "a redirect has the status 301, 302, 303, 307 or 308",
                     };
                     location.impossible(self.ledger, reason);

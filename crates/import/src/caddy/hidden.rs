@@ -41,7 +41,11 @@ impl CaddyReader<'_> {
         let root = handler.get("root").and_then(DatumAt::text).or(settings.root.as_deref()).unwrap_or(".");
         let strip = settings.strip_prefix.as_deref().unwrap_or("").trim_end_matches('/');
         let names = handler.get("index_names").map_or(INDEX_NAMES.map(str::to_owned).into(), DatumAt::texts);
-        let found = hidden_files(&hide.texts(), root, strip).and_then(|files| {
+        let found = hidden_files(&hide.texts(), root, strip).and_then(|mut files| {
+            if settings.php.is_some() {
+                // Scripts run in Caddy although they are hidden, and their source is never sent here.
+                files.retain(|file| !matches!(file, HiddenFile::Name(name) if name.ends_with("\\.php")));
+            }
             names_agree(&files, &names, &settings.tries)?;
             hidden_paths(&files, section.get("path"))
         });
