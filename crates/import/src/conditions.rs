@@ -177,6 +177,29 @@ pub(crate) fn cookie_condition(name: &str, value: &str) -> RouteCondition {
     RouteCondition::of_value("header", "Cookie", pattern)
 }
 
+/// The conditions for a cookie as nginx compares it: one that is not there is empty. The field has all cookies, so the value is found
+/// within it. `operator` is `=`, `~`, `~*`, or nothing for a value that is neither empty nor `0`.
+///
+/// # Errors
+/// Expressions for which there is no pattern of the whole field.
+pub(crate) fn cookie_conditions(
+    name: &str,
+    operator: &str,
+    value: &str,
+) -> Result<Vec<RouteCondition>, String> {
+    let start = format!("~ (^|; *){}=", quoted(name));
+    let of = |rest: &str| RouteCondition::of_value("header", "Cookie", format!("{start}{rest}"));
+    let is_any = matches!(value, "." | ".+" | "^." | "^.+" | "^.+$" | "(.+)" | "^(.+)$");
+    Ok(match operator {
+        "" => vec![of("([^0;]|0[^;])")],
+        "=" if value.is_empty() => vec![RouteCondition::none_of(&[of("[^;]")])?],
+        "=" => vec![of(&format!("{}(;|$)", quoted(value)))],
+        "~" | "~*" if is_any => vec![of("[^;]")],
+        "~" | "~*" if value == "^$" => vec![RouteCondition::none_of(&[of("[^;]")])?],
+        _ => return Err("a route compares a cookie with no expression".to_owned()),
+    })
+}
+
 /// Closes the paths of a route whose condition cannot be written: what a server refused must not be open here.
 pub(crate) fn close(section: &mut TomlSection, check: String) {
     section.comment(check);
@@ -234,6 +257,19 @@ mod tests {
         let neither = RouteCondition::none_of(&found).unwrap();
         assert_eq!(shown(&[neither]), ["header = { X = \"~ .\" }; not = { header = { X = \"~ ^$|bot\" } }"]);
         assert!(value_conditions("header", "X", "~", "(?=a)").is_err());
+    }
+
+    #[test]
+    fn cookies_within_their_field() {
+        for (operator, value, meets) in [
+            ("=", "", "not = { header = { Cookie = \"~ (^|; *)a=[^;]\" } }"),
+            ("=", "b*", r"header = { Cookie = '~ (^|; *)a=b\*(;|$)' }"),
+            ("", "", "header = { Cookie = \"~ (^|; *)a=([^0;]|0[^;])\" }"),
+            ("~", "^.+$", "header = { Cookie = \"~ (^|; *)a=[^;]\" }"),
+        ] {
+            assert_eq!(shown(&cookie_conditions("a", operator, value).unwrap()), [meets]);
+        }
+        assert!(cookie_conditions("a", "~", "^[0-9]$").is_err());
     }
 
     #[test]

@@ -227,6 +227,12 @@ const OF_SITES: [&str; 9] =
 /// What every site may have, and the file's top level.
 const OF_ALL: [&str; 5] = ["response_headers", "compress", "limits", "error_pages", "logs"];
 
+/// Whether a route changes the path, and another one answers.
+pub(crate) fn only_rewrites(route: &TomlSection) -> bool {
+    const ACTIONS: [&str; 7] = ["files", "proxy", "php", "app", "redirect", "respond", "cgi"];
+    route.get("rewrite").is_some() && ACTIONS.iter().all(|action| route.get(action).is_none())
+}
+
 impl SiteDraft {
     /// Moves to the site what all its routes have.
     pub(crate) fn gather(&mut self) {
@@ -234,7 +240,7 @@ impl SiteDraft {
             // What has no effect on a redirect may count for it too.
             let is_without = |route: &TomlSection| {
                 matches!(key, "compress" | "cache" | "limits" | "timeouts")
-                    && route.get("redirect").is_some()
+                    && (route.get("redirect").is_some() || only_rewrites(route))
                     && route.get(key).is_none()
             };
             let mut values =

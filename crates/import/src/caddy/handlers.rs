@@ -1,9 +1,12 @@
 //! Handlers of Caddy: what they answer, and what they set for those after them.
 
+use std::cell::Cell;
+
 use super::scripts::CaddyScripts;
 use crate::data::DatumAt;
 use crate::draft::{TomlItem, TomlSection};
 use crate::findings::ImportLedger;
+use config::PathPattern;
 
 /// What handlers before a route have set for it.
 #[derive(Debug, Clone, Default)]
@@ -16,11 +19,52 @@ pub(super) struct CaddySettings {
     pub(super) scripts: Option<CaddyScripts>,
     /// What runs them: the `php` of a route.
     pub(super) php: Option<TomlItem>,
+    /// The name of the `path_regexp` that the conditions have.
+    pub(super) regex: Option<String>,
+}
+
+impl CaddySettings {
+    /// Notes the name of the expression for paths in a set of matchers, which became these conditions.
+    pub(super) fn name_regex(&mut self, set: Option<&DatumAt>, conditions: &TomlSection) {
+        match set.and_then(|set| set.get("path_regexp")) {
+            Some(regex) => {
+                self.regex = Some(regex.get("name").and_then(DatumAt::text).unwrap_or("").to_owned());
+            }
+            None if conditions.get("path").is_some() => self.regex = None,
+            None => {}
+        }
+    }
+
+    /// A text with Caddy's placeholders as one with variables, among them groups of the path's expression.
+    fn template(&self, text: &str) -> Option<String> {
+        const START: &str = "{http.regexp.";
+        if !text.contains(START) {
+            return template(text);
+        }
+        let Some(TomlItem::Text(path)) = self.section.get("path") else { return None };
+        let groups = PathPattern::parse(path).ok()?.groups();
+        let name = format!("{}.", self.regex.as_deref()?);
+        // What stands between the groups has placeholders of its own.
+        let mut pieces = text.split(START);
+        let mut out = template(pieces.next()?)?;
+        for piece in pieces {
+            let (group, rest) = piece.split_once('}')?;
+            let group = group.strip_prefix(&name).unwrap_or(group);
+            if !groups.iter().any(|known| known == group) {
+                return None;
+            }
+            out.push_str(&format!("${{{group}}}"));
+            out.push_str(&template(rest)?);
+        }
+        Some(out)
+    }
 }
 
 /// Reads the routes of a configuration.
 pub(super) struct CaddyReader<'a> {
     pub(super) ledger: &'a ImportLedger,
+    /// Whether the route whose conditions are read names groups of an expression.
+    pub(super) names_groups: Cell<bool>,
 }
 
 impl CaddyReader<'_> {
@@ -81,7 +125,7 @@ impl CaddyReader<'_> {
         }
         if let Some(uri) = handler.get("uri") {
             let text = uri.text().unwrap_or("");
-            let to = template(text).filter(|to| {
+            let to = settings.template(text).filter(|to| {
                 ["/", "$path", "$uri"].iter().any(|start| to.starts_with(start)) && !to.contains("$http_")
             });
             match to {
@@ -98,7 +142,7 @@ impl CaddyReader<'_> {
         }
     }
 
-    pub(super) fn respond(&self, handler: &DatumAt, section: &mut TomlSection) {
+    pub(super) fn respond(&self, handler: &DatumAt, settings: &CaddySettings, section: &mut TomlSection) {
         if let Some(abort) = handler.get("abort").filter(|abort| abort.flag() == Some(true)) {
             abort.differs(self.ledger, "connections are not closed without an answer: the answer is 403");
             section.set("respond", TomlItem::Number(403));
@@ -109,9 +153,11 @@ impl CaddyReader<'_> {
         status.into_iter().for_each(|one| one.translated(self.ledger));
         let location = handler.at(&["headers", "Location"]);
         if let Some(location) = location {
-            let to = location.texts().first().and_then(|to| template(to));
+            const STARTS: [&str; 6] = ["/", "http://", "https://", "$scheme://", "$path", "$uri"];
+            let to = location.texts().first().and_then(|to| settings.template(to));
+            let is_target = to.as_ref().is_some_and(|to| STARTS.iter().any(|start| to.starts_with(start)));
             match (to, code.unwrap_or(302)) {
-                (Some(to), code @ (301 | 302 | 303 | 307 | 308)) => {
+                (Some(to), code @ (301 | 302 | 303 | 307 | 308)) if is_target => {
                     section.set(
                         "redirect",
                         TomlItem::Table(vec![
@@ -122,21 +168,35 @@ impl CaddyReader<'_> {
                     location.translated(self.ledger);
                     return;
                 }
-                _ => location.impossible(self.ledger, "the target has a variable that is not here"),
+                (to, _) => {
+                    let reason = match to {
+                        None => "the target has a variable that is not here",
+                        Some(_) if !is_target => "a redirect begins with a scheme or with `/`",
+                        Some(_) => "a redirect has the status 301, 302, 303, 307 or 308",
+                    };
+                    location.impossible(self.ledger, reason);
+                    section.comment(format!("CHECK line {}: `Location`: {reason}.", location.line));
+                    section.set("respond", TomlItem::Number(501));
+                    return;
+                }
             }
         }
-        section.set_in(
-            "respond",
-            "status",
-            TomlItem::Number(code.filter(|code| (200..600).contains(code)).unwrap_or(200)),
-        );
+        let code = code.filter(|code| (200..600).contains(code)).unwrap_or(200);
+        section.set_in("respond", "status", TomlItem::Number(code));
         if let Some(body) = handler.get("body") {
             match body.text().filter(|body| !body.contains("{http.")) {
                 Some(text) => {
                     section.set_in("respond", "body", TomlItem::text(text));
                     body.translated(self.ledger);
                 }
-                None => body.impossible(self.ledger, "the body is a text without variables"),
+                None => {
+                    let reason = "the body is a text without variables";
+                    body.impossible(self.ledger, reason);
+                    section.comment(format!("CHECK line {}: `body`: {reason}.", body.line));
+                    if code < 400 {
+                        section.set("respond", TomlItem::Number(501));
+                    }
+                }
             }
         }
     }
@@ -168,12 +228,6 @@ impl CaddyReader<'_> {
             section.set_in("files", "precompressed", TomlItem::Flag(true));
             order.translated(self.ledger);
             handler.get("precompressed").into_iter().for_each(|one| one.translated(self.ledger));
-        }
-        if let Some(hidden) = handler.get("hide") {
-            hidden.differs(
-                self.ledger,
-                "files with a leading dot are hidden; write a route with `respond = 404` for others",
-            );
         }
         if let Some(prefix) = &settings.strip_prefix {
             section.set_in("files", "strip_prefix", TomlItem::text(prefix.clone()));
@@ -284,7 +338,8 @@ impl CaddyReader<'_> {
         passed_on(handler.get("handle_response"), &mut names);
         section.set_in("auth", "ask", TomlItem::Text(format!("http://{host}{uri}")));
         if !names.is_empty() {
-            section.set_in("auth", "response_headers", TomlItem::texts(names));
+            let names = names.into_iter().map(TomlItem::Text).collect();
+            section.set_in("auth", "response_headers", TomlItem::List(names));
         }
         handler.translated(self.ledger);
         true

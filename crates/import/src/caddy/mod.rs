@@ -4,8 +4,11 @@ mod scripts;
 
 mod handlers;
 
+mod hidden;
+
 mod php;
 
+use std::cell::Cell;
 use std::net::IpAddr;
 use std::path::Path;
 
@@ -14,6 +17,7 @@ use crate::data::{Datum, DatumAt, json, read};
 use crate::draft::{Draft, SiteDraft, TomlItem, TomlSection};
 use crate::findings::{ImportError, ImportLedger, Imported};
 use handlers::{CaddyReader, CaddySettings};
+use hidden::Hidden;
 use scripts::{CaddyScripts, fastcgi_of};
 
 /// What differs between the servers whatever a configuration says.
@@ -48,7 +52,7 @@ pub fn import(path: &Path) -> Result<Imported, ImportError> {
     })?;
     config.enter(&ledger, &name, "");
     let mut draft = Draft::default();
-    let reader = CaddyReader { ledger: &ledger };
+    let reader = CaddyReader { ledger: &ledger, names_groups: Cell::new(false) };
     let servers = config.at(&["apps", "http", "servers"]).map_or(&[][..], DatumAt::entries);
     let mut addresses: Vec<TomlItem> = Vec::new();
     let mut routes = Vec::new();
@@ -155,6 +159,13 @@ fn restricts(within: &DatumAt) -> bool {
     restricts_itself || handlers.iter().chain(routes).any(restricts)
 }
 
+/// Whether a value in it names what groups of an expression match.
+fn names_groups(within: &DatumAt) -> bool {
+    within.text().is_some_and(|text| text.contains("{http.regexp."))
+        || within.items().iter().any(names_groups)
+        || within.entries().iter().any(|(_, value)| names_groups(value))
+}
+
 /// Whether a handler redirects to the path with a slash at its end.
 fn adds_slash(handler: &DatumAt) -> bool {
     let location = handler.at(&["headers", "Location"]).map_or_else(Vec::new, DatumAt::texts);
@@ -238,6 +249,7 @@ impl CaddyReader<'_> {
                 continue;
             }
             let mut merged: Vec<(Vec<String>, TomlSection)> = Vec::new();
+            self.names_groups.set(names_groups(route));
             let matched: Result<Vec<_>, String> = sets.iter().map(|one| self.matcher(one)).collect();
             match matched {
                 Ok(all) if all.is_empty() => merged.push((Vec::new(), TomlSection::default())),
@@ -250,6 +262,7 @@ impl CaddyReader<'_> {
             let last = merged.len();
             for (at, (own_hosts, conditions)) in merged.into_iter().enumerate() {
                 let mut inner = settings.clone();
+                inner.name_regex(sets.get(at), &conditions);
                 let is_free = conditions.entries.is_empty() && own_hosts.is_empty();
                 let hosts_clash = !own_hosts.is_empty() && !hosts.is_empty();
                 if hosts_clash || self.join(&mut inner, &conditions).is_err() {
@@ -273,14 +286,16 @@ impl CaddyReader<'_> {
         }
         let is_sent = found[before_all..].iter().any(|route| route.section.get("php").is_some());
         if settings.php.is_some() && !is_sent {
-            // Without `file_server`, scripts alone answer; here the other files of the folder are sent too.
-            let mut section = settings.section.clone();
-            self.files_with_scripts(&settings, &mut section);
-            section.comment(
-                "CHECK: the files of this folder are sent too; Caddy had no `file_server` for them.",
-            );
-            found.push(CaddyRoute { hosts: hosts.to_vec(), section });
+            found.push(CaddyRoute { hosts: hosts.to_vec(), section: self.scripts_alone(&settings) });
         }
+    }
+
+    /// The route of scripts without `file_server`: in Caddy they alone answer, here the other files of the folder are sent too.
+    fn scripts_alone(&self, settings: &CaddySettings) -> TomlSection {
+        let mut section = settings.section.clone();
+        self.files_with_scripts(settings, &mut section);
+        section.comment("CHECK: the files of this folder are sent too; Caddy had no `file_server` for them.");
+        section
     }
 
     /// Adds the conditions of a route to those around it.
@@ -467,7 +482,9 @@ impl CaddyReader<'_> {
             }
             "path_regexp" => {
                 let pattern = value.get("pattern").and_then(DatumAt::text).unwrap_or("");
-                let set = crate::paths::from_regex(pattern, false).ok().filter(|set| set.differs.is_none());
+                let set = crate::paths::from_regex(pattern, false).ok();
+                // A pattern has no groups, which the route may name.
+                let set = set.filter(|set| set.differs.is_none() && !self.names_groups.get());
                 let patterns = match set {
                     Some(set) => set.patterns,
                     None => vec![crate::expressions::path_expression(pattern, false)?.pattern],
@@ -533,8 +550,18 @@ impl CaddyReader<'_> {
                 {
                     continue;
                 }
-                "static_response" | "error" => self.respond(handler, &mut section),
+                "static_response" | "error" => self.respond(handler, settings, &mut section),
                 "file_server" => {
+                    let hidden = self.hidden(handler, settings, &section);
+                    match hidden {
+                        Hidden::Nothing => {}
+                        Hidden::Route(section) => found.push(CaddyRoute { hosts: hosts.to_vec(), section }),
+                        Hidden::Closed(section) => {
+                            handler.impossible(self.ledger, "its route is closed (403): see `hide`");
+                            found.push(CaddyRoute { hosts: hosts.to_vec(), section });
+                            return;
+                        }
+                    }
                     self.files(handler, settings, &mut section);
                     self.files_with_scripts(settings, &mut section);
                 }

@@ -11,13 +11,19 @@ impl Translation<'_> {
         self.addresses(scope, section);
         self.password(scope, section);
         self.rates(scope, section);
+        self.guards(scope, section);
         if let Some(one) = scope.one("satisfy") {
             match one.first() {
-                "any" => self.ledger.differs(one.entry, "a request has to meet both, addresses and password"),
+                "any" => {
+                    self.ledger.differs(one.entry, "a request has to meet both, addresses and password");
+                    let has_addresses = section.get("allow").or(section.get("deny")).is_some();
+                    if has_addresses && section.get("auth").is_some() {
+                        section.comment("CHECK: `satisfy any`: a request has to meet both here, `allow` or `deny` and `auth`: write a route with `client` for the addresses that need no password before this one.");
+                    }
+                }
                 _ => self.ledger.translated(one.entry),
             }
         }
-        self.guards(scope, section);
     }
 
     /// What asked somebody else who may come in: `auth_request`, and what there is nothing for here.
@@ -406,7 +412,7 @@ impl Translation<'_> {
 
 /// Has a route answer 403 in place of what it did.
 fn refuse(section: &mut TomlSection) {
-    for action in ["files", "proxy", "app", "redirect", "respond", "cache"] {
+    for action in ["files", "proxy", "php", "app", "redirect", "respond", "rewrite", "cache", "variables"] {
         section.remove(action);
     }
     section.set("respond", TomlItem::Number(403));

@@ -1,11 +1,13 @@
 //! `proxy_cache` and what belongs to it.
 
-use super::scope::{Scope, bytes, duration, field_name, milliseconds, size};
-use super::tree::NginxDirective;
+use super::scope::{Scope, TextPart, bytes, constants, duration, field_name, milliseconds, parts, size};
+use super::tree::{NginxDirective, unique};
 use super::work::Translation;
 use crate::draft::{TomlItem, TomlSection};
 
 const YEAR_MS: u64 = 365 * 86_400_000;
+/// Fields and cookies that a key may have.
+const KEY_PARTS_MAX: usize = 16;
 
 impl Translation<'_> {
     /// Writes the `cache` of a location.
@@ -24,7 +26,10 @@ impl Translation<'_> {
             return;
         }
         let mut common = Vec::new();
-        self.key(of("cache_key"), &mut common);
+        if !self.key(of("cache_key"), scope, &mut common) {
+            section.comment(format!("CHECK: nothing is cached here until the key of {protocol}_cache_key is written: `cache` with a rule that has `key`."));
+            return;
+        }
         self.ignored(of("ignore_headers"), &mut common, &mut cache);
         if let Some(uses) = of("cache_min_uses") {
             common.push((
@@ -169,28 +174,71 @@ impl Translation<'_> {
         are_known
     }
 
-    fn key(&self, one: Option<&NginxDirective>, common: &mut Vec<(String, TomlItem)>) {
-        let Some(one) = one else { return };
-        let key = one.first().replace(['{', '}'], "");
-        let whole = ["$request_uri", "$uri$is_args$args"];
-        let rest = ["$scheme", "$request_method", "$proxy_host", "$host", "$http_host"]
-            .iter()
-            .fold(key.clone(), |key, part| key.replace(part, ""));
-        let rest = rest.trim_matches(|c: char| !c.is_alphanumeric() && c != '$');
-        match rest {
-            rest if whole.contains(&rest) => self.ledger.translated(one.entry),
-            "$uri" => {
-                common.push((
-                    "key".to_owned(),
-                    TomlItem::Table(vec![("query".to_owned(), TomlItem::Flag(false))]),
-                ));
-                self.ledger.translated(one.entry);
+    /// `proxy_cache_key`: what the key has beside scheme, host and path. False where it has a variable that no key has: what is for one
+    /// client must not be sent to another.
+    fn key(
+        &self,
+        one: Option<&NginxDirective>,
+        scope: &Scope<'_>,
+        common: &mut Vec<(String, TomlItem)>,
+    ) -> bool {
+        let Some(one) = one else { return true };
+        let (mut has_path, mut has_query) = (false, false);
+        let mut parameters = Vec::new();
+        let (mut fields, mut cookies) = (Vec::new(), Vec::new());
+        for part in parts(&constants(one.first(), scope, 0)) {
+            let TextPart::Variable(name) = part else { continue };
+            match name.as_str() {
+                "scheme" | "https" | "host" | "http_host" | "server_name" | "server_port" | "proxy_host"
+                | "proxy_port" | "request_method" | "is_args" => {}
+                "uri" | "document_uri" => has_path = true,
+                "request_uri" | "args" | "query_string" => has_query = true,
+                name => match (
+                    name.strip_prefix("http_"),
+                    name.strip_prefix("cookie_"),
+                    name.strip_prefix("arg_"),
+                ) {
+                    (Some(field), ..) => fields.push(field_name(field)),
+                    (_, Some(cookie), _) => cookies.push(cookie.to_owned()),
+                    (.., Some(parameter)) => parameters.push(parameter.to_owned()),
+                    _ => {
+                        self.ledger.impossible(
+                            one.entry,
+                            format!("`${name}` cannot be in the key, so nothing is cached here: `key` of a rule takes fields, cookies and parameters"),
+                        );
+                        return false;
+                    }
+                },
             }
-            _ => self.ledger.differs(
-                one.entry,
-                "the key is scheme, host, path and query; `key` of a rule adds fields and cookies",
-            ),
         }
+        let (fields, cookies) = (unique(fields), unique(cookies));
+        if fields.len() + cookies.len() > KEY_PARTS_MAX {
+            let reason = "a key has at most 16 fields and cookies, so nothing is cached here";
+            self.ledger.impossible(one.entry, reason);
+            return false;
+        }
+        self.ledger.translated(one.entry);
+        let mut key = Vec::new();
+        if !has_query && has_path {
+            let query = match parameters.is_empty() {
+                true => TomlItem::Flag(false),
+                false => TomlItem::texts(unique(parameters)),
+            };
+            key.push(("query".to_owned(), query));
+            self.ledger.differs(one.entry, "the origin gets no parameters that the key leaves out");
+        }
+        if !fields.is_empty() || !cookies.is_empty() {
+            self.ledger.differs(one.entry, "of each URL 16 variants by fields and cookies are kept");
+        }
+        for (name, parts) in [("header", fields), ("cookie", cookies)] {
+            if !parts.is_empty() {
+                key.push((name.to_owned(), TomlItem::texts(parts)));
+            }
+        }
+        if !key.is_empty() {
+            common.push(("key".to_owned(), TomlItem::Table(key)));
+        }
+        true
     }
 
     fn ignored(

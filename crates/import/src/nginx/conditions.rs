@@ -5,7 +5,7 @@ use super::rewrite::slash_apart;
 use super::scope::{Scope, field_name};
 use super::tree::NginxDirective;
 use super::work::{Matcher, Translation, route};
-use crate::conditions::{RouteCondition, close, cookie_condition, value_conditions};
+use crate::conditions::{RouteCondition, close, cookie_conditions, value_conditions};
 use crate::draft::{TomlItem, TomlSection};
 use crate::expressions::{expression_below, path_expression, quoted};
 use crate::paths::{from_literal, hosts_from_regex};
@@ -106,6 +106,7 @@ impl<'d> Translation<'d> {
                 }
                 self.respond(&answer, &scope, &mut section);
                 self.headers(&scope, &mut section);
+                self.open_ends(inner.scope.own(), &mut section);
                 routes.push(section);
                 continue;
             }
@@ -126,12 +127,19 @@ impl<'d> Translation<'d> {
     }
 
     /// An `if` whose condition no route can have: what it refuses stays closed.
-    fn unknown_condition(&self, one: &NginxDirective, reason: &str, place: &Place<'d>) -> Vec<TomlSection> {
+    fn unknown_condition(
+        &self,
+        one: &'d NginxDirective,
+        reason: &str,
+        place: &Place<'d>,
+    ) -> Vec<TomlSection> {
         let is_refusal = |inner: &NginxDirective| {
             inner.name == "return"
                 && inner.first().parse().is_ok_and(|status: u16| (400..500).contains(&status))
         };
-        let refuses = one.inner().iter().any(is_refusal);
+        let is_answer = |inner: &NginxDirective| matches!(inner.name.as_str(), "return" | "rewrite");
+        let is_guard = self.is_guard(one, place);
+        let refuses = one.inner().iter().any(|inner| is_refusal(inner) || is_guard && is_answer(inner));
         let what = match refuses {
             true => "the route is closed (403) until its condition is written",
             false => {
@@ -146,6 +154,25 @@ impl<'d> Translation<'d> {
         let mut section = route(&place.paths);
         close(&mut section, self.ledger.open_end(one.entry).unwrap_or_default());
         vec![section]
+    }
+
+    /// Whether an `if` asks who sends a request, itself or through a `map` or `set`: what answers then keeps others out, with a redirect
+    /// to a page for signing in as well.
+    fn is_guard(&self, one: &'d NginxDirective, place: &Place<'d>) -> bool {
+        let words = words(one);
+        let Some(variable) = words.iter().copied().find(|word| word.starts_with('$')) else { return false };
+        let source = self.map_block(&variable[1..]).map_or(variable, Self::map_source);
+        let sets = |other: &&NginxDirective| {
+            let is_it = |inner: &NginxDirective| inner.name == "set" && inner.first() == variable;
+            other.name == "if" && other.inner().iter().any(is_it)
+        };
+        let of_user = |text: &str| {
+            ["$cookie_", "$http_cookie", "$http_authorization", "$remote_user", "$ssl_client_"]
+                .iter()
+                .any(|start| text.starts_with(start))
+        };
+        let all = place.scope.levels.iter().flat_map(|level| level.iter());
+        of_user(source) || all.filter(sets).any(|other| self::words(other).iter().any(|word| of_user(word)))
     }
 
     /// The conditions of routes for an `if`; any of them is enough.
@@ -401,16 +428,7 @@ fn conditions(
         }
         _ => {
             if let Some(cookie) = name.strip_prefix("cookie_") {
-                return match operator {
-                    "" => {
-                        let pattern = format!("~ (^|; *){}=([^0;]|0[^;])", quoted(cookie));
-                        Ok(vec![RouteCondition::of_value("header", "Cookie", pattern)])
-                    }
-                    "=" if !value.is_empty() && !value.contains('*') => {
-                        Ok(vec![cookie_condition(cookie, value)])
-                    }
-                    _ => Err("a route asks for no such cookie".to_owned()),
-                };
+                return cookie_conditions(cookie, operator, value);
             }
             let (directive, name) = match (name.strip_prefix("http_"), name.strip_prefix("arg_")) {
                 (Some(field), _) => ("header", field_name(field)),

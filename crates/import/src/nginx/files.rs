@@ -266,6 +266,19 @@ impl<'d> Translation<'d> {
                 if front.is_some() {
                     return Last::Files;
                 }
+                // The path of a page is below the root, without what `alias` removes.
+                let prefix = match files.get("strip_prefix") {
+                    Some(TomlItem::Text(prefix)) => prefix.as_str(),
+                    _ => "",
+                };
+                let below = path.strip_prefix(prefix).filter(|rest| rest.starts_with('/'));
+                let Some(path) = below.or((!path.starts_with('/')).then_some(path)) else {
+                    self.ledger.impossible(
+                        one.entry,
+                        format!("`{path}` is answered by another location, which has a folder of its own: what is no file is 404 until `fallback` names a page below this root"),
+                    );
+                    return Last::Files;
+                };
                 if path.contains('$') || path.ends_with(".php") || !path.starts_with('/') {
                     self.ledger.impossible(
                         one.entry,

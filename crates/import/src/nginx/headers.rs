@@ -1,7 +1,7 @@
 //! Header fields of responses, and compression.
 
 use super::place::{Place, ServerLocations};
-use super::scope::{Scope, TemplateUse, TextPart, milliseconds, parts};
+use super::scope::{OF_CONNECTION, Scope, TemplateUse, TextPart, is_of_connection, milliseconds, parts};
 use super::tree::NginxDirective;
 use super::work::Translation;
 use crate::draft::{TomlItem, TomlSection};
@@ -73,11 +73,18 @@ impl Translation<'_> {
                 self.ledger.differs(one.entry, "`Cache-Status` is sent instead, by itself");
                 continue;
             }
+            if is_of_connection(name) {
+                self.ledger.needless(one.entry, OF_CONNECTION);
+                continue;
+            }
             let Some(value) = self.template(one, one.arg(1), scope, TemplateUse::Header) else { continue };
             self.always(one);
             match lower.as_str() {
                 "cache-control" => controls.push(value),
                 "content-type" if section.get("respond").is_some() => {
+                    if let Some(TomlItem::Number(status)) = section.get("respond").cloned() {
+                        section.set_in("respond", "status", TomlItem::Number(status));
+                    }
                     section.set_in("respond", "type", TomlItem::Text(value));
                 }
                 _ => match add.iter_mut().find(|(known, _)| known.eq_ignore_ascii_case(name)) {
@@ -176,7 +183,12 @@ impl Translation<'_> {
             },
             _ => "/index.html".to_owned(),
         };
-        let Some(other) = around.at(&page).filter(|other| other.entry != place.entry) else { return };
+        let prefix = match entry("strip_prefix") {
+            Some(TomlItem::Text(prefix)) => prefix,
+            _ => String::new(),
+        };
+        let asked = format!("{prefix}{page}");
+        let Some(other) = around.at(&asked).filter(|other| other.entry != place.entry) else { return };
         let mut theirs = TomlSection::default();
         theirs.set("files", TomlItem::Table(Vec::new()));
         self.headers(&other.scope, &mut theirs);
@@ -274,6 +286,9 @@ impl Translation<'_> {
                         one.entry,
                         "`-s` and `-t` limit it to some responses: fields are for all",
                     );
+                }
+                _ if is_of_connection(arg.split(':').next().unwrap_or(arg).trim()) => {
+                    self.ledger.needless(one.entry, OF_CONNECTION);
                 }
                 Some((name, value)) if one.name == "more_set_headers" => {
                     if let Some(value) = self.template(one, value.trim(), scope, TemplateUse::Header) {

@@ -6,6 +6,7 @@ use super::tree::NginxDirective;
 use super::work::{Matcher, Translation, redirect};
 use crate::draft::TomlSection;
 use crate::expressions::{expression_below, path_expression, quoted, wider_expression};
+use crate::findings::EntryNumber;
 use crate::paths::{below, from_literal, from_regex};
 
 /// GroupNames of an expression, as nginx and Komainu name them.
@@ -283,12 +284,19 @@ impl<'d> Translation<'d> {
                 if done[inner] || inner_first || !inner_path.starts_with(path) {
                     continue;
                 }
-                for regex in &regexes {
+                // Below `^~` an expression outside of it does not count, also for a location that stands in it.
+                let is_inside = is_nested(inner_one, path, &found);
+                let counts = |regex: &&&FoundLocation<'d>| !is_inside || is_nested(regex, path, &found);
+                for regex in regexes.iter().filter(counts) {
                     let below_it = |pattern: &String| match pattern.starts_with('~') {
                         true => expression_below(inner_path, pattern).into_iter().collect(),
                         false => below(inner_path, pattern),
                     };
-                    let paths: Vec<String> = regex.paths.iter().flat_map(below_it).collect();
+                    let paths: Vec<String> = match is_inside {
+                        // It is for paths of the outer location alone.
+                        true => regex.paths.clone(),
+                        false => regex.paths.iter().flat_map(below_it).collect(),
+                    };
                     if !paths.is_empty() {
                         places.push(place(regex, paths));
                     }
@@ -312,6 +320,15 @@ impl<'d> Translation<'d> {
             }
         }
         self.nested_overlap(&regexes, &prefixes);
+        // Of the same paths of a location the first place counts.
+        let mut seen: Vec<(Option<EntryNumber>, Vec<String>)> = Vec::new();
+        places.retain(|place| {
+            let key = (place.entry, place.paths.clone());
+            !seen.contains(&key) && {
+                seen.push(key);
+                true
+            }
+        });
         places
     }
 
@@ -330,6 +347,22 @@ impl<'d> Translation<'d> {
             }
         }
     }
+}
+
+/// Whether a location stands in the one with this prefix, or in one that stands in it.
+fn is_nested(one: &FoundLocation<'_>, prefix: &str, all: &[FoundLocation<'_>]) -> bool {
+    let mut within = one.within.as_deref();
+    // Prefixes get shorter from the inside to the outside, so this ends.
+    while let Some(path) = within {
+        if path == prefix {
+            return true;
+        }
+        let is_it =
+            |other: &&FoundLocation<'_>| matches!(&other.matcher, Matcher::Prefix(own, _) if own == path);
+        within = all.iter().find(is_it).and_then(|other| other.within.as_deref());
+        within = within.filter(|next| next.len() < path.len());
+    }
+    false
 }
 
 /// What becomes of a location whose paths cannot be written.

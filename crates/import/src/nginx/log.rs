@@ -185,11 +185,32 @@ impl<'d> Translation<'d> {
         }
     }
 
-    /// Writes the `trusted_proxies` of `set_real_ip_from`.
+    /// Writes the `trusted_proxies` of `set_real_ip_from`. Where the address is in another field than those that Komainu reads, nothing is
+    /// written: a proxy that sends the other field passes X-Forwarded-For on as the client wrote it.
     pub(crate) fn proxies(&self, all: &[&NginxDirective], top: &mut TomlSection) {
+        let named = |name: &'static str| all.iter().filter(move |one| one.name == name);
+        let mut fields: Vec<String> =
+            named("real_ip_header").map(|one| one.first().to_ascii_lowercase()).collect();
+        if fields.is_empty() {
+            // The default of nginx.
+            fields.push("x-real-ip".to_owned());
+        }
+        let is_read =
+            |field: &String| matches!(field.as_str(), "x-forwarded-for" | "forwarded" | "proxy_protocol");
+        let reads_forwarded = fields.iter().any(|field| field == "forwarded");
+        let is_mixed = reads_forwarded && fields.iter().any(|field| field == "x-forwarded-for");
+        let is_safe = fields.iter().all(is_read) && !is_mixed;
         let mut from = Vec::new();
-        for one in all.iter().filter(|one| one.name == "set_real_ip_from") {
+        for one in named("set_real_ip_from") {
             let item = match one.first() {
+                _ if !is_safe => {
+                    self.ledger.impossible(
+                        one.entry,
+                        "`trusted_proxies` is not written: have this proxy send X-Forwarded-For in place of the field of `real_ip_header` (X-Real-IP by default), then write it",
+                    );
+                    self.ledger.open_end(one.entry).into_iter().for_each(|check| top.comment(check));
+                    continue;
+                }
                 "unix:" => TomlItem::text("unix"),
                 name if name.parse::<std::net::IpAddr>().is_ok() || name.contains('/') => {
                     TomlItem::text(name)
@@ -204,13 +225,15 @@ impl<'d> Translation<'d> {
             }
             self.ledger.translated(one.entry);
         }
-        for one in all.iter().filter(|one| one.name == "real_ip_header") {
+        for one in named("real_ip_header") {
             match one.first().to_ascii_lowercase().as_str() {
-                "x-forwarded-for" => self.ledger.translated(one.entry),
+                "x-forwarded-for" | "forwarded" if !is_mixed => self.ledger.translated(one.entry),
                 "proxy_protocol" => self
                     .ledger
                     .needless(one.entry, "`proxy_protocol` of `listen` takes the address from there"),
-                "forwarded" => self.ledger.translated(one.entry),
+                "x-forwarded-for" | "forwarded" => self
+                    .ledger
+                    .impossible(one.entry, "the address is read from one kind of field for all sites"),
                 _ => self.ledger.impossible(
                     one.entry,
                     "the client's address is read from X-Forwarded-For or Forwarded: have the proxy send one",
@@ -225,9 +248,18 @@ impl<'d> Translation<'d> {
                     .differs(one.entry, "trusted proxies in the field are passed over, as with `on`"),
             }
         }
-        if !from.is_empty() {
-            top.set("trusted_proxies", TomlItem::List(from));
+        if from.is_empty() {
+            return;
         }
+        let from = TomlItem::List(from);
+        let item = match reads_forwarded {
+            true => TomlItem::Table(vec![
+                ("from".to_owned(), from),
+                ("fields".to_owned(), TomlItem::text("forwarded")),
+            ]),
+            false => from,
+        };
+        top.set("trusted_proxies", item);
     }
 }
 

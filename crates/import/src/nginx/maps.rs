@@ -3,7 +3,7 @@
 use super::scope::{Scope, TemplateUse, parts, template};
 use super::tree::NginxDirective;
 use super::work::Translation;
-use crate::conditions::{RouteCondition, exact_value, value_conditions};
+use crate::conditions::{RouteCondition, cookie_conditions, exact_value, value_conditions};
 use crate::draft::{TomlItem, TomlSection, table_path};
 use crate::expressions::{path_expression, quoted};
 use config::HostPattern;
@@ -264,6 +264,14 @@ fn condition(source: &str, given: &str, hostnames: bool) -> Result<Vec<RouteCond
             )])
         }
         _ => {
+            if let Some(cookie) = name.strip_prefix("cookie_") {
+                return match given.strip_prefix('~') {
+                    Some(regex) => cookie_conditions(cookie, "~", regex),
+                    None if given.is_empty() => cookie_conditions(cookie, "=", ""),
+                    // Texts of a map are found in any case of letters.
+                    None => Err("a route compares a cookie exactly".to_owned()),
+                };
+            }
             let (directive, name) = match (name.strip_prefix("http_"), name.strip_prefix("arg_")) {
                 (Some(field), _) => ("header", super::scope::field_name(field)),
                 (_, Some(parameter)) => ("query", parameter.to_owned()),

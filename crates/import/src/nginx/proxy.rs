@@ -2,7 +2,9 @@
 
 use super::place::Place;
 use super::rewrite::simple_break;
-use super::scope::{Scope, TemplateUse, constants, duration_within, field_name, milliseconds};
+use super::scope::{
+    OF_CONNECTION, Scope, TemplateUse, constants, duration_within, field_name, is_of_connection, milliseconds,
+};
 use super::tree::NginxDirective;
 use super::upstream::server_url;
 use super::work::{Matcher, Translation, unavailable};
@@ -183,15 +185,21 @@ impl<'d> Translation<'d> {
             }
             return;
         }
+        let is_path = uri.starts_with('/') && uri.bytes().all(|byte| byte.is_ascii_graphic());
+        if is_exact && is_path && section.get("rewrite").is_none() {
+            // A prefix is replaced by whole segments, so a final `/` would be lost.
+            section.set_text("rewrite", uri);
+            self.ledger.differs(
+                pass.entry,
+                "paths in redirects and cookies of the upstream server are passed on as they are",
+            );
+            return;
+        }
         if !is_exact && replaced.ends_with('/') != uri.ends_with('/') {
             self.ledger.differs(
                 pass.entry,
                 "either the location or `proxy_pass` ends with `/`: nginx joins them without, or with two; here there is one",
             );
-        }
-        if is_exact && !uri.ends_with('/') {
-            self.ledger
-                .differs(pass.entry, "the upstream server may get a `/` at the end of the path: look at it");
         }
         if !strip.is_empty() {
             proxy.set_text("strip_prefix", strip);
@@ -244,6 +252,10 @@ impl<'d> Translation<'d> {
                     one.entry,
                     "not needed: WebSockets are passed on, and connections are kept (`upgrades` in `proxy`)",
                 ),
+                ("content-length", "") => {
+                    self.ledger.differs(one.entry, "the content of a request is passed on, with its length")
+                }
+                (name, _) if is_of_connection(name) => self.ledger.needless(one.entry, OF_CONNECTION),
                 ("x-forwarded-for", "$proxy_add_x_forwarded_for") => self.ledger.differs(
                     one.entry,
                     "it is always sent; what clients send in it counts only from `trusted_proxies`, others cannot make it up",
@@ -275,7 +287,14 @@ impl<'d> Translation<'d> {
     }
 
     fn response_fields(&self, scope: &Scope<'_>, proxy: &mut TomlSection) {
-        let hidden = scope.all("proxy_hide_header");
+        let mut hidden = scope.all("proxy_hide_header");
+        hidden.retain(|one| {
+            let is_kept = !is_of_connection(one.first());
+            if !is_kept {
+                self.ledger.needless(one.entry, OF_CONNECTION);
+            }
+            is_kept
+        });
         if !hidden.is_empty() {
             let names = hidden.iter().map(|one| {
                 self.ledger.translated(one.entry);

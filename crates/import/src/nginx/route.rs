@@ -7,8 +7,8 @@ use super::rewrite::{PathRewrite, simple_break};
 use super::scope::{Scope, TemplateUse, constants};
 use super::tree::NginxDirective;
 use super::work::{Matcher, Translation, is_target, redirect, route, unavailable};
-use crate::conditions::close;
-use crate::draft::{TomlItem, TomlSection};
+use crate::conditions::{RouteCondition, close};
+use crate::draft::{TomlItem, TomlSection, only_rewrites};
 
 /// Statuses that `respond` can have.
 const STATUSES: std::ops::RangeInclusive<u64> = 200..=599;
@@ -27,8 +27,16 @@ impl<'d> Translation<'d> {
         let is_whole = |section: &TomlSection| {
             section.get("path") == route(&place.paths).get("path") && section.entries.len() == 2
         };
-        if scope.own().iter().any(|one| one.name == "rewrite") && routes.last().is_some_and(is_whole) {
+        let is_done =
+            scope.own().iter().any(|one| one.name == "rewrite") && routes.last().is_some_and(is_whole);
+        let limit = scope.own_one("limit_except");
+        if let Some(limit) = limit {
+            // nginx rewrites no requests with other methods.
+            routes.iter_mut().for_each(|section| allow_methods(limit, section));
+        }
+        if is_done {
             // Nothing of the location answers after that.
+            routes.extend(limit.map(|limit| self.close_methods(limit, place)));
             return self.finished(routes, scope);
         }
         let mut section = route(&place.paths);
@@ -72,44 +80,95 @@ impl<'d> Translation<'d> {
             {
                 self.ledger.needless(one.entry, "`return` answers before it counts");
             }
+            let others = limit.map(|limit| {
+                allow_methods(limit, &mut section);
+                self.close_methods(limit, place)
+            });
             self.open_ends(scope.own(), &mut section);
             routes.push(section);
+            routes.extend(others);
             return self.finished(routes, scope);
         }
+        routes.extend(self.answering(place, around, section));
+        self.finished(routes, scope)
+    }
+
+    /// The routes of a location that neither redirects nor is for the server alone. `section` has its paths.
+    fn answering(
+        &self,
+        place: &Place<'d>,
+        around: &ServerLocations<'d>,
+        mut section: TomlSection,
+    ) -> Vec<TomlSection> {
+        let scope = &place.scope;
         let fallback = self.content(place, &mut section, around);
-        if let Some(internal) = internal {
+        if let Some(internal) = scope.own_one("internal") {
             section.set("internal", TomlItem::Flag(true));
             // The server's scripts are not for files that applications name.
             section.remove("php");
             self.ledger.translated(internal.entry);
         }
-        let methods = scope.own_one("limit_except");
-        let refusal = methods.and_then(|one| self.methods(one, place, &mut section));
+        let others = scope.own_one("limit_except").and_then(|limit| self.methods(limit, place, &mut section));
         self.access(scope, &mut section);
-        self.headers(scope, &mut section);
+        self.complete((place, around), fallback, &mut section);
+        let refusal = self.referers(place, &mut section);
+        let mut routes = self.with_parts(place, around, section);
+        if let Some(mut others) = others {
+            if refusal.is_some() {
+                // What `referer` does not match is not for the route of other methods.
+                let methods = routes.last().and_then(|section| section.get("method")).cloned();
+                let condition = methods.map(|methods| vec![("method".to_owned(), methods)]);
+                condition.into_iter().for_each(|one| others.exclude(TomlItem::Table(one)));
+            }
+            match others.get("respond") {
+                Some(_) => routes.push(others),
+                None => {
+                    self.complete((place, around), fallback, &mut others);
+                    routes.extend(self.with_parts(place, around, others));
+                }
+            }
+        }
+        routes.extend(refusal);
+        routes
+    }
+
+    /// A route with those that have to stand before it: scripts that nginx does not run, and each `rewrite … break`.
+    fn with_parts(
+        &self,
+        place: &Place<'d>,
+        around: &ServerLocations<'d>,
+        section: TomlSection,
+    ) -> Vec<TomlSection> {
+        let mut routes: Vec<TomlSection> = self.other_scripts(place, around, &section).into_iter().collect();
+        routes.extend(self.breaks(place).into_iter().map(|rewrite| rewritten(&section, rewrite)));
+        routes.push(section);
+        routes
+    }
+
+    /// Writes the fields of responses, and comments for what a human has to do.
+    fn complete(
+        &self,
+        (place, around): (&Place<'d>, &ServerLocations<'d>),
+        fallback: Option<&'d NginxDirective>,
+        section: &mut TomlSection,
+    ) {
+        let scope = &place.scope;
+        self.headers(scope, section);
         if let Some(location) = fallback {
             let inner = around.server.with(location.inner());
-            self.headers_of_fallback(location, (scope, &inner), &mut section);
+            self.headers_of_fallback(location, (scope, &inner), section);
         }
-        self.cache_control_of_pages(place, around, &mut section);
-        self.replacements(scope, &mut section);
+        self.cache_control_of_pages(place, around, section);
+        self.replacements(scope, section);
         if place.matcher != Matcher::Server {
-            self.open_ends(scope.own(), &mut section);
+            self.open_ends(scope.own(), section);
         }
-        let others = self.referers(place, &mut section);
-        routes.extend(self.other_scripts(place, around, &section));
-        for rewrite in self.breaks(place) {
-            routes.push(rewritten(&section, rewrite));
-        }
-        routes.push(section);
-        routes.extend(refusal);
-        routes.extend(others);
-        self.finished(routes, scope)
     }
 
     /// What every route of a location has.
     pub(crate) fn finished(&self, mut routes: Vec<TomlSection>, scope: &Scope<'d>) -> Vec<TomlSection> {
-        for section in &mut routes {
+        // One that only rewrites has conditions alone: what the request may be is for the route that answers.
+        for section in routes.iter_mut().filter(|section| !only_rewrites(section)) {
             self.sizes(scope, section);
             self.compression(scope, section);
         }
@@ -221,23 +280,49 @@ impl<'d> Translation<'d> {
         around.named(one.args.last().map_or("", String::as_str)).map_or(Last::Files, Last::Named)
     }
 
-    /// `limit_except`: the methods of the route, and a route that refuses all others.
+    /// `limit_except`: writes the methods of a location's route, and returns the route for all others: the same one, with what
+    /// `limit_except` asks for in place of what the location does.
     fn methods(
         &self,
-        one: &'d NginxDirective,
+        limit: &'d NginxDirective,
         place: &Place<'d>,
         section: &mut TomlSection,
     ) -> Option<TomlSection> {
-        let inner = place.scope.with(one.inner());
-        let mut refusal = route(&place.paths);
-        self.access(&inner, &mut refusal);
-        if refusal.get("respond").is_none() {
-            self.ledger.impossible(one.entry, "only `deny all` for other methods can be translated");
+        const KNOWN: [&str; 5] = ["allow", "deny", "auth_basic", "auth_basic_user_file", "satisfy"];
+        if limit.inner().is_empty() {
+            self.ledger.needless(limit.entry, "it asks nothing of other methods");
             return None;
         }
-        section.set("method", TomlItem::texts(one.args.iter().cloned()));
-        self.ledger.translated(one.entry);
+        let mut others = section.clone();
+        allow_methods(limit, section);
+        if !limit.inner().iter().all(|one| KNOWN.contains(&one.name.as_str())) {
+            return Some(self.close_methods(limit, place));
+        }
+        self.ledger.translated(limit.entry);
+        self.access(&place.scope.with(limit.inner()), &mut others);
+        if others.get("respond").is_none() {
+            return Some(others);
+        }
+        let mut refusal = route(&place.paths);
+        refusal.set("respond", TomlItem::Number(403));
         Some(refusal)
+    }
+
+    /// The route that refuses all methods but those of `limit_except`, where nothing else can be written for them.
+    fn close_methods(&self, limit: &'d NginxDirective, place: &Place<'d>) -> TomlSection {
+        let is_refusal = limit.inner().iter().all(|one| one.name == "deny" && one.first() == "all");
+        let mut refusal = route(&place.paths);
+        if is_refusal && !limit.inner().is_empty() {
+            self.ledger.translated(limit.entry);
+            limit.inner().iter().for_each(|one| self.ledger.translated(one.entry));
+            refusal.set("respond", TomlItem::Number(403));
+            return refusal;
+        }
+        let reason = "what it asks of other methods is not translated, so they are refused (403)";
+        self.ledger.impossible(limit.entry, reason);
+        limit.inner().iter().for_each(|one| self.ledger.impossible(one.entry, reason));
+        close(&mut refusal, self.ledger.open_end(limit.entry).unwrap_or_default());
+        refusal
     }
 
     /// `return`.
@@ -274,20 +359,29 @@ impl<'d> Translation<'d> {
             }
             (_, None) if STATUSES.contains(&code) => {
                 self.ledger.translated(one.entry);
+                if let Some(kind) = scope.own_one("default_type") {
+                    self.ledger.needless(kind.entry, "not needed: the response has no content of its own");
+                }
                 section.set("respond", TomlItem::Number(code));
             }
             (_, Some(body)) if STATUSES.contains(&code) => {
                 let resolved = constants(body, scope, 0);
                 let has_variables = resolved.contains('$');
                 let body = match has_variables {
-                    true => self.template(one, body, scope, TemplateUse::Header).unwrap_or_default(),
-                    false => resolved,
+                    true => self.template(one, body, scope, TemplateUse::Header),
+                    false => Some(resolved),
+                };
+                let Some(body) = body else {
+                    unavailable(section);
+                    return;
                 };
                 self.ledger.translated(one.entry);
                 let has_variables = has_variables && body.contains('$');
                 section.set_in("respond", "status", TomlItem::Number(code));
                 section.set_in("respond", "body", TomlItem::Text(body));
-                let kind = scope.one("default_type").map_or("text/plain", |one| one.first());
+                let kind = scope.one("default_type");
+                kind.into_iter().for_each(|one| self.ledger.translated(one.entry));
+                let kind = kind.map_or("text/plain", |one| one.first());
                 section.set_in("respond", "type", TomlItem::text(kind));
                 if has_variables {
                     section.set_in("respond", "variables", TomlItem::Flag(true));
@@ -299,6 +393,13 @@ impl<'d> Translation<'d> {
             }
         }
     }
+}
+
+/// Has a route answer the methods of `limit_except` alone, unless it asks for methods already.
+fn allow_methods(limit: &NginxDirective, section: &mut TomlSection) {
+    let methods = TomlItem::texts(limit.args.iter().map(|method| method.to_ascii_uppercase()));
+    // The only fault is that it asks for other methods.
+    let _ = RouteCondition::new("method", methods).write(section);
 }
 
 /// A route with a path of a `rewrite … break`, and with its own prefixes gone.

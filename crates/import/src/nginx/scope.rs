@@ -259,6 +259,16 @@ pub(crate) fn field_name(name: &str) -> String {
     name.split('_').map(capital).collect::<Vec<String>>().join("-")
 }
 
+/// Whether a field belongs to the connection or the length of a content: the server sets it itself, and no rule changes it.
+pub(crate) fn is_of_connection(name: &str) -> bool {
+    ["connection", "content-length", "keep-alive", "te", "trailer", "transfer-encoding", "upgrade"]
+        .iter()
+        .any(|known| name.eq_ignore_ascii_case(known))
+}
+
+/// What is reported of such a field.
+pub(crate) const OF_CONNECTION: &str = "not needed: the server sets this field itself";
+
 /// Bytes of a size such as `10m`, as Komainu writes sizes.
 pub(crate) fn size(text: &str) -> Option<String> {
     let (digits, unit) = match text.char_indices().next_back()? {

@@ -125,6 +125,14 @@ fn forwarded(one: &DatumAt, ledger: &ImportLedger, draft: &mut Draft) {
     else {
         return;
     };
+    let field = forwarded.get("client_ip").or(forwarded.get("header")).and_then(DatumAt::text);
+    if !field.is_some_and(|field| field.eq_ignore_ascii_case("X-Forwarded-For")) {
+        // A proxy that sends another field passes X-Forwarded-For on as the client wrote it.
+        let reason = "`trusted_proxies` is not written: have this proxy send X-Forwarded-For, then write it";
+        forwarded.impossible(ledger, reason);
+        draft.top.comment(format!("CHECK line {}: {reason}.", forwarded.line));
+        return;
+    }
     if source.texts().iter().any(|text| text.starts_with('!')) {
         forwarded.impossible(ledger, "`trusted_proxies` takes networks that are trusted");
         return;

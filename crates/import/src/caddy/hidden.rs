@@ -1,0 +1,326 @@
+//! Files that `hide` of a file server names: routes that answer 404 before that of the files.
+
+use super::handlers::{CaddyReader, CaddySettings};
+use crate::conditions::{CONDITIONS, close};
+use crate::data::DatumAt;
+use crate::draft::{TomlItem, TomlSection};
+use crate::expressions::{path_matches, quoted};
+
+/// What stands above the routes.
+const COMMENT: &str = "Files that `hide` of Caddy's file server names.";
+/// The names of files for a folder, where a file server says nothing else.
+const INDEX_NAMES: [&str; 2] = ["index.html", "index.txt"];
+
+/// One word of `hide`, as an expression.
+enum HiddenFile {
+    /// The name of a file or folder, wherever it is.
+    Name(String),
+    /// The path of one, from the start of the request's path on.
+    Path(String),
+}
+
+/// What becomes of the requests for hidden files.
+pub(super) enum Hidden {
+    /// There are none.
+    Nothing,
+    /// A route in front of that of the files.
+    Route(TomlSection),
+    /// They cannot be named, so the route of the files is closed.
+    Closed(TomlSection),
+}
+
+impl CaddyReader<'_> {
+    /// The route for what `hide` names; `section` has the conditions of the route of the files.
+    pub(super) fn hidden(
+        &self,
+        handler: &DatumAt,
+        settings: &CaddySettings,
+        section: &TomlSection,
+    ) -> Hidden {
+        let Some(hide) = handler.get("hide") else { return Hidden::Nothing };
+        let root = handler.get("root").and_then(DatumAt::text).or(settings.root.as_deref()).unwrap_or(".");
+        let strip = settings.strip_prefix.as_deref().unwrap_or("").trim_end_matches('/');
+        let names = handler.get("index_names").map_or(INDEX_NAMES.map(str::to_owned).into(), DatumAt::texts);
+        let found = hidden_files(&hide.texts(), root, strip).and_then(|mut files| {
+            if settings.php.is_some() {
+                // Scripts run in Caddy although they are hidden, and their source is never sent here.
+                files.retain(|file| !matches!(file, HiddenFile::Name(name) if name.ends_with("\\.php")));
+            }
+            names_agree(&files, &names, &settings.tries)?;
+            hidden_paths(&files, section.get("path"))
+        });
+        let mut route = section.clone();
+        route.comments.clear();
+        route.entries.retain(|(key, _)| !matches!(key.as_str(), "path" | "rewrite"));
+        match found {
+            Ok(paths) if paths.is_empty() => {
+                hide.needless(self.ledger, "not needed: none of these files is below the root");
+                Hidden::Nothing
+            }
+            Ok(paths) => {
+                match handler.get("browse") {
+                    Some(_) => {
+                        hide.differs(self.ledger, "listings (`listing`) have the names of these files")
+                    }
+                    None => hide.translated(self.ledger),
+                }
+                route.comment(COMMENT);
+                route.entries.insert(0, ("path".to_owned(), TomlItem::texts(paths)));
+                route.set("respond", TomlItem::Number(404));
+                Hidden::Route(route)
+            }
+            Err(reason) => {
+                let what = "the route of the files is closed (403) until a route with `respond = 404` for what is hidden stands before it";
+                hide.impossible(self.ledger, &format!("{reason}: {what}"));
+                route.entries.retain(|(key, _)| CONDITIONS.contains(&key.as_str()));
+                if let Some(path) = section.get("path") {
+                    route.entries.insert(0, ("path".to_owned(), path.clone()));
+                }
+                close(&mut route, format!("CHECK line {}: `hide`: {reason}: {what}.", hide.line));
+                Hidden::Closed(route)
+            }
+        }
+    }
+}
+
+/// Reads the words of `hide`. A word with a slash is a path on the disk, all others are names.
+fn hidden_files(words: &[String], root: &str, strip: &str) -> Result<Vec<HiddenFile>, String> {
+    let mut found = Vec::new();
+    let relative = |path: &str| path.trim_start_matches("./").trim_end_matches('/').to_owned();
+    let root = relative(root);
+    for word in words {
+        if word.contains(['{', '\\']) {
+            return Err(format!("`{word}` depends on the request"));
+        }
+        let path = relative(word);
+        let is_path = word.contains('/');
+        if is_path && (path == root || root.starts_with(&format!("{path}/"))) {
+            return Err(format!("`{word}` hides the root"));
+        }
+        let is_same_kind = path.starts_with('/') == root.starts_with('/');
+        let below = path.strip_prefix(root.as_str()).filter(|rest| rest.starts_with('/') && is_same_kind);
+        match below {
+            Some(rest) if is_path => {
+                found.push(HiddenFile::Path(format!("{}{}", quoted(strip), glob(rest)?)));
+            }
+            _ if is_path && path.starts_with('/') && root.starts_with('/') && !path.contains(['*', '?']) => {}
+            // Where it is below the root depends on the folder in which Caddy runs: its name is known.
+            _ => found.push(HiddenFile::Name(glob(path.rsplit('/').next().unwrap_or(&path))?)),
+        }
+    }
+    Ok(found)
+}
+
+/// A glob as an expression.
+fn glob(text: &str) -> Result<String, String> {
+    if text.contains(['[', ']']) {
+        return Err(format!("`{text}` has a set of characters"));
+    }
+    Ok(quoted(text).replace("\\*", "[^/]*").replace("\\?", "[^/]"))
+}
+
+/// Whether a name is none of the hidden ones.
+fn is_free(files: &[HiddenFile], name: &str) -> bool {
+    files.iter().all(|file| match file {
+        HiddenFile::Name(name_of) => !path_matches(&format!("~ ^{name_of}$"), name),
+        HiddenFile::Path(_) => true,
+    })
+}
+
+/// Checks that no file which the request does not name is hidden: one for a folder, or one of `try_files`.
+fn names_agree(files: &[HiddenFile], index: &[String], tries: &[String]) -> Result<(), String> {
+    if let Some(name) = index.iter().find(|name| !is_free(files, name)) {
+        return Err(format!("`{name}` is hidden, and answers for folders"));
+    }
+    let is_literal = |file: &HiddenFile| matches!(file, HiddenFile::Name(name) if !name.contains('['));
+    for tried in tries.iter().filter(|tried| *tried != "$path") {
+        let behind = tried.strip_prefix("$path").filter(|rest| !rest.starts_with('/'));
+        let may_be_hidden = |file: &&HiddenFile| match file {
+            HiddenFile::Name(name) if is_literal(file) => {
+                behind.is_some_and(|end| name.ends_with(&quoted(end)))
+            }
+            _ => behind.is_some(),
+        };
+        let last = tried.rsplit('/').next().unwrap_or(tried);
+        let is_hidden = !last.contains('$') && !is_free(files, last);
+        if is_hidden || files.iter().any(|file| may_be_hidden(&file)) {
+            return Err(format!("`try_files` may name a hidden file (`{tried}`)"));
+        }
+    }
+    Ok(())
+}
+
+/// The paths of requests for hidden files, among those that the route of the files has.
+fn hidden_paths(files: &[HiddenFile], around: Option<&TomlItem>) -> Result<Vec<String>, String> {
+    let names: Vec<&str> = files
+        .iter()
+        .filter_map(|file| match file {
+            HiddenFile::Name(name) => Some(name.as_str()),
+            HiddenFile::Path(_) => None,
+        })
+        .collect();
+    let own: Vec<&str> = files
+        .iter()
+        .filter_map(|file| match file {
+            HiddenFile::Path(path) => Some(path.as_str()),
+            HiddenFile::Name(_) => None,
+        })
+        .collect();
+    let any = match names.as_slice() {
+        [one] => (*one).to_owned(),
+        several => format!("(?:{})", several.join("|")),
+    };
+    let everywhere = format!("~ /{any}(?:/|$)");
+    let around = match around {
+        None => {
+            let own = own.iter().map(|path| format!("~ ^{path}(?:/|$)"));
+            let names = (!names.is_empty()).then_some(everywhere);
+            return Ok(names.into_iter().chain(own).collect());
+        }
+        Some(TomlItem::List(items)) => items.clone(),
+        Some(one) => vec![one.clone()],
+    };
+    let mut found = Vec::new();
+    for pattern in &around {
+        let TomlItem::Text(pattern) = pattern else { continue };
+        let prefix = pattern.strip_suffix('*').unwrap_or(pattern);
+        let end = pattern.strip_prefix('*').filter(|end| !end.is_empty() && !end.contains(['*', '/']));
+        if let (Some(end), true) = (end, own.is_empty()) {
+            found.extend(hidden_ending(end, &names, &any)?);
+            continue;
+        }
+        if pattern.starts_with('~') && own.is_empty() && names.iter().all(|name| !name.contains('[')) {
+            found.push(everywhere.clone());
+            continue;
+        }
+        if !prefix.starts_with('/') || prefix.contains('*') {
+            return Err(format!("the paths `{pattern}` and those that are hidden cannot be joined"));
+        }
+        if prefix == pattern {
+            let is_own = |path: &&str| path_matches(&format!("~ ^{path}(?:/|$)"), pattern);
+            if !names.is_empty() && path_matches(&everywhere, pattern) || own.iter().any(is_own) {
+                found.push(pattern.clone());
+            }
+            continue;
+        }
+        found.extend(hidden_below(prefix, &names, &any)?);
+        for path in &own {
+            let start = quoted(prefix);
+            let above = path.split_once('[').map_or(format!("{path}/"), |(head, _)| head.to_owned());
+            match (path.starts_with(&start), start.starts_with(&above)) {
+                (true, _) => found.push(format!("~ ^{path}(?:/|$)")),
+                (false, true) => return Err(format!("the paths `{pattern}` are within a hidden folder")),
+                (false, false) => {}
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// The paths that begin with `prefix` and have a hidden name.
+fn hidden_below(prefix: &str, names: &[&str], any: &str) -> Result<Option<String>, String> {
+    if names.is_empty() {
+        return Ok(None);
+    }
+    let start = quoted(prefix);
+    let within = path_matches(&format!("~ /{any}/"), prefix);
+    if within {
+        return Err(format!("the paths `{prefix}*` are within a hidden folder"));
+    }
+    if prefix.ends_with('/') {
+        return Ok(Some(format!("~ ^{start}(?:.*/)?{any}(?:/|$)")));
+    }
+    // The name that the prefix ends in may continue as a hidden one.
+    let last = quoted(prefix.rsplit('/').next().unwrap_or(""));
+    let may_continue = |name: &&str| {
+        let head = name.split('[').next().unwrap_or(name);
+        head.starts_with(&last) || last.starts_with(head)
+    };
+    match names.iter().any(may_continue) {
+        true => Err(format!("the paths `{prefix}*` and those that are hidden cannot be joined")),
+        false => Ok(Some(format!("~ ^{start}.*/{any}(?:/|$)"))),
+    }
+}
+
+/// The paths that end with a text and have a hidden name.
+fn hidden_ending(end: &str, names: &[&str], any: &str) -> Result<Vec<String>, String> {
+    let (text, end) = (end, quoted(end));
+    let mut found = Vec::new();
+    if !names.is_empty() {
+        found.push(format!("~ /{any}/.*{end}$"));
+    }
+    for name in names {
+        let tail = name.rsplit(['*', ']']).next().unwrap_or(name);
+        match (tail.ends_with(&end), end.ends_with(tail) && tail.len() < name.len()) {
+            (true, _) => found.push(format!("~ /{name}$")),
+            (false, true) => {
+                return Err(format!("the paths `*{text}` and those that are hidden cannot be joined"));
+            }
+            (false, false) => {}
+        }
+    }
+    Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn paths(words: &[&str], around: Option<&str>) -> String {
+        let words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
+        let item = around.map(TomlItem::text);
+        let found =
+            hidden_files(&words, "/srv/www", "").and_then(|files| hidden_paths(&files, item.as_ref()));
+        match found {
+            Ok(paths) => paths.join(" "),
+            Err(reason) => format!("! {reason}"),
+        }
+    }
+
+    #[test]
+    fn paths_of_hidden_files() {
+        for (words, around, expected) in [
+            (&["./Caddyfile"][..], None, "~ /Caddyfile(?:/|$)"),
+            (&["*.zip", "secret"], None, r"~ /(?:[^/]*\.zip|secret)(?:/|$)"),
+            (&["*.zip"], Some("/files/*"), r"~ ^/files/(?:.*/)?[^/]*\.zip(?:/|$)"),
+            (&["/srv/www/a/b", "/etc/x"], None, "~ ^/a/b(?:/|$)"),
+            (&["/srv/www/a/b"], Some("/c/*"), ""),
+            (&["/srv/www/a"], Some("/a/b/*"), "! the paths `/a/b/*` are within a hidden folder"),
+            (&["secret"], Some("/static*"), "~ ^/static.*/secret(?:/|$)"),
+            (
+                &["*.zip"],
+                Some("/static*"),
+                "! the paths `/static*` and those that are hidden cannot be joined",
+            ),
+            (&["./Caddyfile"], Some("*.css"), r"~ /Caddyfile/.*\.css$"),
+            (&["b*.css"], Some("*.css"), r"~ /b[^/]*\.css/.*\.css$ ~ /b[^/]*\.css$"),
+            (&["secret*"], Some("*.css"), r"! the paths `*.css` and those that are hidden cannot be joined"),
+            (&["secret"], Some("~ ^/[a-z]+$"), "~ /secret(?:/|$)"),
+            (&["/srv/www"], None, "! `/srv/www` hides the root"),
+            (&["*.zip"], Some("/a.zip"), "/a.zip"),
+            (&["*.zip"], Some("/a.txt"), ""),
+            (&["a[bc]"], None, "! `a[bc]` has a set of characters"),
+        ] {
+            assert_eq!(paths(words, around), expected, "{words:?} {around:?}");
+        }
+        let pattern = paths(&["*.zip"], Some("/files/*"));
+        for (path, expected) in [
+            ("/files/a.zip", true),
+            ("/files/b/a.zip", true),
+            ("/files/a.zip/b", true),
+            ("/files/a.zipper", false),
+            ("/a.zip", false),
+        ] {
+            assert_eq!(path_matches(&pattern, path), expected, "{path}");
+        }
+    }
+
+    #[test]
+    fn files_that_no_request_names() {
+        let files = hidden_files(&["*.html".to_owned()], "/srv/www", "").unwrap();
+        let agree = |index: &str, tried: &str| names_agree(&files, &[index.to_owned()], &[tried.to_owned()]);
+        assert!(agree("index.htm", "$path").is_ok());
+        assert!(agree("index.html", "$path").is_err());
+        assert!(agree("index.htm", "$path.html").is_err());
+    }
+}
