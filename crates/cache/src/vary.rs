@@ -443,7 +443,8 @@ mod tests {
         // The URL in the key says these already.
         assert!(answers("X-Forwarded-Proto, Host", "X-Forwarded-Proto: https\r\n", ""));
         let mut key = KeyFields::default();
-        (key.add_written("x-ip"), key.add_written("x-forwarded-proto"));
+        key.add_written("x-ip");
+        key.add_written("x-forwarded-proto");
         for (vary, outcome) in [("X-Ip", true), ("X-Forwarded-Proto", true), ("X-Other", false)] {
             let mut fields = Fields::new();
             fields.try_push(b"Vary", vary.as_bytes()).unwrap();
