@@ -191,6 +191,9 @@ pub(crate) fn bind(listen: Listen, threads: usize, open: &[Bind]) -> io::Result<
                 Some((name, pid)) => format!("{name} (process {pid}) listens there"),
                 None => format!("another program listens there: `ss -ltnp 'sport = :{port}'` shows which"),
             },
+            (io::ErrorKind::AddrNotAvailable, Some(port)) => format!(
+                "no interface of this machine has this address (`ip addr` shows theirs); \":{port}\" listens on all of them"
+            ),
             _ => return error,
         };
         io::Error::new(error.kind(), format!("{error}: {remedy}"))

@@ -59,6 +59,15 @@ fn every_ipv6_address_is_announced_as_that() {
 }
 
 #[test]
+fn an_address_of_another_machine_is_refused_with_a_remedy() {
+    let folder = Folder::new();
+    folder.write("www/a", "A");
+    // RFC 5737: nobody has it.
+    let (ok, _, errors) = run(&["run", "--listen", "192.0.2.1:8080", folder.at("www").to_str().unwrap()]);
+    assert!(!ok && errors.contains("no interface") && errors.contains("\":8080\""), "{errors}");
+}
+
+#[test]
 fn a_second_server_on_the_same_port_is_refused() {
     let rig = Rig::files(&[("a", "A")]);
     let www = rig.folder.at("www");
