@@ -7,6 +7,9 @@ TARGET := $(or $(CARGO_TARGET_DIR),target)
 KOMAINU := $(TARGET)/release/komainu
 # Counts of what requests run, by which release builds are laid out (scripts/profile). They fit one version of the compiler; others build without.
 COUNTS = $(wildcard profile/rustc-$(word 2,$(shell rustc -V)).profdata)
+# They name functions as this command compiles them: other packages or features beside it, or no named target, give other names.
+HOST = $(shell rustc -vV | sed -n 's/^host: //p')
+CARGO_BUILD = cargo build --release --locked --package komainu --target $(HOST)
 PREFIX ?= /usr/local
 DESTDIR ?=
 # Seconds for each fuzz target.
@@ -25,12 +28,13 @@ help: ## this list
 
 build: ## the release build of everything; the binary is target/release/komainu
 	@scripts/setup build
-	$(if $(COUNTS),RUSTFLAGS='$(RUSTFLAGS) -Cprofile-use=$(abspath $(COUNTS)) -Cllvm-args=-no-pgo-warn-mismatch') cargo build --release --workspace --exclude xtask
+	$(if $(COUNTS),RUSTFLAGS='$(RUSTFLAGS) -Cprofile-use=$(abspath $(COUNTS)) -Cllvm-args=-no-pgo-warn-mismatch') $(CARGO_BUILD)
+	@mkdir -p $(TARGET)/release && ln -f $(TARGET)/$(HOST)/release/komainu $(KOMAINU)
 	@scripts/workers $(TARGET)/release/workers
 
 profile: ## count again what requests run, for the layout of release builds: a build, and rustup for the tools of its LLVM
 	@scripts/setup build
-	scripts/profile
+	CARGO_BUILD='$(CARGO_BUILD)' scripts/profile
 
 run: build ## build, then serve the demo site on http://127.0.0.1:8080
 	@echo
