@@ -32,7 +32,7 @@ fn the_upstreams_fields_come_through_and_ours_only_where_it_has_none() {
     let rig = Rig::to(&origin);
     let response = rig.get("/");
     let lines: Vec<&str> = response.head.lines().collect();
-    assert_eq!(lines[0], "HTTP/1.1 404 Not Found");
+    assert_eq!(lines[0], "HTTP/1.1 404 Nope");
     assert!(lines[1].starts_with("Date: "));
     let rest = ["Content-Length: 2", "Server: app", "X-Odd: a", "set-cookie: a=1", "set-cookie: b=2"];
     assert_eq!(lines[2..], rest);
