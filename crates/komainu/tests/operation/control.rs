@@ -252,7 +252,7 @@ fn root_finds_servers_of_other_users() {
     let folder = Folder::new();
     folder.write("www/a", "A");
     let program = folder.at("komainu");
-    fs::copy(env!("CARGO_BIN_EXE_komainu"), &program).unwrap();
+    rig::copy_program(&program);
     let mut command = Command::new("setpriv");
     command
         .args(["--reuid=65534", "--regid=65534", "--clear-groups"])

@@ -181,7 +181,7 @@ fn a_port_without_the_right_to_it_is_refused_with_every_remedy() {
     }
     let folder = Folder::new();
     // Where that user may read it, as the folder of the build may not be.
-    fs::copy(env!("CARGO_BIN_EXE_komainu"), folder.at("komainu")).unwrap();
+    rig::copy_program(&folder.at("komainu"));
     let arguments = ["run", "--listen", "127.0.0.1:81", "."];
     let mut command = match is_root() {
         true => {

@@ -135,7 +135,7 @@ fn a_capability_to_bind_is_given_up_when_that_is_done() {
     folder.write("app.psgi", "sub { [200, [], [$$]] }");
     let copied = std::process::Command::new("cp").arg("-r").arg(modules()).arg(folder.at("workers")).status();
     assert!(copied.unwrap().success());
-    fs::copy(env!("CARGO_BIN_EXE_komainu"), folder.at("komainu")).unwrap();
+    rig::copy_program(&folder.at("komainu"));
     // As a unit of systemd's with `User` and `AmbientCapabilities`.
     let mut command = std::process::Command::new("setpriv");
     command

@@ -117,6 +117,13 @@ pub fn kinds() -> Vec<&'static str> {
     kinds
 }
 
+/// Copies the binary. Another process does it: a file that this one writes may be open in the child of another test for a moment, and
+/// such a file cannot be run.
+pub fn copy_program(to: &Path) {
+    let copied = Command::new("cp").arg(env!("CARGO_BIN_EXE_komainu")).arg(to).status();
+    assert!(copied.unwrap().success());
+}
+
 /// The binary, not yet running. Its allocator uses no huge pages: where tests measure memory, one page more would be 2 MiB.
 pub fn komainu() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_komainu"));
