@@ -172,9 +172,12 @@ pub(crate) fn value_conditions(
 
 /// The condition for a cookie with this value, in which `*` stands for any run of characters.
 pub(crate) fn cookie_condition(name: &str, value: &str) -> RouteCondition {
-    let value = quoted(value).replace("\\*", "[^;]*");
-    let pattern = format!("~ (^|; *){}={value}(;|$)", quoted(name));
-    RouteCondition::of_value("header", "Cookie", pattern)
+    of_cookie(name, &format!("{}(;|$)", quoted(value).replace("\\*", "[^;]*")))
+}
+
+/// The condition for a cookie whose value, and what follows it in the field of all cookies, matches `rest`.
+fn of_cookie(name: &str, rest: &str) -> RouteCondition {
+    RouteCondition::of_value("header", "Cookie", format!("~ (^|; *){}={rest}", quoted(name)))
 }
 
 /// The conditions for a cookie as nginx compares it: one that is not there is empty. The field has all cookies, so the value is found
@@ -187,8 +190,7 @@ pub(crate) fn cookie_conditions(
     operator: &str,
     value: &str,
 ) -> Result<Vec<RouteCondition>, String> {
-    let start = format!("~ (^|; *){}=", quoted(name));
-    let of = |rest: &str| RouteCondition::of_value("header", "Cookie", format!("{start}{rest}"));
+    let of = |rest: &str| of_cookie(name, rest);
     let is_any = matches!(value, "." | ".+" | "^." | "^.+" | "^.+$" | "(.+)" | "^(.+)$");
     Ok(match operator {
         "" => vec![of("([^0;]|0[^;])")],

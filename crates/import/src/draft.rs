@@ -17,6 +17,14 @@ impl TomlItem {
         Self::Text(text.into())
     }
 
+    /// The text, where it is one.
+    pub(crate) fn as_text(&self) -> Option<&str> {
+        match self {
+            Self::Text(text) => Some(text),
+            _ => None,
+        }
+    }
+
     /// One text as it is, several as a list.
     pub(crate) fn texts(texts: impl IntoIterator<Item = String>) -> Self {
         let mut items: Vec<TomlItem> = texts.into_iter().map(TomlItem::Text).collect();

@@ -152,20 +152,14 @@ fn names_agree(files: &[HiddenFile], index: &[String], tries: &[String]) -> Resu
 
 /// The paths of requests for hidden files, among those that the route of the files has.
 fn hidden_paths(files: &[HiddenFile], around: Option<&TomlItem>) -> Result<Vec<String>, String> {
-    let names: Vec<&str> = files
-        .iter()
-        .filter_map(|file| match file {
-            HiddenFile::Name(name) => Some(name.as_str()),
-            HiddenFile::Path(_) => None,
-        })
-        .collect();
-    let own: Vec<&str> = files
-        .iter()
-        .filter_map(|file| match file {
-            HiddenFile::Path(path) => Some(path.as_str()),
-            HiddenFile::Name(_) => None,
-        })
-        .collect();
+    let (mut names, mut own) = (Vec::new(), Vec::new());
+    for file in files {
+        match file {
+            HiddenFile::Name(name) => names.push(name.as_str()),
+            HiddenFile::Path(path) => own.push(path.as_str()),
+        }
+    }
+    let at = |path: &&str| format!("~ ^{path}(?:/|$)");
     let any = match names.as_slice() {
         [one] => (*one).to_owned(),
         several => format!("(?:{})", several.join("|")),
@@ -173,9 +167,8 @@ fn hidden_paths(files: &[HiddenFile], around: Option<&TomlItem>) -> Result<Vec<S
     let everywhere = format!("~ /{any}(?:/|$)");
     let around = match around {
         None => {
-            let own = own.iter().map(|path| format!("~ ^{path}(?:/|$)"));
             let names = (!names.is_empty()).then_some(everywhere);
-            return Ok(names.into_iter().chain(own).collect());
+            return Ok(names.into_iter().chain(own.iter().map(at)).collect());
         }
         Some(TomlItem::List(items)) => items.clone(),
         Some(one) => vec![one.clone()],
@@ -197,7 +190,7 @@ fn hidden_paths(files: &[HiddenFile], around: Option<&TomlItem>) -> Result<Vec<S
             return Err(format!("the paths `{pattern}` and those that are hidden cannot be joined"));
         }
         if prefix == pattern {
-            let is_own = |path: &&str| path_matches(&format!("~ ^{path}(?:/|$)"), pattern);
+            let is_own = |path: &&str| path_matches(&at(path), pattern);
             if !names.is_empty() && path_matches(&everywhere, pattern) || own.iter().any(is_own) {
                 found.push(pattern.clone());
             }
@@ -208,7 +201,7 @@ fn hidden_paths(files: &[HiddenFile], around: Option<&TomlItem>) -> Result<Vec<S
             let start = quoted(prefix);
             let above = path.split_once('[').map_or(format!("{path}/"), |(head, _)| head.to_owned());
             match (path.starts_with(&start), start.starts_with(&above)) {
-                (true, _) => found.push(format!("~ ^{path}(?:/|$)")),
+                (true, _) => found.push(at(path)),
                 (false, true) => return Err(format!("the paths `{pattern}` are within a hidden folder")),
                 (false, false) => {}
             }

@@ -267,10 +267,7 @@ impl<'d> Translation<'d> {
                     return Last::Files;
                 }
                 // The path of a page is below the root, without what `alias` removes.
-                let prefix = match files.get("strip_prefix") {
-                    Some(TomlItem::Text(prefix)) => prefix.as_str(),
-                    _ => "",
-                };
+                let prefix = files.get("strip_prefix").and_then(TomlItem::as_text).unwrap_or_default();
                 let below = path.strip_prefix(prefix).filter(|rest| rest.starts_with('/'));
                 let Some(path) = below.or((!path.starts_with('/')).then_some(path)) else {
                     self.ledger.impossible(

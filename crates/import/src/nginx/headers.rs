@@ -183,10 +183,8 @@ impl Translation<'_> {
             },
             _ => "/index.html".to_owned(),
         };
-        let prefix = match entry("strip_prefix") {
-            Some(TomlItem::Text(prefix)) => prefix,
-            _ => String::new(),
-        };
+        let prefix = entry("strip_prefix");
+        let prefix = prefix.as_ref().and_then(TomlItem::as_text).unwrap_or_default();
         let asked = format!("{prefix}{page}");
         let Some(other) = around.at(&asked).filter(|other| other.entry != place.entry) else { return };
         let mut theirs = TomlSection::default();
