@@ -75,7 +75,12 @@ impl KeyFields {
 
     /// Whether a field that `Vary` names has another value in the request that the origin gets, which is not in the key.
     fn is_written(&self, name: &[u8]) -> bool {
-        WRITTEN_FOR_EACH.contains(&name) || self.written.iter().any(|one| one == name)
+        WRITTEN_FOR_EACH.contains(&name) || self.is_of_route(name)
+    }
+
+    /// Whether the route writes this field.
+    fn is_of_route(&self, name: &[u8]) -> bool {
+        self.written.iter().any(|one| one == name)
     }
 
     /// Whether there is nothing but the URL.
@@ -103,8 +108,7 @@ impl KeyFields {
 
     /// Whether a field that `Vary` names is in the key in another form.
     fn covers(&self, name: &[u8]) -> bool {
-        let is_written_here = self.written.iter().any(|one| one == name);
-        if WRITTEN_FROM_URL.contains(&name) && !is_written_here {
+        if WRITTEN_FROM_URL.contains(&name) && !self.is_of_route(name) {
             return true;
         }
         let kind = match name {

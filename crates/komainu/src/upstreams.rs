@@ -70,7 +70,7 @@ impl GroupPlan {
         }
         for auth in config.auths() {
             let Some(proxy) = asked(auth).filter(|_| groups.of_auth(auth).is_none()) else { continue };
-            let options = route_options(&config::Route::default(), &proxy).into();
+            let options = route_options(&config::Route::default(), &proxy, false).into();
             let group = groups.add("auth".to_owned(), group_options(&proxy, files)?, &mut before)?;
             groups.asked.push((auth.clone(), UpstreamRoute { group, options, spill: None }));
         }
@@ -136,13 +136,9 @@ impl GroupPlan {
             None => self.add(own_name(site, route), group_options(proxy, files)?, before)?,
         };
         let spill = SpillQuota::new(spill, proxy.spill_bytes_max);
-        let mut options = route_options(route, proxy);
         let is_of_cgi = |server: &UpstreamServer| matches!(server.protocol, UpstreamProtocol::Cgi(_));
-        if self.shared[group].options().servers.iter().all(is_of_cgi) {
-            // These have variables of their own for what the fields of proxies say.
-            options.request.forwarded.x_forwarded = proxy.forwarded.x_forwarded.unwrap_or(false);
-            options.request.via.clear();
-        }
+        let are_of_cgi = self.shared[group].options().servers.iter().all(is_of_cgi);
+        let options = route_options(route, proxy, are_of_cgi);
         Ok(Some(UpstreamRoute { group, options: options.into(), spill }))
     }
 }
@@ -235,7 +231,8 @@ fn stream_options(stream: &config::Stream) -> GroupOptions {
     }
 }
 
-fn route_options(route: &config::Route, proxy: &config::Proxy) -> RouteOptions {
+/// `are_of_cgi` says that the servers speak a protocol of the CGI family.
+fn route_options(route: &config::Route, proxy: &config::Proxy, are_of_cgi: bool) -> RouteOptions {
     RouteOptions {
         timeouts: UpstreamTimeouts {
             half_closed_ms: match proxy.client_abort {
@@ -246,7 +243,7 @@ fn route_options(route: &config::Route, proxy: &config::Proxy) -> RouteOptions {
             ..timeouts(&proxy.timeouts)
         },
         retry: retry(&proxy.retry),
-        request: request(proxy),
+        request: request(proxy, are_of_cgi),
         response: ResponseOptions {
             rewrite: proxy.rewrite,
             cookie_domains: proxy.cookie_domains.clone(),
@@ -388,7 +385,7 @@ fn check(health: &config::Health) -> HealthCheck {
     }
 }
 
-fn request(proxy: &config::Proxy) -> RequestOptions {
+fn request(proxy: &config::Proxy, are_of_cgi: bool) -> RequestOptions {
     RequestOptions {
         host: match &proxy.host {
             config::UpstreamHost::Pass => Host::Pass,
@@ -396,10 +393,11 @@ fn request(proxy: &config::Proxy) -> RequestOptions {
             config::UpstreamHost::Text(text) => Host::Set(text.clone()),
         },
         forwarded: Forwarded {
-            x_forwarded: proxy.forwarded.x_forwarded.unwrap_or(true),
+            // Servers of CGI have variables of their own for what the fields of proxies say.
+            x_forwarded: proxy.forwarded.x_forwarded.unwrap_or(!are_of_cgi),
             standard: proxy.forwarded.standard,
         },
-        via: proxy.forwarded.via.clone().unwrap_or_default(),
+        via: proxy.forwarded.via.clone().filter(|_| !are_of_cgi).unwrap_or_default(),
         underscores: proxy.underscores,
         edits: edits(&proxy.request_headers),
     }
@@ -432,6 +430,6 @@ mod tests {
         let server = UpstreamServer::at(UpstreamAddress::Tcp { host: "127.0.0.1".into(), port: 3000 });
         let group = group_options(&proxy, &ConfigFiles::default()).unwrap();
         assert_eq!(group, GroupOptions::to(vec![server]));
-        assert_eq!(route_options(&config::Route::default(), &proxy), RouteOptions::default());
+        assert_eq!(route_options(&config::Route::default(), &proxy, false), RouteOptions::default());
     }
 }
