@@ -285,12 +285,13 @@ fn a_worker_that_is_killed_says_which_request_how_long_and_where() {
         let worker = rig.ready(1)[0];
         assert_eq!(rig.get("/stuck?secret=1").status, 504);
         rig.logged("GET /stuck: no answer within 0.5 s (timeouts.request); worker");
-        rig.logged(&format!("worker {worker} has had it for 0."));
+        rig.logged(&format!("worker {worker} has had it for "));
         rig.logged(place);
         rig.logged(&format!("worker {worker} is killed: it took too long to answer"));
         until("its end", || !is_alive(worker));
         assert!(!rig.log().contains("secret"), "{}", rig.log());
-        assert_eq!(rig.get("/").status, 200);
+        // The next worker starts its interpreter, which may take longer than the 500 ms that a request may wait.
+        until("its successor answers", || rig.get("/").status == 200);
     }
 }
 

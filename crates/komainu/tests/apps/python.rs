@@ -320,7 +320,7 @@ fn what_is_installed_with_pip_is_found() {
     run(Command::new("python3").args(["-m", "venv", "--without-pip"]).arg(installed.at("here")));
     let server = installed.at("here/bin/komainu");
     let program = Path::new(env!("CARGO_BIN_EXE_komainu"));
-    fs::hard_link(program, &server).or_else(|_| fs::copy(program, &server).map(drop)).unwrap();
+    fs::hard_link(program, &server).unwrap_or_else(|_| rig::copy_program(&server));
     let app = "import sys\ndef app(environ, start_response):\n    start_response('200 OK', [])\n    return [sys.prefix.encode()]\n";
     let mut command = Command::new(server);
     command.env_remove("VIRTUAL_ENV").env("KOMAINU_WORKERS", modules());

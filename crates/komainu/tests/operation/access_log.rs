@@ -4,8 +4,8 @@ use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 
-use crate::origin::{Origin, answer, nobody};
-use crate::rig::{Folder, Rig, eventually};
+use crate::origin::{Origin, answer};
+use crate::rig::{Folder, Rig, eventually, nobody};
 
 /// The lines of a log, once there are so many.
 fn log_lines(rig: &Rig, name: &str, count: usize) -> Vec<String> {

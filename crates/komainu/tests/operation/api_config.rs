@@ -253,9 +253,8 @@ fn ctl_speaks_the_api() {
             .unwrap()
     };
     assert!(text(&by_listener(&["app", "list"], "").stdout).contains("application"));
-    rig.folder.write("editor", "#!/bin/sh\necho '\"8s\"' > \"$1\"\n");
+    rig.folder.write_program("editor", "#!/bin/sh\necho '\"8s\"' > \"$1\"\n");
     let editor = rig.folder.at("editor");
-    std::fs::set_permissions(&editor, std::fs::Permissions::from_mode(0o755)).unwrap();
     run(&["config", "set", "timeouts/drain", "9s"]);
     let edited = by_listener(&["config", "edit", "timeouts/drain"], editor.to_str().unwrap());
     assert!(edited.status.success(), "{}", text(&edited.stderr));

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::hosted::{modules, only, status};
 use crate::origin::{Origin, answer};
-use crate::rig::space::{fill_disk, on_disk, on_small_disk};
+use crate::rig::space::{fill_disk, is_disk_empty, on_disk, on_small_disk};
 use crate::rig::{self, Answer, Folder, Rig, eventually, is_root};
 
 /// How a server on a disk of its own is started: in one process, and with a supervisor. A user namespace has no other users.
@@ -124,6 +124,8 @@ fn a_body_without_room_is_refused_until_there_is_room() {
         Answer::parse(bytes)
     };
     post().expect(200, "1000000");
+    // The file of this body is removed after its response has been sent, and would leave its room free.
+    eventually("nothing is stored", || is_disk_empty(&rig));
     fill_disk(&rig);
     let refused = post();
     refused.expect_status(503);

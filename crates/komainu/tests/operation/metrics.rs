@@ -5,9 +5,9 @@ use std::net::{SocketAddr, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::process::{Command, Stdio};
 
-use crate::origin::{Origin, answer, nobody};
+use crate::origin::{Origin, answer};
 use crate::rig;
-use crate::rig::{Answer, Folder, PATIENCE, Rig, as_we_are, connect, eventually, installed, komainu};
+use crate::rig::{Answer, Folder, PATIENCE, Rig, as_we_are, connect, eventually, installed, komainu, nobody};
 
 const CONFIG: &str = "threads = 2\n[log]\nlevel = \"info\"\n[control]\nlisten = \"unix:control.sock\"\n\
     [[site]]\nhosts = [\"shop.test\"]\n[[site.route]]\npath = \"/gone/*\"\nrespond = { status = 410, body = \"x\" }\n\

@@ -158,7 +158,7 @@ fn lines_of_logs_are_records() {
              file = {{ otlp = \"{url}\", service = \"shop\" }}\nerrors = {{ otlp = \"{url}\", service = \"shop\", headers = {{ X-Key = \"k\" }} }}\n\
              [[route]]\npath = \"/a\"\nrespond = \"A\"\nresponse_headers = {{ set = {{ X-Trace = \"$trace_id\", X-Span = \"$span_id\" }} }}\n\
              [[route]]\npath = \"/bad\"\nproxy = \"http://{}\"\n",
-            crate::origin::nobody()
+            crate::rig::nobody()
         ),
     );
     let first = rig.ask("/a?token=secret&b=\"\u{e9}", "User-Agent: t\"\x1b\r\n");

@@ -7,8 +7,8 @@ use std::process::Command;
 use serde_json::Value;
 
 use crate::hosted;
-use crate::origin::{Origin, answer, nobody};
-use crate::rig::{Folder, PATIENCE, Rig, connect, eventually, komainu, read_answer, text};
+use crate::origin::{Origin, answer};
+use crate::rig::{Folder, PATIENCE, Rig, connect, eventually, komainu, nobody, read_answer, text};
 
 /// An application that waits for somebody to write into a FIFO, with one worker; a proxy of a server that is there and one
 /// that is not; and files.

@@ -122,7 +122,7 @@ fn spans_of_recorded_and_of_slow_requests_reach_a_collector() {
 fn each_attempt_and_the_cache_have_spans() {
     let collector = Origin::start(|_| answer("200 OK", "", "{}"));
     let origin = Origin::start(|_| answer("200 OK", "Cache-Control: max-age=60\r\n", "x"));
-    let nobody = crate::origin::nobody();
+    let nobody = crate::rig::nobody();
     let rig = Rig::config(
         Folder::new(),
         &format!(

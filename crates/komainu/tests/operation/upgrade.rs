@@ -3,7 +3,6 @@
 use std::fs;
 use std::io::{ErrorKind, Read, Write};
 use std::net::SocketAddr;
-use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Output};
 use std::sync::Arc;
@@ -355,7 +354,7 @@ fn another_program_at_the_same_place_takes_over() {
     let program = folder.at("komainu");
     let install = |content: &Path| {
         let new = program.with_extension("new");
-        fs::copy(content, &new).unwrap();
+        rig::install_program(content, &new);
         fs::rename(&new, &program).unwrap();
     };
     let this = Path::new(env!("CARGO_BIN_EXE_komainu"));
@@ -365,9 +364,6 @@ fn another_program_at_the_same_place_takes_over() {
         format!("listen = \"127.0.0.1:0\"\n{}[[route]]\nfiles = \"www\"\n", as_we_are()),
     );
     folder.write("broken", "#!/bin/sh\nexit 7\n").write("hung", "#!/bin/sh\nexec sleep 600\n");
-    for script in ["broken", "hung"] {
-        fs::set_permissions(folder.at(script), fs::Permissions::from_mode(0o755)).unwrap();
-    }
     let (broken, hung) = (folder.at("broken"), folder.at("hung"));
     let mut command = Command::new(&program);
     command.env("RUNTIME_DIRECTORY", folder.at("run")).arg("start").arg("-c").arg(folder.at("komainu.toml"));

@@ -53,11 +53,14 @@ impl<T: Read + Write + Send + 'static> Stream for T {}
 
 impl Origin {
     pub fn start(respond: impl Fn(&Ask) -> String + Send + Sync + 'static) -> Origin {
-        Origin::start_at(([127, 0, 0, 1], 0).into(), respond)
+        Origin::listen(crate::rig::listener(), respond)
     }
 
     pub fn start_at(address: SocketAddr, respond: impl Fn(&Ask) -> String + Send + Sync + 'static) -> Origin {
-        let listener = TcpListener::bind(address).unwrap();
+        Origin::listen(TcpListener::bind(address).unwrap(), respond)
+    }
+
+    fn listen(listener: TcpListener, respond: impl Fn(&Ask) -> String + Send + Sync + 'static) -> Origin {
         let url = format!("http://{}", listener.local_addr().unwrap());
         Origin::serve(url, move || listener.accept().unwrap().0, respond)
     }
@@ -152,11 +155,6 @@ pub fn ok(body: &str) -> String {
 /// An answer with more fields, each with its CRLF.
 pub fn answer(status: &str, fields: &str, body: &str) -> String {
     format!("HTTP/1.1 {status}\r\n{fields}Content-Length: {}\r\n\r\n{body}", body.len())
-}
-
-/// An address on which nobody listens.
-pub fn nobody() -> SocketAddr {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
 }
 
 /// Whether somebody listens there.

@@ -5,9 +5,9 @@ use std::io::{Read, Write};
 use std::net::TcpListener;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use crate::origin::{Ask, Origin, answer, nobody, ok};
+use crate::origin::{Ask, Origin, answer, ok};
 use crate::rig;
-use crate::rig::{Folder, Rig, curl, eventually, text};
+use crate::rig::{Folder, Rig, curl, eventually, nobody, text};
 
 /// An origin that says who the client is.
 fn upstream() -> Origin {

@@ -6,9 +6,9 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 
-use crate::origin::{Ask, Origin, answer, nobody, ok};
+use crate::origin::{Ask, Origin, answer, ok};
 use crate::rig;
-use crate::rig::{Folder, Rig, eventually, read_answer};
+use crate::rig::{Folder, Rig, eventually, nobody, read_answer};
 
 fn route(text: &str) -> Rig {
     Rig::config(Folder::new(), &configured(text))

@@ -16,11 +16,8 @@ env | sort
 /// A folder with these programs in `cgi-bin`.
 fn programs(programs: &[(&str, &str)]) -> Folder {
     let folder = Folder::new();
-    fs::create_dir_all(folder.at("cgi-bin")).unwrap();
     for (name, content) in programs {
-        folder.write(&format!("cgi-bin/{name}"), content);
-        fs::set_permissions(folder.at(&format!("cgi-bin/{name}")), fs::Permissions::from_mode(0o755))
-            .unwrap();
+        folder.write_program(&format!("cgi-bin/{name}"), content);
     }
     folder
 }
@@ -75,8 +72,7 @@ fn a_program_gets_its_variables_and_nothing_of_the_servers() {
 fn only_programs_below_the_folder_are_run() {
     let folder = programs(&[("show", SHOW), ("nph-own", SHOW), (".hidden", SHOW), ("plain", "text")]);
     fs::set_permissions(folder.at("cgi-bin/plain"), fs::Permissions::from_mode(0o644)).unwrap();
-    folder.write("outside", SHOW);
-    fs::set_permissions(folder.at("outside"), fs::Permissions::from_mode(0o755)).unwrap();
+    folder.write_program("outside", SHOW);
     symlink("../outside", folder.at("cgi-bin/leads-out")).unwrap();
     symlink("/bin/ls", folder.at("cgi-bin/absolute")).unwrap();
     symlink("show", folder.at("cgi-bin/stays")).unwrap();

@@ -7,9 +7,9 @@ use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use crate::origin::{Origin, answer, listens, nobody, ok};
+use crate::origin::{Origin, answer, listens, ok};
 use crate::rig;
-use crate::rig::{Folder, Rig, eventually, komainu, read_answer, text};
+use crate::rig::{Folder, Rig, eventually, komainu, nobody, read_answer, text};
 
 /// `komainu run TARGET…`
 fn run(targets: &[&str]) -> Rig {

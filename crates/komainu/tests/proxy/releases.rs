@@ -7,8 +7,8 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use crate::origin::{Origin, answer, nobody, ok};
-use crate::rig::{Answer, Folder, PATIENCE, Rig, eventually, is_closed, read_answer};
+use crate::origin::{Origin, answer, ok};
+use crate::rig::{Answer, Folder, PATIENCE, Rig, eventually, is_closed, nobody, read_answer};
 
 /// What the two versions of an application answer: cacheable, so that the cache of a route has something to mix up.
 fn version(name: &'static str) -> Origin {

@@ -1,18 +1,21 @@
 //! `[[stream]]`: TCP, and TLS that is passed through by the name that clients ask for.
 
 use std::io::{Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
 use crate::certified::{self, fetch, s_client, site, start};
-use crate::rig::{Folder, PATIENCE, Rig, as_we_are, connect, eventually, installed, is_closed, listen, text};
+use crate::rig::{
+    Folder, PATIENCE, Rig, as_we_are, connect, eventually, installed, is_closed, listen, listener, nobody,
+    text,
+};
 
 /// A server that calls `serve` with each connection, on a thread of its own.
 fn server(serve: impl Fn(TcpStream) + Clone + Send + 'static) -> SocketAddr {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let listener = listener();
     let address = listener.local_addr().unwrap();
     thread::spawn(move || {
         for stream in listener.incoming().flatten() {
@@ -37,11 +40,6 @@ fn echo(name: &'static str) -> SocketAddr {
         }
         let _ = stream.write_all(format!("\n{total} bytes\n").as_bytes());
     })
-}
-
-/// An address at which nobody listens.
-fn nobody() -> SocketAddr {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
 }
 
 fn stream(to: &str, more: &str) -> Rig {

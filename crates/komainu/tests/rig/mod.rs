@@ -10,13 +10,15 @@ pub use forward::{any_certificate, client_config};
 use std::ffi::OsString;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
+
+use rustix::net::{AddressFamily, SocketType};
 
 /// Longer than anything here takes, on the slowest machine.
 pub const PATIENCE: Duration = Duration::from_secs(30);
@@ -46,6 +48,15 @@ impl Folder {
         let path = self.at(name);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         fs::write(path, content).unwrap();
+        self
+    }
+
+    /// Writes a file that can be run at once.
+    pub fn write_program(&self, name: &str, content: &str) -> &Folder {
+        let source = format!("{name}.source");
+        self.write(&source, content);
+        install_program(&self.at(&source), &self.at(name));
+        fs::remove_file(self.at(&source)).unwrap();
         self
     }
 
@@ -117,11 +128,36 @@ pub fn kinds() -> Vec<&'static str> {
     kinds
 }
 
-/// Copies the binary. Another process does it: a file that this one writes may be open in the child of another test for a moment, and
-/// such a file cannot be run.
+/// Copies the binary, so that the copy can be run at once.
 pub fn copy_program(to: &Path) {
-    let copied = Command::new("cp").arg(env!("CARGO_BIN_EXE_komainu")).arg(to).status();
-    assert!(copied.unwrap().success());
+    install_program(Path::new(env!("CARGO_BIN_EXE_komainu")), to);
+}
+
+/// Writes an executable file through `install`. A descriptor that is open for writing in this process is inherited by children that other
+/// tests start at that moment, and until they call `exec` the kernel refuses to run the file (`ETXTBSY`).
+pub fn install_program(from: &Path, to: &Path) {
+    fs::create_dir_all(to.parent().unwrap()).unwrap();
+    let installed = Command::new("install").args(["-m", "755"]).arg(from).arg(to).status();
+    assert!(installed.unwrap().success(), "{}", to.display());
+}
+
+/// An address that refuses connections until somebody listens there. It stays bound until the process ends, so that no other test is given it;
+/// listeners can bind it too, because they set `SO_REUSEADDR` as it does.
+pub fn nobody() -> SocketAddr {
+    let socket = rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+    rustix::net::sockopt::set_socket_reuseaddr(&socket, true).unwrap();
+    rustix::net::bind(&socket, &SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
+    let address = rustix::net::getsockname(&socket).unwrap().try_into().unwrap();
+    std::mem::forget(socket);
+    address
+}
+
+/// A listening socket on a free port of loopback, with a queue for as many connections as a test may open at once: the standard library's has
+/// room for 128, and beyond that a connection waits for seconds.
+pub fn listener() -> TcpListener {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    rustix::net::listen(&listener, 4096).unwrap();
+    listener
 }
 
 /// The binary, not yet running. Its allocator uses no huge pages: where tests measure memory, one page more would be 2 MiB.

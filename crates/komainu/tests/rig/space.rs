@@ -60,6 +60,12 @@ pub fn on_disk(rig: &Rig, name: &str) -> PathBuf {
     path.join(disk.strip_prefix("/").unwrap()).join(name)
 }
 
+/// Whether all of the server's disk is free.
+pub fn is_disk_empty(rig: &Rig) -> bool {
+    let space = rustix::fs::statvfs(&on_disk(rig, "")).unwrap();
+    space.f_bavail == space.f_blocks
+}
+
 /// Leaves no byte free on the server's disk, until the file `filler` there is removed.
 pub fn fill_disk(rig: &Rig) {
     let filler = fs::OpenOptions::new().append(true).create(true).open(on_disk(rig, "filler")).unwrap();

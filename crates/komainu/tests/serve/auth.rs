@@ -128,12 +128,10 @@ fn a_file_that_cannot_be_used_is_named_with_its_line_and_the_remedy() {
 fn the_user_that_was_verified_is_logged_and_passed_on() {
     let folder = Folder::new();
     folder.write("users", format!("alice smith:{BCRYPT}\n")).write("any", "x");
-    folder.write(
+    folder.write_program(
         "cgi/show",
         "#!/bin/sh\nprintf 'Content-Type: text/plain\\n\\n%s %s' \"$REMOTE_USER\" \"$AUTH_TYPE\"\n",
     );
-    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
-    std::fs::set_permissions(folder.at("cgi/show"), mode).unwrap();
     let text = "[log]\naccess = \"combined\"\nfile = \"a.log\"\n[[logs]]\naccess = \"json\"\nfile = \"b.log\"\n\
         [[logs]]\naccess = \"ecs\"\nfile = \"c.log\"\n[[logs]]\naccess = \"$remote_user\"\nfile = \"d.log\"\n\
         [[route]]\npath = \"/open\"\ncgi = \"cgi/show\"\n\
