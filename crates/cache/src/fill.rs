@@ -81,7 +81,10 @@ struct FillState {
     interims: Vec<Arc<InterimResponse>>,
     /// They are for all who wait, not only for the request that asked.
     shares_interims: bool,
+    /// What the request that asked gets.
     head: Option<FillHead>,
+    /// What those who wait get, where it is something else.
+    shared_head: Option<FillHead>,
     /// Full pieces, and where the first of them begins.
     pieces: VecDeque<Arc<[u8]>>,
     pieces_at: u64,
@@ -289,14 +292,17 @@ impl Fill {
         if let Some(length) = response.length.filter(|_| state.keeps) {
             state.tail.reserve_exact((length as usize).min(PIECE_BYTES));
         }
+        state.shared_head = (!response.is_shared).then_some(FillHead::Alone);
         state.head = Some(FillHead::Response(Arc::new(response)));
         state.wake_readers();
     }
 
-    /// A stored response is the answer.
-    pub fn serve_stored(&self, object: Arc<Object>, how: Validated) {
+    /// A stored response is the answer: `own` to the request that asked, whose fields may be for its client alone, and `shared`
+    /// to those who wait; `None` where they ask for themselves.
+    pub fn serve_stored(&self, own: Arc<Object>, shared: Option<Arc<Object>>, how: Validated) {
         let mut state = self.state();
-        state.head = Some(FillHead::Stored(object, how));
+        state.shared_head = Some(shared.map_or(FillHead::Alone, |object| FillHead::Stored(object, how)));
+        state.head = Some(FillHead::Stored(own, how));
         state.ended = Some(true);
         state.wake_readers();
     }
@@ -464,10 +470,7 @@ impl FillReader {
     /// Waits for the head.
     pub fn poll_head(&self, cx: &Context<'_>) -> Poll<FillHead> {
         let mut state = self.fill.state();
-        match &state.head {
-            Some(FillHead::Response(response)) if !response.is_shared && !self.leads => {
-                Poll::Ready(FillHead::Alone)
-            }
+        match state.shared_head.as_ref().filter(|_| !self.leads).or(state.head.as_ref()) {
             Some(head) => Poll::Ready(head.clone()),
             None => {
                 self.wait(&mut state, cx);

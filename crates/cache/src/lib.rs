@@ -45,7 +45,7 @@ pub use fill::{BrokenOff, Fill, FillHead, FillReader, FillResponse, InterimRespo
 pub use freshness::{DECIDED_BY_CONFIGURATION, Freshness, RequestFacts, ResponseTimes, assess, decided_by};
 pub use loads::{DiskLoad, LoadGuard, LoadWaiter};
 pub use not_stored::NotStored;
-pub use object::{Object, StoredBody, stored_fields};
+pub use object::{Object, StoredBody, own_fields, stored_fields};
 pub use outcomes::Outcome;
 pub use policy::{Policy, RulePolicy};
 pub use purge::Purge;

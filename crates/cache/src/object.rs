@@ -279,10 +279,20 @@ fn is_never_stored(name: &[u8]) -> bool {
         || name.eq_ignore_ascii_case(b"proxy-authentication-info")
 }
 
-/// The fields of a response that are stored, with the `Date` of its arrival where it has none.
+/// The fields of a response that are stored, with the `Date` of its arrival where it has none. Only these are for other requests
+/// than the one that asked.
 #[must_use]
 pub fn stored_fields(fields: &Fields, answered_s: u64) -> Fields {
-    let unstored = ResponseDirectives::of(fields).unstored;
+    fields_without(fields, &ResponseDirectives::of(fields).unstored, answered_s)
+}
+
+/// The same for the request that asked, with the fields that `private` and `no-cache` name.
+#[must_use]
+pub fn own_fields(fields: &Fields, answered_s: u64) -> Fields {
+    fields_without(fields, &[], answered_s)
+}
+
+fn fields_without(fields: &Fields, unstored: &[Vec<u8>], answered_s: u64) -> Fields {
     let mut stored = Fields::new();
     for (name, value) in fields.iter() {
         let is_named = unstored.iter().any(|one| one.eq_ignore_ascii_case(name));

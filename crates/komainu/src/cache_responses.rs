@@ -7,6 +7,7 @@ use std::task::Poll;
 
 use cache::{
     BrokenOff, FillReader, FillResponse, ForwardReason, Object, Selected, StoredBody, answer, status,
+    stored_fields,
 };
 use http::{Fields, Length, Name, Status};
 use net::{DefaultFields, Exchange, Fault};
@@ -139,16 +140,18 @@ pub(crate) async fn send_response(
         Ok((_, freshness)) => Ok(freshness.ttl_s(now_s)),
         Err(why) => Err(*why),
     };
-    let cache_status = status::forwarded(why, !reader.leads(), Some(outcome));
-    let selected = answer::select(x.request().head(), response.status, &response.fields, response.length);
-    let length = response.length.map_or(Length::Unknown, Length::Known);
-    let sent = HeadToSend {
-        status: response.status,
-        fields: &response.fields,
-        age_s: None,
-        cache_status: &cache_status,
-        dictionary,
+    // Who waited gets what a hit would get: `private` and `no-cache` may name fields for the client alone that asked.
+    let shared = response.outcome.as_ref().ok().filter(|_| !reader.leads()).map(|(_, freshness)| {
+        (stored_fields(&response.fields, freshness.answered_s), freshness.age_s(now_s))
+    });
+    let (fields, age_s) = match &shared {
+        Some((fields, age_s)) => (fields, Some(*age_s)),
+        None => (&response.fields, None),
     };
+    let cache_status = status::forwarded(why, !reader.leads(), Some(outcome));
+    let selected = answer::select(x.request().head(), response.status, fields, response.length);
+    let length = response.length.map_or(Length::Unknown, Length::Known);
+    let sent = HeadToSend { status: response.status, fields, age_s, cache_status: &cache_status, dictionary };
     let Some(range) = sent.begin(x, &selected, length).await? else { return Ok(()) };
     if !x.content_wanted() {
         return Ok(());

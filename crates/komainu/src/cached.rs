@@ -306,10 +306,7 @@ impl RouteCache {
                 }
             };
             let leads = reader.leads();
-            while let Some(interim) = poll_fn(|cx| reader.poll_interim(cx)).await {
-                x.inform(interim.status, |lines| lines.whole(interim.fields.wire()));
-                x.flush().await?;
-            }
+            pass_interims(x, &reader).await?;
             let head = poll_fn(|cx| reader.poll_head(cx)).await;
             if leads
                 && let FillHead::Response(response) = &head
@@ -471,6 +468,22 @@ impl RouteCache {
     fn dictionaries_for(&self, matched: MatchedRules) -> Option<&Rc<DictionaryTransport>> {
         self.dictionaries.as_ref().filter(|_| !self.rules.are_personal(matched))
     }
+}
+
+/// Passes on interim responses until there is a head. Nothing says yet whether the response is for those who wait, too: they get
+/// the links alone.
+async fn pass_interims(x: &mut Exchange<'_>, reader: &FillReader) -> Result<(), Fault> {
+    while let Some(interim) = poll_fn(|cx| reader.poll_interim(cx)).await {
+        let is_for_it = |name: &[u8]| reader.leads() || name.eq_ignore_ascii_case(b"link");
+        if reader.leads() || interim.fields.iter().any(|(name, _)| is_for_it(name)) {
+            x.inform(interim.status, |lines| {
+                let fields = interim.fields.iter().filter(|(name, _)| is_for_it(name));
+                fields.for_each(|(name, value)| lines.line(name, value));
+            });
+            x.flush().await?;
+        }
+    }
+    Ok(())
 }
 
 /// Whether a request that waited for a response may have it.

@@ -9,7 +9,7 @@ use std::task::Waker;
 use cache::{
     Cache, FILED_BYTES_MIN, Fill, FillResponse, Freshness, InterimResponse, NotStored, Object, Outcome,
     Policy, RequestFacts, RequestVariant, ResponseTimes, SearchRule, StoredBody, Tags, Validated, answer,
-    assess, stored_fields, tags, vary::VaryFault,
+    assess, own_fields, stored_fields, tags, vary::VaryFault,
 };
 use coding::HashedContent;
 use http::{Fields, Head, Length, Status};
@@ -174,26 +174,31 @@ impl FillSink {
         }
         let fields = stale.updated_fields(update);
         let policy = self.policy(stale.status, &fields);
-        let assessed = assess(&self.facts, stale.status, &fields, times, &policy);
-        let variant = self.variant(&fields, &policy);
-        let fields = stored_fields(&fields, times.answered_s);
-        match (assessed, variant) {
-            (Ok(freshness), Ok(variant)) => {
-                let object = Object::new(stale.status, fields, stale.body.clone(), variant, freshness);
-                let object = self.cache.counted(object);
-                self.store(object.clone());
-                self.fill.serve_stored(object, Validated::NotModified);
+        let assessed = assess(&self.facts, stale.status, &fields, times, &policy)
+            .and_then(|freshness| Ok((self.variant(&fields, &policy)?, freshness)));
+        let (own, fields) = (own_fields(&fields, times.answered_s), stored_fields(&fields, times.answered_s));
+        let object = |fields, variant, freshness| {
+            self.cache.counted(Object::new(stale.status, fields, stale.body.clone(), variant, freshness))
+        };
+        let (own, shared) = match assessed {
+            Ok((variant, freshness)) => {
+                let has_own = own.wire() != fields.wire();
+                let stored = object(fields, variant.clone(), freshness);
+                self.store(stored.clone());
+                let own = if has_own { object(own, variant, freshness) } else { stored.clone() };
+                // Those who wait would have to ask whether it is still valid.
+                (own, Some(stored).filter(|_| freshness.is_fresh(times.answered_s)))
             }
-            _ => {
+            Err(why) => {
                 // It is valid for the request that asked, and not to be stored any longer.
                 let freshness =
                     Freshness { answered_s: times.answered_s, no_cache: true, ..Freshness::default() };
-                let (body, variant) = (stale.body.clone(), stale.variant.clone());
-                let object = self.cache.counted(Object::new(stale.status, fields, body, variant, freshness));
                 self.cache.invalidate(self.fill.key(), times.answered_s);
-                self.fill.serve_stored(object, Validated::NotModified);
+                self.note(Outcome::Refused(why));
+                (object(own, stale.variant.clone(), freshness), None)
             }
-        }
+        };
+        self.fill.serve_stored(own, shared, Validated::NotModified);
     }
 
     /// The stored response takes the place of an error, where it may.
@@ -205,7 +210,7 @@ impl FillSink {
         let serves = stale.freshness().serves_on_error(now_s, !is_own_error);
         if serves {
             let how = if is_own_error { Validated::Unreachable } else { Validated::Error(status) };
-            self.fill.serve_stored(stale.clone(), how);
+            self.fill.serve_stored(stale.clone(), Some(stale.clone()), how);
         }
         serves
     }

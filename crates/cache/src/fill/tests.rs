@@ -178,3 +178,23 @@ fn few_responses_are_waited_for_whose_clients_have_left() {
     drop((reader, left));
     assert_eq!((counts.left.load(Ordering::Relaxed), counts.all.load(Ordering::Relaxed)), (0, 2));
 }
+
+#[test]
+fn a_validated_response_may_be_another_one_for_those_who_wait() {
+    let object = |name| Arc::new(crate::object::tests::object(&[(name, "1")], ""));
+    let cx = Context::from_waker(Waker::noop());
+    for shared in [None, Some(object("Shared"))] {
+        let (fill, leader, _) = fill();
+        let follower = fill.join().unwrap();
+        fill.serve_stored(object("Own"), shared.clone(), Validated::NotModified);
+        let Poll::Ready(FillHead::Stored(own, _)) = leader.poll_head(&cx) else {
+            panic!("nothing for the leader")
+        };
+        assert!(own.fields.first(b"own").is_some());
+        match (follower.poll_head(&cx), shared) {
+            (Poll::Ready(FillHead::Alone), None) => {}
+            (Poll::Ready(FillHead::Stored(got, _)), Some(shared)) => assert!(Arc::ptr_eq(&got, &shared)),
+            other => panic!("{other:?}"),
+        }
+    }
+}

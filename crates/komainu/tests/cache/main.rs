@@ -14,6 +14,7 @@ mod apps;
 mod coded;
 mod disk;
 mod hits;
+mod leaks;
 mod origins;
 mod poisoning;
 mod policy;
