@@ -248,8 +248,8 @@ directives! {
 
 directives! {
     /// When a request is sent again, to another server if there is one: only if the client has received nothing, and if
-    /// nothing was sent to the server or the method is idempotent (RFC 9110 section 9.2.2). A kept connection that
-    /// turns out to be closed does not count as an attempt.
+    /// nothing was sent to the server or the method is idempotent (RFC 9110 section 9.2.2). The first time
+    /// that a kept connection turns out to be closed, or that the server refuses a stream of HTTP/2, does not count.
     Retry in "`retry` of `proxy`" {
         /// Attempts, including the first.
         "attempts" attempts_max: u32 = 3, Count { min: 1, max: 100 };

@@ -71,8 +71,8 @@ struct Attempts<'s> {
     /// Servers that have failed it.
     tried: Vec<usize>,
     count: u32,
-    /// How often a server refused to process it.
-    refusals: u32,
+    /// Whether one was made that does not count.
+    has_tried_fresh: bool,
     kept: ReplayBuffer,
     /// What a server of the CGI family is to run.
     script: Option<&'s Script>,
@@ -172,7 +172,15 @@ impl Proxy {
             0 => u64::MAX,
             total_ms => self.group.core.now_ms().saturating_add(total_ms),
         };
-        Attempts { deadline_ms, tried: Vec::new(), count: 0, refusals: 0, kept, script, same: None }
+        Attempts {
+            deadline_ms,
+            tried: Vec::new(),
+            count: 0,
+            has_tried_fresh: false,
+            kept,
+            script,
+            same: None,
+        }
     }
 
     /// Reads a short body whole before a server is asked: however slowly its client sends it, no server waits for it.
@@ -327,7 +335,6 @@ impl Proxy {
         failure: &AttemptFailure,
         attempts: &mut Attempts<'s>,
     ) -> bool {
-        attempts.refusals += u32::from(matches!(failure, AttemptFailure::Unprocessed));
         self.group.failed(&selection, failure);
         let next = self.next(requester, failure, attempts);
         // The connection logs a response that breaks off. That a kept connection was closed is nothing to log, unless the client gets it.
@@ -337,11 +344,14 @@ impl Proxy {
             let status = gives_up.then_some(status);
             self.report(requester, Some(selection.server), reason, status);
         }
-        if next != RetryDecision::GiveUp && failure.is_failure() {
+        if next == RetryDecision::Elsewhere || !gives_up && failure.is_failure() {
             self.group.counters[selection.server].retries.add(1);
         }
         match next {
-            RetryDecision::Fresh => attempts.same = Some(selection),
+            RetryDecision::Fresh => {
+                attempts.has_tried_fresh = true;
+                attempts.same = Some(selection);
+            }
             RetryDecision::Elsewhere => attempts.tried.push(selection.server),
             RetryDecision::GiveUp => return false,
         }
@@ -376,11 +386,15 @@ impl Proxy {
             begun: requester.has_begun(),
             replayable: attempts.kept.is_whole(),
             attempts: attempts.count,
-            refusals: attempts.refusals,
+            has_tried_fresh: attempts.has_tried_fresh,
         };
         let next = retry::next(failure, &progress, &self.rules.options.retry);
         // A lone server that cannot be reached, is slow, or dies of the request, will do so again at once.
-        let alone = self.group.shared.count() == 1 && !matches!(failure, AttemptFailure::Refused(_));
+        let may_help = matches!(
+            failure,
+            AttemptFailure::Refused(_) | AttemptFailure::Stale | AttemptFailure::Unprocessed
+        );
+        let alone = self.group.shared.count() == 1 && !may_help;
         let late = self.group.core.now_ms() >= attempts.deadline_ms;
         match next {
             RetryDecision::Fresh if !late => RetryDecision::Fresh,

@@ -7,9 +7,6 @@ use crate::options::Retry;
 
 /// Retries that are in hand at first, and at most.
 const BUDGET_FULL: u32 = 10;
-/// How often a request is sent to the same server again that refused to process it: each time on another connection, or after
-/// others have ended.
-const REFUSALS_MAX: u32 = 3;
 /// The budget counts in hundredths of a retry.
 const ONE: u32 = 100;
 
@@ -45,16 +42,17 @@ pub(crate) struct AttemptProgress {
     pub(crate) begun: bool,
     /// The request's body can be sent from its beginning.
     pub(crate) replayable: bool,
-    /// Attempts made so far.
+    /// Attempts made so far, without the one that does not count.
     pub(crate) attempts: u32,
-    /// How often a server refused to process it.
-    pub(crate) refusals: u32,
+    /// One was made that does not count.
+    pub(crate) has_tried_fresh: bool,
 }
 
 /// What to do after a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RetryDecision {
-    /// Again, on a connection made for it; the failure says nothing about the server.
+    /// Again, on another connection; the failure says nothing about the server. It counts neither as an attempt nor against the
+    /// budget, so it is made once for a request.
     Fresh,
     /// Again, on another server where there is one, if the budget allows.
     Elsewhere,
@@ -69,12 +67,15 @@ pub(crate) fn next(failure: &AttemptFailure, progress: &AttemptProgress, options
     let harmless = progress.method.is_idempotent() || options.non_idempotent;
     let again = !progress.begun && progress.replayable;
     match failure {
-        AttemptFailure::Stale if again && harmless => RetryDecision::Fresh,
-        AttemptFailure::Unprocessed if again && progress.refusals <= REFUSALS_MAX => RetryDecision::Fresh,
+        AttemptFailure::Stale if !harmless => RetryDecision::GiveUp,
+        AttemptFailure::Stale | AttemptFailure::Unprocessed if again && !progress.has_tried_fresh => {
+            RetryDecision::Fresh
+        }
         _ if !again || progress.attempts >= options.attempts_max => RetryDecision::GiveUp,
         AttemptFailure::Connect(_)
         | AttemptFailure::ConnectSlow
         | AttemptFailure::Starved
+        | AttemptFailure::Stale
         | AttemptFailure::Unprocessed => RetryDecision::Elsewhere,
         AttemptFailure::Cut | AttemptFailure::Slow | AttemptFailure::Refused(_) if harmless => {
             RetryDecision::Elsewhere
@@ -129,18 +130,28 @@ mod tests {
             (AttemptFailure::Invalid(""), Get, true, false, 1, GiveUp),
             (AttemptFailure::Cut, Get, true, true, 1, GiveUp),
         ] {
-            let progress = AttemptProgress { method, begun, replayable, attempts, refusals: 0 };
+            let progress = AttemptProgress { method, begun, replayable, attempts, has_tried_fresh: false };
             assert_eq!(next(&failure, &progress, &options), want, "{failure:?} {progress:?}");
         }
         let options = Retry { non_idempotent: true, ..options };
-        let mut progress =
-            AttemptProgress { method: Post, begun: false, replayable: true, attempts: 1, refusals: 1 };
-        assert_eq!(next(&AttemptFailure::Stale, &progress, &options), Fresh);
+        let mut progress = AttemptProgress {
+            method: Post,
+            begun: false,
+            replayable: true,
+            attempts: 1,
+            has_tried_fresh: false,
+        };
         let careful = Retry::default();
+        assert_eq!(next(&AttemptFailure::Stale, &progress, &options), Fresh);
         assert_eq!(next(&AttemptFailure::Unprocessed, &progress, &careful), Fresh, "nothing was done");
-        progress.refusals = REFUSALS_MAX + 1;
+        progress.has_tried_fresh = true;
+        assert_eq!(next(&AttemptFailure::Stale, &progress, &options), Elsewhere, "it counts from now on");
+        assert_eq!(next(&AttemptFailure::Stale, &progress, &careful), GiveUp);
         assert_eq!(next(&AttemptFailure::Unprocessed, &progress, &careful), Elsewhere);
-        progress.replayable = false;
+        progress.attempts = careful.attempts_max;
+        assert_eq!(next(&AttemptFailure::Stale, &progress, &options), GiveUp);
+        assert_eq!(next(&AttemptFailure::Unprocessed, &progress, &careful), GiveUp);
+        progress = AttemptProgress { attempts: 1, replayable: false, ..progress };
         assert_eq!(next(&AttemptFailure::Unprocessed, &progress, &careful), GiveUp);
     }
 

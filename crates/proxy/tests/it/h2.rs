@@ -1,8 +1,10 @@
 //! HTTP/2 to upstream servers: shared connections, limits, refusals, and servers that lie.
 
+use std::net::Shutdown;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier};
 use std::thread;
+use std::time::Duration;
 
 use crate::h2rig;
 use crate::h2rig::{Came, H2Origin, Peer};
@@ -10,7 +12,7 @@ use crate::rig;
 use crate::rig::{Client, Options, Origin, Rig};
 use http::{Fields, Method, Status};
 use http2::{ErrorCode, Options as H2};
-use proxy::options::{HealthCheck, Probe};
+use proxy::options::{HealthCheck, Probe, Retry};
 
 fn rig(origin: &H2Origin) -> Rig {
     Rig::with(Options::to(vec![origin.server()]))
@@ -217,6 +219,57 @@ fn a_refused_stream_is_opened_again_a_few_times_whatever_the_method() {
     assert_eq!(post("/never").refused(), (502, "the upstream refuses the request's stream".into()));
     assert_eq!(origin.noted().len(), 2 + 4, "the first and three more");
     assert_eq!(post("/").text(), "hi");
+}
+
+#[test]
+fn requests_on_connections_that_always_close_are_sent_again_once_beyond_what_retry_allows() {
+    // Each connection ends soon after its first request, whichever others have come by then.
+    let origin = H2Origin::start(H2::default(), |peer, _| {
+        let mut is_first = true;
+        while let Some(asked) = peer.request() {
+            peer.note(asked.path);
+            if std::mem::take(&mut is_first) {
+                let stream = peer.stream.try_clone().unwrap();
+                thread::spawn(move || {
+                    thread::sleep(Duration::from_millis(50));
+                    let _ = stream.shutdown(Shutdown::Both);
+                });
+            }
+        }
+    });
+    for (attempts_max, budget_percent) in [(1, 0), (1, 1000), (3, 0), (3, 1000)] {
+        origin.notes.lock().unwrap().clear();
+        let mut options = Options::to(vec![origin.server()]);
+        options.route.retry = Retry { attempts_max, budget_percent, ..Retry::default() };
+        let rig = Rig::with(options);
+        let mut clients: Vec<_> = (0..100).map(|_| rig.client()).collect();
+        for (n, client) in clients.iter_mut().enumerate() {
+            client.send(&format!("GET /{n} HTTP/1.1\r\nHost: a\r\n\r\n"));
+        }
+        for client in &mut clients {
+            assert_eq!(client.response(Method::Get).unwrap().status, 502);
+        }
+        let noted = origin.noted();
+        for n in 0..100 {
+            let sent = noted.iter().filter(|path| **path == format!("/{n}")).count();
+            assert!(sent <= attempts_max as usize + 1, "/{n} was sent {sent} times");
+        }
+        // Each core begins with ten retries in hand.
+        let retries_max = if attempts_max == 1 {
+            0
+        } else if budget_percent == 0 {
+            10
+        } else {
+            200
+        };
+        assert!(noted.len() <= 200 + retries_max, "{} requests", noted.len());
+        let counted: u64 = rig.shared.counters(0).iter().map(|core| core.retries.value()).sum();
+        assert!(
+            counted <= retries_max as u64 && noted.len() as u64 <= 200 + counted,
+            "{counted} of {}",
+            noted.len()
+        );
+    }
 }
 
 #[test]
