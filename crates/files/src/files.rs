@@ -175,7 +175,10 @@ impl Files {
             }
             SendPlan::Part(range) => send_part(x, &variant, range).await,
             SendPlan::Parts(ranges) => Box::pin(self.send_parts(x, &variant, ranges)).await,
-            SendPlan::NotModified => x.reply(Status::NOT_MODIFIED, &variant.fields_not_modified, b"").await,
+            SendPlan::NotModified => {
+                x.describe_not_modified(&variant.fields, Length::Known(variant.length));
+                x.reply(Status::NOT_MODIFIED, &variant.fields_not_modified, b"").await
+            }
             SendPlan::Failed => {
                 x.refuse(Status::PRECONDITION_FAILED, "the file is not what the client expects").await
             }

@@ -83,6 +83,7 @@ impl HeadToSend<'_> {
                 Ok(Some(part.clone()))
             }
             Selected::NotModified => {
+                x.describe_not_modified(self.fields, length);
                 let fields = answer::not_modified_fields(self.fields);
                 self.begin_as(x, Status::NOT_MODIFIED, &fields, Length::Known(0), None);
                 Ok(None)

@@ -47,6 +47,13 @@ impl CompressionInput<'_> {
         let values: Vec<&[u8]> = fields.map(|field| field.value.of(self.bytes)).collect();
         Accepted::parse(&values.join(&b", "[..]))
     }
+
+    /// Whether `If-None-Match` has the tag of the response as it is.
+    pub(crate) fn knows_strong_tag(&self, fields: &Fields) -> bool {
+        let known = self.head.fields.iter().filter(|field| field.id == Name::IfNoneMatch);
+        let mut known = known.flat_map(|field| scan::list(field.value.of(self.bytes)));
+        fields.first(b"ETag").is_some_and(|tag| known.any(|one| one == tag))
+    }
 }
 
 /// Which responses are compressed, and how. One for each route; shared by its requests.
@@ -76,10 +83,19 @@ impl Compression {
         fields: &mut Fields,
         length: Length,
     ) -> Option<Coding> {
+        if matches!(status, Status::NOT_MODIFIED | Status::PARTIAL_CONTENT) {
+            self.describe_whole(request, status, fields);
+            return None;
+        }
         if !self.is_worth_it(request, status, fields, length) {
             return None;
         }
         add_vary(fields);
+        self.preferred(request)
+    }
+
+    /// The coding that the client likes best.
+    fn preferred(&self, request: &CompressionInput<'_>) -> Option<Coding> {
         // A 1.0 client would have to see the connection close at the end.
         if request.head.version == Version::Http10 {
             return None;
@@ -88,7 +104,29 @@ impl Compression {
         request.accepted().choose(&available).filter(|&coding| coding != Coding::Identity)
     }
 
-    fn is_worth_it(
+    /// Makes the fields of a 304 or 206 say of the whole response what a 200 would (RFC 9110 sections 15.3.7 and 15.4.5): caches
+    /// in front would otherwise send what is stored compressed to clients that do not accept it. A 304 seldom has a type, so it may say
+    /// too much.
+    fn describe_whole(&self, request: &CompressionInput<'_>, status: Status, fields: &mut Fields) {
+        let media_type = fields.first(b"Content-Type").map(media::without_parameters);
+        let is_known = media_type.filter(|media_type| media_type != "multipart/byteranges");
+        if is_known.is_some_and(|media_type| !self.is_compressible(&media_type))
+            || self.must_stay(request, fields)
+        {
+            return;
+        }
+        add_vary(fields);
+        // The bytes of a part are those of the response as it is, and a client that knows the strong tag has them.
+        if status == Status::NOT_MODIFIED
+            && self.preferred(request).is_some()
+            && !request.knows_strong_tag(fields)
+        {
+            weaken_tag(fields);
+        }
+    }
+
+    /// Whether the response to a client of another coding may be compressed.
+    pub(crate) fn is_worth_it(
         &self,
         request: &CompressionInput<'_>,
         status: Status,
@@ -101,27 +139,39 @@ impl Compression {
             || request.head.method == Method::Connect
             || matches!(length, Length::Known(bytes) if bytes < self.bytes_min.max(1));
         let Some(content_type) = fields.first(b"Content-Type").filter(|_| !excluded) else { return false };
-        let media_type = media::without_parameters(content_type);
-        if !media::is_any_of(&media_type, &self.media) || media::is_compressed(&media_type) {
-            return false;
-        }
+        self.is_compressible(&media::without_parameters(content_type))
+            && fields.first(b"Content-Range").is_none()
+            && !self.must_stay(request, fields)
+    }
+
+    fn is_compressible(&self, media_type: &str) -> bool {
+        media::is_any_of(media_type, &self.media) && !media::is_compressed(media_type)
+    }
+
+    /// Whether the fields say that the bytes must not change, or compression would reveal a secret.
+    fn must_stay(&self, request: &CompressionInput<'_>, fields: &Fields) -> bool {
         let says = |name: &[u8], directive: &[u8]| {
             let values = fields.iter().filter(|(other, _)| other.eq_ignore_ascii_case(name));
             values.flat_map(|(_, value)| scan::list(value)).any(|one| one.eq_ignore_ascii_case(directive))
         };
-        if has_fixed_bytes(fields) || says(b"Cache-Control", b"no-transform") {
-            return false;
+        if is_fixed(fields) || says(b"Cache-Control", b"no-transform") {
+            return true;
         }
         let is_secret =
             request.secure && fields.first(b"Set-Cookie").is_some() && says(b"Cache-Control", b"no-store");
-        self.secrets || !is_secret
+        is_secret && !self.secrets
     }
 }
 
 /// Whether a response is coded already, is a part, or has digests of its bytes as they are.
 pub(crate) fn has_fixed_bytes(fields: &Fields) -> bool {
-    let fixed: [&[u8]; 6] =
-        [b"Content-Encoding", b"Content-Range", b"Content-MD5", b"Digest", b"Content-Digest", b"Repr-Digest"];
+    fields.first(b"Content-Range").is_some() || is_fixed(fields)
+}
+
+/// The same for the whole of which the response may be a part.
+fn is_fixed(fields: &Fields) -> bool {
+    let fixed: [&[u8]; 5] =
+        [b"Content-Encoding", b"Content-MD5", b"Digest", b"Content-Digest", b"Repr-Digest"];
     fixed.iter().any(|name| fields.first(name).is_some())
 }
 

@@ -7,16 +7,15 @@ use std::ops::Range;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use coding::Effort;
 use http::encode::Lines;
 use http::path::EmptySegments;
 use http::template::OwnValues;
-use http::{BodySize, Coding, Dialect, Fields, Length, Name, Reject, RequestIds, Status};
+use http::{BodySize, Dialect, Fields, Length, Name, Reject, RequestIds, Status};
 
 use crate::address::{Client, Peer};
 use crate::amend::AmendedHead;
 use crate::bandwidth::Bandwidth;
-use crate::compress::{COMPRESSED_BYTES, COMPRESSED_WEIGHT, Compression, CompressionInput};
+use crate::compress::{COMPRESSED_BYTES, COMPRESSED_WEIGHT, CompressionInput};
 use crate::core::Core;
 use crate::detached::{self, DetachedRequest};
 use crate::fault::Fault;
@@ -166,22 +165,6 @@ impl<'c> Exchange<'c> {
             Some(edits) => Cow::Owned(edits.apply(fields)),
             None => Cow::Borrowed(fields),
         }
-    }
-
-    /// The coding in which a response with this status, these fields and this length goes out, and how hard it is compressed;
-    /// `None` where it goes out as it is. For what is compressed before: [`Exchange::begin`] does so by itself.
-    #[must_use]
-    pub fn coding_of(&self, status: Status, fields: &Fields, length: Length) -> Option<(Coding, Effort)> {
-        let compression = self.state.filters.compression.as_ref()?;
-        let (head, bytes) = self.lane.head();
-        let request = CompressionInput { head, bytes, secure: self.state.client.secure };
-        let mut fields = self.edited(fields).into_owned();
-        Some((compression.choose(&request, status, &mut fields, length)?, compression.effort))
-    }
-
-    /// Which responses are compressed from now on. Those that have begun stay as they are.
-    pub fn set_compression(&mut self, compression: Option<Rc<Compression>>) {
-        self.state.filters.compression = compression;
     }
 
     /// What is replaced in the bodies of responses from now on. Those that have begun stay as they are.

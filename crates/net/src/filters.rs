@@ -186,7 +186,7 @@ impl Filters {
         }
         let announced = *length;
         if let Some(replacement) = &self.replacement {
-            self.replacing = replacement.begin(request.head, status, fields.to_mut(), length);
+            self.replacing = replacement.begin(request, status, fields.to_mut(), length);
         }
         if let Some(compression) = self.compression.clone() {
             self.compress(&compression, request, status, fields.to_mut(), (announced, length), encoders);

@@ -67,6 +67,7 @@ mod grpc;
 mod request;
 pub mod exchange;
 pub mod dictionary;
+mod coding_choice;
 mod intercept;
 
 pub mod flow;

@@ -9,7 +9,7 @@ use std::rc::Rc;
 use aho_corasick::{AhoCorasick, Input, MatchKind};
 use http::{Fields, Head, Length, Method, Status, media, scan};
 
-use crate::compress::{has_fixed_bytes, weaken_tag};
+use crate::compress::{CompressionInput, has_fixed_bytes, weaken_tag};
 use crate::fault::Fault;
 
 /// Rules of one route.
@@ -100,6 +100,12 @@ fn is_fixed_by_its_sender(fields: &Fields) -> bool {
     controls.flat_map(|(_, value)| scan::list(value)).any(|one| one.eq_ignore_ascii_case(b"no-transform"))
 }
 
+/// Date and strong tag are those of the content as it was.
+fn say_changed(fields: &mut Fields) {
+    fields.remove(b"Last-Modified");
+    weaken_tag(fields);
+}
+
 /// What a request has to replace.
 pub(crate) struct RequestReplacement {
     pub(crate) of: Rc<BodyReplacement>,
@@ -110,27 +116,40 @@ impl RequestReplacement {
     /// Edits the head of a response whose body is to be changed; `None` where it is sent as it is, or has no body that is sent.
     pub(crate) fn begin(
         &self,
-        request: &Head,
+        request: &CompressionInput<'_>,
         status: Status,
         fields: &mut Fields,
         length: &mut Length,
     ) -> Option<Box<Replacing>> {
+        if status == Status::NOT_MODIFIED {
+            self.describe_whole(request, fields);
+            return None;
+        }
         let content_type = fields.first(b"Content-Type")?;
         let media_type = media::without_parameters(content_type);
-        let bits = self.of.rules_for(request, status, fields, &media_type);
+        let bits = self.of.rules_for(request.head, status, fields, &media_type);
         if bits == 0 || *length == Length::Known(0) {
             return None;
         }
-        // The date is that of the content as it was, and so is a part of it.
         fields.remove(b"Accept-Ranges");
-        fields.remove(b"Last-Modified");
-        weaken_tag(fields);
+        say_changed(fields);
         let left = match std::mem::replace(length, Length::Unknown) {
             Length::Known(bytes) => Some(bytes),
             Length::Unknown => None,
         };
         // To HEAD the fields are those of GET.
-        (request.method != Method::Head).then(|| Box::new(self.replacing(bits, &media_type, left)))
+        (request.head.method != Method::Head).then(|| Box::new(self.replacing(bits, &media_type, left)))
+    }
+
+    /// Makes the fields of a 304 those of the whole response (RFC 9110 section 15.4.5). It seldom has a type, so one of a response
+    /// in which nothing is replaced may get a weak tag.
+    fn describe_whole(&self, request: &CompressionInput<'_>, fields: &mut Fields) {
+        let media_type = fields.first(b"Content-Type").map(media::without_parameters);
+        let is_excluded = media_type
+            .is_some_and(|media_type| self.of.rules_for(request.head, Status::OK, fields, &media_type) == 0);
+        if !is_excluded && !request.knows_strong_tag(fields) {
+            say_changed(fields);
+        }
     }
 
     fn replacing(&self, bits: u32, media_type: &str, left: Option<u64>) -> Replacing {

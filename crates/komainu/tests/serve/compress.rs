@@ -133,6 +133,118 @@ fn what_must_not_change_goes_out_as_it_is() {
     rig.ask("/", "Accept-Encoding: gzip\r\n").expect(206, &page()).expect_no_field("Content-Encoding");
 }
 
+/// A conditional request of a client that accepts a coding or none, and what it gets with the 304: the tag, and whether it says
+/// `Vary`.
+type NotModified = (&'static str, &'static str, Option<&'static str>, bool);
+
+fn expect_not_modified(rig: &Rig, path: &str, cases: &[NotModified]) {
+    const SINCE: &str = "If-Modified-Since: Wed, 01 Jan 2031 00:00:00 GMT\r\n";
+    for (accepts, known, tag, varies) in cases {
+        let condition = match *known {
+            "" => SINCE.to_owned(),
+            known => format!("If-None-Match: {known}\r\n"),
+        };
+        let found = rig.ask(path, &format!("Accept-Encoding: {accepts}\r\n{condition}"));
+        assert_eq!(found.status(), 304, "{path} {accepts} {known}: {}", found.head);
+        let got = (found.field("ETag"), found.field("Vary"));
+        assert_eq!(
+            got,
+            (*tag, varies.then_some("Accept-Encoding")),
+            "{path} {accepts} {known}: {}",
+            found.head
+        );
+        found.expect_no_field("Content-Encoding");
+    }
+}
+
+const WEAK: Option<&str> = Some("W/\"tag\"");
+const STRONG: Option<&str> = Some("\"tag\"");
+
+#[test]
+fn a_304_says_what_the_200_would() {
+    for (fields, cases) in [
+        (
+            "ETag: \"tag\"\r\n",
+            &[
+                ("gzip", "W/\"tag\"", WEAK, true),
+                ("gzip", "\"other\", W/\"tag\"", WEAK, true),
+                ("gzip", "*", WEAK, true),
+                ("gzip", "", WEAK, true),
+                // The client has the content as it is.
+                ("gzip", "\"tag\"", STRONG, true),
+                ("identity", "\"tag\"", STRONG, true),
+                ("identity", "", STRONG, true),
+            ][..],
+        ),
+        ("ETag: \"tag\"\r\nContent-Type: text/html\r\n", &[("gzip", "", WEAK, true)]),
+        ("ETag: \"tag\"\r\nVary: accept-encoding\r\nVary: X\r\n", &[]),
+        ("ETag: \"tag\"\r\nContent-Type: image/png\r\n", &[("gzip", "", STRONG, false)]),
+        ("ETag: \"tag\"\r\nCache-Control: no-transform\r\n", &[("gzip", "", STRONG, false)]),
+        ("X-A: 1\r\n", &[("gzip", "", None, true)]),
+    ] {
+        let origin = Origin::start(move |_| format!("HTTP/1.1 304 Not Modified\r\n{fields}\r\n"));
+        let text = format!("compress = true\n[[route]]\nproxy = {{ to = {:?} }}\n", origin.url);
+        expect_not_modified(&Rig::config(Folder::new(), &text), "/", cases);
+    }
+}
+
+#[test]
+fn a_part_says_that_the_whole_depends_on_the_coding() {
+    for (fields, varies) in [
+        ("Content-Type: text/html\r\nETag: \"tag\"\r\n", true),
+        ("Content-Type: multipart/byteranges; boundary=a\r\nETag: \"tag\"\r\n", true),
+        ("Content-Type: image/png\r\nETag: \"tag\"\r\n", false),
+        ("Content-Type: text/html\r\nContent-Encoding: br\r\nETag: \"tag\"\r\n", false),
+        ("Content-Type: text/html\r\nCache-Control: no-transform\r\nETag: \"tag\"\r\n", false),
+    ] {
+        let fields = format!("{fields}Content-Range: bytes 0-9999/20000\r\n");
+        let origin = Origin::start(move |_| answer("206 Partial Content", &fields, &page()));
+        let text = format!("compress = true\n[[route]]\nproxy = {{ to = {:?} }}\n", origin.url);
+        let rig = Rig::config(Folder::new(), &text);
+        for accepts in ["gzip", "identity"] {
+            let part = rig.ask("/", &format!("Accept-Encoding: {accepts}\r\nRange: bytes=0-9999\r\n"));
+            // Its bytes are those of the content as it is.
+            part.expect(206, &page()).expect_field("ETag", "\"tag\"");
+            assert_eq!(part.field("Vary"), varies.then_some("Accept-Encoding"), "{}", part.head);
+        }
+    }
+}
+
+#[test]
+fn a_304_of_a_file_and_of_a_cached_response_says_what_the_200_would() {
+    let origin = Origin::start(|ask| {
+        let media_type = if ask.line().contains("png") { "image/png" } else { "text/html" };
+        let fields = format!("Content-Type: {media_type}\r\nETag: \"tag\"\r\nCache-Control: max-age=60\r\n");
+        answer("200 OK", &fields, &page())
+    });
+    let folder = Folder::new();
+    folder.write("www/page.html", page()).write("www/large.txt", page().repeat(600));
+    folder.write("www/image.png", page()).write("www/short.txt", "short");
+    let route = format!("[[route]]\npath = \"/cached/*\"\nproxy = {:?}\ncache = true\n", origin.url);
+    let files = "[[route]]\nfiles = { root = \"www\" }\n";
+    let rig = Rig::config(folder, &format!("threads = 1\ncompress = true\n{route}{files}"));
+    let date = "If-Modified-Since: Wed, 01 Jan 2031 00:00:00 GMT\r\n";
+    for path in ["/page.html", "/large.txt", "/image.png", "/short.txt", "/cached/page", "/cached/image.png"]
+    {
+        for accepts in ["gzip", "identity"] {
+            let accepts = format!("Accept-Encoding: {accepts}\r\n");
+            let mut whole = rig.ask(path, &accepts);
+            // The first request for a file may get it as it is, while it is compressed.
+            for _ in 0..3 {
+                whole = rig.ask(path, &accepts);
+            }
+            let tag = whole.field("ETag").unwrap();
+            for condition in [format!("If-None-Match: {tag}\r\n"), date.to_owned()] {
+                let found = rig.ask(path, &format!("{accepts}{condition}"));
+                found.expect(304, "");
+                for name in ["ETag", "Vary"] {
+                    assert_eq!(found.field(name), whole.field(name), "{path} {accepts}{condition}");
+                }
+            }
+        }
+    }
+}
+
 #[test]
 fn head_says_what_get_would() {
     let (_origin, rig) = proxy(FIELDS, "");
