@@ -76,7 +76,13 @@ module Komainu
     # For the native half: logs an exception of the application.
     def failed(error, env)
       request = "#{env["REQUEST_METHOD"]} #{env["REQUEST_URI"]}: " if env
-      $stderr.puts("#{request}#{error.full_message(highlight: false)}")
+      $stderr.puts("#{request}#{shown(error)}")
+    end
+
+    # The message of an exception with its backtrace, without frames of this folder and of Ruby's own `require`.
+    def shown(error)
+      own = ["\tfrom #{__dir__}/", "\tfrom <internal:"]
+      error.full_message(highlight: false, order: :top).lines.reject { |line| line.start_with?(*own) }.join
     end
 
     # For the native half: the request has ended.
@@ -113,7 +119,7 @@ module Komainu
       run_hooks(:on_load)
       app
     rescue Exception => error # whatever it is, somebody waits for the reason
-      not_loaded(error.full_message(highlight: false))
+      not_loaded(shown(error))
       exit!(3)
     end
 

@@ -62,6 +62,8 @@ pub(crate) struct Supervisor {
     number: u64,
     /// The application does not load, and the cores know it.
     down: bool,
+    /// The last failure to load: of which generation, its error text (at most 32 KiB), and how often it has happened.
+    load_failure: Option<(u64, String, u64)>,
     /// Since when there are more workers than needed.
     slack_since: Option<Instant>,
     stopping: Option<Instant>,
@@ -90,6 +92,7 @@ impl Supervisor {
             outcome: LoadResults::default(),
             number: 0,
             down: false,
+            load_failure: None,
             slack_since: None,
             stopping: None,
             renewals: 0,
@@ -237,6 +240,7 @@ impl Supervisor {
         match role {
             GenerationRole::Serving if self.down => {
                 self.down = false;
+                self.load_failure = None;
                 self.app_log.report(AppLogLevel::Info, "the application loads again");
                 self.broadcast(&CoreEvent::Serve(worker_pool.shared.clone()));
                 self.outcome.settle(Ok(()));
@@ -271,7 +275,7 @@ impl Supervisor {
         if self.stopping.is_some() {
             return;
         }
-        self.app_log.report(AppLogLevel::Error, &format!("the application does not load: {text}"));
+        self.log_not_loaded(self.worker_pools[at].1.shared.number, text);
         match self.worker_pools[at].0 {
             GenerationRole::Coming => {
                 self.app_log.report(AppLogLevel::Error, "the previous generation continues to serve");
@@ -286,6 +290,25 @@ impl Supervisor {
                 self.broadcast(&CoreEvent::Down { why: text.into(), show: self.options.show_errors });
             }
             _ => {}
+        }
+    }
+
+    /// Logs a failure in full once; when the same generation fails the same way again, a short line at the 2nd, 4th, 8th … time.
+    fn log_not_loaded(&mut self, generation: u64, text: &str) {
+        match &mut self.load_failure {
+            Some((failed, known, times)) if *failed == generation && known == text => {
+                *times += 1;
+                if times.is_power_of_two() {
+                    let line = format!(
+                        "the application still does not load, for the same reason ({times} attempts)"
+                    );
+                    self.app_log.report(AppLogLevel::Error, &line);
+                }
+            }
+            failure => {
+                *failure = Some((generation, text.to_owned(), 1));
+                self.app_log.report(AppLogLevel::Error, &format!("the application does not load: {text}"));
+            }
         }
     }
 

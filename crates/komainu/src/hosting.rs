@@ -14,6 +14,7 @@ use apps::{
     App, AppLogLevel, AppSnapshot, Handle, LogLine, Mount, Options, ProcessInfo, Recycle, Resource,
     WebSockets, WorkerExit, Workers,
 };
+use config::Level;
 use net::{Core, Exchange, Fault, SpillQuota, SpillStore};
 use proxy::Script;
 
@@ -418,9 +419,9 @@ fn say(notices: &ErrorLog, line: &LogLine<'_>) {
     let text = String::from_utf8_lossy(line.text);
     let text = visible(&text);
     match (line.urgency, line.pid) {
-        (AppLogLevel::Error, _) => notices.error(&format!("{}: {text}", line.app)),
-        (AppLogLevel::Warn, _) => notices.warn(&format!("{}: {text}", line.app)),
-        (AppLogLevel::Info, _) => notices.info(&format!("{}: {text}", line.app)),
+        (AppLogLevel::Error, _) => notices.report(Level::Error, &format!("{}: {text}", line.app)),
+        (AppLogLevel::Warn, _) => notices.report(Level::Warn, &format!("{}: {text}", line.app)),
+        (AppLogLevel::Info, _) => notices.report(Level::Info, &format!("{}: {text}", line.app)),
         (AppLogLevel::Output, Some(pid)) => notices.output(&format!("{}[{pid}]: {text}", line.app)),
         (AppLogLevel::Output, None) => notices.output(&format!("{}: {text}", line.app)),
     }

@@ -7,7 +7,7 @@ import traceback
 
 from komainu import _native
 from komainu._native import Gone
-from komainu.load import NotFound
+from komainu.load import NotFound, shown
 from komainu.loop import end_loop
 from komainu.websocket import Socket
 
@@ -67,7 +67,7 @@ class Lifespan:
 
     def raised(self, error):
         """Adds the exception to the failure, or logs it."""
-        trace = "".join(traceback.format_exception(type(error), error, error.__traceback__))
+        trace = shown(error)
         if self.failure is not None:
             self.failure += "\n" + trace
         elif self.began.is_set():
@@ -173,7 +173,7 @@ class Worker:
             if not self.left.done():
                 self.left.set_exception(error)
         elif cause is None and not (gone and isinstance(error, asyncio.CancelledError)):
-            text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
+            text = shown(error)
             sys.stderr.write(f"{scope.get('method', 'WebSocket')} {scope['raw_path'].decode()}: {text}")
 
     async def wait_to_receive(self, call):

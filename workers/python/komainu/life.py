@@ -6,11 +6,10 @@ import os
 import random
 import signal
 import sys
-import traceback
 
 import komainu
 from komainu import _native
-from komainu.load import NotFound, load, prepare, several
+from komainu.load import NotFound, load, prepare, several, shown
 
 NOT_LOADED = 3
 # Before the server kills this process it asks for the stacks of its threads: KOMAINU_SIGNAL_WHERE.
@@ -43,8 +42,8 @@ def load_or_leave(interface, target, more):
         return app, interface
     except NotFound as error:
         give_up(str(error))
-    except BaseException:  # whatever it is, somebody waits for the reason
-        give_up(traceback.format_exc())
+    except BaseException as error:  # whatever it is, somebody waits for the reason
+        give_up(shown(error))
 
 
 def give_up(reason):
@@ -110,8 +109,8 @@ def work(app, interface):
         give_up(str(error))
     except SystemExit as error:
         status = error.code if isinstance(error.code, int) else 0 if error.code is None else 1
-    except BaseException:
-        traceback.print_exc()
+    except BaseException as error:
+        sys.stderr.write(shown(error))
         status = 1
     # `timeouts.stop` begins here: for the hooks, threads, executors, and functions registered with atexit.
     _native.ending()

@@ -7,10 +7,30 @@ import importlib.util
 import inspect
 import os
 import sys
+import traceback
 
 # The names to try if only a module or a file is given; the last two are called to make the application.
 CALLABLES = ("application", "app", "handler")
 FACTORIES = ("create_app", "make_app")
+
+
+# Where frames begin that say nothing of the application.
+OWN = ("<frozen importlib", *(os.path.dirname(os.path.abspath(file)) + os.sep for file in (__file__, importlib.__file__)))
+
+
+def shown(error):
+    """The traceback of an exception of the application, without frames of this package and of the import system."""
+    text = traceback.TracebackException(type(error), error, error.__traceback__)
+    seen, pending = set(), [text]
+    while pending:
+        one = pending.pop()
+        if one is None or id(one) in seen:
+            continue
+        seen.add(id(one))
+        frames = [frame for frame in one.stack if not frame.filename.startswith(OWN)]
+        one.stack = traceback.StackSummary.from_list(frames)
+        pending += [one.__cause__, one.__context__, *(getattr(one, "exceptions", None) or ())]
+    return "".join(text.format())
 
 
 class NotFound(Exception):

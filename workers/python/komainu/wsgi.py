@@ -5,9 +5,9 @@ import signal
 import stat
 import sys
 import threading
-import traceback
 
 from komainu import _native
+from komainu.load import shown
 
 
 class FileWrapper:
@@ -48,7 +48,7 @@ def file_part(wrapper):
 
 def failed(error, environ):
     """Logs an exception of the application."""
-    text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
+    text = shown(error)
     if environ is not None:
         text = f"{environ.get('REQUEST_METHOD')} {environ.get('REQUEST_URI')}: {text}"
     sys.stderr.write(text)

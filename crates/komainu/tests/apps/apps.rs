@@ -86,6 +86,10 @@ fn what_does_not_load_says_why() {
         assert!(page.text().contains("no &lt;database&gt; here"), "{}", page.text());
         logged(&rig, "does not load: ");
         rig.expect_report("no <database> here");
+        rig.expect_report("still does not load");
+        let log = rig.reported();
+        assert_eq!(log.matches("no <database> here").count(), 1, "{log}");
+        assert!(!log.contains(" | ") && !log.contains("komainu.rb"), "{log}");
     }
 }
 

@@ -202,6 +202,30 @@ fn an_error_at_import_is_shown_with_its_traceback() {
         assert!(answer.text().contains(shown), "{shown}: {}", answer.text());
     }
     logged(&rig, "ModuleNotFoundError");
+    // Lines as the language wrote them, without frames of the worker and of the import system.
+    rig.expect_report("shop.py\", line 2, in <module>\n      import no_such_module\n");
+    let log = rig.reported();
+    for own in ["load_or_leave", "load_module", "importlib", " | "] {
+        assert!(!log.contains(own) && !answer.text().contains(own), "{own}: {log}");
+    }
+    // The same failure again is a line, not the whole text.
+    rig.expect_report("still does not load");
+    assert_eq!(rig.reported().matches("import no_such_module").count(), 1, "{}", rig.reported());
+}
+
+#[test]
+fn an_exception_in_a_request_is_logged_without_frames_of_the_worker() {
+    for (name, call) in
+        [("shop", "def app(environ, start_response):"), ("api", "async def app(scope, receive, send):")]
+    {
+        let text = format!("def deeper():\n    raise ValueError('too deep')\n\n{call}\n    deeper()\n");
+        let rig = run(folder(&format!("{name}.py"), &text), &[&format!("{name}:app")]);
+        rig.get("/").expect_status(500);
+        logged(&rig, "ValueError: too deep");
+        let log = rig.reported();
+        assert!(log.contains(", in app") && log.contains(", in deeper"), "{log}");
+        assert!(!log.contains("workers/python"), "{log}");
+    }
 }
 
 #[test]
