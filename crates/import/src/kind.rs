@@ -92,6 +92,66 @@ impl ImportKind {
     }
 }
 
+/// A server whose configuration is not translated, with the page that shows how it is written here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ByHand {
+    /// The server.
+    pub server: &'static str,
+    /// The page of the documents.
+    pub page: &'static str,
+    /// Names of the server and its program, in lower case.
+    names: &'static [&'static str],
+    /// Beginnings of lines, in lower case, that only its configuration has.
+    lines: &'static [&'static str],
+}
+
+impl ByHand {
+    const ALL: [ByHand; 3] = [
+        ByHand {
+            server: "Apache",
+            page: "docs/from/apache.md",
+            names: &["apache", "apache2", "httpd", "htaccess"],
+            lines: &[
+                "<virtualhost",
+                "<directory",
+                "<ifmodule",
+                "<files",
+                "loadmodule ",
+                "serverroot ",
+                "documentroot ",
+                "rewriteengine ",
+            ],
+        },
+        ByHand {
+            server: "HAProxy",
+            page: "docs/from/haproxy.md",
+            names: &["haproxy"],
+            lines: &["frontend ", "backend ", "defaults"],
+        },
+        ByHand {
+            server: "Varnish",
+            page: "docs/from/varnish.md",
+            names: &["varnish", "vcl"],
+            lines: &["vcl 4", "sub vcl_"],
+        },
+    ];
+
+    /// The server of this name.
+    pub fn of(name: &str) -> Option<ByHand> {
+        let name = name.to_lowercase();
+        ByHand::ALL.into_iter().find(|one| one.names.contains(&name.as_str()))
+    }
+
+    /// The server whose file this is, by its text.
+    pub fn guess(text: &str) -> Option<ByHand> {
+        let lines: Vec<String> = text.lines().map(|line| line.trim_start().to_lowercase()).collect();
+        // A backend of Varnish is a line of HAProxy too: the last of the list is the most particular.
+        let has =
+            |one: &ByHand| lines.iter().any(|line| one.lines.iter().any(|start| line.starts_with(start)));
+        ByHand::ALL.into_iter().rev().find(has)
+    }
+}
+
 /// A block that nginx has, or a directive that ends with a semicolon.
 fn is_nginx(text: &str) -> bool {
     let lines = || text.lines().map(str::trim).filter(|line| !line.starts_with('#'));

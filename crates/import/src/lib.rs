@@ -33,6 +33,6 @@ mod kind;
 
 pub mod hosting;
 
-pub use kind::ImportKind;
+pub use kind::{ByHand, ImportKind};
 
 pub use findings::{ImportError, ImportVerdict, Imported, Remark};

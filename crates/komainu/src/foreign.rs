@@ -4,7 +4,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use import::{ImportKind, ImportVerdict, Imported};
+use import::{ByHand, ImportKind, ImportVerdict, Imported};
 
 use crate::cli::ImportArguments;
 
@@ -67,7 +67,10 @@ fn source(arguments: &ImportArguments) -> Result<ImportSource<'_>, String> {
     match arguments.source.as_slice() {
         [kind, file] => {
             let name = kind.to_string_lossy();
-            let kind = ImportKind::of(&name).ok_or_else(|| format!("`{name}` is none of: {}", names()))?;
+            let kind = ImportKind::of(&name).ok_or_else(|| match ByHand::of(&name) {
+                Some(server) => by_hand(&server),
+                None => format!("`{name}` is none of: {}", names()),
+            })?;
             Ok(ImportSource { kind, file: Some(file) })
         }
         [one] => {
@@ -80,17 +83,28 @@ fn source(arguments: &ImportArguments) -> Result<ImportSource<'_>, String> {
                     true => Err(format!("the file is missing: komainu import {} FILE", one.display())),
                 };
             }
-            let kind = ImportKind::guess(one, &beginning(one)?).ok_or_else(|| {
-                format!(
+            if let Some(server) = ByHand::of(&one.to_string_lossy()).filter(|_| !one.exists()) {
+                return Err(by_hand(&server));
+            }
+            let text = beginning(one)?;
+            let kind = ImportKind::guess(one, &text).ok_or_else(|| match ByHand::guess(&text) {
+                Some(server) => format!("{}: {}", one.display(), by_hand(&server)),
+                None => format!(
                     "{}: whose configuration this is cannot be seen: write one of {} before it",
                     one.display(),
                     names()
-                )
+                ),
             })?;
             Ok(ImportSource { kind, file: Some(one) })
         }
         _ => Err("the file is missing".to_owned()),
     }
+}
+
+/// What to say of a server whose configuration is not translated.
+fn by_hand(server: &ByHand) -> String {
+    let ByHand { server, page, .. } = server;
+    format!("{server}'s configuration is not translated: {page} shows how each part of it is written here")
 }
 
 /// Whether it can be started by a command that says everything.

@@ -128,3 +128,25 @@ fn a_difference_that_no_remark_names_is_shown_and_fails() {
     assert!(said.contains("nginx: changed") && said.contains("komainu: hello"), "{said}");
     assert!(said.contains("at shop.conf:9: location = /hello"), "{said}");
 }
+
+#[test]
+fn files_of_servers_that_are_not_translated_name_the_page_that_helps() {
+    let folder = Folder::new();
+    folder
+        .write("site.conf", "<VirtualHost *:80>\n  DocumentRoot /srv\n</VirtualHost>\n")
+        .write("haproxy.cfg", "global\n  daemon\ndefaults\n  mode http\nfrontend web\n  bind :80\nbackend shop\n  server a 10.0.0.1:80\n")
+        .write("default.vcl", "vcl 4.1;\nbackend default {\n  .host = \"10.0.0.1\";\n}\nsub vcl_recv {\n}\n");
+    for (arguments, page) in [
+        (&["site.conf"][..], "docs/from/apache.md"),
+        (&["apache", "site.conf"], "docs/from/apache.md"),
+        (&["httpd"], "docs/from/apache.md"),
+        (&["haproxy.cfg"], "docs/from/haproxy.md"),
+        (&["haproxy", "haproxy.cfg"], "docs/from/haproxy.md"),
+        (&["default.vcl"], "docs/from/varnish.md"),
+    ] {
+        let output = komainu().arg("import").args(arguments).current_dir(folder.path()).output().unwrap();
+        let said = text(&output.stderr);
+        assert!(!output.status.success() && said.contains(page), "{arguments:?}: {said}");
+        assert!(std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(page).exists(), "{page}");
+    }
+}
