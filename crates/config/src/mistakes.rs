@@ -145,6 +145,14 @@ fn warn_of_own_address(node: &Node, check: &mut Checker) {
 /// Routes that stand below a site and belong to another one, and what the absence of TLS makes useless.
 fn warn_of_sites(node: &Node, check: &mut Checker) {
     let sites = node.items("site");
+    if let Some(entry) = node.entry("redirect_https").filter(|entry| is_on(&entry.value))
+        && !sites.iter().chain([node]).any(|site| speaks_tls(node, site))
+    {
+        let title = "`redirect_https` where no address speaks TLS".to_owned();
+        let finding = check.warning(&entry.key_at, title, "nobody is redirected");
+        finding
+            .help("add `:443` to `listen`, or remove it: where another server ends TLS, that one redirects");
+    }
     for (index, site) in sites.iter().enumerate() {
         let end = sites.get(index + 1).map_or(usize::MAX, |next| next.at.start);
         let is_below = |route: &&Node| (site.at.start..end).contains(&route.at.start);

@@ -100,6 +100,10 @@ directives! {
         /// applications and upstream servers get them. An upstream server that decodes them then sees another path than
         /// the routes matched. `files` always refuses them.
         "encoded_slashes" encoded_slashes: EncodedSlashes = "refuse", ENCODED_SLASHES;
+        /// Whether requests without TLS are redirected to `https://` (308), where their site has `tls` and an address speaks it;
+        /// `/.well-known/acme-challenge/` is excepted, and so are Unix sockets and what a trusted proxy has received through
+        /// TLS. A site's own `redirect_https` takes precedence.
+        "redirect_https" redirect_https: bool = true, Flag;
         /// Whether `//` in a path is one slash, for routes, files, applications and upstream servers. If not, `/a//b` and
         /// `/a/b` are different paths, and `files` finds nothing at `/a//b`. Slashes at the start are always merged.
         "merge_slashes" merge_slashes: bool = true, Flag;

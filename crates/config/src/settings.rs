@@ -24,6 +24,8 @@ pub struct Settings<'a> {
     pub encoded_slashes: EncodedSlashes,
     /// Whether empty segments of paths are merged: the site's setting, because it applies before a route is chosen.
     pub merge_slashes: bool,
+    /// Whether requests without TLS are redirected where the site speaks TLS.
+    pub redirect_https: bool,
     /// Compression of responses, if there is any.
     pub compress: Option<&'a CompressResponses>,
     /// The cache of responses, if there is any.
@@ -60,6 +62,7 @@ impl Config {
             route.and_then(|route| route.encoded_slashes).or(site.and_then(|site| site.encoded_slashes));
         Settings {
             encoded_slashes: encoded_slashes.unwrap_or(self.encoded_slashes),
+            redirect_https: site.and_then(|site| site.redirect_https).unwrap_or(self.redirect_https),
             merge_slashes: site.and_then(|site| site.merge_slashes).unwrap_or(self.merge_slashes),
             body_bytes_max: body_bytes_max.unwrap_or(self.limits.body_bytes_max),
             body_timeout: timeouts().find_map(|timeouts| timeouts.body).unwrap_or(self.timeouts.body),

@@ -110,10 +110,8 @@ directives! {
         /// TLS: the site's certificates, or `"auto"` to have the server obtain them. `false` is none. Which addresses speak
         /// TLS, `listen` says.
         "tls" tls: Option<SiteTls> = absent("`default` of `[tls]`"), site_tls();
-        /// Whether requests without TLS are redirected to `https://` (308), where the site has `tls` and an address speaks it;
-        /// `/.well-known/acme-challenge/` is excepted, and so are Unix sockets and what a trusted proxy has received through
-        /// TLS.
-        "redirect_https" redirect_https: bool = true, Flag;
+        /// Whether requests without TLS are redirected to `https://`, as at the top of the file.
+        "redirect_https" redirect_https: Option<bool> = absent("as the server has it"), Maybe(Flag);
         /// Whether browsers remember to come through TLS alone (`Strict-Transport-Security`, RFC 6797): `true` for a year, or
         /// the field's value. Only responses through TLS carry it.
         "hsts" hsts: Option<String> = false, Toggle { on: Some(hsts_year), off: || None, shape: Maybe(HSTS) };

@@ -280,7 +280,7 @@ pub(crate) fn table(
         let settings = config.settings(Some(site_index), None);
         edits.push(RouteEdits::of_site(&settings.response_headers, site));
         empty_segments.push(self::empty_segments(settings.merge_slashes));
-        let redirects = site.tls.is_some() && site.redirect_https;
+        let redirects = site.tls.is_some() && settings.redirect_https;
         https.push(SiteHttps {
             redirect_port: redirect_port(plan, site).filter(|_| redirects),
             policy: plan.tls.as_ref().map_or(0, |tls| tls.policy(site_index)),

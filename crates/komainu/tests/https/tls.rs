@@ -267,6 +267,21 @@ fn plain_requests_are_redirected_and_browsers_stay_with_https() {
 }
 
 #[test]
+fn redirects_are_turned_off_for_all_sites_and_on_again_for_one() {
+    let secured = |name: &str| format!("tls = {{ certificate = \"{name}.pem\", key = \"{name}.key\" }}\n");
+    let listen =
+        "redirect_https = false\nlisten = [\"127.0.0.1:0\", { address = \"127.0.0.1:0\", tls = true }]\n";
+    let sites = site("a.test", &secured("a.test"))
+        + &site("b.test", &(secured("b.test") + "redirect_https = true\n"));
+    let rig = start(folder(&[("a.test", "ec"), ("b.test", "ec")]), &format!("{listen}{sites}"));
+    for (host, status) in [("a.test", 200), ("b.test", 308)] {
+        let mut stream = connect(rig.listens);
+        write!(stream, "GET / HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n").unwrap();
+        rig::read_answer(&mut stream).expect_status(status);
+    }
+}
+
+#[test]
 fn why_a_clients_certificate_is_refused_stands_in_the_log() {
     let folder = folder(&[("a.test", "ec")]);
     openssl(&folder, STAFF);
