@@ -13,6 +13,7 @@ use crate::certificates::default_state_folder;
 use crate::cli::{Cert, CertPlace, Trust};
 use crate::control as socket;
 use crate::control_client::{self, printable};
+use crate::status;
 
 /// `komainu cert`: the text to print.
 ///
@@ -232,7 +233,7 @@ fn renew(names: &[String], pid: Option<u32>) -> Result<String, String> {
                 "no server of this user is running: certificates are renewed by a running server".into()
             );
         }
-        _ => return Err("several servers run: name one with --pid".into()),
+        pids => return Err(status::several(pids)),
     };
     let mut text = String::new();
     for name in names {

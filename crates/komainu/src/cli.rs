@@ -137,7 +137,7 @@ pub(crate) struct Run {
     /// Log messages of this level and those above it to stderr
     #[arg(long, value_name = "LEVEL", default_value = "warn")]
     pub(crate) log_level: LogLevel,
-    /// Serve /metrics (for Prometheus) and /v1/status on this address too: HOST:PORT or unix:PATH
+    /// Serve the dashboard (in a browser), /metrics (for Prometheus) and /v1/status on this address too: HOST:PORT or unix:PATH
     #[arg(long, value_name = "ADDR", value_parser = listen)]
     pub(crate) control: Option<Listen>,
     /// Cache responses of upstream servers and applications in memory, as far as they allow it

@@ -316,7 +316,12 @@ fn answer(mut client: UnixStream, uid: u32, info: Arc<ServerInfo>, api: &ApiLine
 /// Does what a line says; the document for who sent it.
 pub(crate) fn obey(line: &str, info: &ServerInfo) -> Value {
     match line.trim_end().split_once(' ').unwrap_or((line.trim_end(), "")) {
-        ("ping", "") => json!({ "pid": std::process::id(), "state": state(info) }),
+        ("ping", "") => json!({
+            "pid": std::process::id(),
+            "state": state(info),
+            "listen": urls(info),
+            "file": (info.text)().map(|text| text.path.display().to_string()),
+        }),
         ("status", "") => status(info),
         ("upgrade", "") => match (info.upgrade)() {
             Ok(done) => json!({ "done": done }),
@@ -448,7 +453,7 @@ pub(crate) fn status(info: &ServerInfo) -> Value {
         "age_ms": ms(info.since.elapsed()),
         "state": state(info),
         "sandbox": info.sandbox,
-        "listen": info.listeners.urls().iter().map(ToString::to_string).collect::<Vec<_>>(),
+        "listen": urls(info),
         "usage": Usage::of(pid).map(overview::usage),
         "memory": {
             "held_bytes": info.memory.held_bytes(),
@@ -464,6 +469,11 @@ pub(crate) fn status(info: &ServerInfo) -> Value {
         "cache": Some((info.cache)("stats")).filter(|stats| stats["error"].is_null()),
         "events": info.counted.events.after(0, EVENTS_SHOWN).iter().map(LogEvent::json).collect::<Vec<_>>(),
     })
+}
+
+/// The addresses at which it accepts connections.
+fn urls(info: &ServerInfo) -> Vec<String> {
+    info.listeners.urls().iter().map(ToString::to_string).collect()
 }
 
 /// The certificates that the server obtains by itself, and those in files.

@@ -216,6 +216,11 @@ impl ControlListener {
         }
     }
 
+    /// The addresses at which it is open.
+    pub(crate) fn urls(&self) -> Vec<net::ListenUrl> {
+        self.state().open.as_ref().map(|open| open.listeners.urls()).unwrap_or_default()
+    }
+
     /// Listens no more: a server that replaces this one is to be seen at the address.
     pub(crate) fn close(&self) {
         let mut state = self.state();

@@ -539,8 +539,8 @@ fn check_folder(target: &Path) -> Result<(), String> {
     }
 }
 
-/// Prints the addresses of the server once it accepts connections.
-fn announce(urls: &[net::ListenUrl]) {
+/// Prints the addresses of the server once it accepts connections, and those of its dashboard.
+fn announce(urls: &[net::ListenUrl], control: &[net::ListenUrl]) {
     let mut out = io::stdout();
     for url in urls {
         let scheme = match url.is_tls {
@@ -559,6 +559,9 @@ fn announce(urls: &[net::ListenUrl]) {
             _ => url.to_string(),
         };
         let _ = writeln!(out, "komainu serves {shown}");
+    }
+    for url in control {
+        let _ = writeln!(out, "the dashboard is at {url}");
     }
     if out.is_terminal() {
         let _ = writeln!(out, "Ctrl-C stops it.");

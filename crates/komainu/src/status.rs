@@ -77,11 +77,25 @@ fn command(pid: Option<u32>, line: &str) -> Result<String, String> {
 pub(crate) fn one(pid: Option<u32>) -> Result<u32, String> {
     match chosen(pid, control_client::serving)?.as_slice() {
         [pid] => Ok(*pid),
-        pids => {
-            let pids: Vec<String> = pids.iter().map(u32::to_string).collect();
-            Err(format!("several servers run: name one with --pid ({})", pids.join(", ")))
-        }
+        pids => Err(several(pids)),
     }
+}
+
+/// Which servers there are to choose from: each with its addresses and its file.
+pub(crate) fn several(pids: &[u32]) -> String {
+    const NAMED_MAX: usize = 20;
+    let mut text = "several servers run: name one with --pid".to_owned();
+    for pid in pids.iter().take(NAMED_MAX) {
+        let answer = control_client::ask(*pid, "ping").unwrap_or_default();
+        let addresses: Vec<&str> = list(&answer["listen"]).iter().filter_map(Value::as_str).collect();
+        let file = answer["file"].as_str().map(|file| format!(", {file}")).unwrap_or_default();
+        let line = format!("{pid}: {}{file}", addresses.join(" "));
+        text += &format!("\n  {}", control_client::printable(&line).replace('\n', "?"));
+    }
+    if pids.len() > NAMED_MAX {
+        text += &format!("\n  and {} more: `komainu status` shows all", pids.len() - NAMED_MAX);
+    }
+    text
 }
 
 fn chosen(pid: Option<u32>, all: fn() -> Vec<u32>) -> Result<Vec<u32>, String> {

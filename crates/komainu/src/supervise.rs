@@ -70,7 +70,10 @@ pub(crate) struct Start {
 ///
 /// # Errors
 /// What keeps the server from starting.
-pub(crate) fn serve(start: Start, ready: impl FnOnce(&[net::ListenUrl])) -> io::Result<()> {
+pub(crate) fn serve(
+    start: Start,
+    ready: impl FnOnce(&[net::ListenUrl], &[net::ListenUrl]),
+) -> io::Result<()> {
     let Start { config, reread, text, watch, mut inherited, predecessor, mut given, warning } = start;
     let (events, happened) = channel();
     // Before anything is started, so that no signal is missed.
@@ -114,7 +117,7 @@ pub(crate) fn serve(start: Start, ready: impl FnOnce(&[net::ListenUrl])) -> io::
     if watch {
         watch::watch(hosting.folders(), hosting.clone(), logs.notices.clone())?;
     }
-    ready(&server.listeners().urls());
+    ready(&server.listeners().urls(), &control_listener.urls());
     let listeners = server.listeners();
     let notifier = report_start(&listeners, predecessor, inherited.as_ref(), &logs.notices);
     given.warn_of_unused(&logs.notices);

@@ -228,6 +228,30 @@ fn a_command_is_waited_for_as_long_as_the_server_gives_signs_of_life() {
 }
 
 #[test]
+fn several_servers_are_named_with_their_addresses_and_files() {
+    let rig = Rig::controlled("[[route]]\nrespond = \"one\"\n");
+    let folder = Folder::new();
+    folder.write("other.toml", fs::read_to_string(rig.folder.at("komainu.toml")).unwrap());
+    let mut command = komainu();
+    command
+        .arg("start")
+        .arg("-c")
+        .arg(folder.at("other.toml"))
+        .env("RUNTIME_DIRECTORY", rig.folder.at("run"));
+    let other = Rig::start(command, folder);
+    for arguments in [&["reload"][..], &["cache", "stats"], &["cert", "renew", "a.test"]] {
+        let done = run(&rig, arguments);
+        let said = text(&done.stderr);
+        assert!(!done.status.success() && said.contains("name one with --pid"), "{arguments:?}: {said}");
+        for (rig, file) in [(&rig, "komainu.toml"), (&other, "other.toml")] {
+            let line = said.lines().find(|line| line.contains(&rig.child.id().to_string()));
+            let line = line.unwrap_or_else(|| panic!("{arguments:?}: {said}"));
+            assert!(line.contains(&rig.listens.to_string()) && line.contains(file), "{arguments:?}: {said}");
+        }
+    }
+}
+
+#[test]
 fn sockets_of_killed_servers_are_removed_at_start() {
     let folder = Folder::new();
     folder.write("www/a", "A");

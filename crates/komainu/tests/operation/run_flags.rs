@@ -266,3 +266,23 @@ fn a_target_of_another_server_is_answered_with_what_is_meant() {
         assert!(!done.status.success() && errors.contains(part), "{target}: {errors}");
     }
 }
+
+#[test]
+fn the_dashboard_is_named_at_the_start_and_in_the_help() {
+    let folder = Folder::new();
+    folder.write("a.txt", "a");
+    let printed = folder.at("printed");
+    let mut command = server();
+    command
+        .args(["run", "--listen", "127.0.0.1:0", "--control", "127.0.0.1:0", "."])
+        .current_dir(folder.path());
+    let mut child = command.stdout(std::fs::File::create(&printed).unwrap()).spawn().unwrap();
+    let text_of = || std::fs::read_to_string(&printed).unwrap();
+    let is_printed = || text_of().contains("the dashboard is at http://127.0.0.1:");
+    eventually("the dashboard is named", || is_printed() || child.try_wait().unwrap().is_some());
+    let _ = child.kill();
+    let _ = child.wait();
+    assert!(is_printed() && !text_of().contains("127.0.0.1:0\n"), "{}", text_of());
+    let help = server().args(["run", "--help"]).output().unwrap();
+    assert!(text(&help.stdout).contains("Serve the dashboard"), "{}", text(&help.stdout));
+}
