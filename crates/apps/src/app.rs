@@ -103,10 +103,20 @@ impl App {
     /// Its processes, what they work on, and its queue; empty if the supervisor has ended.
     #[must_use]
     pub fn snapshot(&self) -> AppSnapshot {
+        self.look(true)
+    }
+
+    /// Its queue alone: `processes` is empty, because reading what each of them uses costs milliseconds.
+    #[must_use]
+    pub fn queue(&self) -> AppSnapshot {
+        self.look(false)
+    }
+
+    fn look(&self, has_processes: bool) -> AppSnapshot {
         // There is room for one who asks.
         let _alone = lock(&self.board.asking);
         let (report, reported) = sync_channel(1);
-        *lock(&self.board.look) = Some(report);
+        *lock(&self.board.look) = Some((report, has_processes));
         self.commands.send(SupervisorCommand::Look);
         reported.recv_timeout(LOOK_MAX).unwrap_or_default()
     }

@@ -32,8 +32,8 @@ const RENEWAL_PAUSE_MAX: Duration = Duration::from_secs(60);
 pub(crate) struct SupervisorStatus {
     /// Held by the one who asks.
     pub(crate) asking: Mutex<()>,
-    /// Where to send how it stands, if someone has asked.
-    pub(crate) look: Mutex<Option<std::sync::mpsc::SyncSender<AppSnapshot>>>,
+    /// Where to send how it stands, and whether with its processes, if someone has asked.
+    pub(crate) look: Mutex<Option<(std::sync::mpsc::SyncSender<AppSnapshot>, bool)>>,
     /// Workers that have ended, by [`WorkerExit`].
     pub(crate) exits: [AtomicU64; WorkerExit::ALL.len()],
 }
@@ -143,17 +143,18 @@ impl Supervisor {
             for order in self.commands.take() {
                 self.obey(order);
             }
-            if let Some(asker) = lock(&self.board.look).take() {
+            if let Some((asker, has_processes)) = lock(&self.board.look).take() {
                 // The receiver may have given up.
-                let _ = asker.try_send(self.snapshot());
+                let _ = asker.try_send(self.snapshot(has_processes));
             }
         }
     }
 
-    fn snapshot(&self) -> AppSnapshot {
+    fn snapshot(&self, has_processes: bool) -> AppSnapshot {
         let (now, pools) = (Instant::now(), || self.worker_pools.iter().map(|(_, worker_pool)| worker_pool));
+        let shown = pools().filter(|_| has_processes);
         AppSnapshot {
-            processes: pools().flat_map(|worker_pool| worker_pool.processes(now)).collect(),
+            processes: shown.flat_map(|worker_pool| worker_pool.processes(now)).collect(),
             waiting: pools().map(|worker_pool| worker_pool.load().0).sum(),
             claimed: pools().map(|worker_pool| worker_pool.load().1).sum(),
             waiting_max: self.options.queue_max,

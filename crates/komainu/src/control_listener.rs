@@ -152,6 +152,7 @@ impl ControlListener {
         let is_leaving = Arc::new(AtomicBool::new(false));
         let tls = self.tls.clone();
         let (stop, listeners) = operate::start(listeners, tls, &self.operated, &is_leaving, &self.notices)?;
+        self.operated.api.history.begin(&self.operated.api.info)?;
         let opened = OpenListener { stop, listeners, is_leaving };
         let mut state = self.state();
         if state.is_closed {

@@ -321,6 +321,12 @@ impl Hosting {
         apps.iter().map(|app| (app.name().to_owned(), app.snapshot())).collect()
     }
 
+    /// Requests that wait for a worker of any application.
+    pub(crate) fn waiting(&self) -> usize {
+        let apps: Vec<Arc<App>> = self.running().iter().map(|(_, app)| app.clone()).collect();
+        apps.iter().map(|app| app.queue().waiting).sum()
+    }
+
     /// The name of each application.
     pub(crate) fn names(&self) -> Vec<String> {
         self.running().iter().map(|(_, app)| app.name().to_owned()).collect()

@@ -74,6 +74,7 @@ mod generations;
 mod streams;
 mod control;
 mod control_client;
+mod history;
 mod api;
 mod dictionaries;
 mod operate;

@@ -22,7 +22,8 @@ pub(crate) struct RouteLabels {
     pub(crate) site: String,
     /// The paths of the route; empty where no route answers.
     pub(crate) route: String,
-    /// `files`, `proxy`, `redirect`, `respond`, `split`, or `app` or `branch` with its name.
+    /// `files`, `proxy`, `redirect`, `respond`, `split`, or `app` or `branch` with its name. Of a route with files and a handler for all other
+    /// requests both: `files, app shop`.
     pub(crate) handler: String,
 }
 
@@ -33,7 +34,7 @@ impl RouteLabels {
             RoutePart::Branch(name) => Some(format!("branch {name}")),
             RoutePart::Mirror => None,
         });
-        let handler = branch.unwrap_or_else(|| match &route.action {
+        let name = |action: &Action| match action {
             Action::Files(_) => "files".to_owned(),
             Action::Proxy(_) => "proxy".to_owned(),
             Action::App(mounted) => format!("app {}", mounted.name),
@@ -41,7 +42,9 @@ impl RouteLabels {
             Action::Respond(_) | Action::NotFound => "respond".to_owned(),
             Action::Split(_) => "split".to_owned(),
             Action::Rewrite => "rewrite".to_owned(),
-        });
+        };
+        let names = || std::iter::once(&route.action).chain(&route.otherwise).map(name).collect::<Vec<_>>();
+        let handler = branch.unwrap_or_else(|| names().join(", "));
         let paths: Vec<String> = route.path.iter().map(ToString::to_string).collect();
         let route = if paths.is_empty() { "*".to_owned() } else { paths.join(" ") };
         RouteLabels { site: RouteLabels::of_site(site), route, handler }

@@ -8,6 +8,7 @@ use crate::api::audit::AuditLog;
 use crate::api::request::{ApiRequest, ApiResponse, ControlRole};
 use crate::control::ServerInfo;
 use crate::control_access::ControlAccess;
+use crate::history::History;
 
 /// An answer, or one that says why there is none.
 pub(crate) type Outcome = Result<ApiResponse, ApiResponse>;
@@ -68,6 +69,7 @@ impl ApiCall<'_> {
 pub(crate) struct Api {
     pub(crate) info: Arc<ServerInfo>,
     pub(crate) audit: AuditLog,
+    pub(crate) history: History,
     access: AccessSource,
 }
 
@@ -77,7 +79,7 @@ pub(crate) type AccessSource = Box<dyn Fn() -> Arc<ControlAccess> + Send + Sync>
 impl Api {
     /// The API of a server, whose changes are recorded in `audit`.
     pub(crate) fn new(info: Arc<ServerInfo>, audit: AuditLog, access: AccessSource) -> Api {
-        Api { info, audit, access }
+        Api { info, audit, history: History::default(), access }
     }
 
     /// Who may use the control listener now.

@@ -11,6 +11,11 @@ pub(crate) fn status(api: &Api, _: &ApiCall<'_>) -> Outcome {
     Ok(ApiResponse::of(control::status(&api.info)))
 }
 
+/// The last hour in steps of five seconds.
+pub(crate) fn history(api: &Api, _: &ApiCall<'_>) -> Outcome {
+    Ok(ApiResponse::of(api.history.document()))
+}
+
 /// Reads the configuration again: 422 where it is refused, 503 where the server is busy, stopping or being upgraded.
 pub(crate) fn reload(api: &Api, _: &ApiCall<'_>) -> Outcome {
     let document = control::obey("reload", &api.info);

@@ -33,6 +33,12 @@ const FLAG: fn() -> Value = || json!({ "type": "boolean" });
 const OPERATIONS: &[Operation] = &[
     get("/v1/status", ControlRole::Open, "The server, its processes and what they use", server::status),
     get(
+        "/v1/history",
+        ControlRole::Open,
+        "Rates, latencies and memory of the last hour, in steps of 5 seconds",
+        server::history,
+    ),
+    get(
         "/v1/config",
         ControlRole::Admin,
         "The configuration that is in force, with the secrets that stand in it",

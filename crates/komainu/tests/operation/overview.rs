@@ -217,3 +217,27 @@ fn a_file_is_formatted_and_compared_with_the_running_server() {
     assert!(said.contains("+ threads = 3\n") && said.contains("all of it but `threads`"), "{said}");
     assert_eq!(run(&["diff", "komainu.toml", "new.toml"]).1, said);
 }
+
+#[test]
+fn an_hour_is_kept_for_the_charts_and_handlers_have_both_names() {
+    let folder = Folder::new();
+    folder.write("app.psgi", "sub { [200, [], ['ok']] }\n").write("www/a", "A");
+    let rig = hosted::start(
+        folder,
+        "threads = 1\n[control]\nlisten = \"unix:control.sock\"\n\
+         [[route]]\nfiles = \"www\"\napp = \"shop\"\n[apps.shop]\npsgi = \"app.psgi\"\nworkers = 1\n",
+    );
+    hosted::ready(&rig, 1);
+    for path in ["/a", "/b"] {
+        rig.get(path).expect_status(200);
+    }
+    assert_eq!(hosted::status(&rig)["routes"][0]["handler"], "files, app shop");
+    let ask = || crate::api::get(&rig, "/v1/history");
+    assert_eq!(ask()["step_s"], 5);
+    // The requests are in the first point, and the memory of the server and its worker.
+    eventually("a point is there", || !list(&ask()["requests"]).is_empty());
+    let history = ask();
+    assert!(list(&history["requests"])[0].as_f64().unwrap() > 0.0, "{history}");
+    assert!(list(&history["memory_bytes"])[0].as_u64().unwrap() > 1 << 20, "{history}");
+    assert_eq!(list(&history["p99_ms"]).len(), list(&history["waiting"]).len());
+}

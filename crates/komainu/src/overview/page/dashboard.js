@@ -1,8 +1,10 @@
 // Shows /v1/status and /v1/events. What comes from the server is only ever set as text, never as HTML.
-const EVERY_MS = 2000, HISTORY = 60, LINES_MAX = 200;
+const EVERY_MS = 2000, LINES_MAX = 200;
 const byId = (id) => document.getElementById(id);
 const token = () => sessionStorage.getItem("token") || "";
-let paused = false, before = null, history = [], lines = [], newest = 0, groups = null;
+// Applications whose processes are shown.
+const opened = new Set();
+let paused = false, before = null, previous = null, history = [], known = null, lines = [], newest = 0, groups = null;
 
 function make(name, attributes, ...children) {
   const element = document.createElement(name);
@@ -48,17 +50,21 @@ function age(ms) {
 }
 const percent = (share) => (share === null ? nothing : `${(share * 100).toFixed(share < 0.1 ? 1 : 0)} %`);
 
-// The duration that this share of all does not exceed, by its place within its class.
-function percentile(bounds, classes, share) {
+// The duration that this share of all does not exceed, by its place within its class. Of one class alone, only the bounds are known.
+function latency(bounds, classes, share) {
   const count = classes.reduce((sum, n) => sum + n, 0);
-  if (count === 0) return null;
+  if (count === 0) return { ms: null, text: nothing };
   let left = share * count, lower = 0;
   for (let at = 0; at < bounds.length; at += 1) {
-    if (left <= classes[at]) return lower + ((bounds[at] - lower) * left) / Math.max(classes[at], 1);
+    if (left <= classes[at]) {
+      if (at === 0 || classes[at] === count) return { ms: bounds[at], text: `≤ ${time(bounds[at])}` };
+      const ms = lower + ((bounds[at] - lower) * left) / Math.max(classes[at], 1);
+      return { ms, text: time(ms) };
+    }
     left -= classes[at];
     lower = bounds[at];
   }
-  return lower;
+  return { ms: lower, text: `> ${time(lower)}` };
 }
 function difference(now, old) {
   return now.classes.map((n, at) => Math.max(0, n - ((old && old.classes[at]) || 0)));
@@ -95,6 +101,7 @@ class Table {
     this.last = items;
     this.table.hidden = items.length === 0;
     this.none.hidden = items.length > 0;
+    this.table.classList.toggle("closed", items.every((item) => item.heading));
     const sorted = [];
     let part = [];
     const flush = () => {
@@ -128,6 +135,7 @@ class Table {
         row = item.heading ? this.group() : this.row();
         this.rows.set(item.key, row);
       }
+      row.classList.toggle("idle", item.idle === true);
       if (item.heading) item.heading(row.cells[0]);
       else this.columns.forEach((column, at) => column.show(item, row.cells[at]));
       if (this.body.children[place] !== row) this.body.insertBefore(row, this.body.children[place] || null);
@@ -145,6 +153,8 @@ class Table {
   }
 }
 const figure = (name, of, shown = number) => ({ name, kind: "number", by: of, show: (item, cell) => setText(cell, shown(of(item))) });
+const duration = (name, key, kind = "number") => ({ name, kind, by: (item) => item[key].ms, show: (item, cell) => setText(cell, item[key].text) });
+const less = (column) => ({ ...column, kind: `${column.kind} less` });
 const text = (name, of, kind = "text") => ({ name, kind, by: of, show: (item, cell) => setText(cell, of(item)) });
 const chip = (name, of, tone) => ({
   name, kind: "plain", by: of,
@@ -178,20 +188,24 @@ function eachMs(now, then) {
 }
 
 const routes = new Table("routes", [
-  text("Site", (route) => route.site || nothing, "text"),
-  text("Route", (route) => route.route || "none"),
-  text("Handler", (route) => route.handler || nothing, "plain"),
+  { name: "Route", kind: "text", by: (route) => `${route.site} ${route.route}`,
+    show: (route, cell) => {
+      if (!cell.firstChild) cell.append(make("b"), make("span"));
+      setText(cell.children[0], route.route || "none");
+      setText(cell.children[1], route.site && route.site !== "*" ? route.site : "");
+    } },
+  text("Handler", (route) => route.handler || nothing),
   figure("Requests/s", (route) => route.rate),
   figure("4xx/s", (route) => route.rate4),
   figure("5xx/s", (route) => route.rate5),
-  figure("p50", (route) => route.p50, time),
-  figure("p90", (route) => route.p90, time),
-  figure("p99", (route) => route.p99, time),
+  duration("p50", "p50"),
+  less(duration("p90", "p90")),
+  duration("p99", "p99"),
   figure("CPU", (route) => eachMs(route.cpu, route.then && route.then.cpu), time),
-  figure("Worker CPU", (route) => eachMs(route.worker_cpu, route.then && route.then.worker_cpu), time),
-  figure("Out/s", (route) => route.out, bytes),
+  less(figure("Worker CPU", (route) => eachMs(route.worker_cpu, route.then && route.then.worker_cpu), time)),
+  less(figure("Out/s", (route) => route.out, bytes)),
   figure("Requests", (route) => route.requests, whole),
-], 3, "No routes.");
+], 2, "No routes.");
 const upstreams = new Table("upstreams", [
   text("Server", (server) => server.url),
   chip("State", (server) => server.shown, (server) => tones[server.state] || ""),
@@ -199,8 +213,8 @@ const upstreams = new Table("upstreams", [
   figure("Requests/s", (server) => server.rate),
   figure("5xx/s", (server) => server.rate5),
   figure("Failed/s", (server) => server.failed),
-  figure("p50", (server) => server.p50, time),
-  figure("p99", (server) => server.p99, time),
+  duration("p50", "p50"),
+  duration("p99", "p99"),
   figure("Ejections", (server) => server.ejections, whole),
   action((server) => server.group && {
     name: server.admin === "ready" ? "Drain" : "Set ready",
@@ -209,10 +223,10 @@ const upstreams = new Table("upstreams", [
   }),
 ], null, "No upstream servers.");
 const workers = new Table("applications", [
-  text("Worker", (worker) => (worker.worker ? `worker ${worker.worker}` : worker.state), "plain"),
+  text("Worker", (worker) => (worker.worker ? `worker ${worker.worker}` : "prototype"), "plain"),
   figure("PID", (worker) => worker.pid, String),
   chip("State", (worker) => worker.state, (worker) => tones[worker.state] || ""),
-  figure("Memory (PSS)", (worker) => worker.pss, bytes),
+  figure("Memory", (worker) => worker.pss, bytes),
   figure("CPU", (worker) => worker.cpu, percent),
   figure("Requests/s", (worker) => worker.rate),
   figure("Requests", (worker) => worker.requests, whole),
@@ -229,41 +243,104 @@ const certificates = new Table("certificates", [
   text("Last error", (one) => one.last_error || ""),
 ], null, "No certificates.");
 
-// Tiles
+// Tiles, each with a chart: the highest value in each bin of the window, the shortest one that has all points.
+const HOUR_MS = 3600000, CHART = 40;
+const WINDOWS = [[300000, 5000], [900000, 5000], [HOUR_MS, 15000]].map(([span, bin]) => ({ span, bin, count: span / bin }));
+let frame = WINDOWS[0];
 const tiles = new Map();
-function tile(name, shown, more, series) {
+const svgPart = (name, attributes) => {
+  const part = document.createElementNS("http://www.w3.org/2000/svg", name);
+  for (const [key, value] of Object.entries(attributes)) part.setAttribute(key, value);
+  return part;
+};
+function chooseWindow() {
+  const first = history.length ? Date.now() - history[0].at : 0;
+  frame = WINDOWS.find((one) => first <= one.span) || WINDOWS[WINDOWS.length - 1];
+}
+function bins(key) {
+  const values = new Array(frame.count).fill(null);
+  const last = Math.floor(Date.now() / frame.bin);
+  for (const point of history) {
+    const at = frame.count - 1 - (last - Math.floor(point.at / frame.bin));
+    const value = point[key];
+    if (at >= 0 && at < frame.count && value !== null && value !== undefined) values[at] = Math.max(values[at] ?? 0, value);
+  }
+  return values;
+}
+function draw(parts) {
+  const { values } = parts;
+  const top = Math.max(...values.map((value) => value ?? 0), 1e-9);
+  let line = "", area = "", from = null, last = null;
+  for (let at = 0; at <= values.length; at += 1) {
+    const value = at < values.length ? values[at] : null;
+    // Points are not exactly one bin apart: one that is empty between two others is no gap.
+    if (value === null && from !== null && at + 1 < values.length && values[at + 1] !== null) continue;
+    if (value !== null) {
+      const y = (CHART - 1 - ((CHART - 3) * value) / top).toFixed(1);
+      line += `${from === null ? "M" : "L"}${at} ${y}`;
+      area += from === null ? `M${at} ${CHART}L${at} ${y}` : `L${at} ${y}`;
+      from ??= at;
+      last = at;
+    } else if (from !== null) {
+      if (from === last) line += "h.01";
+      area += `L${last} ${CHART}Z`;
+      from = null;
+    }
+  }
+  parts.svg.setAttribute("viewBox", `0 0 ${values.length - 1} ${CHART}`);
+  parts.line.setAttribute("d", line);
+  parts.area.setAttribute("d", area);
+}
+function scale(parts) {
+  const value = parts.pointed === null ? null : parts.values[parts.pointed];
+  const ago = parts.pointed === null ? 0 : (parts.values.length - 1 - parts.pointed) * frame.bin;
+  setText(parts.from, parts.pointed === null ? `last ${frame.span === HOUR_MS ? "hour" : age(frame.span)}` : ago === 0 ? "now" : `${age(ago)} ago`);
+  const known = parts.values.filter((one) => one !== null);
+  if (parts.pointed !== null && value === null) return setText(parts.to, nothing);
+  setText(parts.to, parts.pointed === null ? (known.length ? `peak ${parts.shown(Math.max(...known))}` : "") : parts.shown(value));
+}
+function tile(name, key, shown, now, more) {
   let parts = tiles.get(name);
   if (!parts) {
-    const svg = document.createElementNS("http://www.w3.org/2000/svg", "svg");
-    const line = document.createElementNS("http://www.w3.org/2000/svg", "polyline");
-    svg.setAttribute("viewBox", `0 0 ${HISTORY - 1} 20`);
-    svg.setAttribute("preserveAspectRatio", "none");
-    svg.setAttribute("aria-hidden", "true");
-    svg.append(line);
-    parts = { figure: make("div", { class: "figure" }), more: make("div", { class: "more" }), line };
-    const box = make("div", { class: "tile" }, make("h3", null, name), parts.figure, parts.more);
-    if (series) box.append(svg);
-    byId("tiles").append(box);
+    const svg = svgPart("svg", { preserveAspectRatio: "none", "aria-hidden": "true" });
+    parts = { svg, figure: make("p", { class: "figure" }), more: make("p", { class: "more" }), from: make("span"), to: make("span"), shown, pointed: null,
+      line: svgPart("path", { class: "line" }), area: svgPart("path", { class: "area" }) };
+    svg.append(parts.area, parts.line);
+    svg.addEventListener("pointermove", (event) => {
+      const box = svg.getBoundingClientRect();
+      parts.pointed = Math.min(parts.values.length - 1, Math.max(0, Math.round(((event.clientX - box.left) / box.width) * (parts.values.length - 1))));
+      scale(parts);
+    });
+    svg.addEventListener("pointerleave", () => { parts.pointed = null; scale(parts); });
+    byId("tiles").append(make("div", { class: "tile" }, make("h2", null, name), parts.figure, parts.more, svg, make("p", { class: "scale" }, parts.from, parts.to)));
     tiles.set(name, parts);
   }
-  setText(parts.figure, shown);
+  setText(parts.figure, now);
   setText(parts.more, more);
-  if (series) {
-    const top = Math.max(...series, 1e-9);
-    const from = HISTORY - series.length;
-    parts.line.setAttribute("points", series.map((value, at) => `${from + at},${(19 - (18 * value) / top).toFixed(2)}`).join(" "));
-  }
+  parts.values = bins(key);
+  draw(parts);
+  scale(parts);
+}
+// What was before this page was opened. The last point is taken for now, whatever the clock here says.
+function remember(told) {
+  const count = told.requests.length;
+  const keys = { requests: "requests", errors: "errors", p99: "p99_ms", waiting: "waiting", connections: "connections", cpu: "cpu", memory: "memory_bytes", held: "held_bytes" };
+  history = told.requests.map((_, at) => {
+    const point = { at: Date.now() - (count - at) * told.step_s * 1000 };
+    for (const [key, name] of Object.entries(keys)) point[key] = told[name][at];
+    return point;
+  });
 }
 
-function show(status) {
-  const old = before && before.pid === status.pid ? before : null;
+function show(status, earlier = before) {
+  const old = earlier && earlier.pid === status.pid ? earlier : null;
   const seconds = old ? Math.max((status.age_ms - old.age_ms) / 1000, 0.001) : Math.max(status.age_ms / 1000, 0.001);
   const rate = (now, then) => Math.max(0, (now || 0) - (then || 0)) / seconds;
   const bounds = status.class_bounds_ms || [];
   setText(byId("version"), status.version);
   setText(byId("state"), status.state);
   byId("state").className = `chip ${tones[status.state] || ""}`;
-  setText(byId("about"), `process ${status.pid}, for ${age(status.age_ms)}, on ${status.listen.join(", ")}`);
+  setText(byId("about"), `${status.listen.join("  ")} · process ${status.pid} · up ${age(status.age_ms)}`);
   document.title = `Komainu: ${status.listen[0] || status.pid}`;
 
   let all = [], requests = 0, errors = 0;
@@ -274,9 +351,9 @@ function show(status) {
     const classes = difference(route.duration, then && then.duration);
     all = add(classes, all);
     const of = (name) => rate(route.statuses[name], then && then.statuses[name]);
-    const item = { ...route, then, key: keyOf(route), rate: rate(route.requests, then && then.requests), rate4: of("4xx"), rate5: of("5xx"),
+    const item = { ...route, then, key: keyOf(route), idle: !route.requests, rate: rate(route.requests, then && then.requests), rate4: of("4xx"), rate5: of("5xx"),
       out: rate(route.response_bytes, then && then.response_bytes) };
-    for (const [name, share] of [["p50", 0.5], ["p90", 0.9], ["p99", 0.99]]) item[name] = percentile(bounds, classes, share);
+    for (const [name, share] of [["p50", 0.5], ["p90", 0.9], ["p99", 0.99]]) item[name] = latency(bounds, classes, share);
     requests += item.rate;
     errors += item.rate5;
     return item;
@@ -304,7 +381,7 @@ function show(status) {
         shown: known && known[1].state !== "ready" ? known[1].state : server.back_in_ms ? `${server.state}, ${age(server.back_in_ms)}` : server.state,
         rate: rate(server.requests, then && then.requests), rate5: rate(server.statuses["5xx"], then && then.statuses["5xx"]),
         failed: rate(sum(server.failures), sum(then && then.failures)),
-        p50: percentile(bounds, classes, 0.5), p99: percentile(bounds, classes, 0.99) });
+        p50: latency(bounds, classes, 0.5), p99: latency(bounds, classes, 0.99) });
     });
   });
   upstreams.show(servers);
@@ -314,21 +391,41 @@ function show(status) {
   const oldProcesses = new Map((old ? old.apps : []).flatMap((app) => app.processes.map((one) => [one.pid, one])));
   for (const app of status.apps) {
     waiting += app.queue.waiting;
-    processes.push({ key: `app ${app.name}`, heading: (cell) => {
-      if (!cell.firstChild) {
-        cell.append(make("b"), make("span"), " ", make("button", { type: "button", "aria-label": `Restart ${app.name}`, onclick: () => restart(app.name) }, "Restart"));
-      }
-      setText(cell.children[0], app.name);
-      setText(cell.children[1], `${whole(app.queue.claimed)} in work, ${whole(app.queue.waiting)} of at most ${whole(app.queue.waiting_max)} waiting`);
-    } });
+    const own = [];
+    let appCpu = null, appRate = 0, appMemory = 0;
     for (const one of app.processes) {
       const then = oldProcesses.get(one.pid);
       const usage = one.usage || {};
       memory += usage.pss_bytes || 0;
-      processes.push({ ...one, key: `${app.name} ${one.pid}`, pss: usage.pss_bytes, current: one.current || [],
+      own.push({ ...one, key: `${app.name} ${one.pid}`, pss: usage.pss_bytes, current: one.current || [],
         cpu: then && then.usage && one.usage ? rate(usage.cpu_ms, then.usage.cpu_ms) / 1000 : null,
         rate: rate(one.requests, then && then.requests) });
+      const last = own[own.length - 1];
+      appMemory += usage.pss_bytes || 0;
+      appRate += last.rate;
+      if (last.cpu !== null) appCpu = (appCpu || 0) + last.cpu;
     }
+    const states = new Map();
+    for (const one of app.processes) if (one.worker) states.set(one.state, (states.get(one.state) || 0) + 1);
+    processes.push({ key: `app ${app.name}`, heading: (cell) => {
+      if (!cell.firstChild) {
+        const toggle = make("button", { type: "button", class: "toggle", "aria-expanded": "false", onclick: () => {
+          if (!opened.delete(app.name)) opened.add(app.name);
+          if (before) show(before, previous);
+        } }, make("b"));
+        cell.append(make("div", null, toggle, make("span", { class: "states" }), make("span", { class: "sum" }),
+          make("button", { type: "button", "aria-label": `Restart ${app.name}`, onclick: () => restart(app.name) }, "Restart")));
+      }
+      const [toggle, chips, sum] = cell.firstChild.children;
+      toggle.setAttribute("aria-expanded", String(opened.has(app.name)));
+      setText(toggle.firstChild, app.name);
+      const wanted = [...states].map(([state, count]) => `${count} ${state}`);
+      if (chips.textContent !== wanted.join("")) {
+        chips.replaceChildren(...[...states].map(([state], at) => make("span", { class: `chip ${tones[state] || ""}` }, wanted[at])));
+      }
+      setText(sum, `${number(appRate)} requests/s · CPU ${percent(appCpu)} · ${bytes(appMemory)} · ${whole(app.queue.claimed)} in work, ${whole(app.queue.waiting)} waiting`);
+    } });
+    if (opened.has(app.name)) processes.push(...own);
   }
   workers.show(processes);
 
@@ -337,19 +434,20 @@ function show(status) {
   const connections = status.connections || {};
   const usage = status.usage || {};
   const cpu = old && old.usage && status.usage ? rate(usage.cpu_ms, old.usage.cpu_ms) / 1000 : null;
-  if (old) {
-    history.push({ requests, errors, p99: percentile(bounds, all, 0.99) || 0, waiting });
-    history = history.slice(-HISTORY);
-  }
-  const series = (name) => history.map((point) => point[name]);
-  tile("Requests a second", number(requests), `${whole(connections.requests || 0)} since the start`, series("requests"));
-  tile("Errors (5xx) a second", number(errors), requests > 0 ? `${percent(errors / requests)} of all` : "", series("errors"));
-  tile("p99 of all routes", time(percentile(bounds, all, 0.99)), `p50 ${time(percentile(bounds, all, 0.5))}`, series("p99"));
-  tile("Waiting in queues", whole(waiting), "", series("waiting"));
-  tile("Connections", whole(connections.open || 0), `${number(rate(connections.accepted, old && old.connections.accepted))} new a second`);
-  tile("CPU of the server", percent(cpu), "of one core");
-  tile("Memory", bytes(memory), `server and applications; ${bytes(usage.pss_bytes)} the server`);
-  tile("Held for clients", bytes(status.memory.held_bytes), `of ${bytes(status.memory.budget_bytes)}`);
+  const [p50, p99] = [0.5, 0.99].map((share) => latency(bounds, all, share));
+  const held = status.memory.held_bytes;
+  // The first status has no figures of an interval: it counts since the start.
+  if (old) history.push({ at: Date.now(), requests, errors, p99: p99.ms, waiting, connections: connections.open || 0, cpu, memory, held });
+  history = history.filter((point) => point.at > Date.now() - HOUR_MS);
+  chooseWindow();
+  tile("Requests a second", "requests", number, number(requests), `${whole(connections.requests || 0)} since the start`);
+  tile("Errors a second", "errors", number, number(errors), requests > 0 ? `${percent(errors / requests)} of all, status 5xx` : "status 5xx");
+  tile("99th percentile", "p99", time, p99.text, `of all routes; median ${p50.text}`);
+  tile("Waiting in queues", "waiting", whole, whole(waiting), "for a worker or an upstream server");
+  tile("Connections", "connections", whole, whole(connections.open || 0), `${number(rate(connections.accepted, old && old.connections.accepted))} new a second`);
+  tile("CPU of the server", "cpu", percent, percent(cpu), "of one core");
+  tile("Memory", "memory", bytes, bytes(memory), `${bytes(usage.pss_bytes)} of it the server's own`);
+  tile("Held for clients", "held", bytes, bytes(held), `of at most ${bytes(status.memory.budget_bytes)}`);
 
   const cache = status.cache;
   const facts = [];
@@ -369,7 +467,7 @@ function show(status) {
     setText(list.children[at].children[0], name);
     setText(list.children[at].children[1], value);
   });
-  before = status;
+  [before, previous] = [status, earlier];
 }
 
 // Events
@@ -428,6 +526,12 @@ async function refresh() {
   if (paused || locked || document.hidden) return;
   try {
     const status = await ask("GET", "/v1/status");
+    if (known !== status.pid) {
+      history = [];
+      // Without it the charts begin now.
+      try { remember(await ask("GET", "/v1/history")); } catch (error) { if (error.status === 401) throw error; }
+      known = status.pid;
+    }
     try {
       const answer = await ask("GET", "/v1/upstreams");
       groups = Array.isArray(answer) ? answer : (answer && (answer.groups || answer.upstreams)) || null;
