@@ -2,8 +2,8 @@
 // The switch and the bench of the demo page. It asks this server alone.
 const MODES = {
   file: ["A file", "sent by the server itself", 'path  = "/via/file/*"\nfiles = "public/via"'],
-  proxy: ["A proxy", "the file, one HTTP hop away", 'path  = "/via/proxy/*"\nproxy = "http://127.0.0.1:8080"'],
-  cache: ["A cache", "the proxy, asked once", 'path  = "/via/cache/*"\nproxy = "http://127.0.0.1:8080"\ncache = true'],
+  proxy: ["A proxy", "the file, one HTTP hop away", `path  = "/via/proxy/*"\nproxy = "http://${location.host}"`],
+  cache: ["A cache", "the proxy, asked once", `path  = "/via/cache/*"\nproxy = "http://${location.host}"\ncache = true`],
   native: ["C", "a native handler", '[apps.demo-native]\nhandler = "hello.so"'],
   psgi: ["Perl", "a PSGI application", '[apps.demo-psgi]\npsgi = "apps/hello.psgi"'],
   rack: ["Ruby", "a Rack application", '[apps.demo-rack]\nrack = "apps/config.ru"'],
@@ -98,6 +98,9 @@ async function begin() {
     if (response.ok) names = (await response.json()).filter((name) => name in MODES);
   } catch { /* The page alone, without what scripts/demo puts beside it. */ }
   const list = document.querySelector(".modes");
+  // As many columns as fill all rows, or leave the smallest hole.
+  const hole = (columns) => (columns - (names.length % columns)) % columns;
+  list.style.setProperty("--columns", [5, 4, 3].sort((one, other) => hole(one) - hole(other))[0]);
   for (const name of names) {
     const input = element("input", [], { type: "radio", name: "mode", value: name });
     input.checked = name === mode;
@@ -108,6 +111,34 @@ async function begin() {
   part("all").addEventListener("click", () => measure(names));
   part("switch").hidden = false;
   await show(mode);
+}
+
+// Each command names the address that this page came from, and has a button that copies it.
+async function copy(text) {
+  try {
+    await navigator.clipboard.writeText(text);
+  } catch {
+    // Without a secure context: by a selection.
+    const area = element("textarea", text);
+    document.body.append(area);
+    area.select();
+    const isDone = document.execCommand("copy");
+    area.remove();
+    if (!isDone) throw new Error("the browser does not allow it");
+  }
+}
+for (const code of document.querySelectorAll("section > code")) {
+  const command = code.textContent.replaceAll("localhost:8080", location.host);
+  // Lines end between words alone, not behind the hyphens of options.
+  code.replaceChildren(...command.split(" ").flatMap((word, at) => [at ? " " : "", element("span", word)]));
+  const button = element("button", "Copy", { type: "button", "aria-label": `Copy ${command}` });
+  button.addEventListener("click", async () => {
+    button.textContent = await copy(command).then(() => "Copied", () => "Not copied");
+    setTimeout(() => { button.textContent = "Copy"; }, 1500);
+  });
+  const box = element("div", [], { class: "command" });
+  code.replaceWith(box);
+  box.append(code, button);
 }
 
 begin();

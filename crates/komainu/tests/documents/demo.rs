@@ -65,6 +65,22 @@ fn every_mode_answers_and_is_measured() {
         assert!(answer.starts_with("Hello from "), "{mode}: {answer}");
         assert!(script.contains(&format!("\n  {mode}: [")), "the page knows {mode}");
     }
+    let page = text(&curl(&[&demo.at("/")]).stdout);
+    // Few machines have a font for them: they are drawn.
+    let is_kanji = |c: char| ('\u{2e80}'..='\u{9fff}').contains(&c);
+    let spoken: usize = page
+        .split("aria-label=\"")
+        .skip(1)
+        .map(|rest| rest.split('"').next().unwrap().chars().filter(|c| is_kanji(*c)).count())
+        .sum();
+    assert_eq!((page.chars().filter(|c| is_kanji(*c)).count(), spoken), (4, 4));
+    let documents: Vec<&str> =
+        page.split("href=\"/docs/").skip(1).map(|rest| rest.split('"').next().unwrap()).collect();
+    assert!(documents.len() > 5, "{documents:?}");
+    for document in documents {
+        let status = curl(&["-o", "/dev/null", "-w", "%{http_code}", &demo.at(&format!("/docs/{document}"))]);
+        assert_eq!(text(&status.stdout), "200", "{document}");
+    }
     if installed("python3").is_none() {
         return;
     }
