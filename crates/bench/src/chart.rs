@@ -4,11 +4,13 @@ use crate::quantity;
 
 /// Width and height of a chart in its own units; the page scales it to about this size in pixels.
 const WIDTH: f64 = 480.0;
-const HEIGHT: f64 = 190.0;
-const LEFT: f64 = 60.0;
-const RIGHT: f64 = 12.0;
+const HEIGHT: f64 = 200.0;
+const LEFT: f64 = 76.0;
+const RIGHT: f64 = 14.0;
 const TOP: f64 = 12.0;
 const BOTTOM: f64 = 30.0;
+/// Room that a label of the lower axis needs, in the size that it has on a phone.
+const LABEL: f64 = 42.0;
 
 /// One line of a chart.
 pub struct Series {
@@ -63,10 +65,15 @@ pub fn lines(title: &str, series: &[Series], x: &Axis, y: &Axis) -> String {
             escape(&(y.label)(tick))
         );
     }
+    let mut last = f64::NEG_INFINITY;
     for tick in ticks(across, x.scale) {
         let (at, _) = place(&(tick, up.0));
         // The last one has no room on its right.
-        let anchor = if at > WIDTH - RIGHT - 20.0 { "end" } else { "middle" };
+        let (anchor, room) = if at > WIDTH - RIGHT - 20.0 { ("end", LABEL * 1.5) } else { ("middle", LABEL) };
+        if at - last < room {
+            continue;
+        }
+        last = at;
         body += &format!(
             "<text class=\"tick\" x=\"{at:.1}\" y=\"{:.1}\" text-anchor=\"{anchor}\">{}</text>",
             HEIGHT - BOTTOM + 18.0,
@@ -103,50 +110,28 @@ pub struct Bar {
     pub ours: bool,
 }
 
-/// A chart of bars, one below the other.
+/// A chart of bars, one below the other: rows of the page, so that names keep their size on narrow screens.
 #[must_use]
 pub fn bars(title: &str, bars: &[Bar]) -> String {
-    const ROW: f64 = 26.0;
-    const ALL: f64 = 900.0;
-    const NAME: f64 = 330.0;
-    const VALUE: f64 = 110.0;
     let most = bars.iter().map(|bar| bar.range.1.max(bar.value)).fold(0.0, f64::max);
     if most <= 0.0 {
         return String::new();
     }
-    let length = |value: f64| value / most * (ALL - NAME - VALUE);
-    let mut body = String::new();
-    for (number, bar) in bars.iter().enumerate() {
-        let top = number as f64 * ROW + 4.0;
-        let middle = top + ROW / 2.0;
+    let length = |value: f64| value / most * 100.0;
+    let mut rows = String::new();
+    for bar in bars {
         let class = if bar.ours { "bar s0" } else { "bar quiet" };
-        body += &format!(
-            "<text class=\"name\" x=\"{}\" y=\"{:.1}\" text-anchor=\"end\">{}</text>\
-             <rect class=\"{class}\" x=\"{NAME}\" y=\"{:.1}\" width=\"{:.1}\" height=\"{}\"/>\
-             <path class=\"range\" d=\"M{:.1} {middle:.1}H{:.1}\"/>\
-             <text class=\"name\" x=\"{:.1}\" y=\"{:.1}\">{}</text>",
-            NAME - 8.0,
-            middle + 4.0,
-            escape(&shortened(&bar.name)),
-            top + 4.0,
-            length(bar.value).max(1.0),
-            ROW - 8.0,
-            NAME + length(bar.range.0),
-            NAME + length(bar.range.1),
-            NAME + length(bar.range.1.max(bar.value)) + 8.0,
-            middle + 4.0,
+        rows += &format!(
+            "<div class=\"row\"><span>{}</span><svg viewBox=\"0 0 100 10\" preserveAspectRatio=\"none\" aria-hidden=\"true\">\
+             <rect class=\"{class}\" width=\"{:.1}\" height=\"10\"/><path class=\"range\" d=\"M{:.1} 5H{:.1}\"/></svg><b>{}</b></div>\n",
+            escape(&bar.name),
+            length(bar.value).max(0.2),
+            length(bar.range.0),
+            length(bar.range.1),
             escape(&bar.label)
         );
     }
-    figure(title, "", &svg(title, ALL, bars.len() as f64 * ROW + 8.0, &body), " class=\"wide\"")
-}
-
-fn shortened(name: &str) -> String {
-    const MAX: usize = 48;
-    match name.chars().count() > MAX {
-        true => name.chars().take(MAX - 1).chain(['…']).collect(),
-        false => name.to_string(),
-    }
+    figure(title, "", &format!("<div class=\"bars\">\n{rows}</div>"), " class=\"wide\"")
 }
 
 fn svg(title: &str, width: f64, height: f64, body: &str) -> String {
@@ -286,6 +271,11 @@ mod tests {
                 && chart.contains("class=\"line s0\"")
         );
         assert_eq!(lines("x", &[], &TIME, &TIME), "");
+        // Labels that would touch are left out: of nine powers of ten no more than these have room.
+        let wide = [Series { name: "w".into(), points: vec![(1.0, 1.0), (1e8, 2.0)] }];
+        let axis = Axis { scale: Scale::Log, label: short_number };
+        assert!((4..=8).contains(&lines("W", &wide, &axis, &TIME).matches("text-anchor=\"middle\"").count()));
+        assert!(!lines("W", &wide, &axis, &TIME).contains(">100M</text>"));
         let bar =
             |value| Bar { name: "n".into(), value, range: (value, value), label: "l".into(), ours: true };
         assert!(bars("B", &[bar(2.0), bar(1.0)]).matches("<rect").count() == 2);

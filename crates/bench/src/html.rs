@@ -12,6 +12,9 @@ use crate::tally::Times;
 use crate::text;
 use crate::versus::Comparison;
 
+/// The gate of a shrine.
+const MARK: &str = "<svg class=\"mark\" viewBox=\"0 0 32 32\" aria-hidden=\"true\">\
+    <path d=\"M2 5q14 3 28 0v4q-14 3-28 0zM5 13h22v3H5zM8 9h4v20H8zM20 9h4v20h-4z\"/></svg>";
 const STYLE: &str = include_str!("page.css");
 /// If there are more points than this, neighbours are merged for a chart.
 const POINTS_MAX: usize = 240;
@@ -30,22 +33,22 @@ pub fn page(title: &str, body: &str) -> String {
 /// The page of one run.
 #[must_use]
 pub fn report(outcome: &Outcome) -> String {
-    page(&outcome.setup.what, &(heading(outcome) + &run(outcome) + &footer(outcome)))
+    page(
+        &format!("Load test of {}", outcome.setup.what),
+        &(heading(outcome) + &run(outcome) + &footer(outcome)),
+    )
 }
 
 /// The page of two things compared, pair by pair.
 #[must_use]
 pub fn comparison(compared: &Comparison, pairs: &[(Outcome, Outcome)]) -> String {
     let title = format!("{} against {}", compared.names[0], compared.names[1]);
-    let mut body = format!(
-        "<h1>{}</h1>\n<p class=\"how\">{}</p>\n{}",
-        escape(&title),
-        escape(&compared.basis),
-        table(&compared.table())
-    );
+    let [a, b] = compared.names.each_ref().map(|name| escape(name));
+    let mut body = head("Comparison", &format!("<b>A</b> {a}<br><b>B</b> {b}"))
+        + &format!("<p class=\"how\">{}</p>\n{}", escape(&compared.basis), table(&compared.table()));
     if let Some((a, _)) = pairs.last() {
         body += &format!(
-            "<p class=\"how\">Each run: {}</p>\n<h2>Pair by pair</h2>\n<div class=\"charts\">\n",
+            "<p class=\"how\">Each run: {}</p>\n<h2>Run by run</h2>\n<div class=\"charts\">\n",
             escape(&a.setup.how)
         );
         body += &pair_by_pair(pairs);
@@ -67,10 +70,10 @@ fn pair_by_pair(pairs: &[(Outcome, Outcome)]) -> String {
     let mut charts = String::new();
     let number = Axis { scale: Scale::Linear, label: short_number };
     for (name, title, axis) in [
-        ("cpu", "Server CPU a request", &LATENCY_EVEN),
-        ("rate", "Requests a second", &RATE),
-        ("p50", "p50", &LATENCY_EVEN),
-        ("p99", "p99", &LATENCY_EVEN),
+        ("cpu", "Server CPU per request", &LATENCY_EVEN),
+        ("rate", "Throughput, requests/s", &RATE),
+        ("p50", "Median latency (p50)", &LATENCY_EVEN),
+        ("p99", "99th percentile (p99)", &LATENCY_EVEN),
     ] {
         let figure = Figure::named(name).expect("a figure's name");
         let side = |name: &str, of: fn(&(Outcome, Outcome)) -> &Outcome| Series {
@@ -87,17 +90,26 @@ fn pair_by_pair(pairs: &[(Outcome, Outcome)]) -> String {
 }
 
 fn heading(outcome: &Outcome) -> String {
-    format!("<h1>{}</h1>\n<p class=\"how\">{}</p>\n", escape(&outcome.setup.what), escape(&outcome.setup.how))
+    head("Load test", &escape(&outcome.setup.what))
+        + &format!("<p class=\"how\">{}</p>\n", escape(&outcome.setup.how))
+}
+
+/// The title of a page, with what was measured (HTML) below it.
+pub(crate) fn head(title: &str, measured: &str) -> String {
+    format!(
+        "<header>{MARK}<div><h1>{}</h1>\n<p class=\"address\">{measured}</p></div></header>\n",
+        escape(title)
+    )
 }
 
 fn run(outcome: &Outcome) -> String {
     let mut body = String::from("<div class=\"tiles\">\n");
     for (name, title) in [
-        ("rate", "requests a second"),
-        ("p50", "half answered within"),
-        ("p99", "99 % answered within"),
+        ("rate", "requests/s"),
+        ("p50", "median latency (p50)"),
+        ("p99", "99th percentile (p99)"),
         ("errors", "errors"),
-        ("cpu", "server CPU a request"),
+        ("cpu", "server CPU per request"),
         ("per-cpu", "requests/s per 1 % CPU"),
         ("pss", "server memory (PSS)"),
     ] {
@@ -122,7 +134,7 @@ fn run(outcome: &Outcome) -> String {
     body += &distribution(&[("latency", &outcome.measured.tally.latency)]);
     body += "</div>\n";
     body += &table(&latencies(outcome));
-    body += "<h2>Answers</h2>\n";
+    body += "<h2>Responses</h2>\n";
     body += &table(&answers(outcome));
     if let Some(spent) = &outcome.server {
         let mut memory = TextTable::new(&[
@@ -164,7 +176,7 @@ fn over_time(outcome: &Outcome) -> String {
         series("p99", answered(|p| p.p99_ns)),
         series("max", answered(|p| p.max_ns)),
     ];
-    let mut charts = chart::lines("Rate", &rate, &SECONDS, &RATE);
+    let mut charts = chart::lines("Throughput", &rate, &SECONDS, &RATE);
     charts += &chart::lines("Latency", &latency, &SECONDS, &LATENCY);
     if let Some(spent) = &outcome.server {
         let of = |value: fn(&crate::server::ServerSample) -> f64| {
@@ -208,8 +220,8 @@ fn distribution(sides: &[(&str, &Times)]) -> String {
     }
     let percent = Axis { scale: Scale::Linear, label: |p| format!("{} %", short_number(p)) };
     let nines = Axis { scale: Scale::Nines, label: |p| format!("p{}", short_number(p)) };
-    chart::lines("By percentile", &steps, &nines, &LATENCY)
-        + &chart::lines("How often: share of requests", &often, &LATENCY, &percent)
+    chart::lines("Latency by percentile", &steps, &nines, &LATENCY)
+        + &chart::lines("Latency distribution, share of requests", &often, &LATENCY, &percent)
 }
 
 fn by_percentile(latency: &Times) -> Vec<(f64, f64)> {
@@ -270,8 +282,8 @@ fn answers(outcome: &Outcome) -> TextTable {
         .errors
         .iter()
         .for_each(|(kind, count, example)| row(format!("Failed, {}: {example}", kind.name()), count));
-    row("Connections made".into(), tally.connections);
-    row("On a connection that had carried another".into(), tally.reused);
+    row("Connections opened".into(), tally.connections);
+    row("Requests on a reused connection".into(), tally.reused);
     for (names, count) in tally.handshakes.kinds() {
         row(format!("TLS handshakes: {}", names.join(" ")), count);
     }
@@ -296,7 +308,7 @@ pub fn table(table: &TextTable) -> String {
     // So many columns fit a page only in small print.
     const NARROW_COLUMNS_MAX: usize = 10;
     let class = if head.len() > NARROW_COLUMNS_MAX { " class=\"wide\"" } else { "" };
-    format!("<div class=\"scroll\"><table{class}>\n{}{body}</table></div>\n", row(head, "th"))
+    format!("<div class=\"scroll\" tabindex=\"0\"><table{class}>\n{}{body}</table></div>\n", row(head, "th"))
 }
 
 fn footer(outcome: &Outcome) -> String {
@@ -351,7 +363,13 @@ mod tests {
                 && !page.contains("src=")
                 && !page.contains("href=")
         );
-        for name in ["Rate", "Latency", "By percentile", "How often"] {
+        for name in [
+            "<h1>Load test</h1>",
+            "99th percentile (p99)",
+            "Throughput",
+            "Latency by percentile",
+            "Latency distribution",
+        ] {
             assert!(page.contains(name), "{name}");
         }
     }
@@ -361,9 +379,10 @@ mod tests {
         let pairs = [(outcome(), outcome()), (outcome(), outcome())];
         let page = comparison(&versus::of_pairs(["one".into(), "two".into()], &pairs), &pairs);
         assert!(
-            page.contains("one against two")
+            page.contains("<title>one against two</title>")
                 && page.contains("no difference found")
-                && page.contains("Pair by pair")
+                && page.contains("<h1>Comparison</h1>")
+                && page.contains("Run by run")
         );
     }
 

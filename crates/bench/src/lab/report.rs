@@ -249,7 +249,7 @@ impl Findings<'_> {
     /// As a page.
     #[must_use]
     pub fn html(&self) -> String {
-        let mut body = format!("<h1>{}</h1>\n", escape(&self.lab.title));
+        let mut body = html::head(&self.lab.title, "Servers side by side, in turns, on one machine");
         for paragraph in self.lab.about.trim().split("\n\n") {
             body += &format!("<p>{}</p>\n", escape(paragraph));
         }
@@ -257,8 +257,8 @@ impl Findings<'_> {
         body.extend(self.noise().map(|noise| format!("<p class=\"warn\">{}</p>\n", escape(&noise))));
         body += "<h2>Side by side</h2>\n<div class=\"charts\">\n";
         for (title, key) in [
-            ("Requests a second: more is better", "requests_per_s"),
-            ("Server CPU a request: less is better", "cpu_us_per_request"),
+            ("Throughput, requests/s: more is better", "requests_per_s"),
+            ("Server CPU per request: less is better", "cpu_us_per_request"),
             ("Requests/s per 1 % CPU: more is better", "requests_per_s_per_cpu_percent"),
             ("Memory (PSS): less is better", "pss_bytes"),
             ("Bytes for each idle connection: less is better", "bytes_per_idle_connection"),
