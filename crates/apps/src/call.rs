@@ -115,10 +115,10 @@ impl<'c> Call<'c> {
                 }
                 return fated(x, fate);
             }
-            if x.is_half_closed() && self.watches_end() {
-                if self.pending.dispatcher.generation.options.cancels_closed {
-                    return Err(Fault::Gone);
-                }
+            if self.pending.dispatcher.generation.options.cancels_closed && x.has_left() {
+                return Err(Fault::Gone);
+            }
+            if x.is_half_closed() && self.reports_end() {
                 self.closed_reported = true;
                 self.pending.report_client_closed();
             }
@@ -137,8 +137,7 @@ impl<'c> Call<'c> {
         x.hold(self.upload.held_bytes());
         let wanted = (self.upload.waits_for_client(), x.unsent() > 0);
         match wanted {
-            (false, false) if self.watches_end() => self.pending.news(Some((x, Interest::END))).await,
-            (false, false) => self.pending.news(None).await,
+            (false, false) => self.pending.news(self.awaited_end(x).map(|end| (&*x, end))).await,
             (read, write) => self.pending.news(Some((x, Interest::of(read, write)))).await,
         }
     }
@@ -162,11 +161,15 @@ impl<'c> Call<'c> {
         self.app_log.report(AppLogLevel::Warn, &text);
     }
 
-    /// Whether it matters that the client closes its sending side: to an event loop, which gets it once, and where that
-    /// gives the request up.
-    fn watches_end(&self) -> bool {
-        let generation = &self.pending.dispatcher.generation;
-        generation.options.cancels_closed || !self.closed_reported && !generation.is_single()
+    /// The end of the client that matters to the request.
+    fn awaited_end(&self, x: &Exchange<'_>) -> Option<Interest> {
+        let cancels = self.pending.dispatcher.generation.options.cancels_closed;
+        if self.reports_end() { Some(Interest::END) } else { cancels.then(|| x.leaving()) }
+    }
+
+    /// Whether an event loop is still to learn that the client closes its sending side.
+    fn reports_end(&self) -> bool {
+        !self.closed_reported && !self.pending.dispatcher.generation.is_single()
     }
 
     /// Takes and sends what there is of the answer.

@@ -156,10 +156,10 @@ directives! {
         /// route together, so that a slow client occupies no upstream connection; `spill` of `[limits]` limits those of
         /// all routes. 0 turns it off. When the files are full, the upstream server waits for slow clients.
         "spill" spill_bytes_max: u64 = "1GiB", Size { min: 0, max: SPILL_MAX };
-        /// What happens to a request whose client closes its side of the connection before it has the response. `"ignore"`:
-        /// it is answered, because some clients close only their sending side. `"cancel"`: it and its upstream connection
-        /// end, as with nginx. If the client resets the connection, the request is always cancelled.
-        "client_abort" client_abort: ClientAbort = "ignore", CLIENT_ABORT;
+        /// What happens to a request whose client closes its side of the connection early. `"cancel"`: it ends, as with nginx,
+        /// unless the client has asked to close the connection after the response (`Connection: close`, HTTP/1.0): it may
+        /// still wait. `"ignore"`: it is answered. A reset of the connection or the stream always cancels the request.
+        "client_abort" client_abort: ClientAbort = "cancel", CLIENT_ABORT;
         /// Variables for servers with `fastcgi`, `uwsgi` or `scgi` URLs, besides those of CGI; one of the same name is replaced.
         /// Values may contain the variables of header values.
         ///

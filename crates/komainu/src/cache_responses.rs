@@ -3,7 +3,7 @@
 use std::future::poll_fn;
 use std::ops::Range;
 use std::sync::Arc;
-use std::task::Poll;
+use std::task::{Context, Poll};
 
 use cache::{
     BrokenOff, FillReader, FillResponse, ForwardReason, Object, Selected, StoredBody, answer, status,
@@ -132,7 +132,7 @@ impl HeadToSend<'_> {
 pub(crate) async fn send_response(
     x: &mut Exchange<'_>,
     response: &FillResponse,
-    reader: FillReader,
+    (reader, cancels): (FillReader, bool),
     why: ForwardReason,
     dictionary: Option<&[u8]>,
 ) -> Result<(), Fault> {
@@ -159,7 +159,7 @@ pub(crate) async fn send_response(
     }
     let mut at = 0u64;
     loop {
-        let Some(piece) = next_piece(x, &reader).await? else {
+        let Some(piece) = next_piece(x, &reader, cancels).await? else {
             return match selected {
                 Selected::Whole => x.end(&reader.trailers()),
                 _ => Ok(()),
@@ -178,7 +178,11 @@ pub(crate) async fn send_response(
 }
 
 /// The next piece; what was written before goes out ahead of a wait.
-async fn next_piece(x: &mut Exchange<'_>, reader: &FillReader) -> Result<Option<Arc<[u8]>>, Fault> {
+async fn next_piece(
+    x: &mut Exchange<'_>,
+    reader: &FillReader,
+    cancels: bool,
+) -> Result<Option<Arc<[u8]>>, Fault> {
     const BROKEN: fn(BrokenOff) -> Fault = |_| Fault::Broken("the response of the origin broke off");
     let now = poll_fn(|cx| match reader.poll_piece(cx) {
         Poll::Ready(piece) => Poll::Ready(Some(piece)),
@@ -188,5 +192,21 @@ async fn next_piece(x: &mut Exchange<'_>, reader: &FillReader) -> Result<Option<
         return piece.map_err(BROKEN);
     }
     x.flush().await?;
-    poll_fn(|cx| reader.poll_piece(cx)).await.map_err(BROKEN)
+    unless_left(x, cancels, |cx| reader.poll_piece(cx)).await?.map_err(BROKEN)
+}
+
+/// The value that `poll` returns. Where `cancels`, the wait ends when the client leaves.
+///
+/// # Errors
+/// [`Fault::Gone`].
+pub(crate) async fn unless_left<T>(
+    x: &Exchange<'_>,
+    cancels: bool,
+    mut poll: impl FnMut(&mut Context<'_>) -> Poll<T>,
+) -> Result<T, Fault> {
+    poll_fn(|cx| match poll(cx) {
+        Poll::Pending if cancels && x.poll_left(cx) => Poll::Ready(Err(Fault::Gone)),
+        polled => polled.map(Ok),
+    })
+    .await
 }

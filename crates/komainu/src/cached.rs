@@ -17,7 +17,7 @@ use http::{BodySize, Fields, Method, Name, Status};
 use net::{CacheOutcome, Core, DictionaryTransport, Exchange, Fault, HeadTap, Request};
 
 use crate::cache_request::{asked, is_unkeyed};
-use crate::cache_responses::{send_response, send_stored};
+use crate::cache_responses::{send_response, send_stored, unless_left};
 use crate::cache_rules::{CacheRules, MatchedRules};
 use crate::coded::{CodedResponse, coded};
 use crate::filling::FillSink;
@@ -33,6 +33,9 @@ const GROUPS_MAX: usize = 128;
 pub(crate) trait CachedHandler: 'static {
     /// Serves without the cache.
     async fn serve(&self, x: &mut Exchange<'_>) -> Result<(), Fault>;
+
+    /// Whether a request ends when its client leaves (`Exchange::has_left`).
+    fn cancels_left(&self) -> bool;
 }
 
 /// The cache of one route.
@@ -306,8 +309,9 @@ impl RouteCache {
                 }
             };
             let leads = reader.leads();
-            pass_interims(x, &reader).await?;
-            let head = poll_fn(|cx| reader.poll_head(cx)).await;
+let cancels = origin.cancels_left();
+            pass_interims(x, &reader, cancels).await?;
+            let head = unless_left(x, cancels, |cx| reader.poll_head(cx)).await?;
             if leads
                 && let FillHead::Response(response) = &head
                 && is_far_in(&x.request(), response)
@@ -327,7 +331,9 @@ impl RouteCache {
                 x.notes().cache = Some(CacheOutcome::Collapsed);
             }
             return match head {
-                FillHead::Response(response) => self.send_response(x, &response, reader, &miss).await,
+                FillHead::Response(response) => {
+                    self.send_response(x, &response, (reader, cancels), &miss).await
+                }
                 FillHead::Stored(object, how) => self.send_validated(x, &object, how, miss.matched).await,
                 FillHead::Alone | FillHead::Failed => Err(Fault::Broken("the handler gave no response")),
             };
@@ -452,7 +458,7 @@ impl RouteCache {
         &self,
         x: &mut Exchange<'_>,
         response: &FillResponse,
-        reader: FillReader,
+        reader: (FillReader, bool),
         miss: &Miss,
     ) -> Result<(), Fault> {
         let transport = self.dictionaries_for(miss.matched).filter(|_| response.outcome.is_ok());
@@ -472,8 +478,8 @@ impl RouteCache {
 
 /// Passes on interim responses until there is a head. Nothing says yet whether the response is for those who wait, too: they get
 /// the links alone.
-async fn pass_interims(x: &mut Exchange<'_>, reader: &FillReader) -> Result<(), Fault> {
-    while let Some(interim) = poll_fn(|cx| reader.poll_interim(cx)).await {
+async fn pass_interims(x: &mut Exchange<'_>, reader: &FillReader, cancels: bool) -> Result<(), Fault> {
+    while let Some(interim) = unless_left(x, cancels, |cx| reader.poll_interim(cx)).await? {
         let is_for_it = |name: &[u8]| reader.leads() || name.eq_ignore_ascii_case(b"link");
         if reader.leads() || interim.fields.iter().any(|(name, _)| is_for_it(name)) {
             x.inform(interim.status, |lines| {

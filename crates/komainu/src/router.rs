@@ -25,7 +25,7 @@ use crate::metrics::CoreMetrics;
 use crate::notice::ErrorLog;
 use crate::pages::{self, NO_SITE, PagesWithoutSite, SitePages};
 use crate::path_rules::MapValues;
-use crate::php::{PhpRoute, PhpTarget};
+use crate::php::{PhpRoute, PhpTarget, ScriptRunner};
 use crate::rate::{self, CountedRequests};
 use crate::release::ReleaseStep;
 use crate::request_path::RequestPath;
@@ -462,11 +462,24 @@ struct RouteHandler {
 
 impl CachedHandler for RouteHandler {
     async fn serve(&self, x: &mut Exchange<'_>) -> Result<(), Fault> {
-        let handler = match &self.route.otherwise {
+        serve_handler(self.handler(), &self.route, x, &self.path).await
+    }
+
+    fn cancels_left(&self) -> bool {
+        match self.handler() {
+            Handler::Proxy(proxy) => proxy.cancels_left(),
+            Handler::Php(php) => matches!(&php.runner, ScriptRunner::Server(proxy) if proxy.cancels_left()),
+            _ => false,
+        }
+    }
+}
+
+impl RouteHandler {
+    fn handler(&self) -> &Handler {
+        match &self.route.otherwise {
             Some(otherwise) if self.is_fallback => otherwise,
             _ => &self.route.handler,
-        };
-        serve_handler(handler, &self.route, x, &self.path).await
+        }
     }
 }
 

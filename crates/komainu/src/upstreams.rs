@@ -235,13 +235,10 @@ fn stream_options(stream: &config::Stream) -> GroupOptions {
 fn route_options(route: &config::Route, proxy: &config::Proxy, are_of_cgi: bool) -> RouteOptions {
     RouteOptions {
         timeouts: UpstreamTimeouts {
-            half_closed_ms: match proxy.client_abort {
-                config::ClientAbort::Cancel => 1,
-                config::ClientAbort::Ignore if proxy.cgi.is_some() => cgi_programs::HALF_CLOSED_MS,
-                config::ClientAbort::Ignore => 0,
-            },
+            half_closed_ms: if proxy.cgi.is_some() { cgi_programs::HALF_CLOSED_MS } else { 0 },
             ..timeouts(&proxy.timeouts)
         },
+        cancels_left: proxy.client_abort == config::ClientAbort::Cancel,
         retry: retry(&proxy.retry),
         request: request(proxy, are_of_cgi),
         response: ResponseOptions {

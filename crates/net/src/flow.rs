@@ -293,6 +293,26 @@ impl Exchange<'_> {
         self.lane.source().ready() & HALF_CLOSED != 0
     }
 
+    /// What shows that the client has left: its connection is gone, or its sending side is closed and it has not asked to close the
+    /// connection after the response. A client that has asked for that (`Connection: close`, HTTP/1.0) may still wait for it.
+    #[must_use]
+    pub fn leaving(&self) -> Interest {
+        let closes = matches!(&self.lane, Lane::H1(conn) if !conn.work.machine.head.keep_alive);
+        if closes { Interest::GONE } else { Interest::END }
+    }
+
+    /// Whether the client has left: see [`Exchange::leaving`].
+    #[must_use]
+    pub fn has_left(&self) -> bool {
+        self.lane.source().ready() & self.leaving().0 != 0
+    }
+
+    /// Whether the client has left. If not, whoever polls with `cx` runs again when it leaves.
+    #[must_use]
+    pub fn poll_left(&self, cx: &Context<'_>) -> bool {
+        self.poll_client(self.leaving(), cx)
+    }
+
     /// The address that the client connected to: this server's, or the one that the PROXY protocol reports. `None` over a
     /// Unix socket.
     #[must_use]

@@ -15,6 +15,9 @@ impl Interest {
     /// That the peer has closed its sending side, or is gone.
     pub const END: Interest = Interest(HALF_CLOSED | GONE);
 
+    /// That the peer is gone in both directions.
+    pub const GONE: Interest = Interest(GONE);
+
     /// Nothing, or either direction, or both.
     #[must_use]
     pub const fn of(read: bool, write: bool) -> Interest {
@@ -33,10 +36,10 @@ impl Interest {
         Interest(self.0 | if is_wanted { GONE } else { 0 })
     }
 
-    /// The same, and where `is_wanted` that the peer has closed its sending side, or is gone.
+    /// The same, or the other.
     #[must_use]
-    pub const fn or_end(self, is_wanted: bool) -> Interest {
-        Interest(self.0 | if is_wanted { Interest::END.0 } else { 0 })
+    pub const fn or(self, other: Interest) -> Interest {
+        Interest(self.0 | other.0)
     }
 
     /// The same, but not that it can be written.

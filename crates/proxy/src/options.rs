@@ -45,6 +45,9 @@ pub struct RouteOptions {
     /// Protocols that a client may switch to (`Upgrade`), in lower case. Default `websocket`. `h2c` never passes: HTTP/2
     /// requests in the tunnel would bypass every rule.
     pub upgrades: Vec<String>,
+    /// Whether the request of a client that has left (`net::Exchange::has_left`) ends. One whose connection is reset always does.
+    /// Default no.
+    pub cancels_left: bool,
     /// Bytes of a response that are read ahead of a slow client, in addition to the socket buffers. A response that fits
     /// frees its upstream connection at once. A request whose `Content-Length` fits is read completely before it uses
     /// a connection. Default 64 KiB.
@@ -189,8 +192,8 @@ pub struct UpstreamTimeouts {
     pub tunnel_ms: u64,
     /// For the server's `100 Continue`, after which the body is sent without. Default 1,000.
     pub continue_ms: u64,
-    /// After the client has closed its sending side and the server has sent nothing since: most clients that do so have left.
-    /// 0 for no limit (default): the client gets its response, as others do.
+    /// After the client has closed its sending side and the server has sent nothing since, where the client may still wait
+    /// for the response. 0 for no limit (default).
     pub half_closed_ms: u64,
 }
 
@@ -437,6 +440,7 @@ impl Default for RouteOptions {
             response: ResponseOptions::default(),
             path: None,
             upgrades: vec!["websocket".into()],
+            cancels_left: false,
             read_ahead_bytes: 64 * 1024,
             cgi: CgiOptions::default(),
             head: http::Limits { head_bytes_max: 32 * 1024, fields_max: 200, ..http::Limits::default() },

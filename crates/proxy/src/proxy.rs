@@ -164,6 +164,12 @@ impl Proxy {
         }
     }
 
+    /// Whether a request ends when its client leaves: see [`Exchange::has_left`].
+    #[must_use]
+    pub fn cancels_left(&self) -> bool {
+        self.rules.options.cancels_left
+    }
+
     /// A new request, of which no attempt has been made.
     fn begin<'s>(&'s self, kept: ReplayBuffer, script: Option<&'s Script>) -> Attempts<'s> {
         let options = &self.rules.options;

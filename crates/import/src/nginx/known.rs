@@ -325,7 +325,6 @@ const NEEDLESS: &[(&[&str], &str)] = &[
         &["stub_status", "status", "api"],
         "\u{1}`[control] listen` serves `/metrics` and `/v1/status` at an address of its own",
     ),
-    (&["proxy_ignore_client_abort"], "\u{1}a request ends with its client"),
 ];
 
 /// Reports the directives that are in the list: those that need no translation, and those that have none.

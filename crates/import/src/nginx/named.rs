@@ -97,6 +97,7 @@ fn decides(one: &NginxDirective) -> Decides {
         | "server_tokens"
         | "proxy_buffering"
         | "proxy_request_buffering"
+        | "proxy_ignore_client_abort"
         | "keepalive"
         | "zone"
         | "proxy_ssl_verify" => Decides::Nothing,

@@ -453,6 +453,12 @@ impl<'d> Translation<'d> {
                 self.ledger.needless(one.entry, reason);
             }
         }
+        if let Some(one) = scope.one("proxy_ignore_client_abort") {
+            if one.first() == "on" {
+                proxy.set("client_abort", TomlItem::text("ignore"));
+            }
+            self.ledger.translated(one.entry);
+        }
         if let Some(one) = scope.one("underscores_in_headers") {
             if one.first() == "on" {
                 proxy.set("underscores", TomlItem::Flag(true));

@@ -13,7 +13,7 @@ use admission::{Remembered, RememberedKey};
 use aws_lc_rs::hmac;
 use config::{Auth, AuthKind, AuthServer, Config, Level, SignInPart};
 use http::{Fields, Method, Name, Reject, Status};
-use net::{Exchange, Fault, Interest, MemoryBudget, Peer, Request};
+use net::{Exchange, Fault, MemoryBudget, Peer, Request};
 use proxy::{FetchError, FetchLimits, FetchRequest, Proxy};
 
 use crate::notice::ErrorLog;
@@ -157,7 +157,7 @@ impl AskRoute {
         x.hold(WAITING_BYTES);
         let answer = {
             let mut asked = pin!(self.ask(&question));
-            poll_fn(|cx| match x.poll_client(Interest::END, cx) {
+            poll_fn(|cx| match x.poll_left(cx) {
                 true => Poll::Ready(None),
                 false => asked.as_mut().poll(cx).map(Some),
             })

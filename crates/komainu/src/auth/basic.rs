@@ -22,7 +22,7 @@ use config::{Auth, AuthKind, Config, Level, RateLimit};
 use http::{Fields, Name, Status};
 use net::clock::Clock;
 use net::offload::OffloadPool;
-use net::{Exchange, Fault, Interest, MemoryBudget, Peer, Request};
+use net::{Exchange, Fault, MemoryBudget, Peer, Request};
 
 use crate::config_files::{ConfigFiles, FILE_BYTES_MAX};
 use crate::notice::ErrorLog;
@@ -233,7 +233,7 @@ impl SharedPasswords {
                 }
             };
         x.hold(WAITING_BYTES);
-        let outcome = poll_fn(|cx| match x.poll_client(Interest::END, cx) {
+        let outcome = poll_fn(|cx| match x.poll_left(cx) {
             true => Poll::Ready(None),
             false => pending.poll(cx.waker()).map(Some),
         });

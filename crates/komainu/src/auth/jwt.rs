@@ -14,7 +14,7 @@ use admission::{JwtKeys, JwtRefusal, JwtRules, Remembered, TOKEN_BYTES_MAX, Veri
 use aws_lc_rs::hmac;
 use config::{Auth, AuthKind, Config, JwtAuth, Level};
 use http::{Fields, Name, Status};
-use net::{Core, Exchange, Fault, Interest, MemoryBudget, Request};
+use net::{Core, Exchange, Fault, MemoryBudget, Request};
 use proxy::{FetchLimits, FetchRequest, Proxy};
 
 use crate::config_files::ConfigFiles;
@@ -319,7 +319,7 @@ impl JwtRoute {
     /// Waits a moment, unless the client leaves.
     async fn wait(&self, x: &Exchange<'_>) -> Result<(), Fault> {
         x.core().sleep(LOOK_MS).await;
-        match poll_fn(|cx| Poll::Ready(x.poll_client(Interest::END, cx))).await {
+        match poll_fn(|cx| Poll::Ready(x.poll_left(cx))).await {
             true => Err(Fault::Gone),
             false => Ok(()),
         }

@@ -11,6 +11,7 @@ mod rig;
 mod ask;
 mod balancing;
 mod cgi;
+mod leaving;
 mod php;
 mod proof;
 mod relay;

@@ -27,6 +27,18 @@ fn ask(rig: &Rig, host: &str, path: &str, client: &str, fields: &str) -> Answer 
 }
 
 #[test]
+fn a_password_is_verified_for_a_client_that_half_closes() {
+    let folder = Folder::new();
+    folder.write("users", format!("alice:{BCRYPT}\n")).write("empty", "");
+    let rig = Rig::config(folder, CONFIG);
+    let mut stream = rig.connect();
+    let head = "GET / HTTP/1.1\r\nHost: site.test\r\nConnection: close\r\n";
+    stream.write_all(format!("{head}{}\r\n", basic("alice:myPassword")).as_bytes()).unwrap();
+    stream.shutdown(std::net::Shutdown::Write).unwrap();
+    read_answer(&mut stream).expect(200, "inner");
+}
+
+#[test]
 fn users_are_asked_for_their_passwords() {
     let folder = Folder::new();
     folder.write("users", format!("# who may\nalice:{BCRYPT}\nbob:{ARGON2}\n")).write("empty", "");

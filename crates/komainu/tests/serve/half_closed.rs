@@ -64,7 +64,7 @@ fn all(more: &str) -> (Rig, Origin) {
     let mut text = format!(
         "[[route]]\npath = \"/files/*\"\nfiles = {{ root = \"files\", strip_prefix = true }}\n\
          [[route]]\npath = \"/respond/*\"\nrespond = {{ status = 200, body = \"body 0\" }}\n\
-         [[route]]\npath = \"/proxy/*\"\nproxy = \"{}\"\n",
+         [[route]]\npath = \"/proxy/*\"\nproxy = {{ to = \"{}\", client_abort = \"ignore\" }}\n",
         origin.url
     );
     for (name, file) in [

@@ -62,12 +62,10 @@ impl Relay<'_, '_> {
             && self.side.backlog() < GATHERED_BYTES;
         let reads_upstream = down == ResponseProgress::Dry;
         let is_abandoned = self.up == RequestProgress::Abandoned;
-        let has_ended = self.x.is_half_closed();
-        if has_ended {
-            self.half_closed_ms.get_or_insert(now_ms);
+        if self.plan.options.cancels_left && self.x.has_left() {
+            return Err(AttemptFailure::Ours(Fault::Gone));
         }
-        let watches_end = self.plan.options.timeouts.half_closed_ms > 0 && !has_ended;
-        let client = Interest::of(reads_client, unsent > 0).or_end(watches_end);
+        let client = Interest::of(reads_client, unsent > 0).or(self.client_end(now_ms));
         let deadline_ms = match unsent {
             0 if self.waits_for_head(down) => self.head_deadline_ms().min(self.plan.deadline_ms),
             0 => self.deadline_ms(down),
@@ -80,6 +78,19 @@ impl Relay<'_, '_> {
         match self.side.wait(self.x, client, reads_upstream, is_abandoned, deadline_ms).await {
             Err(Fault::Timeout) => self.on_timeout(down),
             other => Ok(other?),
+        }
+    }
+
+    /// The end of the client that is waited for beside the rest; notes when its sending side was seen to be closed.
+    fn client_end(&mut self, now_ms: u64) -> Interest {
+        let watches_end = self.plan.options.timeouts.half_closed_ms > 0;
+        if watches_end && self.x.is_half_closed() {
+            self.half_closed_ms.get_or_insert(now_ms);
+        }
+        match (watches_end && self.half_closed_ms.is_none(), self.plan.options.cancels_left) {
+            (true, _) => Interest::END,
+            (false, true) => self.x.leaving(),
+            (false, false) => Interest::GONE,
         }
     }
 

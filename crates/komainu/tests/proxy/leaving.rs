@@ -1,0 +1,123 @@
+//! Clients that leave before they have the response: their upstream requests end with them.
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpStream};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use rustix::net::sockopt;
+
+use crate::origin::{Origin, ok};
+use crate::rig::{Folder, Rig, as_we_are, eventually, komainu, text};
+
+/// `/silent` never answers, `/stream` begins a response and never ends it, others are answered after a moment.
+fn origin() -> Origin {
+    Origin::start(|ask| match ask.line() {
+        line if line.contains("/silent") => "HTTP/1.1 200 OK\r\n".to_owned(),
+        line if line.contains("/stream") => {
+            "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n\
+             9\r\ndata: 1\n\n\r\n"
+                .to_owned()
+        }
+        _ => {
+            std::thread::sleep(Duration::from_millis(300));
+            ok("late")
+        }
+    })
+}
+
+fn start(origin: &Origin, more: &str, route: &str) -> Rig {
+    let folder = Folder::new();
+    let text = format!(
+        "{}threads = 1\nlisten = {{ address = \"127.0.0.1:0\", h2c = true }}\n[[route]]\n\
+         proxy = {{ to = \"{}\"{more} }}\n{route}\n",
+        as_we_are(),
+        origin.url
+    );
+    folder.write("komainu.toml", text);
+    let mut command = komainu();
+    command.arg("start").arg("-c").arg(folder.at("komainu.toml"));
+    Rig::start(command, folder)
+}
+
+/// Sends a request and, for a stream, reads up to its first event.
+fn ask(rig: &Rig, request: &str) -> TcpStream {
+    let mut stream = rig.connect();
+    stream.write_all(request.as_bytes()).unwrap();
+    let mut begun = Vec::new();
+    while request.contains("/stream") && !text(&begun).contains("data: 1") {
+        let mut bytes = [0; 4096];
+        let len = stream.read(&mut bytes).unwrap();
+        assert!(len > 0, "{}", text(&begun));
+        begun.extend_from_slice(&bytes[..len]);
+    }
+    stream
+}
+
+#[test]
+fn a_client_that_leaves_ends_its_upstream_request() {
+    let origin = origin();
+    for (more, route) in [("", ""), (", client_abort = \"ignore\"", ""), ("", "cache = true")] {
+        let rig = start(&origin, more, route);
+        for path in ["/silent", "/stream"] {
+            // A response that the cache may store is awaited without its client.
+            if route == "cache = true" && path == "/silent" {
+                continue;
+            }
+            for way in ["closed", "reset"] {
+                // Whoever half-closes may wait for a response where the proxy says so.
+                if way == "closed" && !more.is_empty() {
+                    continue;
+                }
+                let stream = ask(&rig, &format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n"));
+                eventually("it is asked for", || origin.open() == 1);
+                match way {
+                    "closed" => stream.shutdown(Shutdown::Write).unwrap(),
+                    _ => sockopt::set_socket_linger(&stream, Some(Duration::ZERO)).unwrap(),
+                }
+                let _kept = (way == "closed").then_some(stream);
+                eventually("the upstream connection is closed", || origin.open() == 0);
+            }
+        }
+        assert!(
+            !rig.reported().contains("upstream"),
+            "the upstream server is not to blame: {}",
+            rig.reported()
+        );
+    }
+}
+
+#[test]
+fn streams_and_connections_of_http_2_that_end_do_too() {
+    let origin = origin();
+    let rig = start(&origin, "", "");
+    for path in ["/silent", "/stream"] {
+        let mut curl = Command::new("curl");
+        curl.args(["-sN", "--http2-prior-knowledge", &rig.url(path)]).stdout(Stdio::null());
+        let mut client = curl.spawn().unwrap();
+        eventually("it is asked for", || origin.open() == 1);
+        client.kill().unwrap();
+        client.wait().unwrap();
+        eventually("the upstream connection is closed", || origin.open() == 0);
+    }
+}
+
+#[test]
+fn a_client_that_has_asked_to_close_may_half_close() {
+    let origin = origin();
+    for more in ["", ", client_abort = \"ignore\""] {
+        let rig = start(&origin, more, "");
+        for head in ["GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n", "GET / HTTP/1.0\r\n\r\n"] {
+            let mut stream = ask(&rig, head);
+            stream.shutdown(Shutdown::Write).unwrap();
+            let mut answer = String::new();
+            stream.read_to_string(&mut answer).unwrap();
+            assert!(answer.ends_with("late"), "{head}: {answer:?}");
+        }
+        let mut stream = ask(&rig, "GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+        stream.shutdown(Shutdown::Write).unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        assert_eq!(answer.ends_with("late"), !more.is_empty(), "{more}: {answer:?}");
+    }
+}
