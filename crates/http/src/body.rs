@@ -48,6 +48,11 @@ enum ChunkState {
         size: u64,
         digits: u32,
     },
+    /// White space behind the size, ahead of an extension or the line's end.
+    Space {
+        size: u64,
+        line: u32,
+    },
     Extension {
         size: u64,
         line: u32,
@@ -208,7 +213,16 @@ impl Body {
                 (None, _) if digits == 0 => Err(Reject::bad("chunk without a size")),
                 (None, b';') => Ok(ChunkState::Extension { size, line: digits + 1 }),
                 (None, b'\r') => Ok(ChunkState::SizeLf { size }),
+                // BWS (RFC 9112 section 7.1.1); some servers also pad sizes that have no extension.
+                (None, b' ' | b'\t') => Ok(ChunkState::Space { size, line: digits + 1 }),
                 (None, _) => Err(Reject::bad("invalid byte in a chunk size")),
+            },
+            ChunkState::Space { size, line } => match byte {
+                b'\r' => Ok(ChunkState::SizeLf { size }),
+                _ if line >= SIZE_LINE_BYTES_MAX => Err(Reject::bad("chunk extension too long")),
+                b' ' | b'\t' => Ok(ChunkState::Space { size, line: line + 1 }),
+                b';' => Ok(ChunkState::Extension { size, line: line + 1 }),
+                _ => Err(Reject::bad("invalid byte in a chunk size")),
             },
             ChunkState::Extension { size, .. } if byte == b'\r' => Ok(ChunkState::SizeLf { size }),
             ChunkState::Extension { line, .. } if line >= SIZE_LINE_BYTES_MAX => {

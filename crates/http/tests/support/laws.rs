@@ -213,6 +213,7 @@ fn plain_chunked(mut bytes: &[u8]) -> Option<Vec<u8>> {
     loop {
         let end = bytes.windows(2).position(|pair| pair == b"\r\n")?;
         let line = std::str::from_utf8(bytes.get(..end)?.split(|&byte| byte == b';').next()?).ok()?;
+        let line = line.trim_end_matches([' ', '\t']);
         let size = usize::from_str_radix(line, 16).ok().filter(|_| !line.starts_with('+'))?;
         bytes = &bytes[end + 2..];
         if size == 0 {

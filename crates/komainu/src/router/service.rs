@@ -74,5 +74,7 @@ impl Service for SharedRouter {
 /// A line for the error log: whose request it was, and what is to be said of it.
 fn about(record: &RequestRecord<'_>, what: &dyn Display) -> String {
     let target = record.request.as_ref().map_or(&b"-"[..], |request| request.target());
-    format!("{} {:?}: {what}", record.client.address, without_secrets(target))
+    let upstream = record.notes.upstream.as_ref().filter(|_| matches!(record.fault, Some(Fault::Broken(_))));
+    let upstream = upstream.map_or(String::new(), |upstream| format!("upstream {upstream}: "));
+    format!("{} {:?}: {upstream}{what}", record.client.address, without_secrets(target))
 }

@@ -16,6 +16,7 @@ mod php;
 mod proof;
 mod relay;
 mod releases;
+mod repairs;
 mod streams;
 mod tcp_streams;
 mod websocket;
