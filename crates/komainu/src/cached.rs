@@ -309,7 +309,7 @@ impl RouteCache {
                 }
             };
             let leads = reader.leads();
-let cancels = origin.cancels_left();
+            let cancels = origin.cancels_left();
             pass_interims(x, &reader, cancels).await?;
             let head = unless_left(x, cancels, |cx| reader.poll_head(cx)).await?;
             if leads
