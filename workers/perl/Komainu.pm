@@ -49,7 +49,7 @@ sub run {
     STDERR->autoflush(1);
     my $app = eval { load_app($file) };
     if (!$app) {
-        not_loaded($@);
+        not_loaded(_shown($@));
         POSIX::_exit(NOT_LOADED);
     }
     if ($role == PROTOTYPE) {
@@ -131,6 +131,14 @@ sub load_app {
     $0 = $path;
     my $app = _evaluate($path);
     return _as_code($app, $file);
+}
+
+# The text of an exception, without the calls of this folder that a stack trace of Carp ends with.
+sub _shown {
+    my ($text) = "$_[0]";
+    my ($own) = __FILE__ =~ m{(.*/)};
+    $text =~ s/^\t.* called at \Q$own\E[^\/\n]+ line \d+\.?\n//mg if defined $own;
+    return $text;
 }
 
 sub _evaluate {

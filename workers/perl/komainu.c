@@ -60,9 +60,30 @@ static size_t path_len(const komainu_field *target) {
     return len < PATH_BYTES_MAX ? len : PATH_BYTES_MAX;
 }
 
+/* The text of an exception for the log, a copy; the exception itself where it cannot be made text. */
+static SV *shown(pTHX_ SV *error) {
+    dSP;
+    SV *text = NULL;
+    ENTER;
+    SAVETMPS;
+    PUSHMARK(SP);
+    XPUSHs(error);
+    PUTBACK;
+    if (call_pv("Komainu::_shown", G_SCALAR | G_EVAL | G_KEEPERR) == 1) {
+        SPAGAIN;
+        SV *result = POPs;
+        if (SvPOK(result))
+            text = newSVsv(result);
+        PUTBACK;
+    }
+    FREETMPS;
+    LEAVE;
+    return text ? text : newSVsv(error);
+}
+
 /* Logs the exception with its request, and aborts the request. */
 static void fail(pTHX) {
-    SV *error = ERRSV;
+    SV *error = shown(aTHX_ ERRSV);
     const komainu_field *method = part_of(KOMAINU_METHOD), *target = part_of(KOMAINU_TARGET);
     if (!current_gone)
         PerlIO_printf(PerlIO_stderr(), "%.*s %.*s: %" SVf "%s", (int)method->value_len, method->value,
@@ -76,6 +97,7 @@ static void fail(pTHX) {
     } else {
         komainu_abort(current, 1);
     }
+    SvREFCNT_dec(error);
 }
 
 /* Answers one request; returns whether the worker continues. */

@@ -89,7 +89,7 @@ impl History {
                         as u64,
                     connections: info.counted.cores.iter().map(|core| core.connections_open.value()).sum(),
                     memory_bytes,
-                    held_bytes: info.memory.held_bytes() as u64,
+                    held_bytes: info.memory.held_bytes(),
                     ..now.since(&before)
                 };
                 lock(&points).add(point, unix_ms());

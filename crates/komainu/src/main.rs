@@ -562,7 +562,10 @@ fn announce(urls: &[net::ListenUrl], control: &[net::ListenUrl]) {
         let _ = writeln!(out, "komainu serves {shown}");
     }
     for url in control {
-        let _ = writeln!(out, "the dashboard is at {url}");
+        let _ = match url.at {
+            net::Bind::Unix(_) => writeln!(out, "the control listener is {url}"),
+            _ => writeln!(out, "the dashboard is at {url}"),
+        };
     }
     if out.is_terminal() {
         let _ = writeln!(out, "Ctrl-C stops it.");

@@ -94,6 +94,18 @@ fn what_does_not_load_says_why() {
 }
 
 #[test]
+fn stack_traces_of_perl_have_no_calls_of_the_worker() {
+    let trace = "use Carp; sub deeper { Carp::confess('too deep') } sub middle { deeper() }";
+    for application in [format!("{trace} sub {{ middle() }}"), format!("{trace} middle(); sub {{ }}")] {
+        let rig = run(folder("app.psgi", &application), &["app.psgi"]);
+        rig.get("/").expect_status(500);
+        logged(&rig, "middle() called at");
+        let log = rig.reported();
+        assert!(!log.contains("Komainu.pm") && !log.contains("worker.pl"), "{log}");
+    }
+}
+
+#[test]
 fn what_is_missing_is_reported_at_once() {
     let reported = |arguments: &[&str], folder: &Folder| {
         let output = server()

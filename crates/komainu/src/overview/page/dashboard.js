@@ -460,7 +460,7 @@ function show(status, earlier = before) {
       ["Memory", `${bytes(cache.bytes)} of ${bytes(cache.bytes_max)}`], ["Responses", whole(cache.objects)],
       ["Hits", whole(cache.hits)], ["Stale", whole(cache.stale)], ["Misses", whole(cache.misses)], ["Waited together", whole(cache.coalesced)],
       ["Validated", whole(cache.revalidated)], ["Passed", whole(cache.passed)], ["Evicted", whole(cache.evicted)], ["Purged", whole(cache.purged)]);
-  } else facts.push(["No cache", ""]);
+  } else facts.push(["No cache.", ""]);
   const list = byId("cache-facts");
   if (list.children.length !== facts.length) list.replaceChildren(...facts.map(() => make("div", null, make("dt"), make("dd"))));
   facts.forEach(([name, value], at) => {
@@ -612,11 +612,11 @@ async function act(title, explained, method, path, body) {
   }
   refresh();
 }
-const reload = () => act("Reload the configuration", "The server reads its file again. If it is not valid, everything stays as it is.", "POST", "/v1/reload");
+const reload = () => act("Reload the configuration", "The server reads its configuration file again. If the file is not valid, nothing changes.", "POST", "/v1/reload");
 const restart = (name) => act(`Restart ${name}`, "New workers take over when they are ready; no request is lost.", "POST", `/v1/applications/${encodeURIComponent(name)}/restart`);
 function drain(server) {
   const state = server.admin === "ready" ? "drain" : "ready";
-  const explained = state === "drain" ? "It gets no more requests; those under way end in peace." : "It gets requests again.";
+  const explained = state === "drain" ? "The server gets no new requests; requests under way finish." : "The server gets requests again.";
   return act(`${state === "drain" ? "Drain" : "Set"} ${server.url}${state === "ready" ? " ready" : ""}`, explained, "PATCH",
     `/v1/upstreams/${encodeURIComponent(server.group)}/${encodeURIComponent(server.url)}`, { state });
 }
