@@ -75,11 +75,13 @@ fn every_mode_answers_and_is_measured() {
         .sum();
     assert_eq!((page.chars().filter(|c| is_kanji(*c)).count(), spoken), (4, 4));
     let documents: Vec<&str> =
-        page.split("href=\"/docs/").skip(1).map(|rest| rest.split('"').next().unwrap()).collect();
+        page.split("href=\"/read/").skip(1).map(|rest| rest.split('"').next().unwrap()).collect();
     assert!(documents.len() > 5, "{documents:?}");
     for document in documents {
         let status = curl(&["-o", "/dev/null", "-w", "%{http_code}", &demo.at(&format!("/docs/{document}"))]);
         assert_eq!(text(&status.stdout), "200", "{document}");
+        let shown = text(&curl(&[&demo.at(&format!("/read/{document}"))]).stdout);
+        assert!(shown.contains("/read.js"), "{document}: {shown}");
     }
     if installed("python3").is_none() {
         return;
