@@ -241,3 +241,26 @@ fn an_hour_is_kept_for_the_charts_and_handlers_have_both_names() {
     assert!(list(&history["memory_bytes"])[0].as_u64().unwrap() > 1 << 20, "{history}");
     assert_eq!(list(&history["p99_ms"]).len(), list(&history["waiting"]).len());
 }
+
+#[test]
+fn clients_who_ask_for_the_history_and_read_nothing_hold_little() {
+    let rig = Rig::config(
+        Folder::new(),
+        "threads = 1\n[control]\nlisten = \"unix:control.sock\"\n[[route]]\nrespond = \"x\"\n",
+    );
+    eventually("the listener is open", || UnixStream::connect(rig.folder.at("control.sock")).is_ok());
+    let request = b"GET /v1/history HTTP/1.1\r\nHost: x\r\n\r\n".repeat(500);
+    let mut clients: Vec<UnixStream> =
+        (0..100).map(|_| UnixStream::connect(rig.folder.at("control.sock")).unwrap()).collect();
+    for client in &mut clients {
+        client.set_nonblocking(true).unwrap();
+        // As much as the server takes.
+        let _ = client.write(&request);
+    }
+    // Whoever reads is still answered, and what the others hold is counted.
+    for _ in 0..5 {
+        let status = crate::api::get(&rig, "/v1/status");
+        let held = status["memory"]["held_bytes"].as_u64().unwrap();
+        assert!(held < 100 * (128 << 10), "{held}");
+    }
+}
