@@ -96,7 +96,12 @@ impl FileEntry {
     pub fn new(key: &[u8], loaded: &LoadedFile, options: &Options, now_s: u64, now_ms: u64) -> FileEntry {
         let media = options.media_type(&loaded.path);
         let plain = &loaded.plain;
-        let live = loaded.siblings.is_empty() && is_worth_compressing(media, plain.stamp.size, options);
+        // A type that is compressed itself says it all.
+        let stored =
+            if http::media::is_compressed(media) { Coding::Identity } else { media::coding(&loaded.path) };
+        let is_coded = stored != Coding::Identity;
+        let live =
+            loaded.siblings.is_empty() && !is_coded && is_worth_compressing(media, plain.stamp.size, options);
         let codings = match &options.compression {
             Some(compression) if live => with_identity(compression.codings.iter().copied()),
             _ if loaded.siblings.is_empty() => Vec::new(),
@@ -107,12 +112,13 @@ impl FileEntry {
             content_type: media::content_type(media, options.charset.as_deref()).into_owned(),
             cache_control: cache_control(options, &loaded.path, media),
             vary: match &options.dictionaries {
-                Some(of) if http::media::is_any_of(media, &of.media) => {
+                Some(of) if !is_coded && http::media::is_any_of(media, &of.media) => {
                     "Accept-Encoding, Available-Dictionary"
                 }
                 _ if codings.is_empty() => "",
                 _ => "Accept-Encoding",
             },
+            stored,
             now_s,
         };
         let mut variants = vec![Rc::new(maker.variant(plain, Coding::Identity))];
@@ -271,6 +277,8 @@ struct Maker<'o> {
     cache_control: Option<&'o str>,
     /// The value of `Vary`; empty for none.
     vary: &'static str,
+    /// The coding in which the file is stored.
+    stored: Coding,
     now_s: u64,
 }
 
@@ -297,7 +305,7 @@ impl Maker<'_> {
         fields_not_modified.extend(&self.options.fields);
         let mut fields = Fields::new();
         fields.push(Name::ContentType, self.content_type.as_bytes());
-        if coding != Coding::Identity {
+        if let Some(coding) = [coding, self.stored].into_iter().find(|one| *one != Coding::Identity) {
             fields.push(Name::ContentEncoding, coding.text().as_bytes());
         }
         if ranges {

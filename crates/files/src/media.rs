@@ -2,6 +2,8 @@
 
 use std::borrow::Cow;
 
+use http::Coding;
+
 /// Types that the registry or common practice has changed since the list of extensions was made.
 const CORRECTIONS: &[(&str, &str)] = &[
     ("m3u8", "application/vnd.apple.mpegurl"),
@@ -23,6 +25,16 @@ pub fn media_type(path: &[u8]) -> &'static str {
         Some((_, media)) => media,
         None => mime_guess::from_ext(extension).first_raw().unwrap_or(UNKNOWN),
     }
+}
+
+/// Extensions of files that are compressed with gzip, and whose type is that of the content.
+const GZIPPED: [&str; 5] = ["svgz", "wrz", "x3dbz", "x3dvz", "x3dz"];
+
+/// The coding in which a file is stored, by the extension of its name.
+#[must_use]
+pub fn coding(path: &[u8]) -> Coding {
+    let is_gzipped = |extension: &str| GZIPPED.iter().any(|known| extension.eq_ignore_ascii_case(known));
+    if extension(path).is_some_and(is_gzipped) { Coding::Gzip } else { Coding::Identity }
 }
 
 /// The type of files of which nothing is known.

@@ -138,7 +138,7 @@ impl FileTree {
         let mut folder = false;
         for root in &self.roots {
             match root.look(path, patience)? {
-                Opened::File(file, stamp) => return self.load(path, file, stamp, patience),
+                Opened::File(file, stamp) => return self.load((root, path), file, stamp, patience),
                 Opened::Folder(_) => folder = true,
                 Opened::Missing => {}
                 Opened::Refused(reason) => return Ok(FoundEntry::Refused(reason)),
@@ -159,7 +159,7 @@ impl FileTree {
             let path = [folder, name.as_bytes()].concat();
             for root in &self.roots {
                 match root.look(&path, patience)? {
-                    Opened::File(file, stamp) => return self.load(&path, file, stamp, patience),
+                    Opened::File(file, stamp) => return self.load((root, &path), file, stamp, patience),
                     Opened::Refused(reason) => return Ok(FoundEntry::Refused(reason)),
                     Opened::Folder(_) | Opened::Missing => {}
                 }
@@ -189,17 +189,18 @@ impl FileTree {
         Ok(self.listing)
     }
 
+    /// The file that is at `path` in that root.
     fn load(
         &self,
-        path: &[u8],
+        (root, path): (&Root, &[u8]),
         file: File,
         stamp: Stamp,
         patience: Patience,
     ) -> Result<FoundEntry, OpenError> {
         let mut siblings = Vec::new();
-        if !http::media::is_compressed(media::media_type(path)) {
+        if !http::media::is_compressed(media::media_type(path)) && media::coding(path) == Coding::Identity {
             for &coding in &self.precompressed {
-                if let Some(piece) = self.sibling(path, coding, &stamp, patience)? {
+                if let Some(piece) = self.sibling((root, path), coding, &stamp, patience)? {
                     siblings.push((coding, piece));
                 }
             }
@@ -210,24 +211,21 @@ impl FileTree {
 
     /// The sibling of a file in that coding, if there is one and it is not stale: its modification time is in the same
     /// second or later. Compression tools copy the time or set a later one, so an older sibling belongs to an older
-    /// version of the file.
+    /// version of the file. One in another root belongs to another file.
     fn sibling(
         &self,
-        path: &[u8],
+        (root, path): (&Root, &[u8]),
         coding: Coding,
         of: &Stamp,
         patience: Patience,
     ) -> Result<Option<FilePiece>, OpenError> {
         let path = [path, suffix(coding)].concat();
-        for root in &self.roots {
-            match root.look(&path, patience)? {
-                Opened::File(file, stamp) if stamp.modified_s >= of.modified_s => {
-                    return self.piece(file, stamp, patience).map(Some);
-                }
-                _ => {}
+        match root.look(&path, patience)? {
+            Opened::File(file, stamp) if stamp.modified_s >= of.modified_s => {
+                self.piece(file, stamp, patience).map(Some)
             }
+            _ => Ok(None),
         }
-        Ok(None)
     }
 
     fn piece(&self, file: File, mut stamp: Stamp, patience: Patience) -> Result<FilePiece, OpenError> {

@@ -177,6 +177,66 @@ fn codings_are_chosen_by_the_client() {
 }
 
 #[test]
+fn a_precompressed_file_stands_beside_the_file() {
+    let folder = Folder::new();
+    // Written first, so that none of them is older than the file.
+    folder.write("override/app.js", "mine").write("override/b/index.html", "mine");
+    folder.write("base/app.js", "base").write("base/app.js.gz", "BASE").write("base/app.js.br", "BASE");
+    folder.write("base/b/index.html.gz", "BASE").write("base/c.js", "base").write("base/c.js.gz", "BASE");
+    folder.write("override/c.js.br", "NONE");
+    let route = "[[route]]\nfiles = { root = [\"override\", \"base\"], precompressed = true }\n";
+    let rig = Rig::config(folder, route);
+    for path in ["/app.js", "/b/"] {
+        let found = rig.ask(path, "Accept-Encoding: br, gzip\r\n");
+        found.expect(200, "mine").expect_no_field("Content-Encoding").expect_no_field("Vary");
+    }
+    rig.ask("/c.js", "Accept-Encoding: br, gzip\r\n")
+        .expect(200, "BASE")
+        .expect_field("Content-Encoding", "gzip");
+}
+
+#[test]
+fn files_that_are_compressed_by_their_names_say_so_and_are_not_compressed_again() {
+    let folder = Folder::new();
+    let drawing = "<svg xmlns=\"http://www.w3.org/2000/svg\"></svg>".repeat(100);
+    folder.write("www/a.svgz", &drawing).write("www/a.SVGZ.gz", "twice").write("www/b.SVGZ", &drawing);
+    folder.write("www/a.svgz.gz", "twice").write("www/a.tgz", &drawing).write("www/a.svg.gz", &drawing);
+    folder.write("own/a.svgz", &drawing);
+    let compressed = "precompressed = true, compress = true";
+    let rig = Rig::config(
+        folder,
+        &format!(
+            "compress = true\n[[route]]\npath = \"/own/*\"\nfiles = {{ root = \"own\", strip_prefix = true, types = {{ svgz = \"application/gzip\" }} }}\n\
+             [[route]]\nfiles = {{ root = \"www\", {compressed} }}\n"
+        ),
+    );
+    for accepts in ["gzip, br", "br", "identity"] {
+        for path in ["/a.svgz", "/b.SVGZ"] {
+            for _ in 0..2 {
+                let found = rig.ask(path, &format!("Accept-Encoding: {accepts}\r\n"));
+                found.expect(200, &drawing).expect_field("Content-Type", "image/svg+xml");
+                found.expect_field("Content-Encoding", "gzip").expect_no_field("Vary");
+                let tag = found.field("ETag").unwrap();
+                let known = format!("Accept-Encoding: {accepts}\r\nIf-None-Match: {tag}\r\n");
+                rig.ask(path, &known).expect(304, "").expect_field("ETag", tag).expect_no_field("Vary");
+            }
+            let part = rig.ask(path, &format!("Accept-Encoding: {accepts}\r\nRange: bytes=0-3\r\n"));
+            part.expect(206, "<svg").expect_field("Content-Encoding", "gzip");
+        }
+        // Archives are what the client wants.
+        for (path, media_type) in [
+            ("/a.tgz", "application/x-compressed"),
+            ("/a.svg.gz", "application/gzip"),
+            ("/own/a.svgz", "application/gzip"),
+        ] {
+            let found = rig.ask(path, &format!("Accept-Encoding: {accepts}\r\n"));
+            found.expect(200, &drawing).expect_field("Content-Type", media_type);
+            found.expect_no_field("Content-Encoding");
+        }
+    }
+}
+
+#[test]
 fn changes_are_noticed() {
     let rig = Rig::files(&[("a", "old")]);
     rig.get("/a").expect(200, "old");
