@@ -8,14 +8,11 @@ use net::{Core, H2Link, H2Options, H2Request, HeldBuffers, Link, preface};
 use crate::cgi_side::CgiSide;
 use crate::dial::{DialOptions, dial};
 use crate::failure::AttemptFailure;
-use crate::options::{CgiProtocol, GroupOptions, HealthCheck, Probe, UpstreamProtocol};
+use crate::options::{CgiProtocol, GroupOptions, HealthCheck, Probe, RouteOptions, UpstreamProtocol};
 use crate::shared::Upstream;
 use crate::upstream_connection::UpstreamConnection;
 use crate::upstream_request::{RequestBounds, UpstreamRequest};
 use crate::upstream_side::{Http1Side, UpstreamSide};
-
-/// The most bytes of a response head that a check reads.
-const HEAD_BYTES: usize = 4096;
 
 /// Checks a server once; true if it is healthy. `None` if no connection could be opened because this machine lacks
 /// descriptors or ports.
@@ -42,7 +39,8 @@ pub(crate) async fn probe(
     };
     let Probe::Get { path, host, first, last } = &check.probe else { return Some(true) };
     let host = host.as_deref().unwrap_or(&upstream.authority);
-    let limits = Limits { head_bytes_max: HEAD_BYTES, ..Limits::default() };
+    // A server whose heads pass on routes is healthy.
+    let limits = RouteOptions::default().head;
     let bounds = RequestBounds { limits, head_ms: u64::MAX, between_ms: u64::MAX, deadline_ms };
     let side = match options.servers[server].protocol {
         UpstreamProtocol::Http2 => stream(link, path, host, upstream.tls.is_some(), limits)?,

@@ -7,6 +7,7 @@ use std::time::Duration;
 use crate::rig;
 use crate::rig::{Client, Options, Origin, Rig, nobody, server};
 use proxy::GroupShared;
+use proxy::health::ServerState;
 use proxy::options::{Balance, Ejection, HashKey, HealthCheck, Probe};
 
 /// An origin that says its name.
@@ -249,6 +250,34 @@ fn the_queue_is_timed() {
     assert_eq!(rig.get("/").refused(), (503, "no upstream became free in time".into()));
     held.release(1);
     assert_eq!(first.response(http::Method::Get).unwrap().text(), "h");
+}
+
+#[test]
+fn checks_take_heads_as_long_as_routes_do() {
+    let checks = Arc::new(AtomicUsize::new(0));
+    let counted = checks.clone();
+    let policy = format!("Content-Security-Policy: {}\r\n", "script-src 'self';".repeat(1_500));
+    let origin = Origin::start(move |mut caller, _| {
+        while let Some(request) = caller.request() {
+            let is_too_long = request.starts_with(b"GET /long");
+            let policy = if is_too_long { policy.repeat(2) } else { policy.clone() };
+            counted.fetch_add(1, Ordering::SeqCst);
+            caller.send(&format!("HTTP/1.1 200 OK\r\n{policy}Content-Length: 1\r\n\r\nb"));
+        }
+    });
+    for (path, standing) in [("/", ServerState::Up), ("/long", ServerState::Down)] {
+        let mut options = group(&[&origin]);
+        let probe = Probe::Get { path: path.into(), host: None, first: 200, last: 299 };
+        options.group.check =
+            Some(HealthCheck { probe, interval_ms: 5, timeout_ms: 5_000, rise: 1, fall: 1 });
+        checks.store(0, Ordering::SeqCst);
+        let rig = Rig::with(options);
+        // The result of each is known before the next one begins.
+        while checks.load(Ordering::SeqCst) < 3 {
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        assert_eq!(rig.shared.standing(0, 0), standing, "{path}");
+    }
 }
 
 #[test]

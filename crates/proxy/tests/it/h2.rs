@@ -519,7 +519,15 @@ fn an_idle_connection_is_closed_in_peace_and_one_that_has_served_enough_takes_no
 
 #[test]
 fn checks_find_out_over_http_2_who_is_well() {
-    let origin = H2Origin::answering(|asked| (asked.path.clone().into_bytes(), Fields::new()));
+    let policy = format!("content-security-policy: {}\r\n", "script-src 'self';".repeat(1_500));
+    let origin = H2Origin::start(H2::default(), move |peer, _| {
+        while let Some(asked) = peer.request() {
+            // As long as routes take it.
+            let fields = if asked.path == "/up" { policy.as_bytes() } else { b"" };
+            peer.note(&asked.path);
+            peer.answer(asked.stream, Status::OK, fields, asked.path.as_bytes(), &Fields::new());
+        }
+    });
     let ill = H2Origin::start(H2::default(), |peer, _| {
         while let Some(asked) = peer.request() {
             let status = if asked.path == "/up" { Status::SERVICE_UNAVAILABLE } else { Status::OK };
@@ -535,5 +543,7 @@ fn checks_find_out_over_http_2_who_is_well() {
         assert!(began.elapsed().as_secs() < 20, "the checks find nothing");
         thread::sleep(std::time::Duration::from_millis(5));
     }
+    origin.wait_count(3);
+    assert_eq!(rig.shared.standing(0, 0), proxy::health::ServerState::Up);
     (0..10).for_each(|_| assert_eq!(rig.get("/x").text(), "/x"));
 }
