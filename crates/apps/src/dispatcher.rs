@@ -273,11 +273,15 @@ impl Dispatcher {
         }
         self.look_who_claimed();
         let now_ms = self.core.now_ms();
+        let server = self.server.borrow();
         let (mut waiting, mut claimed, mut need) = (0, 0, false);
         for entry in self.entries.borrow_mut().iter_mut().flatten().filter(|entry| entry.completion.is_none())
         {
             if entry.claimed_ms.is_some() {
                 claimed += 1;
+                if let Some(WorkerSlot(worker_slot)) = server.claimant(entry.ticket) {
+                    self.generation.worker_slots[worker_slot].is_watched.store(true, Ordering::Relaxed);
+                }
                 if now_ms < entry.deadline_ms(&self.generation.options) {
                     continue;
                 }
@@ -302,6 +306,7 @@ impl Dispatcher {
             waiting += 1;
             need |= waited_ms >= NEED_MS;
         }
+        drop(server);
         self.report_load(waiting, claimed);
         self.give_up_slowest();
         if need {

@@ -20,6 +20,8 @@ pub(crate) struct WorkerSlotState {
     pub(crate) requests: AtomicU64,
     /// The number of requests after which the worker is replaced; 0 for never.
     pub(crate) requests_max: AtomicU64,
+    /// Set by a core whose deadlines watch a request of its holder, cleared by the supervisor.
+    pub(crate) is_watched: AtomicBool,
 }
 
 /// The requests of one core, as of its last sweep.

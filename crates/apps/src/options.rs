@@ -74,7 +74,7 @@ pub struct Options {
     /// Milliseconds that a request may wait for a worker; then 503.
     pub queue_ms_max: u64,
     /// Milliseconds that a worker may take until the head of its answer. Then the client gets 504 and the worker is
-    /// killed.
+    /// killed. What a worker does after a response, or without a client, may take as long again.
     pub request_ms_max: u64,
     /// Milliseconds between two pieces of an answer while the client waits. Then it is cut short, and the worker killed.
     pub between_ms_max: u64,

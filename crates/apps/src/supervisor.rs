@@ -491,6 +491,7 @@ impl Supervisor {
             if worn {
                 worker_pool.recycle_worn(now);
             }
+            worker_pool.kill_hanging(now);
             if wakes {
                 worker_pool.shared.channel.wake_for_signals();
             }

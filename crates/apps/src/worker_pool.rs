@@ -66,6 +66,16 @@ struct WorkerProcess {
     overdue: usize,
     /// When it is killed for that, if the core that watched it has shut down.
     overdue_until: Option<Instant>,
+    /// Of each thread.
+    progress: Vec<ThreadProgress>,
+}
+
+/// The last sign of life of a worker's thread.
+#[derive(Clone, Copy)]
+struct ThreadProgress {
+    /// How often it had looked for requests by then.
+    looks: u32,
+    at: Instant,
 }
 
 impl WorkerProcess {
@@ -296,6 +306,7 @@ impl WorkerPool {
                     && worker.state == WorkerState::Starting
                 {
                     (worker.state, worker.due) = (WorkerState::Ready, None);
+                    worker.progress = vec![ThreadProgress { looks: 0, at: now }; self.options.threads.max(1)];
                     self.shared.is_up.store(true, Ordering::Relaxed);
                     events.push(PoolEvent::Ready);
                 }
@@ -464,6 +475,7 @@ impl WorkerPool {
             memory_max: recycle.memory_bytes.map(|bytes| self.vary(bytes)),
             overdue: 0,
             overdue_until: None,
+            progress: Vec::new(),
         });
         self.publish(ProcessRole::WorkerPlace(at));
         Ok(())

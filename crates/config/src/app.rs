@@ -186,7 +186,8 @@ directives! {
     AppTimeouts in "`timeouts` of an application" {
         /// How long a worker may take until the head of its response. Then the client gets 504, and the worker is
         /// killed; the log has the request and the worker's stack. An event loop (ASGI) is killed only if it does not
-        /// release the request within 1 s.
+        /// release the request within 1 s. What a worker does after a response, or for a client that has disconnected, may
+        /// take as long again: then the worker is killed, with its stack in the log.
         "request" request: Duration = "60s", WAIT;
         /// How long a worker may pause between two pieces of a response while the client waits for more. Then the
         /// response is cut off, and the worker is killed.

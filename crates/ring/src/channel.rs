@@ -102,6 +102,15 @@ impl Channel {
         self.shared.ring_slot(worker_slot.0);
     }
 
+    /// Whether the holder of `worker_slot` sleeps, and how often it has looked for requests (wrapping). A holder that stays
+    /// awake without a look, and has no request, hangs.
+    #[cfg(not(loom))]
+    #[must_use]
+    pub fn progress(&self, WorkerSlot(worker_slot): WorkerSlot) -> (bool, u32) {
+        let looks = self.shared.looks(worker_slot).load(Relaxed);
+        (self.shared.sleep(worker_slot).load(Relaxed) != crate::shared::AWAKE, looks)
+    }
+
     /// Lets all those who wait for requests look at their signals: one may have come just before they fell asleep. To be
     /// called once in a while, so that they need no timer for each wait.
     pub fn wake_for_signals(&self) {

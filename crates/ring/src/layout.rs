@@ -66,7 +66,7 @@ pub(crate) const HEADER_WORDS: usize = 8;
 /// "KOMA", little-endian.
 const MAGIC: u32 = u32::from_le_bytes(*b"KOMA");
 /// Rises with every change of the layout or of the words' meaning.
-pub(crate) const ABI: u32 = 2;
+pub(crate) const ABI: u32 = 3;
 
 /// The control words of a slot; reset by the server before each use.
 pub(crate) mod slot {
@@ -194,7 +194,7 @@ impl Geometry {
         self.idle + worker_slot / 32
     }
 
-    /// `worker_slot`'s words: how it sleeps, whether it shall leave.
+    /// `worker_slot`'s words: how it sleeps, whether it shall leave, how often it has looked for requests.
     pub(crate) fn worker_slot(&self, worker_slot: usize) -> usize {
         self.worker_slots_at + worker_slot * LINE
     }

@@ -44,6 +44,12 @@ impl SharedMemory {
         self.word(self.geometry.worker_slot(worker_slot) + 1)
     }
 
+    /// How often the holder of `worker_slot` has looked for requests (wrapping). Its holder alone writes it.
+    #[cfg(not(loom))]
+    pub(crate) fn looks(&self, worker_slot: usize) -> &AtomicU32 {
+        self.word(self.geometry.worker_slot(worker_slot) + 2)
+    }
+
     /// Whether `thread` sleeps; swapped by its owner, for the same reason.
     pub(crate) fn asleep(&self, thread: usize) -> &AtomicU32 {
         self.word(self.geometry.asleep(thread))

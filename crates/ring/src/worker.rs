@@ -60,6 +60,8 @@ impl Worker {
     pub fn next(&self, limit: Option<Duration>) -> Next {
         // The clock is read before a sleep only: where there is work, nobody asks for the time.
         let (mut deadline, mut is_over) = (None, false);
+        #[cfg(not(loom))]
+        self.count_look();
         loop {
             if self.is_retired() {
                 self.hand_on();
@@ -99,6 +101,13 @@ impl Worker {
         (signal || for_signals, shared.clear_idle(*worker_slot))
     }
 
+    /// A thread that stops counting hangs: see [`Channel::progress`](crate::Channel::progress).
+    #[cfg(not(loom))]
+    fn count_look(&self) {
+        let looks = self.side.shared.looks(self.side.worker_slot);
+        looks.store(looks.load(Relaxed).wrapping_add(1), Relaxed);
+    }
+
     /// Whether the server asked this worker to leave.
     pub fn is_retired(&self) -> bool {
         self.side.shared.retired(self.side.worker_slot).load(Relaxed) != 0
@@ -115,6 +124,8 @@ impl Worker {
     #[must_use]
     pub fn arm(&self, wanted: bool) -> bool {
         let Side { shared, worker_slot, .. } = &*self.side;
+        #[cfg(not(loom))]
+        self.count_look();
         shared.sleep(*worker_slot).swap(ON_FD, AcqRel);
         if wanted {
             shared.set_idle(*worker_slot);

@@ -1,10 +1,11 @@
 //! How processes end: by themselves, because they are asked to, or because their time is over.
 
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Signal, kill_process_group};
 
-use super::{PoolEvent, ProcessRole, WorkerPlace, WorkerPool, WorkerProcess, WorkerState};
+use super::{PoolEvent, ProcessRole, ThreadProgress, WorkerPlace, WorkerPool, WorkerProcess, WorkerState};
 use crate::child::{ChildProcess, ProcessEnd};
 use crate::log::AppLogLevel;
 use crate::mail::{KillReason, lock};
@@ -115,6 +116,34 @@ impl WorkerPool {
             {
                 let pid = worker.child.pid.map_or(0, |pid| pid.as_raw_pid());
                 let text = format!("worker {pid} is killed: {}", KillReason::Unreleased.text());
+                self.app_log.report(AppLogLevel::Warn, &text);
+                self.ask_where(at, now);
+            }
+        }
+    }
+
+    /// Kills the workers that hang outside of requests: no request of theirs has a deadline, as its response is complete or
+    /// its client is gone, and they neither sleep nor look for another one.
+    pub(crate) fn kill_hanging(&mut self, now: Instant) {
+        let request_max = Duration::from_millis(self.options.request_ms_max);
+        for at in 0..self.places.len() {
+            let WorkerPlace::Held(worker) = &mut self.places[at] else { continue };
+            let worker_slots = self.shared.worker_slots_of(at);
+            for (worker_slot, progress) in worker_slots.zip(&mut worker.progress) {
+                let is_watched =
+                    self.shared.worker_slots[worker_slot].is_watched.swap(false, Ordering::Relaxed);
+                let (sleeps, looks) = self.shared.channel.progress(ring::WorkerSlot(worker_slot));
+                if sleeps || is_watched || looks != progress.looks {
+                    *progress = ThreadProgress { looks, at: now };
+                }
+            }
+            let hangs = worker.progress.iter().any(|progress| now >= progress.at + request_max);
+            if hangs && matches!(worker.state, WorkerState::Ready | WorkerState::Recycling) {
+                let pid = worker.child.pid.map_or(0, |pid| pid.as_raw_pid());
+                let text = format!(
+                    "worker {pid} is killed: it did not ask for another request within {} s (timeouts.request)",
+                    request_max.as_secs_f64()
+                );
                 self.app_log.report(AppLogLevel::Warn, &text);
                 self.ask_where(at, now);
             }

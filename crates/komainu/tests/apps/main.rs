@@ -8,6 +8,7 @@ mod rig;
 
 mod apps;
 mod forwarded;
+mod hangs;
 mod ids;
 mod lives;
 mod misbehaving;
