@@ -170,7 +170,8 @@ sub _as_code {
 # A delayed response: the application gets a function that takes it.
 sub _delayed {
     my ($code) = @_;
-    $code->(\&_respond_later);
+    my $request = request();
+    $code->(sub { must_be($request); _respond_later(@_) });
 }
 
 sub _respond_later {
@@ -181,13 +182,23 @@ sub _respond_later {
     }
     head($answer->[0], $answer->[1]);
     Komainu::flush();
-    return bless {}, 'Komainu::Writer';
+    return bless { request => request() }, 'Komainu::Writer';
 }
 
 # A body that is a handle, or has a method `getline`.
 sub _send_handle {
     my ($answer) = @_;
-    my ($status, $headers, $body) = @$answer;
+    my $is_sent = eval { _send_body(@$answer); 1 };
+    my $error = $@;
+    # The body is closed whatever happens; the client does not wait for that.
+    Komainu::end() if $is_sent;
+    my $body = $answer->[2];
+    eval { $body->close if ref $body eq 'GLOB' || $body->can('close'); 1 } or print STDERR $@;
+    die $error if !$is_sent;
+}
+
+sub _send_body {
+    my ($status, $headers, $body) = @_;
     if (my ($descriptor, $offset, $length) = _file_of($body)) {
         head($status, $headers, $length);
         my $wanted = _content_length($headers);
@@ -200,7 +211,6 @@ sub _send_handle {
             Komainu::write($line);
         }
     }
-    $body->close if ref $body eq 'GLOB' || $body->can('close');
 }
 
 sub _content_length {
@@ -262,13 +272,14 @@ package Komainu::Input::Tied;
 
 sub TIEHANDLE {
     my ($class) = @_;
-    return bless { buffer => '', at => 0, ended => 0 }, $class;
+    return bless { buffer => '', at => 0, ended => 0, request => Komainu::request() }, $class;
 }
 
 # Reads more; false at the end.
 sub more {
     my ($self, $length) = @_;
     return 0 if $self->{ended};
+    Komainu::must_be($self->{request});
     my $piece = Komainu::read($length < 65536 ? 65536 : $length);
     $self->{ended} = 1 if $piece eq '';
     $self->{buffer} .= $piece;
@@ -357,6 +368,7 @@ package Komainu::Writer;
 sub write {
     my ($self, $bytes) = @_;
     die "the body was closed\n" if $self->{closed};
+    Komainu::must_be($self->{request});
     Komainu::write($bytes);
     return 1;
 }

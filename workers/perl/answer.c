@@ -5,8 +5,13 @@
 #define LENGTH_FROM_BYTES (32 * 1024)
 
 const char *bytes_of(pTHX_ SV *value, STRLEN *len, const char *what) {
-    if (SvGMAGICAL(value) || SvROK(value))
+    if (SvGMAGICAL(value) || SvROK(value)) {
+        const char *text;
         value = sv_2mortal(newSVsv(value));
+        /* An object with its own conversion to a string tells only afterwards whether that has wide characters. */
+        text = SvPV_nomg(value, *len);
+        value = newSVpvn_flags(text, *len, SVs_TEMP | (SvUTF8(value) ? SVf_UTF8 : 0));
+    }
     if (SvUTF8(value) && !sv_utf8_downgrade(value, TRUE))
         croak("Wide character in the %s: it has to be bytes, so encode it", what);
     return SvPV_nomg(value, *len);
@@ -24,6 +29,11 @@ void check(pTHX_ int code) {
 
 void must_be_current(pTHX) {
     if (!current)
+        croak("the request is over");
+}
+
+void must_be_request(pTHX_ UV number) {
+    if (!current || number != current_number)
         croak("the request is over");
 }
 

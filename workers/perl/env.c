@@ -29,6 +29,8 @@ static constant constants[16];
 static size_t constants_count;
 static SV *cleanup_key, *cleanup_value;
 static AV *cleanup_handlers;
+static CV *inform;
+static constant *inform_constant;
 
 /* An empty body, shared in the same way. */
 static SV *empty_input;
@@ -68,8 +70,25 @@ static int is_untouched(const constant *one) {
     return SvTYPE(value) == SVt_IV && SvIOK(value) && !SvIsUV(value) && SvIVX(value) == one->number;
 }
 
+/* An application that keeps the function keeps that of its request. */
+static void renew_inform(pTHX) {
+    if (is_untouched(inform_constant) && SvREFCNT(inform) == 2)
+        return;
+    SvREFCNT_dec(inform_constant->value);
+    SvREFCNT_dec(inform);
+    inform = newXS(NULL, komainu_xs_inform, __FILE__);
+    inform_constant->referent = (SV *)inform;
+    inform_constant->value = make_constant(aTHX_ inform_constant);
+}
+
+static void make_clean_up(pTHX) {
+    cleanup_handlers = newAV();
+    cleanup_value = newRV_inc((SV *)cleanup_handlers);
+}
+
 void renew_constants(pTHX) {
     size_t at;
+    renew_inform(aTHX);
     for (at = 0; at < constants_count; at++) {
         constant *one = &constants[at];
         if (!is_untouched(one)) {
@@ -78,10 +97,10 @@ void renew_constants(pTHX) {
         }
     }
     if (SvREFCNT(cleanup_value) != 1 || !SvROK(cleanup_value) || SvRV(cleanup_value) != (SV *)cleanup_handlers ||
-        SvREFCNT(cleanup_handlers) != 1 || AvFILLp(cleanup_handlers) >= 0 || SvMAGICAL(cleanup_handlers)) {
+        SvREFCNT(cleanup_handlers) != 2 || AvFILLp(cleanup_handlers) >= 0 || SvMAGICAL(cleanup_handlers)) {
         SvREFCNT_dec(cleanup_value);
-        cleanup_handlers = newAV();
-        cleanup_value = newRV_noinc((SV *)cleanup_handlers);
+        SvREFCNT_dec((SV *)cleanup_handlers);
+        make_clean_up(aTHX);
     }
 }
 
@@ -231,6 +250,7 @@ HV *make_env(pTHX) {
     SV *input;
 
     round_number++;
+    CvXSUBANY(inform).any_uv = current_number;
     hv_ksplit(env, 40);
     for (at = 0; at < constants_count; at++)
         put(aTHX_ env, constants[at].key, SvREFCNT_inc_simple_NN(constants[at].value));
@@ -336,9 +356,10 @@ static void make_constants(pTHX) {
     add_constant(aTHX_ "psgix.cleanup", NULL, 1);
     /* The server ends the body where its framing ended: it is safe to read it to its end. */
     add_constant(aTHX_ "psgix.input.terminated", NULL, 1);
-    add_constant(aTHX_ "psgix.informational", (SV *)get_cv("Komainu::inform", 0), 0);
-    cleanup_handlers = newAV();
-    cleanup_value = newRV_noinc((SV *)cleanup_handlers);
+    inform = newXS(NULL, komainu_xs_inform, __FILE__);
+    inform_constant = &constants[constants_count];
+    add_constant(aTHX_ "psgix.informational", (SV *)inform, 0);
+    make_clean_up(aTHX);
 }
 
 void prepare_env(pTHX) {
@@ -352,5 +373,6 @@ int wants_to_leave(pTHX_ HV *env) {
 }
 
 int has_clean_up(pTHX) {
-    return AvFILLp(cleanup_handlers) >= 0 || SvREFCNT(cleanup_value) != 2 || !SvROK(cleanup_value);
+    return AvFILLp(cleanup_handlers) >= 0 || SvREFCNT(cleanup_value) != 2 || !SvROK(cleanup_value) ||
+           SvRV(cleanup_value) != (SV *)cleanup_handlers;
 }

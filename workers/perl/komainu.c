@@ -13,6 +13,7 @@ static komainu_worker *worker;
 komainu_request *current;
 stage current_stage;
 int current_gone;
+UV current_number;
 
 /* ---- one request ---- */
 
@@ -84,7 +85,14 @@ static SV *shown(pTHX_ SV *error) {
 /* Logs the exception with its request, and aborts the request. */
 static void fail(pTHX) {
     SV *error = shown(aTHX_ ERRSV);
-    const komainu_field *method = part_of(KOMAINU_METHOD), *target = part_of(KOMAINU_TARGET);
+    const komainu_field *method, *target;
+    if (!current) { /* the response is complete */
+        PerlIO_printf(PerlIO_stderr(), "%" SVf, SVfARG(error));
+        SvREFCNT_dec(error);
+        return;
+    }
+    method = part_of(KOMAINU_METHOD);
+    target = part_of(KOMAINU_TARGET);
     if (!current_gone)
         PerlIO_printf(PerlIO_stderr(), "%.*s %.*s: %" SVf "%s", (int)method->value_len, method->value,
                       (int)path_len(target), target->value, SVfARG(error),
@@ -106,6 +114,7 @@ static int answer(pTHX_ SV *app, komainu_request *request) {
     int continues;
     dSP;
     current = request;
+    current_number++;
     current_stage = NO_HEAD;
     current_gone = 0;
     ENTER;
@@ -122,10 +131,10 @@ static int answer(pTHX_ SV *app, komainu_request *request) {
     }
     if (current_gone || SvTRUE(ERRSV))
         fail(aTHX);
-    else if (current_stage == NO_HEAD) {
+    else if (current && current_stage == NO_HEAD) {
         sv_setpvs(ERRSV, "the application has returned without an answer");
         fail(aTHX);
-    } else
+    } else if (current)
         komainu_end(current);
     current = NULL;
     current_stage = OVER;
@@ -222,12 +231,39 @@ XS(komainu_xs_serve) {
     XSRETURN_EMPTY;
 }
 
+/* request() -> the number of the current request */
+XS(komainu_xs_request) {
+    dXSARGS;
+    PERL_UNUSED_VAR(items);
+    must_be_current(aTHX);
+    XSRETURN_UV(current_number);
+}
+
+/* must_be(request): dies if that is not the current one */
+XS(komainu_xs_must_be) {
+    dXSARGS;
+    PERL_UNUSED_VAR(items);
+    must_be_request(aTHX_ SvUV(ST(0)));
+    XSRETURN_EMPTY;
+}
+
 /* respond(answer) */
 XS(komainu_xs_respond) {
     dXSARGS;
     PERL_UNUSED_VAR(items);
     must_be_current(aTHX);
     respond(aTHX_ ST(0));
+    XSRETURN_EMPTY;
+}
+
+/* end(): the response is complete; the client does not wait for what the application does next */
+XS(komainu_xs_end) {
+    dXSARGS;
+    PERL_UNUSED_VAR(items);
+    must_be_current(aTHX);
+    komainu_end(current);
+    current = NULL;
+    current_stage = OVER;
     XSRETURN_EMPTY;
 }
 
@@ -326,7 +362,7 @@ XS(komainu_xs_inform) {
     komainu_field fields[HEADERS_MAX];
     size_t count;
     PERL_UNUSED_VAR(items);
-    must_be_current(aTHX);
+    must_be_request(aTHX_ CvXSUBANY(cv).any_uv);
     if (!SvROK(ST(1)) || SvTYPE(SvRV(ST(1))) != SVt_PVAV)
         croak("the headers are no array");
     count = make_fields(aTHX_ (AV *)SvRV(ST(1)), fields, HEADERS_MAX);
@@ -349,14 +385,16 @@ __attribute__((visibility("default"))) XS(boot_Komainu) {
         {"Komainu::order", komainu_xs_order},
         {"Komainu::born", komainu_xs_born},
         {"Komainu::serve", komainu_xs_serve},
+        {"Komainu::request", komainu_xs_request},
+        {"Komainu::must_be", komainu_xs_must_be},
         {"Komainu::respond", komainu_xs_respond},
+        {"Komainu::end", komainu_xs_end},
         {"Komainu::head", komainu_xs_head},
         {"Komainu::write", komainu_xs_write},
         {"Komainu::flush", komainu_xs_flush},
         {"Komainu::file", komainu_xs_file},
         {"Komainu::send_file", komainu_xs_send_file},
         {"Komainu::read", komainu_xs_read},
-        {"Komainu::inform", komainu_xs_inform},
     };
     size_t at;
     PERL_UNUSED_VAR(items);

@@ -21,11 +21,15 @@ typedef enum { NO_HEAD, HEAD_SENT, OVER } stage;
 extern komainu_request *current;
 extern stage current_stage;
 extern int current_gone;
+/* What the objects of a request keep, as an application may keep them beyond its end. */
+extern UV current_number;
 
 /* ---- env.c ---- */
 
 /* Call this once. */
 void prepare_env(pTHX);
+/* psgix.informational: its CvXSUBANY is the number of its request. */
+XS(komainu_xs_inform);
 /* The environment of the current request. */
 HV *make_env(pTHX);
 /* Whether the application asked for its worker to leave. */
@@ -42,6 +46,8 @@ const char *bytes_of(pTHX_ SV *value, STRLEN *len, const char *what);
 /* Croaks if the channel's code is an error. */
 void check(pTHX_ int code);
 void must_be_current(pTHX);
+/* Croaks unless `number` is that of the current request. */
+void must_be_request(pTHX_ UV number);
 /* Headers as fields; there must be `room` for them. */
 size_t make_fields(pTHX_ AV *headers, komainu_field *fields, size_t room);
 uint16_t status_of(pTHX_ SV *value);

@@ -123,6 +123,7 @@ fn an_asgi_worker_that_hangs_after_its_response() {
 fn a_perl_worker_that_hangs_after_its_response() {
     let rig = hosted(folder("app.psgi", PSGI), "psgi = \"app.psgi\"");
     is_replaced(&rig, "/cleanup", "main::forever");
+    is_replaced(&rig, "/close", "Body::close");
     is_replaced_without_a_client(&rig);
 }
 

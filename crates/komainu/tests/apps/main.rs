@@ -10,6 +10,7 @@ mod apps;
 mod forwarded;
 mod hangs;
 mod ids;
+mod kept;
 mod lives;
 mod misbehaving;
 mod php;

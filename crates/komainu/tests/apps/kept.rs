@@ -1,0 +1,84 @@
+//! Objects of a request that an application keeps beyond its end.
+
+use crate::hosted::{Client, folder, logged, only, start};
+use crate::rig::Rig;
+
+fn psgi(app: &str) -> Rig {
+    start(folder("app.psgi", app), &format!("threads = 1\n{}", only("psgi = \"app.psgi\"\nworkers = 1")))
+}
+
+#[test]
+fn what_a_perl_application_keeps_does_not_reach_another_client() {
+    let rig = psgi(
+        "my ($writer, $responder, $input, $inform);\n\
+         sub { my $env = shift; my $path = $env->{PATH_INFO};\n\
+         return sub { $writer = shift->([200, []]); $writer->write('first') } if $path eq '/writer';\n\
+         return sub { $responder = shift; $responder->([200, [], ['first']]) } if $path eq '/responder';\n\
+         if ($path eq '/input') { ($input, $inform) = @$env{'psgi.input', 'psgix.informational'}; return [200, [], ['first']] }\n\
+         return sub { my $w = shift->([200, []]); my $died = '';\n\
+           for my $kept (sub { $writer->write('stolen') }, sub { $responder->([200, [], ['stolen']]) },\n\
+             sub { $input->read(my $b, 9) and $w->write('stolen') }, sub { $inform->(103, []) }) {\n\
+             eval { $kept->(); 1 } or $died .= $@ =~ /the request is over/ ? 1 : $@ }\n\
+           $env->{'psgi.input'}->read(my $own, 99999); $w->write($died . length $own) } }\n",
+    );
+    let mut client = Client::new(rig.address);
+    assert_eq!(client.get("/writer"), (200, "first".into()));
+    assert_eq!(client.get("/responder"), (200, "first".into()));
+    // Beyond what is read before the application is called.
+    let body = "x".repeat(70_000);
+    assert_eq!(client.post("/input", &body), (200, "first".into()));
+    assert_eq!(client.post("/", &body), (200, "111170000".into()));
+    assert_eq!(client.post("/", &body), (200, "111170000".into()));
+}
+
+#[test]
+fn cleanup_handlers_that_a_perl_application_replaces_run() {
+    let rig = psgi(
+        "my $runs = 0;\nsub { my $env = shift; my $path = $env->{PATH_INFO};\n\
+         $env->{'psgix.cleanup.handlers'} = [sub { $runs++ }] if $path eq '/replace';\n\
+         push @{$env->{'psgix.cleanup.handlers'}}, sub { $runs++ } if $path eq '/push';\n\
+         if ($path eq '/delete') { delete $env->{'psgix.cleanup.handlers'}; $env->{'psgix.cleanup.handlers'} = [sub { $runs++ }] }\n\
+         [200, [], [$runs]] }\n",
+    );
+    let mut client = Client::new(rig.address);
+    for round in 0..20 {
+        assert_eq!(client.get("/replace"), (200, (3 * round).to_string()));
+        assert_eq!(client.get("/push"), (200, (3 * round + 1).to_string()));
+        assert_eq!(client.get("/delete"), (200, (3 * round + 2).to_string()));
+    }
+    assert_eq!(client.get("/"), (200, "60".into()));
+}
+
+#[test]
+fn wide_characters_of_perl_objects_are_refused() {
+    let rig = psgi(
+        "package Text { use overload '\"\"' => sub { $_[0][0] } }\n\
+         sub { my $text = bless [$_[0]{PATH_INFO} eq '/wide' ? \"a\\x{263a}\" : \"a\\x{e9}\"], 'Text';\n\
+         utf8::upgrade($text->[0]);\n\
+         [200, $_[0]{QUERY_STRING} ? ['X-A', $text] : [], [$_[0]{QUERY_STRING} ? 'x' : $text]] }\n",
+    );
+    let mut client = Client::new(rig.address);
+    assert_eq!(client.get("/wide").0, 500);
+    logged(&rig, "Wide character in the body");
+    assert_eq!(client.get("/wide?head").0, 500);
+    logged(&rig, "Wide character in the value of a header");
+    client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+    let head = client.head();
+    assert!(head.to_lowercase().contains("content-length: 2"), "{head}");
+}
+
+#[test]
+fn bodies_of_perl_applications_are_closed_when_they_fail() {
+    let rig = psgi(
+        "package Body { sub getline { die \"broken\\n\" if $_[0]{fails}; $_[0]{sent}++ > 3e4 ? undef : 'x' x 65536 }\n\
+         sub close { print STDERR \"closed $_[0]{name}\\n\" } }\n\
+         sub { my $name = $_[0]{PATH_INFO}; [200, [], bless { fails => $name eq '/dies', name => $name }, 'Body'] }\n",
+    );
+    assert!(Client::new(rig.address).get("/dies").0 >= 200);
+    logged(&rig, "closed /dies");
+    let mut client = Client::new(rig.address);
+    client.send("GET /gone HTTP/1.1\r\nHost: a\r\n\r\n");
+    client.head();
+    drop(client);
+    logged(&rig, "closed /gone");
+}
