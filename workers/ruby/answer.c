@@ -18,7 +18,12 @@ static VALUE stream_class, length_name;
 /* Whether the server can receive descriptors from this process. */
 static int sends_files;
 
-/* ---- heads ---- */
+/*
+ * ---- heads ----
+ *
+ * Fields point into Ruby's strings, which the garbage collector moves when it compacts. So nothing runs or allocates in
+ * Ruby between head_fill and the write of the head.
+ */
 
 struct head {
     komainu_field fields[FIELDS_INLINE];
@@ -30,25 +35,20 @@ struct head {
     int odd;       /* not only strings: they must be converted first */
 };
 
-static void head_begin(struct head *head) {
-    head->at = head->fields;
+static void head_begin(struct head *head, komainu_field *at, size_t room) {
+    head->at = at;
     head->count = 0;
-    head->room = FIELDS_INLINE;
-    head->storage = head->hijack = head->length = Qnil;
+    head->room = room;
+    head->hijack = head->length = Qnil;
     head->odd = 0;
 }
 
 static void add_field(struct head *head, VALUE name, const char *value, size_t len) {
     komainu_field *field;
-    if (head->count == head->room) {
-        size_t bytes = head->room * sizeof *head->at;
-        VALUE storage = rb_str_buf_new((long)bytes * 4);
-        memcpy(RSTRING_PTR(storage), head->at, bytes);
-        head->at = (komainu_field *)RSTRING_PTR(storage);
-        head->storage = storage;
-        head->room *= 4;
-    }
-    field = &head->at[head->count++];
+    /* Beyond the room they are only counted: see head_fill. */
+    if (head->count++ >= head->room)
+        return;
+    field = &head->at[head->count - 1];
     field->name = RSTRING_PTR(name);
     field->name_len = (uint32_t)RSTRING_LEN(name);
     field->value = value;
@@ -102,14 +102,22 @@ static int add_header(VALUE name, VALUE value, VALUE data) {
 
 /* Returns the object that keeps the fields' texts alive. */
 static VALUE head_fill(struct head *head, VALUE headers) {
-    head_begin(head);
+    head->storage = Qnil;
+    head_begin(head, head->fields, FIELDS_INLINE);
     if (RB_TYPE_P(headers, T_HASH))
         rb_hash_foreach(headers, add_header, (VALUE)head);
     else
         head->odd = 1;
     if (head->odd) {
         headers = rb_funcallv(komainu_module, id_fields, 1, &headers);
-        head_begin(head);
+        head_begin(head, head->fields, FIELDS_INLINE);
+        rb_hash_foreach(headers, add_header, (VALUE)head);
+    }
+    /* With room for a Content-Length. */
+    if (head->count >= head->room) {
+        size_t room = head->count + 1;
+        head->storage = rb_str_buf_new((long)(room * sizeof *head->at));
+        head_begin(head, (komainu_field *)RSTRING_PTR(head->storage), room);
         rb_hash_foreach(headers, add_header, (VALUE)head);
     }
     return headers;
@@ -134,8 +142,10 @@ static uint64_t open_file(struct exchange *x, VALUE length) {
     rb_update_max_fd(x->file);
     if (fstat(x->file, &status) == 0 && S_ISREG(status.st_mode)) {
         uint64_t len = (uint64_t)status.st_size;
-        if (NIL_P(length) || RTEST(rb_equal(rb_str_to_inum(length, 10, 0), ULL2NUM(len))))
+        if (NIL_P(length) || RTEST(rb_equal(rb_str_to_inum(length, 10, 0), ULL2NUM(len)))) {
+            RB_GC_GUARD(path);
             return len;
+        }
     }
     close(x->file);
     x->file = -1;
@@ -200,11 +210,14 @@ static void respond(struct exchange *x) {
         len = bytes_of(body);
     else if (is_whole)
         len = open_file(x, head.length);
-    if (len >= LENGTH_FROM_BYTES && NIL_P(head.length) && status != 204 && status != 304)
-        add_length(&head, len, digits, sizeof digits);
     if (is_whole && !is_array && x->file < 0 && !rb_respond_to(body, id_each) && !rb_respond_to(body, id_call))
         rb_raise(rb_eTypeError, "the body responds to neither each nor call: %" PRIsVALUE, rb_obj_class(body));
     call_must_be_free(x->held);
+    /* The body's methods may have moved what the fields point to. */
+    if (!is_array)
+        kept = head_fill(&head, kept);
+    if (len >= LENGTH_FROM_BYTES && NIL_P(head.length) && status != 204 && status != 304)
+        add_length(&head, len, digits, sizeof digits);
     call_check(komainu_head(x->held->request, (uint16_t)status, head.at, head.count));
     x->held->stage = HEAD_SENT;
     RB_GC_GUARD(kept);
@@ -244,6 +257,12 @@ static VALUE close_body(VALUE data) {
     if (rb_respond_to(x->body, id_close))
         rb_funcallv(x->body, id_close, 0, NULL);
     return Qnil;
+}
+
+/* A copy of the body in a temporary file would stay until the garbage collector finds it. */
+static VALUE close_input(VALUE data) {
+    struct exchange *x = (struct exchange *)data;
+    return rb_funcallv(x->input, id_close, 0, NULL);
 }
 
 static VALUE report_end(VALUE data) {
@@ -312,7 +331,7 @@ static void end(struct exchange *x, int state) {
 int answer(struct exchange *x) {
     int state = 0;
     VALUE failure;
-    x->env = x->status = x->headers = x->body = Qnil;
+    x->env = x->input = x->status = x->headers = x->body = Qnil;
     x->file = -1;
     x->error = attempt(call_application, x, &state);
     end(x, state);
@@ -325,6 +344,8 @@ int answer(struct exchange *x) {
             x->error = failure;
     }
     attempt(report_end, x, &state);
+    if (!NIL_P(x->input) && !x->held->hijacked)
+        attempt(close_input, x, &state);
     return state;
 }
 

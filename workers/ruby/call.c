@@ -166,6 +166,7 @@ static VALUE call_write_now(VALUE self, VALUE text) {
     StringValue(text);
     call_must_be_free(held);
     taken = komainu_try_write(held->request, RSTRING_PTR(text), (size_t)RSTRING_LEN(text));
+    RB_GC_GUARD(text);
     if (taken == KOMAINU_AGAIN)
         return INT2FIX(0);
     call_check(taken);

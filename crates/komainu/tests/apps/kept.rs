@@ -82,3 +82,65 @@ fn bodies_of_perl_applications_are_closed_when_they_fail() {
     drop(client);
     logged(&rig, "closed /gone");
 }
+
+const MOVING: &str = r"
+class Body
+  def initialize(path) = @path = path
+  def to_path = (churn; @path)
+  def each = (churn; yield 'abc')
+  def respond_to?(name, all = false) = (churn; super)
+end
+def Kernel.churn
+  GC.compact if GC.respond_to?(:compact) && !GC.stress
+  Array.new(GC.stress ? 5 : 2000) { |at| +'overwritten' << at.to_s }
+end
+class Body
+  def churn = Kernel.churn
+end
+GC.auto_compact = true if GC.respond_to?(:auto_compact=)
+run(lambda do |env|
+  GC.stress = env['QUERY_STRING'] == 'stress'
+  fields = (1..(env['PATH_INFO'] == '/many' ? 80 : 5)).to_h { |at| [+'x-' << at.to_s, +'v' << at.to_s] }
+  fields['x-lines'] = [+'a', +'b']
+  body = env['PATH_INFO'] == '/file' ? Body.new(__FILE__) : env['PATH_INFO'] == '/each' ? Body.new(nil) : [+'abc']
+  env['rack.response_finished'] << proc { GC.stress = false }
+  [200, fields, body]
+end)
+";
+
+#[test]
+fn a_compacting_collector_of_ruby_does_not_change_responses() {
+    let rig = start(
+        folder("config.ru", MOVING),
+        &format!("threads = 1\n{}", only("rack = \"config.ru\"\nworkers = 1")),
+    );
+    for path in
+        ["/file", "/each", "/many", "/array", "/file?stress", "/each?stress", "/many?stress", "/array?stress"]
+    {
+        let mut client = Client::new(rig.address);
+        client.send(format!("GET {path} HTTP/1.1\r\nHost: a\r\nX-Some: thing\r\n\r\n"));
+        let head = client.head();
+        assert!(head.starts_with("HTTP/1.1 200"), "{path}: {head}{}", rig.reported());
+        for at in 1..=5 {
+            assert!(head.contains(&format!("x-{at}: v{at}\r\n")), "{path}: {head}");
+        }
+        assert!(head.contains("x-lines: a\r\nx-lines: b\r\n"), "{path}: {head}");
+        client.body(&head, |_| {});
+    }
+}
+
+/// With Rack 2, uploads that do not fit into memory are in a deleted file: it is closed with the request.
+#[test]
+fn a_ruby_worker_keeps_no_files_of_uploads() {
+    let app = "Komainu.rewindable_input = true\nGC.disable\nrun(lambda do |env|\n  env['rack.input'].read\n  \
+               open = Dir['/proc/self/fd/*'].count { |fd| (File.readlink(fd) rescue '').include?('komainu-body') }\n  \
+               [200, {}, [open.to_s]]\nend)\n";
+    let folder = folder("config.ru", app);
+    folder.write("komainu.rb", "Komainu.rewindable_input = true\n");
+    let rig = start(folder, &format!("threads = 1\n{}", only("rack = \"config.ru\"\nworkers = 1")));
+    let mut client = Client::new(rig.address);
+    let body = "x".repeat(300_000);
+    for _ in 0..8 {
+        assert_eq!(client.post("/", &body), (200, "1".into()));
+    }
+}
