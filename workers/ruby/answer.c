@@ -12,6 +12,8 @@
 #define LENGTH_FROM_BYTES (32 * 1024)
 /* The reason of an aborted request, for the server. */
 #define APPLICATION_FAILED 16
+/* The same, because it ends the worker. */
+#define WORKER_ENDED 17
 
 static ID id_call, id_close, id_each, id_to_path, id_fields, id_failed, id_serve, id_finished;
 static VALUE stream_class, length_name;
@@ -324,7 +326,7 @@ static void end(struct exchange *x, int state) {
         komainu_write(request, text, sizeof text - 1, KOMAINU_MORE);
         komainu_end(request);
     } else {
-        komainu_abort(request, APPLICATION_FAILED);
+        komainu_abort(request, state ? WORKER_ENDED : APPLICATION_FAILED);
     }
 }
 

@@ -193,7 +193,10 @@ module Komainu
     # Whether this is the worker. Forked twice, so that it becomes the server's own child.
     def fork_worker
       if (between = fork)
-        Process.wait(between)
+        begin
+          Process.wait(between)
+        rescue Errno::ECHILD # the application ignores SIGCHLD: the kernel has reaped it
+        end
         return false
       end
       leave_in_between

@@ -23,6 +23,8 @@ use crate::upgrade::{self, UpgradeRequest};
 use crate::upload::Upload;
 use crate::websocket::WebSocketSession;
 
+/// Reason of a request whose application has called `exit`: see `workers/README.md`.
+const WORKER_ENDED: u32 = 17;
 /// Bytes of an answer that are looked at together: an answer that ends within them gets a `Content-Length`.
 const TOGETHER_BYTES: usize = 64 * 1024;
 /// How often a call whose worker waits for the client looks whether that reads a little.
@@ -190,8 +192,8 @@ impl<'c> Call<'c> {
             };
             self.pending.note(x.notes());
             let ReceivedParts { head, body_end, stop } = gathered;
-            if let Some(Received { part: Part::Aborted(_), .. }) = stop {
-                return self.give_up(x, buffer, head, body_end).await;
+            if let Some(Received { part: Part::Aborted(reason), .. }) = stop {
+                return self.give_up(x, buffer, head, (body_end, reason)).await;
             }
             if let (None, false, Some(Received { part: Part::File(part), last: false })) =
                 (head, x.has_begun(), stop)
@@ -250,7 +252,7 @@ impl<'c> Call<'c> {
         x: &mut Exchange<'_>,
         buffer: &[u8],
         head: Option<usize>,
-        body_end: usize,
+        (body_end, reason): (usize, u32),
     ) -> Result<Option<CallOutcome>, Fault> {
         if self.closed_reported {
             return Err(Fault::Gone);
@@ -263,7 +265,8 @@ impl<'c> Call<'c> {
             return bad(x);
         }
         if !x.has_begun() {
-            return Ok(Some(CallOutcome::Failed));
+            let outcome = if reason == WORKER_ENDED { CallOutcome::Bad } else { CallOutcome::Failed };
+            return Ok(Some(outcome));
         }
         if self.chunks.is_none() {
             self.send(x, body, false).await?;

@@ -5,14 +5,15 @@
 
 use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, Signal, WaitOptions, WaitStatus, kill_process_group, waitpgid};
+use nix::sys::wait::{Id, WaitPidFlag};
+use rustix::process::{Pid, Signal, WaitOptions, WaitStatus, getsid, kill_process_group, waitpgid, waitpid};
 
 /// Time for processes that were killed to end.
 const KILL_MAX: Duration = Duration::from_secs(1);
 /// How often it is looked whether they have.
 const LOOK: Duration = Duration::from_millis(10);
 
-/// Process groups of processes that were started here; what leaves its group is not found.
+/// Process groups of processes that were started here.
 #[derive(Default)]
 pub struct Orphans(Vec<Pid>);
 
@@ -34,6 +35,20 @@ impl Orphans {
                 self.0.iter().for_each(|group| _ = kill_process_group(*group, Signal::KILL));
             }
             std::thread::sleep(LOOK);
+        }
+    }
+
+    /// Reaps processes that have left their group by setsid(2) and ended; calls `each` for all of them, as one may be a worker.
+    /// Children that this process has started itself are in its own session, and their starters' to reap.
+    pub fn reap_strays(mut each: impl FnMut(Pid, WaitStatus)) {
+        let look = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
+        let own = getsid(None).ok();
+        while let Some(pid) = nix::sys::wait::waitid(Id::All, look).ok().and_then(|ended| ended.pid())
+            && let Some(pid) = Pid::from_raw(pid.as_raw())
+            && getsid(Some(pid)).ok().is_some_and(|session| Some(session) != own)
+            && let Ok(Some((pid, status))) = waitpid(Some(pid), WaitOptions::NOHANG)
+        {
+            each(pid, status);
         }
     }
 

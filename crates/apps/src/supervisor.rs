@@ -479,9 +479,11 @@ impl Supervisor {
     /// Checks for workers that must be recycled, and for more workers than needed.
     fn look_around(&mut self, now: Instant) {
         let worker_pools = &mut self.worker_pools;
-        self.orphans.reap(|pid, status| {
-            worker_pools.iter_mut().for_each(|(_, worker_pool)| worker_pool.ended(pid, status))
-        });
+        let mut ended = |pid, status| {
+            worker_pools.iter_mut().for_each(|(_, worker_pool)| worker_pool.ended(pid, status));
+        };
+        self.orphans.reap(&mut ended);
+        Orphans::reap_strays(&mut ended);
         self.renew(now);
         self.round += 1;
         let (worn, wakes) =

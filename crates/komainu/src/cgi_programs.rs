@@ -19,14 +19,10 @@ use std::time::{Duration, Instant};
 
 use apps::Orphans;
 use config::{Cgi, Config};
-use nix::sys::wait::{Id, WaitPidFlag};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::fs::{Access, AtFlags, FileType, Mode, OFlags, ResolveFlags, accessat, openat2};
 use rustix::net::sockopt;
-use rustix::process::{
-    Pid, PidfdFlags, Signal, WaitOptions, getpid, getsid, kill_process_group, pidfd_open,
-    set_child_subreaper, waitpid,
-};
+use rustix::process::{Pid, PidfdFlags, Signal, getpid, kill_process_group, pidfd_open, set_child_subreaper};
 
 use crate::notice::ErrorLog;
 
@@ -243,15 +239,9 @@ struct LeftProcesses {
 impl LeftProcesses {
     fn reap(&mut self) {
         self.groups.reap(|_, _| {});
-        // The first that has ended is looked at without reaping it: workers of applications are others' to reap.
-        let look = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
-        let own = getsid(None).ok();
-        while self.is_to_look
-            && let Some(pid) = nix::sys::wait::waitid(Id::All, look).ok().and_then(|ended| ended.pid())
-            && let Some(pid) = Pid::from_raw(pid.as_raw())
-            && getsid(Some(pid)).ok().is_some_and(|session| Some(session) != own)
-            && waitpid(Some(pid), WaitOptions::NOHANG).is_ok()
-        {}
+        if self.is_to_look {
+            Orphans::reap_strays(|_, _| {});
+        }
     }
 }
 

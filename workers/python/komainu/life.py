@@ -72,7 +72,10 @@ def fork_worker():
     try:
         between = os.fork()
         if between:
-            os.waitpid(between, 0)
+            try:
+                os.waitpid(between, 0)
+            except ChildProcessError:
+                pass  # the application ignores SIGCHLD: the kernel has reaped it
             return False
     except OSError as error:
         _native.not_forked(str(error))
@@ -109,6 +112,8 @@ def work(app, interface):
         give_up(str(error))
     except SystemExit as error:
         status = error.code if isinstance(error.code, int) else 0 if error.code is None else 1
+        if status == 1 and error.code != 1:
+            print(error.code, file=sys.stderr)
     except BaseException as error:
         sys.stderr.write(shown(error))
         status = 1

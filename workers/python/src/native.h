@@ -36,6 +36,8 @@ extern const char *PyUnicode_AsUTF8AndSize(PyObject *text, Py_ssize_t *len);
 #define LENGTH_FROM_BYTES (32 * 1024)
 /* The reason of an aborted request, for the server. */
 #define APPLICATION_FAILED 16
+/* The same, because it ends the worker. */
+#define WORKER_ENDED 17
 
 /* komainu.Gone: the request was cancelled. */
 extern PyObject *gone_class;

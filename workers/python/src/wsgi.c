@@ -430,14 +430,16 @@ static void report(PyObject *environ) {
 }
 
 /* Ends the request of an application that failed. */
-static void end_failed(Call *self) {
+static void end_failed(Call *self, int ends) {
     static const char text[] = "Internal Server Error\n";
     static const komainu_field field = {"content-type", "text/plain", 12, 10, 0};
     komainu_request *request = self->request;
     self->request = NULL;
     if (!request || is_copy)
         return;
-    if (!self->head_written && komainu_head(request, 500, &field, 1) == KOMAINU_OK) {
+    if (ends) {
+        komainu_abort(request, WORKER_ENDED);
+    } else if (!self->head_written && komainu_head(request, 500, &field, 1) == KOMAINU_OK) {
         komainu_write(request, text, sizeof text - 1, KOMAINU_MORE);
         komainu_end(request);
     } else {
@@ -485,7 +487,7 @@ static int answer(PyObject *app, komainu_request *request) {
         ends = ends_worker();
         if (!ends)
             report(environ);
-        end_failed(call);
+        end_failed(call, ends);
     }
     if (input && input != empty_input)
         input_close(input);

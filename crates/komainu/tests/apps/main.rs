@@ -7,6 +7,7 @@ mod hosted;
 mod rig;
 
 mod apps;
+mod children;
 mod forwarded;
 mod hangs;
 mod ids;
