@@ -97,15 +97,17 @@ directives! {
         "lenient_bare_lf" lenient_bare_lf: bool = false, Flag;
         /// Encoded slashes and backslashes in paths (`%2F`, `%5C`, and a plain backslash, which some servers treat as a
         /// slash). `"refuse"` answers such requests 400. `"keep"` never decodes them: routes match `%2F` and `%5C`, and
-        /// applications and upstream servers get them. An upstream server that decodes them then sees another path than
-        /// the routes matched. `files` always refuses them.
+        /// applications and upstream servers get them; `%252F` is another path, and stays `%252F`. An upstream server that
+        /// decodes them then sees another path than the routes matched. `files` always refuses them.
         "encoded_slashes" encoded_slashes: EncodedSlashes = "refuse", ENCODED_SLASHES;
         /// Whether requests without TLS are redirected to `https://` (308), where their site has `tls` and an address speaks it;
         /// `/.well-known/acme-challenge/` is excepted, and so are Unix sockets and what a trusted proxy has received through
         /// TLS. A site's own `redirect_https` takes precedence.
         "redirect_https" redirect_https: bool = true, Flag;
-        /// Whether `//` in a path is one slash, for routes, files, applications and upstream servers. If not, `/a//b` and
-        /// `/a/b` are different paths, and `files` finds nothing at `/a//b`. Slashes at the start are always merged.
+        /// Whether `//` in a path is one slash for routes and files. If not, `/a//b` and `/a/b` are different paths, and
+        /// `files` finds nothing at `/a//b`; slashes at the start are always merged. Applications, upstream servers and
+        /// redirects get the path with the slashes that were sent if it leads to the same route as the merged one, else the
+        /// merged one.
         "merge_slashes" merge_slashes: bool = true, Flag;
         /// Which clients get the interim response 103 (Early Hints) of applications and upstream servers: `"http2"`, or
         /// `"all"`. Some clients of HTTP/1.1 take it for the response (RFC 8297 section 3).

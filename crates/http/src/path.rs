@@ -6,7 +6,9 @@
 //!   decoded: it is `%2F` or `%5C` in both forms. [`has_encoded_slash`] says whether there is one, because most sites
 //!   refuse it.
 //! - Dot segments are resolved, encoded or not.
-//! - Empty segments (`//`) are merged, or kept except at the start, where some clients would read them as a host.
+//! - A `%25` that stands before what would read as an encoded slash (`%252F`) stays encoded where encoded slashes are kept
+//!   ([`matched_path`]): else `%2F` and `%252F` would be one path.
+//! - Empty segments (`//`) are merged, or kept except at the start, where some clients would read them as a host, or all kept.
 //! - Paths that servers are known to interpret differently, and that no browser sends, are refused: with NUL, a `%`
 //!   without two digits, `..` above the root, or a hidden dot segment (`..;a`, `..%2Fa`).
 
@@ -19,6 +21,8 @@ use crate::scan::{self, is_path_byte};
 const SLASH: &[u8] = b"%2F";
 /// A backslash in a decoded path.
 const BACKSLASH: &[u8] = b"%5C";
+/// A percent sign in a [`matched_path`] that stands before what would read as one of those.
+const PERCENT: &[u8] = b"%25";
 
 /// How empty segments are treated: `//` in the middle or at the end of a path.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -28,6 +32,8 @@ pub enum EmptySegments {
     Merge,
     /// `/a//b` is another path than `/a/b`.
     Keep,
+    /// The same, also at the start: what applications and upstream servers get.
+    AsSent,
 }
 
 /// The path decoded: what routes match and applications see. Borrowed if nothing had to change. The path of `OPTIONS *`
@@ -39,10 +45,30 @@ pub fn normal_path(raw: &[u8], empty: EmptySegments) -> Result<Cow<'_, [u8]>, Re
     if !raw.starts_with(b"/") || has_plain_segments(raw, |byte| !matches!(byte, b'%' | b'\\')) {
         return Ok(Cow::Borrowed(raw));
     }
+    decoded(raw, empty, b"%").map(Cow::Owned)
+}
+
+/// The same where encoded slashes are kept: `%252F` stays `%252F`, because `%2F` is an encoded slash in it. What routes match.
+///
+/// # Errors
+/// Those of [`normal_path`].
+pub fn matched_path(raw: &[u8], empty: EmptySegments) -> Result<Cow<'_, [u8]>, Reject> {
+    match normal_path(raw, empty)? {
+        Cow::Owned(_) if raw.windows(3).any(|unit| unit == b"%25") => {
+            decoded(raw, empty, PERCENT).map(Cow::Owned)
+        }
+        path => Ok(path),
+    }
+}
+
+/// A path decoded; `percent` is what is written for a percent sign that stands before what would read as an encoded slash.
+fn decoded(raw: &[u8], empty: EmptySegments, percent: &[u8]) -> Result<Vec<u8>, Reject> {
     let mut path = Vec::with_capacity(raw.len());
     resolve(&mut path, raw, empty, |path, segment| {
-        for unit in Units(segment) {
+        let mut units = Units(segment);
+        while let Some(unit) = units.next() {
             match unit? {
+                PathUnit::Byte(b'%') if units.would_be_slash() => path.extend_from_slice(percent),
                 PathUnit::Byte(byte) => path.push(byte),
                 PathUnit::Slash => path.extend_from_slice(SLASH),
                 PathUnit::Backslash => path.extend_from_slice(BACKSLASH),
@@ -50,7 +76,18 @@ pub fn normal_path(raw: &[u8], empty: EmptySegments) -> Result<Cow<'_, [u8]>, Re
         }
         Ok(())
     })?;
-    Ok(Cow::Owned(path))
+    Ok(path)
+}
+
+/// Whether two paths are the same but for empty segments.
+#[must_use]
+pub fn differ_in_slashes_alone(one: &[u8], other: &[u8]) -> bool {
+    let merged = |path: &[u8]| {
+        let mut merged = path.to_vec();
+        merged.dedup_by(|next, last| *next == b'/' && *last == b'/');
+        merged
+    };
+    merged(one) == merged(other)
 }
 
 /// The same path percent-encoded, for request targets and header fields: as it was sent, except that dot segments are
@@ -77,12 +114,13 @@ pub fn has_encoded_slash(raw: &[u8]) -> bool {
     Units(raw).any(|unit| matches!(unit, Ok(PathUnit::Slash | PathUnit::Backslash)))
 }
 
-/// What follows `prefix` in a path; `prefix` is decoded, `path` is percent-encoded.
+/// What follows `prefix` in a path; `prefix` is decoded as in [`matched_path`], `path` is percent-encoded.
 #[must_use]
 pub fn strip_prefix<'p>(path: &'p [u8], prefix: &[u8]) -> Option<&'p [u8]> {
     let (mut units, mut left) = (Units(path), prefix);
     while !left.is_empty() {
         left = match units.next()?.ok()? {
+            PathUnit::Byte(b'%') if units.would_be_slash() => left.strip_prefix(PERCENT)?,
             PathUnit::Byte(byte) => left.strip_prefix(&[byte])?,
             PathUnit::Slash => left.strip_prefix(SLASH)?,
             PathUnit::Backslash => left.strip_prefix(BACKSLASH)?,
@@ -102,13 +140,14 @@ pub fn encode_beyond_ascii(bytes: &[u8]) -> Cow<'_, [u8]> {
     Cow::Owned(out)
 }
 
-/// Percent-encodes a decoded path: bytes that are not allowed in a path, and `%`, except in `%2F` and `%5C`, which are
-/// encoded already.
+/// Percent-encodes a decoded path ([`matched_path`]): bytes that are not allowed in a path, and `%`, except in `%2F`, `%5C` and
+/// `%252F`, which are encoded already.
 #[must_use]
 pub fn encoded(decoded: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(decoded.len());
     for (at, &byte) in decoded.iter().enumerate() {
-        let is_kept = [SLASH, BACKSLASH].iter().any(|kept| decoded[at..].starts_with(kept));
+        let is_kept = [SLASH, BACKSLASH].iter().any(|kept| decoded[at..].starts_with(kept))
+            || decoded[at..].strip_prefix(PERCENT).is_some_and(|rest| Units(rest).would_be_slash());
         encode(&mut out, byte, |byte| is_path_byte(byte) || is_kept);
     }
     out
@@ -168,11 +207,14 @@ fn resolve(
     write: impl Fn(&mut Vec<u8>, &[u8]) -> Result<(), Reject>,
 ) -> Result<(), Reject> {
     let mut segments = raw.split(|&byte| byte == b'/').skip(1).peekable();
+    let mut is_start = true;
     while let Some(segment) = segments.next() {
         let last = segments.peek().is_none();
         match Segment::of(segment)? {
             Segment::Empty | Segment::Here if last => path.push(b'/'),
-            Segment::Empty if empty == EmptySegments::Keep && !path.is_empty() => path.push(b'/'),
+            Segment::Empty if empty != EmptySegments::Merge && !path.is_empty() => path.push(b'/'),
+            // Behind `/..` an empty segment at the start is none that was sent there.
+            Segment::Empty if empty == EmptySegments::AsSent && is_start => path.push(b'/'),
             Segment::Empty | Segment::Here => {}
             Segment::Up => {
                 let parent = path.iter().rposition(|&byte| byte == b'/');
@@ -186,6 +228,7 @@ fn resolve(
                 write(path, segment)?;
             }
         }
+        is_start &= segment.is_empty();
     }
     Ok(())
 }
@@ -276,6 +319,21 @@ impl Iterator for Units<'_> {
 }
 
 impl Units<'_> {
+    /// Whether what follows, behind a percent sign, reads as an encoded slash or backslash, however often it is encoded.
+    fn would_be_slash(&self) -> bool {
+        let mut units = Units(self.0);
+        let mut next = || match units.next() {
+            Some(Ok(PathUnit::Byte(byte))) => byte.to_ascii_uppercase(),
+            _ => 0,
+        };
+        loop {
+            match [next(), next()] {
+                [b'2', b'5'] => {}
+                pair => return matches!(&pair, b"2F" | b"5C"),
+            }
+        }
+    }
+
     fn invalid(&mut self) -> Option<Result<PathUnit, Reject>> {
         self.0 = &[];
         Some(Err(Reject::bad("invalid percent-encoding in path")))
@@ -295,7 +353,7 @@ pub fn without_secrets(target: &[u8]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use EmptySegments::{Keep, Merge};
+    use EmptySegments::{AsSent, Keep, Merge};
 
     #[test]
     fn the_error_log_shows_no_query() {
@@ -392,6 +450,33 @@ mod tests {
         ] {
             assert_eq!(both(raw.as_bytes(), Merge), (merged.into(), merged.into()), "{raw}");
             assert_eq!(both(raw.as_bytes(), Keep), (kept.into(), kept.into()), "{raw}");
+            // At the start they make the difference.
+            let sent = if raw.starts_with("//") { raw } else { kept };
+            assert_eq!(both(raw.as_bytes(), AsSent), (sent.into(), sent.into()), "{raw}");
+        }
+        for (one, other, same) in [("/a/b", "//a///b", true), ("/a/b", "/b", false), ("/a/", "/a//", true)] {
+            assert_eq!(differ_in_slashes_alone(one.as_bytes(), other.as_bytes()), same, "{one} {other}");
+        }
+    }
+
+    #[test]
+    fn an_encoded_percent_sign_makes_no_slash() {
+        for (raw, normal, matched) in [
+            ("/a%2fb", "/a%2Fb", "/a%2Fb"),
+            ("/a%252Fb", "/a%2Fb", "/a%252Fb"),
+            ("/a%25%32Fb", "/a%2Fb", "/a%252Fb"),
+            ("/a%252fb", "/a%2fb", "/a%252fb"),
+            ("/a%25252Fb", "/a%252Fb", "/a%25252Fb"),
+            ("/a%255Cb%25", "/a%5Cb%", "/a%255Cb%"),
+            ("/100%25/2F", "/100%/2F", "/100%/2F"),
+            ("/%2525", "/%25", "/%25"),
+        ] {
+            let path = |found: Result<Cow<'_, [u8]>, Reject>| found.unwrap().escape_ascii().to_string();
+            assert_eq!(path(normal_path(raw.as_bytes(), Merge)), normal, "{raw}");
+            let found = matched_path(raw.as_bytes(), Merge).unwrap();
+            assert_eq!(found.escape_ascii().to_string(), matched, "{raw}");
+            assert_eq!(matched_path(&encoded(&found), Merge).unwrap(), found, "{raw}");
+            assert_eq!(strip_prefix(raw.as_bytes(), &found), Some(&b""[..]), "{raw}");
         }
     }
 
@@ -439,7 +524,8 @@ mod tests {
             // An encoded slash is not a slash: it stays `%2F`.
             ("/a%2fb", "/a/b", None),
             ("/a%2fb/x", "/a%2Fb", Some("/x")),
-            ("/a%252Fb/x", "/a%2Fb", Some("/x")),
+            ("/a%252Fb/x", "/a%2Fb", None),
+            ("/a%252Fb/x", "/a%252Fb", Some("/x")),
             ("/a\\b", "/a%5Cb", Some("")),
         ] {
             assert_eq!(strip_prefix(path.as_bytes(), prefix.as_bytes()), rest.map(str::as_bytes), "{path}");

@@ -130,12 +130,13 @@ pub(crate) fn key_urls(config: &Config, cache: &Cache, url: &[u8]) -> Vec<Vec<u8
         let empty = empty_segments(settings.merge_slashes);
         let paths = (path::normal_path(request.path(), empty), path::encoded_path(request.path(), empty));
         let (Some(policy), (Ok(path), Ok(encoded))) = (settings.cache, paths) else { continue };
+        let sent = path::encoded_path(request.path(), EmptySegments::AsSent).unwrap_or_default();
         if !route.path.is_empty() && !route.path.iter().any(|pattern| pattern.matches(&path)) {
             continue;
         }
         for query in rules_of(policy).key_queries(&path, request.query()) {
             let query = query.map(|query| [b"?", &query[..]].concat()).unwrap_or_default();
-            urls.push([origin, &encoded, &query].concat());
+            urls.extend([&encoded, &sent].map(|path| [origin, path, &query].concat()));
         }
     }
     for at in 0..urls.len() {

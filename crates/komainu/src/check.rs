@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use config::matcher::{RouteId, RouteRequest, Routes};
 use config::{Action, Config, EncodedSlashes};
-use http::path::{has_encoded_slash, normal_path};
+use http::path::{has_encoded_slash, matched_path};
 use serde_json::{Value, json};
 
 use crate::assemble::empty_segments;
@@ -474,7 +474,7 @@ fn explain_round(
     let listener_key = listener_key_for(config, host.as_bytes(), url.starts_with("https://"));
     let site = routes.site(host.as_bytes(), listener_key);
     let empty_segments = empty_segments(config.settings(site, None).merge_slashes);
-    let path = normal_path(raw_path.as_bytes(), empty_segments).map_err(|reject| {
+    let path = matched_path(raw_path.as_bytes(), empty_segments).map_err(|reject| {
         format!(
             "{url}: this is answered {} without looking at routes: {}",
             reject.status.code(),

@@ -3,18 +3,20 @@
 use std::borrow::Cow;
 use std::rc::Rc;
 
-use http::Reject;
-use http::path::has_encoded_slash;
+use http::path::{differ_in_slashes_alone, has_encoded_slash, normal_path};
+use http::{EmptySegments, Reject};
 use net::{Exchange, Request};
 use proxy::Script;
 
 /// The path of a request.
 #[derive(Clone, Default)]
 pub(crate) struct RequestPath {
-    /// It decoded; `None` where that changes nothing, so that nothing needs to be copied.
+    /// It decoded ([`http::path::matched_path`]); `None` where that changes nothing, so that nothing needs to be copied.
     pub(crate) decoded: Option<Vec<u8>>,
     /// Whether it has an encoded slash or backslash.
     pub(crate) has_encoded_slash: bool,
+    /// Whether the handler gets it with the empty segments that the client has sent: see [`RequestPath::as_sent`].
+    pub(crate) goes_as_sent: bool,
     /// The script that it is for, on a route with scripts.
     pub(crate) script: Option<Rc<Script>>,
 }
@@ -25,13 +27,39 @@ impl RequestPath {
     /// # Errors
     /// 400 where it has no normal form.
     pub(crate) fn of(request: &Request<'_>) -> Result<RequestPath, Reject> {
-        Ok(match request.normal_path()? {
+        RequestPath::with(request, request.empty_segments())
+    }
+
+    fn with(request: &Request<'_>, empty_segments: EmptySegments) -> Result<RequestPath, Reject> {
+        Ok(match request.matched_path(empty_segments)? {
             Cow::Borrowed(_) => RequestPath::default(),
-            Cow::Owned(decoded) => {
-                let has_encoded_slash = has_encoded_slash(request.path());
-                RequestPath { decoded: Some(decoded), has_encoded_slash, script: None }
-            }
+            Cow::Owned(decoded) => RequestPath {
+                decoded: Some(decoded),
+                has_encoded_slash: has_encoded_slash(request.path()),
+                ..RequestPath::default()
+            },
         })
+    }
+
+    /// The path with all empty segments that were sent; `None` where there are none, or where `..` removes one, so that the two paths
+    /// name different things.
+    pub(crate) fn as_sent(&self, request: &Request<'_>) -> Option<RequestPath> {
+        let decoded =
+            self.decoded.as_deref().filter(|_| request.path().windows(2).any(|pair| pair == b"//"))?;
+        let sent = RequestPath::with(request, EmptySegments::AsSent).ok()?;
+        differ_in_slashes_alone(decoded, sent.bytes(request)).then_some(sent)
+    }
+
+    /// The path that applications and upstream servers get.
+    ///
+    /// # Errors
+    /// Those of [`RequestPath::of`].
+    pub(crate) fn passed_on(&self, exchange: &mut Exchange<'_>) -> Result<Cow<'_, RequestPath>, Reject> {
+        if !self.goes_as_sent {
+            return Ok(Cow::Borrowed(self));
+        }
+        exchange.pass_as_sent();
+        Ok(Cow::Owned(RequestPath { script: self.script.clone(), ..RequestPath::of(&exchange.request())? }))
     }
 
     /// It decoded, for as long as the request may be looked at.
@@ -39,9 +67,14 @@ impl RequestPath {
         self.decoded.as_deref().unwrap_or_else(|| request.path())
     }
 
-    /// It decoded, for a handler that needs it while it changes the exchange.
-    pub(crate) fn kept(&self, exchange: &Exchange<'_>) -> Vec<u8> {
-        self.bytes(&exchange.request()).to_vec()
+    /// It decoded, for a handler that needs it while it changes the exchange; `keeps_slashes` for one that gets encoded slashes.
+    pub(crate) fn kept(&self, exchange: &Exchange<'_>, keeps_slashes: bool) -> Vec<u8> {
+        let request = exchange.request();
+        match normal_path(request.path(), request.empty_segments()) {
+            // Without encoded slashes `%2F` can only have been `%252F`.
+            Ok(path) if !keeps_slashes && self.decoded.is_some() => path.into_owned(),
+            _ => self.bytes(&request).to_vec(),
+        }
     }
 }
 

@@ -1,5 +1,6 @@
 //! Finds the handler for a request. Each core has its own router.
 
+use std::borrow::Cow;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
@@ -198,6 +199,11 @@ impl Router {
                 return Ok(RouteChoice::NoRoute(path, outcome));
             };
             let Some(rules) = route.search() else {
+                // The routes decide: a path whose empty segments lead to another one is passed on without them.
+                if let Some(sent) = path.as_sent(&exchange.request()) {
+                    let found = find_route(table, site, &exchange.request(), &sent);
+                    path.goes_as_sent = found.is_some_and(|other| Rc::ptr_eq(other, route));
+                }
                 let proxy = route.direct_proxy(exchange, &path)?;
                 return Ok(proxy.map_or_else(|| RouteChoice::Route(path, route), RouteChoice::Proxy));
             };
@@ -355,6 +361,11 @@ async fn serve_route(
     if exchange.request().user().is_some() {
         route.edits.name_user(exchange, &route.prefix);
     }
+    let passed = if route.serves_files() { Cow::Borrowed(path) } else { path.passed_on(exchange)? };
+    let path = &*passed;
+    if let (Cow::Owned(_), Some(rules)) = (&passed, &route.path_rules) {
+        rules.capture(exchange, path);
+    }
     let rules = route.path_rules.as_deref();
     let rewritten = rules.map_or(Ok(None), |rules| rules.rewrite(exchange, &route.prefix))?;
     let path = rewritten.as_ref().unwrap_or(path);
@@ -385,13 +396,17 @@ async fn serve_route(
         // Boxed, because it would make the future of every other request larger.
         return pin_in_place(|| serve_php(php, route, exchange, path)).await;
     }
-    let (Handler::Files(files), Some(otherwise)) = (handler, otherwise) else {
-        return serve_cached(handler, route, exchange, path).await;
+    let handler = match (handler, otherwise) {
+        (Handler::Files(files), Some(otherwise)) => {
+            match files.serve(exchange, route.strip.below(&path.kept(exchange, false))).await? {
+                FileOutcome::Done => return Ok(()),
+                FileOutcome::Declined(_) => otherwise,
+            }
+        }
+        (handler, _) => handler,
     };
-    match files.serve(exchange, route.strip.below(&path.kept(exchange))).await? {
-        FileOutcome::Done => Ok(()),
-        FileOutcome::Declined(_) => serve_cached(otherwise, route, exchange, path).await,
-    }
+    let passed = if handler.files().is_some() { Cow::Borrowed(path) } else { path.passed_on(exchange)? };
+    serve_cached(handler, route, exchange, &passed).await
 }
 
 /// Serves a file, or lets the server of scripts answer.
@@ -401,7 +416,7 @@ async fn serve_php(
     exchange: &mut Exchange<'_>,
     path: &RequestPath,
 ) -> Result<(), Fault> {
-    let kept = path.kept(exchange);
+    let kept = path.kept(exchange, false);
     match php.find(exchange, route.strip.below(&kept), !path.has_encoded_slash).await? {
         PhpTarget::Done => Ok(()),
         PhpTarget::Missing(reason) => exchange.refuse(Status::NOT_FOUND, reason).await,
@@ -426,7 +441,7 @@ async fn guarded(
     }
     if let Some(Route { handler, strip, .. }) = route
         && let Some(files) = handler.files()
-        && let FileOutcome::Done = files.serve(exchange, strip.below(&path.kept(exchange))).await?
+        && let FileOutcome::Done = files.serve(exchange, strip.below(&path.kept(exchange, false))).await?
     {
         return Ok(true);
     }
@@ -499,7 +514,7 @@ async fn serve_handler(
     }
     match handler {
         Handler::Files(files) => {
-            match files.serve(exchange, route.strip.below(&path.kept(exchange))).await? {
+            match files.serve(exchange, route.strip.below(&path.kept(exchange, false))).await? {
                 FileOutcome::Done => Ok(()),
                 FileOutcome::Declined(reason) => exchange.refuse(Status::NOT_FOUND, reason).await,
             }
@@ -545,7 +560,7 @@ async fn pass_on(
     let outcome = match handler {
         Handler::Proxy(proxy) => proxy.serve(exchange).await,
         Handler::Php(php) => php.run(exchange, path.script.as_deref()).await,
-        Handler::App(app) => app.serve(exchange, &path.kept(exchange)).await,
+        Handler::App(app) => app.serve(exchange, &path.kept(exchange, route.keeps_encoded_slashes)).await,
         Handler::Files(_) | Handler::Redirect { .. } | Handler::Respond { .. } | Handler::Fill(_) => Ok(()),
     };
     match (&route.internals, exchange.take_named_file()) {

@@ -64,6 +64,7 @@ pub struct DetachedRequest {
     pub(crate) client: Client,
     pub(crate) tls: Option<Rc<TlsSession>>,
     pub(crate) empty_segments: EmptySegments,
+    pub(crate) passes_as_sent: bool,
     pub(crate) ids: RequestIds,
     pub(crate) user: Option<Rc<VerifiedUser>>,
     pub(crate) own_values: Option<Rc<dyn OwnValues>>,

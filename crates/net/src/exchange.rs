@@ -198,6 +198,7 @@ impl<'c> Exchange<'c> {
             client: self.state.client,
             tls: self.state.tls.clone(),
             empty_segments: self.state.empty_segments,
+            passes_as_sent: self.state.passes_as_sent,
             ids: self.state.ids,
             user: self.state.user.clone(),
             own_values: self.state.own_values.clone(),

@@ -313,6 +313,12 @@ impl Exchange<'_> {
         self.poll_client(self.leaving(), cx)
     }
 
+    /// Has handlers get the path with all empty segments that the client has sent. Rules that look at the decoded path
+    /// ([`crate::Request::normal_path`]) see it as before.
+    pub fn pass_as_sent(&mut self) {
+        self.state.passes_as_sent = true;
+    }
+
     /// The address that the client connected to: this server's, or the one that the PROXY protocol reports. `None` over a
     /// Unix socket.
     #[must_use]

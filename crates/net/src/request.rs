@@ -82,7 +82,7 @@ impl<'x> Request<'x> {
         self.head.target.path(self.bytes)
     }
 
-    /// The path decoded: what routes match and handlers see. See [`http::path`].
+    /// The path decoded, for rules and files. See [`http::path`].
     ///
     /// # Errors
     /// 400 for a path that servers read in two ways.
@@ -90,18 +90,26 @@ impl<'x> Request<'x> {
         path::normal_path(self.path(), self.state.empty_segments)
     }
 
+    /// The same where encoded slashes are kept ([`path::matched_path`]): what routes match.
+    ///
+    /// # Errors
+    /// Those of [`Request::normal_path`].
+    pub fn matched_path(&self, empty_segments: EmptySegments) -> Result<Cow<'x, [u8]>, Reject> {
+        path::matched_path(self.path(), empty_segments)
+    }
+
     /// The same path percent-encoded, for request targets and header fields.
     ///
     /// # Errors
     /// Those of [`Request::normal_path`].
     pub fn encoded_path(&self) -> Result<Cow<'x, [u8]>, Reject> {
-        path::encoded_path(self.path(), self.state.empty_segments)
+        path::encoded_path(self.path(), self.empty_segments())
     }
 
-    /// What becomes of empty segments in the path.
+    /// What becomes of empty segments in the path that handlers get.
     #[must_use]
     pub fn empty_segments(&self) -> EmptySegments {
-        self.state.empty_segments
+        if self.state.passes_as_sent { EmptySegments::AsSent } else { self.state.empty_segments }
     }
 
     /// What follows the `?`, with bytes beyond ASCII percent-encoded.

@@ -142,7 +142,7 @@ impl DetachedRequest {
         let mut state = RequestState::new(self.peer, self.client, core.now_us());
         state.tls.clone_from(&self.tls);
         state.pages.clone_from(&self.pages);
-        state.empty_segments = self.empty_segments;
+        (state.empty_segments, state.passes_as_sent) = (self.empty_segments, self.passes_as_sent);
         state.ids = self.ids;
         state.user.clone_from(&self.user);
         state.own_values.clone_from(&self.own_values);

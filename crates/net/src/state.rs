@@ -63,6 +63,8 @@ pub(crate) struct RequestState {
     pub(crate) tls: Option<Rc<TlsSession>>,
     /// What becomes of empty segments in its path.
     pub(crate) empty_segments: EmptySegments,
+    /// Handlers get all empty segments of the path.
+    pub(crate) passes_as_sent: bool,
     pub(crate) ids: RequestIds,
     pub(crate) user: Option<Rc<VerifiedUser>>,
     /// The variables that the configuration defines.
@@ -113,6 +115,7 @@ impl RequestState {
             listener_key: 0,
             tls: None,
             empty_segments: EmptySegments::Merge,
+            passes_as_sent: false,
             ids: RequestIds::default(),
             user: None,
             own_values: None,

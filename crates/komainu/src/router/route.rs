@@ -144,10 +144,16 @@ impl Route {
         path: &RequestPath,
     ) -> Result<Option<&Proxy>, Fault> {
         let (true, Handler::Proxy(proxy)) = (self.is_direct, &self.handler) else { return Ok(None) };
+        path.passed_on(exchange)?;
         self.edits.make(exchange, &self.prefix);
         exchange.set_label(self.label);
         self.begin(exchange, path)?;
         Ok(Some(proxy))
+    }
+
+    /// Whether it or a branch of it looks for files.
+    pub(super) fn serves_files(&self) -> bool {
+        self.handler.files().is_some() || self.branches.iter().any(|branch| branch.serves_files())
     }
 
     /// Sets what the route says of a request's body and response. Returns the handlers, as [`Route::handlers`] does.

@@ -324,7 +324,8 @@ fn the_command_knows_what_rules_make_of_a_url() {
     for (asked, named, other) in [
         ("/short/a?page=1&x=2", "/short/a?x=3&page=1", "/short/a?page=2"),
         ("/b?utm_source=x&c=1&a=2", "/b?a=2&c=1&utm_medium=y", "/b?c=1"),
-        ("/c//d/../e", "/c/e?utm_id", "/c/f"),
+        ("/c/d/../e", "/c/e?utm_id", "/c/f"),
+        ("/g//d/../e", "/g//e?utm_id", "/g/f"),
         ("/x/../d?g=%C3%A4", "/d?g=%C3%A4", "/d"),
     ] {
         for path in [asked, other] {

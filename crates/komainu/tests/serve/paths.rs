@@ -33,7 +33,9 @@ const TABLE: &[(&str, Seen, Seen)] = &[
     ("/app/admin%5Cx", Refused, As("/app/admin%5Cx", "/app/admin%5Cx")),
     ("/app/admin\\x", Refused, As("/app/admin%5Cx", "/app/admin%5Cx")),
     // It says `%2F` in so many letters.
-    ("/app/a%252Fb", As("/app/a%2Fb", "/app/a%252Fb"), As("/app/a%2Fb", "/app/a%252Fb")),
+    ("/app/a%252Fb", As("/app/a%2Fb", "/app/a%252Fb"), As("/app/a%252Fb", "/app/a%252Fb")),
+    ("/app/a%25%32Fb", As("/app/a%2Fb", "/app/a%25%32Fb"), As("/app/a%252Fb", "/app/a%25%32Fb")),
+    ("/app/a%25252Fb", As("/app/a%252Fb", "/app/a%25252Fb"), As("/app/a%25252Fb", "/app/a%25252Fb")),
     // Dot segments.
     ("/app/x/../admin/x", Admin, Admin),
     ("/app/x/%2e%2E/admin/x", Admin, Admin),
@@ -52,8 +54,22 @@ const TABLE: &[(&str, Seen, Seen)] = &[
     // Empty segments.
     ("/app//admin/x", Admin, As("/app//admin/x", "/app//admin/x")),
     ("//app/admin/x", Admin, Admin),
-    ("//app/x", As("/app/x", "/app/x"), As("/app/x", "/app/x")),
-    ("/app/m///n", As("/app/m/n", "/app/m/n"), As("/app/m///n", "/app/m///n")),
+    ("//app//admin/x", Admin, As("//app//admin/x", "//app//admin/x")),
+    ("/app//%61dmin/x", Admin, As("/app//admin/x", "/app//%61dmin/x")),
+    ("/app//./admin/x", Admin, As("/app//admin/x", "/app//admin/x")),
+    ("//app/x", As("//app/x", "//app/x"), As("//app/x", "//app/x")),
+    ("/app/m///n", As("/app/m///n", "/app/m///n"), As("/app/m///n", "/app/m///n")),
+    (
+        "/app/https://a.test/b",
+        As("/app/https://a.test/b", "/app/https://a.test/b"),
+        As("/app/https://a.test/b", "/app/https://a.test/b"),
+    ),
+    ("//m///n//", As("//m///n//", "//m///n//"), As("//m///n//", "//m///n//")),
+    // The path below the empty segment is not the one that is left without it.
+    ("/app/m//../n", As("/app/n", "/app/n"), As("/app/m/n", "/app/m/n")),
+    ("/app/admin//../y", As("/app/y", "/app/y"), Admin),
+    ("/app/m/..//n", As("/app//n", "/app//n"), As("/app//n", "/app//n")),
+    ("/m/..//evil.test", As("/evil.test", "/evil.test"), As("/evil.test", "/evil.test")),
     // What no path holds.
     ("/app/x%00", Refused, Refused),
     ("/app/%zz", Refused, Refused),
@@ -132,10 +148,9 @@ fn www() -> Folder {
     let folder = Folder::new();
     for (_, default, keep) in TABLE {
         for seen in [default, keep] {
-            if let As(path, _) = seen
-                && !path.contains("//")
-            {
-                folder.write(&format!("www{path}"), path);
+            let path = merged(*seen);
+            if !path.is_empty() && !path.ends_with('/') {
+                folder.write(&format!("www{path}"), &path);
             }
         }
     }
@@ -143,16 +158,27 @@ fn www() -> Folder {
     folder
 }
 
+/// The path in which files are looked for by default, without empty segments.
+fn merged(seen: Seen) -> String {
+    let As(path, _) = seen else { return String::new() };
+    let mut bytes = path.as_bytes().to_vec();
+    bytes.dedup_by(|next, last| *next == b'/' && *last == b'/');
+    String::from_utf8(bytes).unwrap()
+}
+
 /// What a kind of handler answers where it sees this.
-fn shown(kind: &str, raw: &str, seen: Seen) -> (u16, String) {
+fn shown(kind: &str, keeps: bool, raw: &str, seen: Seen) -> (u16, String) {
     let As(decoded, encoded) = seen else {
         return if seen == Admin { (403, "admin".into()) } else { (400, String::new()) };
     };
     match kind {
         // No file has a slash in its name, nor a name that is empty.
-        "files" if raw.contains("//") && decoded.contains("//") => (404, String::new()),
         "files" if http::path::has_encoded_slash(raw.as_bytes()) => (400, String::new()),
-        "files" => (200, decoded.into()),
+        "files" if decoded.ends_with('/') => (404, String::new()),
+        "files" if keeps && decoded.trim_start_matches('/').contains("//") => (404, String::new()),
+        // The name of a file is what the path says, decoded once.
+        "files" if keeps => (200, merged(seen).replacen("%25", "%", 1)),
+        "files" => (200, merged(seen)),
         "rack" => (200, format!("{encoded} -> {encoded}?q")),
         "upstream" => (200, format!("GET {encoded}?q HTTP/1.1")),
         _ => (200, format!("{decoded} -> {encoded}?q")),
@@ -169,7 +195,7 @@ fn what_is_matched_is_what_handlers_see() {
             for (host, seen) in [(kind.to_owned(), *default), (format!("{kind}.keep"), *keep)] {
                 let ask = format!("GET {raw}?q HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
                 let answer = rig.send(&ask);
-                let (status, body) = shown(kind, raw, seen);
+                let (status, body) = shown(kind, host.ends_with("keep"), raw, seen);
                 let is_right = answer.status() == status && (body.is_empty() || answer.text() == body);
                 if !is_right {
                     wrong.push(format!(
@@ -202,7 +228,7 @@ fn the_check_explains_what_the_server_does() {
                 .output()
                 .unwrap();
             let reported = text(&done.stdout) + &text(&done.stderr);
-            let status = shown(kind, raw, *seen).0;
+            let status = shown(kind, host.ends_with("keep"), raw, *seen).0;
             assert_eq!(reported.contains("400"), status == 400, "{url}: {reported}");
             assert_eq!(reported.contains("matches: respond"), *seen == Admin, "{url}: {reported}");
         }
@@ -247,6 +273,37 @@ fn what_nobody_encoded_is_encoded_in_redirects_fields_and_logs() {
     let (access, errors) = (log(), rig.reported());
     assert!(access.contains("/caf%C3%A9?q=%C3%A9") && access.is_ascii(), "{access}");
     assert!(errors.contains("/caf%C3%A9%C2%9B/..%2f") && errors.is_ascii(), "{errors}");
+}
+
+#[test]
+fn empty_segments_pass_behind_files_redirects_and_rewrites() {
+    let origin = Origin::start(|ask| ok(ask.line()));
+    let folder = Folder::new();
+    folder.write("www/both/a/b", "a file");
+    let rig = Rig::config(
+        folder,
+        &format!(
+            "[[route]]\npath = \"/old/*\"\nredirect = \"/new/$rest\"\n\
+             [[route]]\npath = \"/cut/*\"\nproxy = {{ to = \"{url}\", strip_prefix = true }}\n\
+             [[route]]\npath = \"~ ^/got/(.*)$\"\nrewrite = \"/get/$1\"\nproxy = \"{url}\"\n\
+             [[route]]\npath = \"/both/*\"\nfiles = \"www\"\nproxy = \"{url}\"\n\
+             [[route]]\npath = \"/kept/*\"\ncache = true\nproxy = \"{url}\"\n",
+            url = origin.url
+        ),
+    );
+    rig.get("/old/https://a.test/b").expect_status(302).expect_field("Location", "/new/https://a.test/b");
+    for (path, line) in [
+        ("/cut/https://a.test/b", "/https://a.test/b"),
+        ("/cut//a.test//b", "/a.test//b"),
+        ("/got/https://a.test/b", "/get/https://a.test/b"),
+        ("/both//a//c", "/both//a//c"),
+        ("/kept//a", "/kept//a"),
+        ("/kept/a", "/kept/a"),
+        ("/kept//a", "/kept//a"),
+    ] {
+        rig.get(path).expect(200, &format!("GET {line} HTTP/1.1"));
+    }
+    rig.get("/both//a//b").expect(200, "a file");
 }
 
 #[test]
