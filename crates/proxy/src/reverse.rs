@@ -58,16 +58,29 @@ impl Reverse {
             return self.path(url);
         }
         let Some(scheme) = scheme_len(url) else { return Cow::Borrowed(url) };
-        let rest = &url[scheme..];
+        let (start, rest) = url.split_at(scheme);
+        let is_relative = start == b"//";
+        let default_port: &[u8] = match start {
+            b"//" if ask.client.secure => b":443",
+            b"//" => b":80",
+            _ if start.len() == b"https://".len() => b":443",
+            _ => b":80",
+        };
         let path_at = rest.iter().position(|byte| matches!(byte, b'/' | b'?' | b'#')).unwrap_or(rest.len());
         let (authority, path) = rest.split_at(path_at);
-        let is = |other: &[u8]| other.eq_ignore_ascii_case(authority);
+        let bare = |authority: &'_ [u8]| {
+            authority.strip_suffix(default_port).unwrap_or(authority).to_ascii_lowercase()
+        };
+        let is = |other: &[u8]| bare(other) == bare(authority);
         let client = ask.authority();
         if self.authorities.iter().any(|own| is(own.as_bytes())) && !client.is_empty() && !is(client) {
-            return Cow::Owned([ask.scheme().as_bytes(), b"://", client, &self.path(path)].concat());
+            let scheme = if is_relative { "" } else { ask.scheme() };
+            let colon = if is_relative { "" } else { ":" };
+            let start = [scheme, colon, "//"].concat();
+            return Cow::Owned([start.as_bytes(), client, &self.path(path)].concat());
         }
         match is(client) {
-            true => Cow::Owned([&url[..scheme], authority, &self.path(path)].concat()),
+            true => Cow::Owned([start, authority, &self.path(path)].concat()),
             false => Cow::Borrowed(url),
         }
     }
@@ -144,9 +157,9 @@ fn named<'a>(attribute: &'a [u8], name: &[u8]) -> Option<&'a [u8]> {
     attribute.get(..name.len())?.eq_ignore_ascii_case(name).then(|| &attribute[name.len()..])
 }
 
-/// Length of `http://` or `https://`.
+/// Length of `http://`, `https://` or `//`.
 fn scheme_len(url: &[u8]) -> Option<usize> {
-    [&b"http://"[..], b"https://"].iter().find_map(|scheme| named(url, scheme).map(|_| scheme.len()))
+    [&b"http://"[..], b"https://", b"//"].iter().find_map(|scheme| named(url, scheme).map(|_| scheme.len()))
 }
 
 #[cfg(test)]
@@ -196,6 +209,7 @@ mod tests {
             ("/x", "/x"),
             ("x", "x"),
             ("//else.test/x", "//else.test/x"),
+            ("//app.internal:3000/x", "//shop.test/x"),
         ] {
             assert_eq!(rewritten(Name::Location, value, None), want, "{value}");
         }
@@ -210,6 +224,13 @@ mod tests {
             (Name::Location, "/v12/x", "/v12/x"),
             (Name::Location, "http://app.internal:3000/v1/x", "https://shop.test/api/x"),
             (Name::ContentLocation, "https://shop.test/v1/x", "https://shop.test/api/x"),
+            (Name::Location, "https://shop.test:443/v1/x", "https://shop.test:443/api/x"),
+            (Name::Location, "http://shop.test:80/v1/x", "http://shop.test:80/api/x"),
+            (Name::Location, "https://shop.test:80/v1/x", "https://shop.test:80/v1/x"),
+            (Name::Location, "//shop.test/v1/x", "//shop.test/api/x"),
+            (Name::Location, "//SHOP.test:443/v1", "//SHOP.test:443/api"),
+            (Name::Location, "//app.internal:3000/v1/x", "//shop.test/api/x"),
+            (Name::Location, "//else.test/v1/x", "//else.test/v1/x"),
             (Name::Refresh, "5; url=/v1/x", "5; url=/api/x"),
             (Name::Refresh, "5;URL='http://app.internal:3000/v1/'", "5;URL='https://shop.test/api/'"),
             (Name::Refresh, "5", "5"),
