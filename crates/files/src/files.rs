@@ -71,7 +71,9 @@ impl Files {
     /// Errors of the connection, and [`Fault::Io`] if the file system failed; then nothing was sent.
     pub async fn serve(&self, x: &mut Exchange<'_>, path: &[u8]) -> Result<FileOutcome, Fault> {
         let method = x.request().method();
-        self.answer(x, path, method).await
+        // The client's URL does not end with the folder's name: where the path was rewritten, a relative redirect would lead elsewhere.
+        let redirects = x.request().target() == x.request().sent_target();
+        self.answer(x, path, method, redirects).await
     }
 
     /// The same, whatever the request's method is: for a file that an application names in place of its response.
@@ -80,17 +82,31 @@ impl Files {
     /// As [`Files::serve`].
     pub async fn send(&self, x: &mut Exchange<'_>, path: &[u8]) -> Result<FileOutcome, Fault> {
         let method = if x.request().method() == Method::Head { Method::Head } else { Method::Get };
-        self.answer(x, path, method).await
+        self.answer(x, path, method, false).await
     }
 
-    async fn answer(&self, x: &mut Exchange<'_>, path: &[u8], method: Method) -> Result<FileOutcome, Fault> {
+    /// `redirects` says that a folder without a slash is answered with a redirect, not with its index.
+    async fn answer(
+        &self,
+        x: &mut Exchange<'_>,
+        path: &[u8],
+        method: Method,
+        redirects: bool,
+    ) -> Result<FileOutcome, Fault> {
         let reads = matches!(method, Method::Get | Method::Head);
         // If the route strips the whole path, with its slash, the request is for the folder itself.
         let path = if path.is_empty() && x.request().path().ends_with(b"/") { b"/" } else { path };
         if path.windows(2).any(|pair| pair == b"//") {
             return Ok(FileOutcome::Declined(MISSING));
         }
-        match self.finder.find(path, reads, x.core()).await {
+        let found = match self.finder.find(path, reads, x.core()).await {
+            Ok(Answer::Unslashed) if !redirects => {
+                // Boxed, as it is seldom.
+                Box::pin(self.finder.find(&[path, b"/"].concat(), reads, x.core())).await
+            }
+            found => found,
+        };
+        match found {
             Ok(Answer::Missing) => return Ok(FileOutcome::Declined(MISSING)),
             Ok(Answer::NoIndex) => {
                 return Ok(FileOutcome::Declined(

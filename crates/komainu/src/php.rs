@@ -154,6 +154,13 @@ impl PhpRoute {
             if let Some(found) = self.files.script(script, &core).await? {
                 return Ok(PhpTarget::Script(self.script(&found)));
             }
+            // A folder of a rewritten path has no redirect to its slash.
+            if x.request().target() != x.request().sent_target()
+                && !script.ends_with(b"/")
+                && let Some(found) = self.files.script(&[script, b"/"].concat(), &core).await?
+            {
+                return Ok(PhpTarget::Script(self.script(&found)));
+            }
             match self.files.serve(x, path).await? {
                 FileOutcome::Done => return Ok(PhpTarget::Done),
                 FileOutcome::Declined(reason) => why = reason,

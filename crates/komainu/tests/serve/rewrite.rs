@@ -2,11 +2,36 @@
 
 use crate::hosted;
 use crate::hosted::start;
-use crate::origin::{Origin, ok};
+use crate::origin::{Origin, answer, ok};
 use crate::rig::{Folder, Rig, komainu, text};
 
 fn with(config: &str) -> Rig {
     Rig::config(Folder::new(), config)
+}
+
+#[test]
+fn a_folder_behind_a_rewrite_or_a_name_has_its_index_without_a_redirect() {
+    let origin = Origin::start(|_| answer("200 OK", "X-Accel-Redirect: /inner/dir\r\n", ""));
+    let folder = Folder::new();
+    folder.write("www/dir/index.html", "the index").write("www/bare/a", "");
+    let rig = Rig::config(
+        folder,
+        &format!(
+            "[[route]]\npath = \"/go\"\nrewrite = \"/dir\"\nfiles = \"www\"\n\
+             [[route]]\npath = \"/again/*\"\nrewrite = \"/$rest\"\n\
+             [[route]]\npath = \"/go-bare/\"\nrewrite = \"/bare\"\nfiles = \"www\"\n\
+             [[route]]\npath = \"/inner/*\"\ninternal = true\nfiles = {{ root = \"www\", strip_prefix = true }}\n\
+             [[route]]\npath = \"/named/*\"\nproxy = \"{}\"\n\
+             [[route]]\nfiles = \"www\"\n",
+            origin.url
+        ),
+    );
+    for path in ["/go", "/again/dir", "/named/", "/named/dir", "/dir/"] {
+        rig.get(path).expect(200, "the index");
+    }
+    rig.get("/go-bare/").expect_status(404);
+    // A path that the client has sent itself is completed.
+    rig.get("/dir?x").expect_status(301).expect_field("Location", "./dir/?x");
 }
 
 #[test]
