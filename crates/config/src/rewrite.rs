@@ -122,7 +122,7 @@ pub(crate) fn rewrite_agrees(
     }
     let Some(entry) = node.entry("rewrite") else { return false };
     if rewrite.is_some_and(|to| to.uses(&Variable::Rest)) && prefix.is_none() {
-        let title = "`$rest` without a path that ends with `/*`".to_owned();
+        let title = "`$rest` without a single path that ends with `/*` and has no other `*`".to_owned();
         let finding = check.error(&entry.value.at, title, "there is no prefix to remove");
         finding.help("give the route a `path` such as \"/old/*\"");
     }

@@ -580,7 +580,7 @@ fn prefix_agrees(
         };
         let at = entry.value.entry(key).map_or(&entry.value.at, |entry| &entry.value.at);
         let what = if key == "to" { "`$rest`" } else { "`strip_prefix = true`" };
-        let title = format!("{what} without a path that ends with `/*`");
+        let title = format!("{what} without a single path that ends with `/*` and has no other `*`");
         let finding = check.error(at, title, "there is no prefix to remove");
         match node.entry("path") {
             Some(path) => finding.related(path.value.at.clone(), "has no single `/*` at its end"),
