@@ -490,7 +490,8 @@ impl<'c> Call<'c> {
                 .await
             };
             match looked {
-                None => _ = x.flush_anyway()?,
+                None if x.has_taken() => self.pending.expect(Deadline::Taker(x.write_ms())),
+                None => {}
                 Some(Ok(())) => x.take_turns().await,
                 Some(Err(Completion::TooSlow)) => {
                     if dispatcher.is_cut_to_report() {

@@ -15,6 +15,7 @@ use crate::link::Link;
 use crate::memory::Pressure;
 use crate::permit::{ConnectionPermit, Context};
 use crate::preface::ProxyHeader;
+use crate::progress::{self, SendProgress};
 use crate::pump::Outbox;
 use crate::spill::SpilledOutput;
 use crate::work::HeldBuffers;
@@ -29,8 +30,6 @@ pub(crate) const REQUEST_WEIGHT_BYTES: usize = 4 * 1024;
 const BUSY_BYTES: usize = 4 * 1024;
 /// [`OUT_BYTES_MAX`] while memory is short.
 const OUT_BYTES_MAX_SHORT: usize = 4 * 1024;
-/// The most that a client may go without taking a byte of a response while memory is critically short.
-const WRITE_MS_SHORT: u64 = 5_000;
 
 /// An output buffer larger than this is not kept while nothing moves.
 const SHED_BYTES: usize = 1024;
@@ -63,6 +62,8 @@ pub(crate) struct Conn {
     /// Progress timeouts of this request.
     pub(crate) body_ms: u64,
     pub(crate) write_ms: u64,
+    /// What the client was seen to take of the response.
+    pub(crate) progress: SendProgress,
     /// What it has moved since others had their turn.
     pub(crate) moved_bytes: usize,
     /// What the current request holds beside the buffers: its handler, its filters.
@@ -107,8 +108,7 @@ impl Conn {
 
     /// Milliseconds that the client may take no byte of the response, beside those in which the limit of its bandwidth gives it none.
     pub(crate) fn patience_ms(&self) -> u64 {
-        let is_critical = self.pressure() >= Pressure::Critical;
-        let write_ms = if is_critical { self.write_ms.min(WRITE_MS_SHORT) } else { self.write_ms };
+        let write_ms = progress::patience_ms(self.write_ms, self.pressure());
         write_ms.saturating_add(self.link.stream().bucket().map_or(0, ResponseBucket::pause_ms))
     }
 

@@ -44,6 +44,9 @@ pub(crate) trait IdleTask {
     fn resume(self: Box<Self>) -> TaskFuture;
     /// Since when it has been idle, in the clock's milliseconds, if it may be closed to make room.
     fn idle_since_ms(&self) -> Option<u64>;
+
+    /// Closes it while it waits.
+    fn close(self: Box<Self>) {}
     /// Whether memory is charged for it although it is idle.
     fn holds_memory(&self) -> bool {
         false
@@ -587,7 +590,9 @@ impl Core {
         let parked = std::mem::replace(&mut tasks[task as usize], Task::Vacant);
         self.0.free_tasks.borrow_mut().push(task);
         drop(tasks);
-        drop(parked);
+        if let Task::Idle(parked) = parked {
+            parked.close();
+        }
     }
 }
 

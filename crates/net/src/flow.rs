@@ -278,13 +278,10 @@ impl Exchange<'_> {
         self.lane.try_flush()
     }
 
-    /// Like [`Exchange::try_flush`], at the end of a wait for room: the kernel reports room only when a third of its send buffer
-    /// is free. Where [`Exchange::unsent`] is less after this call, a slow client reads.
-    ///
-    /// # Errors
-    /// The client is gone.
-    pub fn flush_anyway(&mut self) -> Result<bool, Fault> {
-        self.lane.flush_anyway()
+    /// Whether the client has taken anything since the last call, also where [`Exchange::unsent`] is the same: the kernel reports room
+    /// only when a third of its send buffer is free. To be asked at the end of a wait for room, because it costs a system call.
+    pub fn has_taken(&mut self) -> bool {
+        self.lane.has_taken()
     }
 
     /// Whether the client has closed its sending side: most clients that do so have disconnected.

@@ -17,6 +17,7 @@ use http::{BodySize, Fields, Reject, Status};
 use crate::address::Peer;
 use crate::conn::{Conn, REQUEST_WEIGHT_BYTES};
 use crate::core::{IdleTask, TaskFuture};
+use crate::ending;
 use crate::exchange::Exchange;
 use crate::fault::Fault;
 use crate::gate::ConnectionPlace;
@@ -28,6 +29,7 @@ use crate::multiplexed::{self, Opening};
 use crate::mux::MuxProtocol;
 use crate::permit::ConnectionPermit;
 use crate::preface::ProxyHeader;
+use crate::progress::SendProgress;
 use crate::request::Request;
 use crate::service::{Engine, Service, guarded};
 use crate::spill::SpilledOutput;
@@ -44,11 +46,6 @@ const LINGER_MS: u64 = 1_000;
 const LINGERING_MAX: usize = 256;
 /// A connection that has sent nothing for this long may be closed to make room: a client with a request sends it at once.
 const SILENT_MS: u64 = 1_000;
-/// After a refusal the client's remaining bytes are read for so long, so that it gets to see the answer.
-const CLOSING_MS: u64 = 2_000;
-/// And so many of them.
-const CLOSING_BYTES_MAX: usize = 4 * 1024 * 1024;
-
 /// A connection between two requests.
 pub(crate) struct IdleClient<S> {
     link: Link,
@@ -206,6 +203,10 @@ impl<S: Service> IdleTask for IdleClient<S> {
         let is_silent = self.served > 0 || self.link.core().now_ms() >= self.since_ms + SILENT_MS;
         (is_silent && self.begun.is_empty()).then_some(self.since_ms)
     }
+
+    fn close(mut self: Box<Self>) {
+        self.link.announce_end();
+    }
 }
 
 /// Serves a connection until it is idle for long, or over. `has_begun` says that bytes were read from it already.
@@ -214,7 +215,10 @@ async fn drive<S: Service>(mut idle: Box<IdleClient<S>>, mut has_begun: bool) ->
         match if std::mem::take(&mut has_begun) { Next::Serve } else { idle.next() } {
             Next::Serve => {}
             Next::Park => return Some(idle),
-            Next::Close if idle.begun.is_empty() => return None,
+            Next::Close if idle.begun.is_empty() => {
+                idle.close();
+                return None;
+            }
             // Boxed, as it is seldom.
             Next::Close => return Box::pin(give_up_on(idle)).await,
         }
@@ -281,6 +285,7 @@ fn busy<S: Service>(idle: IdleClient<S>) -> (Rc<Engine<S>>, Conn) {
         body_limit: None,
         body_ms: timeouts.body_ms,
         write_ms: timeouts.write_ms,
+        progress: SendProgress::default(),
         moved_bytes: 0,
         request_bytes: 0,
         reason: None,
@@ -549,10 +554,22 @@ async fn refuse<S: Service>(engine: &Rc<Engine<S>>, conn: &mut Conn, reject: Rej
     engine.service.log(&state.record(None, Some(&fault), &engine.context.core));
 }
 
-/// The last response is complete: sends it out. The connection is to be dropped next.
+/// The last response is complete, and its client sends nothing more: sends it out. The connection is to be dropped next.
 async fn close(conn: &mut Conn) {
     if send_last(conn).await {
+        let patience_ms = conn.patience_ms();
         conn.work.release();
+        ending::announce(&mut conn.link, patience_ms).await;
+    }
+}
+
+/// The last response is complete, and the client may still be sending.
+async fn closing(conn: &mut Conn) {
+    if send_last(conn).await {
+        let patience_ms = conn.patience_ms();
+        conn.work.release();
+        conn.permit.hold(0);
+        ending::linger(&mut conn.link, patience_ms).await;
     }
 }
 
@@ -561,38 +578,8 @@ async fn send_last(conn: &mut Conn) -> bool {
     let sent = conn.flush().await.is_ok();
     if sent {
         conn.link.stream().reset_on_close(false);
-        conn.link.announce_end();
-        // It is on its way unless the client does not read; then the connection is cut.
-        let _ = conn.flush().await;
     }
     sent
-}
-
-/// The client may still be sending: closing now would make the kernel reset the connection, and the client
-/// lose the answer. So the sending side closes first, and for a while what comes is thrown away.
-async fn closing(conn: &mut Conn) {
-    if !send_last(conn).await {
-        return;
-    }
-    let deadline_ms = conn.after_ms(CLOSING_MS);
-    conn.work.release();
-    conn.permit.hold(0);
-    let link = &mut conn.link;
-    link.stream().shutdown_write();
-    let mut bytes = 0;
-    while bytes < CLOSING_BYTES_MAX && link.core().now_ms() < deadline_ms {
-        match throw_away(link) {
-            Ok(Some(0)) | Err(_) => break,
-            Ok(Some(len)) => bytes += len,
-            Ok(None) if link.readable(deadline_ms).await.is_err() => break,
-            Ok(None) => {}
-        }
-    }
-}
-
-/// Its buffer is on the stack for one call, not in every connection's future.
-fn throw_away(link: &mut Link) -> Result<Option<usize>, Fault> {
-    link.try_read(&mut [0; 4096])
 }
 
 #[cfg(test)]

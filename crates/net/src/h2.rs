@@ -213,6 +213,19 @@ impl MuxProtocol for H2Server {
         self.is_peer_leaving
     }
 
+    fn owes(&self) -> bool {
+        self.frames.machine.is_reading_head() || !self.frames.machine.settings_acked()
+    }
+
+    fn give_up(&mut self) -> Fault {
+        let (code, reason) = match self.frames.machine.is_reading_head() {
+            true => (ErrorCode::NO_ERROR, "the request head took too long"),
+            false => (ErrorCode::SETTINGS_TIMEOUT, "the settings were not acknowledged in time"),
+        };
+        self.frames.machine.close(code, reason);
+        Fault::Ended { code: code.text(), reason }
+    }
+
     fn limit_growth(&mut self, bytes_max: usize) {
         self.frames.machine.limit_growth(u32::try_from(bytes_max).unwrap_or(u32::MAX));
     }

@@ -380,12 +380,12 @@ impl Lane<'_> {
         }
     }
 
-    /// The same, also where no room has been reported: see [`crate::Stream::assume_writable`].
-    pub(crate) fn flush_anyway(&mut self) -> Result<bool, Fault> {
+    /// Whether the client has taken anything since the last call. Costs a system call.
+    pub(crate) fn has_taken(&mut self) -> bool {
         match self {
-            Lane::H1(conn) => conn.flush_anyway(),
-            Lane::Stream(stream) => stream.try_flush(),
-            Lane::Detached(lane) => lane.try_flush(),
+            Lane::H1(conn) => conn.progress.look(conn.link.stream()),
+            Lane::Stream(stream) => stream.has_taken(),
+            Lane::Detached(_) => false,
         }
     }
 

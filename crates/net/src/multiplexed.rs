@@ -14,6 +14,7 @@ use http::machine::ServerMachine;
 use http::{BodySize, Fields, Reject};
 
 use crate::conn::{Conn, OUT_BYTES_MAX, REQUEST_WEIGHT_BYTES};
+use crate::ending;
 use crate::exchange::Exchange;
 use crate::fault::Fault;
 use crate::h2::{self, H2Server, PrefaceMatch};
@@ -23,6 +24,7 @@ use crate::memory::Pressure;
 use crate::mux::{
     CutReason, MuxConn, MuxEnds, MuxEvent, MuxProtocol, ResetReason, StreamLane, StreamRequest,
 };
+use crate::progress::SendProgress;
 use crate::request::Request;
 use crate::service::{Engine, Service, guarded};
 use crate::source::READ;
@@ -95,8 +97,9 @@ struct Wire {
     is_blocked: bool,
     /// A request that begins when a task of another one has ended; until then nothing more is read.
     held: Option<(u32, Box<StreamRequest>)>,
-    /// When the client last took bytes.
-    progress_ms: u64,
+    /// What the client was seen to take, and when it was last asked for.
+    progress: SendProgress,
+    looked_ms: u64,
     moved_bytes: usize,
 }
 
@@ -119,46 +122,30 @@ pub(crate) async fn serve<S: Service>(engine: Rc<Engine<S>>, conn: Conn, machine
         sent: 0,
         is_blocked: false,
         held: None,
-        progress_ms: conn.core.now_ms(),
+        progress: SendProgress::default(),
+        looked_ms: conn.core.now_ms(),
         moved_bytes: 0,
     };
     // A client that closes or breaks the connection needs no answer, and one that is too slow gets none.
     let ended = run(&engine, &conn, &mut wire).await;
     conn.tell_all(Some(ended.as_ref().err().map_or(CutReason::Peer, CutReason::of)));
-    if ended.is_ok() {
-        wire.link.announce_end();
-        // It is on its way unless the client does not read.
-        let _ = wire.link.try_flush();
-    }
-    if matches!(ended, Err(Fault::Ended { .. })) {
-        linger(&mut wire, conn.core.now_ms() + LOOK_MS).await;
-    }
-}
-
-/// Lets a client that broke the protocol read why: a socket that is closed with unread bytes would be reset, and the reason lost.
-async fn linger(wire: &mut Wire, until_ms: u64) {
-    wire.link.announce_end();
-    let _ = wire.link.try_flush();
-    let (mut room, mut left) = (vec![0; INPUT_BYTES], TURN_BYTES_MAX);
-    while left > 0 {
-        match wire.link.try_read(&mut room) {
-            Ok(Some(len @ 1..)) => left = left.saturating_sub(len),
-            Ok(None) => {
-                if wire.link.readable(until_ms).await.is_err() {
-                    return;
-                }
-            }
-            Ok(Some(0)) | Err(_) => return,
-        }
+    // A client that is gone, or takes nothing, is told nothing.
+    if matches!(ended, Ok(()) | Err(Fault::Ended { .. })) {
+        let _ = write(&conn, &mut wire);
+        wire.work.release();
+        (wire.rest, wire.held) = (Vec::new(), None);
+        conn.weigh_own(wire.link.weight_bytes());
+        ending::linger(&mut wire.link, conn.patience_ms()).await;
     }
 }
 
 async fn run<S: Service>(engine: &Rc<Engine<S>>, conn: &Rc<MuxConn>, wire: &mut Wire) -> Result<(), Fault> {
-    let (limits, timeouts) = (conn.context().limits.get(), conn.context().timeouts.get());
     // When the peer was informed that no further stream will be taken, and whether that holds by now.
     let (mut served, mut leaves_since_ms, mut goes_away) = (0u32, None, false);
-    let mut idle_since_ms = conn.core.now_ms();
+    let (mut idle_since_ms, mut owes_since_ms) = (conn.core.now_ms(), None);
     loop {
+        // A reload may have changed them.
+        let (limits, timeouts) = (conn.context().limits.get(), conn.context().timeouts.get());
         conn.machine.borrow_mut().limit_growth(conn.core.memory().window_growth_max());
         // Read first, in case bytes were received with those that showed the protocol.
         let fed = feed(engine, conn, wire, &mut served, goes_away);
@@ -167,13 +154,13 @@ async fn run<S: Service>(engine: &Rc<Engine<S>>, conn: &Rc<MuxConn>, wire: &mut 
         written?;
         let max = limits.requests_per_connection_max;
         let is_worn = max > 0 && served >= max;
-        if leaves_since_ms.is_none() && conn.context().draining.get() {
+        if leaves_since_ms.is_none() && (is_worn || conn.context().draining.get()) {
             leaves_since_ms = Some(conn.core.now_ms());
             conn.machine.borrow_mut().go_away(false);
             continue;
         }
         let has_left = leaves_since_ms.is_some_and(|since_ms| conn.core.now_ms() >= since_ms + LEAVE_MS);
-        if (is_worn || has_left) && !std::mem::replace(&mut goes_away, true) {
+        if has_left && !std::mem::replace(&mut goes_away, true) {
             conn.machine.borrow_mut().go_away(true);
             continue;
         }
@@ -182,35 +169,40 @@ async fn run<S: Service>(engine: &Rc<Engine<S>>, conn: &Rc<MuxConn>, wire: &mut 
         }
         let waits = conn.machine.borrow_mut().out().len() > wire.sent || wire.link.is_behind();
         let is_over = goes_away || wire.ended || conn.machine.borrow().is_peer_leaving();
-        if conn.live() == 0 && !waits && (is_over || conn.context().connection_limit.crowded()) {
-            return Ok(());
-        }
         let idle_ms = if served == 0 { timeouts.head_ms } else { timeouts.idle_ms };
         let now_ms = conn.core.now_ms();
-        if conn.live() == 0 && now_ms >= idle_since_ms.saturating_add(idle_ms)
-            || waits && now_ms >= wire.progress_ms.saturating_add(timeouts.write_ms)
-        {
+        let is_idle = now_ms >= idle_since_ms.saturating_add(idle_ms);
+        if conn.live() == 0 && !waits && (is_over || is_idle || conn.context().connection_limit.crowded()) {
+            let mut machine = conn.machine.borrow_mut();
+            if !wire.ended && !machine.is_peer_leaving() {
+                machine.go_away(true);
+            }
+            return Ok(());
+        }
+        if wire.is_stalled(conn, waits) {
             return Err(Fault::Timeout);
         }
-        if !waits {
-            wire.progress_ms = now_ms;
+        let owes_ms = conn.machine.borrow().owes().then(|| *owes_since_ms.get_or_insert(now_ms));
+        owes_since_ms = owes_ms;
+        if owes_ms.is_some_and(|since_ms| now_ms >= since_ms.saturating_add(timeouts.head_ms)) {
+            return Err(conn.machine.borrow_mut().give_up());
         }
         if std::mem::take(&mut wire.moved_bytes) >= TURN_BYTES_MAX {
             conn.core.yield_now().await;
             continue;
         }
-        wait(conn, wire, waits).await?;
+        wait(conn, wire, waits, leaves_since_ms.is_some()).await?;
     }
 }
 
 /// Waits for the client, for a stream that has something to send or has ended, or for a moment.
-async fn wait(conn: &MuxConn, wire: &mut Wire, waits: bool) -> Result<(), Fault> {
+async fn wait(conn: &MuxConn, wire: &mut Wire, waits: bool, leaves: bool) -> Result<(), Fault> {
     let reads = wire.reads(conn);
     wire.rest_from_input();
     conn.weigh_own(wire.rest.capacity() + wire.link.weight_bytes());
     let interest = wire.link.interest(reads, waits);
     let both = [(wire.link.stream().source(), interest), (&*conn.news, wait::Interest::of(true, false))];
-    let look_ms = conn.core.now_ms() + if conn.context().draining.get() { LEAVE_MS } else { LOOK_MS };
+    let look_ms = conn.core.now_ms() + if leaves { LEAVE_MS } else { LOOK_MS };
     let waited = wait::any(&conn.core, both, look_ms, || wire.link.holds(interest)).await;
     conn.news.clear(READ);
     match waited {
@@ -234,6 +226,25 @@ impl Wire {
         let is_full = machine.out().len() - self.sent >= OUT_BYTES_MAX;
         let is_stuck = (self.is_blocked || self.link.is_behind()) && conn.has_turns();
         !(is_full || is_stuck) || machine.is_measuring()
+    }
+
+    /// Whether the client has taken nothing for too long of what it was sent, or is to be sent.
+    fn is_stalled(&mut self, conn: &MuxConn, waits: bool) -> bool {
+        let now_ms = conn.core.now_ms();
+        let handed_bytes = conn.drained_bytes.get() + self.sent as u64;
+        if !waits && conn.taken_bytes.get() >= handed_bytes {
+            self.progress.stop();
+            return false;
+        }
+        if now_ms >= self.looked_ms + LOOK_MS {
+            self.looked_ms = now_ms;
+            self.progress.look(self.link.stream());
+            // The queue counts what TLS adds, too: a little less is known to be taken than was.
+            let taken_bytes = handed_bytes.saturating_sub(u64::from(self.progress.queued()));
+            conn.taken_bytes.set(taken_bytes.max(conn.taken_bytes.get()));
+        }
+        let since_ms = self.progress.since_ms(self.link.stream());
+        now_ms >= since_ms + LOOK_MS && now_ms >= since_ms.saturating_add(conn.patience_ms())
     }
 
     /// Takes buffers from the pool, if there are none.
@@ -384,7 +395,6 @@ fn write(conn: &MuxConn, wire: &mut Wire) -> Result<(), Fault> {
             if !wire.link.try_flush()? {
                 return Ok(());
             }
-            wire.progress_ms = conn.core.now_ms();
         }
         if !wire.is_blocked {
             conn.fill_out(wire.sent + OUT_BYTES_MAX);
@@ -393,6 +403,7 @@ fn write(conn: &MuxConn, wire: &mut Wire) -> Result<(), Fault> {
         let out = machine.out();
         let waiting = out.len() - wire.sent;
         if waiting == 0 {
+            conn.count_drained(wire.sent);
             conn.take_buffer(out);
             (wire.sent, wire.is_blocked) = (0, false);
             return Ok(());
@@ -403,16 +414,15 @@ fn write(conn: &MuxConn, wire: &mut Wire) -> Result<(), Fault> {
         wire.is_blocked = sent < waiting;
         if !wire.is_blocked {
             out.clear();
-            wire.sent = 0;
+            conn.count_drained(std::mem::take(&mut wire.sent));
         }
         if sent == 0 {
             return Ok(());
         }
-        wire.progress_ms = conn.core.now_ms();
         // What was sent makes room, once it is much.
         if wire.sent >= OUT_BYTES_MAX {
             out.drain(..wire.sent);
-            wire.sent = 0;
+            conn.count_drained(std::mem::take(&mut wire.sent));
         }
         if wire.moved_bytes >= TURN_BYTES_MAX {
             return Ok(());
@@ -430,11 +440,12 @@ fn answer<S: Service>(
     async move {
         let (kept, is_whole) = serve_stream(&engine, &mut lane, refused).await;
         lane.hold(0);
-        if is_whole {
-            // The rest is the connection's; a client that does not take it loses the stream. What is cut is not whole.
-            let _ = lane.flush().await;
-        }
+        // The rest is the connection's; a client that does not take it loses the stream. What is cut is not whole.
+        let is_sent = is_whole && lane.flush().await.is_ok();
         drop(kept);
+        if is_sent {
+            lane.drop_input().await;
+        }
     }
 }
 

@@ -8,9 +8,6 @@ use crate::pump::COPIED_BYTES_MAX;
 
 /// One sendfile call.
 const SENDFILE_BYTES_MAX: u64 = 1024 * 1024;
-/// How often a connection that waits for its client to read looks whether that reads a little, and whether memory is short
-/// by now.
-const LOOK_MS: u64 = 2_000;
 
 impl Conn {
     /// Adds to what will be written; writes when that has grown large.
@@ -99,28 +96,11 @@ impl Conn {
     }
 
     /// Waits after a write for which there was no room, until it is worth trying again. Fails where the client has taken
-    /// nothing for too long, over all the waits since it last took something.
+    /// nothing for too long.
     pub(crate) async fn wait_writable(&mut self) -> Result<(), Fault> {
-        let now_ms = self.now_ms();
-        let since_ms = *self.work.out.stalled_since_ms.get_or_insert(now_ms);
-        let until_ms = since_ms.saturating_add(self.patience_ms());
-        if now_ms >= until_ms {
-            return Err(Fault::Timeout);
-        }
         self.settle();
-        match self.link.stream().writable(until_ms.min(self.after_ms(LOOK_MS))).await {
-            Err(Fault::Timeout) => {
-                self.link.stream().assume_writable();
-                Ok(())
-            }
-            done => done,
-        }
-    }
-
-    /// Like [`Conn::try_flush`], and asks the kernel although it has reported no room: see [`crate::Stream::assume_writable`].
-    pub(crate) fn flush_anyway(&mut self) -> Result<bool, Fault> {
-        self.link.stream().assume_writable();
-        self.try_flush()
+        let patience_ms = self.patience_ms();
+        self.progress.room(self.link.stream(), patience_ms).await
     }
 
     /// Sends `len` bytes of a file, after what was collected, and adds those sent to `total`.
@@ -140,7 +120,6 @@ impl Conn {
                 Some(sent) => {
                     // Not all of it at once: the client may go away in the middle.
                     *total += sent as u64;
-                    self.work.out.stalled_since_ms = None;
                     self.moved(sent).await;
                 }
                 None => self.wait_writable().await?,

@@ -82,7 +82,6 @@ impl Conn {
                 Some(0) => return Err(Fault::Broken("a temporary file shrank")),
                 Some(sent) => {
                     turn_bytes += sent as u64;
-                    self.work.out.stalled_since_ms = None;
                     overflow.file.sent(sent as u64);
                     self.moved_bytes += sent;
                 }

@@ -146,8 +146,6 @@ pub struct Outbox {
     bytes: Vec<u8>,
     /// So many of them have been sent.
     at: usize,
-    /// Since when the peer takes nothing, as far as a wait has seen it.
-    pub(crate) stalled_since_ms: Option<u64>,
 }
 
 impl Deref for Outbox {
@@ -196,9 +194,6 @@ impl Outbox {
             (true, false) => link.try_write(&[bytes], more)?,
             (false, false) => link.try_write(&[out, bytes], more)?,
         };
-        if sent > 0 {
-            self.stalled_since_ms = None;
-        }
         let of_out = sent.min(out.len());
         self.at += of_out;
         if self.at == self.bytes.len() {
@@ -241,11 +236,7 @@ impl Outbox {
                 return Ok(false);
             }
         }
-        let flushed = link.try_flush()?;
-        if flushed {
-            self.stalled_since_ms = None;
-        }
-        Ok(flushed)
+        link.try_flush()
     }
 
     /// Forgets what was to be sent; keeps the memory.

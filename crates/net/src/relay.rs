@@ -2,6 +2,7 @@
 
 use crate::fault::Fault;
 use crate::link::Link;
+use crate::progress::SendProgress;
 use crate::pump::Outbox;
 use crate::source::Source;
 use crate::wait::{self, Interest};
@@ -117,7 +118,8 @@ pub(crate) async fn relay(
     let core = client.core().clone();
     let (mut up, mut down) = (Direction::default(), Direction::default());
     up.out.keep(early);
-    let (mut first, mut turns, mut has_expired) = (None, 0, false);
+    let (mut first, mut turns) = (None, 0);
+    let mut progress = [SendProgress::default(), SendProgress::default()];
     loop {
         let (was_up, was_down) = (up.ended, down.ended);
         let mut changed = false;
@@ -145,7 +147,6 @@ pub(crate) async fn relay(
             return RelayEnd::Closed(first.unwrap_or(RelaySide::Client));
         }
         if changed {
-            has_expired = false;
             turns += 1;
             if turns == TURNS_MAX {
                 turns = 0;
@@ -162,16 +163,15 @@ pub(crate) async fn relay(
             up.stop();
             continue;
         }
-        if has_expired {
-            return RelayEnd::Idle;
-        }
         hold(up.out.weight_bytes() + down.out.weight_bytes());
         let deadline_ms = core.now_ms().saturating_add(idle_ms);
         let sources = interests((client, upstream), (&up, &down));
         if let Err(Fault::Timeout) = wait::any(&core, sources, deadline_ms, || false).await {
-            // The kernel reports room only when much of it is free: a slow receiver may have taken some.
-            has_expired = true;
-            [&*client, &*upstream].into_iter().for_each(|link| link.stream().assume_writable());
+            // A slow receiver may take what was sent before.
+            let [of_client, of_upstream] = &mut progress;
+            if !(of_client.look(client.stream()) | of_upstream.look(upstream.stream())) {
+                return RelayEnd::Idle;
+            }
         }
     }
 }

@@ -19,6 +19,7 @@ use crate::bandwidth::ResponseBucket;
 use crate::core::Core;
 use crate::fault::Fault;
 use crate::source::{GONE, HALF_CLOSED, READ, Source, WRITE};
+use crate::sys;
 use crate::wait::{self, Interest};
 
 /// A stream socket, TCP or Unix, registered with its core. Closed when dropped.
@@ -31,6 +32,8 @@ pub struct Stream {
     transport: Transport,
     /// Closing resets the connection.
     resets: Cell<bool>,
+    /// Bytes handed to the kernel. It wraps around: only changes count.
+    sent: Cell<u32>,
     /// The address of this end, once it has been asked for. Boxed, because most idle connections are never asked.
     local: OnceCell<Option<Box<SocketAddr>>>,
     /// How fast the response under way may be sent, where that is limited.
@@ -78,13 +81,12 @@ impl Stream {
     /// Where the kernel has no room for the registration.
     pub(crate) fn new(core: &Core, socket: OwnedFd) -> std::io::Result<Stream> {
         let source = core.register(&socket)?;
-        Ok(Stream {
-            source: Registered::new(core, source),
-            transport: Transport::Socket(socket),
-            resets: Cell::new(false),
-            local: OnceCell::new(),
-            bucket: None,
-        })
+        Ok(Stream::of(Registered::new(core, source), Transport::Socket(socket)))
+    }
+
+    fn of(source: Registered, transport: Transport) -> Stream {
+        let (resets, sent, local) = (Cell::new(false), Cell::new(0), OnceCell::new());
+        Stream { source, transport, resets, sent, local, bucket: None }
     }
 
     /// Makes it idle: its socket, and the token by which its source stays registered. `None` for what is no socket.
@@ -106,7 +108,7 @@ impl Stream {
         let source = Registered::new(core, core.source(token)?);
         source.stays.set(false);
         let transport = Transport::Socket(socket);
-        Some(Stream { source, transport, resets: Cell::new(false), local: OnceCell::new(), bucket: None })
+        Some(Stream::of(source, transport))
     }
 
     /// Takes over a connected socket that another process made. That one may still set its mode, so no call relies on it.
@@ -123,7 +125,7 @@ impl Stream {
         wire.attach(source.token);
         let (source, transport) =
             (Registered::new(core, source), Transport::Sim(crate::sim::ServerEnd(wire)));
-        Stream { source, transport, resets: Cell::new(false), local: OnceCell::new(), bucket: None }
+        Stream::of(source, transport)
     }
 
     /// The core it lives on.
@@ -267,11 +269,22 @@ impl Stream {
         wait::ready(self.core(), &self.source, Interest(READ | WRITE), deadline_ms).await
     }
 
-    /// The next write asks the kernel, although it has reported no room. It reports room when a third of the send buffer is
-    /// free, which may be more than a megabyte, but takes bytes as soon as some are acknowledged: so this shows whether a slow
-    /// peer reads at all.
-    pub fn assume_writable(&self) {
-        self.source.ready.set(self.source.ready() | WRITE);
+    /// Bytes handed to the kernel so far, modulo 2³².
+    pub(crate) fn sent(&self) -> u32 {
+        self.sent.get()
+    }
+
+    /// Bytes handed to the kernel that the peer has not acknowledged. Costs a system call.
+    pub(crate) fn queued(&self) -> u32 {
+        match &self.transport {
+            Transport::Socket(socket) => sys::send_queue_bytes(socket),
+            #[cfg(test)]
+            Transport::Sim(_) => 0,
+        }
+    }
+
+    fn count_sent(&self, bytes: usize) {
+        self.sent.set(self.sent.get().wrapping_add(bytes as u32));
     }
 
     /// Reads what is there: `None` where nothing is, 0 at the end.
@@ -344,7 +357,7 @@ impl Stream {
         self.bucket = bucket;
         if was_paused {
             // Its timer is gone; whether there is room, the kernel says.
-            self.assume_writable();
+            self.source.ready.set(self.source.ready() | WRITE);
         }
     }
 
@@ -383,6 +396,7 @@ impl Stream {
             Err(Errno::INTR) => Ok(None),
             sent => {
                 let sent = sent?;
+                self.count_sent(sent);
                 if let Some(bucket) = &self.bucket {
                     bucket.spend(sent);
                 }
@@ -398,7 +412,11 @@ impl Stream {
                 Ok(0)
             }
             Err(Errno::INTR) => Ok(0),
-            sent => Ok(sent?),
+            sent => {
+                let sent = sent?;
+                self.count_sent(sent);
+                Ok(sent)
+            }
         }
     }
 

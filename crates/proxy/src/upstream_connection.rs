@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use http::machine::{ClientMachine, Fed, Step};
 use http::{Limits, Method, Name, ResponseHead, Status, scan};
-use net::{BufferPool, Buffers, Fault, HeldBuffers, Link, Memory, Pressure};
+use net::{BufferPool, Buffers, Fault, HeldBuffers, Link, Memory, Pressure, SendProgress};
 
 use crate::failure::AttemptFailure;
 use crate::options::KeepAlive;
@@ -58,6 +58,8 @@ pub(crate) struct UpstreamConnection {
     pub(crate) received_ms: u64,
     /// How long it may lie idle after this response; set by its head.
     pub(crate) idle_ms: u64,
+    /// What the upstream was seen to take.
+    progress: SendProgress,
 }
 
 impl IdleConnection {
@@ -86,6 +88,7 @@ impl UpstreamConnection {
             silent: true,
             received_ms: 0,
             idle_ms: 0,
+            progress: SendProgress::default(),
         }
     }
 
@@ -107,6 +110,11 @@ impl UpstreamConnection {
     /// Sends what the upstream takes now; true where nothing is left.
     pub(crate) fn try_flush(&mut self) -> Result<bool, Fault> {
         self.buffers.out.try_flush(&mut self.link)
+    }
+
+    /// Whether the upstream has taken anything since the last call. Costs a system call.
+    pub(crate) fn has_taken(&mut self) -> bool {
+        self.progress.look(self.link.stream())
     }
 
     /// Adds bytes of a body, without waiting: a large piece is sent from where it stands, as far as the upstream takes it now.

@@ -123,11 +123,24 @@ impl UpstreamRequest {
                 true => self.bounds.between_ms,
                 false => self.bounds.head_ms,
             };
-            self.wait(since_ms.saturating_add(patience_ms)).await.map_err(|_| match has_begun {
-                true => AttemptFailure::Body("the upstream took too long in the middle of a response"),
-                false => AttemptFailure::Slow,
-            })?;
+            match self.wait(since_ms.saturating_add(patience_ms)).await {
+                Ok(()) => {}
+                // It takes what was sent before, and has its time.
+                Err(_) if self.is_sending && self.is_in_time() && self.side.has_taken() => {
+                    since_ms = self.core().now_ms();
+                }
+                Err(_) if has_begun => {
+                    return Err(AttemptFailure::Body(
+                        "the upstream took too long in the middle of a response",
+                    ));
+                }
+                Err(_) => return Err(AttemptFailure::Slow),
+            }
         }
+    }
+
+    fn is_in_time(&self) -> bool {
+        self.core().now_ms() < self.bounds.deadline_ms
     }
 
     /// Sends what the upstream takes now; true if it took something.

@@ -205,6 +205,15 @@ impl UpstreamSide {
         }
     }
 
+    /// Whether the upstream has taken anything of the request since the last call, also where no room was reported. Costs a system call.
+    pub(crate) fn has_taken(&mut self) -> bool {
+        match self {
+            UpstreamSide::H1(side) => side.connection.has_taken(),
+            UpstreamSide::Stream(stream) => stream.has_taken(),
+            UpstreamSide::Cgi(side) => side.connection.has_taken(),
+        }
+    }
+
     /// Whether [`UpstreamSide::step`] may have something to return now; false is certain.
     pub(crate) fn has_news(&self) -> bool {
         match self {

@@ -11,6 +11,7 @@ use crate::conn::OUT_BYTES_MAX;
 use crate::fault::Fault;
 use crate::h2::Frames;
 use crate::link::Link;
+use crate::progress::SendProgress;
 use crate::source::READ;
 use crate::wait::{self, Interest};
 
@@ -36,8 +37,9 @@ struct ClientWire {
     input: Vec<u8>,
     /// The server has closed its sending side.
     ended: bool,
-    /// When the server last took bytes.
-    progress_ms: u64,
+    /// What the server was seen to take, and when it was last asked for.
+    progress: SendProgress,
+    looked_ms: u64,
     /// When a request was last under way.
     busy_ms: u64,
     moved_bytes: usize,
@@ -60,7 +62,8 @@ pub(crate) async fn drive(conn: Rc<ClientConn>, link: Link) {
         link,
         input: Vec::new(),
         ended: false,
-        progress_ms: now_ms,
+        progress: SendProgress::default(),
+        looked_ms: now_ms,
         busy_ms: now_ms,
         moved_bytes: 0,
     };
@@ -108,10 +111,7 @@ async fn run(conn: &ClientConn, wire: &mut ClientWire) -> Result<(), Fault> {
 /// requests, and one that is too old.
 fn look(conn: &ClientConn, wire: &mut ClientWire, now_ms: u64) -> Result<(), Fault> {
     let waits = !conn.frames.borrow().out.is_empty() || wire.link.is_behind();
-    if !waits {
-        wire.progress_ms = now_ms;
-    }
-    if waits && now_ms >= wire.progress_ms + WRITE_MS {
+    if wire.is_stalled(conn, waits) {
         return Err(Fault::Timeout);
     }
     if conn.state.get() == ClientState::Opening && now_ms >= conn.opened_ms + SETTINGS_MS {
@@ -253,6 +253,23 @@ fn fail(conn: &ClientConn, id: u32, failure: StreamFailure) {
 }
 
 impl ClientWire {
+    /// Whether the server has taken nothing for too long of what it was sent, or is to be sent.
+    fn is_stalled(&mut self, conn: &ClientConn, waits: bool) -> bool {
+        let (now_ms, drained_bytes) = (conn.core.now_ms(), conn.drained_bytes.get());
+        if !waits && conn.taken_bytes.get() >= drained_bytes {
+            self.progress.stop();
+            return false;
+        }
+        if now_ms >= self.looked_ms + LOOK_MS {
+            self.looked_ms = now_ms;
+            self.progress.look(self.link.stream());
+            // The queue counts what TLS adds, too: a little less is known to be taken than was.
+            let taken_bytes = drained_bytes.saturating_sub(u64::from(self.progress.queued()));
+            conn.taken_bytes.set(taken_bytes.max(conn.taken_bytes.get()));
+        }
+        now_ms >= self.progress.since_ms(self.link.stream()) + WRITE_MS
+    }
+
     /// Reads more; false where nothing is there now, or nothing will come.
     fn read(&mut self, conn: &ClientConn) -> Result<bool, Fault> {
         let filled = self.input.len();
@@ -280,20 +297,20 @@ fn write(conn: &ClientConn, wire: &mut ClientWire) -> Result<(), Fault> {
         machine.flush(out);
         if out.is_empty() {
             out.shrink_to(OUT_BYTES_MAX);
-            if wire.link.is_behind() && wire.link.try_flush()? {
-                wire.progress_ms = conn.core.now_ms();
+            if wire.link.is_behind() {
+                wire.link.try_flush()?;
             }
             return Ok(());
         }
         let sent = wire.link.try_write(&[&out[..]], false)?;
         out.drain(..sent);
+        conn.drained_bytes.set(conn.drained_bytes.get() + sent as u64);
         let is_empty = out.is_empty();
         drop(frames);
         if sent == 0 {
             return Ok(());
         }
         wire.moved_bytes += sent;
-        wire.progress_ms = conn.core.now_ms();
         if is_empty && wire.moved_bytes < TURN_BYTES_MAX {
             conn.fill_out(OUT_BYTES_MAX);
         }

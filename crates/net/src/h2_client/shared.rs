@@ -72,6 +72,9 @@ pub(crate) struct ClientConn {
     pub(crate) heard_ms: Cell<u64>,
     /// When a ping was sent that is not answered.
     pub(crate) pinged_ms: Cell<Option<u64>>,
+    /// Bytes of frames that were handed over, and of all bytes those that the server was seen to take.
+    pub(crate) drained_bytes: Cell<u64>,
+    pub(crate) taken_bytes: Cell<u64>,
     on_change: Box<dyn Fn()>,
     streams_bytes: Cell<usize>,
     own_bytes: Cell<usize>,
@@ -108,6 +111,8 @@ impl ClientConn {
             opened_ms: core.now_ms(),
             heard_ms: Cell::new(core.now_ms()),
             pinged_ms: Cell::new(None),
+            drained_bytes: Cell::new(0),
+            taken_bytes: Cell::new(0),
             on_change,
             streams_bytes: Cell::new(0),
             own_bytes: Cell::new(0),
@@ -336,6 +341,7 @@ impl ClientConn {
             }
             let waits = output.is_waiting();
             drop(output);
+            stream.framed_at.set(self.drained_bytes.get() + frames.out.len() as u64);
             self.core.raise(&stream.source, WRITE);
             if waits {
                 self.turns.borrow_mut().push_again(stream);

@@ -22,6 +22,8 @@ pub struct H2Stream {
     ungranted_bytes: usize,
     is_reused: bool,
     has_begun: bool,
+    /// What the server had taken when somebody last asked.
+    seen_bytes: u64,
 }
 
 impl H2Stream {
@@ -52,6 +54,7 @@ impl H2Stream {
             ungranted_bytes: 0,
             is_reused,
             has_begun: false,
+            seen_bytes: 0,
         };
         Some(stream)
     }
@@ -196,6 +199,13 @@ impl H2Stream {
             self.stream.shared.source.clear(WRITE);
         }
         is_behind
+    }
+
+    /// Whether the server has taken anything of this request since the last call, as far as its connection has seen.
+    pub fn has_taken(&mut self) -> bool {
+        let (taken_bytes, framed_at) = (self.conn.taken_bytes.get(), self.stream.shared.framed_at.get());
+        let seen_bytes = std::mem::replace(&mut self.seen_bytes, taken_bytes);
+        seen_bytes < taken_bytes.min(framed_at)
     }
 
     /// Whether nothing more of the request can be sent: the server has reset the stream, or the connection is over.

@@ -14,6 +14,7 @@ use crate::address::{Client, Peer};
 use crate::conn::OUT_BYTES_MAX;
 use crate::core::Core;
 use crate::permit::{ConnectionPermit, Context};
+use crate::progress;
 use crate::source::{GONE, HALF_CLOSED, READ, Source, WRITE};
 use crate::tls::TlsSession;
 
@@ -54,6 +55,9 @@ pub(crate) struct MuxConn {
     pub(crate) news: Rc<Source>,
     /// The peer has closed its sending side: no window opens any more.
     peer_ended: Cell<bool>,
+    /// Bytes of frames that have left the machine's buffer, and of all bytes those that the client was seen to take.
+    pub(crate) drained_bytes: Cell<u64>,
+    pub(crate) taken_bytes: Cell<u64>,
     /// What its streams hold.
     streams_bytes: Cell<usize>,
     /// What the connection's task holds.
@@ -76,6 +80,8 @@ impl MuxConn {
             small: Cell::default(),
             news,
             peer_ended: Cell::new(false),
+            drained_bytes: Cell::new(0),
+            taken_bytes: Cell::new(0),
             streams_bytes: Cell::new(0),
             own_bytes: Cell::new(0),
         }
@@ -269,6 +275,7 @@ impl MuxConn {
                 }
                 continue;
             }
+            stream.framed_at.set(self.drained_bytes.get() + machine.out().len() as u64);
             let output = stream.output.borrow();
             let (waits, reads) = (output.is_waiting(), output.file.is_some());
             drop(output);
@@ -293,6 +300,20 @@ impl MuxConn {
             }
             stays
         });
+    }
+
+    /// So many bytes more have left the machine's buffer.
+    pub(crate) fn count_drained(&self, bytes: usize) {
+        self.drained_bytes.set(self.drained_bytes.get() + bytes as u64);
+    }
+
+    /// Milliseconds that the client may take nothing: the longest that a route allows whose response waits.
+    pub(crate) fn patience_ms(&self) -> u64 {
+        let streams = self.streams.borrow();
+        let waiting = streams.values().filter(|stream| stream.output.borrow().is_waiting());
+        let write_ms = waiting.map(|stream| stream.write_ms.get()).max();
+        let write_ms = write_ms.unwrap_or_else(|| self.context().timeouts.get().write_ms);
+        progress::patience_ms(write_ms, self.core.memory().pressure())
     }
 
     /// Whether a stream stands in line.

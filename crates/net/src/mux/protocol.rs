@@ -142,6 +142,16 @@ pub(crate) trait MuxProtocol: ContentFrames {
     /// Whether the peer takes no further part: nothing but what is under way will come.
     fn is_peer_leaving(&self) -> bool;
 
+    /// Whether the peer owes the rest of a head, or the acknowledgement of settings. It has the time of a head for either.
+    fn owes(&self) -> bool {
+        false
+    }
+
+    /// Ends the connection of a peer that owes either for too long; what it is to know of that stands in [`MuxProtocol::out`].
+    fn give_up(&mut self) -> Fault {
+        Fault::Timeout
+    }
+
     /// Sets how many bytes windows may grow by beyond their first sizes where the measured rate wants it, and shrinks larger ones.
     fn limit_growth(&mut self, _bytes_max: usize) {}
 

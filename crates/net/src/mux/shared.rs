@@ -27,6 +27,10 @@ pub(crate) struct StreamShared {
     pub(crate) in_line: Cell<bool>,
     /// Bytes that the connection's task has read of its file and framed.
     pub(crate) file_sent_bytes: Cell<u64>,
+    /// Bytes of its connection up to the end of its last frame.
+    pub(crate) framed_at: Cell<u64>,
+    /// Milliseconds that the client may take none of the response.
+    pub(crate) write_ms: Cell<u64>,
     /// What it is charged with.
     pub(crate) held_bytes: Cell<usize>,
     /// It carries something else than HTTP.
@@ -181,6 +185,8 @@ impl StreamShared {
             output: RefCell::default(),
             in_line: Cell::new(false),
             file_sent_bytes: Cell::new(0),
+            framed_at: Cell::new(0),
+            write_ms: Cell::new(0),
             held_bytes: Cell::new(0),
             is_tunnel: Cell::new(false),
             is_broken: Cell::new(false),

@@ -16,10 +16,12 @@ use crate::file::{self, FileRest, FileSpan, ReadStop};
 use crate::filters::DefaultFields;
 use crate::inbound::{BodyChunk, PIECE_WEIGHT_BYTES};
 use crate::memory::Pressure;
+use crate::progress;
 use crate::source::{GONE, READ, Source, WRITE};
 use crate::spill::{Overflow, SpillError, SpillFile, SpillQuota, SpilledOutput};
 use crate::wait::{self, Interest};
 
+mod ends;
 mod raw;
 
 /// Bytes that wait to be sent on a stream before its handler waits, while memory is short.
@@ -35,8 +37,6 @@ const LOADED_BYTES_MAX: usize = 4 * 1024;
 const TURN_BYTES_MAX: usize = 256 * 1024;
 /// What a stream holds beside its buffers: its future above all, then the fields of its head (5.3 KiB measured).
 const STREAM_BYTES: usize = 5 * 1024 + 512;
-/// The most that a client may go without taking a byte of a response while memory is critically short.
-const WRITE_MS_SHORT: u64 = 5_000;
 
 /// What the task of a stream holds. Dropping it ends the stream, which the peer learns of where the response is not whole.
 pub(crate) struct StreamLane {
@@ -63,7 +63,8 @@ pub(crate) struct StreamLane {
     /// The response ends after those, with these trailers.
     end: Option<Fields>,
     body_ms: u64,
-    write_ms: u64,
+    /// What the client had taken when somebody last asked.
+    seen_bytes: u64,
     moved_bytes: usize,
     request_bytes: usize,
     /// Bytes of a file that are being read.
@@ -76,8 +77,9 @@ impl StreamLane {
         let source = conn.core.add_source();
         let shared = Rc::new(StreamShared::new(id, source, request.priority));
         shared.input.borrow_mut().ended = request.ended;
-        conn.add(&shared);
         let (limits, timeouts) = (conn.context().limits.get(), conn.context().timeouts.get());
+        shared.write_ms.set(timeouts.write_ms);
+        conn.add(&shared);
         let lane = StreamLane {
             conn: conn.clone(),
             shared,
@@ -94,7 +96,7 @@ impl StreamLane {
             overflow: SpilledOutput::default(),
             rest: Vec::new(),
             body_ms: timeouts.body_ms,
-            write_ms: timeouts.write_ms,
+            seen_bytes: 0,
             moved_bytes: 0,
             request_bytes: 0,
             file_bytes: 0,
@@ -153,7 +155,8 @@ impl StreamLane {
     }
 
     pub(crate) fn set_timeouts(&mut self, body_ms: u64, write_ms: u64) {
-        (self.body_ms, self.write_ms) = (body_ms, write_ms);
+        self.body_ms = body_ms;
+        self.shared.write_ms.set(write_ms);
     }
 
     pub(crate) fn body_ms(&self) -> u64 {
@@ -162,8 +165,7 @@ impl StreamLane {
 
     /// Milliseconds that the client may take no byte of the response, beside those in which the limit of its bandwidth gives it none.
     pub(crate) fn patience_ms(&self) -> u64 {
-        let is_critical = self.pressure() >= Pressure::Critical;
-        let write_ms = if is_critical { self.write_ms.min(WRITE_MS_SHORT) } else { self.write_ms };
+        let write_ms = progress::patience_ms(self.shared.write_ms.get(), self.pressure());
         write_ms.saturating_add(self.shared.bucket().map_or(0, ResponseBucket::pause_ms))
     }
 
@@ -482,6 +484,8 @@ impl StreamLane {
                 // It is another stream's turn: whether the client reads at all, the connection's task watches.
                 Err(Fault::Timeout) if self.shared.in_line.get() => {}
                 Err(Fault::Timeout) if self.shared.file_sent_bytes.get() != of_file => {}
+                // The client has not taken what was framed yet: the connection's task watches that as well.
+                Err(Fault::Timeout) if self.conn.taken_bytes.get() < self.shared.framed_at.get() => {}
                 waited => break waited?,
             }
         }

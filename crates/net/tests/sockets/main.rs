@@ -5,6 +5,7 @@ mod rig;
 mod bandwidth;
 mod bind;
 mod drain;
+mod ending;
 mod laws;
 mod limits;
 mod slow;

@@ -12,13 +12,19 @@ use rustix::net::{AddressFamily, SocketType};
 const READ_BYTES: usize = 1_000;
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Asks for `path`, reads a little now and then for twice `timeout_ms`, then the rest at once: the length of the body.
-pub fn read_slowly_then_all(address: SocketAddr, path: &str, timeout_ms: u64) -> usize {
+/// A connection that takes little ahead of what is read.
+pub fn connect(address: SocketAddr) -> TcpStream {
     let socket = rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
     sockopt::set_socket_recv_buffer_size(&socket, 4_096).unwrap();
     rustix::net::connect(&socket, &address).unwrap();
-    let mut client = TcpStream::from(socket);
+    let client = TcpStream::from(socket);
     client.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    client
+}
+
+/// Asks for `path`, reads a little now and then for twice `timeout_ms`, then the rest at once: the length of the body.
+pub fn read_slowly_then_all(address: SocketAddr, path: &str, timeout_ms: u64) -> usize {
+    let mut client = connect(address);
     write!(client, "GET {path} HTTP/1.1\r\nHost: here\r\nConnection: close\r\n\r\n").unwrap();
     let (mut bytes, mut piece) = (Vec::new(), [0; READ_BYTES]);
     for _ in 0..2 * timeout_ms / PAUSE.as_millis() as u64 {

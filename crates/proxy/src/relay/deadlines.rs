@@ -140,17 +140,15 @@ impl Relay<'_, '_> {
         }
     }
 
-    /// The kernel reports room only when a third of its buffer is free: asks whether a client that seems to read nothing has
-    /// read a little.
-    fn look_for_progress(&mut self, now_ms: u64) -> Result<(), AttemptFailure> {
-        if self.unsent > 0 {
-            self.x.flush_anyway()?;
-            let unsent = self.x.unsent();
-            if std::mem::replace(&mut self.unsent, unsent) != unsent {
-                self.client_write_ms = now_ms;
-            }
+    /// The kernel reports room only when a third of its buffer is free: asks whether a side that seems to take nothing has taken a
+    /// little.
+    fn look_for_progress(&mut self, now_ms: u64) {
+        if self.unsent > 0 && self.x.has_taken() {
+            self.client_write_ms = now_ms;
         }
-        Ok(())
+        if self.up != RequestProgress::Abandoned && self.side.has_taken() {
+            self.up_ms = now_ms;
+        }
     }
 
     fn deadline_ms(&self, down: ResponseProgress) -> u64 {
@@ -167,7 +165,7 @@ impl Relay<'_, '_> {
 
     fn on_timeout(&mut self, down: ResponseProgress) -> Result<(), AttemptFailure> {
         let now_ms = self.x.core().now_ms();
-        self.look_for_progress(now_ms)?;
+        self.look_for_progress(now_ms);
         if now_ms < self.deadline_ms(down) {
             return Ok(());
         }

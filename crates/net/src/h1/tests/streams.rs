@@ -378,7 +378,8 @@ fn a_server_that_stops_takes_no_further_stream_and_finishes_the_others() {
     client.settle(&rig);
     assert!(client.goes_away && client.got[&1].ended);
     assert_eq!(client.got[&1].body, pattern(1, 30));
-    rig.pass(1_100);
+    // A client that does not close is not waited for.
+    rig.pass(3_100);
     assert_eq!(rig.open(), 0);
     rig.assert_empty();
 }

@@ -1,0 +1,50 @@
+//! The ends of a response: what its client has taken, and what was left of the request.
+
+use super::StreamLane;
+use crate::inbound::BodyChunk;
+use crate::source::{GONE, READ};
+use crate::wait::{self, Interest};
+
+/// How long the rest of a request is read, and dropped, after a response that did not need it.
+const DROPPED_MS: u64 = 1_000;
+/// And how much of it.
+const DROPPED_BYTES_MAX: usize = 256 * 1024;
+
+impl StreamLane {
+    /// Whether the client has taken anything of this stream since the last call.
+    pub(crate) fn has_taken(&mut self) -> bool {
+        let (taken_bytes, framed_at) = (self.conn.taken_bytes.get(), self.shared.framed_at.get());
+        let seen_bytes = std::mem::replace(&mut self.seen_bytes, taken_bytes);
+        seen_bytes < taken_bytes.min(framed_at)
+    }
+
+    /// Reads what is left of the request for a moment, and drops it. Clients that are still sending it discard the response when their
+    /// stream is reset at once.
+    pub(crate) async fn drop_input(&mut self) {
+        if self.continue_due || self.shared.is_tunnel.get() {
+            return;
+        }
+        let until_ms = self.conn.core.now_ms() + DROPPED_MS;
+        (self.allowed_bytes, self.body_begun) = (u64::MAX, true);
+        let mut left_bytes = DROPPED_BYTES_MAX;
+        loop {
+            let interest = match left_bytes {
+                // It sends what its windows allow, and gets no more of them.
+                0 => Interest(GONE),
+                _ => match self.try_body_piece(true) {
+                    Ok(BodyChunk::Data(start, end)) => {
+                        left_bytes = left_bytes.saturating_sub(end - start);
+                        continue;
+                    }
+                    Ok(BodyChunk::Pending) => Interest(READ),
+                    Ok(BodyChunk::End) | Err(_) => return,
+                },
+            };
+            self.weigh();
+            let waited = wait::ready(&self.conn.core, &self.shared.source, interest, until_ms).await;
+            if waited.is_err() || self.shared.is_reset() || self.shared.input.borrow().ended {
+                return;
+            }
+        }
+    }
+}

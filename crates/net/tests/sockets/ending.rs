@@ -1,0 +1,315 @@
+//! The end of a connection: nothing is lost that its client has not read, whatever it still sends.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::TcpStream;
+use std::time::Duration;
+
+use net::{Bind, Limits, Listen, Options, Server, ServingLimits, Timeouts};
+
+use crate::rig::{FILE_BYTES, PATIENCE, app, finish, options, start, tcp};
+use crate::slow_client;
+
+const DATA: u8 = 0;
+const RST_STREAM: u8 = 3;
+const PING: u8 = 6;
+const GOAWAY: u8 = 7;
+const END_STREAM: u8 = 1;
+/// Windows that no response here fills.
+const WINDOW_BYTES: u32 = 1 << 30;
+
+fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+    let len = (payload.len() as u32).to_be_bytes();
+    [&len[1..], &[kind, flags], &stream.to_be_bytes(), payload].concat()
+}
+
+fn ping() -> Vec<u8> {
+    frame(PING, 0, 0, b"whatever")
+}
+
+/// A client of HTTP/2 that reads when it is told to.
+struct H2Client {
+    socket: TcpStream,
+    unparsed: Vec<u8>,
+    body_bytes: usize,
+    has_ended: bool,
+    goaways: u32,
+    resets: Vec<u32>,
+}
+
+impl H2Client {
+    fn connect(server: &Server) -> H2Client {
+        let mut client = H2Client::begin(server);
+        client.send(&frame(4, 1, 0, b""));
+        client
+    }
+
+    /// The same, without the acknowledgement of the server's settings.
+    fn begin(server: &Server) -> H2Client {
+        let Bind::Tcp(address) = server.addresses()[0] else { panic!("a port") };
+        let socket = slow_client::connect(address);
+        let mut client = H2Client {
+            socket,
+            unparsed: Vec::new(),
+            body_bytes: 0,
+            has_ended: false,
+            goaways: 0,
+            resets: Vec::new(),
+        };
+        let window = WINDOW_BYTES.to_be_bytes();
+        let settings = [&[0, 4], &window[..]].concat();
+        client.send(http2::frame::PREFACE);
+        client.send(&frame(4, 0, 0, &settings));
+        client.send(&frame(8, 0, 0, &window));
+        client
+    }
+
+    fn send(&mut self, bytes: &[u8]) {
+        self.socket.write_all(bytes).unwrap();
+    }
+
+    fn ask(&mut self, stream: u32, method: u8, path: &str, flags: u8) {
+        let block = [&[method, 0x86, 0x04, path.len() as u8], path.as_bytes(), b"\x01\x04here"].concat();
+        self.send(&frame(1, 4 | flags, stream, &block));
+    }
+
+    fn get(&mut self, stream: u32, path: &str) {
+        self.ask(stream, 0x82, path, END_STREAM);
+    }
+
+    /// Reads at most so many bytes; false at the end.
+    fn read(&mut self, bytes_max: usize) -> bool {
+        let mut piece = vec![0; bytes_max];
+        let len = self.socket.read(&mut piece).expect("the connection was reset");
+        self.unparsed.extend_from_slice(&piece[..len]);
+        while self.unparsed.len() >= 9 {
+            let end =
+                9 + u32::from_be_bytes([0, self.unparsed[0], self.unparsed[1], self.unparsed[2]]) as usize;
+            if self.unparsed.len() < end {
+                break;
+            }
+            match (self.unparsed[3], self.unparsed[4] & END_STREAM != 0) {
+                (DATA, ends) => {
+                    self.body_bytes += end - 9;
+                    self.has_ended |= ends;
+                }
+                (GOAWAY, _) => self.goaways += 1,
+                (RST_STREAM, _) => self.resets.push(u32::from(self.unparsed[12])),
+                _ => {}
+            }
+            self.unparsed.drain(..end);
+        }
+        len > 0
+    }
+
+    fn read_until(&mut self, what: &str, done: impl Fn(&H2Client) -> bool) {
+        while !done(self) {
+            assert!(self.read(65_536), "{what}: the connection ended");
+        }
+    }
+}
+
+fn h2_server(options: &Options) -> Server {
+    Server::start(options, &[Listen { h2c: true, ..Listen::from(tcp()) }], |_| app()).unwrap()
+}
+
+/// Reads a file of two parts slower than the server sends, and sends a frame with each piece.
+fn read_it_slowly(mut client: H2Client, what: &str) {
+    while client.read(65_536) {
+        if client.has_ended {
+            break;
+        }
+        // Fails where the server has closed.
+        let _ = client.socket.write_all(&ping());
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    assert_eq!((client.body_bytes, client.has_ended), (2 * FILE_BYTES, true), "{what}");
+    assert!(client.goaways > 0, "{what}: no GOAWAY");
+}
+
+#[test]
+fn a_response_over_http_2_arrives_whole_although_its_client_sends_on() {
+    let limits = Limits { requests_per_connection_max: 1, ..Limits::default() };
+    let server = h2_server(&Options { limits, ..options(1) });
+    let mut client = H2Client::connect(&server);
+    client.get(1, "/file?2");
+    read_it_slowly(client, "the last request of its connection");
+    assert!(finish(server));
+
+    let server = h2_server(&options(1));
+    let mut client = H2Client::connect(&server);
+    client.get(1, "/file?2");
+    client.read_until("the response begins", |client| client.body_bytes > 0);
+    server.stop().drain();
+    read_it_slowly(client, "a server that stops");
+    assert!(server.join().unwrap());
+}
+
+#[test]
+fn a_response_arrives_whole_although_its_client_leaves() {
+    let server = h2_server(&options(1));
+    let mut client = H2Client::connect(&server);
+    client.get(1, "/file?2");
+    client.send(&frame(GOAWAY, 0, 0, &[0; 8]));
+    client.goaways = 1;
+    read_it_slowly(client, "GOAWAY of the client");
+    assert!(finish(server));
+}
+
+#[test]
+fn an_idle_connection_is_told_before_it_is_closed() {
+    let timeouts = Timeouts { idle_ms: 300, ..Timeouts::default() };
+    let server = h2_server(&Options { timeouts, ..options(1) });
+    let mut client = H2Client::connect(&server);
+    client.get(1, "/");
+    client.read_until("a response", |client| client.has_ended);
+    while client.read(65_536) {}
+    assert!(client.goaways > 0, "no GOAWAY");
+    assert!(finish(server));
+}
+
+#[test]
+fn who_reads_little_but_steadily_over_http_2_gets_a_whole_response() {
+    const WRITE_MS: u64 = 3_000;
+    let timeouts = Timeouts { write_ms: WRITE_MS, ..Timeouts::default() };
+    let server = h2_server(&Options { timeouts, ..options(1) });
+    for path in ["/big", "/file?4"] {
+        let mut client = H2Client::connect(&server);
+        client.get(1, path);
+        for _ in 0..2 * WRITE_MS / 100 {
+            assert!(client.read(1_000), "{path} is cut off after {} bytes", client.body_bytes);
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        client.read_until(path, |client| client.has_ended);
+        assert_eq!(client.body_bytes, 4 * FILE_BYTES, "{path}");
+    }
+    assert!(finish(server));
+}
+
+#[test]
+fn who_reads_nothing_over_http_2_is_disconnected() {
+    let timeouts = Timeouts { write_ms: 1_000, ..Timeouts::default() };
+    let server = h2_server(&Options { timeouts, ..options(1) });
+    let mut client = H2Client::connect(&server);
+    client.get(1, "/big");
+    // Every frame asks for an answer that the client does not read.
+    let began = std::time::Instant::now();
+    while client.socket.write_all(&ping()).is_ok() {
+        assert!(began.elapsed() < PATIENCE, "it is still connected");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    assert!(finish(server));
+}
+
+#[test]
+fn requests_on_their_way_are_answered_at_the_limit_of_a_connection() {
+    let limits = Limits { requests_per_connection_max: 1, ..Limits::default() };
+    let server = h2_server(&Options { limits, ..options(1) });
+    let mut client = H2Client::connect(&server);
+    for stream in [1, 3, 5] {
+        client.get(stream, "/slow");
+    }
+    while client.read(65_536) {}
+    assert_eq!((client.body_bytes, client.resets), (3 * "slow".len(), Vec::new()));
+    assert!(client.goaways > 0, "no GOAWAY");
+    assert!(finish(server));
+}
+
+#[test]
+fn a_client_that_still_sends_gets_to_read_an_early_response() {
+    let server = h2_server(&options(1));
+    let mut client = H2Client::connect(&server);
+    client.ask(1, 0x83, "/", 0);
+    client.read_until("a response", |client| client.has_ended);
+    std::thread::sleep(Duration::from_millis(200));
+    client.send(&frame(DATA, END_STREAM, 1, b"all of it"));
+    client.get(3, "/slow");
+    client.read_until("the next one", |client| client.body_bytes == "helloslow".len());
+    assert_eq!(client.resets, []);
+    // Those that never end are ended, however many there are.
+    for stream in 0..200 {
+        client.ask(5 + 2 * stream, 0x83, "/", 0);
+        client.send(&frame(DATA, 0, 5 + 2 * stream, b"some of it"));
+    }
+    client.read_until("all are reset", |client| client.resets.len() == 200);
+    assert!(finish(server));
+}
+
+/// Reads to the end, which must come long before an idle connection is closed.
+fn assert_is_given_up(mut client: H2Client, what: &str) {
+    let began = std::time::Instant::now();
+    while client.read(65_536) {}
+    assert!(client.goaways > 0 && began.elapsed() < PATIENCE, "{what}");
+}
+
+#[test]
+fn heads_and_acknowledgements_that_do_not_come_end_a_connection() {
+    let timeouts = Timeouts { head_ms: 500, ..Timeouts::default() };
+    let server = h2_server(&Options { timeouts, ..options(1) });
+    let mut client = H2Client::connect(&server);
+    client.get(1, "/");
+    client.read_until("a response", |client| client.has_ended);
+    client.send(&frame(1, END_STREAM, 3, &[0x82]));
+    assert_is_given_up(client, "a head without its end");
+
+    let mut client = H2Client::begin(&server);
+    client.get(1, "/");
+    client.read_until("a response", |client| client.has_ended);
+    assert_is_given_up(client, "settings without an acknowledgement");
+    assert!(finish(server));
+}
+
+#[test]
+fn new_timeouts_hold_for_connections_that_are_open() {
+    let server = h2_server(&options(1));
+    let mut client = H2Client::connect(&server);
+    client.get(1, "/");
+    client.read_until("a response", |client| client.has_ended);
+    let timeouts = Timeouts { idle_ms: 300, ..Timeouts::default() };
+    server.listeners().set_limits(ServingLimits {
+        limits: Limits::default(),
+        timeouts,
+        hints_over_http1: true,
+    });
+    assert_is_given_up(client, "the new idle timeout");
+    assert!(finish(server));
+}
+
+#[test]
+fn a_refusal_is_read_by_a_client_that_sends_all_of_its_content_first() {
+    const CONTENT_BYTES: usize = 17 << 20;
+    let server = start(&options(1), &[tcp()]);
+    let Bind::Tcp(address) = server.addresses()[0] else { panic!("a port") };
+    let mut socket = TcpStream::connect(address).unwrap();
+    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    write!(socket, "POST / HTTP/1.1\r\nHost: here\r\nContent-Length: {CONTENT_BYTES}\r\n\r\n").unwrap();
+    for _ in 0..CONTENT_BYTES >> 16 {
+        socket.write_all(&[b'x'; 1 << 16]).expect("the server reads");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    let mut answer = String::new();
+    socket.read_to_string(&mut answer).expect("the response");
+    assert!(answer.starts_with("HTTP/1.1 "), "{answer}");
+    assert!(finish(server));
+}
+
+#[test]
+fn a_client_that_sends_without_end_is_left_in_the_end() {
+    let server = start(&options(1), &[tcp()]);
+    let Bind::Tcp(address) = server.addresses()[0] else { panic!("a port") };
+    let began = std::time::Instant::now();
+    let senders: Vec<_> = (0..8).map(|_| TcpStream::connect(address).unwrap()).collect();
+    for mut socket in &senders {
+        socket.write_all(b"nonsense\r\n\r\n").unwrap();
+        socket.set_nonblocking(true).unwrap();
+    }
+    let is_open = |mut socket: &TcpStream| match socket.write(b"x") {
+        Ok(_) => true,
+        Err(error) => error.kind() == ErrorKind::WouldBlock,
+    };
+    // Each reads nothing.
+    while senders.iter().filter(|socket| is_open(socket)).count() > 0 {
+        assert!(began.elapsed() < Duration::from_secs(45), "they are still connected");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    assert!(finish(server));
+}
