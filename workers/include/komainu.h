@@ -143,6 +143,15 @@ int komainu_write(komainu_request *request, const char *body, size_t len, uint32
 /* Writes as much as fits now: returns the number of bytes, or KOMAINU_AGAIN. */
 int64_t komainu_try_write(komainu_request *request, const char *body, size_t len);
 
+/*
+ * Without waiting: like komainu_head, like komainu_interim if the status is informational (but not 101), like
+ * komainu_trailers if it is 0. KOMAINU_AGAIN if there is no room; what was written before is sent then.
+ */
+int komainu_try_head(komainu_request *request, uint16_t status, const komainu_field *fields, size_t count);
+
+/* Like komainu_try_write, but a piece that fits whole is sent when more follows, with the end, or at komainu_flush. */
+int64_t komainu_try_write_later(komainu_request *request, const char *body, size_t len);
+
 /* Sends what was written. */
 void komainu_flush(komainu_request *request);
 
@@ -173,7 +182,8 @@ uint32_t komainu_cancelled(const komainu_request *request);
 int komainu_log(komainu_request *request, uint8_t level, const char *text, size_t len);
 
 /*
- * For event loops that hold many requests at once. The order is
+ * For event loops that hold many requests at once. They write with komainu_try_head, komainu_try_write and
+ * komainu_try_write_later, because other functions may wait for a slow client. The order is
  *
  *     if (komainu_arm(worker, wants_more_requests)) {
  *         if (nothing held has komainu_news)

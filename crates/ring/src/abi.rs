@@ -16,6 +16,10 @@ use crate::request::{ClaimedRequest, DAMAGED};
 use crate::wire::{self, FieldId, WireFields};
 use crate::worker::{Next, Worker};
 
+mod tries;
+
+pub use tries::{komainu_try_head, komainu_try_write_later};
+
 /// The version of these functions; rises when one changes its meaning.
 pub const KOMAINU_ABI: u32 = 1;
 /// Done.

@@ -220,6 +220,14 @@ impl ClaimedRequest {
         self.whole(FrameKind::Head, head)
     }
 
+    /// As [`ClaimedRequest::respond`], without waiting: `false` where the server has to take something first.
+    ///
+    /// # Errors
+    /// See [`StopReason`].
+    pub fn try_respond(&mut self, head: &[u8]) -> Result<bool, StopReason> {
+        self.try_whole(FrameKind::Head, head)
+    }
+
     /// Writes and sends a head that another one follows (1xx).
     ///
     /// # Errors
@@ -230,12 +238,30 @@ impl ClaimedRequest {
         Ok(())
     }
 
+    /// As [`ClaimedRequest::interim`], without waiting: `false` where the server has to take something first.
+    ///
+    /// # Errors
+    /// See [`StopReason`].
+    pub fn try_interim(&mut self, head: &[u8]) -> Result<bool, StopReason> {
+        let is_written = self.try_whole(FrameKind::Interim, head)?;
+        self.flush();
+        Ok(is_written)
+    }
+
     /// Writes the fields that follow the body.
     ///
     /// # Errors
     /// See [`StopReason`].
     pub fn trailers(&mut self, fields: &[u8]) -> Result<(), StopReason> {
         self.whole(FrameKind::Trailers, fields)
+    }
+
+    /// As [`ClaimedRequest::trailers`], without waiting: `false` where the server has to take something first.
+    ///
+    /// # Errors
+    /// See [`StopReason`].
+    pub fn try_trailers(&mut self, fields: &[u8]) -> Result<bool, StopReason> {
+        self.try_whole(FrameKind::Trailers, fields)
     }
 
     /// Writes a line for the server's log, cut to what a slot can hold.
@@ -320,6 +346,19 @@ impl ClaimedRequest {
         Ok(taken)
     }
 
+    /// Writes as much of `body` as fits now, and sends it only if that is not all of it; 0 where the server has to take
+    /// something first.
+    ///
+    /// # Errors
+    /// See [`StopReason`].
+    pub fn try_write_later(&mut self, body: &[u8]) -> Result<usize, StopReason> {
+        let taken = self.body(body)?;
+        if taken < body.len() {
+            self.flush();
+        }
+        Ok(taken)
+    }
+
     /// Sends what was written.
     pub fn flush(&mut self) {
         if std::mem::take(&mut self.unpublished) {
@@ -361,26 +400,31 @@ impl ClaimedRequest {
 
     /// Writes one frame that cannot be cut, waiting for its room.
     fn whole(&mut self, kind: FrameKind, payload: &[u8]) -> Result<(), StopReason> {
+        if !self.try_whole(kind, payload)? {
+            let side = Rc::clone(&self.side);
+            side.sleep_until(|| self.try_whole(kind, payload).map(|is_written| is_written.then_some(())))?;
+        }
+        Ok(())
+    }
+
+    /// Writes one frame that cannot be cut. `false` if it has no room: what was written before is sent then.
+    fn try_whole(&mut self, kind: FrameKind, payload: &[u8]) -> Result<bool, StopReason> {
         self.alive()?;
         let stage = follow(self.stage, kind).map_err(|_| StopReason::Order)?;
-        let side = Rc::clone(&self.side);
-        let pipe = side.shared.slot(self.thread, self.tag.slot()).response();
+        let pipe = self.side.shared.slot(self.thread, self.tag.slot()).response();
         let want = u32::try_from(payload.len()).map_err(|_| StopReason::TooLarge)?;
         if want > pipe.payload_max() {
             return Err(StopReason::TooLarge);
         }
-        let fits = |writer: &mut Writer| {
-            let room = writer.room(pipe, want).map_err(|_| StopReason::Broken)?;
-            Ok(room.filter(|room| *room >= want).map(drop))
-        };
-        if fits(&mut self.writer)?.is_none() {
+        let room = self.writer.room(pipe, want).map_err(|_| StopReason::Broken)?;
+        if room.is_none_or(|room| room < want) {
             self.flush();
-            side.sleep_until(|| self.alive().and_then(|()| fits(&mut self.writer)))?;
+            return Ok(false);
         }
         self.writer.frame(pipe, kind, payload);
         self.unpublished = true;
         self.stage = stage;
-        Ok(())
+        Ok(true)
     }
 
     /// Leaves a notice for the server thread, unless one stands unread.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::doorbell;
 use crate::error::StopReason;
-use crate::shared::{AWAKE, ON_WORD, SharedMemory};
+use crate::shared::{AWAKE, ON_FD, ON_WORD, SharedMemory};
 use crate::sync::{AcqRel, SeqCst, fence};
 
 /// One worker slot, held.
@@ -34,28 +34,34 @@ impl Side {
         }
     }
 
-    /// Sleeps until `ready`, woken by the server's progress on a request held.
+    /// Sleeps until `ready`, woken by the server's progress on a request held. An event loop may be armed meanwhile: it is
+    /// armed again when this returns.
     pub(crate) fn sleep_until<T>(
         &self,
         mut ready: impl FnMut() -> Result<Option<T>, StopReason>,
     ) -> Result<T, StopReason> {
+        if let Some(value) = ready()? {
+            return Ok(value);
+        }
         let sleep = self.shared.sleep(self.worker_slot);
-        loop {
-            if let Some(value) = ready()? {
-                return Ok(value);
-            }
-            sleep.swap(ON_WORD, AcqRel);
+        let before = sleep.swap(ON_WORD, AcqRel);
+        let mut was_rung = false;
+        let over = loop {
             fence(SeqCst);
             match ready() {
-                Ok(None) => {
-                    doorbell::wait(sleep, ON_WORD, None);
-                }
-                over => {
-                    sleep.swap(AWAKE, AcqRel);
-                    return over.map(|value| value.expect("`None` was the other arm"));
-                }
+                Ok(None) => _ = doorbell::wait(sleep, ON_WORD, None),
+                over => break over,
             }
-            sleep.swap(AWAKE, AcqRel);
+            was_rung |= sleep.swap(ON_WORD, AcqRel) == AWAKE;
+        };
+        was_rung |= sleep.swap(before, AcqRel) == AWAKE;
+        // A ring may have been for another request, or for a new one: the event loop looks.
+        if before == ON_FD
+            && was_rung
+            && let Some(signal) = self.shared.slot_signals.get(self.worker_slot)
+        {
+            signal.ring();
         }
+        over.map(|value| value.expect("`None` was the other arm"))
     }
 }

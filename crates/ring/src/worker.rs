@@ -70,7 +70,8 @@ impl Worker {
             if let Some(request) = self.try_next() {
                 return Next::ClaimedRequest(request);
             }
-            if is_over {
+            // Without a wait nobody rings this worker: it need not sleep to look again.
+            if is_over || limit == Some(Duration::ZERO) {
                 return Next::TimedOut;
             }
             let left = limit.and_then(|limit| {
@@ -117,6 +118,12 @@ impl Worker {
     #[cfg(not(loom))]
     pub fn fd(&self) -> Option<std::os::fd::BorrowedFd<'_>> {
         self.side.shared.slot_signals.get(self.side.worker_slot).map(doorbell::Signal::fd)
+    }
+
+    /// Sleeps until the eventfd is rung.
+    #[cfg(loom)]
+    pub fn sleep(&self) {
+        self.side.shared.slot_signals[self.side.worker_slot].wait();
     }
 
     /// Before an event loop sleeps: from now on news ring the eventfd, new requests too if `wanted`. `false`, and not

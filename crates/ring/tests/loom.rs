@@ -8,12 +8,26 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use loom::thread;
-use ring::{Channel, Error, Next, Options, Part, ServerSide, Ticket, Worker, WorkerSlot};
+use ring::{Channel, ClaimedRequest, Error, Next, Options, Part, ServerSide, Ticket, Worker, WorkerSlot};
 
 fn channel(worker_slots: usize, slots: usize) -> Arc<Channel> {
     let options =
-        Options { threads: 1, worker_slots, slots, request_bytes: 16, response_bytes: 16, slot_fds: false };
+        Options { threads: 1, worker_slots, slots, request_bytes: 16, response_bytes: 16, slot_fds: true };
     Arc::new(Channel::create(&options).unwrap())
+}
+
+/// Claims a request as an event loop does, whose worker is `armed` already or not.
+fn claim_in_a_loop(worker: &Worker, mut armed: bool) -> ClaimedRequest {
+    loop {
+        if armed {
+            worker.sleep();
+            worker.disarm();
+        }
+        if let Some(request) = worker.try_next() {
+            return request;
+        }
+        armed = worker.arm(true);
+    }
 }
 
 fn model(body: impl Fn() + Sync + Send + 'static) {
@@ -225,6 +239,70 @@ fn bodies_stream_both_ways_and_both_sides_sleep() {
             });
         }
         assert_eq!(echoed, body);
+        worker.join().unwrap();
+    });
+}
+
+#[test]
+fn a_sleeping_event_loop_is_woken_for_each_request() {
+    model(|| {
+        let channel = channel(1, 1);
+        let mut server = channel.server(0);
+        let worker = Arc::clone(&channel);
+        let worker = thread::spawn(move || {
+            let worker = worker.worker(WorkerSlot(0));
+            for _ in 0..2 {
+                let mut request = claim_in_a_loop(&worker, false);
+                let head = request.head().to_vec();
+                request.respond(&head).unwrap();
+                request.finish().unwrap();
+            }
+        });
+        for head in [7, 8] {
+            let ticket = submit(&mut server, head);
+            collect(&mut server, &[ticket], 1);
+        }
+        worker.join().unwrap();
+    });
+}
+
+#[test]
+fn an_armed_event_loop_that_had_to_wait_for_a_client_still_hears() {
+    model(|| {
+        let channel = channel(1, 2);
+        let mut server = channel.server(0);
+        let worker = Arc::clone(&channel);
+        let first = submit(&mut server, 1).0;
+        let worker = thread::spawn(move || {
+            let worker = worker.worker(WorkerSlot(0));
+            let mut request = worker.try_next().unwrap();
+            let armed = worker.arm(true);
+            // Head and body are larger than the area of sixteen bytes.
+            request.respond(b"h").unwrap();
+            request.write(b"abcdefgh").unwrap();
+            request.finish().unwrap();
+            std::mem::forget(claim_in_a_loop(&worker, armed));
+        });
+        let second = submit(&mut server, 2).0;
+        let mut over = false;
+        while !over {
+            server.flush_doorbells();
+            if server.arm() {
+                server.sleep();
+                server.disarm();
+            }
+            server.poll(|server, ticket| {
+                assert!(ticket == first && ticket != second);
+                let mut bytes = Vec::new();
+                while let Some(received) = server.receive(ticket, &mut bytes, 16).unwrap() {
+                    over = received.last;
+                    if over {
+                        break;
+                    }
+                }
+            });
+        }
+        server.flush_doorbells();
         worker.join().unwrap();
     });
 }

@@ -168,7 +168,7 @@ static int send_start(Call *self, PyObject *message) {
     PyObject *trailers = PyDict_GetItemWithError(message, keys[TRAILERS]);
     struct head head;
     long number;
-    int failed;
+    int failed, code = KOMAINU_OK;
     if (!status) {
         PyErr_SetString(PyExc_KeyError, "status");
         return -1;
@@ -182,8 +182,12 @@ static int send_start(Call *self, PyObject *message) {
     }
     head_begin(&head);
     failed = headers && fill_head(&head, headers) != 0;
-    failed = failed || check(komainu_head(self->request, (uint16_t)number, head.at, head.count)) != 0;
+    if (!failed)
+        code = komainu_try_head(self->request, (uint16_t)number, head.at, head.count);
     head_end(&head);
+    if (code == KOMAINU_AGAIN)
+        return 1;
+    failed = failed || check(code) != 0;
     self->trailers = trailers ? PyObject_IsTrue(trailers) : 0;
     self->stage = HEAD_WRITTEN;
     return failed ? -1 : 0;
@@ -192,7 +196,7 @@ static int send_start(Call *self, PyObject *message) {
 static int send_hint(Call *self, PyObject *message) {
     PyObject *links = PyDict_GetItemWithError(message, keys[LINKS]), *each, *link;
     struct head head;
-    int failed = 0;
+    int failed = 0, code = KOMAINU_OK;
     if (!links || !(each = PyObject_GetIter(links)))
         return -1;
     head_begin(&head);
@@ -206,21 +210,28 @@ static int send_hint(Call *self, PyObject *message) {
         Py_DECREF(link);
     }
     Py_DECREF(each);
-    failed = failed || PyErr_Occurred() || check(komainu_interim(self->request, 103, head.at, head.count)) != 0;
+    failed = failed || PyErr_Occurred();
+    if (!failed)
+        code = komainu_try_head(self->request, 103, head.at, head.count);
     head_end(&head);
-    return failed ? -1 : 0;
+    if (code == KOMAINU_AGAIN)
+        return 1;
+    return failed || check(code) != 0 ? -1 : 0;
 }
 
 static int send_trailers(Call *self, PyObject *message) {
     PyObject *headers = PyDict_GetItemWithError(message, keys[HEADERS]);
     PyObject *more = PyDict_GetItemWithError(message, keys[MORE_TRAILERS]);
     struct head head;
-    int failed, has_more = more ? PyObject_IsTrue(more) : 0;
+    int failed, code = KOMAINU_OK, has_more = more ? PyObject_IsTrue(more) : 0;
     head_begin(&head);
     failed = has_more < 0 || (headers && fill_head(&head, headers) != 0);
-    failed = failed || check(komainu_trailers(self->request, head.at, head.count)) != 0;
+    if (!failed)
+        code = komainu_try_head(self->request, 0, head.at, head.count);
     head_end(&head);
-    if (failed)
+    if (code == KOMAINU_AGAIN)
+        return 1;
+    if (failed || check(code) != 0)
         return -1;
     return has_more ? 0 : call_end(self);
 }
@@ -256,18 +267,22 @@ static int send_body(Call *self, PyObject *message) {
     PyObject *more = PyDict_GetItemWithError(message, keys[MORE_BODY]);
     int last = more ? !PyObject_IsTrue(more) : 1;
     Py_ssize_t len;
-    if (self->rest) {
-        PyErr_SetString(PyExc_RuntimeError, "the send before this one has not been awaited");
-        return -1;
-    }
     body = body ? PyBytes_Check(body) ? known(body) : PyBytes_FromObject(body) : known(empty_bytes);
     if (!body)
         return -1;
     len = PyBytes_Size(body);
     if (last && len <= UNWAITED_BYTES_MAX) {
-        int64_t code = len ? komainu_write(self->request, PyBytes_AsString(body), (size_t)len, KOMAINU_MORE) : 0;
+        int64_t taken = len ? komainu_try_write_later(self->request, PyBytes_AsString(body), (size_t)len) : 0;
+        if (taken == KOMAINU_AGAIN)
+            taken = 0;
+        if (check(taken) == 0 && taken < len) {
+            self->rest = body;
+            self->rest_at = (Py_ssize_t)taken;
+            self->rest_last = 1;
+            return 1;
+        }
         Py_DECREF(body);
-        return check(code) != 0 ? -1 : after_last(self);
+        return taken < 0 ? -1 : after_last(self);
     }
     if (len == 0) {
         /* An empty piece sends the head. */
@@ -285,6 +300,7 @@ static int is_type(PyObject *type, PyObject *text) {
     return type == text || (PyUnicode_Check(type) && PyUnicode_Compare(type, text) == 0);
 }
 
+/* Sends a message as far as possible. 1 if some of it is left. */
 static int send_message(Call *self, PyObject *message, PyObject *type) {
     if (is_type(type, start_type))
         return self->stage == NO_HEAD ? send_start(self, message) : out_of_order(type);
@@ -314,21 +330,38 @@ static PyObject *call_send(Call *self, PyObject *message) {
         check(KOMAINU_CANCELLED);
         return NULL;
     }
+    if (self->rest || self->again) {
+        PyErr_SetString(PyExc_RuntimeError, "the send before this one has not been awaited");
+        return NULL;
+    }
     left = send_message(self, message, type);
     if (left < 0)
         return NULL;
     if (left == 0)
         return known(done_ready);
+    if (!self->rest)
+        self->again = known(message);
     return PyObject_CallFunctionObjArgs(wait_to_send, (PyObject *)self, NULL);
 }
 
-/* For the Python half: writes the rest of a piece; whether some of it is still left. */
+/* Sends the message that had no room. 1 if some of it is left. */
+static int send_again(Call *self) {
+    PyObject *message = self->again, *type = PyDict_GetItemWithError(message, keys[TYPE]);
+    int left = type ? send_message(self, message, type) : -1;
+    if (!type && !PyErr_Occurred())
+        PyErr_SetString(PyExc_TypeError, "a message is a dict with a type");
+    if (left <= 0 || self->rest)
+        Py_CLEAR(self->again);
+    return left;
+}
+
+/* For the Python half: sends what is left of a message; whether some of it is still left. */
 static PyObject *call_push(Call *self, PyObject *unused) {
     int left;
     (void)unused;
-    if (!self->rest || !self->request || is_copy)
+    if ((!self->rest && !self->again) || !self->request || is_copy)
         return known(Py_False);
-    left = send_rest(self);
+    left = self->rest ? send_rest(self) : send_again(self);
     return left < 0 ? NULL : PyBool_FromLong(left);
 }
 
@@ -379,8 +412,9 @@ static PyObject *call_finish(Call *self, PyObject *unused) {
     if (request && is_copy)
         komainu_end(request);
     if (request) {
-        if (self->stage == NO_HEAD && !self->disconnected && komainu_head(request, 500, &field, 1) == KOMAINU_OK) {
-            komainu_write(request, text, sizeof text - 1, KOMAINU_MORE);
+        /* Where the client has not taken what was sent before, there may be no room. */
+        if (self->stage == NO_HEAD && !self->disconnected && komainu_try_head(request, 500, &field, 1) == KOMAINU_OK) {
+            komainu_try_write_later(request, text, sizeof text - 1);
             komainu_end(request);
         } else {
             komainu_abort(request, APPLICATION_FAILED);
@@ -388,6 +422,7 @@ static PyObject *call_finish(Call *self, PyObject *unused) {
     }
     self->stage = OVER;
     Py_CLEAR(self->rest);
+    Py_CLEAR(self->again);
     if (wake(&self->readers) != 0 || wake(&self->writers) != 0)
         return NULL;
     return PyBool_FromLong(whole);
@@ -404,7 +439,7 @@ static int begin_call(komainu_request *request) {
     call->stage = NO_HEAD;
     call->trailers = call->end_sent = call->disconnected = 0;
     call->left = 0;
-    call->rest = call->readers = call->writers = call->record = NULL;
+    call->rest = call->again = call->readers = call->writers = call->record = NULL;
     call->record_head_len = 0;
     call->is_socket = 0;
     scope = scope_new(call);
@@ -441,6 +476,7 @@ static void call_dealloc(Call *self) {
     if (self->request && !is_copy)
         komainu_abort(self->request, APPLICATION_FAILED);
     Py_XDECREF(self->rest);
+    Py_XDECREF(self->again);
     Py_XDECREF(self->record);
     Py_XDECREF(self->readers);
     Py_XDECREF(self->writers);
@@ -455,7 +491,7 @@ static PyMethodDef call_methods[] = {
     {"take_record", (PyCFunction)call_take_record, METH_NOARGS, "A WebSocket's next message, or None."},
     {"put_record", (PyCFunction)call_put_record, METH_VARARGS, "Sends a message; whether some of it is left to push."},
     {"take", (PyCFunction)call_take, METH_NOARGS, "The next event, or None if there is none yet."},
-    {"push", (PyCFunction)call_push, METH_NOARGS, "Writes the rest of a piece; whether some of it is still left."},
+    {"push", (PyCFunction)call_push, METH_NOARGS, "Sends what is left of a message; whether some of it is still left."},
     {"read_by", (PyCFunction)call_read_by, METH_O, "Adds a future that waits in receive."},
     {"written_by", (PyCFunction)call_written_by, METH_O, "Adds a future that waits in send."},
     {"look", (PyCFunction)call_look, METH_NOARGS, "Wakes the futures whose wait is over; whether others still wait."},

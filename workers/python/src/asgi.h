@@ -33,6 +33,7 @@ typedef struct {
     PyObject *rest;  /* the part of a piece that the server has not taken yet, or NULL */
     Py_ssize_t rest_at;
     int rest_last;   /* the response ends with `rest` */
+    PyObject *again; /* a message that had no room, or NULL */
     PyObject *readers, *writers; /* lists of the futures that wait in receive and send, or NULL */
     unsigned char record_head[RECORD_HEAD_BYTES]; /* the head of a WebSocket record, as far as received */
     int record_head_len;

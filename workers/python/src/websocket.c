@@ -106,7 +106,7 @@ PyObject *call_accept(Call *self, PyObject *arguments) {
         failed = head_text(&head, protocol, 0, &text, &len) != 0 ||
                  head_add(&head, "sec-websocket-protocol", 22, text, len) != 0;
     failed = failed || fill_head(&head, headers) != 0 ||
-             check(komainu_head(self->request, 101, head.at, head.count)) != 0;
+             check(komainu_try_head(self->request, 101, head.at, head.count)) != 0;
     head_end(&head);
     if (failed)
         return NULL;

@@ -13,6 +13,7 @@ mod hangs;
 mod ids;
 mod kept;
 mod lives;
+mod loops;
 mod misbehaving;
 mod php;
 mod plack;

@@ -1,0 +1,104 @@
+//! Event loops: what they send at once, what their requests share, and clients that leave.
+
+use std::io::Write;
+use std::net::TcpStream;
+use std::time::{Duration, Instant};
+
+use rustix::net::sockopt;
+
+use crate::hosted::{Client, folder, only, start};
+use crate::rig::Rig;
+
+const ASGI: &str = "\
+import asyncio, contextvars
+var = contextvars.ContextVar('var', default='unset')
+left = 0
+
+async def produce(send):
+    await asyncio.sleep(.005)
+    await send({'type': 'http.response.start', 'status': 200, 'headers': []})
+    for _ in range(4):
+        await send({'type': 'http.response.body', 'body': b'x' * 15 * 1024, 'more_body': True})
+    await send({'type': 'http.response.body', 'body': b'x' * 10 * 1024})
+
+async def trail(send):
+    await asyncio.sleep(.005)
+    await send({'type': 'http.response.start', 'status': 200, 'headers': [], 'trailers': True})
+    for _ in range(4):
+        await send({'type': 'http.response.body', 'body': b'x' * 15 * 1024, 'more_body': True})
+    await send({'type': 'http.response.body', 'body': b'x' * 3 * 1024})
+    await send({'type': 'http.response.trailers', 'headers': [(b'x-last', b'y' * 9000)]})
+
+async def hint(send):
+    await asyncio.sleep(.005)
+    for _ in range(20):
+        await send({'type': 'http.response.early_hint', 'links': [b'</' + b'a' * 7000 + b'>; rel=preload']})
+    await answer(send, b'hinted')
+
+async def answer(send, body):
+    await send({'type': 'http.response.start', 'status': 200, 'headers': []})
+    await send({'type': 'http.response.body', 'body': body})
+
+async def context(send):
+    seen = var.get()
+    var.set('set')
+    await asyncio.sleep(.05)
+    await answer(send, seen.encode())
+
+async def wait(send):
+    global left
+    await send({'type': 'http.response.start', 'status': 200, 'headers': []})
+    await send({'type': 'http.response.body', 'body': b'begun', 'more_body': True})
+    try:
+        await asyncio.Event().wait()
+    finally:
+        left += 1
+
+async def app(scope, receive, send):
+    if scope['type'] != 'http':
+        raise RuntimeError('no lifespan')
+    path = scope['path']
+    if path == '/left':
+        return await answer(send, b'%d' % left)
+    if path == '/ping':
+        return await answer(send, b'pong')
+    await {'/pieces': produce, '/trailers': trail, '/hints': hint, '/context': context, '/wait': wait}[path](send)
+";
+
+fn one_worker(more: &str) -> Rig {
+    start(
+        folder("a.py", ASGI),
+        &format!("threads = 1\n{}", only(&format!("asgi = \"a.py:app\"\nworkers = 1\n{more}"))),
+    )
+}
+
+#[test]
+fn what_does_not_fit_into_a_slot_does_not_deafen_the_loop() {
+    let rig = one_worker("");
+    for path in ["/pieces", "/trailers"] {
+        for at in 0..6 {
+            let (status, body) = Client::new(rig.address).get(path);
+            assert_eq!(status, 200, "{path} {at}");
+            assert!(body.len() >= 63 * 1024, "{path} {at}");
+        }
+    }
+}
+
+#[test]
+fn a_client_that_reads_nothing_stops_no_other_request_of_its_loop() {
+    let rig = one_worker("");
+    for path in ["/pieces", "/trailers", "/hints"] {
+        let mut silent: Vec<TcpStream> = Vec::new();
+        for _ in 0..3 {
+            let mut stream = rig.connect();
+            sockopt::set_socket_recv_buffer_size(&stream, 1024).unwrap();
+            let asks = format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n").repeat(200);
+            stream.write_all(asks.as_bytes()).unwrap();
+            silent.push(stream);
+        }
+        std::thread::sleep(Duration::from_millis(500));
+        let since = Instant::now();
+        assert_eq!(Client::new(rig.address).get("/ping"), (200, "pong".into()), "{path}");
+        assert!(since.elapsed() < Duration::from_secs(2), "{path}: {:?}", since.elapsed());
+    }
+}

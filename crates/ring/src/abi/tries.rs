@@ -1,0 +1,50 @@
+//! Writing without waiting, for event loops.
+
+use std::ffi::{c_char, c_int};
+
+use super::{
+    KOMAINU_AGAIN, KOMAINU_OK, KomainuField, KomainuRequest, borrowed, code, count, encode, encode_head,
+};
+use crate::copy;
+
+/// As `komainu_head`, `komainu_interim` (status 1xx) or `komainu_trailers` (status 0).
+///
+/// # Safety
+/// As the header says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn komainu_try_head(
+    request: *mut KomainuRequest,
+    status: u16,
+    fields: *const KomainuField,
+    field_count: usize,
+) -> c_int {
+    copy::end_if_one();
+    // SAFETY: a live handle.
+    let request = unsafe { &mut (*request).request };
+    // SAFETY: `field_count` fields.
+    let tried = match status {
+        0 => unsafe { encode(Vec::new(), fields, field_count) }
+            .and_then(|fields| request.try_trailers(&fields)),
+        _ => unsafe { encode_head(status, fields, field_count) }.and_then(|head| match status {
+            100 | 102..200 => request.try_interim(&head),
+            _ => request.try_respond(&head),
+        }),
+    };
+    tried.map_or_else(code, |is_written| if is_written { KOMAINU_OK } else { KOMAINU_AGAIN })
+}
+
+/// As `komainu_try_write`, but sends the piece only if some of it is left.
+///
+/// # Safety
+/// As the header says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn komainu_try_write_later(
+    request: *mut KomainuRequest,
+    body: *const c_char,
+    len: usize,
+) -> i64 {
+    copy::end_if_one();
+    // SAFETY: a live handle, and `len` bytes.
+    let (request, body) = unsafe { (&mut (*request).request, borrowed(body, len)) };
+    count(request.try_write_later(body).map(|taken| (taken > 0 || len == 0).then_some(taken)))
+}
