@@ -1,6 +1,7 @@
 """ASGI: the event loop of a worker, the lifespan, and calls that wait."""
 
 import asyncio
+import contextvars
 import os
 import sys
 import traceback
@@ -112,6 +113,7 @@ class Worker:
         # Set while the worker is full: it claims no requests until one is finished.
         self.full = False
         self.left = loop.create_future()
+        self.context = contextvars.copy_context()
 
     # ---- requests ----
 
@@ -159,7 +161,8 @@ class Worker:
         self.held.pop(call, None)
         if self.full:
             self.full = False
-            self.loop.call_soon(self.turn)
+            # Requests that the turn claims must not inherit the context of this one.
+            self.loop.call_soon(self.turn, context=self.context)
 
     def failed(self, scope, call, error):
         self.report(scope, error, call.finish())

@@ -102,3 +102,17 @@ fn a_client_that_reads_nothing_stops_no_other_request_of_its_loop() {
         assert!(since.elapsed() < Duration::from_secs(2), "{path}: {:?}", since.elapsed());
     }
 }
+
+#[test]
+fn a_request_does_not_see_the_context_variables_of_another() {
+    let rig = one_worker("concurrency = 2");
+    let clients: Vec<_> = (0..12)
+        .map(|_| {
+            let address = rig.address;
+            std::thread::spawn(move || Client::new(address).get("/context"))
+        })
+        .collect();
+    for client in clients {
+        assert_eq!(client.join().unwrap(), (200, "unset".into()));
+    }
+}
