@@ -185,7 +185,7 @@ sub _respond_later {
     return bless { request => request() }, 'Komainu::Writer';
 }
 
-# A body that is a handle, or has a method `getline`.
+# A body that is a handle, or has a method `getline`. It is closed even if the response cannot be sent.
 sub _send_handle {
     my ($answer) = @_;
     my $is_sent = eval { _send_body(@$answer); 1 };
@@ -204,12 +204,12 @@ sub _send_body {
         my $wanted = _content_length($headers);
         $length = $wanted if defined $wanted && $wanted < $length;
         send_file($descriptor, $offset, $length) if $length;
-    } else {
-        head($status, $headers);
-        local $/ = \(PIECE_BYTES);
-        while (defined(my $line = $body->getline)) {
-            Komainu::write($line);
-        }
+        return;
+    }
+    head($status, $headers);
+    local $/ = \(PIECE_BYTES);
+    while (defined(my $line = $body->getline)) {
+        Komainu::write($line);
     }
 }
 

@@ -117,7 +117,8 @@ impl<'c> Call<'c> {
                 }
                 return fated(x, fate);
             }
-            if self.pending.dispatcher.generation.options.cancels_closed && x.has_left() {
+            // A worker that sends nothing has to learn it too, so it is not left to the next write.
+            if x.is_gone() || self.pending.dispatcher.generation.options.cancels_closed && x.has_left() {
                 return Err(Fault::Gone);
             }
             if x.is_half_closed() && self.reports_end() {
@@ -134,14 +135,14 @@ impl<'c> Call<'c> {
         }
     }
 
-    /// Waits for the worker; for the client too where it has to send, or has not taken what there is.
+    /// Waits for the worker; for the client too where it has to send, has not taken what there is, or leaves.
     async fn wait(&self, x: &mut Exchange<'_>) -> Result<(), Completion> {
         x.hold(self.upload.held_bytes());
-        let wanted = (self.upload.waits_for_client(), x.unsent() > 0);
-        match wanted {
-            (false, false) => self.pending.news(self.awaited_end(x).map(|end| (&*x, end))).await,
-            (read, write) => self.pending.news(Some((x, Interest::of(read, write)))).await,
-        }
+        let interest = match (self.upload.waits_for_client(), x.unsent() > 0) {
+            (false, false) => self.awaited_end(x),
+            (read, write) => Interest::of(read, write),
+        };
+        self.pending.news(Some((x, interest))).await
     }
 
     /// Logs the request that took too long.
@@ -164,9 +165,12 @@ impl<'c> Call<'c> {
     }
 
     /// The end of the client that matters to the request.
-    fn awaited_end(&self, x: &Exchange<'_>) -> Option<Interest> {
-        let cancels = self.pending.dispatcher.generation.options.cancels_closed;
-        if self.reports_end() { Some(Interest::END) } else { cancels.then(|| x.leaving()) }
+    fn awaited_end(&self, x: &Exchange<'_>) -> Interest {
+        match (self.reports_end(), self.pending.dispatcher.generation.options.cancels_closed) {
+            (true, _) => Interest::END,
+            (false, true) => x.leaving(),
+            (false, false) => Interest::GONE,
+        }
     }
 
     /// Whether an event loop is still to learn that the client closes its sending side.
@@ -235,6 +239,11 @@ impl<'c> Call<'c> {
                     if stop.last {
                         return Ok(Some(CallOutcome::Answered));
                     }
+                }
+                // To HEAD the response ends with its head, although its content might never end.
+                None if x.has_begun() && !x.content_wanted() => {
+                    self.pending.count_answered();
+                    return Ok(Some(CallOutcome::Answered));
                 }
                 None if buffer.len() >= TOGETHER_BYTES => {}
                 None => {

@@ -146,7 +146,8 @@ impl Exchange<'_> {
     }
 
     /// Whether the client is gone in both directions.
-    pub(crate) fn is_gone(&self) -> bool {
+    #[must_use]
+    pub fn is_gone(&self) -> bool {
         self.lane.source().is_gone()
     }
 

@@ -16,7 +16,10 @@ VERSION = {"version": "3.0", "spec_version": "2.5"}
 # Requests claimed in one turn of the loop, so that other workers get their share and other tasks can run.
 CLAIMED_MAX = 16
 # The interval in which cancelled requests are looked for. Seconds.
-SWEEP_S = 1.0
+SWEEP_S = 0.25
+# The number of sweeps after which the task of a cancelled request is cancelled: if the application neither waits in
+# receive nor sends, and if it knows that its client has left and may be cleaning up.
+UNTOLD_SWEEPS, TOLD_SWEEPS = 2, 20
 # The result of komainu_cancelled for a timeout.
 LATE = 2
 EAGER = sys.version_info >= (3, 12)
@@ -112,6 +115,8 @@ class Worker:
         self.sockets = set()
         # Set while the worker is full: it claims no requests until one is finished.
         self.full = False
+        # The cancelled requests, with the sweeps that have found them.
+        self.gone = {}
         self.left = loop.create_future()
         self.context = contextvars.copy_context()
 
@@ -233,10 +238,15 @@ class Worker:
         self.waiting.difference_update([call for call in self.waiting if not call.look()])
 
     def sweep(self):
-        """Cancels the tasks of requests that timed out."""
+        """Cancels the tasks of requests that timed out, and of those whose clients have left, after a grace."""
+        gone = {}
         for call, task in tuple(self.held.items()):
-            if call.cancelled() == LATE:
-                task.cancel()
+            reason = call.cancelled()
+            if reason:
+                gone[call] = sweeps = self.gone.get(call, 0) + 1
+                if reason == LATE and sweeps % 4 == 1 or sweeps == (TOLD_SWEEPS if call.is_told() else UNTOLD_SWEEPS):
+                    task.cancel()
+        self.gone = gone
         self.loop.call_later(SWEEP_S, self.sweep)
 
     async def serve(self):

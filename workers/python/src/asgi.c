@@ -77,6 +77,7 @@ static PyObject *receive_body(Call *self) {
             break;
         len += (Py_ssize_t)got;
     }
+    self->disconnected |= got == KOMAINU_CANCELLED;
     if (got == KOMAINU_CANCELLED || (got < 0 && got != KOMAINU_AGAIN && check(got) != 0)) {
         Py_DECREF(body);
         return got == KOMAINU_CANCELLED ? PyDict_Copy(disconnect) : NULL;
@@ -335,8 +336,10 @@ static PyObject *call_send(Call *self, PyObject *message) {
         return NULL;
     }
     left = send_message(self, message, type);
-    if (left < 0)
+    if (left < 0) {
+        self->disconnected |= self->request && komainu_cancelled(self->request) != 0;
         return NULL;
+    }
     if (left == 0)
         return known(done_ready);
     if (!self->rest)
@@ -398,6 +401,12 @@ static PyObject *call_wake(Call *self, PyObject *unused) {
 static PyObject *call_cancelled(Call *self, PyObject *unused) {
     (void)unused;
     return PyLong_FromLong(self->request && !is_copy ? (long)komainu_cancelled(self->request) : 0);
+}
+
+/* For the Python half: whether the application knows that its client has left. */
+static PyObject *call_is_told(Call *self, PyObject *unused) {
+    (void)unused;
+    return PyBool_FromLong(self->disconnected);
 }
 
 /* For the Python half: the application has returned; whether its response was complete or cancelled. */
@@ -497,6 +506,7 @@ static PyMethodDef call_methods[] = {
     {"look", (PyCFunction)call_look, METH_NOARGS, "Wakes the futures whose wait is over; whether others still wait."},
     {"wake", (PyCFunction)call_wake, METH_NOARGS, "Wakes the futures that wait in receive."},
     {"cancelled", (PyCFunction)call_cancelled, METH_NOARGS, "Why the server cancelled the request, or 0."},
+    {"is_told", (PyCFunction)call_is_told, METH_NOARGS, "Whether the application knows that its client has left."},
     {"finish", (PyCFunction)call_finish, METH_NOARGS, "The application has returned; whether its response was complete."},
     {NULL, NULL, 0, NULL},
 };

@@ -26,7 +26,7 @@ typedef struct {
     int trailers;    /* the head announced trailers */
     int body_ended;  /* the request's body was received completely */
     int end_sent;    /* the application has received the end of the body */
-    int disconnected; /* the application has received http.disconnect */
+    int disconnected; /* the application has received http.disconnect, or an error for it */
     int is_socket;   /* the client asks for a WebSocket */
     int has_tls;     /* the site asks for certificates of clients */
     int64_t left;    /* bytes of the request's body still to be received, or -1 if not known */

@@ -120,7 +120,7 @@ impl PendingRequest {
         match &received {
             Ok(Some(part)) if part.last => {
                 self.end();
-                worker_slot.iter().for_each(|worker_slot| self.count(*worker_slot));
+                self.count_answered();
             }
             Err(Error::WorkerFault(_)) => self.end(),
             // Lost with its worker: the slot may be another's by now.
@@ -150,7 +150,9 @@ impl PendingRequest {
         self.dispatcher.entries.borrow_mut()[self.ticket.index()] = None;
     }
 
-    fn count(&self, WorkerSlot(at): WorkerSlot) {
+    /// Counts the request as one that its worker has answered.
+    pub(crate) fn count_answered(&self) {
+        let Some(WorkerSlot(at)) = self.worker_slot else { return };
         let worker_slot = &self.dispatcher.generation.worker_slots[at];
         let requests = worker_slot.requests.fetch_add(1, Ordering::Relaxed) + 1;
         if requests == worker_slot.requests_max.load(Ordering::Relaxed) {

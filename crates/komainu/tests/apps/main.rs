@@ -12,6 +12,7 @@ mod forwarded;
 mod hangs;
 mod ids;
 mod kept;
+mod leavers;
 mod lives;
 mod loops;
 mod misbehaving;

@@ -1,0 +1,162 @@
+//! Responses without an end, in every language: clients that leave, and HEAD, end them and free their workers.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::time::{Duration, Instant};
+
+use rustix::net::sockopt;
+
+use crate::hosted::{Client, native, start};
+use crate::rig::{Folder, Rig, eventually};
+
+const WSGI: &str = "\
+import time
+class Endless:
+    def __iter__(self): return self
+    def __next__(self):
+        time.sleep(.02)
+        return b'x' * 10
+    def close(self):
+        with open('wsgi-closed', 'a') as file: file.write('c')
+def app(environ, start_response):
+    start_response('200 OK', [])
+    return Endless() if environ['PATH_INFO'].endswith('endless') else [b'pong']
+";
+const PERL: &str = "\
+package Endless; sub getline { select undef, undef, undef, .02; 'x' x 10 }
+sub close { open my $file, '>>', 'psgi-closed'; print $file 'c' }
+package main;
+sub { [200, [], $_[0]{PATH_INFO} =~ /endless/ ? bless({}, 'Endless') : ['pong']] }
+";
+const RUBY: &str = "\
+class Endless
+  def each; loop { sleep 0.02; yield 'x' * 10 }; end
+  def close; File.write('rack-closed', 'c', mode: 'a'); end
+end
+run ->(env) { [200, {}, env['PATH_INFO'].end_with?('endless') ? Endless.new : ['pong']] }
+";
+const PHP: &str = "\
+<?php
+if (!str_ends_with($_SERVER['REQUEST_URI'], 'endless')) { echo 'pong'; exit; }
+register_shutdown_function(fn() => file_put_contents(__DIR__ . '/../php-closed', 'c', FILE_APPEND));
+while (ob_get_level()) ob_end_flush();
+while (true) { echo str_repeat('x', 10); flush(); usleep(20000); }
+";
+const NATIVE: &str = r#"
+#include "komainu_handler.h"
+#include <stdio.h>
+#include <unistd.h>
+static int handle(komainu_request *request, void *process, void *thread) {
+    const komainu_field *fields;
+    size_t count = komainu_fields(request, &fields), at;
+    int endless = 0, code = KOMAINU_OK;
+    FILE *file;
+    (void)process, (void)thread;
+    for (at = 0; at < count; at++)
+        if (fields[at].id == KOMAINU_TARGET)
+            endless = fields[at].value_len > 13 && memcmp(fields[at].value + 8, "endless", 7) == 0;
+    if (!endless)
+        return komainu_reply(request, 200, "text/plain", "pong", 4);
+    code = komainu_head(request, 200, NULL, 0);
+    while (code == KOMAINU_OK) {
+        code = komainu_write(request, "xxxxxxxxxx", 10, 0);
+        usleep(20000);
+    }
+    if ((file = fopen("native-closed", "a"))) {
+        fputc('c', file);
+        fclose(file);
+    }
+    return code;
+}
+KOMAINU_HANDLER(.handle = handle)
+"#;
+const ASGI: &str = "\
+import asyncio
+class Endless:
+    async def __call__(self, scope, receive, send):
+        if scope['type'] != 'http': raise RuntimeError('no lifespan')
+        await send({'type': 'http.response.start', 'status': 200, 'headers': []})
+        if not scope['path'].endswith('endless'):
+            return await send({'type': 'http.response.body', 'body': b'pong'})
+        try:
+            while True:
+                await send({'type': 'http.response.body', 'body': b'x' * 10, 'more_body': True})
+                await asyncio.sleep(.02)
+        finally:
+            with open('asgi-closed', 'a') as file: file.write('c')
+app = Endless()
+";
+
+/// Each language with one worker.
+fn all() -> Rig {
+    let folder = Folder::new();
+    folder.write("app.psgi", PERL).write("config.ru", RUBY).write("w.py", WSGI).write("a.py", ASGI);
+    folder.write("web/index.php", PHP);
+    native(&folder, NATIVE);
+    let apps = [
+        ("psgi", "psgi = \"app.psgi\""),
+        ("rack", "rack = \"config.ru\"\nthreads = 1"),
+        ("wsgi", "wsgi = \"w.py\"\nthreads = 1"),
+        ("asgi", "asgi = \"a.py\"\nconcurrency = 1"),
+        ("php", "php = \"web/index.php\""),
+        ("native", "handler = \"n.so\"\nrequest_buffering = false"),
+    ];
+    let texts = apps.map(|(name, file)| {
+        format!("[[route]]\npath = \"/{name}/*\"\napp = \"{name}\"\n[apps.{name}]\n{file}\nworkers = 1\n")
+    });
+    start(folder, &format!("threads = 1\n{}", texts.concat()))
+}
+
+const LANGUAGES: [&str; 6] = ["psgi", "rack", "wsgi", "asgi", "php", "native"];
+
+fn ends(rig: &Rig, language: &str) -> usize {
+    fs::read(rig.folder.at(&format!("{language}-closed"))).map_or(0, |marks| marks.len())
+}
+
+fn is_free(rig: &Rig, language: &str, since: Instant) {
+    assert_eq!(
+        Client::new(rig.address).get(&format!("/{language}/short")),
+        (200, "pong".into()),
+        "{language}"
+    );
+    assert!(since.elapsed() < Duration::from_secs(2), "{language}: {:?}", since.elapsed());
+}
+
+#[test]
+fn head_of_a_response_without_an_end_frees_its_worker() {
+    let rig = all();
+    for language in LANGUAGES {
+        is_free(&rig, language, Instant::now());
+        let since = Instant::now();
+        let mut client = Client::new(rig.address);
+        for _ in 0..3 {
+            // The connection stays usable.
+            client.send(format!("HEAD /{language}/endless HTTP/1.1\r\nHost: a\r\n\r\n"));
+            assert!(client.head().starts_with("HTTP/1.1 200"), "{language}");
+        }
+        is_free(&rig, language, since);
+        eventually(&format!("{language}: each was ended"), || ends(&rig, language) == 3);
+    }
+    assert!(!rig.reported().contains("Traceback"), "{}", rig.reported());
+}
+
+#[test]
+fn a_client_that_resets_its_connection_frees_its_worker() {
+    let rig = all();
+    for language in LANGUAGES {
+        is_free(&rig, language, Instant::now());
+        for _ in 0..3 {
+            let mut stream = rig.connect();
+            stream
+                .write_all(format!("GET /{language}/endless HTTP/1.1\r\nHost: a\r\n\r\n").as_bytes())
+                .unwrap();
+            stream.read_exact(&mut [0; 200]).unwrap();
+            let since = Instant::now();
+            sockopt::set_socket_linger(&stream, Some(Duration::ZERO)).unwrap();
+            drop(stream);
+            is_free(&rig, language, since);
+        }
+        eventually(&format!("{language}: each was ended"), || ends(&rig, language) == 3);
+    }
+    assert!(!rig.reported().contains("Traceback"), "{}", rig.reported());
+}
