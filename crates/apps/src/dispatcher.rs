@@ -179,6 +179,11 @@ impl Dispatcher {
         }
     }
 
+    /// Wakes another idle worker for requests that were not claimed. Whether there was one to wake.
+    pub(crate) fn wake_another(&self) -> bool {
+        self.server.borrow_mut().wake_another()
+    }
+
     /// Requests under way.
     pub(crate) fn in_use(&self) -> usize {
         let server = self.server.borrow();

@@ -128,6 +128,7 @@ impl Generation {
         let channel = Channel::create(&ring::Options {
             threads: cores,
             worker_slots: places * threads,
+            process_slots: threads,
             slots: slots(&options, cores),
             request_bytes: options.request_bytes,
             response_bytes: options.response_bytes,
@@ -152,6 +153,12 @@ impl Generation {
     /// Whether each worker thread runs one request at a time (not an event loop).
     pub(crate) fn is_single(&self) -> bool {
         self.options.concurrency == 1 || self.said_single.load(Ordering::Relaxed)
+    }
+
+    /// Whether a worker that is woken for a request may find no time to claim it, while another idles: an event loop that
+    /// computes, or a thread that waits for others of its process.
+    pub(crate) fn may_claim_late(&self) -> bool {
+        self.options.places() > 1 && (self.threads > 1 || !self.is_single())
     }
 
     /// Whether slow clients occupy more than half of the worker threads, and more than one, while requests wait.

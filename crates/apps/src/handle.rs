@@ -1,13 +1,13 @@
 //! One core's way to an application.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::task::Poll;
 
 use http::{Fields, Method, Name, Status};
-use net::{Core, Exchange, Fault, MeasuredCosts, SpillQuota, TurnHook};
+use net::{Core, Exchange, Fault, MeasuredCosts, SpillQuota, TaskId, TurnHook};
 use ring::{Measure, Refused};
 
 use crate::call::{Call, CallOutcome};
@@ -23,6 +23,8 @@ pub use crate::request::Mount;
 
 /// How often deadlines are looked at; they are coarse by this much.
 const SWEEP_MS: u64 = 100;
+/// When another worker is woken for a request that the first one has not claimed.
+const CLAIM_MS: u64 = 1;
 /// What `Retry-After` says.
 const RETRY_AFTER_S: &[u8] = b"1";
 
@@ -39,6 +41,9 @@ struct HandleState {
     header_names: HeaderNameCache,
     /// One per generation in which this core has requests; the last one serves.
     dispatchers: RefCell<Vec<Rc<Dispatcher>>>,
+    /// The task that looks whether requests are claimed, once it has begun; and whether it has to look.
+    claim_watch: Cell<Option<TaskId>>,
+    watches_claims: Cell<bool>,
     /// Why the application does not load; `None` if it loads.
     down: RefCell<Option<LoadFailure>>,
 }
@@ -59,6 +64,8 @@ impl Handle {
             names: HeaderIds::new(),
             header_names: HeaderNameCache::new(),
             dispatchers: RefCell::default(),
+            claim_watch: Cell::default(),
+            watches_claims: Cell::default(),
             down: RefCell::default(),
         });
         let tick: Rc<dyn TurnHook> = inner.clone();
@@ -66,6 +73,8 @@ impl Handle {
         inbox.open();
         let mail = Rc::downgrade(&inner);
         core.spawn(async move { read_mail(&mail, &inbox).await });
+        let (watched, clock) = (Rc::downgrade(&inner), core.clone());
+        core.spawn(async move { watch_claims(&watched, &clock).await });
         let (swept, clock) = (Rc::downgrade(&inner), core.clone());
         core.spawn(async move {
             loop {
@@ -187,6 +196,9 @@ impl Handle {
         dispatcher.give_back(head);
         let (pending, taken) = submitted.map_err(NotSubmitted::Refused)?;
         upload.begun(taken);
+        if dispatcher.generation.may_claim_late() && !inner.watches_claims.replace(true) {
+            inner.claim_watch.get().into_iter().for_each(|task| inner.core.wake_task(task));
+        }
         Ok(Call::new(pending, upload, upgrade_request, &inner.header_names, &inner.app_log))
     }
 
@@ -270,6 +282,29 @@ async fn read_mail(inner: &Weak<HandleState>, inbox: &EventQueue) {
         .await;
         let Some(inner) = inner.upgrade() else { return };
         notices.into_iter().for_each(|notice| inner.watch_for(notice));
+    }
+}
+
+/// Wakes other idle workers for requests that are not claimed soon.
+async fn watch_claims(inner: &Weak<HandleState>, core: &Core) {
+    loop {
+        poll_fn(|_| {
+            let Some(inner) = inner.upgrade() else { return Poll::Ready(()) };
+            inner.claim_watch.set(Some(core.task()));
+            if inner.watches_claims.get() { Poll::Ready(()) } else { Poll::Pending }
+        })
+        .await;
+        core.sleep(CLAIM_MS).await;
+        let Some(inner) = inner.upgrade() else { return };
+        let woken = inner.dispatchers.borrow().iter().filter(|dispatcher| dispatcher.wake_another()).count();
+        inner.watches_claims.set(woken > 0);
+    }
+}
+
+impl Drop for HandleState {
+    fn drop(&mut self) {
+        // Its task ends.
+        self.claim_watch.get().into_iter().for_each(|task| self.core.wake_task(task));
     }
 }
 

@@ -32,6 +32,7 @@ pub fn fuzz_hostile(data: &[u8]) {
         slots: 8,
         request_bytes: 128,
         response_bytes: 128,
+        process_slots: 1,
         slot_fds: false,
     };
     let channel = Channel::create(&options).expect("small enough for any machine");

@@ -11,6 +11,8 @@ pub struct Options {
     pub threads: usize,
     /// Worker slots for workers (one per claimant, so one per thread of a threaded worker process): 1 to 4096.
     pub worker_slots: usize,
+    /// Worker slots of one process, neighbours of each other: 1 to 4096. Idle processes are woken before idle threads of busy ones.
+    pub process_slots: usize,
     /// Requests one server thread may have queued and in workers' hands together: 1 to 16384, rounded up to a power of two.
     pub slots: usize,
     /// Bytes of a slot for the request stream: 64 to 16 MiB, rounded up to a power of two. A request head must fit whole,
@@ -29,6 +31,7 @@ impl Default for Options {
         Options {
             threads: 1,
             worker_slots: 16,
+            process_slots: 1,
             slots: 1024,
             request_bytes: 32 * 1024,
             response_bytes: 64 * 1024,
@@ -62,7 +65,7 @@ pub(crate) const LINE: usize = 16;
 pub(crate) const LINE: usize = 8;
 
 /// The header's words, the first of the memory.
-pub(crate) const HEADER_WORDS: usize = 8;
+pub(crate) const HEADER_WORDS: usize = 9;
 /// "KOMA", little-endian.
 const MAGIC: u32 = u32::from_le_bytes(*b"KOMA");
 /// Rises with every change of the layout or of the words' meaning.
@@ -103,6 +106,7 @@ pub(crate) mod slot {
 pub(crate) struct Geometry {
     pub(crate) threads: usize,
     pub(crate) worker_slots: usize,
+    pub(crate) process_slots: usize,
     pub(crate) slots: usize,
     pub(crate) request_bytes: usize,
     pub(crate) response_bytes: usize,
@@ -126,6 +130,7 @@ impl Geometry {
         let bytes_min = if cfg!(loom) { 16 } else { 64 };
         let threads = within(options.threads, 1, 256, "threads")?;
         let worker_slots = within(options.worker_slots, 1, WORKER_SLOTS_MAX, "worker slots")?;
+        let process_slots = within(options.process_slots, 1, WORKER_SLOTS_MAX, "process slots")?;
         let slots = within(options.slots, 1, SLOTS_MAX, "slots")?.next_power_of_two();
         let request_bytes =
             within(options.request_bytes, bytes_min, 16 << 20, "request_bytes")?.next_power_of_two();
@@ -149,6 +154,7 @@ impl Geometry {
         Ok(Geometry {
             threads,
             worker_slots,
+            process_slots,
             slots,
             request_bytes,
             response_bytes,
@@ -172,6 +178,7 @@ impl Geometry {
             ABI,
             small(self.threads),
             small(self.worker_slots),
+            small(self.process_slots),
             small(self.slots),
             small(self.request_bytes),
             small(self.response_bytes),
@@ -182,10 +189,17 @@ impl Geometry {
     #[cfg(not(loom))]
     /// The geometry in a header; `None` if the header is invalid or of another version.
     pub(crate) fn read(header: [u32; HEADER_WORDS]) -> Option<Geometry> {
-        let [_, _, threads, worker_slots, slots, request_bytes, response_bytes, _] =
+        let [_, _, threads, worker_slots, process_slots, slots, request_bytes, response_bytes, _] =
             header.map(|word| word as usize);
-        let options =
-            Options { threads, worker_slots, slots, request_bytes, response_bytes, slot_fds: false };
+        let options = Options {
+            threads,
+            worker_slots,
+            process_slots,
+            slots,
+            request_bytes,
+            response_bytes,
+            slot_fds: false,
+        };
         Geometry::new(&options).ok().filter(|geometry| geometry.header() == header)
     }
 

@@ -408,6 +408,13 @@ impl ServerSide {
         self.touched = touched;
     }
 
+    /// Wakes one more idle worker if requests still wait, because the worker that was woken for them does not claim them:
+    /// an event loop may have fallen into a long computation. Whether there was one to wake.
+    pub fn wake_another(&mut self) -> bool {
+        fence(SeqCst);
+        !Queue::new(&self.shared, self.thread).is_empty() && self.shared.wake_one()
+    }
+
     /// Takes back the slots of a dead worker: its complete responses are still received, the others are
     /// lost. Call it on every server thread, after the process is gone (pidfd), and before the worker slot is given to another;
     /// then [`flush_doorbells`](ServerSide::flush_doorbells) and [`poll`](ServerSide::poll).

@@ -92,24 +92,37 @@ impl SharedMemory {
         }
     }
 
-    /// Wakes one idle worker slot, the lowest, so that as few workers as can do the work are kept warm. After a fence that
-    /// follows what it shall see.
-    pub(crate) fn wake_one(&self) {
-        for first in (0..self.geometry.worker_slots).step_by(32) {
-            let word = self.word(self.geometry.idle(first));
-            let mut idle = word.load(Acquire);
-            while idle != 0 {
-                let worker_slot = first + idle.trailing_zeros() as usize;
-                if worker_slot >= self.geometry.worker_slots {
-                    break;
-                }
-                // Whoever takes the bit rings; a worker slot that finds it taken looks at the queue once more.
-                if self.clear_idle(worker_slot) {
-                    return self.ring_slot(worker_slot);
-                }
-                idle &= idle - 1;
+    /// Wakes one idle worker slot: `false` if there is none. After a fence that follows what it shall see.
+    pub(crate) fn wake_one(&self) -> bool {
+        while let Some(worker_slot) = self.idlest() {
+            // Whoever takes the bit rings; a worker slot that finds it taken looks at the queue once more.
+            if self.clear_idle(worker_slot) {
+                self.ring_slot(worker_slot);
+                return true;
             }
         }
+        false
+    }
+
+    /// The first idle worker slot of the process with the most of them; of the first such process, so that as few
+    /// processes as can do the work are kept warm.
+    fn idlest(&self) -> Option<usize> {
+        let Geometry { worker_slots, process_slots, .. } = self.geometry;
+        let is_idle = |worker_slot: &usize| {
+            self.word(self.geometry.idle(*worker_slot)).load(Acquire) & 1 << (worker_slot % 32) != 0
+        };
+        let (mut idlest, mut most) = (None, 0);
+        for first in (0..worker_slots).step_by(process_slots) {
+            let process = first..worker_slots.min(first + process_slots);
+            let idle = process.clone().filter(is_idle).count();
+            if idle > most {
+                (idlest, most) = (process.clone().find(is_idle), idle);
+            }
+            if most == process_slots {
+                break;
+            }
+        }
+        idlest
     }
 
     /// Wakes `thread` if it sleeps. After a fence that follows what it shall see.

@@ -11,8 +11,15 @@ use loom::thread;
 use ring::{Channel, ClaimedRequest, Error, Next, Options, Part, ServerSide, Ticket, Worker, WorkerSlot};
 
 fn channel(worker_slots: usize, slots: usize) -> Arc<Channel> {
-    let options =
-        Options { threads: 1, worker_slots, slots, request_bytes: 16, response_bytes: 16, slot_fds: true };
+    let options = Options {
+        threads: 1,
+        worker_slots,
+        process_slots: 1,
+        slots,
+        request_bytes: 16,
+        response_bytes: 16,
+        slot_fds: true,
+    };
     Arc::new(Channel::create(&options).unwrap())
 }
 

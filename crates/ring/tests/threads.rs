@@ -194,6 +194,7 @@ fn many_of_each_kind_at_once() {
         slots: 32,
         request_bytes: 256,
         response_bytes: 256,
+        process_slots: 1,
         slot_fds: true,
     };
     let channel = &Channel::create(&options).unwrap();

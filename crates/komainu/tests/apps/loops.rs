@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use rustix::net::sockopt;
 
-use crate::hosted::{Client, folder, only, server, start};
+use crate::hosted::{Client, folder, only, ready, server, start};
 use crate::rig::{Rig, as_we_are, eventually};
 
 const ASGI: &str = "\
@@ -178,4 +178,56 @@ fn the_end_of_a_stream_of_http_2_cancels_its_task() {
     assert!(since.elapsed() < Duration::from_secs(3), "{:?}", since.elapsed());
     eventually("each task was cancelled", || Client::new(rig.address).get("/left").1 == "10");
     assert!(!rig.reported().contains("Traceback"), "{}", rig.reported());
+}
+
+#[test]
+fn no_request_waits_behind_a_loop_that_computes() {
+    let app = "\
+import asyncio, time
+async def app(scope, receive, send):
+    if scope['type'] != 'http':
+        raise RuntimeError('no lifespan')
+    if scope['path'] == '/cpu':
+        await asyncio.sleep(.05)
+        time.sleep(3)
+    await send({'type': 'http.response.start', 'status': 200, 'headers': []})
+    await send({'type': 'http.response.body', 'body': b'pong'})
+";
+    let config = format!("threads = 1\n{}", only("asgi = \"a.py:app\"\nworkers = 2"));
+    let rig = start(folder("a.py", app), &config);
+    ready(&rig, 2);
+    let mut computing = Client::new(rig.address);
+    computing.send("GET /cpu HTTP/1.1\r\nHost: a\r\n\r\n");
+    std::thread::sleep(Duration::from_millis(400));
+    for _ in 0..5 {
+        let since = Instant::now();
+        assert_eq!(Client::new(rig.address).get("/ping"), (200, "pong".into()));
+        assert!(since.elapsed() < Duration::from_millis(400), "{:?}", since.elapsed());
+    }
+    assert_eq!(computing.answer(), (200, "pong".into()));
+}
+
+#[test]
+fn requests_are_spread_over_processes_before_threads() {
+    let app = "\
+import os, time
+def app(environ, start_response):
+    time.sleep(.5)
+    start_response('200 OK', [])
+    return [b'%d' % os.getpid()]
+";
+    let config = format!("threads = 1\n{}", only("wsgi = \"a.py:app\"\nworkers = 2\nthreads = 4"));
+    let rig = start(folder("a.py", app), &config);
+    let pids = ready(&rig, 2);
+    let clients: Vec<_> = (0..4)
+        .map(|_| {
+            let address = rig.address;
+            std::thread::sleep(Duration::from_millis(50));
+            std::thread::spawn(move || Client::new(address).get("/").1)
+        })
+        .collect();
+    let seen: Vec<u32> = clients.into_iter().map(|client| client.join().unwrap().parse().unwrap()).collect();
+    for pid in pids {
+        assert_eq!(seen.iter().filter(|seen| **seen == pid).count(), 2, "{seen:?}");
+    }
 }

@@ -11,6 +11,7 @@ fn shared(bytes: usize) -> Arc<SharedMemory> {
         slots: 1,
         request_bytes: bytes,
         response_bytes: bytes,
+        process_slots: 1,
         slot_fds: false,
     };
     Arc::clone(Channel::create(&options).unwrap().shared())

@@ -22,6 +22,7 @@ fn rig() -> Rig {
         slots: 4,
         request_bytes: 256,
         response_bytes: 256,
+        process_slots: 1,
         slot_fds: true,
     };
     let channel = Channel::create(&options).unwrap();
