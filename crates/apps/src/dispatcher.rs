@@ -129,7 +129,8 @@ pub(crate) struct Dispatcher {
     armed: Cell<bool>,
     /// Another generation serves.
     replaced: Cell<bool>,
-    queue_max: usize,
+    /// This core's part of the queue: within it no other core is asked.
+    queue_share: usize,
     /// When a cut-off response was last logged.
     cut_ms: Cell<Option<u64>>,
 }
@@ -144,7 +145,7 @@ impl Dispatcher {
     ) -> std::io::Result<Dispatcher> {
         let server = generation.channel.server(index);
         core.hear(&server.fd())?;
-        let queue_max = generation.options.queue_max.div_ceil(generation.loads.len()).max(1);
+        let queue_share = generation.options.queue_max.div_ceil(generation.loads.len()).max(1);
         Ok(Dispatcher {
             core: core.clone(),
             index,
@@ -159,7 +160,7 @@ impl Dispatcher {
             codecs: Codecs::default(),
             armed: Cell::new(false),
             replaced: Cell::new(false),
-            queue_max,
+            queue_share,
             cut_ms: Cell::new(None),
             generation,
         })
@@ -202,7 +203,7 @@ impl Dispatcher {
         last: bool,
         measure: Measure,
     ) -> Result<(PendingRequest, usize), Refused> {
-        if self.in_use() > self.queue_max {
+        if self.in_use() > self.queue_share {
             self.make_room();
         }
         let (ticket, taken) = {
@@ -232,14 +233,18 @@ impl Dispatcher {
         Ok((PendingRequest::new(self, ticket), taken))
     }
 
-    /// Drops the oldest waiting request if the queue is full, because its client is the most likely to have given up.
+    /// Drops the oldest waiting request if the queue of the application is full, because its client is the most likely to have
+    /// given up. Other cores report how many of theirs wait when they have more than their share, and in each sweep.
     fn make_room(&self) {
         self.look_who_claimed();
         let mut entries = self.entries.borrow_mut();
         let waiting = || {
             entries.iter().flatten().filter(|entry| entry.claimed_ms.is_none() && entry.completion.is_none())
         };
-        if waiting().count() < self.queue_max {
+        let (own, loads) = (waiting().count(), &self.generation.loads);
+        loads[self.index].waiting.store(own, Ordering::Relaxed);
+        let all: usize = loads.iter().map(|load| load.waiting.load(Ordering::Relaxed)).sum();
+        if own < self.queue_share || all < self.generation.options.queue_max {
             return;
         }
         let Some(at) = waiting().min_by_key(|entry| entry.since_ms).map(|entry| entry.ticket.index()) else {

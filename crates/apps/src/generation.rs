@@ -12,11 +12,11 @@ use crate::log::{AppLog, AppLogLevel};
 use crate::options::Options;
 use crate::process::CURRENT_BYTES_MAX;
 
-/// The state of one worker slot. On a cache line of its own, because every core counts here.
+/// The requests of the worker at one place. On a cache line of its own, because every core counts here.
 #[repr(align(64))]
 #[derive(Default)]
-pub(crate) struct WorkerSlotState {
-    /// Requests answered by its holder.
+pub(crate) struct WorkerCounts {
+    /// Requests answered by all of its threads.
     pub(crate) requests: AtomicU64,
     /// The number of requests after which the worker is replaced; 0 for never.
     pub(crate) requests_max: AtomicU64,
@@ -104,7 +104,8 @@ pub(crate) struct Generation {
     pub(crate) number: u64,
     pub(crate) options: Arc<Options>,
     pub(crate) channel: Channel,
-    pub(crate) worker_slots: Vec<WorkerSlotState>,
+    /// By place.
+    pub(crate) counts: Vec<WorkerCounts>,
     pub(crate) loads: Vec<CoreLoad>,
     /// By place: the process, from which descriptors are taken.
     pub(crate) processes: Vec<Mutex<Option<Arc<OwnedFd>>>>,
@@ -138,7 +139,7 @@ impl Generation {
             number,
             options,
             channel,
-            worker_slots: (0..places * threads).map(|_| WorkerSlotState::default()).collect(),
+            counts: (0..places).map(|_| WorkerCounts::default()).collect(),
             loads: (0..cores).map(|_| CoreLoad::default()).collect(),
             processes: (0..places).map(|_| Mutex::default()).collect(),
             pids: (0..places).map(|_| AtomicI32::new(0)).collect(),
@@ -192,7 +193,7 @@ impl Generation {
 fn slots(options: &Options, cores: usize) -> usize {
     // The queued requests, and the claimed ones: a single core may have all of them.
     let worker_slots = options.places() * options.threads.max(1);
-    let wanted = options.queue_max.div_ceil(cores) + worker_slots * options.concurrency.max(1);
+    let wanted = options.queue_max + worker_slots * options.concurrency.max(1);
     // The slots of all cores must fit into one channel, whose words are counted in 32 bits; a slot has two cells in the
     // lane of each worker slot. With more cores, each one's share is smaller.
     let bytes = options.request_bytes.next_power_of_two() + options.response_bytes.next_power_of_two();
@@ -227,7 +228,7 @@ mod tests {
             options.workers = crate::options::Workers { min: cores, max: cores };
             let (queue_max, places) = (options.queue_max, options.places());
             let slots = slots(&options, cores);
-            assert!(slots <= queue_max.div_ceil(cores) + places * options.concurrency);
+            assert!(slots <= queue_max + places * options.concurrency);
             assert!(slots * cores >= queue_max + places, "{slots} slots on each of {cores}");
             // Memory is used only when it is touched. Descriptors would be used at once, and this test does not need
             // them.

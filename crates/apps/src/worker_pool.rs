@@ -362,11 +362,7 @@ impl WorkerPool {
     }
 
     fn requests(&self, at: usize) -> u64 {
-        let worker_slots = self.shared.worker_slots_of(at);
-        self.shared.worker_slots[worker_slots]
-            .iter()
-            .map(|worker_slot| worker_slot.requests.load(Ordering::Relaxed))
-            .sum()
+        self.shared.counts[at].requests.load(Ordering::Relaxed)
     }
 
     /// So many cores have to release a dead worker's requests before its place is free.
@@ -447,12 +443,10 @@ impl WorkerPool {
     fn start(&mut self, at: usize, now: Instant, events: &mut Vec<PoolEvent>) -> io::Result<()> {
         let worker_slots = self.shared.worker_slots_of(at);
         let recycle = self.options.recycle;
-        for worker_slot in &self.shared.worker_slots[worker_slots.clone()] {
-            worker_slot.requests.store(0, Ordering::Relaxed);
-            let requests_max =
-                recycle.requests.map_or(0, |max| (self.vary(max) / worker_slots.len() as u64).max(1));
-            worker_slot.requests_max.store(requests_max, Ordering::Relaxed);
-        }
+        let requests_max = recycle.requests.map_or(0, |max| self.vary(max).max(1));
+        let counts = &self.shared.counts[at];
+        counts.requests.store(0, Ordering::Relaxed);
+        counts.requests_max.store(requests_max, Ordering::Relaxed);
         let child = match &self.prototype {
             Some(prototype) => {
                 let (mut child, theirs) = ChildProcess::conceive()?;

@@ -153,10 +153,11 @@ impl PendingRequest {
     /// Counts the request as one that its worker has answered.
     pub(crate) fn count_answered(&self) {
         let Some(WorkerSlot(at)) = self.worker_slot else { return };
-        let worker_slot = &self.dispatcher.generation.worker_slots[at];
-        let requests = worker_slot.requests.fetch_add(1, Ordering::Relaxed) + 1;
-        if requests == worker_slot.requests_max.load(Ordering::Relaxed) {
-            let generation = self.dispatcher.generation.number;
+        let generation = &self.dispatcher.generation;
+        let counts = &generation.counts[generation.place_of(at)];
+        let requests = counts.requests.fetch_add(1, Ordering::Relaxed) + 1;
+        if requests == counts.requests_max.load(Ordering::Relaxed) {
+            let generation = generation.number;
             self.dispatcher.commands.send(SupervisorCommand::Recycle { generation, worker_slot: at });
         }
     }

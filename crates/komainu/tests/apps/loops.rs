@@ -140,16 +140,18 @@ fn an_event_loop_is_free_of_clients_that_have_left() {
     assert!(!rig.reported().contains("Traceback"), "{}", rig.reported());
 }
 
-/// A stream of HTTP/2 without TLS that asks for `path`, on a connection of its own.
-fn http2(rig: &Rig, path: &str) -> TcpStream {
+/// A connection of HTTP/2 without TLS, on which so many streams ask for `path`.
+pub(crate) fn http2(rig: &Rig, path: &str, streams: u8) -> TcpStream {
     let mut stream = rig.connect();
     // GET, http, the path, and the authority, as literals without indexing.
     let mut block = vec![0x82, 0x86, 0x04, path.len() as u8];
     block.extend_from_slice(path.as_bytes());
     block.extend_from_slice(&[0x01, 1, b'a']);
     let mut bytes = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0".to_vec();
-    bytes.extend_from_slice(&[0, 0, block.len() as u8, 1, 5, 0, 0, 0, 1]);
-    bytes.extend_from_slice(&block);
+    for stream in 0..streams {
+        bytes.extend_from_slice(&[0, 0, block.len() as u8, 1, 5, 0, 0, 0, 2 * stream + 1]);
+        bytes.extend_from_slice(&block);
+    }
     stream.write_all(&bytes).unwrap();
     stream
 }
@@ -163,7 +165,7 @@ fn the_end_of_a_stream_of_http_2_cancels_its_task() {
     let mut command = server();
     command.arg("start").arg("-c").arg(folder.at("komainu.toml"));
     let rig = Rig::start(command, folder);
-    let mut streams: Vec<_> = (0..10).map(|_| http2(&rig, "/wait")).collect();
+    let mut streams: Vec<_> = (0..10).map(|_| http2(&rig, "/wait", 1)).collect();
     for stream in &mut streams {
         let mut bytes = Vec::new();
         while !bytes.ends_with(b"begun") {

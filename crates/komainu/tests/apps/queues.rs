@@ -3,9 +3,10 @@
 use std::fs;
 use std::io::Read;
 
-use crate::hosted::{folder, start};
+use crate::hosted::{Client, folder, only, server, start};
+use crate::loops::http2;
 use crate::rig;
-use crate::rig::{connect, eventually, text};
+use crate::rig::{Rig, as_we_are, connect, eventually, text};
 
 const APP: &str = "sub { select(undef, undef, undef, 0.4); [200, [], ['done']] }";
 
@@ -55,4 +56,59 @@ fn time_in_the_queue_and_requests_of_each_worker_are_known() {
         lines.lines().map(|line| line.split(' ').nth(1).unwrap().parse().unwrap()).collect();
     let longest = waits.iter().copied().fold(0.0, f64::max);
     assert!(longest >= 200.0 && waits.iter().any(|wait| *wait < longest / 2.0), "{lines}");
+}
+
+#[test]
+fn a_worker_is_replaced_after_the_requests_of_all_its_threads() {
+    let app = "\
+import os
+def app(environ, start_response):
+    start_response('200 OK', [])
+    return [b'%d' % os.getpid()]
+";
+    let config = only("wsgi = \"a.py:app\"\nworkers = 1\nthreads = 8\nrecycle = { requests = 80 }");
+    let rig = start(folder("a.py", app), &format!("threads = 1\n{config}"));
+    let mut client = Client::new(rig.address);
+    let first = client.get("/").1;
+    // One client at a time, so one thread answers. The number varies by a tenth.
+    for at in 1..70 {
+        // Only then the same thread waits again.
+        std::thread::sleep(std::time::Duration::from_millis(5));
+        assert_eq!(client.get("/").1, first, "after {at} requests");
+    }
+    eventually("it is replaced", || client.get("/").1 != first);
+}
+
+#[test]
+fn the_queue_is_that_of_the_application_and_not_of_a_core() {
+    let app = "\
+import time
+def app(environ, start_response):
+    time.sleep(.1)
+    start_response('200 OK', [])
+    return [b'done']
+";
+    let folder = folder("a.py", app);
+    let config = only("wsgi = \"a.py:app\"\nworkers = 1\nthreads = 1\nqueue = 16");
+    let written =
+        format!("listen = {{ address = \"127.0.0.1:0\", h2c = true }}\nthreads = 4\n{}{config}", as_we_are());
+    folder.write("komainu.toml", written);
+    let mut command = server();
+    command.arg("start").arg("-c").arg(folder.at("komainu.toml"));
+    let rig = Rig::start(command, folder);
+    rig.get("/").expect(200, "done");
+    // All streams of a connection are on one core.
+    let mut stream = http2(&rig, "/", 16);
+    let mut answered = 0;
+    while answered < 16 {
+        let mut head = [0; 9];
+        stream.read_exact(&mut head).unwrap();
+        let mut payload = vec![0; usize::from(head[1]) << 8 | usize::from(head[2])];
+        stream.read_exact(&mut payload).unwrap();
+        if head[3] == 1 {
+            // The index of `:status 200`.
+            assert_eq!(payload[0], 0x88, "after {answered} answers");
+            answered += 1;
+        }
+    }
 }
