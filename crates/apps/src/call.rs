@@ -113,7 +113,7 @@ impl<'c> Call<'c> {
             }
             if let Err(fate) = self.wait(x).await {
                 if fate == Completion::Late {
-                    self.log_late(x);
+                    self.pending.log_late(x, self.app_log);
                 }
                 return fated(x, fate);
             }
@@ -143,25 +143,6 @@ impl<'c> Call<'c> {
             (read, write) => Interest::of(read, write),
         };
         self.pending.news(Some((x, interest))).await
-    }
-
-    /// Logs the request that took too long.
-    fn log_late(&self, x: &Exchange<'_>) {
-        let Some(unreported) = self.pending.dispatcher.may_log() else { return };
-        let options = &self.pending.dispatcher.generation.options;
-        let (what, limit_ms, name) = match x.has_begun() {
-            false => ("no answer", options.request_ms_max, "timeouts.request"),
-            true => ("its answer paused, and is cut short:", options.between_ms_max, "timeouts.between"),
-        };
-        let (held_ms, pid) = self.pending.held();
-        let more = if unreported > 0 { format!(" (and {unreported} more like it)") } else { String::new() };
-        let text = format!(
-            "{}: {what} within {} s ({name}); worker {pid} has had it for {:.1} s{more}",
-            request_line(x),
-            limit_ms as f64 / 1000.0,
-            held_ms as f64 / 1000.0,
-        );
-        self.app_log.report(AppLogLevel::Warn, &text);
     }
 
     /// The end of the client that matters to the request.

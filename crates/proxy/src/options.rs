@@ -46,7 +46,7 @@ pub struct RouteOptions {
     /// requests in the tunnel would bypass every rule.
     pub upgrades: Vec<String>,
     /// Whether the request of a client that has left (`net::Exchange::has_left`) ends. One whose connection is reset always does.
-    /// Default no.
+    /// Default yes.
     pub cancels_left: bool,
     /// Bytes of a response that are read ahead of a slow client, in addition to the socket buffers. A response that fits
     /// frees its upstream connection at once. A request whose `Content-Length` fits is read completely before it uses
@@ -440,7 +440,7 @@ impl Default for RouteOptions {
             response: ResponseOptions::default(),
             path: None,
             upgrades: vec!["websocket".into()],
-            cancels_left: false,
+            cancels_left: true,
             read_ahead_bytes: 64 * 1024,
             cgi: CgiOptions::default(),
             head: http::Limits { head_bytes_max: 32 * 1024, fields_max: 200, ..http::Limits::default() },

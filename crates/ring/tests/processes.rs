@@ -61,7 +61,7 @@ fn scribble(environment: &str, seed: usize) {
     loop {
         // Not the header, or no worker could attach any more; every second word among worker slots, queues and lanes.
         let (near, value) = (noise.below(2) == 0, noise.next());
-        let at = 8 + noise.below(if near { 2_000 } else { len / 4 - 8 });
+        let at = 16 + noise.below(if near { 2_000 } else { len / 4 - 16 });
         let value = if value.is_multiple_of(2) { (value >> 8) as u32 % 4096 } else { (value >> 8) as u32 };
         // SAFETY: inside the mapping, aligned; others may write there too, hence volatile.
         unsafe { start.add(at).write_volatile(value) };

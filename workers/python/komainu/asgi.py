@@ -19,7 +19,7 @@ CLAIMED_MAX = 16
 SWEEP_S = 0.25
 # The number of sweeps after which the task of a cancelled request is cancelled: if the application neither waits in
 # receive nor sends, and if it knows that its client has left and may be cleaning up.
-UNTOLD_SWEEPS, TOLD_SWEEPS = 2, 20
+UNAWARE_SWEEPS, AWARE_SWEEPS = 2, 20
 # The result of komainu_cancelled for a timeout.
 LATE = 2
 EAGER = sys.version_info >= (3, 12)
@@ -244,7 +244,7 @@ class Worker:
             reason = call.cancelled()
             if reason:
                 gone[call] = sweeps = self.gone.get(call, 0) + 1
-                if reason == LATE and sweeps % 4 == 1 or sweeps == (TOLD_SWEEPS if call.is_told() else UNTOLD_SWEEPS):
+                if reason == LATE and sweeps % 4 == 1 or sweeps == (AWARE_SWEEPS if call.knows_end() else UNAWARE_SWEEPS):
                     task.cancel()
         self.gone = gone
         self.loop.call_later(SWEEP_S, self.sweep)

@@ -404,7 +404,7 @@ static PyObject *call_cancelled(Call *self, PyObject *unused) {
 }
 
 /* For the Python half: whether the application knows that its client has left. */
-static PyObject *call_is_told(Call *self, PyObject *unused) {
+static PyObject *call_knows_end(Call *self, PyObject *unused) {
     (void)unused;
     return PyBool_FromLong(self->disconnected);
 }
@@ -506,7 +506,7 @@ static PyMethodDef call_methods[] = {
     {"look", (PyCFunction)call_look, METH_NOARGS, "Wakes the futures whose wait is over; whether others still wait."},
     {"wake", (PyCFunction)call_wake, METH_NOARGS, "Wakes the futures that wait in receive."},
     {"cancelled", (PyCFunction)call_cancelled, METH_NOARGS, "Why the server cancelled the request, or 0."},
-    {"is_told", (PyCFunction)call_is_told, METH_NOARGS, "Whether the application knows that its client has left."},
+    {"knows_end", (PyCFunction)call_knows_end, METH_NOARGS, "Whether the application knows that its client has left."},
     {"finish", (PyCFunction)call_finish, METH_NOARGS, "The application has returned; whether its response was complete."},
     {NULL, NULL, 0, NULL},
 };

@@ -10,6 +10,7 @@ use net::{Exchange, Interest, RequestNotes};
 use ring::{Error, Received, Ticket, WorkerCost, WorkerSlot};
 
 use super::{Completion, Deadline, Dispatcher};
+use crate::log::{AppLog, AppLogLevel, request_line};
 use crate::mail::SupervisorCommand;
 
 /// Why a worker's request is cancelled: what `komainu_cancelled` returns.
@@ -82,6 +83,25 @@ impl PendingRequest {
             .claimant(self.ticket)
             .map(|WorkerSlot(worker_slot)| &generation.pids[generation.place_of(worker_slot)]);
         (now_ms - claimed_ms.unwrap_or(now_ms), pid.map_or(0, |pid| pid.load(Ordering::Relaxed)))
+    }
+
+    /// Logs the request that took too long.
+    pub(crate) fn log_late(&self, x: &Exchange<'_>, app_log: &AppLog) {
+        let Some(unreported) = self.dispatcher.may_log() else { return };
+        let options = &self.dispatcher.generation.options;
+        let (what, limit_ms, name) = match x.has_begun() {
+            false => ("no answer", options.request_ms_max, "timeouts.request"),
+            true => ("its answer paused, and is cut short:", options.between_ms_max, "timeouts.between"),
+        };
+        let (held_ms, pid) = self.held();
+        let more = if unreported > 0 { format!(" (and {unreported} more like it)") } else { String::new() };
+        let text = format!(
+            "{}: {what} within {} s ({name}); worker {pid} has had it for {:.1} s{more}",
+            request_line(x),
+            limit_ms as f64 / 1000.0,
+            held_ms as f64 / 1000.0,
+        );
+        app_log.report(AppLogLevel::Warn, &text);
     }
 
     /// The next wait ends at once: there may be more of the answer than was looked at.

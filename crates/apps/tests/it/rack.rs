@@ -302,7 +302,7 @@ fn a_worker_that_dies_costs_what_it_held() {
     rig.get("/").expect(200, &rig.get("/").text());
     std::fs::write(&gate, "").unwrap();
     waiting.answer().expect(200, "waited");
-    assert_eq!(rig.connect().post("/exit", b"").status, 500);
+    assert_eq!(rig.connect().post("/exit", b"").status, 502);
     until("a fresh worker", || rig.ready(2).iter().any(|pid| !pids.contains(pid)));
     assert_eq!(rig.get("/").status, 200);
 }

@@ -21,10 +21,11 @@ pub unsafe extern "C" fn komainu_try_head(
     copy::end_if_one();
     // SAFETY: a live handle.
     let request = unsafe { &mut (*request).request };
-    // SAFETY: `field_count` fields.
     let tried = match status {
+        // SAFETY: `field_count` fields.
         0 => unsafe { encode(Vec::new(), fields, field_count) }
             .and_then(|fields| request.try_trailers(&fields)),
+        // SAFETY: `field_count` fields.
         _ => unsafe { encode_head(status, fields, field_count) }.and_then(|head| match status {
             100 | 102..200 => request.try_interim(&head),
             _ => request.try_respond(&head),
