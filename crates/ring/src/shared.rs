@@ -113,10 +113,13 @@ impl SharedMemory {
         };
         let (mut idlest, mut most) = (None, 0);
         for first in (0..worker_slots).step_by(process_slots) {
-            let process = first..worker_slots.min(first + process_slots);
-            let idle = process.clone().filter(is_idle).count();
-            if idle > most {
-                (idlest, most) = (process.clone().find(is_idle), idle);
+            // Each bit is read once: a second look may find it cleared, and overlook others.
+            let mut idle = (first..worker_slots.min(first + process_slots)).filter(is_idle);
+            if let Some(lowest) = idle.next() {
+                let count = 1 + idle.count();
+                if count > most {
+                    (idlest, most) = (Some(lowest), count);
+                }
             }
             if most == process_slots {
                 break;
