@@ -290,7 +290,7 @@ impl Dispatcher {
             if entry.claimed_ms.is_some() {
                 claimed += 1;
                 if let Some(WorkerSlot(worker_slot)) = server.claimant(entry.ticket) {
-                    self.generation.worker_slots[worker_slot].is_watched.store(true, Ordering::Relaxed);
+                    self.generation.is_watched[worker_slot].store(true, Ordering::Relaxed);
                 }
                 if now_ms < entry.deadline_ms(&self.generation.options) {
                     continue;

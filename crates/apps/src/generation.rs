@@ -20,8 +20,6 @@ pub(crate) struct WorkerCounts {
     pub(crate) requests: AtomicU64,
     /// The number of requests after which the worker is replaced; 0 for never.
     pub(crate) requests_max: AtomicU64,
-    /// Set by a core whose deadlines watch a request of its holder, cleared by the supervisor.
-    pub(crate) is_watched: AtomicBool,
 }
 
 /// The requests of one core, as of its last sweep.
@@ -106,6 +104,8 @@ pub(crate) struct Generation {
     pub(crate) channel: Channel,
     /// By place.
     pub(crate) counts: Vec<WorkerCounts>,
+    /// By worker slot: whether a core has seen a request in it that has a deadline, since this was last asked.
+    pub(crate) is_watched: Vec<AtomicBool>,
     pub(crate) loads: Vec<CoreLoad>,
     /// By place: the process, from which descriptors are taken.
     pub(crate) processes: Vec<Mutex<Option<Arc<OwnedFd>>>>,
@@ -140,6 +140,7 @@ impl Generation {
             options,
             channel,
             counts: (0..places).map(|_| WorkerCounts::default()).collect(),
+            is_watched: (0..places * threads).map(|_| AtomicBool::default()).collect(),
             loads: (0..cores).map(|_| CoreLoad::default()).collect(),
             processes: (0..places).map(|_| Mutex::default()).collect(),
             pids: (0..places).map(|_| AtomicI32::new(0)).collect(),

@@ -130,8 +130,7 @@ impl WorkerPool {
             let WorkerPlace::Held(worker) = &mut self.places[at] else { continue };
             let worker_slots = self.shared.worker_slots_of(at);
             for (worker_slot, progress) in worker_slots.zip(&mut worker.progress) {
-                let is_watched =
-                    self.shared.worker_slots[worker_slot].is_watched.swap(false, Ordering::Relaxed);
+                let is_watched = self.shared.is_watched[worker_slot].swap(false, Ordering::Relaxed);
                 let (sleeps, looks) = self.shared.channel.progress(ring::WorkerSlot(worker_slot));
                 if sleeps || is_watched || looks != progress.looks {
                     *progress = ThreadProgress { looks, at: now };
