@@ -31,8 +31,8 @@ pub(crate) async fn announce(link: &mut Link, patience_ms: u64) -> bool {
 }
 
 /// Ends a connection whose peer may still send: returns when the peer has taken everything and has closed too, or has taken nothing for
-/// `patience_ms`, or has had its time. The connection is to be dropped next.
-pub(crate) async fn linger(link: &mut Link, patience_ms: u64) {
+/// `patience_ms`, or has had its time, or has sent `bytes_max` meanwhile. The connection is to be dropped next.
+pub(crate) async fn linger(link: &mut Link, patience_ms: u64, bytes_max: usize) {
     if !announce(link, patience_ms).await {
         return;
     }
@@ -40,11 +40,13 @@ pub(crate) async fn linger(link: &mut Link, patience_ms: u64) {
     // TLS is not asked: nobody reads what it would decrypt.
     stream.shutdown_write();
     let (mut progress, mut heard_ms, mut taken_ms) = (SendProgress::default(), core.now_ms(), None);
-    loop {
+    let mut dropped_total = 0;
+    while dropped_total < bytes_max {
         let dropped = match drop_input(stream) {
             Ok(Some(dropped)) => dropped,
             Ok(None) | Err(_) => return,
         };
+        dropped_total = dropped_total.saturating_add(dropped);
         let now_ms = core.now_ms();
         if dropped > 0 {
             heard_ms = now_ms;

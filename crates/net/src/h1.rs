@@ -46,6 +46,9 @@ const LINGER_MS: u64 = 1_000;
 const LINGERING_MAX: usize = 256;
 /// A connection that has sent nothing for this long may be closed to make room: a client with a request sends it at once.
 const SILENT_MS: u64 = 1_000;
+/// Bytes that are read and dropped at the end of a connection that carried another protocol.
+const SWITCHED_BYTES_MAX: usize = 4 * 1024 * 1024;
+
 /// A connection between two requests.
 pub(crate) struct IdleClient<S> {
     link: Link,
@@ -567,9 +570,11 @@ async fn close(conn: &mut Conn) {
 async fn closing(conn: &mut Conn) {
     if send_last(conn).await {
         let patience_ms = conn.patience_ms();
+        // A connection that was switched to another protocol ends by that protocol's rules: a client that sends on is not waited for.
+        let bytes_max = if conn.framing == Framing::UntilClose { SWITCHED_BYTES_MAX } else { usize::MAX };
         conn.work.release();
         conn.permit.hold(0);
-        ending::linger(&mut conn.link, patience_ms).await;
+        ending::linger(&mut conn.link, patience_ms, bytes_max).await;
     }
 }
 

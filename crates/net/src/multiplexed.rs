@@ -129,13 +129,13 @@ pub(crate) async fn serve<S: Service>(engine: Rc<Engine<S>>, conn: Conn, machine
     // A client that closes or breaks the connection needs no answer, and one that is too slow gets none.
     let ended = run(&engine, &conn, &mut wire).await;
     conn.tell_all(Some(ended.as_ref().err().map_or(CutReason::Peer, CutReason::of)));
-    // A client that is gone, or takes nothing, is told nothing.
+    // A client that is gone, or takes nothing, gets no announcement.
     if matches!(ended, Ok(()) | Err(Fault::Ended { .. })) {
         let _ = write(&conn, &mut wire);
         wire.work.release();
         (wire.rest, wire.held) = (Vec::new(), None);
         conn.weigh_own(wire.link.weight_bytes());
-        ending::linger(&mut wire.link, conn.patience_ms()).await;
+        ending::linger(&mut wire.link, conn.patience_ms(), usize::MAX).await;
     }
 }
 

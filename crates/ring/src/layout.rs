@@ -253,6 +253,7 @@ mod tests {
         let options = Options {
             threads: 3,
             worker_slots: 40,
+            process_slots: 2,
             slots: 5,
             request_bytes: 100,
             response_bytes: 64,

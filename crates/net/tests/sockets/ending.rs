@@ -26,7 +26,7 @@ fn ping() -> Vec<u8> {
     frame(PING, 0, 0, b"whatever")
 }
 
-/// A client of HTTP/2 that reads when it is told to.
+/// A client of HTTP/2 that reads on request.
 struct H2Client {
     socket: TcpStream,
     unparsed: Vec<u8>,
@@ -156,7 +156,7 @@ fn a_response_arrives_whole_although_its_client_leaves() {
 }
 
 #[test]
-fn an_idle_connection_is_told_before_it_is_closed() {
+fn an_idle_connection_is_notified_before_it_is_closed() {
     let timeouts = Timeouts { idle_ms: 300, ..Timeouts::default() };
     let server = h2_server(&Options { timeouts, ..options(1) });
     let mut client = H2Client::connect(&server);
