@@ -391,10 +391,8 @@ impl Wire {
 /// has been taken: so no file is read early, and what is urgent overtakes the rest.
 fn write(conn: &MuxConn, wire: &mut Wire) -> Result<(), Fault> {
     loop {
-        if wire.link.is_behind() {
-            if !wire.link.try_flush()? {
-                return Ok(());
-            }
+        if wire.link.is_behind() && !wire.link.try_flush()? {
+            return Ok(());
         }
         if !wire.is_blocked {
             conn.fill_out(wire.sent + OUT_BYTES_MAX);

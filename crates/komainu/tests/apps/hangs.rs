@@ -87,7 +87,7 @@ fn is_replaced(rig: &Rig, path: &str, frame: &str) {
         &format!("worker {pid} is killed: it did not ask for another request within 1 s (timeouts.request)"),
     );
     eventually("it has ended", || !is_alive(pid));
-    assert!(rig.reported().contains(frame), "{path}: {}", rig.reported());
+    logged(rig, frame);
     assert_eq!(Client::new(rig.address).get("/"), (200, "abc".into()), "{path}");
     assert_ne!(ready(rig, 1)[0], pid);
 }

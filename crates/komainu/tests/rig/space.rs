@@ -62,7 +62,7 @@ pub fn on_disk(rig: &Rig, name: &str) -> PathBuf {
 
 /// Whether all of the server's disk is free.
 pub fn is_disk_empty(rig: &Rig) -> bool {
-    let space = rustix::fs::statvfs(&on_disk(rig, "")).unwrap();
+    let space = rustix::fs::statvfs(on_disk(rig, "")).unwrap();
     space.f_bavail == space.f_blocks
 }
 
