@@ -371,8 +371,7 @@ impl<'c> Call<'c> {
         if reply.names_file(x) {
             return Ok(());
         }
-        // Servers of an event loop frame whatever their applications say; those of PSGI and Rack leave it to them.
-        let says_framed = reply.chunked && !self.pending.dispatcher.generation.options.event_loop;
+        let says_framed = reply.chunked && self.pending.dispatcher.generation.may_frame();
         let framed = says_framed && chunks::is_framed(body, whole.is_some());
         if says_framed && !framed && x.content_wanted() {
             self.pending.dispatcher.generation.report_unframed(self.app_log);

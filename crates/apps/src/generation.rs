@@ -163,6 +163,12 @@ impl Generation {
         self.options.places() > 1 && (self.threads > 1 || !self.is_single())
     }
 
+    /// Whether `Transfer-Encoding: chunked` in the head of a response may state that the application has framed its body. An ASGI
+    /// application does not, whatever its head states; others may.
+    pub(crate) fn may_frame(&self) -> bool {
+        !self.options.event_loop || self.said_single.load(Ordering::Relaxed)
+    }
+
     /// Whether slow clients occupy more than half of the worker threads, and more than one, while requests wait.
     pub(crate) fn is_held_up(&self) -> bool {
         let held_max = (self.options.workers.max * self.threads / 2).max(1);

@@ -105,7 +105,7 @@ pub(crate) fn settings(name: &str, app: &config::App) -> io::Result<Options> {
         preload: app.preload,
         workers,
         threads: app.threads as usize,
-        event_loop: is_python,
+        event_loop: is_python && app.wsgi.is_none(),
         concurrency: if is_python && app.wsgi.is_none() { app.concurrency as usize } else { 1 },
         queue_max: app.queue_max as usize,
         queue_ms_max: ms(app.timeouts.queue),

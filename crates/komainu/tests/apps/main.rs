@@ -10,6 +10,7 @@ mod apps;
 mod children;
 mod forwarded;
 mod hangs;
+mod heads;
 mod ids;
 mod kept;
 mod leavers;
