@@ -17,12 +17,12 @@ enum FieldAction {
     Date,
 }
 
-/// What to do with each well-known name, and how it is usually spelt.
-pub(crate) struct HeaderNameCache([(FieldAction, &'static str); 256]);
+/// What to do with each well-known name, and how it is usually spelt. Workers send such a name as its id, without its case.
+pub(crate) struct HeaderNameCache([(FieldAction, Box<str>); 256]);
 
 impl HeaderNameCache {
     pub(crate) fn new() -> HeaderNameCache {
-        let mut table = [(FieldAction::Drop, ""); 256];
+        let mut table = std::array::from_fn(|_| (FieldAction::Drop, Box::default()));
         for part in (0..=u8::MAX).filter_map(Part::of_id).filter(|part| part.is_header()) {
             let name = Name::of(part.text().as_bytes());
             let fate = match name {
@@ -37,23 +37,36 @@ impl HeaderNameCache {
                 Name::Other if http::is_internal(part.text().as_bytes()) => FieldAction::Drop,
                 _ => FieldAction::Pass,
             };
-            let text = if name == Name::Other { part.text() } else { name.text() };
+            let text = if name == Name::Other { usual_spelling(part.text()) } else { name.text().into() };
             table[usize::from(part.id())] = (fate, text);
         }
         HeaderNameCache(table)
     }
 
-    fn of(&self, field: &wire::WireField<'_>) -> (FieldAction, Option<&'static str>) {
+    fn of(&self, field: &wire::WireField<'_>) -> (FieldAction, Option<&str>) {
         // The library writes such a name as its id; a worker that writes for itself may not, and is not the wiser for it.
         match field.known.or_else(|| Part::of_header(field.name)) {
             Some(part) => {
-                let (fate, text) = self.0[usize::from(part.id())];
-                (fate, Some(text))
+                let (fate, text) = &self.0[usize::from(part.id())];
+                (*fate, Some(text))
             }
             None if http::is_internal(field.name) => (FieldAction::Drop, None),
             None => (FieldAction::Pass, None),
         }
     }
+}
+
+/// X-Frame-Options for x-frame-options.
+fn usual_spelling(name: &str) -> Box<str> {
+    let words = name.split('-').map(|word| match word {
+        "ch" | "csrf" | "dnt" | "gpc" | "ip" | "te" | "ua" | "xss" => word.to_ascii_uppercase(),
+        "websocket" => "WebSocket".to_owned(),
+        word => {
+            let (first, rest) = word.split_at(word.len().min(1));
+            first.to_ascii_uppercase() + rest
+        }
+    });
+    words.collect::<Vec<_>>().join("-").into()
 }
 
 /// A head that was checked.

@@ -141,3 +141,16 @@ fn chunks_of_an_application_are_its_content_without_their_framing() {
         assert_eq!(client.get(&format!("/{language}/plain")), (200, "plain".into()), "{language}");
     }
 }
+
+#[test]
+fn names_of_header_fields_keep_their_case() {
+    let rig = all("");
+    for language in LANGUAGES {
+        let mut client = Client::new(rig.address);
+        client.send(format!("GET /{language}/case HTTP/1.1\r\nHost: a\r\n\r\n"));
+        let head = client.head();
+        for line in ["X-mInE: 1", "X-Frame-Options: 2", "ETag: \"3\""] {
+            assert!(head.lines().any(|found| found == line), "{language}: no {line} in {head}");
+        }
+    }
+}
