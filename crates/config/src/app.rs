@@ -138,6 +138,10 @@ directives! {
         "request_buffering" request_buffering: Option<bool> =
             absent("`true`; `false` for `asgi` and `handler`, which handle slow bodies at little cost, or need them as they arrive"),
             Maybe(Flag);
+        /// Bytes of a response's head: its fields, and four bytes for each of them; rounded up to a power of two. A larger
+        /// head is an error of the application, and logged. A worker that sends a long body is also as many bytes ahead of the
+        /// server.
+        "response_head" response_head_bytes: u64 = "64KiB", Size { min: 4 * KIB, max: MIB };
         /// Bytes of a response that are kept in memory for a slow client, so that its worker is free earlier.
         "answer_ahead" answer_ahead_bytes: u64 = "256KiB", Size { min: 0, max: 64 * MIB };
         /// Bytes of temporary files (`temp_path`) for what exceeds `answer_ahead` and `body_ahead`, of all clients

@@ -127,6 +127,7 @@ pub(crate) fn settings(name: &str, app: &config::App) -> io::Result<Options> {
         },
         cancels_closed: app.client_abort == config::ClientAbort::Cancel,
         show_errors: app.show_errors,
+        response_bytes: app.response_head_bytes as usize,
         body_ahead_bytes: app.body_ahead_bytes as usize,
         answer_ahead_bytes: app.answer_ahead_bytes as usize,
         request_buffering: app.request_buffering.unwrap_or(app.asgi.is_none() && app.handler.is_none()),

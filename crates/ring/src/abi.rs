@@ -567,7 +567,7 @@ pub extern "C" fn komainu_error(code: c_int) -> *const c_char {
         KOMAINU_AGAIN => c"nothing now",
         KOMAINU_CANCELLED => c"the request was cancelled",
         KOMAINU_ORDER => c"the response's parts are out of order",
-        KOMAINU_TOO_LARGE => c"a part of the response is too large for the channel",
+        KOMAINU_TOO_LARGE => c"a part of the response is too large for the channel: `response_head` of the application sets its size",
         KOMAINU_BROKEN => c"the channel's memory is damaged",
         KOMAINU_RETIRED => c"the server asks the worker to leave",
         _ => c"unknown",

@@ -1,7 +1,7 @@
 //! Heads of responses in every language: framing that the application states, the case of names, and large heads.
 
 use crate::hosted::{Client, native, start};
-use crate::rig::{Folder, Rig};
+use crate::rig::{Folder, Rig, eventually};
 
 const CHUNKS: &str = "3\\r\\nabc\\r\\n0\\r\\n\\r\\n";
 
@@ -152,5 +152,30 @@ fn names_of_header_fields_keep_their_case() {
         for line in ["X-mInE: 1", "X-Frame-Options: 2", "ETag: \"3\""] {
             assert!(head.lines().any(|found| found == line), "{language}: no {line} in {head}");
         }
+    }
+}
+
+#[test]
+fn a_head_that_is_too_large_names_its_limit() {
+    let rig = all("");
+    for language in LANGUAGES {
+        rig.get(&format!("/{language}/x?65000")).expect(200, "big");
+        let before = rig.reported().matches("`response_head`").count();
+        let status = Client::new(rig.address).get(&format!("/{language}/x?200000")).0;
+        assert!(matches!(status, 500 | 502), "{language}: {status}");
+        eventually(&format!("{language}: the limit is logged"), || {
+            rig.reported().matches("`response_head`").count() > before
+        });
+    }
+}
+
+#[test]
+fn heads_of_200_kb_where_they_are_allowed() {
+    let rig = all("response_head = \"256KiB\"");
+    for language in LANGUAGES {
+        let mut client = Client::new(rig.address);
+        client.send(format!("GET /{language}/x?200000 HTTP/1.1\r\nHost: a\r\n\r\n"));
+        let head = client.head();
+        assert!(head.len() > 200_000 && head.starts_with("HTTP/1.1 200"), "{language}: {}", head.len());
     }
 }
