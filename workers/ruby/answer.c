@@ -15,7 +15,7 @@
 /* The same, because it ends the worker. */
 #define WORKER_ENDED 17
 
-static ID id_call, id_close, id_each, id_to_path, id_fields, id_failed, id_serve, id_finished;
+static ID id_call, id_close, id_each, id_to_path, id_fields, id_failed, id_serve, id_finished, id_replied;
 static VALUE stream_class, length_name;
 /* Whether the server can receive descriptors from this process. */
 static int sends_files;
@@ -275,6 +275,18 @@ static VALUE report_end(VALUE data) {
     return Qnil;
 }
 
+/* What is in rack.after_reply of the server Puma. */
+static VALUE report_reply(VALUE data) {
+    struct exchange *x = (struct exchange *)data;
+    VALUE arguments[] = {NIL_P(x->env) ? Qnil : env_replied(x->env), x->env};
+    if (arguments[0] == x->replied && RARRAY_LEN(x->replied) == 0 && !OBJ_FROZEN(x->replied))
+        return Qnil;
+    x->replied = rb_ary_new();
+    if (RB_TYPE_P(arguments[0], T_ARRAY))
+        rb_funcallv(komainu_module, id_replied, 2, arguments);
+    return Qnil;
+}
+
 static VALUE report(VALUE data) {
     VALUE *arguments = (VALUE *)data;
     return rb_funcallv(komainu_module, id_failed, 2, arguments);
@@ -346,6 +358,7 @@ int answer(struct exchange *x) {
             x->error = failure;
     }
     attempt(report_end, x, &state);
+    attempt(report_reply, x, &state);
     if (!NIL_P(x->input) && !x->held->hijacked)
         attempt(close_input, x, &state);
     return state;
@@ -381,6 +394,7 @@ void init_answer(void) {
     id_failed = rb_intern("failed");
     id_serve = rb_intern("serve");
     id_finished = rb_intern("finished");
+    id_replied = rb_intern("replied");
     rb_gc_register_mark_object(length_name = rb_enc_interned_str_cstr("content-length", rb_utf8_encoding()));
     sends_files = !getenv("KOMAINU_NO_FILES");
     stream_class = Qnil;

@@ -8,14 +8,16 @@
 
 /* Longer names of unknown header fields are not cached. */
 #define NAME_BYTES_MAX 256
+/* The largest length of a small body, as a header field has it: RewindableInput::MEMORY_BYTES_MAX. */
+#define SMALL_BYTES "131072"
 
-enum { METHOD, SCRIPT, PATH, QUERY, URI, SERVER, PORT, PROTOCOL, VERSION, ADDRESS, PEER, SCHEME, INPUT, HINTS, HIJACK, MAY_HIJACK, FINISHED, KEYS };
+enum { METHOD, SCRIPT, PATH, QUERY, URI, SERVER, PORT, PROTOCOL, VERSION, ADDRESS, PEER, SCHEME, INPUT, HINTS, HIJACK, MAY_HIJACK, FINISHED, REPLIED, KEYS };
 
 static const char *const key_texts[KEYS] = {
     "REQUEST_METHOD", "SCRIPT_NAME",     "PATH_INFO",    "QUERY_STRING",    "REQUEST_URI",
     "SERVER_NAME",    "SERVER_PORT",     "SERVER_PROTOCOL", "HTTP_VERSION", "REMOTE_ADDR",
     "REMOTE_PORT",    "rack.url_scheme", "rack.input",   "rack.early_hints", "rack.hijack",
-    "rack.hijack?", "rack.response_finished",
+    "rack.hijack?", "rack.response_finished", "rack.after_reply",
 };
 
 static VALUE keys[KEYS];
@@ -25,8 +27,8 @@ static unsigned length_id, coding_id, cookie_id;
 /* Values that are equal in most requests; frozen, like literals in an application that freezes its own. */
 static VALUE get_text, http_text, https_text, one_one_text, one_zero_text;
 
-/* The constant entries of every environment, and of one with a body. */
-static VALUE template, empty_input, input_class;
+/* The constant entries of every environment, and of one with a body. Bodies of a known small length have a class of their own. */
+static VALUE template, empty_input, input_class, small_input_class;
 
 static VALUE shared(const char *text, size_t len) {
     return rb_enc_interned_str(text, (long)len, rb_utf8_encoding());
@@ -53,6 +55,12 @@ static VALUE header_key(const char *name, size_t len) {
     if (len == 14 && memcmp(text + 5, "CONTENT_LENGTH", 14) == 0)
         return shared(text + 5, len);
     return shared(text, 5 + len);
+}
+
+/* Bodies of such a length are small. */
+static int is_small(const komainu_field *length) {
+    return length->value_len < sizeof(SMALL_BYTES) - 1 ||
+           (length->value_len == sizeof(SMALL_BYTES) - 1 && memcmp(length->value, SMALL_BYTES, length->value_len) <= 0);
 }
 
 static VALUE method_of(const komainu_field *field) { return is(field, "GET") ? get_text : text_of(field); }
@@ -125,7 +133,7 @@ VALUE env_new(struct exchange *x) {
     const komainu_field *fields, *field, *target = &none, *script = NULL, *query = &none;
     size_t count = komainu_fields(x->held->request, &fields);
     uint64_t seen[4] = {0, 0, 0, 0};
-    int has_body = 0, is_shared = 0;
+    int has_body = 0, small = 0, is_shared = 0;
     for (field = fields; field < fields + count; field++) {
         unsigned id = field->id;
         switch (id) {
@@ -165,8 +173,10 @@ VALUE env_new(struct exchange *x) {
                 has_body = 1;
                 break;
             }
-            if (id == length_id && !is(field, "0"))
+            if (id == length_id && !is(field, "0")) {
                 has_body = 1;
+                small = is_small(field);
+            }
             put_header(env, header_keys[id], field, seen[id / 64] >> (id % 64) & 1);
             seen[id / 64] |= (uint64_t)1 << (id % 64);
         }
@@ -175,7 +185,7 @@ VALUE env_new(struct exchange *x) {
     put(env, PATH, path_of(target, script));
     put(env, QUERY, text_of(query));
     put(env, URI, text_of(target));
-    x->input = has_body ? rb_class_new_instance(1, &x->call, input_class) : empty_input;
+    x->input = has_body ? rb_class_new_instance(1, &x->call, small ? small_input_class : input_class) : empty_input;
     put(env, INPUT, x->input);
     put(env, HINTS, x->call);
     if (is_shared) /* other requests share a connection of HTTP/2: nobody takes it over */
@@ -184,17 +194,21 @@ VALUE env_new(struct exchange *x) {
         put(env, HIJACK, x->call);
     x->held->env = env;
     put(env, FINISHED, rb_ary_new());
+    put(env, REPLIED, x->replied);
     return env;
 }
 
 VALUE env_finished(VALUE env) { return rb_hash_lookup(env, keys[FINISHED]); }
 
-/* Komainu.prepare(constants, empty input, class of inputs) */
-static VALUE prepare(VALUE self, VALUE constants, VALUE empty, VALUE class) {
+VALUE env_replied(VALUE env) { return rb_hash_lookup(env, keys[REPLIED]); }
+
+/* Komainu.prepare(constants, empty input, class of inputs, class of inputs of a small length) */
+static VALUE prepare(VALUE self, VALUE constants, VALUE empty, VALUE class, VALUE small_class) {
     (void)self;
     template = rb_hash_dup(constants);
     empty_input = empty;
     input_class = class;
+    small_input_class = small_class;
     return Qnil;
 }
 
@@ -223,9 +237,10 @@ void init_env(void) {
     rb_gc_register_mark_object(https_text = shared_text("https"));
     rb_gc_register_mark_object(one_one_text = shared_text("HTTP/1.1"));
     rb_gc_register_mark_object(one_zero_text = shared_text("HTTP/1.0"));
-    template = empty_input = input_class = Qnil;
+    template = empty_input = input_class = small_input_class = Qnil;
     rb_gc_register_address(&template);
     rb_gc_register_address(&empty_input);
     rb_gc_register_address(&input_class);
-    rb_define_module_function(komainu_module, "prepare", prepare, 3);
+    rb_gc_register_address(&small_input_class);
+    rb_define_module_function(komainu_module, "prepare", prepare, 4);
 }

@@ -42,7 +42,8 @@ module Komainu
     end
 
     # Whether rack.input keeps the bytes that were read, so that it can be rewound; by default true for Rack before
-    # version 3. Set it to false if large uploads should not pass through a temporary file.
+    # version 3, and later for bodies that are kept in memory. Set it to false if large uploads should not pass through a
+    # temporary file.
     attr_accessor :rewindable_input
 
     # The whole life of the process.
@@ -89,6 +90,15 @@ module Komainu
     def finished(callbacks, env, status, headers, error)
       callbacks.reverse_each do |callback|
         callback.call(env, status, headers, error)
+      rescue StandardError => failure
+        failed(failure, env)
+      end
+    end
+
+    # For the native half: runs what the application has put into rack.after_reply, as Puma does.
+    def replied(callables, env)
+      callables.each do |callable|
+        callable.call
       rescue StandardError => failure
         failed(failure, env)
       end
@@ -173,7 +183,8 @@ module Komainu
       if before_three
         constants["rack.version"] = [1, 3].freeze
       end
-      prepare(constants, EmptyInput.new.freeze, rewinds ? RewindableInput : Input)
+      small = rewinds || rewindable_input.nil? ? RewindableInput : Input
+      prepare(constants, EmptyInput.new.freeze, rewinds ? RewindableInput : Input, small)
       stream_with(Stream)
     end
 

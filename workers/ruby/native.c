@@ -74,8 +74,9 @@ struct service {
 static VALUE serve(VALUE data) {
     struct service *service = (struct service *)data;
     struct claim claim = {service->seat->worker, NULL, KOMAINU_AGAIN};
+    VALUE replied = rb_ary_new();
     while (next_request(&claim)) {
-        struct exchange x = {.app = service->app};
+        struct exchange x = {.app = service->app, .replied = replied};
         int state;
         x.call = call_new(claim.request, &x.held);
         held_requests++;
@@ -83,8 +84,10 @@ static VALUE serve(VALUE data) {
         held_requests--;
         if (state)
             rb_jump_tag(state);
+        replied = x.replied;
         RB_GC_GUARD(x.call);
     }
+    RB_GC_GUARD(replied);
     return Qnil;
 }
 

@@ -41,6 +41,7 @@ struct exchange {
     VALUE call; /* Komainu::Call */
     VALUE env, input;
     VALUE status, headers, body, error;
+    VALUE replied; /* the value of rack.after_reply: an array, of which the next request has the same one while it is empty */
     struct call *held;
     int file; /* the file to send, or -1 */
 };
@@ -71,6 +72,9 @@ VALUE env_new(struct exchange *x);
 
 /* The value of rack.response_finished. */
 VALUE env_finished(VALUE env);
+
+/* The value of rack.after_reply. */
+VALUE env_replied(VALUE env);
 
 /* answer.c */
 void init_answer(void);

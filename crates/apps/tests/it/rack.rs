@@ -35,7 +35,7 @@ fn the_environment_is_racks() {
         "CONTENT_TYPE=text/x\nHTTP_COOKIE=a=1; b=2\nHTTP_HOST=shop.example:81\nHTTP_VERSION=HTTP/1.1\nHTTP_X_MINE=1, 2\n\
          HTTP_X_MIXED.NAME~1=y\nPATH_INFO=/env\nQUERY_STRING=a=%20b&c\nREMOTE_ADDR=127.0.0.1\nREMOTE_PORT={port}\n\
          REQUEST_METHOD=GET\nREQUEST_URI=/env?a=%20b&c\nSCRIPT_NAME=\nSERVER_NAME=shop.example\nSERVER_PORT={own_port}\n\
-         SERVER_PROTOCOL=HTTP/1.1\nSERVER_SOFTWARE=komainu\nrack.early_hints=Komainu::Call\nrack.errors=IO\n\
+         SERVER_PROTOCOL=HTTP/1.1\nSERVER_SOFTWARE=komainu\nrack.after_reply=Array\nrack.early_hints=Komainu::Call\nrack.errors=IO\n\
          rack.hijack=Komainu::Call\nrack.hijack?=true\nrack.input=Komainu::EmptyInput\nrack.multiprocess=true\n\
          rack.multithread=false\nrack.response_finished=Array\nrack.run_once=false\nrack.url_scheme=http\n\
          rack.version=Array\n"

@@ -20,6 +20,7 @@ mod misbehaving;
 mod php;
 mod plack;
 mod python;
+mod rack;
 mod shown;
 mod queues;
 mod uploads;
