@@ -25,6 +25,11 @@ LATE = 2
 EAGER = sys.version_info >= (3, 12)
 
 
+def ends_worker(error):
+    """Whether an exception ends the worker, not only its request."""
+    return isinstance(error, (SystemExit, KeyboardInterrupt))
+
+
 class NotStarted(Exception):
     """The application's lifespan failed at startup."""
 
@@ -42,6 +47,8 @@ class Lifespan:
         self.supported = True
         # The application has received the first event.
         self.entered = False
+        # Its startup is complete, and its shutdown has not begun.
+        self.serves = False
 
     async def receive(self):
         event = await self.events.get()
@@ -53,6 +60,7 @@ class Lifespan:
         if kind.endswith(".failed"):
             self.failure = message.get("message") or "the application's lifespan failed to begin"
         if kind.startswith("lifespan.startup."):
+            self.serves = self.failure is None
             self.began.set()
         elif kind.startswith("lifespan.shutdown."):
             self.ended.set()
@@ -65,6 +73,9 @@ class Lifespan:
         except BaseException as error:
             self.raised(error)
             self.supported = False
+        else:
+            if self.serves:
+                print("lifespan: the application returned while serving: its shutdown does not run", file=sys.stderr)
         finally:
             self.began.set()
             self.ended.set()
@@ -74,6 +85,8 @@ class Lifespan:
         trace = shown(error)
         if self.failure is not None:
             self.failure += "\n" + trace
+        elif self.serves:
+            sys.stderr.write(f"lifespan: the application failed while serving: its shutdown does not run\n{trace}")
         elif self.began.is_set():
             sys.stderr.write(trace)
         elif self.required:
@@ -95,6 +108,7 @@ class Lifespan:
             raise NotStarted(self.failure)
 
     async def end(self):
+        self.serves = False
         if self.supported and not self.task.done():
             await self.events.put({"type": "lifespan.shutdown"})
             await self.ended.wait()
@@ -154,7 +168,7 @@ class Worker:
             await self.app(scope, socket.receive, socket.send)
         except BaseException as raised:
             error = raised
-        whole = await socket.finish(error is not None)
+        whole = await socket.finish(error is not None, ends_worker(error))
         if error is not None:
             self.report(scope, error, whole)
         elif not whole:
@@ -170,14 +184,14 @@ class Worker:
             self.loop.call_soon(self.turn, context=self.context)
 
     def failed(self, scope, call, error):
-        self.report(scope, error, call.finish())
+        self.report(scope, error, call.end_worker() if ends_worker(error) else call.finish())
 
     def report(self, scope, error, gone):
         """Logs an exception of the application, unless the request was cancelled."""
         cause = error
         while cause is not None and not isinstance(cause, Gone):
             cause = cause.__cause__ or cause.__context__
-        if isinstance(error, (SystemExit, KeyboardInterrupt)):
+        if ends_worker(error):
             if not self.left.done():
                 self.left.set_exception(error)
         elif cause is None and not (gone and isinstance(error, asyncio.CancelledError)):

@@ -97,7 +97,7 @@ class Socket:
             self.end(RESTART, "")
             self.call.wake()
 
-    async def finish(self, failed):
+    async def finish(self, failed, ends_worker):
         """The application has returned; whether its response was complete."""
         if self.state == "open":
             ours = self.ended is not None and self.ended["code"] == RESTART
@@ -105,4 +105,4 @@ class Socket:
                 await self.close(FAILED if failed else RESTART if ours else NORMAL, "")
             except (Gone, OSError):
                 pass
-        return self.call.finish()
+        return self.call.end_worker() if ends_worker else self.call.finish()

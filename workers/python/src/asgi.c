@@ -410,23 +410,23 @@ static PyObject *call_knows_end(Call *self, PyObject *unused) {
 }
 
 /* For the Python half: the application has returned; whether its response was complete or cancelled. */
-static PyObject *call_finish(Call *self, PyObject *unused) {
+static PyObject *finish(Call *self, int ends_worker) {
     static const char text[] = "Internal Server Error\n";
     static const komainu_field field = {"content-type", "text/plain", 12, 10, 0};
     komainu_request *request = self->request;
     int whole = !request || self->disconnected || komainu_cancelled(request) != 0;
-    (void)unused;
     self->request = NULL;
     /* A process that the application has forked from this worker ends here. */
     if (request && is_copy)
         komainu_end(request);
     if (request) {
         /* Where the client has not taken what was sent before, there may be no room. */
-        if (self->stage == NO_HEAD && !self->disconnected && komainu_try_head(request, 500, &field, 1) == KOMAINU_OK) {
+        if (!ends_worker && self->stage == NO_HEAD && !self->disconnected &&
+            komainu_try_head(request, 500, &field, 1) == KOMAINU_OK) {
             komainu_try_write_later(request, text, sizeof text - 1);
             komainu_end(request);
         } else {
-            komainu_abort(request, APPLICATION_FAILED);
+            komainu_abort(request, ends_worker ? WORKER_ENDED : APPLICATION_FAILED);
         }
     }
     self->stage = OVER;
@@ -435,6 +435,17 @@ static PyObject *call_finish(Call *self, PyObject *unused) {
     if (wake(&self->readers) != 0 || wake(&self->writers) != 0)
         return NULL;
     return PyBool_FromLong(whole);
+}
+
+static PyObject *call_finish(Call *self, PyObject *unused) {
+    (void)unused;
+    return finish(self, 0);
+}
+
+/* For the Python half: the application ends its worker. */
+static PyObject *call_end_worker(Call *self, PyObject *unused) {
+    (void)unused;
+    return finish(self, 1);
 }
 
 static int begin_call(komainu_request *request) {
@@ -508,6 +519,7 @@ static PyMethodDef call_methods[] = {
     {"cancelled", (PyCFunction)call_cancelled, METH_NOARGS, "Why the server cancelled the request, or 0."},
     {"knows_end", (PyCFunction)call_knows_end, METH_NOARGS, "Whether the application knows that its client has left."},
     {"finish", (PyCFunction)call_finish, METH_NOARGS, "The application has returned; whether its response was complete."},
+    {"end_worker", (PyCFunction)call_end_worker, METH_NOARGS, "As finish, if the application ends its worker."},
     {NULL, NULL, 0, NULL},
 };
 

@@ -22,5 +22,6 @@ mod plack;
 mod python;
 mod rack;
 mod shown;
+mod signals;
 mod queues;
 mod uploads;
