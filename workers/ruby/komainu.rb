@@ -50,7 +50,7 @@ module Komainu
     def run(file)
       load_native
       $stdout.sync = true # it is a pipe to the log
-      leave_signals_to_the_native_half
+      stay
       role = self.begin
       trap(WHERE) { write_stacks }
       app = load_or_leave(file)
@@ -211,6 +211,7 @@ module Komainu
         return false
       end
       leave_in_between
+      @stays = Process.pid
       born
       true
     rescue SystemCallError => error
@@ -260,12 +261,21 @@ module Komainu
       threads.each(&:join)
     end
 
-    # For signals whose handlers in Ruby would raise exceptions in the application.
-    def leave_signals_to_the_native_half
+    # Ruby's own handlers, because an application that borrows such a signal restores what `trap` has returned.
+    def stay
+      @stays = Process.pid
       SHARED.each do |name|
-        before = trap(name, "SYSTEM_DEFAULT")
+        before = trap(name) { stay_or_end(name) }
         trap(name, before) unless before == "DEFAULT"
       end
+    end
+
+    # A process that the application has forked ends as usual.
+    def stay_or_end(name)
+      return if Process.pid == @stays
+
+      trap(name, "SYSTEM_DEFAULT")
+      Process.kill(name, Process.pid)
     end
 
     def write_stacks

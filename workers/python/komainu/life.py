@@ -14,14 +14,16 @@ from komainu.load import NotFound, load, prepare, several, shown
 NOT_LOADED = 3
 # Before the server kills this process it asks for the stacks of its threads: KOMAINU_SIGNAL_WHERE.
 WHERE = 16
+# Signals that reach the whole process group but are meant for the server.
+SHARED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 
 
 def run(interface, target, *more):
     """The whole life of the process. ``interface`` is ``wsgi``, ``asgi`` or ``auto``; ``more`` are ``NAME=TARGET``."""
     for stream in (sys.stdout, sys.stderr):  # pipes to the log
         stream.reconfigure(line_buffering=True, errors="backslashreplace")
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-        signal.signal(signal.SIGINT, signal.SIG_DFL)  # as with the others, what there is then is the native half's
+    stay()
+    os.register_at_fork(after_in_child=do_not_stay)
     role = _native.begin()
     # After writing the stacks the process ends by the signal's default action.
     faulthandler.register(WHERE, file=sys.stderr, all_threads=True, chain=True)
@@ -30,6 +32,26 @@ def run(interface, target, *more):
     # Objects that were frozen are collected at the end, like all others.
     gc.unfreeze()
     sys.exit(status)
+
+
+def stay():
+    """Makes the shared signals end nothing. The handlers are Python's own, because an application that borrows such a
+    signal restores what ``signal.signal`` has returned."""
+    for number in SHARED:
+        if signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler):
+            signal.signal(number, stays)
+            signal.siginterrupt(number, False)
+
+
+def stays(number, frame):
+    """Handles a signal that is meant for the server."""
+
+
+def do_not_stay():
+    """A process that the application has forked ends by these signals, at once and wherever it waits."""
+    for number in SHARED:
+        if signal.getsignal(number) is stays:
+            signal.signal(number, signal.SIG_DFL)
 
 
 def load_or_leave(interface, target, more):
@@ -88,6 +110,7 @@ def fork_worker():
         os._exit(1)
     if worker:
         os._exit(0)
+    stay()
     _native.born()
     random.seed()
     return True

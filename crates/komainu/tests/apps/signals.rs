@@ -1,7 +1,82 @@
-//! Event loops that end their workers, and lifespans that end early.
+//! Signals that reach the whole process group and are meant for the server, and what a stop waits for.
 
-use crate::hosted::{Client, folder, logged, only, ready, start};
+use std::time::Duration;
+
+use crate::hosted::{Client, folder, is_alive, kill, logged, only, ready, start};
 use crate::rig::eventually;
+
+const WSGI: &str = "\
+import os, signal, time
+before = signal.signal(signal.SIGTERM, lambda *_: None)
+signal.signal(signal.SIGTERM, before)
+def app(environ, start_response):
+    path = environ['PATH_INFO']
+    if path == '/child':
+        child = os.fork()
+        if not child:
+            time.sleep(60)
+            os._exit(0)
+        start_response('200 OK', [])
+        return [str(child).encode()]
+    old = signal.signal(signal.SIGTERM, lambda *_: None)
+    signal.signal(signal.SIGTERM, old)
+    start_response('200 OK', [])
+    return [str(os.getpid()).encode()]
+";
+const RUBY: &str = "\
+before = trap('TERM') {}
+trap('TERM', before)
+run(lambda do |env|
+  if env['PATH_INFO'] == '/child'
+    child = fork { sleep 60 }
+    next [200, {}, [child.to_s]]
+  end
+  old = trap('TERM') {}
+  trap('TERM', old)
+  [200, {}, [Process.pid.to_s]]
+end)
+";
+const PERL: &str = "\
+my $before = $SIG{TERM};
+$SIG{TERM} = sub {};
+$SIG{TERM} = $before;
+sub {
+    my ($env) = @_;
+    if ($env->{PATH_INFO} eq '/child') {
+        my $child = fork;
+        if (!$child) { sleep 60; POSIX::_exit(0) }
+        return [200, [], [$child]];
+    }
+    my $old = $SIG{TERM};
+    $SIG{TERM} = sub {};
+    $SIG{TERM} = $old;
+    { local $SIG{TERM} = sub {}; }
+    [200, [], [$$]];
+}
+";
+
+#[test]
+fn a_worker_whose_application_has_borrowed_a_signal_stays_and_its_children_end() {
+    for (name, text, app) in [
+        ("a.py", WSGI, "wsgi = \"a.py:app\""),
+        ("config.ru", RUBY, "rack = \"config.ru\""),
+        ("a.psgi", PERL, "psgi = \"a.psgi\""),
+    ] {
+        for preload in [true, false] {
+            let app = format!("{app}\npreload = {preload}\nworkers = 1");
+            let rig = start(folder(name, text), &format!("threads = 1\n{}", only(&app)));
+            let worker = ready(&rig, 1)[0];
+            let mut client = Client::new(rig.address);
+            assert_eq!(client.get("/"), (200, worker.to_string()), "{name}");
+            let child = client.get("/child").1.parse().unwrap();
+            assert!(kill(worker, "-TERM") && kill(child, "-TERM"), "{name}");
+            eventually(&format!("{name}: the child of the application has ended"), || !is_alive(child));
+            assert_eq!(client.get("/"), (200, worker.to_string()), "{name}, preload = {preload}");
+            std::thread::sleep(Duration::from_millis(100));
+            assert!(is_alive(worker), "{name}, preload = {preload}");
+        }
+    }
+}
 
 const ASGI: &str = "\
 import asyncio, sys
