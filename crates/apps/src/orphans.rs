@@ -3,15 +3,22 @@
 //! The server is a subreaper, so that forked workers become its children. Other orphans become its children too, and it
 //! has to reap them: until then they stay zombies and keep their process ids.
 
+use std::fs;
 use std::time::{Duration, Instant};
 
 use nix::sys::wait::{Id, WaitPidFlag};
 use rustix::process::{Pid, Signal, WaitOptions, WaitStatus, getsid, kill_process_group, waitpgid, waitpid};
 
+use crate::log::{AppLog, AppLogLevel};
+
 /// Time for processes that were killed to end.
 const KILL_MAX: Duration = Duration::from_secs(1);
 /// How often it is looked whether they have.
 const LOOK: Duration = Duration::from_millis(10);
+/// Time after which the processes that a stop waits for are reported.
+const REPORT_AFTER: Duration = Duration::from_millis(500);
+/// Processes that are named then.
+const NAMED_MAX: usize = 8;
 
 /// Process groups of processes that were started here.
 #[derive(Default)]
@@ -23,8 +30,9 @@ impl Orphans {
         self.0.push(leader);
     }
 
-    /// Waits until all have ended; from `until` on they are killed.
-    pub(crate) fn end(&mut self, until: Instant) {
+    /// Waits until all have ended; from `until` on they are killed. Names those that it waits for, once.
+    pub(crate) fn end(&mut self, until: Instant, app_log: &AppLog) {
+        let mut report_at = Some(Instant::now() + REPORT_AFTER);
         loop {
             self.reap(|_, _| {});
             if self.0.is_empty() || Instant::now() >= until + KILL_MAX {
@@ -34,8 +42,25 @@ impl Orphans {
                 // A group of another user's processes is its launcher's to end.
                 self.0.iter().for_each(|group| _ = kill_process_group(*group, Signal::KILL));
             }
+            if report_at.is_some_and(|at| Instant::now() >= at) {
+                report_at = None;
+                let text = format!("waits for processes that the application has started: {}", self.names());
+                app_log.report(AppLogLevel::Warn, &text);
+            }
             std::thread::sleep(LOOK);
         }
+    }
+
+    /// The processes of the groups, for the log: `12 (sleep), 13 (node)`.
+    fn names(&self) -> String {
+        let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
+        let stats = processes.filter_map(|entry| fs::read_to_string(entry.path().join("stat")).ok());
+        let members = stats.filter_map(|stat| {
+            let (name, fields) = stat.split_at(stat.rfind(')')? + 1);
+            let group = fields.split_ascii_whitespace().nth(2)?.parse().ok().and_then(Pid::from_raw)?;
+            self.0.contains(&group).then(|| name.escape_debug().to_string())
+        });
+        members.take(NAMED_MAX).collect::<Vec<_>>().join(", ")
     }
 
     /// Reaps processes that have left their group by setsid(2) and ended; calls `each` for all of them, as one may be a worker.

@@ -134,7 +134,7 @@ impl Supervisor {
             self.settle(now);
             if let (Some(until), true) = (self.stopping, self.worker_pools.is_empty()) {
                 // Copies that workers have forked, and that did not end with them.
-                return self.orphans.end(until);
+                return self.orphans.end(until, &self.app_log);
             }
             if let Err(error) = self.wait(next_round) {
                 self.app_log.report(AppLogLevel::Error, &format!("the supervisor cannot wait: {error}"));

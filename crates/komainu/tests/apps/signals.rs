@@ -78,6 +78,23 @@ fn a_worker_whose_application_has_borrowed_a_signal_stays_and_its_children_end()
     }
 }
 
+#[test]
+fn a_stop_names_the_process_that_it_waits_for() {
+    let app = "my $child = 0; sub { system('sleep 300 & echo $!'); [200, [], ['ok']] }\n";
+    let rig = start(
+        folder("a.psgi", app),
+        &format!(
+            "threads = 1\n{}",
+            only("psgi = \"a.psgi\"\nworkers = 1\ntimeouts = { stop = \"3s\", request = \"3s\" }")
+        ),
+    );
+    assert_eq!(Client::new(rig.address).get("/"), (200, "ok".into()));
+    assert!(kill(rig.child.id(), "-TERM"));
+    logged(&rig, "sleep)");
+    let log = rig.reported();
+    assert!(log.contains("waits for processes that the application has started: "), "{log}");
+}
+
 const ASGI: &str = "\
 import asyncio, sys
 async def app(scope, receive, send):
