@@ -5,7 +5,7 @@ use std::pin::pin;
 use std::rc::Rc;
 use std::sync::{Arc, OnceLock};
 
-use http::{BodySize, Fields, Method, Name, Status};
+use http::{BodySize, Fields, Head, Method, Name, Status};
 use net::{BodyPiece, Exchange, FailedAttempt, Fault, SpillError, SpillQuota, TunnelEnd, pin_in_place};
 
 use crate::choose::{NoServer, Requester, SelectError, Selection};
@@ -15,7 +15,7 @@ use crate::group::{Group, GroupState, UpstreamError, UpstreamEvent};
 use crate::kept::ReplayBuffer;
 use crate::options::{RouteOptions, UpstreamProtocol};
 use crate::relay::{Relay, RelayOptions, RelayOutcome};
-use crate::request::{RequestRules, Script, SentHead};
+use crate::request::{RequestRules, Script, SentHead, max_forwards};
 use crate::response::ResponseRules;
 use crate::retry::{self, AttemptProgress, RetryDecision};
 use crate::template::TemplateContext;
@@ -113,6 +113,9 @@ impl Proxy {
         if matches!(request.method(), Method::Connect | Method::Trace) {
             return x.refuse(Status::METHOD_NOT_ALLOWED, "this method is not passed on").await;
         }
+        if request.method() == Method::Options && self.ends_forwards(request.head()) {
+            return x.reply(Status::NO_CONTENT, &Fields::new(), b"").await;
+        }
         if !request.head().0.protocol.is_empty() && !self.rules.request.asks_for_upgrade(&x.context("")) {
             // It is no GET, which the server would take it for (RFC 8441 section 4).
             let reason = "this protocol is not passed on";
@@ -162,6 +165,14 @@ impl Proxy {
                 return give_up(x, &failure).await;
             }
         }
+    }
+
+    /// Whether the request may not be forwarded once more (RFC 9110 section 7.6.2). To a program of the CGI family it is not
+    /// forwarded: that is part of this server.
+    fn ends_forwards(&self, (head, bytes): (&Head, &[u8])) -> bool {
+        let servers = &self.group.shared.options.servers;
+        let forwards = servers.iter().any(|server| !matches!(server.protocol, UpstreamProtocol::Cgi(_)));
+        forwards && max_forwards(head, bytes).any(|forwards| forwards == 0)
     }
 
     /// Whether a request ends when its client leaves: see [`Exchange::has_left`].

@@ -5,8 +5,8 @@ use std::net::IpAddr;
 
 use http::encode::Lines;
 use http::{
-    BodySize, Dialect, Field, FieldList, Fields, Method, Name, NameSet, Reject, RequestId, forwarded, ids,
-    is_twin, scan,
+    BodySize, Dialect, Field, FieldList, Fields, Head, Method, Name, NameSet, Reject, RequestId, forwarded,
+    ids, is_twin, scan,
 };
 use net::websocket;
 
@@ -42,6 +42,8 @@ const ALWAYS_PASS: NameSet = NameSet::of(&[
     Name::UserAgent,
     Name::Via,
 ]);
+/// The field that limits how often OPTIONS and TRACE are forwarded (RFC 9110 section 7.6.2).
+const MAX_FORWARDS: &[u8] = b"Max-Forwards";
 /// Field names that `Connection` may list, in addition to the usual tokens.
 const NAMED_MAX: usize = 32;
 
@@ -216,6 +218,15 @@ impl RequestRules {
                     && (awaits_continue || field.id != Name::Expect))
         });
         lines.fields(bytes, passing);
+        for forwards in max_forwards(head, bytes) {
+            if !is_named(&named, MAX_FORWARDS)
+                && !(self.removes && is_owned(&self.options.edits, MAX_FORWARDS))
+            {
+                lines.begin(MAX_FORWARDS);
+                lines.number(forwards.saturating_sub(1));
+                lines.end();
+            }
+        }
         match head.body {
             BodySize::Known(length) => {
                 lines.begin(b"Content-Length");
@@ -312,6 +323,8 @@ impl RequestRules {
             Name::Forwarded => !self.options.forwarded.standard && vouched(Dialect::Standard),
             // Addressed to this proxy, not to the upstream (RFC 9110 section 11.7.1).
             Name::ProxyAuthorization => false,
+            // Written with one forward less.
+            Name::Other if forwards_of(ask.head, ask.bytes, field).is_some() => false,
             Name::Other if ask.head.is_own(field) => true,
             Name::Other => self.is_welcome(name, vouched(Dialect::XForwarded)),
             _ => true,
@@ -396,6 +409,23 @@ impl RequestRules {
         };
         (scan::list(wanted).next().is_some() && scan::list(wanted).all(allowed)).then_some(wanted)
     }
+}
+
+/// The valid values of `Max-Forwards` of an OPTIONS request; none for other methods, to which the field does not apply.
+pub(crate) fn max_forwards<'x>(head: &'x Head, bytes: &'x [u8]) -> impl Iterator<Item = u64> + 'x {
+    let fields = if head.method == Method::Options { &head.fields[..] } else { &[] };
+    fields.iter().filter_map(move |field| forwards_of(head, bytes, field))
+}
+
+/// The value of the field where it is a valid `Max-Forwards` of an OPTIONS request; the largest supported one where it exceeds that.
+fn forwards_of(head: &Head, bytes: &[u8], field: &Field) -> Option<u64> {
+    if head.method != Method::Options || !field.name.of(bytes).eq_ignore_ascii_case(MAX_FORWARDS) {
+        return None;
+    }
+    let digits = field.value.of(bytes);
+    let is_number = !digits.is_empty() && digits.iter().all(u8::is_ascii_digit);
+    let add = |sum: u64, digit: &u8| sum.saturating_mul(10).saturating_add(u64::from(digit - b'0'));
+    is_number.then(|| digits.iter().fold(0, add))
 }
 
 /// Whether a name with `_` is that of a known field, or of one for this server alone, once `-` stands there.

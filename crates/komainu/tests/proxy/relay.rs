@@ -490,3 +490,43 @@ fn the_reason_phrase_is_the_upstream_servers() {
         assert!(answer.head.starts_with(line), "{path}: {}", answer.head);
     }
 }
+
+#[test]
+fn options_with_no_forwards_left_are_answered_here() {
+    let origin = Origin::start(|_| ok("x"));
+    let rig = Rig::config(
+        Folder::new(),
+        &format!(
+            "threads = 1\n[[route]]\npath = \"/cached\"\nproxy = \"{url}\"\ncache = true\n\
+             [[route]]\npath = \"/own\"\n\
+             proxy = {{ to = \"{url}\", request_headers = {{ set = {{ Max-Forwards = \"3\" }} }} }}\n\
+             [[route]]\nproxy = \"{url}\"\n",
+            url = origin.url
+        ),
+    );
+    let options = |path: &str, lines: &str| {
+        rig.send(&format!("OPTIONS {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n{lines}\r\n"))
+    };
+    for path in ["/", "/cached", "/own"] {
+        options(path, "max-forwards: 0\r\n").expect_status(204);
+        options(path, "Max-Forwards: 000\r\n").expect_status(204);
+    }
+    assert!(origin.asks().is_empty(), "{}", origin.last().head);
+    let passed = |path: &str, lines: &str| {
+        options(path, lines).expect_status(200);
+        origin.last().field("Max-Forwards").join("|")
+    };
+    for (sent, left) in [("7", "6"), ("1", "0"), ("99999999999999999999999", "18446744073709551614")] {
+        for path in ["/", "/cached"] {
+            assert_eq!(passed(path, &format!("Max-Forwards: {sent}\r\n")), left);
+        }
+    }
+    assert_eq!(passed("/own", "Max-Forwards: 7\r\n"), "3");
+    // Values that are not a number have no meaning here.
+    for sent in ["", "-1", "1, 0", "x"] {
+        assert_eq!(passed("/", &format!("Max-Forwards: {sent}\r\n")), sent);
+    }
+    // The field limits OPTIONS and TRACE alone.
+    rig.ask("/", "Max-Forwards: 0\r\n").expect(200, "x");
+    assert_eq!(origin.last().field("Max-Forwards"), ["0"]);
+}

@@ -199,7 +199,12 @@ impl Proxy {
             let reason = "this method is not passed on";
             return Err(FetchError { status: Status::METHOD_NOT_ALLOWED, reason });
         }
-        if self.rules.request.loops(&request.context("")) {
+        let context = request.context("");
+        if self.ends_forwards((context.head, context.bytes)) {
+            let reason = "Max-Forwards allows no further server";
+            return Err(FetchError { status: Status::NO_CONTENT, reason });
+        }
+        if self.rules.request.loops(&context) {
             return Err(FetchError { status: Status::LOOP_DETECTED, reason: LOOP });
         }
         let mut attempts = self.begin(ReplayBuffer::default(), None);

@@ -246,3 +246,22 @@ fn a_name_with_underscores_that_is_known_with_hyphens_is_found() {
         assert_eq!(is_known_with_hyphens(name.as_bytes()), is_known, "{name}");
     }
 }
+
+#[test]
+fn options_reach_a_stream_with_one_forward_less() {
+    let stream = |request: &str| {
+        let bytes = request.replace('\n', "\r\n").into_bytes();
+        let mut head = RequestHead::default();
+        assert!(head.parse(&bytes, &http::Limits::default()).unwrap(), "{request}");
+        let ask = context(&head, &bytes, Client::direct(SENDER, true));
+        let rules = RequestRules::new(&group(), &RouteOptions::default());
+        let (head, _) = rules.stream_head(&ask, true, false).unwrap();
+        String::from_utf8(head.lines).unwrap()
+    };
+    let lines = stream("OPTIONS * HTTP/1.1\nHost: a\nMax-Forwards: 10\nX: 1\n\n");
+    assert!(lines.contains("Max-Forwards: 9\r\n") && !lines.contains("10"), "{lines}");
+    let lines = stream("GET / HTTP/1.1\nHost: a\nMax-Forwards: 10\n\n");
+    assert!(lines.contains("Max-Forwards: 10\r\n"), "{lines}");
+    let lines = stream("OPTIONS / HTTP/1.1\nHost: a\nMax-Forwards: 10\nConnection: max-forwards\n\n");
+    assert!(!lines.contains("orwards: "), "{lines}");
+}
