@@ -427,6 +427,9 @@ pub(crate) struct Reload {
     /// The server with this process id; not needed if only one runs
     #[arg(long, value_parser = process_id)]
     pub(crate) pid: Option<u32>,
+    /// The server that uses this configuration file
+    #[arg(long, short, value_name = "FILE", conflicts_with = "pid")]
+    pub(crate) config: Option<PathBuf>,
     /// Load only this application again, and do not read the configuration
     #[arg(value_name = "APP")]
     pub(crate) app: Option<String>,

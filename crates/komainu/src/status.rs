@@ -1,6 +1,7 @@
 //! `komainu status`, `komainu reload` and `komainu upgrade`: servers that run, seen from outside.
 
 use std::io::{self, Write};
+use std::path::Path;
 use std::time::Duration;
 
 use bench::quantity::{bytes, thousands, time};
@@ -49,7 +50,34 @@ fn printed(servers: Vec<Value>, is_json: bool) -> String {
 /// started again for a part of it; where it has no such application.
 pub(crate) fn reload(arguments: &Reload) -> Result<String, String> {
     let line = format!("reload {}", arguments.app.as_deref().unwrap_or_default());
-    command(arguments.pid, line.trim_end())
+    let pid = match &arguments.config {
+        Some(file) => Some(one_with_file(file)?),
+        None => arguments.pid,
+    };
+    command(pid, line.trim_end())
+}
+
+/// The process id of the one server that uses the configuration file.
+///
+/// # Errors
+/// The file does not exist; no server uses it, or several do: the text names those that run.
+fn one_with_file(file: &Path) -> Result<u32, String> {
+    let wanted = file.canonicalize().map_err(|error| format!("{}: {error}", file.display()))?;
+    let uses = |pid: &u32| {
+        let answer = control_client::ask(*pid, "ping").unwrap_or_default();
+        answer["file"].as_str().is_some_and(|used| {
+            // A server may name its file relative to its own working directory.
+            let used = Path::new(&format!("/proc/{pid}/cwd")).join(used);
+            used.canonicalize().is_ok_and(|used| used == wanted)
+        })
+    };
+    let running = chosen(None, control_client::serving)?;
+    let found: Vec<u32> = running.iter().copied().filter(uses).collect();
+    match found.as_slice() {
+        [pid] => Ok(*pid),
+        [] => Err(format!("no server uses {}; {}", wanted.display(), several(&running))),
+        found => Err(several(found)),
+    }
 }
 
 /// `komainu upgrade`: waits for the result, and returns the text to print.
@@ -84,7 +112,10 @@ pub(crate) fn one(pid: Option<u32>) -> Result<u32, String> {
 /// Which servers there are to choose from: each with its addresses and its file.
 pub(crate) fn several(pids: &[u32]) -> String {
     const NAMED_MAX: usize = 20;
-    let mut text = "several servers run: name one with --pid".to_owned();
+    let mut text = match pids {
+        [_] => "one server runs: name it with --pid".to_owned(),
+        _ => "several servers run: name one with --pid".to_owned(),
+    };
     for pid in pids.iter().take(NAMED_MAX) {
         let answer = control_client::ask(*pid, "ping").unwrap_or_default();
         let addresses: Vec<&str> = list(&answer["listen"]).iter().filter_map(Value::as_str).collect();

@@ -249,6 +249,26 @@ fn several_servers_are_named_with_their_addresses_and_files() {
             assert!(line.contains(&rig.listens.to_string()) && line.contains(file), "{arguments:?}: {said}");
         }
     }
+    let first = &rig;
+    for (rig, file) in [(first, "komainu.toml"), (&other, "other.toml")] {
+        let done = run(first, &["reload", "-c", &rig.folder.at(file).display().to_string()]);
+        assert!(done.status.success(), "{file}: {}", text(&done.stderr));
+    }
+}
+
+#[test]
+fn reload_finds_the_server_that_uses_a_file() {
+    let rig = start(FILES);
+    let file = rig.folder.at("komainu.toml").display().to_string();
+    let done = run(&rig, &["reload", "-c", &file]);
+    assert!(done.status.success(), "{}", text(&done.stderr));
+    rig.folder.write("unused.toml", "");
+    let done = run(&rig, &["reload", "-c", &rig.folder.at("unused.toml").display().to_string()]);
+    let said = text(&done.stderr);
+    let pid = rig.child.id().to_string();
+    assert!(!done.status.success() && said.contains("no server uses") && said.contains(&pid), "{said}");
+    let done = run(&rig, &["reload", "--config", "missing.toml"]);
+    assert!(!done.status.success() && text(&done.stderr).contains("missing.toml"), "{}", text(&done.stderr));
 }
 
 #[test]
