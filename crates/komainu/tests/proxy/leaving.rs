@@ -121,3 +121,16 @@ fn a_client_that_has_asked_to_close_may_half_close() {
         assert_eq!(answer.ends_with("late"), !more.is_empty(), "{more}: {answer:?}");
     }
 }
+
+#[test]
+fn a_thousand_clients_that_leave_leave_nothing_behind() {
+    let origin = origin();
+    let rig = start(&origin, "", "");
+    for _ in 0..10 {
+        let ask = |_| ask(&rig, "GET /silent HTTP/1.1\r\nHost: a\r\n\r\n");
+        let clients: Vec<TcpStream> = (0..100).map(ask).collect();
+        eventually("all are asked for", || origin.open() == 100);
+        drop(clients);
+        eventually("the upstream connections are closed", || origin.open() == 0);
+    }
+}
