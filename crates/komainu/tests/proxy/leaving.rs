@@ -134,3 +134,27 @@ fn a_thousand_clients_that_leave_leave_nothing_behind() {
         eventually("the upstream connections are closed", || origin.open() == 0);
     }
 }
+
+#[test]
+fn a_reset_stream_ends_its_upstream_request_and_no_other() {
+    let origin = origin();
+    let rig = start(&origin, "", "");
+    let mut client = rig.connect();
+    let frame = |kind: u8, flags: u8, stream: u8, payload: &[u8]| {
+        [&[0, 0, payload.len() as u8, kind, flags, 0, 0, 0, stream][..], payload].concat()
+    };
+    // :method GET, :scheme http, :path /silent, :authority a
+    let head = b"\x82\x86\x04\x07/silent\x01\x01a";
+    let mut sent = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
+    sent.extend(frame(4, 0, 0, b""));
+    sent.extend(frame(1, 5, 1, head));
+    sent.extend(frame(1, 5, 3, head));
+    client.write_all(&sent).unwrap();
+    eventually("both are asked for", || origin.open() == 2);
+    client.write_all(&frame(3, 0, 1, &[0, 0, 0, 8])).unwrap();
+    eventually("one upstream connection is closed", || origin.open() == 1);
+    std::thread::sleep(Duration::from_millis(200));
+    assert_eq!(origin.open(), 1, "the other stream goes on");
+    drop(client);
+    eventually("so is the other's", || origin.open() == 0);
+}
