@@ -158,3 +158,17 @@ fn a_reset_stream_ends_its_upstream_request_and_no_other() {
     drop(client);
     eventually("so is the other's", || origin.open() == 0);
 }
+
+#[test]
+fn a_client_that_waits_for_an_auth_server_ends_its_subrequest() {
+    let silent = origin();
+    let origin = origin();
+    let asks = format!("auth = {{ ask = \"{}/silent\" }}", silent.url);
+    let rig = start(&origin, "", &asks);
+    let clients: Vec<TcpStream> =
+        (0..20).map(|_| ask(&rig, "GET /silent HTTP/1.1\r\nHost: a\r\n\r\n")).collect();
+    eventually("the auth server is asked", || silent.open() == 20);
+    drop(clients);
+    eventually("its connections are closed", || silent.open() == 0);
+    assert_eq!(origin.open(), 0);
+}
