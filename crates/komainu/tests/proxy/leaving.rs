@@ -154,7 +154,7 @@ fn a_reset_stream_ends_its_upstream_request_and_no_other() {
     client.write_all(&frame(3, 0, 1, &[0, 0, 0, 8])).unwrap();
     eventually("one upstream connection is closed", || origin.open() == 1);
     std::thread::sleep(Duration::from_millis(200));
-    assert_eq!(origin.open(), 1, "the other stream goes on");
+    assert_eq!(origin.open(), 1, "the other stream continues");
     drop(client);
     eventually("so is the other's", || origin.open() == 0);
 }
