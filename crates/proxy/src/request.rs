@@ -1,8 +1,5 @@
 //! Writes the request head for the upstream from the parsed one; bytes of the client's head are never copied as a whole.
 
-use std::io::Write;
-use std::net::IpAddr;
-
 use http::encode::Lines;
 use http::{
     BodySize, Dialect, Field, FieldList, Fields, Head, Method, Name, NameSet, Reject, RequestId, forwarded,
@@ -219,9 +216,8 @@ impl RequestRules {
         });
         lines.fields(bytes, passing);
         for forwards in max_forwards(head, bytes) {
-            if !is_named(&named, MAX_FORWARDS)
-                && !(self.removes && is_owned(&self.options.edits, MAX_FORWARDS))
-            {
+            let is_removed = self.removes && is_owned(&self.options.edits, MAX_FORWARDS);
+            if !is_removed && !is_named(&named, MAX_FORWARDS) {
                 lines.begin(MAX_FORWARDS);
                 lines.number(forwards.saturating_sub(1));
                 lines.end();
@@ -526,91 +522,11 @@ pub(crate) fn write_edits(lines: &mut Lines<'_>, edits: &Edits, ask: &TemplateCo
     }
 }
 
-/// Each octet of an address with the dot after it, and how many bytes that is.
-const OCTETS: [([u8; 4], usize); 256] = {
-    let mut octets = [([b'.'; 4], 0); 256];
-    let mut octet = 0;
-    while octet < 256 {
-        let digits = [b'0' + (octet / 100) as u8, b'0' + (octet / 10 % 10) as u8, b'0' + (octet % 10) as u8];
-        let skipped = if octet < 10 {
-            2
-        } else if octet < 100 {
-            1
-        } else {
-            0
-        };
-        let mut at = skipped;
-        while at < 3 {
-            octets[octet].0[at - skipped] = digits[at];
-            at += 1;
-        }
-        octets[octet].1 = 4 - skipped;
-        octet += 1;
-    }
-    octets
-};
-
-fn write_ip(out: &mut Vec<u8>, ip: IpAddr) {
-    // IPv4 without `format!`, because every request needs it.
-    if let IpAddr::V4(v4) = ip {
-        let mut text = [0; 16];
-        let mut len = 0;
-        for octet in v4.octets() {
-            let (digits, count) = OCTETS[usize::from(octet)];
-            text[len..len + 4].copy_from_slice(&digits);
-            len += count;
-        }
-        out.extend_from_slice(&text[..len - 1]);
-        return;
-    }
-    out.extend_from_slice(ip.to_string().as_bytes());
-}
-
-/// `X-Forwarded-For` with what a trusted proxy has reported, and the addresses that this one adds.
-fn write_forwarded_for<'x>(
-    lines: &mut Lines<'_>,
-    before: impl Iterator<Item = &'x [u8]>,
-    ours: [Option<IpAddr>; 2],
-) {
-    let mut before = before.peekable();
-    if before.peek().is_none() && ours == [None, None] {
-        return;
-    }
-    lines.begin(b"X-Forwarded-For");
-    let mut between: &[u8] = b"";
-    for value in before {
-        lines.part(between);
-        lines.part(value);
-        between = b", ";
-    }
-    for ip in ours.into_iter().flatten() {
-        lines.part(between);
-        lines.filled(|out| write_ip(out, ip));
-        between = b", ";
-    }
-    lines.end();
-}
-
-/// One element of `Forwarded` (RFC 7239 section 4).
-fn write_forwarded_element(lines: &mut Lines<'_>, ask: &TemplateContext<'_>, ip: Option<IpAddr>) {
-    let mut text = Vec::new();
-    match ip {
-        Some(IpAddr::V6(v6)) => _ = write!(text, "for=\"[{v6}]\""),
-        Some(IpAddr::V4(v4)) => _ = write!(text, "for={v4}"),
-        None => text.extend_from_slice(b"for=unknown"),
-    }
-    if !ask.authority().is_empty() {
-        text.extend_from_slice(b";host=\"");
-        text.extend_from_slice(ask.authority());
-        text.push(b'"');
-    }
-    text.extend_from_slice(b";proto=");
-    text.extend_from_slice(ask.scheme().as_bytes());
-    lines.part(&text);
-}
+mod client_fields;
 
 mod variables;
 
+use client_fields::{write_forwarded_element, write_forwarded_for, write_ip};
 pub(crate) use variables::VariablesContext;
 pub use variables::{SOFTWARE, Script};
 
