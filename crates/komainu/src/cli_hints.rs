@@ -90,7 +90,7 @@ fn for_argument<'w>(argument: &str, words: &[&'w str]) -> Option<String> {
             false => format!("write `komainu {command} -c {file}`"),
         }),
         ("run", flag) => for_run(flag, value),
-        ("reload" | "status" | "upgrade" | "ctl" | "top", "-c" | "--config") => Some(format!(
+        ("status" | "upgrade" | "ctl" | "top", "-c" | "--config") => Some(format!(
             "the running server knows its file: write `komainu {command}`, with `--pid` where several run"
         )),
         // nginx's flags stand before any command.
@@ -166,7 +166,7 @@ mod tests {
             ("komainu run --host 0.0.0.0 public", "write `--listen 0.0.0.0:8080`"),
             ("komainu run --root public", "write `komainu run public`"),
             ("komainu run -c a.toml", "write `komainu start -c a.toml`"),
-            ("komainu reload -c a.toml", "write `komainu reload`, with `--pid`"),
+            ("komainu status -c a.toml", "write `komainu status`, with `--pid`"),
             ("komainu serve", "`komainu run FOLDER` serves a folder"),
             ("komainu serve public", "`komainu run FOLDER` serves a folder"),
             ("komainu validate", "write `komainu check -c FILE`"),

@@ -274,23 +274,23 @@ fn handlers_and_forks_of_the_application_are_its_own() {
 
 #[test]
 fn a_worker_that_is_killed_says_which_request_how_long_and_where() {
-    let short = |options: &mut Options| options.request_ms_max = 500;
+    let short = |options: &mut Options| options.request_ms_max = 2_000; // a busy machine may take some of it until the worker has the request
     for (rig, place) in [
         (perl("where-perl", short), "called Komainu::App::stands_still"),
         (ruby("where-ruby", short), "stands_still"),
         (native("where-native", short), "stands_still"),
         (python(short), "in stands_still"),
-        (python(|options| (options.threads, options.request_ms_max) = (2, 500)), "in stands_still"),
+        (python(|options| (options.threads, options.request_ms_max) = (2, 2_000)), "in stands_still"),
     ] {
         let worker = rig.ready(1)[0];
         assert_eq!(rig.get("/stuck?secret=1").status, 504);
-        rig.logged("GET /stuck: no answer within 0.5 s (timeouts.request); worker");
+        rig.logged("GET /stuck: no answer within 2 s (timeouts.request); worker");
         rig.logged(&format!("worker {worker} has had it for "));
         rig.logged(place);
         rig.logged(&format!("worker {worker} is killed: it took too long to answer"));
         until("its end", || !is_alive(worker));
         assert!(!rig.log().contains("secret"), "{}", rig.log());
-        // The next worker starts its interpreter, which may take longer than the 500 ms that a request may wait.
+        // The next worker starts its interpreter, which may take longer than the 2 s that a request may wait.
         until("its successor answers", || rig.get("/").status == 200);
     }
 }

@@ -249,11 +249,14 @@ fn a_storm_of_reopens_delays_neither_a_reload_nor_a_stop() {
             scope.spawn(|| {
                 for _ in 0..20 {
                     let (status, done) = change(&rig, "POST", "/v1/logs/reopen", &json!({}));
-                    assert_eq!(status, 200, "{done}");
+                    // On a busy machine the wait for those before it may end first.
+                    let still_busy = done.to_string().contains("opened again afterwards");
+                    assert!(status == 200 || still_busy, "{done}");
                 }
             });
         }
     });
+    eventually("the reopens are done", || change(&rig, "POST", "/v1/logs/reopen", &json!({})).0 == 200);
     assert_eq!(change(&rig, "POST", "/v1/reload", &json!({})).0, 200);
     // The last one counts as well: what was moved away before it is not written to.
     std::fs::rename(rig.folder.at("all.log"), rig.folder.at("all.log.1")).unwrap();
