@@ -174,7 +174,9 @@ fn the_user_that_was_verified_is_logged_and_passed_on() {
     for (name, key) in
         [("b.log", "\"remote_user\":\"alice smith\""), ("c.log", "\"user.name\":\"alice smith\"")]
     {
-        let has: Vec<bool> = lines(name).lines().map(|line| line.contains(key)).collect();
-        assert_eq!(has, [true, false, false], "{}", lines(name));
+        // Threads write their lines independently of each other, so these are in no order.
+        let (named, other): (Vec<_>, Vec<_>) =
+            lines(name).lines().map(str::to_owned).partition(|line| line.contains(key));
+        assert_eq!((named.len(), other.len()), (1, 2), "{}", lines(name));
     }
 }
