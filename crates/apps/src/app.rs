@@ -106,7 +106,7 @@ impl App {
         self.look(true)
     }
 
-    /// Its queue alone: `processes` is empty, because reading what each of them uses costs milliseconds.
+    /// Returns a snapshot without `processes`, because reading what each of them uses costs milliseconds.
     #[must_use]
     pub fn queue(&self) -> AppSnapshot {
         self.look(false)

@@ -102,9 +102,9 @@ pub(crate) struct Generation {
     pub(crate) number: u64,
     pub(crate) options: Arc<Options>,
     pub(crate) channel: Channel,
-    /// By place.
+    /// Requests of each worker, indexed by place.
     pub(crate) counts: Vec<WorkerCounts>,
-    /// By worker slot: whether a core has seen a request in it that has a deadline, since this was last asked.
+    /// Whether a core has seen a request with a deadline since the supervisor last looked; indexed by worker slot.
     pub(crate) is_watched: Vec<AtomicBool>,
     pub(crate) loads: Vec<CoreLoad>,
     /// By place: the process, from which descriptors are taken.

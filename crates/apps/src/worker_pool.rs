@@ -66,7 +66,7 @@ struct WorkerProcess {
     overdue: usize,
     /// When it is killed for that, if the core that watched it has shut down.
     overdue_until: Option<Instant>,
-    /// Of each thread.
+    /// The last sign of life of each thread.
     progress: Vec<ThreadProgress>,
 }
 
