@@ -162,7 +162,7 @@ impl ChildProcess {
         );
         match &child.launcher {
             Some(launcher) => {
-                let (pid, pidfd) = launcher.start(&options.name, &launch)?;
+                let (pid, pidfd) = launcher.start(&launch)?;
                 (child.pid, child.pidfd) = (Some(pid), Some(Arc::new(pidfd)));
             }
             None => child.adopt(spawn(options, &launch)?)?,
@@ -258,10 +258,9 @@ impl ChildProcess {
 
     /// Its resource usage, as far as it is known.
     pub(crate) fn usage(&self) -> Option<Usage> {
-        let pid = self.pid?.as_raw_pid() as u32;
         match &self.launcher {
-            Some(launcher) => launcher.usage(pid),
-            None => Usage::of(pid),
+            Some(launcher) => launcher.usage(self.pidfd.as_ref()?.as_fd()),
+            None => Usage::of(self.pid?.as_raw_pid().cast_unsigned()),
         }
     }
 

@@ -25,10 +25,9 @@ pub(crate) fn take(
     part: FilePart,
     launcher: Option<&dyn Launcher>,
 ) -> Result<OwnedFd, String> {
-    let number = part.fd as ForeignRawFd;
     let file = match launcher {
-        Some(launcher) => launcher.descriptor(process.as_fd(), number),
-        None => descriptors::copy(process.as_fd(), number),
+        Some(launcher) => launcher.file(process.as_fd(), part.fd.cast_unsigned()),
+        None => descriptors::copy(process.as_fd(), part.fd as ForeignRawFd),
     };
     let file =
         file.map_err(|error| format!("descriptor {} of the worker cannot be had: {error}", part.fd))?;

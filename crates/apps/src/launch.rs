@@ -16,8 +16,9 @@ use crate::mail::lock;
 use crate::options::Options;
 
 /// Variables that are for the server alone.
-const SERVER_VARIABLES: [&str; 8] = [
+const SERVER_VARIABLES: [&str; 9] = [
     "KOMAINU_SUPERVISOR",
+    "KOMAINU_IDENTITY",
     "KOMAINU_PREDECESSOR",
     "LISTEN_FDS",
     "LISTEN_PID",

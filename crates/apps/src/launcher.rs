@@ -9,13 +9,13 @@ use rustix::process::{Pid, Signal};
 
 use crate::process::Usage;
 
-/// Another process, which starts and ends those of users that this process may not change to. They are its children.
+/// Another process, which starts and ends those of an application whose user this process may not change to. They are its children.
 pub trait Launcher: Send + Sync + fmt::Debug {
-    /// Starts a process of this application, as [`spawn`](crate::spawn) would: its id, and its pidfd.
+    /// Starts a process of the application, as [`spawn`](crate::spawn) would: its id, and its pidfd.
     ///
     /// # Errors
     /// Why it cannot be started.
-    fn start(&self, app: &str, launch: &Launch<'_>) -> io::Result<(Pid, OwnedFd)>;
+    fn start(&self, launch: &Launch<'_>) -> io::Result<(Pid, OwnedFd)>;
 
     /// Sends a signal to a process that it has started, or that was forked from one.
     fn signal(&self, process: BorrowedFd<'_>, signal: Signal);
@@ -24,13 +24,13 @@ pub trait Launcher: Send + Sync + fmt::Debug {
     fn end(&self, pid: Pid) -> Option<Result<i32, i32>>;
 
     /// What such a process costs; `None` where it has ended.
-    fn usage(&self, pid: u32) -> Option<Usage>;
+    fn usage(&self, process: BorrowedFd<'_>) -> Option<Usage>;
 
-    /// A copy of a descriptor of such a process.
+    /// A regular file that such a process has open, for reading.
     ///
     /// # Errors
     /// The system's.
-    fn descriptor(&self, process: BorrowedFd<'_>, number: i32) -> io::Result<OwnedFd>;
+    fn file(&self, process: BorrowedFd<'_>, number: u32) -> io::Result<OwnedFd>;
 }
 
 /// What a process is started with, beside the application's options.

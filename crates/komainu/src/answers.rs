@@ -1,21 +1,23 @@
-//! What the supervisor answers to the server's questions ([`crate::link`]).
+//! How the supervisor carries out the server's requests ([`::link::Request`]).
 //!
-//! A question names what the supervisor knows from the configuration that it has read itself, or a process that is its own
-//! child.
+//! A request names what the supervisor knows from the configuration that it has read itself. A process comes as a descriptor, and has to be a
+//! child of the supervisor that runs as the user of the application that is named ([`ParentState::process_of`]).
 
 use std::collections::VecDeque;
 use std::fs::File;
 use std::io::{self, Seek, Write};
-use std::os::fd::{AsFd, OwnedFd};
+use std::ops::Range;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use ::link::{DESCRIPTORS_MAX, Request, Session, TEXT_BYTES_MAX};
 use apps::{Launch, Usage};
 use config::Config;
 use net::Listener;
-use rustix::fs::MemfdFlags;
+use rustix::fs::{FileType, MemfdFlags, Mode, OFlags, fcntl_getfl, fstat};
 use rustix::process::{
     Pid, PidfdFlags, PidfdGetfdFlags, Signal, WaitId, WaitIdOptions, WaitStatus, kill_process_group,
     pidfd_getfd, pidfd_open, pidfd_send_signal, test_kill_process_group, waitid,
@@ -27,7 +29,7 @@ use crate::control::Socket;
 use crate::control_file;
 use crate::engine;
 use crate::hosting;
-use crate::link::{self, DESCRIPTORS_MAX, TEXT_BYTES_MAX};
+use crate::link;
 use crate::notice::ErrorLog;
 use crate::privilege::Identity;
 use crate::sink::{self, LogSink, LogTarget, open_file};
@@ -72,6 +74,10 @@ pub(crate) struct Launched {
     pub(crate) groups: Vec<Pid>,
     /// How the last ones ended.
     pub(crate) ended: VecDeque<(Pid, WaitStatus)>,
+    /// Each application that was started here with the user of its processes; several where a reload has changed it.
+    users: Vec<(String, u32)>,
+    /// Children that are no application's: the server and successors.
+    pub(crate) reserved: Vec<u32>,
 }
 
 /// Number of exit statuses kept until the server asks for them.
@@ -85,50 +91,101 @@ pub(crate) fn can_be_launched(config: &Config) -> io::Result<()> {
     launched.into_iter().try_for_each(|(name, app)| hosting::options(name, app).map(drop))
 }
 
-/// Refuses a process that is no child of this one.
+/// Refuses a process that is no child of this one, or that was reaped.
 fn is_ours(process: &OwnedFd) -> io::Result<()> {
     let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
     Ok(waitid(WaitId::PidFd(process.as_fd()), options).map(drop)?)
 }
 
+/// The process id of a pidfd.
+fn pid_of(process: &OwnedFd) -> io::Result<u32> {
+    let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", process.as_raw_fd()))?;
+    let pid = info.lines().find_map(|line| line.strip_prefix("Pid:")?.trim().parse().ok());
+    pid.ok_or_else(|| io::Error::other("this is no running process"))
+}
+
+/// The user of a process, if all of its user ids (real, effective, saved, of files) are the same.
+fn user_of(pid: u32) -> Option<u32> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let ids = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
+    let mut ids = ids.split_ascii_whitespace().map(|id| id.parse::<u32>().ok());
+    let first = ids.next()??;
+    ids.all(|id| id == Some(first)).then_some(first)
+}
+
 impl ParentState {
-    /// Answers one question. It names what this process knows from its own configuration, and processes that are its
-    /// own children.
-    pub(crate) fn answer(&self, link: &OwnedFd, question: &str, descriptors: Vec<OwnedFd>) -> io::Result<()> {
-        let answered = match question.split_once(' ').unwrap_or((question, "")) {
-            ("start", "") => self.hand_over(link),
-            ("config", "") => self.offer(link),
-            ("adopted", "") => {
-                self.adopt();
+    /// Carries out a request, and answers it where it has an answer.
+    ///
+    /// # Errors
+    /// The server does not take the answer.
+    pub(crate) fn answer(
+        &self,
+        link: &OwnedFd,
+        session: &mut Session,
+        request: Request<'_>,
+        descriptors: Vec<OwnedFd>,
+    ) -> io::Result<()> {
+        let answered = match request {
+            Request::Start => self.hand_over(link),
+            Request::Config => {
+                session.offered(false);
+                self.offer(link).map(|()| session.offered(true))
+            }
+            Request::Adopted => return self.adopt(),
+            Request::Rejected => return self.reject(),
+            Request::Sockets { listener, from } => self.sockets(link, listener, from),
+            Request::OpenLog(path) => self.open(link, Path::new(path)),
+            Request::Read(path) => self.read(link, Path::new(path)),
+            Request::List(path) => self.list(link, Path::new(path)),
+            Request::ControlFile(path) => self.control_file(link, Path::new(path)),
+            Request::Launch { app, first_slot, slots, threads } => {
+                let slots = (slots > 0).then(|| first_slot..first_slot.saturating_add(slots));
+                self.launch(link, app, (slots, threads), &descriptors)
+            }
+            Request::Signal { app, signal } => {
+                // No answer: the process may have ended.
+                let _ = self.signal(app, signal, &descriptors);
                 return Ok(());
             }
-            ("rejected", "") => {
-                self.reject();
-                return Ok(());
+            Request::Usage { app } => {
+                self.process_of(app, &descriptors).and_then(|(_, pid)| usage(link, pid))
             }
-            ("sockets", place) => self.sockets(link, place),
-            ("open", path) => self.open(link, Path::new(path)),
-            ("read", path) => self.read(link, Path::new(path)),
-            ("list", path) => self.list(link, Path::new(path)),
-            ("control-file", path) => self.control_file(link, Path::new(path)),
-            ("launch", words) => self.launch(link, words, &descriptors),
-            // No answer: the process may have ended.
-            ("signal", number) => {
-                signal(number, &descriptors);
-                return Ok(());
-            }
-            ("usage", pid) => usage(link, pid),
-            ("ended", pid) => self.ended(link, pid),
-            ("descriptor", number) => descriptor(link, number, &descriptors),
-            _ => Err(io::Error::other("unknown question")),
+            Request::OwnUsage => usage(link, std::process::id()),
+            Request::Ended { pid } => self.ended(link, pid),
+            Request::File { app, number } => self.file(link, app, number, &descriptors),
+            // The supervisor's other threads act on these, see `parent`.
+            Request::Ready
+            | Request::Failed(_)
+            | Request::Alive
+            | Request::Reloaded(_)
+            | Request::Upgrade
+            | Request::More => return Ok(()),
         };
         answered.or_else(|error| link::send(link, &format!("error {error}"), &[]))
     }
 
+    /// The process of a descriptor that came with a request, and its id: a child of this process, started or forked for the application.
+    ///
+    /// Neither the server nor a successor is one, whatever their users are: a successor has root's rights until it serves.
+    fn process_of<'a>(&self, app: &str, descriptors: &'a [OwnedFd]) -> io::Result<(&'a OwnedFd, u32)> {
+        let refused = || io::Error::other("this is no process of the application");
+        let process = descriptors.first().ok_or_else(refused)?;
+        let pid = pid_of(process)?;
+        let user = user_of(pid).ok_or_else(refused)?;
+        {
+            let launched = lock(&self.launched);
+            let is_the_apps = launched.users.iter().any(|(name, uid)| name == app && *uid == user);
+            if !is_the_apps || launched.reserved.contains(&pid) {
+                return Err(refused());
+            }
+        }
+        // Last: while a child is not reaped, its process id is no other's.
+        is_ours(process).map_err(|_| refused())?;
+        Ok((process, pid))
+    }
+
     /// Everything that a server needs to start.
     fn hand_over(&self, link: &OwnedFd) -> io::Result<()> {
-        let Identity { name, uid, gid, groups } = &self.identity;
-        let groups: Vec<String> = groups.iter().map(u32::to_string).collect();
         if self.served.load(Ordering::Relaxed) {
             link::send(link, "again", &[])?;
         }
@@ -138,7 +195,6 @@ impl ParentState {
         if let Some(watchdog) = self.watchdog {
             link::send(link, &format!("watchdog {}", watchdog.as_micros()), &[])?;
         }
-        link::send(link, &format!("identity {uid} {gid} {} {name}", groups.join(",")), &[])?;
         if let Some(text) = &lock(&self.current).text {
             link::send(link, "config", &[memory(text)?.as_fd()])?;
         }
@@ -167,8 +223,8 @@ impl ParentState {
     }
 
     /// The offered configuration is in force.
-    fn adopt(&self) {
-        let Some(offered) = lock(&self.offered).take() else { return };
+    fn adopt(&self) -> io::Result<()> {
+        let Some(offered) = lock(&self.offered).take() else { return Ok(()) };
         let wanted = engine::listens(&offered.config);
         self.change_log(&offered.config.log);
         *lock(&self.current) = offered;
@@ -181,6 +237,7 @@ impl ParentState {
         }
         // Those that are left are closed.
         *listeners = kept;
+        Ok(())
     }
 
     /// Has the supervisor log as the offered configuration says.
@@ -194,17 +251,14 @@ impl ParentState {
     }
 
     /// The offered configuration is not taken over.
-    fn reject(&self) {
+    fn reject(&self) -> io::Result<()> {
         lock(&self.offered).take();
         lock(&self.offered_listeners).clear();
+        Ok(())
     }
 
     /// Some of the sockets of a listener of the offered configuration, bound when the first of them are asked for.
-    fn sockets(&self, link: &OwnedFd, words: &str) -> io::Result<()> {
-        let invalid = || io::Error::other("an incomplete question");
-        let (place, from) = words.split_once(' ').ok_or_else(invalid)?;
-        let place: usize = place.parse().map_err(|_| invalid())?;
-        let from: usize = from.parse().map_err(|_| invalid())?;
+    fn sockets(&self, link: &OwnedFd, place: usize, from: usize) -> io::Result<()> {
         let listen = match &*lock(&self.offered) {
             Some(offered) => engine::listens(&offered.config).into_iter().nth(place),
             None => None,
@@ -217,7 +271,8 @@ impl ParentState {
             let threads = engine::threads(&lock(&self.current).config);
             offered.push(engine::bind(listen.clone(), threads, &open)?);
         }
-        let listener = listeners.iter().chain(offered.iter()).find(is_it).ok_or_else(invalid)?;
+        let listener = listeners.iter().chain(offered.iter()).find(is_it);
+        let listener = listener.ok_or_else(|| io::Error::other("there is no such listener"))?;
         let sockets = listener.descriptors();
         let some = sockets.get(from..).unwrap_or_default().chunks(DESCRIPTORS_MAX).next().unwrap_or_default();
         link::send(link, &format!("sockets {}", sockets.len()), some)
@@ -280,24 +335,24 @@ impl ParentState {
 
 impl ParentState {
     /// Starts a process of an application, as its configuration here says.
-    fn launch(&self, link: &OwnedFd, words: &str, descriptors: &[OwnedFd]) -> io::Result<()> {
-        let (name, numbers) = words.split_once(' ').unwrap_or((words, ""));
-        let numbers: Vec<usize> = numbers.split(' ').filter_map(|number| number.parse().ok()).collect();
+    fn launch(
+        &self,
+        link: &OwnedFd,
+        name: &str,
+        (slots, threads): (Option<Range<usize>>, usize),
+        descriptors: &[OwnedFd],
+    ) -> io::Result<()> {
         let options = {
             let current = lock(&self.current);
             let app = current.config.apps.iter().find(|(other, app)| other == name && app.user.is_some());
             let (_, app) = app.ok_or_else(|| io::Error::other("there is no such application"))?;
             hosting::options(name, app)?
         };
+        let (user, _) =
+            options.user.ok_or_else(|| io::Error::other("the application has no user of its own"))?;
         let fds: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();
-        let launch = match *numbers.as_slice() {
-            [_, 0, threads] => Launch::of(None, threads, &fds),
-            [worker_slot, worker_slots, threads] => {
-                Launch::of(Some(worker_slot..worker_slot.saturating_add(worker_slots)), threads, &fds)
-            }
-            _ => None,
-        };
-        let launch = launch.ok_or_else(|| io::Error::other("an incomplete question"))?;
+        let launch = Launch::of(slots, threads, &fds);
+        let launch = launch.ok_or_else(|| io::Error::other("descriptors are missing"))?;
         let mut launched = lock(&self.launched);
         launched.groups.retain(|group| test_kill_process_group(*group).is_ok());
         if launched.groups.len() >= GROUPS_MAX {
@@ -305,14 +360,18 @@ impl ParentState {
         }
         let pid = apps::spawn(&options, &launch)?;
         launched.groups.push(pid);
+        let user = (name.to_owned(), user);
+        if !launched.users.contains(&user) {
+            launched.users.push(user);
+        }
         drop(launched);
         let pidfd = pidfd_open(pid, PidfdFlags::empty())?;
         link::send(link, &format!("pid {}", pid.as_raw_pid()), &[pidfd.as_fd()])
     }
 
     /// How a process has ended.
-    fn ended(&self, link: &OwnedFd, pid: &str) -> io::Result<()> {
-        let pid = pid.parse().ok().and_then(Pid::from_raw);
+    fn ended(&self, link: &OwnedFd, pid: u32) -> io::Result<()> {
+        let pid = Pid::from_raw(pid.cast_signed());
         for _ in 0..ENDED_LOOKS {
             let found =
                 lock(&self.launched).ended.iter().rev().find(|(ended, _)| Some(*ended) == pid).copied();
@@ -359,34 +418,41 @@ pub(crate) fn kill_orphans(kept: &[u32]) {
 const ENDED_LOOKS: u32 = 100;
 pub(crate) const ENDED_LOOK: Duration = Duration::from_millis(2);
 
-/// Signals a process that was started here.
-fn signal(number: &str, descriptors: &[OwnedFd]) -> Option<()> {
-    let (process, signal) = (descriptors.first()?, Signal::from_named_raw(number.parse().ok()?)?);
-    is_ours(process).ok()?;
-    pidfd_send_signal(process, signal).ok()
-}
-
-/// CPU time and memory of a process that the server has no permission to inspect.
-fn usage(link: &OwnedFd, pid: &str) -> io::Result<()> {
-    let invalid = || io::Error::other("an incomplete question");
-    let pid = pid.parse().ok().and_then(Pid::from_raw).ok_or_else(invalid)?;
-    if pid != rustix::process::getpid() {
-        is_ours(&pidfd_open(pid, PidfdFlags::empty())?)?;
-    }
-    let found =
-        Usage::of(pid.as_raw_pid() as u32).ok_or_else(|| io::Error::other("the process has ended"))?;
+/// Sends the CPU time and memory of a process that the server has no permission to inspect.
+fn usage(link: &OwnedFd, pid: u32) -> io::Result<()> {
+    let found = Usage::of(pid).ok_or_else(|| io::Error::other("the process has ended"))?;
     let Usage { cpu_ms, rss_bytes, pss_bytes, private_dirty_bytes } = found;
     link::send(link, &format!("usage {cpu_ms} {rss_bytes} {pss_bytes} {private_dirty_bytes}"), &[])
 }
 
-/// Hands over a copy of a descriptor of a process that was started here.
-fn descriptor(link: &OwnedFd, number: &str, descriptors: &[OwnedFd]) -> io::Result<()> {
-    let invalid = || io::Error::other("an incomplete question");
-    let process = descriptors.first().ok_or_else(invalid)?;
-    is_ours(process)?;
-    let number = number.parse().map_err(|_| invalid())?;
-    let copy = pidfd_getfd(process, number, PidfdGetfdFlags::empty())?;
-    link::send(link, "descriptor", &[copy.as_fd()])
+/// A regular file that a process has open, for reading alone, whatever the process may do with it.
+fn regular_file(process: &OwnedFd, number: u32) -> io::Result<OwnedFd> {
+    let copy = pidfd_getfd(process, number.cast_signed(), PidfdGetfdFlags::empty())?;
+    let is_file = FileType::from_raw_mode(fstat(&copy)?.st_mode) == FileType::RegularFile;
+    let flags = fcntl_getfl(&copy)?;
+    // A descriptor of `O_PATH` only names a file, which the process may be unable to read.
+    if !is_file || flags.contains(OFlags::PATH) || flags & OFlags::RWMODE == OFlags::WRONLY {
+        return Err(io::Error::other("the descriptor is not a regular file that the process can read"));
+    }
+    if flags & OFlags::RWMODE == OFlags::RDONLY {
+        return Ok(copy);
+    }
+    let itself = format!("/proc/self/fd/{}", copy.as_raw_fd());
+    Ok(rustix::fs::open(itself, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty())?)
+}
+
+impl ParentState {
+    fn signal(&self, app: &str, number: i32, descriptors: &[OwnedFd]) -> io::Result<()> {
+        let signal =
+            Signal::from_named_raw(number).ok_or_else(|| io::Error::other("there is no such signal"))?;
+        let (process, _) = self.process_of(app, descriptors)?;
+        Ok(pidfd_send_signal(process, signal)?)
+    }
+
+    fn file(&self, link: &OwnedFd, app: &str, number: u32, descriptors: &[OwnedFd]) -> io::Result<()> {
+        let (process, _) = self.process_of(app, descriptors)?;
+        link::send(link, "file", &[regular_file(process, number)?.as_fd()])
+    }
 }
 
 /// A file in memory with this text.

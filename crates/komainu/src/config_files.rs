@@ -5,14 +5,16 @@
 
 use std::fs::File;
 use std::io::{self, Read};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use config::{Action, Auth, CertificateSource, Config, Proxy, ProxyTls, SiteTls};
-use rustix::fs::OFlags;
+use rustix::fs::{Mode, OFlags};
 
-use crate::link::SupervisorLink;
+use ::link::Request;
+
+use crate::link::{SupervisorLink, text_of};
 use crate::sink;
+use crate::trusted_path;
 
 /// The largest such file, in bytes.
 pub(crate) const FILE_BYTES_MAX: u64 = 16 * 1024 * 1024;
@@ -135,7 +137,7 @@ impl ConfigFiles {
     /// Why it cannot be opened, with its name.
     pub(crate) fn open(&self, path: &Path) -> io::Result<File> {
         let Some(link) = &self.0 else { return open(path) };
-        let packet = link.ask(&format!("read {}", path.display()))?;
+        let packet = link.ask(&Request::Read(text_of(path)?), &[])?;
         let file = packet.descriptors.into_iter().next().map(File::from);
         file.ok_or_else(|| io::Error::other("the supervisor sends no file"))
     }
@@ -195,7 +197,7 @@ impl ConfigFiles {
         let names = match &self.0 {
             None => list(folder)?,
             Some(link) => {
-                let packet = link.ask(&format!("list {}", folder.display()))?;
+                let packet = link.ask(&Request::List(text_of(folder)?), &[])?;
                 packet.words().1.split('\n').filter(|name| !name.is_empty()).map(str::to_owned).collect()
             }
         };
@@ -203,14 +205,13 @@ impl ConfigFiles {
     }
 }
 
-/// Opens a file for reading, without ever waiting.
+/// Opens a file for reading, without ever waiting. For root, as [`trusted_path`] says.
 ///
 /// # Errors
 /// Why it cannot be opened, with its name.
 pub(crate) fn open(path: &Path) -> io::Result<File> {
-    let flags = OFlags::NONBLOCK | OFlags::NOCTTY;
-    let opened = File::options().read(true).custom_flags(flags.bits().cast_signed()).open(path);
-    let file = opened.map_err(|error| named(path, &error))?;
+    let opened = trusted_path::open(path, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY, Mode::empty());
+    let file = File::from(opened.map_err(|error| named(path, &error))?);
     match file.metadata().map_err(|error| named(path, &error))?.is_file() {
         true => Ok(file),
         false => Err(named(path, &io::Error::other("this is no file"))),
@@ -222,12 +223,19 @@ pub(crate) fn open(path: &Path) -> io::Result<File> {
 /// # Errors
 /// Why it cannot be read, with its name; where it has more than 4,096 of them.
 pub(crate) fn list(folder: &Path) -> io::Result<Vec<String>> {
-    let entries = std::fs::read_dir(folder).map_err(|error| named(folder, &error))?;
+    let failed = |error: &dyn std::error::Error| named(folder, &io::Error::other(error.to_string()));
+    let opened = trusted_path::open(folder, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty());
+    let opened = opened.map_err(|error| named(folder, &error))?;
     let mut names = Vec::new();
-    for entry in entries {
-        let name = entry.map_err(|error| named(folder, &error))?.file_name();
+    for entry in rustix::fs::Dir::new(opened).map_err(|error| failed(&error))? {
+        let entry = entry.map_err(|error| failed(&error))?;
         // A name that is no text, or has lines, cannot be passed on.
-        names.extend(name.into_string().ok().filter(|name| !name.contains('\n')));
+        let name = entry
+            .file_name()
+            .to_str()
+            .ok()
+            .filter(|name| !matches!(*name, "." | "..") && !name.contains('\n'));
+        names.extend(name.map(str::to_owned));
     }
     names.sort();
     match names.len() > NAMES_MAX {

@@ -19,7 +19,7 @@ use rustix::process::getuid;
 use serde_json::{Value, json};
 
 use ::control::CertificateStatus;
-use apps::{Launcher, Usage};
+use apps::Usage;
 use net::Counters;
 use proxy::GroupShared;
 
@@ -445,7 +445,7 @@ pub(crate) fn status(info: &ServerInfo) -> Value {
     let pid = std::process::id();
     let apps = info.hosting.snapshots();
     let apps: Vec<Value> = apps.iter().map(|(name, app)| overview::application(name, app)).collect();
-    let supervisor = |(pid, link): &(u32, SupervisorLink)| json!({ "pid": pid, "usage": link.usage(*pid).map(overview::usage) });
+    let supervisor = |(pid, link): &(u32, SupervisorLink)| json!({ "pid": pid, "usage": link.supervisor_usage().map(overview::usage) });
     json!({
         "pid": pid,
         "supervisor": info.supervisor.as_ref().map(supervisor),

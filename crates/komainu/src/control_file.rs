@@ -9,7 +9,9 @@ use std::path::Path;
 use config::Control;
 use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags};
 
-use crate::link::SupervisorLink;
+use ::link::Request;
+
+use crate::link::{SupervisorLink, text_of};
 use crate::privilege::group_id;
 
 /// Gives the socket at `path` the permissions and the group of a configuration, by the supervisor where there is one: the user who serves
@@ -22,7 +24,7 @@ pub(crate) fn apply(path: &Path, control: &Control, link: Option<&SupervisorLink
         return Ok(());
     }
     match link {
-        Some(link) => link.ask(&format!("control-file {}", path.display())).map(drop),
+        Some(link) => link.ask(&Request::ControlFile(text_of(path)?), &[]).map(drop),
         None => set(path, control, rustix::process::geteuid().as_raw()),
     }
 }

@@ -218,7 +218,7 @@ impl Hosting {
         let options = match &self.link {
             // This process may have no access to the application's files.
             Some(link) if app.user.is_some() => {
-                Options { launcher: Some(Arc::new(link.clone())), ..settings(name, app)? }
+                Options { launcher: Some(Arc::new(link.launcher(name))), ..settings(name, app)? }
             }
             _ => options(name, app)?,
         };

@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixListener;
 use std::time::Duration;
 
-use crate::link::{Packet, SupervisorLink};
+use crate::link::{IDENTITY, Packet, SupervisorLink};
 use crate::privilege::{self, Identity};
 
 /// What the supervisor passes to the server.
@@ -36,11 +36,12 @@ impl Inherited {
     pub(crate) fn take() -> io::Result<Option<Inherited>> {
         let Some(link) = SupervisorLink::inherited()? else { return Ok(None) };
         let supervisor = rustix::process::getppid().map_or(0, |pid| pid.as_raw_pid() as u32);
-        let packets = link.ask_first("start")?;
+        let identity = std::env::var(IDENTITY).ok().as_deref().and_then(Identity::parse);
+        let packets = link.start()?;
         let invalid = || io::Error::other("the supervisor hands over what this version does not know");
         let mut given = Inherited {
             link,
-            identity: Identity { name: String::new(), uid: 0, gid: 0, groups: Vec::new() },
+            identity: identity.ok_or_else(invalid)?,
             text: None,
             control: None,
             sockets: Vec::new(),
@@ -51,7 +52,6 @@ impl Inherited {
         };
         for packet in packets {
             match packet.words() {
-                ("identity", words) => given.identity = parse_identity(words).ok_or_else(invalid)?,
                 ("config", "") => given.text = Some(text_of(packet)?),
                 ("again", "") => given.again = true,
                 ("replaces", "") => given.replaces = true,
@@ -72,14 +72,6 @@ impl Inherited {
             .map_err(|error| io::Error::other(format!("cannot become {name} (uid {uid}): {error}")))?;
         Ok(Some(given))
     }
-}
-
-fn parse_identity(words: &str) -> Option<Identity> {
-    let mut words = words.splitn(4, ' ');
-    let mut word = || words.next();
-    let (uid, gid) = (word()?.parse().ok()?, word()?.parse().ok()?);
-    let groups = word()?.split(',').map(|group| group.parse().ok()).collect::<Option<_>>()?;
-    Some(Identity { name: word()?.to_owned(), uid, gid, groups })
 }
 
 /// The text that a packet brings in a descriptor.

@@ -7,6 +7,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, sync_chann
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use ::link::Request;
 use config::{Config, Level};
 use net::{Listen, Listeners, NewListeners};
 use proxy::health::UpstreamOrder;
@@ -230,7 +231,7 @@ impl RunningServer {
     fn tell_alive(&self) {
         if self.listeners.cores_turn() {
             self.notifier.alive();
-            self.link.iter().for_each(|link| link.report("alive"));
+            self.link.iter().for_each(|link| link.report(&Request::Alive));
         }
     }
 
@@ -248,7 +249,7 @@ impl RunningServer {
         let mut upgrade = UpgradeUnderWay { askers: asker.into_iter().collect(), successor: None };
         let started = match &self.link {
             Some(link) => {
-                link.report("upgrade");
+                link.report(&Request::Upgrade);
                 Ok(())
             }
             None => self.start_successor(&mut upgrade),
@@ -347,7 +348,7 @@ impl RunningServer {
                 Ok(text) | Err(text) => text,
             };
             self.notifier.ready(status);
-            self.link.iter().for_each(|link| link.report(&format!("reloaded {status}")));
+            self.link.iter().for_each(|link| link.report(&Request::Reloaded(status)));
         }
         outcome
     }
@@ -365,11 +366,11 @@ impl RunningServer {
         match reread().and_then(|read| self.prepare(read)) {
             Ok(prepared) => {
                 // Before applications are started from it.
-                self.link.iter().for_each(|link| link.report("adopted"));
+                self.link.iter().for_each(|link| link.report(&Request::Adopted));
                 self.adopt(prepared, true)
             }
             Err(error) => {
-                self.link.iter().for_each(|link| link.report("rejected"));
+                self.link.iter().for_each(|link| link.report(&Request::Rejected));
                 let text = format!("the configuration was not changed:\n{error}");
                 notices.report(Level::Error, &text);
                 refused(&text)

@@ -1,9 +1,8 @@
 //! The link between the two processes of a server that was started as root: the supervisor, which keeps root's rights,
 //! and the server, which has none.
 //!
-//! A socket of packets (SOCK_SEQPACKET); the server's end is its standard input. The server sends requests for items that
-//! the supervisor knows from its own configuration: it sends no path, no address and no command. The supervisor
-//! answers, and sends orders. A packet has a word, arguments and file descriptors.
+//! A socket of packets (SOCK_SEQPACKET); the server's end is its standard input. The server sends requests ([`::link`] is their protocol); the
+//! supervisor answers, and sends orders. A packet has a word, arguments and file descriptors.
 
 use std::fmt;
 use std::fs::File;
@@ -15,6 +14,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use ::link::{DESCRIPTORS_MAX, Request, TEXT_BYTES_MAX};
 use apps::{Launch, Launcher, Usage};
 use rustix::io::Errno;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
@@ -27,10 +27,10 @@ use rustix::process::{Pid, Signal};
 /// The environment variable that marks a process as the server; its value is the supervisor's process id.
 pub(crate) const ENVIRONMENT: &str = "KOMAINU_SUPERVISOR";
 
-/// The longest text of a packet; an error of a configuration is cut there.
-pub(crate) const TEXT_BYTES_MAX: usize = 64 * 1024;
-/// Descriptors of one packet; the kernel takes 253.
-pub(crate) const DESCRIPTORS_MAX: usize = 128;
+/// The environment variable in which the server gets its user and groups: the supervisor sets it before the server's program starts, so
+/// that nothing that arrives over the link decides it.
+pub(crate) const IDENTITY: &str = "KOMAINU_IDENTITY";
+
 /// How long the other process may leave packets unread.
 const SEND_MAX: Duration = Duration::from_secs(10);
 /// How long the server waits for an answer.
@@ -69,8 +69,16 @@ pub(crate) fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
 /// # Errors
 /// Why it cannot be opened.
 pub(crate) fn opened_log(link: &SupervisorLink, path: &Path) -> io::Result<Option<File>> {
-    let packet = link.ask(&format!("open {}", path.display()))?;
+    let packet = link.ask(&Request::OpenLog(text_of(path)?), &[])?;
     Ok(packet.descriptors.into_iter().next().map(File::from))
+}
+
+/// A path as an argument of a request.
+///
+/// # Errors
+/// It is no text: the configuration, which is text, does not name it.
+pub(crate) fn text_of(path: &Path) -> io::Result<&str> {
+    path.to_str().ok_or_else(|| io::Error::other(format!("the path {} is no text", path.display())))
 }
 
 /// Sends a packet.
@@ -187,7 +195,7 @@ pub(crate) fn inherited(name: &str) -> io::Result<Option<OwnedFd>> {
 pub(crate) fn bound_sockets(link: &SupervisorLink, place: usize) -> io::Result<Vec<OwnedFd>> {
     let mut sockets = Vec::new();
     loop {
-        let packet = link.ask(&format!("sockets {place} {}", sockets.len()))?;
+        let packet = link.ask(&Request::Sockets { listener: place, from: sockets.len() }, &[])?;
         let count: usize = packet.words().1.parse().map_err(|_| gone())?;
         if packet.descriptors.is_empty() {
             return Err(gone());
@@ -229,13 +237,13 @@ impl SupervisorLink {
         Ok(Some(SupervisorLink(Arc::new(shared))))
     }
 
-    /// Sends a question, and returns every packet of the answer up to the one that is just `end`. To be called before
+    /// Asks for what a server needs to start, and returns every packet of the answer up to the one that is just `end`. To be called before
     /// [`SupervisorLink::listen`].
     ///
     /// # Errors
     /// The system's; where the supervisor has ended; its own error.
-    pub(crate) fn ask_first(&self, question: &str) -> io::Result<Vec<Packet>> {
-        send(&self.0.socket, question, &[])?;
+    pub(crate) fn start(&self) -> io::Result<Vec<Packet>> {
+        send(&self.0.socket, &Request::Start.to_string(), &[])?;
         let mut packets = Vec::new();
         loop {
             let packet = receive(&self.0.socket)?.ok_or_else(gone)?;
@@ -273,23 +281,18 @@ impl SupervisorLink {
         Ok(())
     }
 
-    /// Sends a question and waits for its answer.
+    /// Sends a request and waits for its answer. Descriptors of which more than one packet takes go ahead of it.
     ///
     /// # Errors
-    /// As [`SupervisorLink::ask_first`]'s.
-    pub(crate) fn ask(&self, question: &str) -> io::Result<Packet> {
-        self.ask_with(question, &[])
-    }
-
-    /// The same, with descriptors, of which more than one packet takes go ahead of it.
-    fn ask_with(&self, question: &str, descriptors: &[BorrowedFd<'_>]) -> io::Result<Packet> {
+    /// As [`SupervisorLink::start`]'s.
+    pub(crate) fn ask(&self, request: &Request<'_>, descriptors: &[BorrowedFd<'_>]) -> io::Result<Packet> {
         let answers = self.0.answers.lock().unwrap_or_else(PoisonError::into_inner);
         // A late answer to the previous question.
         while answers.try_recv().is_ok() {}
         let mut pieces = descriptors.chunks(DESCRIPTORS_MAX);
         let last = pieces.next_back().unwrap_or_default();
-        pieces.try_for_each(|piece| send(&self.0.socket, "more", piece))?;
-        send(&self.0.socket, question, last)?;
+        pieces.try_for_each(|piece| send(&self.0.socket, &Request::More.to_string(), piece))?;
+        send(&self.0.socket, &request.to_string(), last)?;
         let packet = answers.recv_timeout(ANSWER_MAX).map_err(|_| gone())?;
         match packet.words() {
             ("error", text) => Err(io::Error::other(text.to_owned())),
@@ -297,10 +300,15 @@ impl SupervisorLink {
         }
     }
 
-    /// Sends the supervisor a message that has no answer.
-    pub(crate) fn report(&self, text: &str) {
+    /// Sends a request that has no answer.
+    pub(crate) fn report(&self, request: &Request<'_>) {
         // A supervisor that has ended needs no report; the listening thread stops the server.
-        let _ = send(&self.0.socket, text, &[]);
+        let _ = send(&self.0.socket, &request.to_string(), &[]);
+    }
+
+    /// What starts the processes of an application with a `user` of its own.
+    pub(crate) fn launcher(&self, app: &str) -> AppLauncher {
+        AppLauncher { link: self.clone(), app: app.to_owned() }
     }
 }
 
@@ -310,25 +318,32 @@ impl fmt::Debug for SupervisorLink {
     }
 }
 
-/// For applications with a `user` of their own: the supervisor starts and ends their processes.
-impl Launcher for SupervisorLink {
-    fn start(&self, app: &str, launch: &Launch<'_>) -> io::Result<(Pid, OwnedFd)> {
-        let worker_slots = launch.worker_slots.clone().unwrap_or(0..0);
-        let question =
-            format!("launch {app} {} {} {}", worker_slots.start, worker_slots.len(), launch.threads);
-        let packet = self.ask_with(&question, &launch.descriptors())?;
+/// For an application with a `user` of its own: the supervisor starts and ends its processes.
+#[derive(Debug)]
+pub(crate) struct AppLauncher {
+    link: SupervisorLink,
+    app: String,
+}
+
+impl Launcher for AppLauncher {
+    fn start(&self, launch: &Launch<'_>) -> io::Result<(Pid, OwnedFd)> {
+        let slots = launch.worker_slots.clone().unwrap_or(0..0);
+        let (app, first_slot, slots, threads) = (&*self.app, slots.start, slots.len(), launch.threads);
+        let request = Request::Launch { app, first_slot, slots, threads };
+        let packet = self.link.ask(&request, &launch.descriptors())?;
         let pid = packet.text.strip_prefix("pid ").and_then(|pid| Pid::from_raw(pid.parse().ok()?));
         let started = pid.zip(packet.descriptors.into_iter().next());
         started.ok_or_else(|| io::Error::other("the supervisor names no process"))
     }
 
     fn signal(&self, process: BorrowedFd<'_>, signal: Signal) {
+        let request = Request::Signal { app: &self.app, signal: signal.as_raw() };
         // A supervisor that has ended has ended its processes.
-        let _ = send(&self.0.socket, &format!("signal {}", signal.as_raw()), &[process]);
+        let _ = send(&self.link.0.socket, &request.to_string(), &[process]);
     }
 
     fn end(&self, pid: Pid) -> Option<Result<i32, i32>> {
-        let packet = self.ask(&format!("ended {}", pid.as_raw_pid())).ok()?;
+        let packet = self.link.ask(&Request::Ended { pid: pid.as_raw_pid().cast_unsigned() }, &[]).ok()?;
         match packet.words() {
             ("exited", code) => code.parse().ok().map(Ok),
             ("killed", signal) => signal.parse().ok().map(Err),
@@ -336,21 +351,31 @@ impl Launcher for SupervisorLink {
         }
     }
 
-    fn usage(&self, pid: u32) -> Option<Usage> {
-        let packet = self.ask(&format!("usage {pid}")).ok()?;
-        let (_, numbers) = packet.words();
-        let numbers: Option<Vec<u64>> = numbers.split(' ').map(|number| number.parse().ok()).collect();
-        match *numbers?.as_slice() {
-            [cpu_ms, rss_bytes, pss_bytes, private_dirty_bytes] => {
-                Some(Usage { cpu_ms, rss_bytes, pss_bytes, private_dirty_bytes })
-            }
-            _ => None,
-        }
+    fn usage(&self, process: BorrowedFd<'_>) -> Option<Usage> {
+        usage_of(&self.link.ask(&Request::Usage { app: &self.app }, &[process]).ok()?)
     }
 
-    fn descriptor(&self, process: BorrowedFd<'_>, number: i32) -> io::Result<OwnedFd> {
-        let packet = self.ask_with(&format!("descriptor {number}"), &[process])?;
+    fn file(&self, process: BorrowedFd<'_>, number: u32) -> io::Result<OwnedFd> {
+        let packet = self.link.ask(&Request::File { app: &self.app, number }, &[process])?;
         packet.descriptors.into_iter().next().ok_or_else(|| io::Error::other("the supervisor sends none"))
+    }
+}
+
+impl SupervisorLink {
+    /// Resource usage of the supervisor; `None` where it does not answer.
+    pub(crate) fn supervisor_usage(&self) -> Option<Usage> {
+        usage_of(&self.ask(&Request::OwnUsage, &[]).ok()?)
+    }
+}
+
+fn usage_of(packet: &Packet) -> Option<Usage> {
+    let (_, numbers) = packet.words();
+    let numbers: Option<Vec<u64>> = numbers.split(' ').map(|number| number.parse().ok()).collect();
+    match *numbers?.as_slice() {
+        [cpu_ms, rss_bytes, pss_bytes, private_dirty_bytes] => {
+            Some(Usage { cpu_ms, rss_bytes, pss_bytes, private_dirty_bytes })
+        }
+        _ => None,
     }
 }
 

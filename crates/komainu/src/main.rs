@@ -30,6 +30,7 @@ mod ids;
 mod memory;
 mod metrics;
 mod traces;
+mod trusted_path;
 mod rule_counters;
 mod families;
 mod exposition;
@@ -128,6 +129,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
+use ::link::Request;
 use clap::CommandFactory;
 use config::{
     AccessLog, Action, App, CertificateSource, Config, Listener, Origin, Route, Site, SiteTls, Workers,
@@ -259,7 +261,7 @@ fn serve_file(path: PathBuf, taken: TakenOver) -> Result<(), String> {
         let in_force = ConfigText { path: path.clone(), joined: text.as_str().into() };
         let link = inherited.as_ref().map(|given| given.link.clone());
         let reread: check::Reread = Box::new(move || {
-            let packet = link.as_ref().map(|link| link.ask("config")).transpose();
+            let packet = link.as_ref().map(|link| link.ask(&Request::Config, &[])).transpose();
             let packet = packet.map_err(|error| error.to_string())?.ok_or("there is no supervisor")?;
             check::read_again(&path, inherited::text_of(packet).map_err(|error| error.to_string())?)
         });
@@ -338,7 +340,7 @@ fn serve_targets(run: &Run, taken: TakenOver) -> Result<(), String> {
 fn served(start: Start) -> Result<(), String> {
     let link = start.inherited.as_ref().map(|given| given.link.clone());
     supervise::serve(start, announce).map_err(|error| {
-        link.iter().for_each(|link| link.report(&format!("failed {error}")));
+        link.iter().for_each(|link| link.report(&Request::Failed(&error.to_string())));
         failed(error)
     })
 }

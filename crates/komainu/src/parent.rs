@@ -15,6 +15,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use ::link::{Request, Session};
 use config::Config;
 use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions, pidfd_open, pidfd_send_signal, wait};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
@@ -44,10 +45,8 @@ const LAST_WORDS_MAX: Duration = Duration::from_secs(1);
 /// After the second signal to stop, the server is killed if it has not ended.
 const KILL_AFTER: Duration = Duration::from_secs(2);
 
-/// Longest reason why a server could not start, in bytes.
+/// Longest reason why a server could not start, in characters.
 const REASON_CHARS_MAX: usize = 2_000;
-/// Descriptors that come with one question.
-const QUESTION_DESCRIPTORS_MAX: usize = 4096;
 
 enum ParentEvent {
     Signal(i32),
@@ -326,6 +325,7 @@ impl ParentProcess {
         let successor = Successor::start(handed)?;
         let pid = successor.pid();
         self.notices.info(&format!("upgrade: process {pid} is started"));
+        lock(&self.state.launched).reserved.push(pid);
         self.successors.push(pid);
         self.upgrade = Some(successor.pidfd()?);
         let limit = upgrade::start_max(&lock(&self.state.current).config);
@@ -382,6 +382,7 @@ fn start(state: &Arc<ParentState>, sender: &Sender<ParentEvent>) -> io::Result<S
     command.arg0(arguments.next().unwrap_or_else(|| "komainu".into())).args(arguments);
     command
         .env(link::ENVIRONMENT, std::process::id().to_string())
+        .env(link::IDENTITY, state.identity.text())
         .env_remove(upgrade::ENVIRONMENT)
         .stdin(Stdio::from(theirs))
         // Signals from a terminal are for the supervisor, which passes on what they mean.
@@ -391,41 +392,26 @@ fn start(state: &Arc<ParentState>, sender: &Sender<ParentEvent>) -> io::Result<S
     // The end of the link that is the server's must not stay open here.
     drop(command);
     let pid = Pid::from_child(&process);
+    lock(&state.launched).reserved.push(process.id());
     let pidfd = Arc::new(pidfd_open(pid, PidfdFlags::empty())?);
     let link = Arc::new(ours);
     let (asked, theirs, events, server) = (state.clone(), link.clone(), sender.clone(), pidfd.clone());
     // Processes that it starts end with it: the kernel kills them then.
     let hearer = std::thread::Builder::new().name("server-link".into()).spawn(move || {
-        let restricted = privilege::restrict_children();
-        let mut descriptors = Vec::new();
-        while let (Ok(()), Ok(Some(packet))) = (&restricted, link::receive(&*theirs)) {
-            if packet.text == "ready" {
-                let _ = events.send(ParentEvent::Ready);
-            } else if packet.text == "upgrade" {
-                let _ = events.send(ParentEvent::Upgrade);
-            } else if packet.text == "alive" {
-                asked.notifier.alive();
-            } else if let Some(status) = packet.text.strip_prefix("reloaded ") {
-                asked.notifier.ready(status);
-            } else if let Some(reason) = packet.text.strip_prefix("failed ") {
-                *lock(&asked.reason) = Some(reason.chars().take(REASON_CHARS_MAX).collect());
-            } else if packet.text == "more" && descriptors.len() < QUESTION_DESCRIPTORS_MAX {
-                descriptors.extend(packet.descriptors);
-            } else {
-                descriptors.extend(packet.descriptors);
-                let answered = asked.answer(&theirs, &packet.text, std::mem::take(&mut descriptors));
-                if answered.is_err() {
-                    break;
-                }
-            }
+        match privilege::restrict_children() {
+            Ok(()) => attend(&asked, &theirs, &events),
+            Err(error) => asked.notices.error(&format!("cannot restrict what the server starts: {error}")),
         }
-        // It has ended, or does not take its answers.
+        // It has ended, does not take its answers, or has sent what no server sends.
         let _ = pidfd_send_signal(&*server, Signal::KILL);
     })?;
     let (events, launched) = (sender.clone(), state.clone());
     std::thread::Builder::new().name("server-end".into()).spawn(move || {
         // Reaps every child that ends; the next such thread continues with those left.
         while let Ok(Some((ended, status))) = wait(WaitOptions::empty()) {
+            lock(&launched.launched)
+                .reserved
+                .retain(|reserved| *reserved != ended.as_raw_pid().cast_unsigned());
             if ended == pid {
                 let _ = events.send(ParentEvent::Ended(ExitStatus::from_raw(status.as_raw())));
                 return;
@@ -438,4 +424,35 @@ fn start(state: &Arc<ParentState>, sender: &Sender<ParentEvent>) -> io::Result<S
         }
     })?;
     Ok(ServerProcess { pid: process.id(), pidfd, link, since: Instant::now(), hearer })
+}
+
+/// Carries out the server's requests until it ends or sends what its protocol does not allow.
+fn attend(state: &ParentState, link: &OwnedFd, events: &Sender<ParentEvent>) {
+    let (mut session, mut descriptors) = (Session::default(), Vec::new());
+    while let Ok(Some(packet)) = link::receive(link) {
+        let request = match session.accept(&packet.text, packet.descriptors.len()) {
+            Ok(request) => request,
+            Err(violation) => {
+                let text = format!(
+                    "the server sent its supervisor {violation}: it is killed, as it may be under an attacker's control"
+                );
+                return state.notices.error(&text);
+            }
+        };
+        descriptors.extend(packet.descriptors);
+        match request {
+            Request::More => continue,
+            Request::Ready => _ = events.send(ParentEvent::Ready),
+            Request::Upgrade => _ = events.send(ParentEvent::Upgrade),
+            Request::Alive => state.notifier.alive(),
+            Request::Reloaded(status) => state.notifier.ready(status),
+            Request::Failed(reason) => {
+                *lock(&state.reason) = Some(reason.chars().take(REASON_CHARS_MAX).collect())
+            }
+            _ => {}
+        }
+        if state.answer(link, &mut session, request, std::mem::take(&mut descriptors)).is_err() {
+            return;
+        }
+    }
 }

@@ -80,6 +80,21 @@ impl Identity {
         Ok(Identity { name: user.to_owned(), uid, gid, groups })
     }
 
+    /// The text of an identity, for [`Identity::parse`]: ids, groups and the name.
+    pub(crate) fn text(&self) -> String {
+        let groups: Vec<String> = self.groups.iter().map(u32::to_string).collect();
+        format!("{} {} {} {}", self.uid, self.gid, groups.join(","), self.name)
+    }
+
+    /// The identity of such a text; `None` for others.
+    pub(crate) fn parse(text: &str) -> Option<Identity> {
+        let mut words = text.splitn(4, ' ');
+        let mut word = || words.next();
+        let (uid, gid) = (word()?.parse().ok()?, word()?.parse().ok()?);
+        let groups = word()?.split(',').map(|group| group.parse().ok()).collect::<Option<_>>()?;
+        Some(Identity { name: word()?.to_owned(), uid, gid, groups })
+    }
+
     /// The user of this process. Its name is a number where no list of this machine has it.
     pub(crate) fn of_process() -> Identity {
         let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
@@ -105,7 +120,9 @@ impl Identity {
         let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let folder = rustix::fs::open(path, flags, Mode::empty())?;
         let is_roots = rustix::fs::fstat(&folder)?.st_uid == 0;
-        let is_empty = fs::read_dir(path)?.next().is_none();
+        let is_entry = |name: &std::ffi::CStr| name != c"." && name != c"..";
+        let is_empty = !rustix::fs::Dir::read_from(&folder)?
+            .any(|entry| entry.map_or(true, |entry| is_entry(entry.file_name())));
         if is_roots && is_empty {
             let (user, group) = (rustix::fs::Uid::from_raw(self.uid), rustix::fs::Gid::from_raw(self.gid));
             rustix::fs::fchown(&folder, Some(user), Some(group))?;

@@ -18,7 +18,9 @@ use net::Listener;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
-use crate::link::{self, DESCRIPTORS_MAX, Packet};
+use ::link::DESCRIPTORS_MAX;
+
+use crate::link::{self, Packet};
 use crate::sockets::GivenSockets;
 use crate::systemd;
 

@@ -24,6 +24,7 @@ mod crashes;
 mod file_rights;
 mod full_disk;
 mod generations;
+mod hostile_server;
 mod import;
 mod listen_reload;
 mod logs;

@@ -1,0 +1,257 @@
+//! A server process under an attacker's control: what it gets from its supervisor, which keeps root's rights.
+//!
+//! The test stops the server and speaks over its end of the link.
+
+use std::fs;
+use std::io::{IoSlice, IoSliceMut, Read};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use rustix::net::sockopt::{Timeout, set_socket_timeout, socket_peercred, socket_type};
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
+    SendFlags, SocketType, recvmsg, sendmsg,
+};
+use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
+
+use crate::hosted::{is_alive, kill, modules, only, status};
+use crate::privileges::{can_be_tested, start};
+use crate::rig::{Folder, Rig, eventually, komainu};
+
+/// The server's end of the link, while the server is stopped.
+struct Hostile {
+    pid: u32,
+    link: OwnedFd,
+}
+
+fn pidfd(pid: u32) -> OwnedFd {
+    pidfd_open(Pid::from_raw(pid.cast_signed()).unwrap(), PidfdFlags::empty()).unwrap()
+}
+
+impl Hostile {
+    fn of(rig: &Rig) -> Hostile {
+        let pid = status(rig)["pid"].as_u64().unwrap() as u32;
+        assert!(kill(pid, "-STOP"));
+        eventually("it is stopped", || {
+            fs::read_to_string(format!("/proc/{pid}/stat"))
+                .unwrap()
+                .rsplit(')')
+                .next()
+                .unwrap()
+                .trim()
+                .starts_with('T')
+        });
+        let process = pidfd(pid);
+        let numbers = fs::read_dir(format!("/proc/{pid}/fd")).unwrap();
+        let mut numbers =
+            numbers.map(|entry| entry.unwrap().file_name().to_string_lossy().parse::<i32>().unwrap());
+        let link = numbers.find_map(|number| {
+            let copy = pidfd_getfd(&process, number, PidfdGetfdFlags::empty()).ok()?;
+            let is_link = socket_type(&copy).is_ok_and(|kind| kind == SocketType::SEQPACKET)
+                && socket_peercred(&copy)
+                    .is_ok_and(|peer| peer.pid.as_raw_pid().cast_unsigned() == rig.child.id());
+            is_link.then_some(copy)
+        });
+        let link = link.expect("the server has its link");
+        set_socket_timeout(&link, Timeout::Recv, Some(Duration::from_secs(20))).unwrap();
+        Hostile { pid, link }
+    }
+
+    fn send(&self, text: &str, descriptors: &[BorrowedFd<'_>]) {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(128))];
+        let mut ancillary = SendAncillaryBuffer::new(&mut space);
+        if !descriptors.is_empty() {
+            ancillary.push(SendAncillaryMessage::ScmRights(descriptors));
+        }
+        // The supervisor may have closed it.
+        let _ = sendmsg(&self.link, &[IoSlice::new(text.as_bytes())], &mut ancillary, SendFlags::NOSIGNAL);
+    }
+
+    /// The answer to a request; `None` where the supervisor has ended the link.
+    fn ask(&self, text: &str, descriptors: &[BorrowedFd<'_>]) -> Option<(String, Vec<OwnedFd>)> {
+        self.send(text, descriptors);
+        let (mut bytes, mut space) =
+            (vec![0; 65_536], [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(128))]);
+        let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+        let received =
+            recvmsg(&self.link, &mut [IoSliceMut::new(&mut bytes)], &mut ancillary, RecvFlags::CMSG_CLOEXEC)
+                .ok()?;
+        let mut descriptors = Vec::new();
+        for message in ancillary.drain() {
+            if let RecvAncillaryMessage::ScmRights(more) = message {
+                descriptors.extend(more);
+            }
+        }
+        let text = String::from_utf8_lossy(&bytes[..received.bytes]).into_owned();
+        (received.bytes > 0).then_some((text, descriptors))
+    }
+
+    #[track_caller]
+    fn assert_refused(&self, text: &str, descriptors: &[BorrowedFd<'_>]) {
+        let (answer, got) = self.ask(text, descriptors).expect("the supervisor answers");
+        assert!(
+            answer.starts_with("error ") && got.is_empty(),
+            "{text}: {answer} with {} descriptors",
+            got.len()
+        );
+    }
+}
+
+/// Serves as 65534; an application runs as 65533 and has a secret, a socket and a file of its own open.
+fn serving() -> Rig {
+    let folder = Folder::new();
+    let app = "open our $readable, '<', 'own.txt' or die; open our $secret, '>', 'log.txt' or die; \
+        use IO::Socket::INET; our $socket = IO::Socket::INET->new(Listen => 1, LocalAddr => '127.0.0.1') or die; \
+        sub { [200, [], [join ' ', $$, map { fileno $_ } $readable, $secret, $socket]] }";
+    folder.write("own/app.psgi", app).write("own/own.txt", "hello").write("secret", "only root");
+    std::os::unix::fs::chown(folder.at("own"), Some(65533), Some(65533)).unwrap();
+    let copied = std::process::Command::new("cp").arg("-r").arg(modules()).arg(folder.at("workers")).status();
+    assert!(copied.unwrap().success());
+    let config = format!(
+        "listen = \"127.0.0.1:0\"\nuser = \"65534\"\ngroup = \"65534\"\n{}",
+        only("psgi = \"own/app.psgi\"\nuser = \"65533\"\ngroup = \"65533\"\nworkers = 1")
+    );
+    folder.write("komainu.toml", config);
+    let mut command = komainu();
+    command.env("KOMAINU_WORKERS", folder.at("workers"));
+    command.arg("start").arg("-c").arg(folder.at("komainu.toml"));
+    Rig::start(command, folder)
+}
+
+fn children(pid: u32) -> Vec<u32> {
+    let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    let lines = tasks.filter_map(|task| fs::read_to_string(task.path().join("children")).ok());
+    lines
+        .flat_map(|line| line.split_ascii_whitespace().map(|pid| pid.parse().unwrap()).collect::<Vec<u32>>())
+        .collect()
+}
+
+#[test]
+fn it_gets_files_of_applications_alone_and_no_other_descriptor() {
+    if !can_be_tested() {
+        return;
+    }
+    let rig = serving();
+    let answer = rig.get("/").expect_status(200).text();
+    let numbers: Vec<u32> = answer.split(' ').map(|number| number.parse().unwrap()).collect();
+    let [worker, readable, written, socket] = numbers[..] else { panic!("{answer}") };
+    let hostile = Hostile::of(&rig);
+    let process = pidfd(worker);
+    let app = "shop";
+    let (answer, files) = hostile.ask(&format!("file {app} {readable}"), &[process.as_fd()]).unwrap();
+    assert_eq!((answer.as_str(), files.len()), ("file", 1), "{answer}");
+    let mut text = String::new();
+    fs::File::from(files.into_iter().next().unwrap()).read_to_string(&mut text).unwrap();
+    assert_eq!(text, "hello");
+    for number in [written, socket, 0, 1, 9_999] {
+        hostile.assert_refused(&format!("file {app} {number}"), &[process.as_fd()]);
+    }
+    // Processes that are not the application's: the supervisor, its server, the test, one that has ended.
+    for pid in [rig.child.id(), hostile.pid, std::process::id()] {
+        for request in ["file shop 0", "usage shop"] {
+            hostile.assert_refused(request, &[pidfd(pid).as_fd()]);
+        }
+        hostile.send(&format!("signal {app} 9"), &[pidfd(pid).as_fd()]);
+    }
+    hostile.assert_refused("file other 0", &[process.as_fd()]);
+    hostile.assert_refused(&format!("usage {app}"), &[fs::File::open("/dev/null").unwrap().as_fd()]);
+    for path in ["/etc/shadow", "secret", rig.folder.at("secret").to_str().unwrap(), "/proc/self/mem"] {
+        for word in ["read", "open", "list", "control-file"] {
+            hostile.assert_refused(&format!("{word} {path}"), &[]);
+        }
+    }
+    assert!(is_alive(rig.child.id()) && is_alive(worker));
+    let (answer, _) = hostile.ask("own-usage", &[]).unwrap();
+    assert!(answer.starts_with("usage "), "{answer}");
+    assert!(kill(hostile.pid, "-CONT"));
+    rig.get("/").expect_status(200);
+}
+
+#[test]
+fn it_has_no_hold_on_its_successor() {
+    if !can_be_tested() {
+        return;
+    }
+    let rig = serving();
+    let worker: u32 = rig.get("/").text().split(' ').next().unwrap().parse().unwrap();
+    let before = children(rig.child.id());
+    let hostile = Hostile::of(&rig);
+    hostile.send("upgrade", &[]);
+    let until = Instant::now() + Duration::from_secs(20);
+    let mut tried = 0;
+    // From the successor's first moment, while it is root's, until it serves: its server is its child, and it is the supervisor's.
+    while Instant::now() < until && tried < 200 {
+        for successor in children(rig.child.id()).into_iter().filter(|pid| !before.contains(pid)) {
+            for pid in [successor].into_iter().chain(children(successor)) {
+                let Ok(process) = pidfd_open(Pid::from_raw(pid.cast_signed()).unwrap(), PidfdFlags::empty())
+                else {
+                    continue;
+                };
+                hostile.send("signal shop 19", &[process.as_fd()]);
+                for number in [0, 3, 4, 5] {
+                    if let Some((answer, got)) =
+                        hostile.ask(&format!("file shop {number}"), &[process.as_fd()])
+                    {
+                        // An order of the supervisor may come in between.
+                        assert!(got.is_empty() && !answer.starts_with("file"), "{answer}");
+                    }
+                }
+                tried += 1;
+            }
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    assert!(tried > 0, "there is a successor");
+    assert!(kill(hostile.pid, "-CONT"));
+    assert!(is_alive(worker) || rig.get("/").status() == 200);
+}
+
+#[test]
+fn what_no_server_sends_ends_it_and_another_one_serves() {
+    if !can_be_tested() {
+        return;
+    }
+    let rig = serving();
+    for text in ["start", "identity 0 0 0 root", "descriptor 0", "file shop 0"] {
+        rig.get("/").expect_status(200);
+        let hostile = Hostile::of(&rig);
+        hostile.send(text, &[]);
+        eventually("it is killed", || !is_alive(hostile.pid));
+    }
+    rig.get("/").expect_status(200);
+    assert!(
+        rig.reported().contains("it is killed, as it may be under an attacker's control"),
+        "{}",
+        rig.reported()
+    );
+}
+
+/// A log in a folder that the serving user owns, who replaces it by a link after the start.
+#[test]
+fn a_folder_of_logs_that_is_replaced_by_a_link_leads_root_nowhere() {
+    if !can_be_tested() {
+        return;
+    }
+    let folder = Folder::new();
+    folder.write("www/a", "A").write("theirs/log/nothing", "").write("only-root/nothing", "");
+    for path in ["theirs", "theirs/log"] {
+        std::os::unix::fs::chown(folder.at(path), Some(65534), Some(65534)).unwrap();
+    }
+    let rig = start(
+        folder,
+        "listen = \"127.0.0.1:0\"\nuser = \"65534\"\ngroup = \"65534\"\n[log]\naccess = \"combined\"\n\
+         file = \"theirs/log/access.log\"\n[[route]]\nfiles = \"www\"\n",
+    );
+    rig.get("/a").expect(200, "A");
+    let log = rig.folder.at("theirs/log");
+    eventually("the log is there", || log.join("access.log").exists());
+    fs::rename(&log, rig.folder.at("theirs/old")).unwrap();
+    std::os::unix::fs::symlink("../only-root", &log).unwrap();
+    rig.signal("-USR1");
+    eventually("it is refused", || rig.reported().contains("symbolic link"));
+    rig.get("/a").expect(200, "A");
+    let found: Vec<_> =
+        fs::read_dir(rig.folder.at("only-root")).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(found, ["nothing"]);
+}

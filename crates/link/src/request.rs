@@ -1,0 +1,357 @@
+//! What a server asks of its supervisor.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// A request of the server.
+///
+/// It names objects of the supervisor's own copy of the configuration: a file by its path there, a listener by its place, an application
+/// by its name. Processes come as descriptors (pidfd), and the supervisor checks that they run that application.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Request<'a> {
+    /// Everything that a server needs to start: the first request, once.
+    Start,
+    /// The server serves. Once.
+    Ready,
+    /// The server cannot start, for this reason.
+    Failed(&'a str),
+    /// The server lives: for systemd's watchdog.
+    Alive,
+    /// The outcome of a reload, for systemd.
+    Reloaded(&'a str),
+    /// Start the program again and replace this server.
+    Upgrade,
+    /// Read the configuration again and offer it.
+    Config,
+    /// The offered configuration is in force.
+    Adopted,
+    /// The offered configuration is not used.
+    Rejected,
+    /// Sockets of a listener of the offered configuration.
+    Sockets {
+        /// The listener's place in the configuration, counted from 0.
+        listener: usize,
+        /// Sockets of it that the server has already received.
+        from: usize,
+    },
+    /// Open a log.
+    OpenLog(&'a str),
+    /// Open a certificate or key for reading.
+    Read(&'a str),
+    /// Names in a folder of certificates or keys.
+    List(&'a str),
+    /// Set the permissions and the group of the control listener's Unix socket.
+    ControlFile(&'a str),
+    /// Start a process of an application that has a user of its own. Brings the descriptors that the process inherits.
+    Launch {
+        /// The application.
+        app: &'a str,
+        /// The first slot of a worker.
+        first_slot: usize,
+        /// Slots of a worker; 0 for a prototype.
+        slots: usize,
+        /// The server's threads.
+        threads: usize,
+    },
+    /// Send a signal to a process of the application. Brings its pidfd. Has no answer.
+    Signal {
+        /// The application.
+        app: &'a str,
+        /// The number of the signal.
+        signal: i32,
+    },
+    /// Resource usage of a process of the application. Brings its pidfd.
+    Usage {
+        /// The application.
+        app: &'a str,
+    },
+    /// Resource usage of the supervisor itself.
+    OwnUsage,
+    /// How a process has ended that the supervisor has started or adopted.
+    Ended {
+        /// Its process id.
+        pid: u32,
+    },
+    /// A regular file that a process of the application has open, for reading. Brings its pidfd.
+    File {
+        /// The application.
+        app: &'a str,
+        /// The number of the descriptor in that process.
+        number: u32,
+    },
+    /// Descriptors of the request that follows, where one packet cannot take all.
+    More,
+}
+
+/// A packet that no server of this version sends.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Violation(pub &'static str);
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.0)
+    }
+}
+
+impl std::error::Error for Violation {}
+
+const UNKNOWN: Violation = Violation("unknown request");
+const INCOMPLETE: Violation = Violation("arguments that this request does not have");
+
+impl<'a> Request<'a> {
+    /// Parses the text of a packet.
+    ///
+    /// # Errors
+    /// The text is not that of a request.
+    pub fn parse(text: &'a str) -> Result<Request<'a>, Violation> {
+        let (word, rest) = text.split_once(' ').map_or((text, None), |(word, rest)| (word, Some(rest)));
+        if let Some(request) = Request::of_word(word) {
+            return match rest {
+                None => Ok(request),
+                Some(_) => Err(INCOMPLETE),
+            };
+        }
+        let rest = rest.ok_or(UNKNOWN)?;
+        Ok(match word {
+            "failed" => Request::Failed(rest),
+            "reloaded" => Request::Reloaded(rest),
+            "open" => Request::OpenLog(argument(rest)?),
+            "read" => Request::Read(argument(rest)?),
+            "list" => Request::List(argument(rest)?),
+            "control-file" => Request::ControlFile(argument(rest)?),
+            "sockets" => {
+                let [listener, from] = words(rest)?;
+                Request::Sockets { listener: number(listener)?, from: number(from)? }
+            }
+            "launch" => {
+                let [app, first_slot, slots, threads] = words(rest)?;
+                let (first_slot, slots) = (number(first_slot)?, number(slots)?);
+                Request::Launch { app, first_slot, slots, threads: number(threads)? }
+            }
+            "signal" => {
+                let [app, signal] = words(rest)?;
+                Request::Signal { app, signal: number(signal)? }
+            }
+            "usage" => {
+                let [app] = words(rest)?;
+                Request::Usage { app }
+            }
+            "ended" => Request::Ended { pid: number(rest)? },
+            "file" => {
+                let [app, descriptor] = words(rest)?;
+                Request::File { app, number: number(descriptor)? }
+            }
+            _ => return Err(UNKNOWN),
+        })
+    }
+
+    /// Requests without arguments.
+    fn of_word(word: &str) -> Option<Request<'static>> {
+        const WORDS: [Request<'static>; 9] = [
+            Request::Start,
+            Request::Ready,
+            Request::Alive,
+            Request::Upgrade,
+            Request::Config,
+            Request::Adopted,
+            Request::Rejected,
+            Request::OwnUsage,
+            Request::More,
+        ];
+        WORDS.into_iter().find(|request| request.word() == word)
+    }
+
+    fn word(&self) -> &'static str {
+        match self {
+            Request::Start => "start",
+            Request::Ready => "ready",
+            Request::Failed(_) => "failed",
+            Request::Alive => "alive",
+            Request::Reloaded(_) => "reloaded",
+            Request::Upgrade => "upgrade",
+            Request::Config => "config",
+            Request::Adopted => "adopted",
+            Request::Rejected => "rejected",
+            Request::Sockets { .. } => "sockets",
+            Request::OpenLog(_) => "open",
+            Request::Read(_) => "read",
+            Request::List(_) => "list",
+            Request::ControlFile(_) => "control-file",
+            Request::Launch { .. } => "launch",
+            Request::Signal { .. } => "signal",
+            Request::Usage { .. } => "usage",
+            Request::OwnUsage => "own-usage",
+            Request::Ended { .. } => "ended",
+            Request::File { .. } => "file",
+            Request::More => "more",
+        }
+    }
+
+    /// Whether this many descriptors belong to the request.
+    #[must_use]
+    pub fn takes(&self, descriptors: usize) -> bool {
+        match self {
+            // The control socket, output and errors; the channel's memory and one descriptor for each thread.
+            Request::Launch { threads, .. } => threads.checked_add(4) == Some(descriptors),
+            Request::Signal { .. } | Request::Usage { .. } | Request::File { .. } => descriptors == 1,
+            Request::More => descriptors > 0,
+            _ => descriptors == 0,
+        }
+    }
+
+    /// Whether the supervisor answers.
+    #[must_use]
+    pub fn is_answered(&self) -> bool {
+        !matches!(
+            self,
+            Request::Ready
+                | Request::Failed(_)
+                | Request::Alive
+                | Request::Reloaded(_)
+                | Request::Upgrade
+                | Request::Adopted
+                | Request::Rejected
+                | Request::Signal { .. }
+                | Request::More
+        )
+    }
+}
+
+/// The text of its packet.
+impl fmt::Display for Request<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.word())?;
+        match self {
+            Request::Failed(text)
+            | Request::Reloaded(text)
+            | Request::OpenLog(text)
+            | Request::Read(text)
+            | Request::List(text)
+            | Request::ControlFile(text) => write!(f, " {text}"),
+            Request::Sockets { listener, from } => write!(f, " {listener} {from}"),
+            Request::Launch { app, first_slot, slots, threads } => {
+                write!(f, " {app} {first_slot} {slots} {threads}")
+            }
+            Request::Signal { app, signal } => write!(f, " {app} {signal}"),
+            Request::Usage { app } => write!(f, " {app}"),
+            Request::Ended { pid } => write!(f, " {pid}"),
+            Request::File { app, number } => write!(f, " {app} {number}"),
+            _ => Ok(()),
+        }
+    }
+}
+
+fn argument(text: &str) -> Result<&str, Violation> {
+    match text.is_empty() || text.contains('\0') {
+        true => Err(INCOMPLETE),
+        false => Ok(text),
+    }
+}
+
+/// Exactly so many words, separated by one space each.
+fn words<const COUNT: usize>(text: &str) -> Result<[&str; COUNT], Violation> {
+    let mut found = text.split(' ');
+    let mut words = [""; COUNT];
+    for word in &mut words {
+        *word = argument(found.next().ok_or(INCOMPLETE)?)?;
+    }
+    match found.next() {
+        None => Ok(words),
+        Some(_) => Err(INCOMPLETE),
+    }
+}
+
+/// A number in the only way in which it is written: no sign `+`, no leading zeros.
+fn number<N: FromStr + ToString>(text: &str) -> Result<N, Violation> {
+    let number: N = text.parse().map_err(|_| INCOMPLETE)?;
+    match number.to_string() == text {
+        true => Ok(number),
+        false => Err(INCOMPLETE),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_text_is_one_request_and_a_request_one_text() {
+        for text in [
+            "start",
+            "ready",
+            "failed cannot bind 1.2.3.4:80",
+            "alive",
+            "reloaded loaded again",
+            "upgrade",
+            "config",
+            "adopted",
+            "rejected",
+            "sockets 0 128",
+            "open /var/log/a b.log",
+            "read /etc/key.pem",
+            "list /etc/keys",
+            "control-file /run/a.sock",
+            "launch shop 0 0 2",
+            "launch shop 4 2 8",
+            "signal shop 15",
+            "usage shop",
+            "own-usage",
+            "ended 12",
+            "file shop 7",
+            "more",
+        ] {
+            assert_eq!(Request::parse(text).unwrap().to_string(), text);
+        }
+    }
+
+    #[test]
+    fn other_texts_are_violations() {
+        for text in [
+            "",
+            " ",
+            "start ",
+            "start now",
+            "Start",
+            "ready\n",
+            "failed",
+            "open",
+            "open ",
+            "read /a\0b",
+            "sockets",
+            "sockets 0",
+            "sockets 0 1 2",
+            "sockets -1 0",
+            "sockets 0  1",
+            "sockets 00 1",
+            "sockets +1 0",
+            "sockets 99999999999999999999 0",
+            "launch shop 0 0",
+            "launch  0 0 2",
+            "signal 9",
+            "signal shop",
+            "signal shop 9 9",
+            "usage",
+            "usage 12 13",
+            "ended -1",
+            "file shop -1",
+            "descriptor 3",
+            "identity 0 0 0 root",
+            "end",
+            "error x",
+            "stop",
+        ] {
+            assert!(Request::parse(text).is_err(), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn descriptors_belong_to_the_requests_that_bring_them() {
+        let takes = |text: &str, count: usize| Request::parse(text).unwrap().takes(count);
+        assert!(
+            takes("launch shop 0 1 2", 6) && !takes("launch shop 0 1 2", 5) && !takes("launch shop 0 1 2", 7)
+        );
+        assert!(!takes(&format!("launch shop 0 1 {}", usize::MAX), 3));
+        assert!(takes("signal shop 9", 1) && !takes("signal shop 9", 0) && !takes("signal shop 9", 2));
+        assert!(takes("start", 0) && !takes("start", 1) && !takes("more", 0));
+    }
+}

@@ -1,0 +1,103 @@
+//! The states of a server, and the requests that each allows.
+
+use crate::request::{Request, Violation};
+use crate::{DESCRIPTORS_MAX, REQUEST_DESCRIPTORS_MAX};
+
+/// How far a server has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LinkState {
+    /// It has asked for nothing yet.
+    Fresh,
+    /// It has what it needs to start.
+    Starting,
+    /// It serves.
+    Serving,
+    /// It has reported that it cannot start.
+    Failed,
+}
+
+/// The supervisor's view of one server: which requests it may send next.
+///
+/// ```text
+/// Fresh ── start ──> Starting ── ready ──> Serving
+///   └──── failed ────> Failed <── failed ────┘
+/// ```
+///
+/// `config` offers a configuration where the supervisor could read one; `sockets` and `adopted` need such an offer, which `adopted` and
+/// `rejected` end.
+#[derive(Debug)]
+pub struct Session {
+    state: LinkState,
+    is_offered: bool,
+    /// Descriptors of packets that came ahead of their request.
+    collected: usize,
+}
+
+impl Default for Session {
+    fn default() -> Session {
+        Session { state: LinkState::Fresh, is_offered: false, collected: 0 }
+    }
+}
+
+impl Session {
+    /// How far the server has come.
+    #[must_use]
+    pub fn state(&self) -> LinkState {
+        self.state
+    }
+
+    /// Takes the text and the number of descriptors of a packet. The request is to be carried out unless it is [`Request::More`], after
+    /// which the descriptors are kept for the request that follows.
+    ///
+    /// # Errors
+    /// No server of this version sends that now: the server is to be killed, and nothing done.
+    pub fn accept<'a>(&mut self, text: &'a str, descriptors: usize) -> Result<Request<'a>, Violation> {
+        let request = Request::parse(text)?;
+        self.allow(&request)?;
+        let descriptors = match descriptors > DESCRIPTORS_MAX {
+            true => return Err(Violation("too many descriptors in a packet")),
+            false => self.collected + descriptors,
+        };
+        if request == Request::More {
+            if descriptors == self.collected || descriptors > REQUEST_DESCRIPTORS_MAX {
+                return Err(Violation("descriptors that no request has"));
+            }
+            self.collected = descriptors;
+            return Ok(request);
+        }
+        self.collected = 0;
+        if !request.takes(descriptors) {
+            return Err(Violation("another number of descriptors than the request has"));
+        }
+        match request {
+            Request::Start => self.state = LinkState::Starting,
+            Request::Ready => self.state = LinkState::Serving,
+            Request::Failed(_) => self.state = LinkState::Failed,
+            Request::Adopted | Request::Rejected => self.is_offered = false,
+            _ => {}
+        }
+        Ok(request)
+    }
+
+    /// A configuration was sent in answer to [`Request::Config`]; `false`: there was none to offer, and an earlier offer is void.
+    pub fn offered(&mut self, is_offered: bool) {
+        self.is_offered = is_offered;
+    }
+
+    fn allow(&self, request: &Request<'_>) -> Result<(), Violation> {
+        let is_allowed = match (self.state, request) {
+            (LinkState::Fresh, Request::Start | Request::Failed(_)) => true,
+            (LinkState::Fresh, _) => return Err(Violation("a request before `start`")),
+            (LinkState::Failed, _) => return Err(Violation("a request after `failed`")),
+            (_, Request::Start) => return Err(Violation("a second `start`")),
+            (LinkState::Serving, Request::Ready) => return Err(Violation("a second `ready`")),
+            (state, Request::Upgrade | Request::Config | Request::Reloaded(_)) => state == LinkState::Serving,
+            (_, Request::Sockets { .. } | Request::Adopted) => self.is_offered,
+            _ => true,
+        };
+        match is_allowed {
+            true => Ok(()),
+            false => Err(Violation("a request that its state does not allow")),
+        }
+    }
+}

@@ -1,0 +1,106 @@
+//! Random packets against a model of the protocol that is written another way: a table of what each state allows.
+
+use link::{DESCRIPTORS_MAX, LinkState, REQUEST_DESCRIPTORS_MAX, Request, Session};
+
+const RUNS: u64 = 2_000;
+const PACKETS: usize = 60;
+
+/// Requests, the states that allow them (F: before the start, S: starting, R: serving), whether they need an offer, and their descriptors.
+const TABLE: &[(&str, &str, bool, usize)] = &[
+    ("start", "F", false, 0),
+    ("ready", "S", false, 0),
+    ("failed it is full", "FSR", false, 0),
+    ("alive", "SR", false, 0),
+    ("reloaded again", "R", false, 0),
+    ("upgrade", "R", false, 0),
+    ("config", "R", false, 0),
+    ("adopted", "SR", true, 0),
+    ("rejected", "SR", false, 0),
+    ("sockets 1 0", "SR", true, 0),
+    ("open /log", "SR", false, 0),
+    ("read /key", "SR", false, 0),
+    ("list /keys", "SR", false, 0),
+    ("control-file /run/a.sock", "SR", false, 0),
+    ("launch a 0 1 150", "SR", false, 154),
+    ("launch a 0 0 2", "SR", false, 6),
+    ("signal a 15", "SR", false, 1),
+    ("usage a", "SR", false, 1),
+    ("own-usage", "SR", false, 0),
+    ("ended 7", "SR", false, 0),
+    ("file a 3", "SR", false, 1),
+    ("descriptor 3", "", false, 0),
+    ("identity 0 0 0 root", "", false, 0),
+    ("start twice", "", false, 0),
+];
+
+/// A generator of numbers that a seed decides (splitmix64).
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, limit: usize) -> usize {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        ((mixed ^ (mixed >> 31)) % limit as u64) as usize
+    }
+}
+
+#[test]
+fn a_session_allows_what_the_table_allows() {
+    let (mut accepted, mut refused) = (0_u64, 0_u64);
+    for seed in 0..RUNS {
+        let mut random = Random(seed);
+        let (mut session, mut state, mut offer, mut ahead) = (Session::default(), 'F', false, 0);
+        for _ in 0..PACKETS {
+            let (text, states, needs_offer, wanted) = TABLE[random.below(TABLE.len())];
+            // Mostly what belongs to it, else too few or too many.
+            let count = match random.below(8) {
+                0 => random.below(4),
+                _ => wanted.saturating_sub(ahead).min(DESCRIPTORS_MAX),
+            };
+            let (text, count) = match random.below(6) {
+                0 => ("more", random.below(DESCRIPTORS_MAX + 2)),
+                _ => (text, count),
+            };
+            let is_right = match text {
+                "more" => {
+                    "SR".contains(state)
+                        && (1..=DESCRIPTORS_MAX).contains(&count)
+                        && ahead + count <= REQUEST_DESCRIPTORS_MAX
+                }
+                _ => states.contains(state) && (!needs_offer || offer) && ahead + count == wanted,
+            };
+            let outcome = session.accept(text, count);
+            assert_eq!(
+                outcome.is_ok(),
+                is_right,
+                "seed {seed}: {text:?} with {count} in {state}, {ahead} ahead: {outcome:?}"
+            );
+            let Ok(request) = outcome else {
+                refused += 1;
+                break;
+            };
+            accepted += 1;
+            ahead = if request == Request::More { ahead + count } else { 0 };
+            match request {
+                Request::Start => state = 'S',
+                Request::Ready => state = 'R',
+                Request::Failed(_) => state = 'X',
+                Request::Adopted | Request::Rejected => offer = false,
+                Request::Config => {
+                    offer = random.below(3) > 0;
+                    session.offered(offer);
+                }
+                _ => {}
+            }
+            let expected = match state {
+                'F' => LinkState::Fresh,
+                'S' => LinkState::Starting,
+                'R' => LinkState::Serving,
+                _ => LinkState::Failed,
+            };
+            assert_eq!(session.state(), expected);
+        }
+    }
+    assert!(accepted > RUNS && refused > RUNS / 2, "{accepted} {refused}");
+}
