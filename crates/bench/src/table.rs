@@ -16,7 +16,8 @@ impl TextTable {
 
     /// Adds a row; missing cells are empty.
     pub fn row(&mut self, cells: Vec<String>) {
-        self.rows.push(cells);
+        // A line break in a name would look like another row.
+        self.rows.push(cells.into_iter().map(|cell| cell.replace(['\n', '\r'], " ")).collect());
     }
 
     /// Whether there is no row.

@@ -25,6 +25,7 @@ use proxy::GroupShared;
 
 use crate::certificates::RunningCertificates;
 use crate::config_text::{ConfigEdit, ConfigText, EditError};
+use crate::control_peer;
 use crate::events::{EventRing, LogEvent};
 use crate::families::{LimitMetrics, QueueMetrics};
 use crate::generations::Generations;
@@ -66,28 +67,18 @@ pub(crate) fn folder() -> PathBuf {
     }
     match variable("XDG_RUNTIME_DIR") {
         Some(folder) => Path::new(&folder).join("komainu"),
-        None => std::env::temp_dir().join(format!("komainu-{}", uid.as_raw())),
+        None => temporary_folder(uid.as_raw()),
     }
 }
 
-/// The folders that are searched for sockets: this user's, and for root those of all users.
-pub(crate) fn folders() -> Vec<PathBuf> {
-    let mut folders = vec![folder()];
-    // A unit with `RuntimeDirectory=komainu`, or a server of root's: the permissions of its socket decide who may connect.
-    folders.push("/run/komainu".into());
-    if getuid().is_root() {
-        let inside = |folder: &Path| fs::read_dir(folder).into_iter().flatten().flatten();
-        folders.extend(inside(Path::new("/run/user")).map(|user| user.path().join("komainu")));
-        let is_ours = |entry: &fs::DirEntry| entry.file_name().to_string_lossy().starts_with("komainu-");
-        let mut temporary = vec![std::env::temp_dir()];
-        temporary.push("/tmp".into());
-        for folder in temporary {
-            folders.extend(inside(&folder).filter(is_ours).map(|entry| entry.path()));
-        }
-    }
-    folders.sort();
-    folders.dedup();
-    folders
+fn temporary_folder(uid: u32) -> PathBuf {
+    std::env::temp_dir().join(format!("komainu-{uid}"))
+}
+
+/// Where servers of another user may have their sockets, as [`folder`] says for that user.
+pub(crate) fn folder_of_user(uid: u32) -> Vec<PathBuf> {
+    let of_session = Path::new("/run/user").join(uid.to_string()).join("komainu");
+    vec![of_session, temporary_folder(uid), Path::new("/tmp").join(format!("komainu-{uid}"))]
 }
 
 /// The folder, made where it is missing. One that others can write to is not used: they could pose as a server.
@@ -242,6 +233,11 @@ fn admit(
     let uid = socket_peercred(&client)?.uid.as_raw();
     if uid != 0 && uid != user {
         return send(client, &json!({ "error": format!("user {uid} may not control this server") }));
+    }
+    let supervisor = info.supervisor.as_ref().map(|(pid, _)| *pid);
+    if let Some(text) = control_peer::refusal(&client, supervisor) {
+        notices.warn(&format!("control socket: {text}"));
+        return send(client, &json!({ "error": text }));
     }
     let counted = clients.count();
     if clients.0.load(Ordering::Relaxed) > CLIENTS_MAX {

@@ -80,6 +80,7 @@ mod api;
 mod dictionaries;
 mod operate;
 mod control_listener;
+mod control_peer;
 mod push;
 mod watch;
 mod status_fetch;

@@ -21,6 +21,7 @@ use serde_json::Value;
 use crate::api::{self, Api, ApiRequest, ApiResponse, BODY_BYTES_MAX, Caller, ControlRole};
 use crate::control;
 use crate::control_access::{ControlAccess, FAILURES_MAX, TokenFailures, bearer};
+use crate::control_peer;
 use crate::exposition;
 use crate::exposition_protobuf;
 use crate::families::{self, AppQueue, Family, Gauges, WorkerMetrics};
@@ -120,19 +121,33 @@ impl OperatorService {
         exchange.reply(Status::OK, &fields, &document).await
     }
 
+    /// By a Unix socket everything can be done, by whoever may open it and is no application.
+    fn entry_by_socket(&self, exchange: &Exchange<'_>) -> ControlEntry {
+        let process = exchange.peer_process();
+        let name = process.map_or_else(
+            || "the Unix socket".to_owned(),
+            |process| format!("uid {} (process {}) by the Unix socket", process.uid, process.pid),
+        );
+        let caller = Caller { name, role: ControlRole::Admin, address: String::new(), may_send_token: false };
+        let supervisor = self.operated.api.info.supervisor.as_ref().map(|(pid, _)| *pid);
+        let refusal = match exchange.unix_socket() {
+            Some(socket) => control_peer::refusal(socket, supervisor),
+            None => Some("by a Unix socket the API speaks HTTP/1.1".to_owned()),
+        };
+        match refusal {
+            None => ControlEntry::Admitted(caller),
+            Some(text) => {
+                let caller = Caller { role: ControlRole::Open, ..caller };
+                ControlEntry::Refused { caller, response: ApiResponse::error(403, text), is_recorded: true }
+            }
+        }
+    }
+
     /// Who asks, and what they may do.
     fn entry(&self, exchange: &Exchange<'_>, access: &ControlAccess) -> ControlEntry {
         let request = exchange.request();
         let Peer::Tcp(address) = request.peer() else {
-            // Whoever may open the socket is trusted.
-            let process = exchange.peer_process();
-            let name = process.map_or_else(
-                || "the Unix socket".to_owned(),
-                |process| format!("uid {} (process {}) by the Unix socket", process.uid, process.pid),
-            );
-            let caller =
-                Caller { name, role: ControlRole::Admin, address: String::new(), may_send_token: false };
-            return ControlEntry::Admitted(caller);
+            return self.entry_by_socket(exchange);
         };
         let (ip, shown, has_tokens) = (address.ip(), request.peer().to_string(), access.has_tokens());
         let mut caller = Caller {

@@ -16,8 +16,8 @@ use std::sync::Arc;
 
 use config::Config;
 use landlock::{
-    ABI, AccessFs, BitFlags, Ruleset, RulesetAttr, RulesetCreatedAttr, RulesetError, RulesetStatus,
-    path_beneath_rules,
+    ABI, AccessFs, BitFlags, CompatLevel, Compatible, Ruleset, RulesetAttr, RulesetCreatedAttr, RulesetError,
+    RulesetStatus, Scope, path_beneath_rules,
 };
 use nix::libc;
 use seccompiler::{
@@ -112,6 +112,10 @@ const OF_OTHERS: &[libc::c_long] = &[
     libc::SYS_mknod,
 ];
 
+/// System calls that signal other processes, beside kill(2) and tgkill(2).
+const SIGNALS: &[libc::c_long] =
+    &[libc::SYS_pidfd_send_signal, libc::SYS_rt_sigqueueinfo, libc::SYS_rt_tgsigqueueinfo, libc::SYS_tkill];
+
 /// Files outside of its folders that a confined application may write to.
 const DEVICES: [&str; 5] = ["/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom"];
 /// What every program reads: itself, its libraries and settings, and what the kernel reports.
@@ -152,7 +156,7 @@ impl Sandbox {
         let of_service = ["STATE_DIRECTORY", "CACHE_DIRECTORY"].into_iter().filter_map(std::env::var_os);
         let of_service = of_service.flat_map(|paths| std::env::split_paths(&paths).collect::<Vec<_>>());
         let written = of_service.chain([temporary]).collect();
-        let calls = refused(&[ADMINISTRATION, OF_OTHERS], false)?;
+        let calls = filter(Refused { calls: &[ADMINISTRATION, OF_OTHERS], ..Refused::default() })?;
         Ok(Sandbox(Some(Arc::new(ThreadRules { written, calls }))))
     }
 
@@ -185,7 +189,7 @@ impl Sandbox {
 impl ThreadRules {
     fn restrict(&self) -> io::Result<RulesetStatus> {
         let write = AccessFs::from_write(LANDLOCK);
-        let status = restrict_files(write | AccessFs::Execute, &[(&self.written, write)]);
+        let status = restrict(write | AccessFs::Execute, BitFlags::EMPTY, &[(&self.written, write)]);
         let status = status.map_err(|error| io::Error::other(format!("Landlock: {error}")))?;
         match seccompiler::apply_filter(&self.calls) {
             Ok(()) => Ok(status),
@@ -194,28 +198,65 @@ impl ThreadRules {
     }
 }
 
-/// Restricts these rights to the paths beneath which they are granted; a path that is not there grants nothing.
-fn restrict_files(
+/// Restricts these rights to the paths beneath which they are granted, and what leaves the sandbox to `scopes`; a path that is not there
+/// grants nothing.
+fn restrict(
     handled: BitFlags<AccessFs>,
+    scopes: BitFlags<Scope>,
     granted: &[(&[PathBuf], BitFlags<AccessFs>)],
 ) -> Result<RulesetStatus, RulesetError> {
-    let mut ruleset = Ruleset::default().handle_access(handled)?.create()?;
+    let mut ruleset = Ruleset::default().handle_access(handled)?;
+    if !scopes.is_empty() {
+        ruleset = ruleset.scope(scopes)?;
+    }
+    let mut ruleset = ruleset.create()?;
     for (paths, access) in granted {
         ruleset = ruleset.add_rules(path_beneath_rules(*paths, *access))?;
     }
     Ok(ruleset.restrict_self()?.ruleset)
 }
 
-/// A filter that fails these system calls with EPERM; without `network`, sockets other than Unix sockets too.
-fn refused(lists: &[&[libc::c_long]], without_network: bool) -> io::Result<BpfProgram> {
+/// Whether this kernel keeps signals and connections to abstract sockets within a sandbox (Landlock ABI 6, Linux 6.12).
+fn has_scopes() -> bool {
+    let scoped = Ruleset::default().set_compatibility(CompatLevel::HardRequirement);
+    scoped.scope(Scope::Signal | Scope::AbstractUnixSocket).is_ok()
+}
+
+/// What a filter refuses.
+#[derive(Clone, Copy, Debug, Default)]
+struct Refused<'a> {
+    /// These system calls.
+    calls: &'a [&'a [libc::c_long]],
+    /// Sockets other than Unix sockets.
+    network: bool,
+    /// Signals to other processes, where the kernel does not keep them within the sandbox. The processes of these ids get none of
+    /// tgkill(2) either, by which threads of one process signal each other.
+    signals_to: Option<&'a [u32]>,
+}
+
+/// A filter that fails what is refused with EPERM.
+fn filter(refused: Refused<'_>) -> io::Result<BpfProgram> {
     let failed = |error: seccompiler::BackendError| io::Error::other(format!("seccomp: {error}"));
+    let argument = |place, op, value: u64| {
+        SeccompCondition::new(place, SeccompCmpArgLen::Dword, op, value)
+            .and_then(|condition| SeccompRule::new(vec![condition]))
+            .map_err(failed)
+    };
     let mut rules: BTreeMap<i64, Vec<SeccompRule>> =
-        lists.iter().copied().flatten().map(|call| (*call, Vec::new())).collect();
-    if without_network {
+        refused.calls.iter().copied().flatten().map(|call| (*call, Vec::new())).collect();
+    if refused.network {
         let unix = u64::try_from(libc::AF_UNIX).unwrap_or_default();
-        let other = SeccompCondition::new(0, SeccompCmpArgLen::Dword, SeccompCmpOp::Ne, unix);
-        let rule = SeccompRule::new(vec![other.map_err(failed)?]).map_err(failed)?;
-        rules.insert(libc::SYS_socket, vec![rule]);
+        rules.insert(libc::SYS_socket, vec![argument(0, SeccompCmpOp::Ne, unix)?]);
+    }
+    if let Some(processes) = refused.signals_to {
+        rules.extend(SIGNALS.iter().map(|call| (*call, Vec::new())));
+        // 0 is the caller's own group.
+        rules.insert(libc::SYS_kill, vec![argument(0, SeccompCmpOp::Ne, 0)?]);
+        let each = processes.iter().map(|pid| argument(0, SeccompCmpOp::Eq, u64::from(*pid)));
+        let each: Vec<SeccompRule> = each.collect::<io::Result<_>>()?;
+        if !each.is_empty() {
+            rules.insert(libc::SYS_tgkill, each);
+        }
     }
     let eperm = SeccompAction::Errno(u32::try_from(libc::EPERM).unwrap_or_default());
     let arch = std::env::consts::ARCH.try_into().map_err(failed)?;
@@ -263,16 +304,30 @@ pub(crate) fn confine(arguments: &Confine) -> Result<(), String> {
         (&arguments.write, handled),
     ];
     let granted: Vec<_> = granted.into_iter().filter(|(_, access)| !access.is_empty()).collect();
-    let status = restrict_files(handled, &granted).map_err(|error| format!("sandbox: Landlock: {error}"))?;
+    let scopes = Scope::AbstractUnixSocket | Scope::Signal;
+    let status =
+        restrict(handled, scopes, &granted).map_err(|error| format!("sandbox: Landlock: {error}"))?;
     if status == RulesetStatus::NotEnforced {
         return Err("sandbox: this kernel has no Landlock: remove `sandbox` of this application".into());
     }
-    let calls =
-        refused(&[ADMINISTRATION], arguments.no_network).map_err(|error| format!("sandbox: {error}"))?;
+    // The server, or the prototype's parent where it has a supervisor: both are ancestors of this process.
+    let ancestors =
+        [rustix::process::getppid().map_or(0, |pid| pid.as_raw_pid().cast_unsigned()), server_pid()];
+    let calls = filter(Refused {
+        calls: &[ADMINISTRATION],
+        network: arguments.no_network,
+        signals_to: (!has_scopes()).then_some(&ancestors),
+    });
+    let calls = calls.map_err(|error| format!("sandbox: {error}"))?;
     seccompiler::apply_filter(&calls).map_err(|error| format!("sandbox: seccomp: {error}"))?;
     let [program, rest @ ..] = arguments.command.as_slice() else { return Err("sandbox: no program".into()) };
     let error = Command::new(program).args(rest).exec();
     Err(format!("sandbox: cannot start {}: {error}", program.display()))
+}
+
+/// The process that serves, as workers get it.
+fn server_pid() -> u32 {
+    std::env::var("KOMAINU_SERVER").ok().and_then(|pid| pid.parse().ok()).unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -344,6 +399,24 @@ mod tests {
             fs::File::from(memory).write_all(b"a").unwrap();
             assert!(fs::read_dir("/").unwrap().count() > 0);
         });
+    }
+
+    #[test]
+    fn without_scopes_of_the_kernel_a_filter_keeps_signals_from_others() {
+        use rustix::io::Errno;
+        use rustix::process::{Signal, getpid, getppid, kill_process, kill_process_group, test_kill_process};
+        let parent = getppid().unwrap();
+        let signals_to = [parent.as_raw_pid().cast_unsigned()];
+        let calls = filter(Refused { signals_to: Some(&signals_to), ..Refused::default() }).unwrap();
+        let outcome = std::thread::spawn(move || {
+            seccompiler::apply_filter(&calls).unwrap();
+            let others = [parent, getpid(), rustix::process::Pid::INIT];
+            let kill = others.map(|pid| kill_process(pid, Signal::CONT));
+            (kill, test_kill_process(parent), kill_process_group(parent, Signal::CONT))
+        });
+        let (kill, tested, group) = outcome.join().unwrap();
+        assert!(kill.iter().all(|outcome| *outcome == Err(Errno::PERM)), "{kill:?}");
+        assert_eq!((tested, group), (Err(Errno::PERM), Err(Errno::PERM)));
     }
 
     #[test]

@@ -95,7 +95,7 @@ fn command(pid: Option<u32>, line: &str) -> Result<String, String> {
         // Nobody reads a standard error that is closed.
         let _ = writeln!(io::stderr(), "warning: {}", control_client::printable(text));
     }
-    Ok(format!("{}\n", answer["done"].as_str().unwrap_or("done")))
+    Ok(format!("{}\n", control_client::printable(answer["done"].as_str().unwrap_or("done"))))
 }
 
 /// The process id of the one server that is meant.

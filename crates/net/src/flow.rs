@@ -2,6 +2,7 @@
 //! [`Exchange`] that never wait, and one that waits for either side.
 
 use std::future::{Future, poll_fn};
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
@@ -322,6 +323,12 @@ impl Exchange<'_> {
     #[must_use]
     pub fn local_address(&self) -> Option<std::net::SocketAddr> {
         self.lane.local_address()
+    }
+
+    /// The Unix socket of the connection, by HTTP/1, for questions about the other end. `None` over TCP.
+    #[must_use]
+    pub fn unix_socket(&self) -> Option<BorrowedFd<'_>> {
+        self.lane.unix_socket()
     }
 
     /// The process that has connected to a Unix socket, by HTTP/1. `None` over TCP.

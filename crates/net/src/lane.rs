@@ -2,7 +2,7 @@
 
 use std::cell::Cell;
 use std::net::SocketAddr;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -105,6 +105,14 @@ impl Lane<'_> {
             Lane::H1(conn) => conn.local_address(),
             Lane::Stream(stream) => stream.conn().ends.local,
             Lane::Detached(lane) => lane.request.local,
+        }
+    }
+
+    /// The Unix socket of a connection of HTTP/1.
+    pub(crate) fn unix_socket(&self) -> Option<BorrowedFd<'_>> {
+        match self {
+            Lane::H1(conn) => conn.link.stream().unix_socket(),
+            Lane::Stream(_) | Lane::Detached(_) => None,
         }
     }
 

@@ -4,7 +4,7 @@ use std::cell::{Cell, OnceCell};
 use std::io::IoSlice;
 use std::net::{IpAddr, SocketAddr};
 use std::ops::Deref;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::rc::Rc;
 
 use rustix::io::Errno;
@@ -240,15 +240,18 @@ impl Stream {
     /// process numbers.
     #[must_use]
     pub fn peer_process(&self) -> Option<PeerProcess> {
+        let found = sockopt::socket_peercred(self.unix_socket()?).ok()?;
+        let pid = found.pid.as_raw_nonzero().get().cast_unsigned();
+        Some(PeerProcess { uid: found.uid.as_raw(), pid })
+    }
+
+    /// The Unix socket itself, for questions about the other end; none for TCP.
+    #[must_use]
+    pub fn unix_socket(&self) -> Option<BorrowedFd<'_>> {
         match &self.transport {
             Transport::Socket(socket) => {
                 let name = rustix::net::getsockname(socket).ok()?;
-                if name.address_family() != rustix::net::AddressFamily::UNIX {
-                    return None;
-                }
-                let found = sockopt::socket_peercred(socket).ok()?;
-                let pid = found.pid.as_raw_nonzero().get().cast_unsigned();
-                Some(PeerProcess { uid: found.uid.as_raw(), pid })
+                (name.address_family() == rustix::net::AddressFamily::UNIX).then(|| socket.as_fd())
             }
             #[cfg(test)]
             Transport::Sim(_) => None,

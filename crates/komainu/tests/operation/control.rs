@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io::{Read, Write};
-use std::os::unix::net::UnixStream;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
 use std::process::{Command, Output};
 
@@ -307,8 +307,79 @@ fn root_finds_servers_of_other_users() {
         .env("TMPDIR", "/tmp");
     let rig = Rig::start(command, folder);
     let pid = rig.child.id().to_string();
-    for arguments in [&["status"][..], &["status", "--pid", &pid]] {
-        let reported = komainu().args(arguments).output().unwrap();
-        assert!(text(&reported.stdout).contains(&rig.address.to_string()), "{}", text(&reported.stderr));
+    let status = |arguments: &[&str]| {
+        let reported = komainu().arg("status").args(arguments).output().unwrap();
+        text(&reported.stdout) + &text(&reported.stderr)
+    };
+    let named = status(&["--pid", &pid]);
+    assert!(named.contains(&rig.address.to_string()), "{named}");
+    // Without a name it is none of root's: whoever has an account could pose as a server.
+    let found = status(&[]);
+    assert!(!found.contains(&rig.address.to_string()), "{found}");
+}
+
+/// A folder and a socket as another user's server would have them, where that user runs something else.
+#[test]
+fn a_program_that_poses_as_a_server_is_not_asked() {
+    if !rig::is_root() {
+        eprintln!("SKIPPED: root alone has commands for servers of other users");
+        return;
     }
+    let folder = Folder::new();
+    let run = folder.at("run");
+    std::fs::create_dir(&run).unwrap();
+    let mut stranger = Command::new("sleep").arg("60").spawn().unwrap();
+    let pid = stranger.id().to_string();
+    let path = run.join(format!("{pid}.sock"));
+    let listener = UnixListener::bind(&path).unwrap();
+    listener.set_nonblocking(true).unwrap();
+    let ask = || {
+        let asked =
+            komainu().args(["reload", "--pid", &pid]).env("RUNTIME_DIRECTORY", &run).output().unwrap();
+        (asked.status.code(), text(&asked.stderr), listener.accept().is_ok())
+    };
+    // The folder is another user's, and the listening process is this one.
+    std::os::unix::fs::chown(&run, Some(65534), Some(65534)).unwrap();
+    let (code, said, _) = ask();
+    assert!(
+        code == Some(1) && said.contains("a process of user 0 listens at a socket of user 65534"),
+        "{said}"
+    );
+    // Others can write to the folder.
+    std::os::unix::fs::chown(&run, Some(0), Some(0)).unwrap();
+    std::fs::set_permissions(&run, std::os::unix::fs::PermissionsExt::from_mode(0o777)).unwrap();
+    let (code, said, is_asked) = ask();
+    assert!(code == Some(1) && !is_asked, "{said}");
+    // A link in place of the socket.
+    std::fs::set_permissions(&run, std::os::unix::fs::PermissionsExt::from_mode(0o700)).unwrap();
+    std::fs::rename(&path, folder.at("elsewhere.sock")).unwrap();
+    std::os::unix::fs::symlink(folder.at("elsewhere.sock"), &path).unwrap();
+    let (code, said, is_asked) = ask();
+    assert!(code == Some(1) && !is_asked && said.contains("this is no socket"), "{said}");
+    stranger.kill().unwrap();
+    stranger.wait().unwrap();
+}
+
+#[test]
+fn what_a_server_says_does_not_change_the_terminal() {
+    let said = "a\u{202e}b\u{2066}c\u{200b}d\x1b[31me\u{9b}f\ng";
+    let (folder, run) = {
+        let folder = Folder::new();
+        let run = folder.at("run");
+        std::fs::create_dir(&run).unwrap();
+        (folder, run)
+    };
+    let pid = std::process::id().to_string();
+    let listener = UnixListener::bind(run.join(format!("{pid}.sock"))).unwrap();
+    let answering = std::thread::spawn(move || {
+        let (mut client, _) = listener.accept().unwrap();
+        let mut line = [0; 4096];
+        let _ = client.read(&mut line).unwrap();
+        client.write_all(serde_json::json!({ "done": said }).to_string().as_bytes()).unwrap();
+    });
+    let asked = komainu().args(["reload", "--pid", &pid]).env("RUNTIME_DIRECTORY", &run).output().unwrap();
+    answering.join().unwrap();
+    let shown = text(&asked.stdout) + &text(&asked.stderr);
+    assert!(shown.contains("a?b?c?d?[31me?f"), "{shown:?}");
+    drop(folder);
 }

@@ -71,6 +71,35 @@ sub {
         $what eq 'read' ? do { open(my $f, '<', $where) ? 'yes' : "no: $!" } :
         $what eq 'write' ? do { open(my $f, '>', $where) ? 'yes' : "no: $!" } :
         $what eq 'connect' ? do { IO::Socket::INET->new(PeerAddr => $where, Timeout => 5) ? 'yes' : "no: $@" } :
+        $what eq 'control' ? do {
+            require IO::Socket::UNIX;
+            my ($socket, $line) = split /;/, $where, 2;
+            $line = pack 'H*', $line;
+            # As a child, and as an orphan whose parent has ended.
+            join '|', map {
+                my $forks = $_;
+                pipe(my $in, my $out);
+                my $pid = fork;
+                if (!$pid) {
+                    for (1 .. $forks) { if (my $child = fork) { exit 0 } }
+                    select undef, undef, undef, 0.05 if $forks;
+                    require POSIX; POSIX::setsid() if $forks;
+                    my $s = IO::Socket::UNIX->new(Peer => $socket);
+                    syswrite $s, "$line\n" if $s;
+                    my ($all, $piece) = ('', '');
+                    $all .= $piece while $s && sysread $s, $piece, 65536;
+                    syswrite $out, $s ? $all : "no: $!";
+                    POSIX::_exit(0);
+                }
+                close $out;
+                waitpid $pid, 0;
+                join '', <$in>;
+            } 0, 1 } :
+        $what eq 'signal' ? do {
+            my ($number, $pid) = split /;/, $where;
+            kill($number, $pid) ? 'yes' : "no: $!" } :
+        $what eq 'own' ? do { my $pid = fork // die; if (!$pid) { sleep 60; exit }
+            my $done = kill('TERM', $pid) ? 'yes' : "no: $!"; waitpid $pid, 0; $done } :
         $what eq 'start' ? do { system('true') == 0 ? 'yes' : "no: $!" } :
         $what eq 'file' ? do { open my $f, '<', $where or die; return [200, ['Content-Length', -s $f], $f] } : 'what?';
     [200, ['Content-Length', length $done], [$done]]
@@ -127,6 +156,76 @@ fn an_application_has_what_its_sandbox_grants() {
         eventually("another worker answers", || ready(&rig, 1) != before);
         assert!(ask(&rig, "write", &other).starts_with("no: Permission denied"));
     }
+}
+
+/// An application whose user may control the server by its user id: it reaches the control socket, and is refused.
+#[test]
+fn an_application_does_not_control_its_server() {
+    if !kernel_has_landlock() {
+        return;
+    }
+    for sandbox in ["[apps.shop.sandbox]\nread = []\nwrite = []\n", ""] {
+        for control in ["", "[control]\nlisten = \"unix:c.sock\"\n"] {
+            let folder = Folder::new();
+            let run = folder.at("run");
+            folder.write("app/app.psgi", APP);
+            let app = only(&format!("psgi = \"app/app.psgi\"\nworkers = 1\n{sandbox}"));
+            let kind = as_we_are();
+            folder.write("komainu.toml", format!("listen = \"127.0.0.1:0\"\n{kind}{control}{app}"));
+            let mut command = hosted::server();
+            command.arg("start").arg("-c").arg(folder.at("komainu.toml")).env("RUNTIME_DIRECTORY", &run);
+            let rig = Rig::start(command, folder);
+            let socket = run.join(format!("{}.sock", rig.child.id()));
+            let (socket, line) = match control.is_empty() {
+                true => (socket, "api {\"method\":\"DELETE\",\"path\":\"/v1/config/apps/shop/sandbox\"}"),
+                false => (
+                    rig.folder.at("c.sock"),
+                    "DELETE /v1/config/apps/shop/sandbox HTTP/1.1\r\nHost: x\r\nIf-Match: *\r\nConnection: close\r\n\r\n",
+                ),
+            };
+            let refusal = "it may not control this server";
+            let answer = rig.send(&format!(
+                "GET /?control={};{} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n",
+                socket.display(),
+                hex(line)
+            ));
+            let tried: Vec<String> = answer.text().split('|').map(str::to_owned).collect();
+            assert_eq!(tried.len(), 2, "{}", answer.text());
+            assert!(tried.iter().all(|text| text.contains(refusal)), "{sandbox:?} {control:?}: {tried:?}");
+            // Somebody who is no application is answered.
+            let asked = komainu()
+                .args(["status", "--pid", &rig.child.id().to_string()])
+                .env("RUNTIME_DIRECTORY", &run)
+                .output()
+                .unwrap();
+            assert!(asked.status.success(), "{}", text(&asked.stderr));
+        }
+    }
+}
+
+fn hex(text: &str) -> String {
+    text.bytes().map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[test]
+fn an_application_signals_its_own_processes_and_no_others() {
+    if !kernel_has_landlock() {
+        return;
+    }
+    let mut bystander = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+    for kind in crate::rig::kinds() {
+        let rig = application(Folder::new(), kind, "[apps.shop.sandbox]\nread = []\nwrite = []\n");
+        let server = status(&rig)["pid"].as_u64().unwrap() as u32;
+        for pid in [server, rig.child.id(), bystander.id()] {
+            for number in [19, 15, 0] {
+                let said = ask(&rig, "signal", &format!("{number};{pid}"));
+                assert!(said.starts_with("no: Operation not permitted"), "{number} to {pid}: {said}");
+            }
+        }
+        assert_eq!(ask(&rig, "own", ""), "yes");
+    }
+    bystander.kill().unwrap();
+    bystander.wait().unwrap();
 }
 
 #[test]
