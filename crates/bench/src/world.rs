@@ -111,6 +111,7 @@ impl World {
                 start_line_bytes_max: 16 * 1024,
                 fields_max: 500,
                 bare_lf: false,
+                lenient_heads: false,
             },
             known: RefCell::default(),
             last_ns: Cell::new(0),

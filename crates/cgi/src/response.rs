@@ -59,11 +59,11 @@ impl ResponseHeadReader {
     }
 
     /// The head as HTTP/1 writes it; what it holds is given back. A response without `Status` is a 200, with `Location` a 302.
-    /// Field lines are not checked. `may_be_empty` says that a head without fields is one: PHP-FPM sends it where a script sets none.
+    /// Field lines are not checked; `is_lenient` removes white space before a colon. `may_be_empty` says that a head without fields is one: PHP-FPM sends it where a script sets none.
     ///
     /// # Errors
     /// Why this is no head: a status that is none or an interim one, more than one, no field at all.
-    pub fn into_http(&mut self, may_be_empty: bool) -> Result<Vec<u8>, &'static str> {
+    pub fn into_http(&mut self, may_be_empty: bool, is_lenient: bool) -> Result<Vec<u8>, &'static str> {
         let gathered = std::mem::take(&mut self.gathered);
         let mut rest = &gathered[..];
         let mut lines = std::iter::from_fn(|| next_line(&mut rest)).peekable();
@@ -84,7 +84,11 @@ impl ResponseHeadReader {
         let mut redirects = false;
         for line in lines {
             let colon = memchr(b':', line).ok_or("the upstream's head has a line without a colon")?;
-            let is = |name: &str| line[..colon].eq_ignore_ascii_case(name.as_bytes());
+            let mut field_name = &line[..colon];
+            while is_lenient && let [shorter @ .., b' ' | b'\t'] = field_name {
+                field_name = shorter;
+            }
+            let is = |name: &str| field_name.eq_ignore_ascii_case(name.as_bytes());
             if is("status") {
                 // Some applications send a status line and this beside it.
                 let named = status_of(line[colon + 1..].trim_ascii())?;
@@ -98,7 +102,8 @@ impl ResponseHeadReader {
                 continue;
             }
             redirects |= is("location");
-            head.extend_from_slice(line);
+            head.extend_from_slice(field_name);
+            head.extend_from_slice(&line[colon..]);
             head.extend_from_slice(b"\r\n");
         }
         head.extend_from_slice(b"\r\n");
@@ -147,7 +152,7 @@ mod tests {
             let (taken, whole) = reader.feed(piece, 1024)?;
             if whole {
                 let rest = [&piece[taken..], &pieces[index + 1..].concat()].concat();
-                let head = reader.into_http(false)?;
+                let head = reader.into_http(false, false)?;
                 return Ok((String::from_utf8(head).expect("text"), rest));
             }
         }

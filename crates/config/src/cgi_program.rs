@@ -3,7 +3,7 @@
 use crate::check::InvalidValue;
 use crate::record::directives;
 use crate::scripts::variable_name;
-use crate::shape::{Count, Map, PathShape, Text, Time};
+use crate::shape::{Count, Flag, Map, PathShape, Text, Time};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -35,6 +35,8 @@ directives! {
         "time" time: Duration = "60s", Time { min: Duration::from_millis(100), max: Duration::from_secs(86_400) };
         /// Environment variables of the programs, besides those of CGI and `PATH`. They get none of the server's.
         "env" env: Vec<(String, String)> = {}, ENV;
+        /// Whether response heads with faults that can be repaired are accepted, as by `lenient_heads` of `proxy`.
+        "lenient_heads" lenient_heads: bool = false, Flag;
     }
 }
 

@@ -138,6 +138,7 @@ pub(crate) fn programs(cgi: Cgi) -> Proxy {
     proxy.eject = None;
     // What a program says of its own paths is what clients use.
     proxy.rewrite = false;
+    proxy.lenient_heads = cgi.lenient_heads;
     proxy.timeouts.head = cgi.time;
     proxy.timeouts.between = cgi.time;
     proxy.timeouts.total = Some(cgi.time);
@@ -180,7 +181,7 @@ impl Shape for Groups {
 }
 
 /// Directives of a group as a whole, which a route cannot override.
-const OF_GROUP: [&str; 10] = [
+const OF_GROUP: [&str; 11] = [
     "to",
     "balance",
     "keep_alive",
@@ -191,4 +192,5 @@ const OF_GROUP: [&str; 10] = [
     "resolve",
     "tls",
     "proxy_protocol",
+    "lenient_heads",
 ];

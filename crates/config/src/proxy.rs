@@ -170,6 +170,10 @@ directives! {
         "variables" variables: Vec<(String, Template)> = {}, VARIABLES;
         /// What `php` runs.
         "scripts" scripts: Scripts = {}, table();
+        /// Whether response heads with one of these faults are accepted and repaired: white space before a colon, the same
+        /// `Content-Length` more than once, and a lone LF as the end of a line. If not, such a response is answered 502.
+        /// It holds for health checks too. Other faults, such as different `Content-Length`s, are always refused.
+        "lenient_heads" lenient_heads: bool = false, Flag;
         /// Limits on the heads of responses; a response that exceeds them is answered 502.
         "limits" limits: ProxyLimits = {}, table();
     }
@@ -364,7 +368,7 @@ directives! {
         "status_line" status_line_bytes_max: u64 = "8KiB", Size { min: 256, max: MIB };
         /// Number of header fields.
         "headers" headers_max: u32 = 200, Count { min: 1, max: 10_000 };
-        /// Whether a lone LF ends a line of a response head.
+        /// Whether a lone LF ends a line of a response head; `lenient_heads` includes this.
         "lenient_bare_lf" lenient_bare_lf: bool = false, Flag;
     }
 }

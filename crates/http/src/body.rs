@@ -253,7 +253,7 @@ impl Body {
             *section_bytes += 1;
             line.push(bytes[at]);
             at += 1;
-            match line::field(line, cursor, false)? {
+            match line::field(line, cursor, false, limits.lenient_heads)? {
                 FieldLine::Partial => continue,
                 FieldLine::Blank => self.state = ChunkState::End,
                 FieldLine::Field(_) if *fields == limits.fields_max => {

@@ -1,9 +1,10 @@
 //! How a message's body ends (RFC 9112 section 6): decided once, in a type.
 
-use crate::field_list::Field;
+use crate::field_list::{Field, FieldList};
 use crate::name::Name;
 use crate::reject::Reject;
 use crate::scan;
+use crate::span::Span;
 use crate::status::Status;
 
 /// How the end of a body is marked.
@@ -53,10 +54,61 @@ pub enum Length {
     Unknown,
 }
 
+/// The `Content-Length` fields of a head, taken together.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ContentLength {
+    length: Option<u64>,
+    is_repeated: bool,
+}
+
+impl ContentLength {
+    /// Takes one field's value into account: a number, or a list of equal ones (RFC 9110 section 8.6).
+    ///
+    /// # Errors
+    /// 400 for anything else, and for a number that differs from an earlier one.
+    pub fn take(&mut self, value: &[u8]) -> Result<(), Reject> {
+        for item in value.split(|&byte| byte == b',') {
+            let length = scan::decimal(scan::trim(item)).ok_or(Reject::bad("invalid Content-Length"))?;
+            match self.length.replace(length) {
+                None => {}
+                Some(earlier) if earlier == length => self.is_repeated = true,
+                Some(_) => return Err(Reject::bad("different Content-Lengths")),
+            }
+        }
+        Ok(())
+    }
+
+    /// The length, if there is one. `is_lenient` accepts one that is repeated.
+    ///
+    /// # Errors
+    /// [`Reject::REPEATED_LENGTH`].
+    pub fn length(self, is_lenient: bool) -> Result<Option<u64>, Reject> {
+        match self.is_repeated && !is_lenient {
+            true => Err(Reject::REPEATED_LENGTH),
+            false => Ok(self.length),
+        }
+    }
+
+    /// Reduces the `Content-Length` fields of the same head to one with one number.
+    pub fn repair(self, fields: &mut FieldList, buffer: &[u8]) {
+        if !self.is_repeated {
+            return;
+        }
+        let mut is_first = true;
+        fields.retain(|field| field.id != Name::ContentLength || std::mem::take(&mut is_first));
+        if let Some(at) = fields.iter().position(|field| field.id == Name::ContentLength) {
+            let Field { value, .. } = fields[at];
+            let digits = value.of(buffer).iter().take_while(|byte| byte.is_ascii_digit()).count();
+            fields
+                .replace(at, Field { value: Span::new(value.start(), value.start() + digits), ..fields[at] });
+        }
+    }
+}
+
 /// Collects the framing fields of a head.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Evidence {
-    length: Option<u64>,
+    pub(crate) length: ContentLength,
     chunked: bool,
 }
 
@@ -65,12 +117,7 @@ impl Evidence {
     pub(crate) fn take(&mut self, field: &Field, buffer: &[u8]) -> Result<(), Reject> {
         let value = field.value.of(buffer);
         match field.id {
-            Name::ContentLength => {
-                if self.length.is_some() {
-                    return Err(Reject::bad("repeated Content-Length"));
-                }
-                self.length = Some(scan::decimal(value).ok_or(Reject::bad("invalid Content-Length"))?);
-            }
+            Name::ContentLength => self.length.take(value)?,
             Name::TransferEncoding => {
                 if self.chunked {
                     return Err(Reject::bad("repeated Transfer-Encoding"));
@@ -82,21 +129,25 @@ impl Evidence {
         Ok(())
     }
 
-    /// The framing of a message that may have a body; `fallback` if there is no framing field.
-    pub(crate) fn framing(self, is_1_0: bool, fallback: Framing) -> Result<Framing, Reject> {
-        match (self.length, self.chunked) {
-            (Some(_), true) => Err(Reject::bad("both Content-Length and Transfer-Encoding")),
+    /// The framing of a message that may have a body; `fallback` if there is no framing field. `is_lenient` accepts a
+    /// repeated `Content-Length`.
+    pub(crate) fn framing(
+        self,
+        is_1_0: bool,
+        fallback: Framing,
+        is_lenient: bool,
+    ) -> Result<Framing, Reject> {
+        // Reported before a repeated length: no setting accepts both.
+        if self.chunked && self.length.length.is_some() {
+            return Err(Reject::bad("both Content-Length and Transfer-Encoding"));
+        }
+        match (self.length.length(is_lenient)?, self.chunked) {
             (_, true) if is_1_0 => Err(Reject::bad("Transfer-Encoding in HTTP/1.0")),
-            (None, true) => Ok(Framing::Chunked),
+            (_, true) => Ok(Framing::Chunked),
             (Some(0), false) => Ok(Framing::None),
             (Some(length), false) => Ok(Framing::Length(length)),
             (None, false) => Ok(fallback),
         }
-    }
-
-    /// The `Content-Length` that was announced.
-    pub(crate) fn length(self) -> Option<u64> {
-        self.length
     }
 }
 

@@ -40,7 +40,7 @@ pub use coding::Coding;
 pub use field_list::{Field, FieldList};
 pub use fields::Fields;
 pub use forwarded::Dialect;
-pub use framing::{BodySize, Length};
+pub use framing::{BodySize, ContentLength, Length};
 pub use head::{Head, Version};
 pub use ids::{RequestId, RequestIds, TraceSpan};
 pub use line::Limits;

@@ -18,11 +18,20 @@ pub struct Limits {
     pub fields_max: usize,
     /// Whether a lone LF ends a line (RFC 9112 section 2.2 allows it; request smuggling uses it). Default false.
     pub bare_lf: bool,
+    /// Whether the heads of responses may have white space before a colon (RFC 9112 section 5.1), and the same
+    /// `Content-Length` more than once. Requests never may. Default false.
+    pub lenient_heads: bool,
 }
 
 impl Default for Limits {
     fn default() -> Limits {
-        Limits { head_bytes_max: 16 * 1024, start_line_bytes_max: 8 * 1024, fields_max: 100, bare_lf: false }
+        Limits {
+            head_bytes_max: 16 * 1024,
+            start_line_bytes_max: 8 * 1024,
+            fields_max: 100,
+            bare_lf: false,
+            lenient_heads: false,
+        }
     }
 }
 
@@ -64,7 +73,7 @@ pub(crate) fn line_end(buffer: &[u8], at: usize, bare_lf: bool) -> Result<Option
         (Some(b'\r'), Some(b'\n')) => Ok(Some(at + 2)),
         (Some(b'\r'), Some(_)) => Err(Reject::bad("CR without LF")),
         (Some(b'\n'), _) if bare_lf => Ok(Some(at + 1)),
-        (Some(b'\n'), _) => Err(Reject::bad("LF without CR")),
+        (Some(b'\n'), _) => Err(Reject::BARE_LF),
         (None, _) | (Some(b'\r'), None) => Ok(None),
         (Some(_), _) => Err(Reject::bad("control byte in a line")),
     }
@@ -74,8 +83,13 @@ pub(crate) fn line_end(buffer: &[u8], at: usize, bare_lf: bool) -> Result<Option
 ///
 /// # Errors
 /// 400 for anything but `token ":" OWS value OWS CRLF`; obs-fold and a space before the colon have messages of their
-/// own.
-pub(crate) fn field(buffer: &[u8], cursor: &mut Cursor, bare_lf: bool) -> Result<FieldLine, Reject> {
+/// own. `spaced_colon` accepts the latter.
+pub(crate) fn field(
+    buffer: &[u8],
+    cursor: &mut Cursor,
+    bare_lf: bool,
+    spaced_colon: bool,
+) -> Result<FieldLine, Reject> {
     let start = cursor.at;
     let Some(&first) = buffer.get(start) else { return Ok(FieldLine::Partial) };
     if first == b'\r' || first == b'\n' {
@@ -83,25 +97,33 @@ pub(crate) fn field(buffer: &[u8], cursor: &mut Cursor, bare_lf: bool) -> Result
         *cursor = Cursor::at(end);
         return Ok(FieldLine::Blank);
     }
-    let name_end = start + cursor.first + scan::token(&buffer[start + cursor.first..]);
-    match buffer.get(name_end) {
+    let mut colon = start + cursor.first;
+    // A line that is continued within the space before its colon has no more bytes of a name.
+    if !buffer[start..colon].ends_with(b" ") && !buffer[start..colon].ends_with(b"\t") {
+        colon += scan::token(&buffer[colon..]);
+    }
+    if spaced_colon && colon > start {
+        colon += buffer[colon..].len() - scan::trim_start(&buffer[colon..]).len();
+    }
+    match buffer.get(colon) {
         None => {
-            cursor.first = name_end - start;
+            cursor.first = colon - start;
             return Ok(FieldLine::Partial);
         }
-        Some(b':') if name_end > start => {}
+        Some(b':') if colon > start => {}
         Some(b':') => return Err(Reject::bad("empty field name")),
-        Some(b' ' | b'\t') if name_end == start => return Err(Reject::bad("obsolete line folding")),
-        Some(b' ' | b'\t') => return Err(Reject::bad("space before colon")),
+        Some(b' ' | b'\t') if colon == start => return Err(Reject::bad("obsolete line folding")),
+        Some(b' ' | b'\t') => return Err(Reject::SPACED_COLON),
         Some(_) => return Err(Reject::bad("invalid byte in a field name")),
     }
-    let value_start = name_end + 1;
+    let name_end = start + scan::trim_end(&buffer[start..colon]).len();
+    let value_start = colon + 1;
     let value_end = value_start + cursor.second + scan::value(&buffer[value_start + cursor.second..]);
     if buffer.get(value_end).is_some_and(|byte| !matches!(byte, b'\r' | b'\n')) {
         return Err(Reject::bad("control byte in a field value"));
     }
     let Some(end) = line_end(buffer, value_end, bare_lf)? else {
-        (cursor.first, cursor.second) = (name_end - start, value_end - value_start);
+        (cursor.first, cursor.second) = (colon - start, value_end - value_start);
         return Ok(FieldLine::Partial);
     };
     *cursor = Cursor::at(end);
@@ -171,12 +193,14 @@ fn known_name(line: &[u8]) -> Option<(Name, usize)> {
 /// Parses the field section of a head, line by line, over as many calls as needed. True at the blank line.
 ///
 /// # Errors
-/// The errors of [`field`]; 431 for too many fields or a section that does not end inside the head's limit.
+/// The errors of [`field`], which gets `spaced_colon`; 431 for too many fields or a section that does not end inside the
+/// head's limit.
 pub(crate) fn section(
     buffer: &[u8],
     cursor: &mut Cursor,
     fields: &mut FieldList,
     limits: &Limits,
+    spaced_colon: bool,
 ) -> Result<bool, Reject> {
     let window = &buffer[..buffer.len().min(limits.head_bytes_max)];
     loop {
@@ -190,7 +214,7 @@ pub(crate) fn section(
             }
             cursor.at = at;
         }
-        match field(window, cursor, limits.bare_lf)? {
+        match field(window, cursor, limits.bare_lf, spaced_colon)? {
             FieldLine::Field(_) if fields.len() == limits.fields_max => {
                 return Err(Reject::new(Status::FIELDS_TOO_LARGE, "too many fields"));
             }
@@ -221,7 +245,7 @@ mod tests {
 
     fn parse(line: &str) -> Result<(FieldLine, usize), &'static str> {
         let mut cursor = Cursor::default();
-        let line = field(line.as_bytes(), &mut cursor, false).map_err(|reject| reject.reason)?;
+        let line = field(line.as_bytes(), &mut cursor, false, false).map_err(|reject| reject.reason)?;
         Ok((line, cursor.at))
     }
 
@@ -248,17 +272,19 @@ mod tests {
         }
         assert_eq!(parse("A: b\r"), Ok((FieldLine::Partial, 0)));
         assert_eq!(parse("\r\n"), Ok((FieldLine::Blank, 2)));
-        assert_eq!(field(b"\nA", &mut Cursor::default(), true), Ok(FieldLine::Blank));
+        assert_eq!(field(b"\nA", &mut Cursor::default(), true, false), Ok(FieldLine::Blank));
     }
 
     #[test]
     fn a_line_in_pieces_is_read_on_where_it_stopped() {
         let (text, mut cursor) = (b"Name: a value\r\n", Cursor::default());
         for (len, parts) in [(3, (3, 0)), (5, (4, 0)), (9, (4, 4)), (14, (4, 8))] {
-            assert_eq!(field(&text[..len], &mut cursor, false), Ok(FieldLine::Partial));
+            assert_eq!(field(&text[..len], &mut cursor, false, false), Ok(FieldLine::Partial));
             assert_eq!((cursor.first, cursor.second), parts, "after {len} bytes");
         }
-        let Ok(FieldLine::Field(found)) = field(text, &mut cursor, false) else { panic!("a whole field") };
+        let Ok(FieldLine::Field(found)) = field(text, &mut cursor, false, false) else {
+            panic!("a whole field")
+        };
         assert_eq!((found.value.of(text), cursor.at), (&b"a value"[..], text.len()));
     }
 }

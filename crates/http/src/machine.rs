@@ -73,7 +73,7 @@ impl ServerMachine {
     /// A [`Reject`]: answer it and close.
     pub fn feed(&mut self, bytes: &[u8], limits: &Limits) -> Result<Fed, Reject> {
         match &mut self.phase {
-            Phase::Body(body) => Phase::feed_body(body, bytes, limits),
+            Phase::Body(body) => Phase::feed_body(body, bytes, &Limits { lenient_heads: false, ..*limits }),
             Phase::Head if !self.head.parse(bytes, limits)? => Ok(Fed { consumed: 0, step: Step::NeedMore }),
             Phase::Head => {
                 self.phase = Phase::Body(Body::new(self.head.framing, u64::MAX)?);

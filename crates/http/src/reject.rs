@@ -13,6 +13,21 @@ pub struct Reject {
 }
 
 impl Reject {
+    /// The same `Content-Length` twice.
+    pub const REPEATED_LENGTH: Reject = Reject::bad("repeated Content-Length");
+    /// White space between a field's name and its colon.
+    pub const SPACED_COLON: Reject = Reject::bad("space before colon");
+    /// A line that LF alone ends.
+    pub const BARE_LF: Reject = Reject::bad("LF without CR");
+
+    /// Whether [`crate::Limits::lenient_heads`] accepts responses that are refused for this reason.
+    #[must_use]
+    pub fn is_repairable(reason: &str) -> bool {
+        [Reject::REPEATED_LENGTH, Reject::SPACED_COLON, Reject::BARE_LF]
+            .iter()
+            .any(|known| known.reason == reason)
+    }
+
     /// A reject of any status.
     #[must_use]
     pub const fn new(status: Status, reason: &'static str) -> Reject {

@@ -63,7 +63,7 @@ impl RequestHead {
         if self.cursor.at == 0 && !self.start_line(buffer, limits)? {
             return Ok(false);
         }
-        let whole = line::section(buffer, &mut self.cursor, &mut self.head.fields, limits)?;
+        let whole = line::section(buffer, &mut self.cursor, &mut self.head.fields, limits, false)?;
         if whole {
             self.len = self.cursor.at;
             self.check(buffer)?;
@@ -152,7 +152,7 @@ impl RequestHead {
             return Err(Reject::bad("HTTP/1.1 without Host"));
         }
         self.keep_alive &= !close;
-        self.framing = evidence.framing(is_1_0, Framing::None)?;
+        self.framing = evidence.framing(is_1_0, Framing::None, false)?;
         self.head.body = self.framing.size();
         self.head.expects_continue = expects && self.framing != Framing::None;
         self.head.authority = match self.head.target.authority {

@@ -114,12 +114,20 @@ impl ResponseHead {
         if self.cursor.at == 0 && !self.status_line(buffer, limits)? {
             return Ok(false);
         }
-        let whole = line::section(buffer, &mut self.cursor, &mut self.fields, limits)?;
+        let is_lenient = limits.lenient_heads;
+        let whole = line::section(buffer, &mut self.cursor, &mut self.fields, limits, is_lenient)?;
         if whole {
             self.len = self.cursor.at;
-            self.check(buffer, method)?;
+            self.check(buffer, method, is_lenient)?;
         }
         Ok(whole)
+    }
+
+    /// The name of the field whose line `buffer` was refused for, where [`ResponseHead::parse`] has failed within a line.
+    #[must_use]
+    pub fn refused_field<'b>(&self, buffer: &'b [u8]) -> Option<&'b [u8]> {
+        let line = buffer.get(self.cursor.at..).filter(|_| self.cursor.at > 0)?;
+        Some(&line[..scan::token(line)]).filter(|name| !name.is_empty())
     }
 
     fn status_line(&mut self, buffer: &[u8], limits: &Limits) -> Result<bool, Reject> {
@@ -184,7 +192,7 @@ impl ResponseHead {
         Ok(true)
     }
 
-    fn check(&mut self, buffer: &[u8], method: Method) -> Result<(), Reject> {
+    fn check(&mut self, buffer: &[u8], method: Method, is_lenient: bool) -> Result<(), Reject> {
         let is_1_0 = self.version == Version::Http10;
         let mut evidence = Evidence::default();
         let (mut close, mut keep) = (false, !is_1_0);
@@ -199,8 +207,9 @@ impl ResponseHead {
                 _ => {}
             }
         }
-        self.length = evidence.length();
-        let framing = evidence.framing(is_1_0, Framing::UntilClose)?;
+        let framing = evidence.framing(is_1_0, Framing::UntilClose, is_lenient)?;
+        self.length = evidence.length.length(is_lenient)?;
+        evidence.length.repair(&mut self.fields, buffer);
         let tunnel = method == Method::Connect && (200..300).contains(&self.status.code());
         self.framing = match method {
             _ if self.status == Status::SWITCHING_PROTOCOLS || tunnel => Framing::UntilClose,

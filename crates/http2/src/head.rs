@@ -1,7 +1,8 @@
 //! Field sections as messages (RFC 9113 section 8): as strict as HTTP/1, so that a request means the same whatever carried it.
 
 use http::{
-    BodySize, Field, Fields, Head, Limits, Method, Name, Reject, Span, Status, Target, Version, scan, target,
+    BodySize, ContentLength, Field, Fields, Head, Limits, Method, Name, Reject, Span, Status, Target,
+    Version, scan, target,
 };
 
 use crate::block::FieldBlock;
@@ -88,6 +89,7 @@ pub(crate) fn request(
     let (pseudo, count) = PseudoFields::read(block)?;
     let mut extras = RequestExtras { protocol: pseudo.protocol, ..RequestExtras::default() };
     let facts = Facts::read(&block.fields[count..], &block.bytes)?;
+    let length = facts.length.length(false).map_err(malformed)?;
     let refused = request_line(&pseudo, block, head, limits, connect_protocol, &mut extras)?;
     let host = authority(&pseudo, &facts, block, head)?;
     std::mem::swap(&mut head.fields, &mut block.fields);
@@ -103,7 +105,7 @@ pub(crate) fn request(
         join_cookies(head, &mut block.bytes);
     }
     let is_connect = head.method == Method::Connect;
-    head.body = match (facts.length, ended) {
+    head.body = match (length, ended) {
         (Some(_), _) if is_connect => return Err(Malformed("CONNECT with Content-Length")),
         (Some(1..), true) => return Err(Malformed("content-length without content")),
         (Some(0), _) | (None, true) => BodySize::None,
@@ -111,7 +113,7 @@ pub(crate) fn request(
         (None, false) => BodySize::Unknown,
     };
     head.expects_continue = facts.expects == Expects::Continue && head.body != BodySize::None;
-    extras.length = facts.length;
+    extras.length = length;
     extras.priority = facts.priority;
     match (refused, facts.expects) {
         (Some(reject), _) => Err(HeadError::Refused(reject)),
@@ -255,7 +257,7 @@ enum Expects {
 /// What the fields of a head say together.
 #[derive(Clone, Copy, Debug, Default)]
 struct Facts {
-    length: Option<u64>,
+    length: ContentLength,
     host: Option<Span>,
     expects: Expects,
     cookies: usize,
@@ -281,12 +283,7 @@ impl Facts {
                 Name::Te if !value().eq_ignore_ascii_case(b"trailers") => {
                     return Err(Malformed("te other than trailers"));
                 }
-                Name::ContentLength => {
-                    let length = scan::decimal(value()).ok_or(Malformed("invalid Content-Length"))?;
-                    if facts.length.replace(length).is_some() {
-                        return Err(Malformed("repeated Content-Length"));
-                    }
-                }
+                Name::ContentLength => facts.length.take(value()).map_err(malformed)?,
                 Name::Host if !target::is_authority(value()) => return Err(Malformed("invalid Host")),
                 Name::Host if facts.host.replace(field.value).is_some() => {
                     return Err(Malformed("repeated Host"));
@@ -304,8 +301,8 @@ impl Facts {
 }
 
 /// Makes the block's section a response: its status, and its `Content-Length`. The pseudo-header field is taken out of the
-/// fields.
-pub(crate) fn response(block: &mut FieldBlock) -> Result<(Status, Option<u64>), HeadError> {
+/// fields. `is_lenient` accepts a repeated `Content-Length`.
+pub(crate) fn response(block: &mut FieldBlock, is_lenient: bool) -> Result<(Status, Option<u64>), HeadError> {
     if block.is_too_large {
         return Err(Malformed("response head too large"));
     }
@@ -321,8 +318,10 @@ pub(crate) fn response(block: &mut FieldBlock) -> Result<(Status, Option<u64>), 
         return Err(Malformed("101 in HTTP/2"));
     }
     let facts = Facts::read(&block.fields[1..], &block.bytes)?;
+    let length = facts.length.length(is_lenient).map_err(malformed)?;
     block.fields.remove(..1);
-    Ok((status, facts.length))
+    facts.length.repair(&mut block.fields, &block.bytes);
+    Ok((status, length))
 }
 
 /// Makes the block's section trailers. Fields that would change how the message is understood are left out.

@@ -171,7 +171,7 @@ impl Machine {
 
     fn take_response(&mut self, section: Continuation) -> Outcome {
         let (stream, ended) = (section.stream, section.ended);
-        let (status, length) = match head::response(&mut self.block) {
+        let (status, length) = match head::response(&mut self.block, self.options.head.lenient_heads) {
             Ok(parsed) => parsed,
             Err(HeadError::Malformed(reason)) => {
                 return self.abort(stream, ErrorCode::PROTOCOL_ERROR, reason);

@@ -128,6 +128,7 @@ pub(crate) fn options(config: &Config, descriptors: &Descriptors) -> net::Option
                 start_line_bytes_max: limits.request_line_bytes_max as usize,
                 fields_max: limits.headers_max as usize,
                 bare_lf: config.lenient_bare_lf,
+                lenient_heads: false,
             },
             body_bytes_max: limits.body_bytes_max.unwrap_or(u64::MAX),
         },

@@ -107,6 +107,10 @@ impl ErrorLog {
                 let level = level_of_php(&line);
                 return self.say(level, name(level), &format!("{server}: stderr: {line}"));
             }
+            UpstreamEvent::RefusedCheck { server, reason, place } => {
+                let repair = repair(place);
+                return self.error(&format!("{server}: health check: {reason}{repair}"));
+            }
             UpstreamEvent::Spill { why } => {
                 return self.warn(&format!("slow clients occupy upstream connections: {why}"));
             }
@@ -185,7 +189,8 @@ impl ErrorLog {
             let why = trouble.socket.filter(|_| trouble.reason == SOCKET_FORBIDDEN);
             let why = why.and_then(|path| refusal_of_socket(path, &Identity::of_process()));
             let why = why.map(|why| format!("; {why}")).unwrap_or_default();
-            format!("{server}: {target:?}: {}: {outcome}{why}", trouble.reason)
+            let repair = trouble.repairable.map(repair).unwrap_or_default();
+            format!("{server}: {target:?}: {}{repair}: {outcome}{why}", trouble.reason)
         });
     }
 
@@ -280,6 +285,11 @@ fn name(level: Level) -> &'static str {
         Level::Info => "info",
         Level::Debug => "debug",
     }
+}
+
+/// The place of a fault in a response head, and the directive that accepts it.
+fn repair(place: &str) -> String {
+    format!(" in {place} (lenient_heads = true of the upstream group repairs it)")
 }
 
 #[cfg(test)]

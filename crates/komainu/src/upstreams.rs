@@ -189,6 +189,7 @@ fn group_options(proxy: &config::Proxy, files: &ConfigFiles) -> io::Result<Group
         queue_max: proxy.queue_max as usize,
         resolve_ms: ms(proxy.resolve),
         proxy_protocol: proxy_protocol(proxy.proxy_protocol),
+        lenient_heads: proxy.lenient_heads,
     })
 }
 
@@ -254,7 +255,8 @@ fn route_options(route: &config::Route, proxy: &config::Proxy, are_of_cgi: bool)
             head_bytes_max: proxy.limits.head_bytes_max as usize,
             start_line_bytes_max: proxy.limits.status_line_bytes_max as usize,
             fields_max: proxy.limits.headers_max as usize,
-            bare_lf: proxy.limits.lenient_bare_lf,
+            bare_lf: proxy.lenient_heads || proxy.limits.lenient_bare_lf,
+            lenient_heads: proxy.lenient_heads,
         },
     }
 }

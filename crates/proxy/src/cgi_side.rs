@@ -308,11 +308,12 @@ impl CgiSide {
     /// The head is whole.
     fn begin(&mut self, method: Method, limits: &Limits) -> Result<(), AttemptFailure> {
         let is_fastcgi = self.protocol == CgiProtocol::FastCgi;
-        self.head_bytes = self.head.into_http(is_fastcgi).map_err(AttemptFailure::Invalid)?;
+        self.head_bytes =
+            self.head.into_http(is_fastcgi, limits.lenient_heads).map_err(AttemptFailure::Invalid)?;
         // Lines may be a little longer than they came.
         let limits = Limits { head_bytes_max: limits.head_bytes_max.max(self.head_bytes.len()), ..*limits };
         let fed = self.connection.buffers.machine.feed(&self.head_bytes, method, &limits);
-        let fed = fed.map_err(|reject| AttemptFailure::Invalid(reject.reason))?;
+        let fed = fed.map_err(|reject| self.connection.refused_head(reject.reason, &self.head_bytes))?;
         match fed.step {
             Step::Head if fed.consumed == self.head_bytes.len() => Ok(()),
             _ => Err(AttemptFailure::Invalid("the upstream's response has no valid head")),

@@ -8,14 +8,14 @@ use net::{Core, H2Link, H2Options, H2Request, HeldBuffers, Link, preface};
 use crate::cgi_side::CgiSide;
 use crate::dial::{DialOptions, dial};
 use crate::failure::AttemptFailure;
-use crate::options::{CgiProtocol, GroupOptions, HealthCheck, Probe, RouteOptions, UpstreamProtocol};
+use crate::options::{CgiProtocol, GroupOptions, HealthCheck, Probe, UpstreamProtocol};
 use crate::shared::Upstream;
 use crate::upstream_connection::UpstreamConnection;
 use crate::upstream_request::{RequestBounds, UpstreamRequest};
 use crate::upstream_side::{Http1Side, UpstreamSide};
 
-/// Checks a server once; true if it is healthy. `None` if no connection could be opened because this machine lacks
-/// descriptors or ports.
+/// Checks a server once; true if it is healthy, an error if it has not answered. `None` if no connection could be opened
+/// because this machine lacks descriptors or ports.
 pub(crate) async fn probe(
     core: &Core,
     options: &GroupOptions,
@@ -23,7 +23,7 @@ pub(crate) async fn probe(
     upstream: &Upstream,
     check: &HealthCheck,
     buffers: HeldBuffers<ClientMachine>,
-) -> Option<bool> {
+) -> Option<Result<bool, AttemptFailure>> {
     let deadline_ms = core.now_ms().saturating_add(check.timeout_ms);
     let mut preface = Vec::new();
     if let Some(version) = options.proxy_protocol {
@@ -35,19 +35,21 @@ pub(crate) async fn probe(
     let (link, address) = match dialled {
         Ok(connected) => connected,
         Err(AttemptFailure::Starved) => return None,
-        Err(_) => return Some(false),
+        Err(failure) => return Some(Err(failure)),
     };
-    let Probe::Get { path, host, first, last } = &check.probe else { return Some(true) };
+    let Probe::Get { path, host, first, last } = &check.probe else { return Some(Ok(true)) };
     let host = host.as_deref().unwrap_or(&upstream.authority);
     // A server whose heads pass on routes is healthy.
-    let limits = RouteOptions::default().head;
+    let limits = options.head();
     let bounds = RequestBounds { limits, head_ms: u64::MAX, between_ms: u64::MAX, deadline_ms };
     let side = match options.servers[server].protocol {
         UpstreamProtocol::Http2 => stream(link, path, host, upstream.tls.is_some(), limits)?,
         UpstreamProtocol::Cgi(protocol) => {
             let side = cgi(UpstreamConnection::new(link, address, buffers), protocol, path, host);
-            let Ok(side) = side else { return Some(false) };
-            side
+            match side {
+                Ok(side) => side,
+                Err(reason) => return Some(Err(AttemptFailure::Invalid(reason))),
+            }
         }
         UpstreamProtocol::Http1 | UpstreamProtocol::Tcp => {
             let mut connection = UpstreamConnection::new(link, address, buffers);
@@ -61,10 +63,8 @@ pub(crate) async fn probe(
         }
     };
     let mut request = UpstreamRequest::new(side, Method::Get, bounds);
-    Some(match request.read_head().await {
-        Ok(()) => (*first..=*last).contains(&request.head().0.status.code()),
-        Err(_) => false,
-    })
+    let answered = request.read_head().await;
+    Some(answered.map(|()| (*first..=*last).contains(&request.head().0.status.code())))
 }
 
 /// The request to a server of the CGI family. The path is that of a script, which PHP-FPM compares with its `ping.path`.

@@ -37,7 +37,7 @@ impl UpstreamCounters {
             AttemptFailure::Connect(_) => 0,
             AttemptFailure::ConnectSlow | AttemptFailure::Slow => 1,
             AttemptFailure::Cut | AttemptFailure::Body(_) => 2,
-            AttemptFailure::Invalid(_) => 3,
+            AttemptFailure::Invalid(_) | AttemptFailure::Repairable(..) => 3,
             AttemptFailure::Refused(_) => 4,
             AttemptFailure::Unprocessed => 5,
             AttemptFailure::Starved => 6,

@@ -1,6 +1,6 @@
 //! What can go wrong between a request and its response.
 
-use http::Status;
+use http::{Reject, Status};
 use net::Fault;
 
 /// Why an attempt at an upstream failed.
@@ -22,6 +22,8 @@ pub(crate) enum AttemptFailure {
     Slow,
     /// The bytes received are not a valid HTTP response.
     Invalid(&'static str),
+    /// The response head has a fault that `lenient_heads` repairs: which, and where in the head it is.
+    Repairable(&'static str, Box<str>),
     /// The response has a status that `retry.statuses` lists.
     Refused(Status),
     /// The upstream failed in the middle of a response body, so the response cannot be completed.
@@ -30,7 +32,46 @@ pub(crate) enum AttemptFailure {
     Ours(Fault),
 }
 
+/// The reason of a failure that comes after the head, where no more than a fixed text is reported.
+const SPACED_TRAILER: &str = "space before colon in a trailer field, which lenient_heads = true repairs";
+/// The most bytes of a field's name that are shown.
+const NAME_BYTES_SHOWN: usize = 64;
+
 impl AttemptFailure {
+    /// The failure for a response head that was refused for `reason`, on the line of that field.
+    #[cold]
+    pub(crate) fn of_head(reason: &'static str, field: Option<&[u8]>) -> AttemptFailure {
+        if !Reject::is_repairable(reason) {
+            return AttemptFailure::Invalid(reason);
+        }
+        // A repeated field is known once the whole head is.
+        let field =
+            if reason == Reject::REPEATED_LENGTH.reason { Some(&b"Content-Length"[..]) } else { field };
+        let place = match field {
+            Some(name) => {
+                let name = String::from_utf8_lossy(&name[..name.len().min(NAME_BYTES_SHOWN)]);
+                format!("field \"{name}\"")
+            }
+            None => "the head".to_owned(),
+        };
+        AttemptFailure::Repairable(reason, place.into())
+    }
+
+    /// The failure for a body, with its trailers, that was refused for `reason`.
+    #[cold]
+    pub(crate) fn of_body(reason: &'static str) -> AttemptFailure {
+        let is_repairable = reason == Reject::SPACED_COLON.reason;
+        AttemptFailure::Body(if is_repairable { SPACED_TRAILER } else { reason })
+    }
+
+    /// Where a response head has the fault that `lenient_heads` repairs, if that is the failure.
+    pub(crate) fn repairable(&self) -> Option<&str> {
+        match self {
+            AttemptFailure::Repairable(_, place) => Some(place),
+            _ => None,
+        }
+    }
+
     /// Whether the failure counts towards the server's ejection. A closed kept connection does not, nor does a lack of
     /// descriptors or ports on this machine.
     pub(crate) fn is_the_servers(&self) -> bool {

@@ -48,6 +48,8 @@ pub struct UpstreamError<'x> {
     pub target: &'x [u8],
     /// What happened.
     pub reason: &'static str,
+    /// Where a response head has a fault that `lenient_heads` repairs, if that has happened.
+    pub repairable: Option<&'x str>,
     /// The response to the client; `None` if the request is sent again.
     pub status: Option<Status>,
 }
@@ -73,6 +75,15 @@ const LINGERING_MAX: usize = 64;
 pub enum UpstreamEvent<'x> {
     /// An attempt has failed before the client was answered.
     UpstreamError(UpstreamError<'x>),
+    /// Checks have found a server ill, and with `lenient_heads` they would not.
+    RefusedCheck {
+        /// Its URL.
+        server: &'x str,
+        /// What is wrong with the heads of its responses.
+        reason: &'static str,
+        /// Where in the head.
+        place: &'x str,
+    },
     /// A server's standing has changed.
     HealthChange {
         /// Its URL.
@@ -147,7 +158,7 @@ impl Group {
             error_sinks: report.iter().flat_map(|to| shown.iter().map(|one| sink(to, one))).collect(),
             report,
             pools: shared.servers.iter().map(|it| Rc::new(CorePool::new(core, &it.idle))).collect(),
-            h2_pools: shared.servers.iter().map(|_| H2Pool::new(core, &options.keep_alive)).collect(),
+            h2_pools: shared.servers.iter().map(|_| H2Pool::new(core, options)).collect(),
             counters: shared.servers.iter().map(|server| server.counts.take()).collect(),
             shown,
             buffers: pool(core.memory()),
@@ -461,17 +472,21 @@ async fn watch(inner: Weak<GroupState>, core: Core, server: usize) {
         drop(this);
         let Some(check) = &shared.options.check else { return };
         let upstream = &shared.servers[server];
-        let well = {
+        let checked = {
             let room: Beside<'_> = RefCell::new(Some(Box::pin(pool.make_room(check.timeout_ms / 8))));
             let probe = pin!(check::probe(&core, &shared.options, server, upstream, check, buffers));
             beside(&room, probe).await
         };
         drop(pool);
         let now_ms = core.now_ms();
-        if let Some(well) = well
+        if let Some(checked) = checked
+            && let well = matches!(checked, Ok(true))
             && upstream.health.checked(well, now_ms, check)
             && let Some(this) = inner.upgrade()
         {
+            if let Err(AttemptFailure::Repairable(reason, place)) = &checked {
+                this.report(&UpstreamEvent::RefusedCheck { server: shared.shown(server), reason, place });
+            }
             this.report_change(server, if well { HealthChange::Well } else { HealthChange::Ill });
             shared.came(now_ms);
         }

@@ -8,15 +8,9 @@ use std::pin::pin;
 use std::rc::Rc;
 use std::task::{Poll, Waker};
 
-use http::Limits;
 use net::{Core, H2Link, H2Options, H2Request, H2Stream, Link};
 
-use crate::options::{KeepAlive, RouteOptions};
-
-/// Limits of response heads: those of a route by default, because routes share a connection.
-fn head_limits() -> Limits {
-    RouteOptions::default().head
-}
+use crate::options::GroupOptions;
 
 /// The connections.
 pub(crate) struct H2Pool {
@@ -33,9 +27,11 @@ pub(crate) struct Dialling<'p>(&'p H2Pool);
 
 impl H2Pool {
     /// An empty pool.
-    pub(crate) fn new(core: &Core, keep_alive: &KeepAlive) -> H2Pool {
+    pub(crate) fn new(core: &Core, group: &GroupOptions) -> H2Pool {
+        let keep_alive = &group.keep_alive;
         let options = H2Options {
-            head: head_limits(),
+            // Routes share a connection.
+            head: group.head(),
             requests_max: keep_alive.requests_max,
             idle_ms_max: if keep_alive.idle_max == 0 { 0 } else { keep_alive.idle_ms_max },
             ..H2Options::default()

@@ -27,6 +27,9 @@ pub struct GroupOptions {
     /// Begin each connection with a PROXY protocol header that names the client. Each connection then serves one
     /// client and is not kept. Default no.
     pub proxy_protocol: Option<ProxyProtocol>,
+    /// Whether some faults of response heads are repaired: see [`http::Limits::lenient_heads`], and a lone LF ends a line.
+    /// Holds for health checks and HTTP/2; the routes have it in [`RouteOptions::head`] too. Default no.
+    pub lenient_heads: bool,
 }
 
 /// How a route uses its group.
@@ -421,7 +424,14 @@ impl GroupOptions {
             queue_max: 1_000,
             resolve_ms: 30_000,
             proxy_protocol: None,
+            lenient_heads: false,
         }
+    }
+
+    /// The limits of heads that are not read for one route alone: those of a route by default.
+    pub(crate) fn head(&self) -> http::Limits {
+        let (bare_lf, lenient_heads) = (self.lenient_heads, self.lenient_heads);
+        http::Limits { bare_lf, lenient_heads, ..RouteOptions::default().head }
     }
 
     /// Whether connections are kept for the next request.

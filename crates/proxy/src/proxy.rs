@@ -123,7 +123,7 @@ impl Proxy {
         }
         if request.head().0.fields.has(Name::Via) && self.rules.request.loops(&x.context("")) {
             let server = (self.group.shared.count() == 1).then_some(0);
-            self.report(x, server, LOOP, Some(Status::LOOP_DETECTED));
+            self.report(x, server, (LOOP, None), Some(Status::LOOP_DETECTED));
             return x.refuse(Status::LOOP_DETECTED, LOOP).await;
         }
         let (has_body, grpc_timeout_ms) = (request.body() != BodySize::None, request.grpc_timeout_ms());
@@ -244,7 +244,7 @@ impl Proxy {
         let selected =
             group.balancer.choose(&group.shared, &group.core, requester, queue_ms, &attempts.tried).await;
         if let Err(SelectError::NoServer(no_server)) = &selected {
-            self.report(requester, None, no_server.reason, Some(no_server.status));
+            self.report(requester, None, (no_server.reason, None), Some(no_server.status));
         }
         selected.map(|selection| (selection, false))
     }
@@ -359,7 +359,7 @@ impl Proxy {
         if (failure.is_failure() || gives_up) && !requester.has_begun() {
             let (status, reason) = retry::answer(failure);
             let status = gives_up.then_some(status);
-            self.report(requester, Some(selection.server), reason, status);
+            self.report(requester, Some(selection.server), (reason, failure.repairable()), status);
         }
         if next == RetryDecision::Elsewhere || !gives_up && failure.is_failure() {
             self.group.counters[selection.server].retries.add(1);
@@ -379,7 +379,7 @@ impl Proxy {
         &self,
         requester: &impl Requester,
         server: Option<usize>,
-        reason: &'static str,
+        (reason, repairable): (&'static str, Option<&str>),
         status: Option<Status>,
     ) {
         let TemplateContext { head, bytes, .. } = requester.context("");
@@ -388,6 +388,7 @@ impl Proxy {
             socket: server.and_then(|server| self.group.socket(server)),
             target: head.target.whole.of(bytes),
             reason,
+            repairable,
             status,
         }));
     }

@@ -98,7 +98,9 @@ pub(crate) fn answer(failure: &AttemptFailure) -> (Status, &'static str) {
             (Status::BAD_GATEWAY, "the upstream closed the connection before it answered")
         }
         AttemptFailure::Slow => (Status::GATEWAY_TIMEOUT, "the upstream took too long to answer"),
-        AttemptFailure::Invalid(reason) | AttemptFailure::Body(reason) => (Status::BAD_GATEWAY, reason),
+        AttemptFailure::Invalid(reason)
+        | AttemptFailure::Repairable(reason, _)
+        | AttemptFailure::Body(reason) => (Status::BAD_GATEWAY, reason),
         AttemptFailure::Refused(status) => (*status, "the upstream could not answer"),
         AttemptFailure::Ours(_) => (Status::INTERNAL_SERVER_ERROR, "the server could not answer"),
     }

@@ -166,6 +166,7 @@ impl Group {
             socket,
             target: name.as_bytes(),
             reason,
+            repairable: None,
             status,
         }));
     }

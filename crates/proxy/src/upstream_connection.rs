@@ -135,8 +135,8 @@ impl UpstreamConnection {
                 false => machine.feed(input.rest(), method, limits),
             };
             let fed = fed.map_err(|reject| match self.has_begun() {
-                true => AttemptFailure::Body(reject.reason),
-                false => AttemptFailure::Invalid(reject.reason),
+                true => AttemptFailure::of_body(reject.reason),
+                false => self.refused_head(reject.reason, self.buffers.input.rest()),
             })?;
             if fed.step != Step::NeedMore {
                 return Ok(fed);
@@ -152,6 +152,11 @@ impl UpstreamConnection {
                 Err(_) => return Err(self.cut("the upstream broke the connection")),
             }
         }
+    }
+
+    /// The failure for a head, whose bytes these are, that the machine has refused.
+    pub(crate) fn refused_head(&self, reason: &'static str, bytes: &[u8]) -> AttemptFailure {
+        AttemptFailure::of_head(reason, self.buffers.machine.head.refused_field(bytes))
     }
 
     /// Reads what is there, for a protocol that is not HTTP/1.

@@ -412,7 +412,7 @@ fn stream_failure(stream: &H2Stream, failure: StreamFailure) -> AttemptFailure {
         (StreamFailure::Reset | StreamFailure::NotProcessed, true) => {
             AttemptFailure::Body("the upstream reset the stream in the middle of a response")
         }
-        (StreamFailure::Invalid(reason), false) => AttemptFailure::Invalid(reason),
+        (StreamFailure::Invalid(reason), false) => AttemptFailure::of_head(reason, None),
         (StreamFailure::NotProcessed, false) => AttemptFailure::Unprocessed,
         (StreamFailure::Closed, false) if stale => AttemptFailure::Stale,
         (StreamFailure::Closed | StreamFailure::Reset, false) => AttemptFailure::Cut,

@@ -8,8 +8,13 @@ use http::Limits;
 pub(crate) const CONTENT_BYTES_MAX: usize = 4 << 20;
 
 /// Limits of answers: far above what servers send.
-pub(crate) const LIMITS: Limits =
-    Limits { head_bytes_max: 256 << 10, start_line_bytes_max: 64 << 10, fields_max: 500, bare_lf: true };
+pub(crate) const LIMITS: Limits = Limits {
+    head_bytes_max: 256 << 10,
+    start_line_bytes_max: 64 << 10,
+    fields_max: 500,
+    bare_lf: true,
+    lenient_heads: true,
+};
 
 /// An answer of one server.
 #[derive(Debug, Clone, Default, PartialEq)]

@@ -92,12 +92,14 @@ impl Case {
     fn limit(&mut self, limit: &str) -> Result<(), &'static str> {
         let (name, value) = limit.split_once('=').unwrap_or((limit, "1"));
         let value: usize = value.parse().map_err(|_| "no number")?;
-        let Limits { head_bytes_max, start_line_bytes_max, fields_max, bare_lf } = &mut self.setup.limits;
+        let Limits { head_bytes_max, start_line_bytes_max, fields_max, bare_lf, lenient_heads } =
+            &mut self.setup.limits;
         match name {
             "head-bytes" => *head_bytes_max = value,
             "start-line-bytes" => *start_line_bytes_max = value,
             "fields" => *fields_max = value,
             "bare-lf" => *bare_lf = true,
+            "lenient-heads" => *lenient_heads = true,
             "body-bytes" => self.setup.body_bytes_max = value as u64,
             _ => return Err("unknown limit"),
         }

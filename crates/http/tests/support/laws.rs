@@ -107,7 +107,13 @@ pub(crate) fn forwarded(bytes: &[u8]) {
 
 /// The limits that a message is tried under: the default ones, and tight ones.
 fn setups(role: Role) -> [Setup; 2] {
-    let tight = Limits { head_bytes_max: 160, start_line_bytes_max: 40, fields_max: 4, bare_lf: true };
+    let tight = Limits {
+        head_bytes_max: 160,
+        start_line_bytes_max: 40,
+        fields_max: 4,
+        bare_lf: true,
+        lenient_heads: true,
+    };
     let default = Setup { role, ..Setup::default() };
     [default, Setup { limits: tight, body_bytes_max: 20, ..default }]
 }

@@ -6,8 +6,13 @@ use std::path::{Path, PathBuf};
 use http::Limits;
 use http2::{ErrorCode, FieldBlock, HpackDecoder, HpackEncoder};
 
-const ROOMY: Limits =
-    Limits { head_bytes_max: 1 << 20, start_line_bytes_max: 1 << 20, fields_max: 10_000, bare_lf: false };
+const ROOMY: Limits = Limits {
+    head_bytes_max: 1 << 20,
+    start_line_bytes_max: 1 << 20,
+    fields_max: 10_000,
+    bare_lf: false,
+    lenient_heads: false,
+};
 
 type Pairs = Vec<(Vec<u8>, Vec<u8>)>;
 

@@ -116,7 +116,8 @@ fn fields_that_make_no_request() {
         (("host", "b.test"), ":authority and Host differ"),
         (("host", "a b"), "invalid Host"),
         (("content-length", "+1"), "invalid Content-Length"),
-        (("content-length", "1, 1"), "invalid Content-Length"),
+        (("content-length", "1, 1"), "repeated Content-Length"),
+        (("content-length", "1, 2"), "different Content-Lengths"),
         (("content-length", "1"), "content-length without content"),
     ] {
         assert_eq!(reason(&[&GET[..], &[more]].concat(), END_STREAM), expected, "{more:?}");

@@ -15,7 +15,13 @@ pub(crate) fn frames(bytes: &[u8]) {
     let body = if first & 8 == 0 { expand(rest) } else { rest.to_vec() };
     let start = if is_server { wire::client_start() } else { wire::server_start() };
     let bytes = if first & 16 == 0 { [start, body].concat() } else { body };
-    let limits = Limits { head_bytes_max: 160, start_line_bytes_max: 60, fields_max: 4, bare_lf: false };
+    let limits = Limits {
+        head_bytes_max: 160,
+        start_line_bytes_max: 60,
+        fields_max: 4,
+        bare_lf: false,
+        lenient_heads: false,
+    };
     let tight = Options {
         head: limits,
         streams_max: 3,
