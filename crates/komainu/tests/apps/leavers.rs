@@ -104,7 +104,12 @@ fn all() -> Rig {
     let texts = apps.map(|(name, file)| {
         format!("[[route]]\npath = \"/{name}/*\"\napp = \"{name}\"\n[apps.{name}]\n{file}\nworkers = 1\n")
     });
-    start(folder, &format!("threads = 1\n{}", texts.concat()))
+    let rig = start(folder, &format!("threads = 1\n{}", texts.concat()));
+    for (name, _) in apps {
+        // Loads may take longer than what is measured later.
+        eventually(name, || Client::new(rig.address).get(&format!("/{name}/short")).0 == 200);
+    }
+    rig
 }
 
 const LANGUAGES: [&str; 6] = ["psgi", "rack", "wsgi", "asgi", "php", "native"];

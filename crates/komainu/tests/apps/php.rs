@@ -5,7 +5,7 @@ use std::io::{Read, Write};
 use std::time::Duration;
 
 use crate::hosted::{Client, folder, is_alive, logged, only, ready, run, start, workers};
-use crate::rig::{Folder, Rig, connect, eventually};
+use crate::rig::{Folder, Rig, connect, eventually, server_environment};
 
 /// Shows what a script was given.
 const SHOW: &str = "<?php header('X-Script: ' . basename(__DIR__) . '/' . basename(__FILE__));
@@ -318,31 +318,33 @@ fn statuses_fields_and_bodies_of_responses() {
         ],
         "",
     );
-    rig.get("/move.php").expect_status(302).expect_field("Location", "/there");
-    rig.get("/code.php").expect(418, "tea");
-    rig.get("/line.php").expect(404, "none");
-    rig.get("/cgi.php").expect(503, "busy").expect_no_field("Status");
-    rig.get("/empty.php").expect(204, "");
-    rig.get("/exit.php")
+    // Without chunks, however late the body follows the head.
+    let whole = |path: &str| rig.send(&format!("GET {path} HTTP/1.0\r\nHost: localhost\r\n\r\n"));
+    whole("/move.php").expect_status(302).expect_field("Location", "/there");
+    whole("/code.php").expect(418, "tea");
+    whole("/line.php").expect(404, "none");
+    whole("/cgi.php").expect(503, "busy").expect_no_field("Status");
+    whole("/empty.php").expect(204, "");
+    whole("/exit.php")
         .expect(200, "before exit end")
         .expect_field("Content-Type", "text/html; charset=UTF-8");
-    let cookies = rig.get("/cookie.php");
+    let cookies = whole("/cookie.php");
     cookies.expect(200, "unsent");
     assert!(cookies.head.contains("a=b%20c; HttpOnly") && cookies.head.contains("d=e"), "{}", cookies.head);
-    let typed = rig.get("/type.php");
+    let typed = whole("/type.php");
     typed.expect(200, "{}").expect_field("Content-Type", "application/json");
     assert!(typed.head.contains("\r\nX-Two: 1") && typed.head.contains("\r\nX-Two: 2"), "{}", typed.head);
-    rig.get("/odd.php").expect(200, "odd").expect_field("X-Good", "yes").expect_no_field("X-Bell");
+    whole("/odd.php").expect(200, "odd").expect_field("X-Good", "yes").expect_no_field("X-Bell");
     logged(&rig, "this is no header field and was left out: Bad Name: x");
-    rig.get("/inject.php").expect(200, "whole").expect_no_field("X-Evil");
-    rig.get("/flood.php").expect_status(200).expect_field("X-200", "y").expect_no_field("X-999");
-    let long = rig.get("/long.php");
+    whole("/inject.php").expect(200, "whole").expect_no_field("X-Evil");
+    whole("/flood.php").expect_status(200).expect_field("X-200", "y").expect_no_field("X-999");
+    let long = whole("/long.php");
     assert!(long.status() >= 500, "{}", long.head);
-    assert_eq!(rig.get("/big.php").text().matches('x').count(), 3_000_000);
-    assert_eq!(rig.get("/small.php").text().matches('x').count(), 100_000);
-    rig.get("/short.php").expect(200, "short").expect_no_field("X-Accel-Redirect");
-    rig.get("/ob.php").expect(200, "SHOUT");
-    rig.get("/name.php").expect(200, "fpm-fcgi localhost");
+    assert_eq!(whole("/big.php").text().matches('x').count(), 3_000_000);
+    assert_eq!(whole("/small.php").text().matches('x').count(), 100_000);
+    whole("/short.php").expect(200, "short").expect_no_field("X-Accel-Redirect");
+    whole("/ob.php").expect(200, "SHOUT");
+    whole("/name.php").expect(200, "fpm-fcgi localhost");
     for script in ["exit.php", "big.php", "code.php"] {
         let head = rig.send(&format!("HEAD /{script} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"));
         assert!(head.body.is_empty(), "{}", head.text());
@@ -386,6 +388,10 @@ fn errors_are_logged_with_their_place_and_the_worker_survives() {
         ("memory", "Allowed memory size of 8388608 bytes exhausted"),
         ("time", "Maximum execution time of 1 second exceeded in "),
     ] {
+        // Without its own allocator PHP has no limit of memory.
+        if script == "memory" && server_environment().iter().any(|(name, _)| name == "USE_ZEND_ALLOC") {
+            continue;
+        }
         let answer = rig.get(&format!("/{script}.php"));
         assert_eq!(
             (answer.status(), answer.text().contains("Call to")),

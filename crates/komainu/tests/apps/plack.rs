@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::hosted::{Client, logged, modules, run};
-use crate::rig::{Folder, Rig, text};
+use crate::rig::{Folder, Rig, server_environment, text};
 use serde_json::{Value, json};
 
 fn perl() -> PathBuf {
@@ -25,6 +25,7 @@ fn the_suite_passes_whole() {
         .arg(env!("CARGO_BIN_EXE_komainu"))
         .arg(perl())
         .env("KOMAINU_WORKERS", modules())
+        .envs(server_environment())
         .output()
         .unwrap();
     let (out, errors) = (text(&reported.stdout), text(&reported.stderr));

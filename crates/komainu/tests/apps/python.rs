@@ -147,6 +147,7 @@ fn fastapi() {
 #[test]
 fn websockets_with_the_library_of_that_name() {
     let rig = run(applications(), &["--workers", "1", "fastapi_app:app"]);
+    ready(&rig, 1);
     let client = Command::new(frameworks().join("bin/python"))
         .arg(rig.folder.at("sockets.py"))
         .arg(format!("ws://{}", rig.address))

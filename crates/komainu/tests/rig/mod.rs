@@ -163,8 +163,15 @@ pub fn listener() -> TcpListener {
 /// The binary, not yet running. Its allocator uses no huge pages: where tests measure memory, one page more would be 2 MiB.
 pub fn komainu() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_komainu"));
-    command.env("MIMALLOC_ALLOW_THP", "0");
+    command.env("MIMALLOC_ALLOW_THP", "0").envs(server_environment());
     command
+}
+
+/// Environment variables for servers and their workers alone, from `KOMAINU_TEST_ENV`: words `NAME=VALUE`.
+pub fn server_environment() -> Vec<(String, String)> {
+    let words = std::env::var("KOMAINU_TEST_ENV").unwrap_or_default();
+    let pairs = words.split_whitespace().filter_map(|word| word.split_once('='));
+    pairs.map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
 }
 
 /// Whether every server is reached through TLS: the tests' clients then speak to it through [`forward`].
