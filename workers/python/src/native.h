@@ -25,6 +25,10 @@
 #ifndef KOMAINU_WHOLE_API
 /* Exists in every interpreter since 3.3, and is part of the stable API since 3.10. */
 extern const char *PyUnicode_AsUTF8AndSize(PyObject *text, Py_ssize_t *len);
+/* Exist in every interpreter since 3.7. */
+extern PyObject *PyContext_CopyCurrent(void);
+extern int PyContext_Enter(PyObject *context);
+extern int PyContext_Exit(PyObject *context);
 #endif
 
 /*

@@ -510,6 +510,22 @@ static int answer(PyObject *app, komainu_request *request) {
     return ends ? -1 : 0;
 }
 
+/* Answers in a context of its own: context variables that the application sets do not reach the next request. */
+static int answer_in_context(PyObject *app, komainu_request *request) {
+    PyObject *context = PyContext_CopyCurrent();
+    int failed;
+    if (!context || PyContext_Enter(context) != 0) {
+        komainu_abort(request, APPLICATION_FAILED);
+        Py_XDECREF(context);
+        return -1;
+    }
+    failed = answer(app, request);
+    if (PyContext_Exit(context) != 0)
+        failed = -1;
+    Py_DECREF(context);
+    return failed;
+}
+
 /* Keeps the lock of the interpreter if a request is waiting: under load, no thread then waits for the lock. */
 static int next_request(komainu_worker *worker, komainu_request **request) {
     for (;;) {
@@ -545,7 +561,7 @@ PyObject *wsgi_serve(Seat *seat, PyObject *app) {
             break;
         }
         __atomic_add_fetch(&held_requests, 1, __ATOMIC_RELAXED);
-        failed = answer(app, request);
+        failed = answer_in_context(app, request);
         __atomic_sub_fetch(&held_requests, 1, __ATOMIC_RELAXED);
     }
     seat->worker = NULL;

@@ -21,6 +21,7 @@ mod php;
 mod plack;
 mod python;
 mod rack;
+mod remains;
 mod shown;
 mod signals;
 mod queues;
