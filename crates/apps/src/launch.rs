@@ -8,7 +8,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::io::{Errno, FdFlags, fcntl_setfd};
-use rustix::process::{Pid, Resource, Rlimit, prlimit};
+use rustix::process::{Pid, Resource, Rlimit, prlimit, test_kill_process_group};
 use rustix::thread::disable_transparent_huge_pages;
 
 use crate::launcher::Launch;
@@ -28,8 +28,9 @@ const SERVER_VARIABLES: [&str; 9] = [
     "WATCHDOG_PID",
 ];
 
-/// Held while descriptors have close-on-exec cleared, so that no other process inherits them.
-static SPAWNING: Mutex<()> = Mutex::new(());
+/// Processes that were started here and whose process groups exist, if they lead one. Locked while descriptors have close-on-exec
+/// cleared, so that no other process inherits them, and until a new process is listed.
+pub(crate) static STARTED: Mutex<Vec<Pid>> = Mutex::new(Vec::new());
 
 /// Starts the application's program as a child of this process.
 ///
@@ -69,10 +70,10 @@ pub fn spawn(options: &Options, launch: &Launch<'_>) -> io::Result<Pid> {
         command.uid(user).gid(group);
     }
     let process = {
-        let _alone = lock(&SPAWNING);
+        let mut started = lock(&STARTED);
         let inherited = || launch.channel.iter().chain([&launch.control]);
         inherited().try_for_each(|fd| fcntl_setfd(fd, FdFlags::empty()))?;
-        let process = spawn_with_huge_pages(&mut command);
+        let process = spawn_with_huge_pages(&mut command, &mut started);
         inherited().try_for_each(|fd| fcntl_setfd(fd, FdFlags::CLOEXEC))?;
         process.map_err(|error| {
             io::Error::new(error.kind(), format!("cannot start {}: {error}", program.to_string_lossy()))
@@ -93,8 +94,7 @@ pub fn spawn(options: &Options, launch: &Launch<'_>) -> io::Result<Pid> {
 /// # Errors
 /// Why it cannot be started.
 pub fn spawn_apart(command: &mut Command) -> io::Result<Child> {
-    let _alone = lock(&SPAWNING);
-    spawn_with_huge_pages(command)
+    spawn_with_huge_pages(command, &mut lock(&STARTED))
 }
 
 /// Whether [`switch_off_huge_pages`] was called.
@@ -106,16 +106,19 @@ pub fn switch_off_huge_pages() {
     HUGE_PAGES_OFF.store(disable_transparent_huge_pages(true).is_ok(), Ordering::Relaxed);
 }
 
-/// Starts a program; to be called by one thread at a time.
-fn spawn_with_huge_pages(command: &mut Command) -> io::Result<Child> {
-    if !HUGE_PAGES_OFF.load(Ordering::Relaxed) {
-        return command.spawn();
+/// Starts a program, and lists it.
+fn spawn_with_huge_pages(command: &mut Command, started: &mut Vec<Pid>) -> io::Result<Child> {
+    let is_off = HUGE_PAGES_OFF.load(Ordering::Relaxed);
+    if is_off {
+        // It works here, as it has worked before: nothing is lost where it does not.
+        let _ = disable_transparent_huge_pages(false);
     }
-    // It works here, as it has worked before: nothing is lost where it does not.
-    let _ = disable_transparent_huge_pages(false);
     let process = command.spawn();
-    let _ = disable_transparent_huge_pages(true);
-    process
+    if is_off {
+        let _ = disable_transparent_huge_pages(true);
+    }
+    started.retain(|group| test_kill_process_group(*group) != Err(Errno::SRCH));
+    process.inspect(|process| started.push(Pid::from_child(process)))
 }
 
 fn limit(pid: Pid, resource: Resource, value: u64) -> io::Result<()> {

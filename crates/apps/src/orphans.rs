@@ -7,9 +7,14 @@ use std::fs;
 use std::time::{Duration, Instant};
 
 use nix::sys::wait::{Id, WaitPidFlag};
-use rustix::process::{Pid, Signal, WaitOptions, WaitStatus, getsid, kill_process_group, waitpgid, waitpid};
+use rustix::process::{
+    Pid, Signal, WaitOptions, WaitStatus, getpgid, getpgrp, kill_process, kill_process_group, waitpgid,
+    waitpid,
+};
 
+use crate::launch::STARTED;
 use crate::log::{AppLog, AppLogLevel};
+use crate::mail::lock;
 
 /// Time for processes that were killed to end.
 const KILL_MAX: Duration = Duration::from_secs(1);
@@ -19,6 +24,13 @@ const LOOK: Duration = Duration::from_millis(10);
 const REPORT_AFTER: Duration = Duration::from_millis(500);
 /// Processes that are named then.
 const NAMED_MAX: usize = 8;
+
+/// Whether a child has left the process group in which it was started. The children that this process has started itself lead a group,
+/// or are in its own one.
+fn is_stray(child: Pid, started: &[Pid]) -> bool {
+    !started.contains(&child)
+        && getpgid(Some(child)).is_ok_and(|group| group != getpgrp() && !started.contains(&group))
+}
 
 /// Process groups of processes that were started here.
 #[derive(Default)]
@@ -63,17 +75,49 @@ impl Orphans {
         members.take(NAMED_MAX).collect::<Vec<_>>().join(", ")
     }
 
-    /// Reaps processes that have left their group by setsid(2) and ended; calls `each` for all of them, as one may be a worker.
-    /// Children that this process has started itself are in its own session, and their starters' to reap.
+    /// Reaps processes that have left their group by setpgid(2) or setsid(2) and ended; calls `each` for all of them, as one may be a
+    /// worker.
     pub fn reap_strays(mut each: impl FnMut(Pid, WaitStatus)) {
         let look = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
-        let own = getsid(None).ok();
+        let started = lock(&STARTED);
         while let Some(pid) = nix::sys::wait::waitid(Id::All, look).ok().and_then(|ended| ended.pid())
             && let Some(pid) = Pid::from_raw(pid.as_raw())
-            && getsid(Some(pid)).ok().is_some_and(|session| Some(session) != own)
+            && is_stray(pid, &started)
             && let Ok(Some((pid, status))) = waitpid(Some(pid), WaitOptions::NOHANG)
         {
             each(pid, status);
+        }
+    }
+
+    /// Kills processes that have left their group, and those that they have started, when no application runs any more; returns their
+    /// names. A kernel that does not list a process's children leaves them alone.
+    #[must_use]
+    pub fn end_strays() -> Vec<String> {
+        let (until, mut names) = (Instant::now() + KILL_MAX, Vec::new());
+        loop {
+            Self::reap_strays(|_, _| {});
+            let tasks = fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
+            let lists = tasks.filter_map(|task| fs::read_to_string(task.path().join("children")).ok());
+            let children = lists.collect::<String>();
+            let children =
+                children.split_ascii_whitespace().filter_map(|pid| Pid::from_raw(pid.parse().ok()?));
+            let started = lock(&STARTED);
+            let strays: Vec<Pid> = children.filter(|pid| is_stray(*pid, &started)).collect();
+            drop(started);
+            if strays.is_empty() || Instant::now() >= until {
+                return names;
+            }
+            for stray in strays {
+                let stat =
+                    fs::read_to_string(format!("/proc/{}/stat", stray.as_raw_pid())).unwrap_or_default();
+                let name = stat.split_inclusive(')').next().unwrap_or_default().escape_debug().to_string();
+                if names.len() < NAMED_MAX && !names.contains(&name) {
+                    names.push(name);
+                }
+                // It fails only if the process has ended.
+                let _ = kill_process(stray, Signal::KILL);
+            }
+            std::thread::sleep(LOOK);
         }
     }
 

@@ -341,12 +341,21 @@ impl Hosting {
     /// Stops all applications, and waits for their processes to end.
     pub(crate) fn stop(&self) {
         let running = std::mem::take(&mut *self.running());
+        if running.is_empty() {
+            return;
+        }
         // All at the same time, because each may have requests to finish.
         let ending: Vec<_> =
             running.into_iter().map(|(_, app)| std::thread::spawn(move || app.stop())).collect();
         for thread in ending {
             // If it panicked, the panic is in the log.
             let _ = thread.join();
+        }
+        let strays = apps::Orphans::end_strays().join(", ");
+        if !strays.is_empty() {
+            let text =
+                "killed processes that applications have started and that have left their process group";
+            self.notices.warn(&format!("{text}: {strays}"));
         }
     }
 }

@@ -1,7 +1,9 @@
 //! Processes of applications: those that they start, those that are forked for them, and those that they end.
 
-use crate::hosted::{Client, folder, logged, only, ready, start};
-use crate::rig::eventually;
+use std::time::{Duration, Instant};
+
+use crate::hosted::{Client, folder, is_alive, logged, only, ready, start};
+use crate::rig::{Rig, eventually};
 
 /// Ended children that nobody has reaped.
 fn zombies(parent: u32) -> usize {
@@ -57,5 +59,63 @@ fn an_application_that_exits_in_a_request_makes_it_502() {
         ready(&rig, 1);
         assert_eq!(Client::new(rig.address).get("/").0, 502, "{name}");
         logged(&rig, "the words of the end");
+    }
+}
+
+/// An application whose `/short` and `/long` leave a process behind, which has lost its parent: one has a process group of its own, one
+/// a session; its body is the process id.
+const LEAVES: &str = "\
+use POSIX ();
+sub {
+    my ($env) = @_;
+    my ($manner, $seconds) = $env->{PATH_INFO} =~ m{^/(\\w+)/(\\S+)$} or return [200, [], [$$]];
+    pipe my $read, my $write;
+    my $between = fork;
+    if (!$between) {
+        my $child = fork;
+        POSIX::_exit(0) if $child;
+        $manner eq 'group' ? POSIX::setpgid(0, 0) : POSIX::setsid();
+        syswrite $write, $$;
+        close $write;
+        select undef, undef, undef, $seconds;
+        POSIX::_exit(0);
+    }
+    close $write;
+    waitpid $between, 0;
+    [200, [], [scalar <$read>]];
+}
+";
+
+fn leaves() -> Rig {
+    let app = only("psgi = \"app.psgi\"\nworkers = 1\ntimeouts = { stop = \"2s\" }");
+    start(folder("app.psgi", LEAVES), &format!("threads = 1\n{app}"))
+}
+
+#[test]
+fn children_with_a_group_or_a_session_of_their_own_are_reaped() {
+    let rig = leaves();
+    let mut client = Client::new(rig.address);
+    for manner in ["group", "session"] {
+        for _ in 0..5 {
+            let child = client.get(&format!("/{manner}/0.2")).1.parse().unwrap();
+            eventually(&format!("{manner}: it has ended"), || !is_alive(child));
+        }
+        eventually(&format!("{manner}: they are reaped"), || zombies(rig.child.id()) == 0);
+    }
+}
+
+#[test]
+fn a_stop_ends_children_with_a_group_or_a_session_of_their_own_and_names_them() {
+    let mut rig = leaves();
+    let mut client = Client::new(rig.address);
+    let children =
+        ["group", "session"].map(|manner| client.get(&format!("/{manner}/300")).1.parse::<u32>().unwrap());
+    let since = Instant::now();
+    rig.signal("-TERM");
+    assert!(rig.ended().success());
+    assert!(since.elapsed() < Duration::from_secs(10), "{:?}", since.elapsed());
+    for child in children {
+        assert!(!is_alive(child));
+        assert!(rig.reported().contains(&format!("{child} (")), "{child}: {}", rig.reported());
     }
 }
