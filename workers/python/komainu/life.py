@@ -1,6 +1,7 @@
 """The life of a worker process: begin, load, fork on demand, answer, leave."""
 
 import faulthandler
+import functools
 import gc
 import os
 import random
@@ -16,6 +17,8 @@ NOT_LOADED = 3
 WHERE = 16
 # Signals that reach the whole process group but are meant for the server.
 SHARED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
+# The process that they do not end, and no fork of it.
+staying = None
 
 
 def run(interface, target, *more):
@@ -23,6 +26,7 @@ def run(interface, target, *more):
     for stream in (sys.stdout, sys.stderr):  # pipes to the log
         stream.reconfigure(line_buffering=True, errors="backslashreplace")
     stay()
+    replace_default()
     os.register_at_fork(after_in_child=do_not_stay)
     role = _native.begin()
     # After writing the stacks the process ends by the signal's default action.
@@ -37,6 +41,8 @@ def run(interface, target, *more):
 def stay():
     """Makes the shared signals end nothing. The handlers are Python's own, because an application that borrows such a
     signal restores what ``signal.signal`` has returned."""
+    global staying
+    staying = os.getpid()
     for number in SHARED:
         if signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler):
             signal.signal(number, stays)
@@ -45,6 +51,21 @@ def stay():
 
 def stays(number, frame):
     """Handles a signal that is meant for the server."""
+
+
+def replace_default():
+    """Makes ``signal.signal`` restore these handlers for SIG_DFL: an event loop sets that when it removes a handler."""
+    install = signal.signal
+
+    @functools.wraps(install)
+    def install_or_stay(number, handler):
+        is_default = handler is signal.SIG_DFL and number in SHARED and os.getpid() == staying
+        before = install(number, stays if is_default else handler)
+        if is_default:
+            signal.siginterrupt(number, False)
+        return before
+
+    signal.signal = install_or_stay
 
 
 def do_not_stay():

@@ -139,3 +139,43 @@ fn a_lifespan_that_ends_while_its_worker_serves_is_logged() {
         assert_eq!(Client::new(rig.address).get("/"), (200, "ok".into()));
     }
 }
+
+/// Python applications that set a signal's default action, which an event loop does when it removes a handler.
+const RESETS: [(&str, &str, &str); 2] = [
+    (
+        "a.py",
+        "wsgi = \"a.py:app\"",
+        "import os, signal, time\n\
+         def app(environ, start_response):\n    signal.signal(signal.SIGTERM, lambda *_: None)\n    \
+         signal.signal(signal.SIGTERM, signal.SIG_DFL)\n    \
+         if environ['PATH_INFO'] == '/slow': print('begun', flush=True); time.sleep(1)\n    \
+         start_response('200 OK', [])\n    return [str(os.getpid()).encode()]\n",
+    ),
+    (
+        "b.py",
+        "asgi = \"b.py:app\"",
+        "import asyncio, os, signal\n\
+         async def app(scope, receive, send):\n    assert scope['type'] == 'http'\n    loop = asyncio.get_running_loop()\n    \
+         loop.add_signal_handler(signal.SIGTERM, print)\n    loop.remove_signal_handler(signal.SIGTERM)\n    \
+         if scope['path'] == '/slow':\n        print('begun', flush=True)\n        await asyncio.sleep(1)\n    \
+         await send({'type': 'http.response.start', 'status': 200, 'headers': []})\n    \
+         await send({'type': 'http.response.body', 'body': str(os.getpid()).encode()})\n",
+    ),
+];
+
+#[test]
+fn a_worker_whose_application_resets_a_signal_finishes_its_requests_at_a_stop() {
+    for (name, app, text) in RESETS {
+        let mut rig =
+            start(folder(name, text), &format!("threads = 1\n{}", only(&format!("{app}\nworkers = 1"))));
+        let worker = ready(&rig, 1)[0];
+        let mut client = Client::new(rig.address);
+        assert_eq!(client.get("/"), (200, worker.to_string()), "{name}");
+        client.send("GET /slow HTTP/1.1\r\nHost: a\r\n\r\n");
+        logged(&rig, "begun");
+        // As systemd does, which sends it to every process of the service.
+        assert!(kill(rig.child.id(), "-TERM") && kill(worker, "-TERM"), "{name}");
+        assert_eq!(client.answer(), (200, worker.to_string()), "{name}: {}", rig.reported());
+        assert!(rig.ended().success(), "{name}");
+    }
+}
