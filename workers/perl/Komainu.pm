@@ -22,6 +22,9 @@ use constant { WHERE => 16, FRAMES_MAX => 100 };
 # The process id of the process that keeps these handlers.
 my $stays;
 
+# Whether the server can receive descriptors from this process. The application may clear its environment.
+my $sends_files = !$ENV{KOMAINU_NO_FILES};
+
 # Bytes read from a handle at a time.
 use constant PIECE_BYTES => 64 * 1024;
 
@@ -224,7 +227,7 @@ sub _content_length {
 # The part of a file that the server can send itself: descriptor, offset, length.
 sub _file_of {
     my ($body) = @_;
-    return if $ENV{KOMAINU_NO_FILES};
+    return if !$sends_files;
     require Scalar::Util;
     my $type = Scalar::Util::reftype($body) || '';
     return if $type ne 'GLOB' && $type ne 'IO';

@@ -18,7 +18,7 @@
 static ID id_call, id_close, id_each, id_to_path, id_fields, id_failed, id_serve, id_finished, id_replied;
 static VALUE stream_class, length_name;
 /* Whether the server can receive descriptors from this process. */
-static int sends_files;
+int sends_files;
 
 /*
  * ---- heads ----

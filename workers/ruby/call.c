@@ -4,8 +4,6 @@
  */
 #include "native.h"
 
-#include <stdlib.h>
-
 VALUE gone_class;
 
 static size_t call_size(const void *held) {
@@ -204,7 +202,7 @@ static VALUE hijack(VALUE self) {
     call_must_be_free(held);
     if (held->stage != NO_HEAD)
         rb_raise(rb_eIOError, "the response has begun");
-    if (getenv("KOMAINU_NO_FILES"))
+    if (!sends_files)
         rb_raise(rb_eNotImpError, "the server cannot take descriptors of this process: rack.hijack works in the response's headers only");
     pair = rb_funcall(komainu_module, rb_intern("socket_pair"), 0);
     ours = rb_ary_entry(pair, 0);

@@ -51,6 +51,8 @@ extern VALUE komainu_module;
 extern VALUE gone_class;
 /* Set in a process that the application has forked from a worker: seats and requests belong to its parent. */
 extern int is_copy;
+/* Whether the server can receive descriptors from this process. */
+extern int sends_files;
 
 /* call.c */
 void init_call(void);

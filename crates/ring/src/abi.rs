@@ -6,6 +6,7 @@
 use std::ffi::{CStr, c_char, c_int};
 use std::os::fd::AsRawFd;
 use std::slice;
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use crate::channel::{Attachment, ENVIRONMENT};
@@ -142,12 +143,19 @@ pub unsafe extern "C" fn komainu_attach(
     std::ptr::null_mut()
 }
 
+/// The value of [`ENVIRONMENT`] when it was first asked for: applications may clear their environment when they are loaded.
+#[must_use]
+pub fn channel_name() -> Option<&'static str> {
+    static NAME: OnceLock<Option<String>> = OnceLock::new();
+    NAME.get_or_init(|| std::env::var(ENVIRONMENT).ok()).as_deref()
+}
+
 fn attach(abi: u32, worker_slot: c_int) -> Result<Worker, String> {
     if abi != KOMAINU_ABI {
         return Err(format!("the module was built for version {abi} of komainu.h, this is {KOMAINU_ABI}"));
     }
-    let channel = std::env::var(ENVIRONMENT)
-        .map_err(|_| format!("{ENVIRONMENT} is not set: no server started this"))?;
+    let channel =
+        channel_name().ok_or_else(|| format!("{ENVIRONMENT} is not set: no server started this"))?;
     let worker_slot = match usize::try_from(worker_slot) {
         Ok(worker_slot) => worker_slot,
         Err(_) => std::env::var(SEAT)
@@ -155,7 +163,7 @@ fn attach(abi: u32, worker_slot: c_int) -> Result<Worker, String> {
             .and_then(|worker_slot| worker_slot.parse().ok())
             .ok_or_else(|| format!("{SEAT} does not name a worker slot"))?,
     };
-    Attachment::new(&channel)
+    Attachment::new(channel)
         .and_then(|attachment| attachment.worker(WorkerSlot(worker_slot)))
         .map_err(|error| error.to_string())
 }

@@ -211,7 +211,7 @@ impl Life {
 
 /// Closes the channel's descriptors to the programs that the application may start.
 fn close_to_programs() {
-    let numbers = std::env::var(ring::ENVIRONMENT).unwrap_or_default();
+    let numbers = ring::abi::channel_name().unwrap_or_default();
     for number in numbers.split([';', ',']).filter_map(|number| number.parse::<RawFd>().ok()) {
         if number > 2 {
             // SAFETY: borrowed for this call; a number that is not open is its error, and attaching reports it.

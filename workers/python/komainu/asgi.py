@@ -2,12 +2,12 @@
 
 import asyncio
 import contextvars
-import os
 import sys
 import traceback
 
 from komainu import _native
 from komainu._native import Gone
+from komainu.life import GIVEN
 from komainu.load import NotFound, shown
 from komainu.loop import end_loop
 from komainu.websocket import Socket
@@ -311,7 +311,7 @@ def serve(app, seats):
 async def live(app, seat, loop):
     state = {}
     # Each target has its own lifespan; they share the state.
-    asked = os.environ.get("KOMAINU_LIFESPAN", "auto")
+    asked = GIVEN.get("KOMAINU_LIFESPAN", "auto")
     targets = getattr(app, "targets", [app]) if asked != "off" else []
     lifespans = [Lifespan(target, state, asked == "on") for target in targets]
     try:
@@ -319,7 +319,7 @@ async def live(app, seat, loop):
             await lifespan.begin()
     except NotStarted as error:
         raise NotFound(str(error)) from None
-    worker = Worker(app, seat, int(os.environ.get("KOMAINU_CONCURRENCY", "1000")), loop)
+    worker = Worker(app, seat, int(GIVEN.get("KOMAINU_CONCURRENCY", "1000")), loop)
     constants = {"type": "http", "asgi": VERSION}
     extensions = {"http.response.trailers": {}, "http.response.early_hint": {}}
     socket_extensions = {"websocket.http.response": {}}

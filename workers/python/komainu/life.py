@@ -13,6 +13,8 @@ from komainu import _native
 from komainu.load import NotFound, load, prepare, several, shown
 
 NOT_LOADED = 3
+# The environment before the application is loaded, which may clear it.
+GIVEN = dict(os.environ)
 # Before the server kills this process it asks for the stacks of its threads: KOMAINU_SIGNAL_WHERE.
 WHERE = 16
 # Signals that reach the whole process group but are meant for the server.

@@ -234,3 +234,23 @@ fn php() {
     let expected: Vec<_> = names.split(' ').map(|name| (name, "unset")).collect();
     left(&rig, &expected);
 }
+
+#[test]
+fn an_application_that_clears_its_environment_is_served() {
+    let wsgi = "import os\nos.environ.clear()\ndef app(environ, start_response):\n    start_response('200 OK', [])\n    return [b'ok']\n";
+    let asgi = "import os\nos.environ.clear()\nasync def app(scope, receive, send):\n    assert scope['type'] == 'http'\n    \
+        await send({'type': 'http.response.start', 'status': 200, 'headers': []})\n    \
+        await send({'type': 'http.response.body', 'body': b'ok'})\n";
+    for (name, text, app) in [
+        ("a.py", wsgi, "wsgi = \"a.py:app\""),
+        ("b.py", asgi, "asgi = \"b.py:app\""),
+        ("config.ru", "ENV.clear\nrun(proc { [200, {}, ['ok']] })\n", "rack = \"config.ru\""),
+        ("a.psgi", "%ENV = ();\nsub { [200, [], ['ok']] }\n", "psgi = \"a.psgi\""),
+    ] {
+        for preload in [true, false] {
+            let rig = one_worker(name, text, &format!("{app}\npreload = {preload}"));
+            let answer = Client::new(rig.address).get("/");
+            assert_eq!(answer, (200, "ok".into()), "{name} {preload}: {}", rig.reported());
+        }
+    }
+}
