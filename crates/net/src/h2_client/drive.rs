@@ -1,5 +1,6 @@
 //! The task of a connection: bytes between the socket and the machine.
 
+use std::cell::Cell;
 use std::rc::Rc;
 
 use http::{Fields, ResponseHead};
@@ -8,6 +9,7 @@ use http2::{ErrorCode, Event};
 use super::options::StreamFailure;
 use super::shared::{ClientConn, ClientState};
 use crate::conn::OUT_BYTES_MAX;
+use crate::ending;
 use crate::fault::Fault;
 use crate::h2::Frames;
 use crate::link::Link;
@@ -29,6 +31,13 @@ const SETTINGS_MS: u64 = 10_000;
 const WRITE_MS: u64 = 60_000;
 /// How long the answer to a ping may take while nothing else comes.
 const PONG_MS: u64 = 10_000;
+/// Connections of a thread that are ended in order at a time. Further ones are closed at once, so that servers that do not close theirs
+/// cannot use up the descriptors.
+const ENDING_MAX: usize = 256;
+
+thread_local! {
+    static ENDING: Cell<usize> = const { Cell::new(0) };
+}
 
 /// Bytes between the link and the machine.
 struct ClientWire {
@@ -68,15 +77,38 @@ pub(crate) async fn drive(conn: Rc<ClientConn>, link: Link) {
         moved_bytes: 0,
     };
     let ended = run(&conn, &mut wire).await;
-    match ended {
-        Err(Fault::Broken(reason)) => conn.end(StreamFailure::Invalid(reason)),
-        _ => drop(guard),
-    }
-    if !matches!(ended, Err(Fault::Gone | Fault::Io(_))) {
-        // What says goodbye is on its way unless the server does not read.
+    conn.end(match ended {
+        Err(Fault::Broken(reason)) => StreamFailure::Invalid(reason),
+        _ => StreamFailure::Closed,
+    });
+    // A server that is gone, or takes nothing, gets no announcement.
+    if matches!(ended, Ok(()) | Err(Fault::Broken(_))) {
         let _ = write(&conn, &mut wire);
-        wire.link.announce_end();
-        let _ = wire.link.try_flush();
+        wire.input = Vec::new();
+        conn.weigh_own(wire.link.weight_bytes());
+        if let Some(_ending) = Ending::begin() {
+            // No more than its window allows it to send.
+            ending::linger(&mut wire.link, WRITE_MS, conn.window_bytes()).await;
+        }
+    }
+    drop(guard);
+}
+
+/// One of the connections that are being ended.
+struct Ending;
+
+impl Ending {
+    fn begin() -> Option<Ending> {
+        ENDING.with(|ending| {
+            let is_free = ending.get() < ENDING_MAX;
+            is_free.then(|| ending.set(ending.get() + 1)).map(|()| Ending)
+        })
+    }
+}
+
+impl Drop for Ending {
+    fn drop(&mut self) {
+        ENDING.with(|ending| ending.set(ending.get() - 1));
     }
 }
 

@@ -122,6 +122,11 @@ impl ClientConn {
         conn
     }
 
+    /// Bytes that the server may send before any of them is granted again.
+    pub(crate) fn window_bytes(&self) -> usize {
+        STREAM_WINDOW as usize * self.options.streams_max as usize
+    }
+
     /// Requests whose tasks have not ended.
     pub(crate) fn live(&self) -> usize {
         self.streams.borrow().len()
@@ -238,10 +243,7 @@ impl ClientConn {
     }
 
     fn weigh(&self) {
-        let after = match self.state.get() {
-            ClientState::Over => self.streams_bytes.get(),
-            _ => CONNECTION_BYTES + self.own_bytes.get() + self.streams_bytes.get(),
-        };
+        let after = CONNECTION_BYTES + self.own_bytes.get() + self.streams_bytes.get();
         let before = self.held_bytes.replace(after);
         if before != after {
             self.core.memory().change(before, after);

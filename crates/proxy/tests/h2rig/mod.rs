@@ -42,7 +42,15 @@ pub struct Asked {
 impl H2Origin {
     /// `serve` gets each connection and its number.
     pub fn start(options: Options, serve: impl Fn(&mut Peer, usize) + Send + Sync + 'static) -> H2Origin {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        H2Origin::on(TcpListener::bind("127.0.0.1:0").unwrap(), options, serve)
+    }
+
+    /// The same, with a listening socket of the caller's.
+    pub fn on(
+        listener: TcpListener,
+        options: Options,
+        serve: impl Fn(&mut Peer, usize) + Send + Sync + 'static,
+    ) -> H2Origin {
         let address = listener.local_addr().unwrap();
         let (connections, ended): (Arc<AtomicUsize>, Arc<AtomicUsize>) = Default::default();
         let notes: Arc<Mutex<Vec<String>>> = Arc::default();
@@ -227,6 +235,21 @@ impl Peer {
                 _ => return Came::Other,
             }
         }
+    }
+
+    /// Reads on until a request's head has come, or the connection ends.
+    pub fn next_head(&mut self) -> Came {
+        loop {
+            let came = self.next();
+            if matches!(came, Came::Head(_) | Came::Whole(_) | Came::End) {
+                return came;
+            }
+        }
+    }
+
+    /// Takes the bytes that were read and not parsed.
+    pub fn unparsed(&mut self) -> Vec<u8> {
+        std::mem::take(&mut self.input)
     }
 
     fn asked(&self, stream: u32, ended: bool) -> Asked {

@@ -14,6 +14,7 @@ mod failures;
 mod fetch;
 mod groups;
 mod h2;
+mod h2_ending;
 mod kept;
 mod prefork;
 mod slow;

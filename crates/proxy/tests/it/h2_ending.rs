@@ -1,0 +1,114 @@
+//! The end of an HTTP/2 connection to an upstream server: nothing is lost that the server has not read, whatever it still sends.
+
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use http::{Fields, Status};
+use http2::Options as H2;
+use rustix::net::sockopt;
+
+use crate::h2rig::{Came, H2Origin, Peer};
+use crate::rig::{Options, Rig};
+
+const PING: &[u8] = b"\x00\x00\x08\x06\x00\x00\x00\x00\x00whatever";
+/// Enough for the proxy to have closed its connection, if it does not wait for the server.
+const PAUSE: Duration = Duration::from_millis(300);
+
+fn one_request_each(origin: &H2Origin) -> Options {
+    let mut options = Options::to(vec![origin.server()]);
+    options.group.keep_alive.requests_max = 1;
+    options
+}
+
+/// Reads a little at a time until the end, and sends a ping each time: the proxy may have closed its sending side alone.
+fn read_slowly(peer: &mut Peer) -> Result<Vec<u8>, std::io::Error> {
+    let (mut bytes, mut piece) = (Vec::new(), [0; 2_000]);
+    loop {
+        peer.stream.write_all(PING)?;
+        thread::sleep(Duration::from_millis(10));
+        match peer.stream.read(&mut piece)? {
+            0 => return Ok(bytes),
+            len => bytes.extend_from_slice(&piece[..len]),
+        }
+    }
+}
+
+/// The frames' types, and how many bytes those of DATA carry.
+fn frames(mut bytes: &[u8]) -> (Vec<u8>, usize) {
+    let (mut kinds, mut content_bytes) = (Vec::new(), 0);
+    while bytes.len() >= 9 {
+        let len = u32::from_be_bytes([0, bytes[0], bytes[1], bytes[2]]) as usize;
+        kinds.push(bytes[3]);
+        content_bytes += if bytes[3] == 0 { len } else { 0 };
+        bytes = &bytes[9 + len..];
+    }
+    (kinds, content_bytes)
+}
+
+#[test]
+fn an_upload_that_its_server_reads_slowly_survives_the_end_of_the_connection() {
+    const CONTENT_BYTES: usize = 60_000;
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    // Far less than the content: the rest waits in the proxy's kernel.
+    sockopt::set_socket_recv_buffer_size(&listener, 4_096).unwrap();
+    let origin = H2Origin::on(listener, H2::default(), |peer, _| {
+        let Came::Head(asked) = peer.next_head() else { panic!("a head") };
+        // The proxy has handed over everything by then.
+        thread::sleep(PAUSE);
+        peer.answer(asked.stream, Status::OK, b"", b"early", &Fields::new());
+        thread::sleep(PAUSE);
+        let unparsed = peer.unparsed();
+        let read = read_slowly(peer).map(|rest| frames(&[unparsed, rest].concat()));
+        peer.note(format!("{read:?}"));
+    });
+    let rig = Rig::with(one_request_each(&origin));
+    let content = "x".repeat(CONTENT_BYTES);
+    let post = format!("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: {CONTENT_BYTES}\r\n\r\n{content}");
+    assert_eq!(rig.ask(&post).text(), "early");
+    let noted = origin.wait_noted("");
+    assert!(noted.starts_with("Ok(") && noted.ends_with(&format!("7], {CONTENT_BYTES}))")), "{noted}");
+}
+
+/// Connections to `port` whose sending side the proxy has closed, and that it still holds.
+fn half_closed(port: u16) -> usize {
+    let (port, text) = (format!(":{port:04X}"), std::fs::read_to_string("/proc/net/tcp").unwrap());
+    let is_half_closed = |line: &&str| {
+        let fields: Vec<_> = line.split_whitespace().collect();
+        // FIN_WAIT_1 and FIN_WAIT_2. Without an inode no process holds it.
+        fields[2].ends_with(&port) && ["04", "05"].contains(&fields[3]) && fields[9] != "0"
+    };
+    text.lines().skip(1).filter(is_half_closed).count()
+}
+
+#[test]
+fn servers_that_never_close_hold_few_connections_and_not_for_long() {
+    const REQUESTS: usize = 320;
+    let open: Arc<Mutex<Vec<TcpStream>>> = Arc::default();
+    let keep = open.clone();
+    let origin = H2Origin::start(H2::default(), move |peer, _| {
+        let asked = peer.request().unwrap();
+        peer.answer(asked.stream, Status::OK, b"", b"ok", &Fields::new());
+        peer.drain();
+        keep.lock().unwrap().push(peer.stream.try_clone().unwrap());
+    });
+    let rig = Rig::with(one_request_each(&origin));
+    let mut client = rig.client();
+    for _ in 0..REQUESTS {
+        client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+        assert_eq!(client.response(http::Method::Get).unwrap().text(), "ok");
+    }
+    let (began, mut most) = (Instant::now(), 0);
+    loop {
+        let held = half_closed(origin.address.port());
+        most = most.max(held);
+        if held == 0 && open.lock().unwrap().len() == REQUESTS {
+            break;
+        }
+        assert!(began.elapsed() < Duration::from_secs(20), "{held} are still open");
+        thread::sleep(Duration::from_millis(20));
+    }
+    assert!((1..=256).contains(&most), "{most} at a time");
+}
