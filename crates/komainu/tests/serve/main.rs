@@ -39,4 +39,5 @@ mod queue;
 mod replace;
 mod rewrite;
 mod shared_limits;
+mod slow;
 mod vectors;
