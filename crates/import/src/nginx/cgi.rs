@@ -38,7 +38,7 @@ const OWN_VARIABLES: [&str; 26] = [
 ];
 
 /// Other settings of these protocols, and why nothing is written for them; behind a \u{1}, what differs.
-const SETTINGS: [(&str, &str); 20] = [
+const SETTINGS: [(&str, &str); 19] = [
     ("index", "not needed: `index.php` answers for a folder (`index` in `files`)"),
     ("split_path_info", "not needed: what follows the script is always PATH_INFO"),
     ("keep_conn", "not needed: connections are kept (`keep_alive`)"),
@@ -57,10 +57,6 @@ const SETTINGS: [(&str, &str); 20] = [
         "\u{1}the modifier is always 0, that of Python: let Komainu run others itself (`[apps.NAME]`)",
     ),
     ("next_upstream_tries", "\u{1}`attempts` in `retry` is 3"),
-    (
-        "ignore_client_abort",
-        "\u{1}a request ends with its client, but PHP may continue (`ignore_user_abort`)",
-    ),
     ("socket_keepalive", "not needed: connections that are closed are noticed"),
     ("limit_rate", "\u{1}`bandwidth` of the route limits what clients get"),
     ("catch_stderr", "\u{1}lines on stderr are in the log, and change no answer"),
@@ -230,6 +226,7 @@ impl<'d> Translation<'d> {
                 _ => self.ledger.differs(one.entry, "at most 20 of 100 requests are sent again (`retry`)"),
             }
         }
+        self.client_abort(scope, &named("ignore_client_abort"), proxy);
         for (name, reason) in SETTINGS {
             for one in scope.all(&named(name)) {
                 match reason.strip_prefix('\u{1}') {

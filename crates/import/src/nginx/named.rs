@@ -97,7 +97,6 @@ fn decides(one: &NginxDirective) -> Decides {
         | "server_tokens"
         | "proxy_buffering"
         | "proxy_request_buffering"
-        | "proxy_ignore_client_abort"
         | "keepalive"
         | "zone"
         | "proxy_ssl_verify" => Decides::Nothing,
@@ -114,7 +113,11 @@ fn decides(one: &NginxDirective) -> Decides {
         | "internal"
         | "limit_except"
         | "client_max_body_size" => Decides::Access,
-        name if name.starts_with("ssl_") || name.ends_with("_timeout") || name.starts_with("limit_") => {
+        name if name.starts_with("ssl_")
+            || name.ends_with("_timeout")
+            || name.ends_with("_ignore_client_abort")
+            || name.starts_with("limit_") =>
+        {
             Decides::Nothing
         }
         _ => Decides::Place,

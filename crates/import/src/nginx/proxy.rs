@@ -453,15 +453,20 @@ impl<'d> Translation<'d> {
                 self.ledger.needless(one.entry, reason);
             }
         }
-        if let Some(one) = scope.one("proxy_ignore_client_abort") {
-            if one.first() == "on" {
-                proxy.set("client_abort", TomlItem::text("ignore"));
-            }
-            self.ledger.translated(one.entry);
-        }
+        self.client_abort(scope, "proxy_ignore_client_abort", proxy);
         if let Some(one) = scope.one("underscores_in_headers") {
             if one.first() == "on" {
                 proxy.set("underscores", TomlItem::Flag(true));
+            }
+            self.ledger.translated(one.entry);
+        }
+    }
+
+    /// What happens to requests whose clients leave, by the setting `name`.
+    pub(super) fn client_abort(&self, scope: &Scope<'_>, name: &str, proxy: &mut TomlSection) {
+        if let Some(one) = scope.one(name) {
+            if one.first() == "on" {
+                proxy.set("client_abort", TomlItem::text("ignore"));
             }
             self.ledger.translated(one.entry);
         }
