@@ -25,7 +25,7 @@ const LAG_BYTES_MAX: u64 = 4 << 20;
 const INTERIMS_MAX: usize = 8;
 /// Bytes of their fields together.
 const INTERIM_BYTES_MAX: usize = 16 * 1024;
-/// Responses, of all that are on their way, whose clients have all left before the head came: more are not waited for.
+/// Responses, of all that are on their way, whose clients have all left: further ones are cancelled.
 const LEFT_MAX: usize = 64;
 
 /// The head of a response on its way.
@@ -136,7 +136,7 @@ pub struct Fill {
 pub(crate) struct FillCounts {
     /// All of them.
     pub(crate) all: AtomicUsize,
-    /// Those whose clients had all left before the head came.
+    /// Those whose clients have all left.
     left: AtomicUsize,
 }
 
@@ -535,7 +535,8 @@ impl Drop for FillReader {
     fn drop(&mut self) {
         let mut state = self.fill.state();
         state.readers.retain(|reader| reader.id != self.id);
-        if state.readers.is_empty() && state.head.is_none() && !state.is_background {
+        let is_under_way = state.keeps && state.ended.is_none();
+        if state.readers.is_empty() && is_under_way && !state.is_background {
             // One client may ask for many, and leave at once: that is not to occupy the origin and the room of others.
             state.is_left = self.fill.counts.left.fetch_add(1, Ordering::Relaxed) < LEFT_MAX;
             if !state.is_left {

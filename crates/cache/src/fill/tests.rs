@@ -170,8 +170,14 @@ fn few_responses_are_waited_for_whose_clients_have_left() {
     assert!(!begin().0.is_abandoned());
     let (fill, leader) = begin();
     fill.respond(response(stored(), None));
+    fill.write(b"some of it");
     drop(leader);
-    assert!(!fill.is_abandoned(), "a response that has come is stored");
+    assert!(fill.is_abandoned(), "a response that is not complete counts, too");
+    let (fill, leader) = begin();
+    fill.respond(response(stored(), None));
+    fill.finish();
+    drop(leader);
+    assert!(!fill.is_abandoned(), "a complete one is stored");
     let (fill, leader) = begin();
     leader.leave_to_background();
     assert!(!fill.is_abandoned(), "one that no client has asked for");
