@@ -357,11 +357,14 @@ impl Client {
         answer
     }
 
-    /// Whatever comes until the connection ends, however it does.
+    /// Whatever comes until the connection ends, however it does. One that does not end fails the test.
     pub(crate) fn rest(mut self) -> Vec<u8> {
         let mut rest = std::mem::take(&mut self.bytes);
         // A reset is an end too.
-        let _ = self.stream.read_to_end(&mut rest);
+        if let Err(error) = self.stream.read_to_end(&mut rest) {
+            let is_open = error.kind() == std::io::ErrorKind::WouldBlock;
+            assert!(!is_open, "still open after {:?}", String::from_utf8_lossy(&rest));
+        }
         rest
     }
 }

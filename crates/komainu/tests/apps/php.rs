@@ -5,6 +5,7 @@ use std::io::{Read, Write};
 use std::time::Duration;
 
 use crate::hosted::{Client, folder, is_alive, logged, only, ready, run, start, workers};
+use crate::rig;
 use crate::rig::{Folder, Rig, connect, eventually, server_environment};
 
 /// Shows what a script was given.
@@ -525,8 +526,7 @@ fn workers_that_die_and_copies_of_workers() {
     assert_eq!(workers(&rig), before);
     let mut stream = connect(rig.address);
     stream.write_all(b"GET /begun.php HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
-    let mut seen = Vec::new();
-    let _ = stream.read_to_end(&mut seen);
+    let seen = rig::read_to_close(&mut stream);
     assert!(!seen.ends_with(b"0\r\n\r\n"), "the response looks whole");
     eventually("another worker answers", || rig.get("/fine.php").status() == 200);
 }

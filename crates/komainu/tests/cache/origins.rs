@@ -117,9 +117,8 @@ fn a_client_that_reads_nothing_does_not_hold_the_others() {
     let mut rest = Vec::new();
     fast.read_to_end(&mut rest).unwrap();
     assert!(rest.ends_with(b"0\r\n\r\n"), "{rest:?}");
-    let mut part = Vec::new();
     // It may end by a reset.
-    let _ = slow.read_to_end(&mut part);
+    let part = rig::read_to_close(slow);
     assert!(part.len() < BYTES && !part.ends_with(b"0\r\n\r\n"), "{}", part.len());
     // From now on each asks for itself, on a connection of its own.
     drop(origin);
@@ -215,8 +214,7 @@ fn an_origin_that_dies_in_the_middle_of_a_response_takes_nothing_stored_with_it(
         client
     };
     let read = |mut client: TcpStream| {
-        let mut bytes = Vec::new();
-        let _ = client.read_to_end(&mut bytes);
+        let bytes = rig::read_to_close(&mut client);
         Answer::parse(bytes)
     };
     let whole = |text: &str| {
@@ -238,9 +236,8 @@ fn an_origin_that_dies_in_the_middle_of_a_response_takes_nothing_stored_with_it(
     clients.iter_mut().for_each(|client| read_until(client, b"new content"));
     drop(origin);
     for mut client in clients {
-        let mut rest = Vec::new();
         // Closed, or reset: it is not whole.
-        let _ = client.read_to_end(&mut rest);
+        let rest = rig::read_to_close(&mut client);
         assert_eq!(rest, b"");
     }
     assert!(comes.try_recv().is_err(), "the origin was asked once");

@@ -533,7 +533,7 @@ fn mutated_first_messages_stop_no_core() {
         // The server may close in the middle.
         let _ = stream.write_all(&bytes);
         let _ = stream.shutdown(std::net::Shutdown::Write);
-        let _ = stream.read_to_end(&mut Vec::new());
+        rig::read_to_close(&mut stream);
     }
     for _ in 0..8 {
         assert_eq!(fetch(&rig, "a.test", &[]).unwrap(), "this is a.test");
@@ -562,7 +562,7 @@ fn a_handshake_that_is_silent_or_dripped_ends() {
     for mut stream in [silent, half, answered] {
         // The last one has had the server's part; then all end.
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        let _ = stream.read_to_end(&mut Vec::new());
+        rig::read_to_close(&mut stream);
     }
     eventually("it is logged", || rig.reported().contains("the TLS handshake took too long"));
     assert_eq!(fetch(&rig, "a.test", &[]).unwrap(), "this is a.test");

@@ -44,9 +44,8 @@ fn reads_nothing(rig: &Rig, request: &[u8]) -> Option<TcpStream> {
 fn meanwhile(rig: &Rig) -> u16 {
     let mut stream = rig.connect();
     stream.write_all(b"GET /small HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").unwrap();
-    let mut bytes = Vec::new();
     // Refused, it is closed at once, whatever it sends after that.
-    let _ = stream.read_to_end(&mut bytes);
+    let bytes = rig::read_to_close(&mut stream);
     Answer::parse(bytes).status()
 }
 

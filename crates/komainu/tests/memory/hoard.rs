@@ -6,6 +6,7 @@ use std::net::{TcpListener, TcpStream};
 use std::time::Duration;
 
 use crate::hosted::{folder, logged, only, start};
+use crate::rig;
 use crate::rig::{Folder, Rig, connect, eventually};
 
 /// More than one client may ever cost: the buffers of a connection, twice over, and what the allocator keeps.
@@ -113,9 +114,8 @@ fn frames_that_bring_nothing_come_to_an_end() {
         let mut stream = open(&rig, "/", "");
         stream.write_all(&first).unwrap();
         pour(&rig, &mut stream, &each.repeat(10_000));
-        let mut answered = Vec::new();
         // What the server has not read makes the kernel reset the connection; the close was sent before.
-        let _ = stream.read_to_end(&mut answered);
+        let answered = rig::read_to_close(&mut stream);
         let close = answered.windows(4).any(|bytes| bytes[0] == 0x88 && bytes[2..] == 1008u16.to_be_bytes());
         assert!(close, "{what}: {answered:?}");
     }
@@ -264,8 +264,7 @@ fn messages_that_inflate_to_a_great_deal() {
     let mut streams: Vec<_> = (0..20).map(|_| open(&rig, "/", offer)).collect();
     streams.iter_mut().for_each(|stream| stream.write_all(&bytes).unwrap());
     for stream in &mut streams {
-        let mut answered = Vec::new();
-        let _ = stream.read_to_end(&mut answered);
+        let answered = rig::read_to_close(stream);
         assert!(answered.windows(2).any(|code| code == 1009u16.to_be_bytes()), "{answered:?}");
         let more = resident_bytes(&rig).saturating_sub(before);
         assert!(more < BOUND_BYTES, "{} MiB more", more >> 20);
@@ -298,9 +297,8 @@ fn messages_that_inflate_hold_no_more_than_the_budget() {
         assert!(more < (64 << 20) + BOUND_BYTES * 3, "{} MiB more", more >> 20);
         let mut other = connect(rig.address);
         other.write_all(b"GET /none HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").unwrap();
-        let mut answer = Vec::new();
         // Refused, it is closed at once, whatever it sends after that.
-        let _ = other.read_to_end(&mut answer);
+        let answer = rig::read_to_close(&mut other);
         statuses.push(String::from_utf8_lossy(&answer).chars().skip(9).take(3).collect::<String>());
     }
     // The application answers no request with 500: it only has sockets.

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use http::condition::parse_date_s;
 
 use crate::origin::{Origin, answer};
-use crate::rig::{self, Answer, Folder, Rig, eventually, is_closed, komainu, read_answer};
+use crate::rig::{self, Answer, Folder, Rig, eventually, komainu, read_answer};
 
 /// The C library's clocks, with the seconds of a file added to the one of the machine.
 const SHIFTED: &str = r#"
@@ -169,9 +169,8 @@ fn now_s() -> i64 {
 
 /// Closed, or answered 408 and closed.
 fn is_closed_or_refused(stream: &mut std::net::TcpStream) -> bool {
-    let mut bytes = Vec::new();
-    stream.read_to_end(&mut bytes).is_ok() && (bytes.is_empty() || bytes.starts_with(b"HTTP/1.1 408 "))
-        || is_closed(stream)
+    let bytes = rig::read_to_close(stream);
+    bytes.is_empty() || bytes.starts_with(b"HTTP/1.1 408 ")
 }
 
 /// A server that takes connections and says nothing.

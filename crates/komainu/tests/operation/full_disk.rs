@@ -119,8 +119,7 @@ fn a_body_without_room_is_refused_until_there_is_room() {
             let _ = client.write_all(format!("1388\r\n{}\r\n", "y".repeat(5000)).as_bytes());
         }
         let _ = client.write_all(b"0\r\n\r\n");
-        let mut bytes = Vec::new();
-        let _ = client.read_to_end(&mut bytes);
+        let bytes = rig::read_to_close(&mut client);
         Answer::parse(bytes)
     };
     post().expect(200, "1000000");

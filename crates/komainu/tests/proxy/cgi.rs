@@ -5,6 +5,7 @@ use std::io::{Read, Write};
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::process::Command;
 
+use crate::rig;
 use crate::rig::{Folder, Rig, eventually, installed, text};
 
 const SHOW: &str = "#!/bin/sh
@@ -184,8 +185,7 @@ fn what_a_program_leaves_behind_ends_with_it() {
     rig.get("/cgi-bin/slow").expect_status(504);
     let mut stream = rig.connect();
     stream.write_all(b"GET /cgi-bin/stubborn HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
-    let mut bytes = Vec::new();
-    let _ = stream.read_to_end(&mut bytes);
+    let bytes = rig::read_to_close(&mut stream);
     assert!(text(&bytes).contains("begun"));
     eventually("nothing is left of them", || children(&rig).is_empty());
 }
@@ -244,7 +244,7 @@ fn a_client_that_closes_its_side_gets_its_response_and_holds_no_place_for_long()
     late.read_to_string(&mut answer).unwrap();
     assert!(answer.contains("late"), "{answer}");
     for stream in [&mut silent, &mut mute] {
-        let _ = stream.read_to_end(&mut Vec::new());
+        rig::read_to_close(stream);
     }
     eventually("nothing is left of them", || children(&rig).is_empty());
 }

@@ -9,7 +9,7 @@ pub use forward::{any_certificate, client_config};
 
 use std::ffi::OsString;
 use std::fs;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -443,10 +443,18 @@ pub fn read_answer(stream: &mut TcpStream) -> Answer {
     answer
 }
 
-/// True where the peer has closed, in order or not.
+/// Everything until the peer closes, in order or not. A peer that does neither fails the test.
+pub fn read_to_close(stream: &mut impl Read) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    if let Err(error) = stream.read_to_end(&mut bytes) {
+        assert!(error.kind() != ErrorKind::WouldBlock, "still open after {:?}", text(&bytes));
+    }
+    bytes
+}
+
+/// True where the peer closes, in order or not, and has sent nothing.
 pub fn is_closed(stream: &mut TcpStream) -> bool {
-    let mut rest = Vec::new();
-    stream.read_to_end(&mut rest).is_err() || rest.is_empty()
+    read_to_close(stream).is_empty()
 }
 
 pub fn curl(arguments: &[&str]) -> Output {

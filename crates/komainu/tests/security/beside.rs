@@ -1,10 +1,11 @@
 //! The table of docs/security.md for what a request makes beside its own response, and for the control listener: memory.
 
-use std::io::{Read, Write};
+use std::io::Write;
 use std::net::TcpListener;
 use std::os::unix::net::UnixStream;
 
 use crate::bounds::{Client, bytes, hold, hold_briefly};
+use crate::rig;
 use crate::rig::{Folder, PATIENCE, Rig, read_answer};
 
 const PLAIN: &str = "threads = 1\ntemp_path = \".\"\n[limits]\nmemory = \"8GiB\"\n";
@@ -107,8 +108,7 @@ fn followers_and_bodies_of_the_control_api() {
         for _ in 0..150 {
             let mut other = connect();
             other.write_all(post.as_bytes()).unwrap();
-            let mut answer = Vec::new();
-            let _ = other.read_to_end(&mut answer);
+            let answer = rig::read_to_close(&mut other);
             assert!(answer.starts_with(b"HTTP/1.1 4"), "{}", String::from_utf8_lossy(&answer));
         }
         stream

@@ -1,10 +1,11 @@
 //! The vectors of the HTTP/1 machine (`crates/http/vectors`), sent to the real binary in the clear and through TLS: both give the
 //! same answers.
 
-use std::io::{Read, Write};
+use std::io::Write;
 use std::net::{Shutdown, SocketAddr};
 use std::path::Path;
 
+use crate::rig;
 use crate::rig::{Folder, Rig, as_we_are, connect, komainu, text};
 use crate::support::case;
 use crate::support::drive::Role;
@@ -15,8 +16,7 @@ fn answers(address: SocketAddr, bytes: &[u8]) -> String {
     // A server that refuses a request may have closed.
     let _ = stream.write_all(bytes);
     let _ = stream.shutdown(Shutdown::Write);
-    let mut received = Vec::new();
-    let _ = stream.read_to_end(&mut received);
+    let received = rig::read_to_close(&mut stream);
     text(&received).lines().filter(|line| !line.starts_with("Date: ")).collect::<Vec<_>>().join("\n")
 }
 

@@ -262,6 +262,9 @@ impl Caller {
     fn fill(&mut self) -> bool {
         let mut buffer = [0; 64 * 1024];
         match self.stream.read(&mut buffer) {
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                panic!("still open after {}", self.bytes.escape_ascii())
+            }
             Ok(0) | Err(_) => false,
             Ok(len) => {
                 self.record.lock().unwrap().extend_from_slice(&buffer[..len]);
@@ -497,6 +500,9 @@ impl Client {
                 Ok(true)
             }
             Err(error) if error.kind() == ErrorKind::ConnectionReset => Err("reset".into()),
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                panic!("still open after {}", self.bytes.escape_ascii())
+            }
             Err(error) => Err(error.to_string()),
         }
     }
