@@ -55,11 +55,15 @@ impl StatusInterval {
         })
     }
 
-    /// `p50_ms`, `p90_ms` and `p99_ms` of the durations between the two documents.
+    /// `p50_ms`, `p90_ms` and `p99_ms` of the durations between the two documents; `p50_bound` and so on where a value is only a bound.
     fn percentiles(&self, now: &Value, before: &Value, into: &mut Map<String, Value>) {
         let classes = difference(now, before);
         for (name, share) in [("p50_ms", 0.5), ("p90_ms", 0.9), ("p99_ms", 0.99)] {
-            into.insert(name.to_owned(), json!(percentile(&self.bounds(), &classes, share)));
+            let percentile = percentile(&self.bounds(), &classes, share);
+            into.insert(name.to_owned(), json!(percentile.map(|(ms, _)| ms)));
+            if let Some((_, Some(bound))) = percentile {
+                into.insert(bound_key(name), json!(bound));
+            }
         }
     }
 
@@ -250,21 +254,29 @@ fn difference(now: &Value, before: &Value) -> Vec<u64> {
     (0..list(&now["classes"]).len()).map(|at| count(now, at).saturating_sub(count(before, at))).collect()
 }
 
-/// The duration that this share of all does not exceed, by its place within its class; of the class without a bound its lower one.
-fn percentile(bounds: &[f64], classes: &[u64], share: f64) -> Option<f64> {
+/// Key of what is known of a percentile where it is only a bound: `upper` or `lower`. `key` is that of the percentile.
+pub(crate) fn bound_key(key: &str) -> String {
+    format!("{}_bound", key.trim_end_matches("_ms"))
+}
+
+/// The duration in milliseconds that this share of all does not exceed, by its place within its class. Where all are of one class, or
+/// the duration is in the first or the last one, only a bound is known: its kind.
+fn percentile(bounds: &[f64], classes: &[u64], share: f64) -> Option<(f64, Option<&'static str>)> {
     let total: u64 = classes.iter().sum();
     let (mut left, mut lower) = (share * total as f64, 0.0);
     if total == 0 {
         return None;
     }
-    for (class, upper) in classes.iter().zip(bounds) {
+    for (at, (class, upper)) in classes.iter().zip(bounds).enumerate() {
         let within = *class as f64;
         if left <= within {
-            return Some(lower + (upper - lower) * left / within.max(1.0));
+            let is_bound = at == 0 || *class == total;
+            let within_ms = || lower + (upper - lower) * left / within.max(1.0);
+            return Some(if is_bound { (*upper, Some("upper")) } else { (within_ms(), None) });
         }
         (left, lower) = (left - within, *upper);
     }
-    Some(lower)
+    Some((lower, Some("lower")))
 }
 
 /// CPU time of one request in milliseconds: of those between two estimates, or, where none was measured, of all before. Few requests
@@ -275,4 +287,19 @@ fn each_ms(now: &Value, before: &Value) -> Option<f64> {
     let (us_since, requests_since) = (us - of(before, "us"), requests - of(before, "requests"));
     let (us, requests) = if requests_since > 0.0 { (us_since, requests_since) } else { (us, requests) };
     (requests > 0.0).then(|| us / requests / 1e3)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn percentiles_say_where_they_are_only_bounds() {
+        let of = |classes, share| percentile(&[1.0, 2.0, 4.0], classes, share);
+        assert_eq!(of(&[0; 4], 0.5), None);
+        assert_eq!(of(&[0, 10, 0, 0], 0.5), Some((2.0, Some("upper"))));
+        assert_eq!(of(&[90, 0, 10, 0], 0.5), Some((1.0, Some("upper"))));
+        assert_eq!(of(&[50, 0, 50, 0], 0.75), Some((3.0, None)));
+        assert_eq!(of(&[0, 0, 0, 7], 0.99), Some((4.0, Some("lower"))));
+    }
 }

@@ -5,7 +5,7 @@ use std::cmp::Ordering;
 use serde_json::{Map, Value};
 
 use crate::figures::{NOTHING, age, bytes, clock, count, number, percent, time};
-use crate::sample::StatusInterval;
+use crate::sample::{StatusInterval, bound_key};
 
 /// How a value is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -137,6 +137,27 @@ pub(crate) fn tables(sample: &StatusInterval) -> [TopTable; TABLES] {
     ]
 }
 
+/// A duration of `row` as it is shown: with `≤` or `>` where only a bound is known.
+pub(crate) fn shown_ms(row: &Map<String, Value>, key: &str) -> String {
+    let Some(ms) = row.get(key).and_then(Value::as_f64) else { return NOTHING.to_owned() };
+    let sign = match row.get(&bound_key(key)).and_then(Value::as_str) {
+        Some("upper") => "≤",
+        Some(_) => ">",
+        None => "",
+    };
+    format!("{sign}{}", time(ms))
+}
+
+impl Column {
+    /// The cell of a row, as it is shown.
+    pub(crate) fn shown(&self, row: &Map<String, Value>) -> String {
+        match self.kind {
+            ColumnKind::Ms => shown_ms(row, self.key),
+            kind => kind.shown(row.get(self.key).unwrap_or(&Value::Null)),
+        }
+    }
+}
+
 impl ColumnKind {
     pub(crate) fn is_number(self) -> bool {
         !matches!(
@@ -191,7 +212,6 @@ impl TopTable {
 
     /// The cells of a row, as they are shown.
     pub(crate) fn cells(&self, row: &Map<String, Value>) -> Vec<String> {
-        let null = Value::Null;
-        self.columns.iter().map(|column| column.kind.shown(row.get(column.key).unwrap_or(&null))).collect()
+        self.columns.iter().map(|column| column.shown(row)).collect()
     }
 }

@@ -2,9 +2,9 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::figures::{age, bytes, clean, count, number, percent, time};
+use crate::figures::{age, bytes, clean, count, number, percent};
 use crate::sample::{StatusInterval, list};
-use crate::tables::{TopTable, tables};
+use crate::tables::{TopTable, shown_ms, tables};
 
 /// One line for the server, and one for what it does.
 pub(crate) fn head(sample: &StatusInterval) -> [String; 3] {
@@ -12,7 +12,7 @@ pub(crate) fn head(sample: &StatusInterval) -> [String; 3] {
     let figure = |key: &str| server[key].as_f64().unwrap_or_default();
     let text = |key: &str| clean(document[key].as_str().unwrap_or_default());
     let listen: Vec<String> = list(&document["listen"]).iter().filter_map(Value::as_str).map(clean).collect();
-    let times = |key: &str| server[key].as_f64().map_or_else(|| "-".to_owned(), time);
+    let times = |key: &str| shown_ms(&server, key);
     let error_share = figure("status_5xx_per_s") / figure("requests_per_s").max(f64::MIN_POSITIVE);
     [
         format!(

@@ -217,7 +217,7 @@ fn draw_table(
             Style::new().add_modifier(Modifier::UNDERLINED),
         );
         for (line, row) in rows.iter().enumerate() {
-            let text = cell(column, row);
+            let text = column.shown(row);
             put(
                 buffer,
                 area,
@@ -231,14 +231,10 @@ fn draw_table(
     }
 }
 
-fn cell(column: &Column, row: &Map<String, Value>) -> String {
-    column.kind.shown(row.get(column.key).unwrap_or(&Value::Null))
-}
-
 /// The columns that fit into a width, each with its own.
 fn fitting(table: &TopTable, rows: &[Map<String, Value>], width: usize) -> Vec<(usize, usize)> {
     let natural = |column: &Column| {
-        let cells = rows.iter().map(|row| columns_of(&cell(column, row)));
+        let cells = rows.iter().map(|row| columns_of(&column.shown(row)));
         // A mark beside the head says what is sorted by.
         let widest = cells.max().unwrap_or_default().max(column.head.len() + 1);
         match column.kind {

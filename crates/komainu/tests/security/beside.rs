@@ -114,6 +114,15 @@ fn followers_and_bodies_of_the_control_api() {
         stream
     };
     drop(hold_briefly(&rig, "follower of `/v1/events` who reads nothing", 12, open, |_| {}));
+    let history = b"GET /v1/history HTTP/1.1\r\nHost: x\r\n\r\n".repeat(500);
+    let open = || {
+        let mut stream = connect();
+        stream.set_nonblocking(true).unwrap();
+        // As much as the server takes.
+        let _ = stream.write(&history);
+        stream
+    };
+    drop(hold_briefly(&rig, "client of `GET /v1/history` who reads nothing", 24, open, |_| {}));
     let begun = bytes(
         [
             &b"POST /v1/cache/purge HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 1048576\r\n\r\n"[..],

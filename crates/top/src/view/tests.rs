@@ -71,7 +71,7 @@ fn a_screen_of_24_lines_has_something_of_everything_that_matters() {
     let all = lines.join("\n");
     assert_eq!(lines[0], "Komainu 0.1.0  serving  PID 7  up 12 s  http://127.0.0.1:8080");
     assert!(
-        lines[1].starts_with("1,000 req/s  5xx 100/s (10 %)  p50 1.5 ms  p99 2.0 ms  waiting 6"),
+        lines[1].starts_with("1,000 req/s  5xx 100/s (10 %)  p50 ≤2.0 ms  p99 ≤2.0 ms  waiting 6"),
         "{all}"
     );
     for wanted in
@@ -169,7 +169,8 @@ fn text_and_json_for_pipes() {
     assert!(text.contains("01:01:01  error  http://10.0.0.2:80: /a?[31m??q=?<script>: refused"), "{text}");
     let document = as_json(&sample());
     assert_eq!(document["server"]["requests_per_s"], 1_000.0);
-    assert_eq!(document["routes"][1]["p50_ms"], 1.5);
+    let p50 = &document["routes"][1];
+    assert_eq!((&p50["p50_ms"], &p50["p50_bound"]), (&json!(2.0), &json!("upper")));
     assert_eq!(document["upstreams"][1]["state"], "ejected");
     assert_eq!(document["workers"][0]["current"], "GET /a?[31m??q=?<script>");
     assert_eq!(
