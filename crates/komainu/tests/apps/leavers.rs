@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use rustix::net::sockopt;
 
 use crate::hosted::{Client, native, start};
-use crate::rig::{Folder, Rig, eventually};
+use crate::rig::{Folder, PATIENCE, Rig, eventually};
 
 const WSGI: &str = "\
 import time
@@ -124,7 +124,8 @@ fn is_free(rig: &Rig, language: &str, since: Instant) {
         (200, "pong".into()),
         "{language}"
     );
-    assert!(since.elapsed() < Duration::from_secs(2), "{language}: {:?}", since.elapsed());
+    // The response before never ends. A busy machine takes a few seconds.
+    assert!(since.elapsed() < PATIENCE, "{language}: {:?}", since.elapsed());
 }
 
 #[test]

@@ -12,7 +12,9 @@ use std::thread::JoinHandle;
 
 use serde_json::Value;
 
-use crate::rig::{Folder, Rig, as_we_are, connect, eventually, komainu, listen, text, tls_arguments};
+use crate::rig::{
+    Folder, PATIENCE, Rig, as_we_are, connect, eventually, komainu, listen, text, tls_arguments,
+};
 
 /// The folder of the languages' modules, built now if need be; `KOMAINU_TEST_WORKERS` names another one, which is complete.
 pub fn modules() -> &'static Path {
@@ -148,6 +150,11 @@ pub struct Client(BufReader<TcpStream>);
 impl Client {
     pub fn new(address: SocketAddr) -> Client {
         Client(BufReader::with_capacity(64 * 1024, connect(address)))
+    }
+
+    /// Waits longer than others for each piece of a response.
+    pub fn wait_longer(&self) {
+        self.0.get_ref().set_read_timeout(Some(4 * PATIENCE)).unwrap();
     }
 
     pub fn send(&mut self, bytes: impl AsRef<[u8]>) {

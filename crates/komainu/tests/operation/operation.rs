@@ -318,7 +318,8 @@ fn a_log_that_nobody_reads_keeps_the_server_from_nothing() {
     for signal in ["-USR1", "-TERM"] {
         std::process::Command::new("kill").args([signal, &child.id().to_string()]).status().unwrap();
     }
-    let until = std::time::Instant::now() + std::time::Duration::from_secs(15);
+    // Without an end it waits for its reader for ever.
+    let until = std::time::Instant::now() + 3 * rig::PATIENCE;
     while ended.is_none() && std::time::Instant::now() < until {
         ended = child.try_wait().unwrap();
         std::thread::sleep(std::time::Duration::from_millis(20));

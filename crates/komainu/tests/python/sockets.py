@@ -1,15 +1,19 @@
 """The client of the tests of WebSockets: the `websockets` library against the server of an URL."""
 
 import asyncio
+import functools
 import os
 import sys
 
 import websockets
 from websockets.extensions.permessage_deflate import ClientPerMessageDeflateFactory
 
+# 200 handshakes at a time take longer than the library's 10 s on a busy machine.
+connect = functools.partial(websockets.connect, open_timeout=60)
+
 
 async def main(url):
-    async with websockets.connect(url + "/echo", subprotocols=["other", "chat"], max_size=None) as socket:
+    async with connect(url + "/echo", subprotocols=["other", "chat"], max_size=None) as socket:
         assert socket.subprotocol == "chat", socket.subprotocol
         agreed = socket.response.headers["Sec-WebSocket-Extensions"]
         assert "permessage-deflate; server_no_context_takeover; client_no_context_takeover" in agreed, agreed
@@ -27,9 +31,9 @@ async def main(url):
     # Of every window that can be asked for, and without compression.
     for window in (None, 9, 10, 12, 15):
         factory = ClientPerMessageDeflateFactory(server_max_window_bits=window, client_max_window_bits=window or True)
-        async with websockets.connect(url + "/echo", compression=None, extensions=[factory], max_size=None) as socket:
+        async with connect(url + "/echo", compression=None, extensions=[factory], max_size=None) as socket:
             await echo(socket)
-    async with websockets.connect(url + "/echo", compression=None, max_size=None) as socket:
+    async with connect(url + "/echo", compression=None, max_size=None) as socket:
         assert "Sec-WebSocket-Extensions" not in socket.response.headers
         await echo(socket)
         # The longest message there may be.
@@ -39,18 +43,18 @@ async def main(url):
     # 16 MiB and a byte, as they are and deflated to nearly nothing.
     for compression in (None, "deflate"):
         try:
-            async with websockets.connect(url + "/echo", compression=compression) as socket:
+            async with connect(url + "/echo", compression=compression) as socket:
                 await socket.send("x" * ((16 << 20) + 1))
                 await socket.recv()
             raise SystemExit("a message too long went through")
         except websockets.ConnectionClosed as closed:
             assert closed.rcvd.code == 1009, closed
     try:
-        async with websockets.connect(url + "/private"):
+        async with connect(url + "/private"):
             raise SystemExit("it was not refused")
     except websockets.InvalidStatus as refused:
         assert refused.response.status_code == 403, refused
-    sockets = await asyncio.gather(*(websockets.connect(url + "/echo") for _ in range(200)))
+    sockets = await asyncio.gather(*(connect(url + "/echo") for _ in range(200)))
     for at, socket in enumerate(sockets):
         await socket.send(str(at))
     for at, socket in enumerate(sockets):

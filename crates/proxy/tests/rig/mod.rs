@@ -500,9 +500,7 @@ impl Client {
                 Ok(true)
             }
             Err(error) if error.kind() == ErrorKind::ConnectionReset => Err("reset".into()),
-            Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                panic!("still open after {}", self.bytes.escape_ascii())
-            }
+            Err(error) if error.kind() == ErrorKind::WouldBlock => Err("still open".into()),
             Err(error) => Err(error.to_string()),
         }
     }
@@ -521,7 +519,10 @@ impl Client {
             match self.fill() {
                 Ok(true) => {}
                 Ok(false) => break true,
-                Err(_) => break false,
+                Err(reason) => {
+                    assert_ne!(reason, "still open", "after {}", self.bytes.escape_ascii());
+                    break false;
+                }
             }
         };
         (std::mem::take(&mut self.bytes), peaceful)
