@@ -229,8 +229,8 @@ impl Client {
             if self.carrier.has_small_window {
                 self.send(&window_update(1, READ_BYTES as u32));
             }
-            let goes_on = self.read().unwrap_or_else(|error| panic!("{:?}: {error}", self.carrier));
-            assert!(goes_on, "{:?}: cut off after {} bytes", self.carrier, self.body_bytes);
+            let continues = self.read().unwrap_or_else(|error| panic!("{:?}: {error}", self.carrier));
+            assert!(continues, "{:?}: cut off after {} bytes", self.carrier, self.body_bytes);
         }
         self.is_slow.set(false);
         if self.carrier.has_small_window {
@@ -245,7 +245,7 @@ impl Client {
             match self.read() {
                 Ok(true) => {}
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                    panic!("{:?}: neither goes on nor ends", self.carrier)
+                    panic!("{:?}: neither continues nor ends", self.carrier)
                 }
                 Ok(false) | Err(_) => return self.body_bytes,
             }
@@ -255,8 +255,8 @@ impl Client {
     /// Reads until the head has come; its status.
     fn status(&mut self) -> u16 {
         while self.head.is_none() {
-            let goes_on = self.read().unwrap();
-            assert!(goes_on || self.head.is_some(), "{:?}: closed before a response", self.carrier);
+            let continues = self.read().unwrap();
+            assert!(continues || self.head.is_some(), "{:?}: closed before a response", self.carrier);
         }
         let head = self.head.as_ref().unwrap();
         match (self.carrier.is_http2, head[0]) {
