@@ -1,7 +1,7 @@
 //! What other servers of Rack offer beyond its specification.
 
 use crate::hosted::{Client, folder, logged, only, ready, start};
-use crate::rig::Rig;
+use crate::rig::{Rig, eventually};
 
 fn ruby(text: &str) -> Rig {
     let app = only("rack = \"app.rb\"\nworkers = 1");
@@ -30,6 +30,8 @@ fn callables_of_after_reply_run_after_the_response_and_once() {
         assert_eq!(client.get(path).0, 200, "{path}");
     }
     assert_eq!(client.get("/"), (200, "empty".into()));
+    // Lines reach the log after the response.
+    eventually("the last line is logged", || rig.reported().matches("the last ran").count() == 2);
     let log = rig.reported();
     for (text, count) in [("the first ran", 2), ("on purpose", 2), ("the last ran", 2), ("its own ran", 1)] {
         assert_eq!(log.matches(text).count(), count, "{text}: {log}");
