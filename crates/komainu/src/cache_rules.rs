@@ -138,10 +138,10 @@ impl CacheRules {
         if self.rules.is_empty() {
             return MatchedRules::default();
         }
-        self.matched_by(request.head(), &request.normal_path().unwrap_or_default())
+        self.matched_by(request.head(), &request.route_path().unwrap_or_default())
     }
 
-    /// The same of a request's head and its normal path.
+    /// The same of a request's head and the path that routes match.
     pub(crate) fn matched_by(&self, request: (&Head, &[u8]), path: &[u8]) -> MatchedRules {
         let mut matched = MatchedRules::default();
         for (index, rule) in self.rules.iter().enumerate() {

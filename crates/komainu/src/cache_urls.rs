@@ -97,7 +97,7 @@ pub(crate) fn rules_for(
         .site(request.host(), listener_key)
         .or_else(|| routes.sites_of(request.host()).first().copied())?;
     let empty = empty_segments(config.settings(Some(site), None).merge_slashes);
-    let path = path::normal_path(request.path(), empty).ok()?;
+    let path = path::matched_path(request.path(), empty).ok()?;
     let query = request.query().unwrap_or_default();
     let wanted = RouteRequest {
         host: request.host(),
@@ -128,7 +128,7 @@ pub(crate) fn key_urls(config: &Config, cache: &Cache, url: &[u8]) -> Vec<Vec<u8
     for (site, index, route) in routes {
         let settings = config.settings(Some(site), Some(index));
         let empty = empty_segments(settings.merge_slashes);
-        let paths = (path::normal_path(request.path(), empty), path::encoded_path(request.path(), empty));
+        let paths = (path::matched_path(request.path(), empty), path::encoded_path(request.path(), empty));
         let (Some(policy), (Ok(path), Ok(encoded))) = (settings.cache, paths) else { continue };
         let sent = path::encoded_path(request.path(), EmptySegments::AsSent).unwrap_or_default();
         if !route.path.is_empty() && !route.path.iter().any(|pattern| pattern.matches(&path)) {

@@ -404,7 +404,7 @@ impl RateRule {
                 }
                 RateKey::Query(name) => parameter(request.query().unwrap_or_default(), name.as_bytes()),
                 RateKey::Path => {
-                    hasher.add(&request.normal_path().unwrap_or_default());
+                    hasher.add(&request.route_path().unwrap_or_default());
                     continue;
                 }
                 RateKey::Host => {

@@ -67,6 +67,14 @@ impl RequestPath {
         self.decoded.as_deref().unwrap_or_else(|| request.path())
     }
 
+    /// Its end of as many segments as `end`, which is that end where encoded slashes are not kept.
+    pub(crate) fn end_like<'p>(&'p self, end: &[u8], request: &Request<'p>) -> &'p [u8] {
+        let slashes = end.iter().filter(|&&byte| byte == b'/').count();
+        let path = self.bytes(request);
+        let ends = path.iter().enumerate().rev().filter(|(_, byte)| **byte == b'/').map(|(at, _)| at);
+        ends.take(slashes).last().map_or(&b""[..], |at| &path[at..])
+    }
+
     /// It decoded, for a handler that needs it while it changes the exchange; `keeps_slashes` for one that gets encoded slashes.
     pub(crate) fn kept(&self, exchange: &Exchange<'_>, keeps_slashes: bool) -> Vec<u8> {
         let request = exchange.request();

@@ -420,7 +420,10 @@ async fn serve_php(
     match php.find(exchange, route.strip.below(&kept), !path.has_encoded_slash).await? {
         PhpTarget::Done => Ok(()),
         PhpTarget::Missing(reason) => exchange.refuse(Status::NOT_FOUND, reason).await,
-        PhpTarget::Script(script) => {
+        PhpTarget::Script(mut script) => {
+            if route.keeps_encoded_slashes {
+                script.info = path.end_like(&script.info, &exchange.request()).to_vec();
+            }
             let path = RequestPath { script: Some(Rc::new(script)), ..path.clone() };
             serve_cached(&route.handler, route, exchange, &path).await
         }

@@ -4,7 +4,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use admission::{EXPIRES, SIGNATURE};
 use http::EmptySegments;
-use http::path::{encoded_path, normal_path};
+use http::path::{encoded_path, matched_path};
 
 use crate::auth;
 use crate::sign_url_arguments::SignUrl;
@@ -50,7 +50,7 @@ pub(crate) fn sign_url(arguments: &SignUrl) -> Result<String, String> {
     }
     let refused = |reject: http::Reject| format!("{url}: {}", reject.reason);
     let path = path.replace(' ', "%20");
-    let decoded = normal_path(path.as_bytes(), EmptySegments::Merge).map_err(refused)?;
+    let decoded = matched_path(path.as_bytes(), EmptySegments::Merge).map_err(refused)?;
     let encoded = encoded_path(path.as_bytes(), EmptySegments::Merge).map_err(refused)?;
     let signature = keys.sign(&decoded, until_s, arguments.client.map(|ip| ip.to_string()).as_deref());
     let signature = signature.ok_or("there is no secret")?;

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use config::{Auth, AuthKind, Config, StripPrefix};
+use config::{Auth, AuthKind, Config, EncodedSlashes, StripPrefix};
 use http::Status;
 use net::{ClientCertificates, ServerCertificate, SpillQuota, SpillStore};
 use proxy::options::{
@@ -62,9 +62,11 @@ impl GroupPlan {
             named.push(name.as_str());
             groups.add(name.clone(), group_options(proxy, files)?, &mut before)?;
         }
-        for site in &config.sites {
-            let ways =
-                site.routes.iter().map(|route| groups.way((site, route), &named, &mut before, spill, files));
+        for (site_index, site) in config.sites.iter().enumerate() {
+            let ways = site.routes.iter().enumerate().map(|(index, route)| {
+                let encoded_slashes = config.settings(Some(site_index), Some(index)).encoded_slashes;
+                groups.way((site, route, encoded_slashes), &named, &mut before, spill, files)
+            });
             let ways = ways.collect::<io::Result<Vec<_>>>()?;
             groups.ways.push(ways);
         }
@@ -123,7 +125,7 @@ impl GroupPlan {
 
     fn way(
         &mut self,
-        (site, route): (&config::Site, &config::Route),
+        (site, route, encoded_slashes): (&config::Site, &config::Route, EncodedSlashes),
         named: &[&str],
         before: &mut Vec<Arc<GroupShared>>,
         spill: &Arc<SpillStore>,
@@ -138,7 +140,8 @@ impl GroupPlan {
         let spill = SpillQuota::new(spill, proxy.spill_bytes_max);
         let is_of_cgi = |server: &UpstreamServer| matches!(server.protocol, UpstreamProtocol::Cgi(_));
         let are_of_cgi = self.shared[group].options().servers.iter().all(is_of_cgi);
-        let options = route_options(route, proxy, are_of_cgi);
+        let mut options = route_options(route, proxy, are_of_cgi);
+        options.cgi.keeps_encoded_slashes = encoded_slashes == EncodedSlashes::Keep;
         Ok(Some(UpstreamRoute { group, options: options.into(), spill }))
     }
 }
@@ -250,7 +253,7 @@ fn route_options(route: &config::Route, proxy: &config::Proxy, are_of_cgi: bool)
         path: path_map(route, proxy),
         upgrades: proxy.upgrades.clone(),
         read_ahead_bytes: proxy.read_ahead_bytes as usize,
-        cgi: CgiOptions { variables: proxy.variables.clone() },
+        cgi: CgiOptions { variables: proxy.variables.clone(), keeps_encoded_slashes: false },
         head: http::Limits {
             head_bytes_max: proxy.limits.head_bytes_max as usize,
             start_line_bytes_max: proxy.limits.status_line_bytes_max as usize,

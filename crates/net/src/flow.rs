@@ -313,7 +313,7 @@ impl Exchange<'_> {
     }
 
     /// Has handlers get the path with all empty segments that the client has sent. Rules that look at the decoded path
-    /// ([`crate::Request::normal_path`]) see it as before.
+    /// ([`crate::Request::route_path`]) see it as before.
     pub fn pass_as_sent(&mut self) {
         self.state.passes_as_sent = true;
     }

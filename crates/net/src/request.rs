@@ -82,7 +82,7 @@ impl<'x> Request<'x> {
         self.head.target.path(self.bytes)
     }
 
-    /// The path decoded, for rules and files. See [`http::path`].
+    /// The path decoded, for files. See [`http::path`].
     ///
     /// # Errors
     /// 400 for a path that servers read in two ways.
@@ -96,6 +96,14 @@ impl<'x> Request<'x> {
     /// Those of [`Request::normal_path`].
     pub fn matched_path(&self, empty_segments: EmptySegments) -> Result<Cow<'x, [u8]>, Reject> {
         path::matched_path(self.path(), empty_segments)
+    }
+
+    /// The path that routes match, for rules that choose by it.
+    ///
+    /// # Errors
+    /// Those of [`Request::normal_path`].
+    pub fn route_path(&self) -> Result<Cow<'x, [u8]>, Reject> {
+        self.matched_path(self.state.empty_segments)
     }
 
     /// The same path percent-encoded, for request targets and header fields.

@@ -330,6 +330,9 @@ pub struct ResponseOptions {
 pub struct CgiOptions {
     /// Variables that are added, or that replace those of the same name. Default none.
     pub variables: Vec<(String, Template)>,
+    /// Whether encoded slashes pass: then paths are those that routes match ([`http::path::matched_path`]), in which `%2F`
+    /// and `%252F` differ. Default no.
+    pub keeps_encoded_slashes: bool,
 }
 
 /// A path prefix that upstream servers see differently: `/api` as `/`, `/shop` as `/apps/shop`.

@@ -73,7 +73,7 @@ impl SignedUrls {
             Peer::Unix => String::new(),
         };
         let client = self.of_client.then_some(address.as_str());
-        let (path, query) = (request.normal_path()?, request.query().unwrap_or_default());
+        let (path, query) = (request.route_path()?, request.query().unwrap_or_default());
         let (status, reason) = match self.keys.verify(&path, query, client, x.core().unix_s()) {
             Ok(()) => {
                 x.set_authorized();

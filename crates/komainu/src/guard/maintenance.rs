@@ -59,7 +59,7 @@ impl MaintenanceRule {
             return Ok(false);
         }
         let request = x.request();
-        let path = request.normal_path().unwrap_or_default();
+        let path = request.route_path().unwrap_or_default();
         let is_excepted = self.except.contains(request.client().address)
             || self.except_paths.iter().any(|pattern| pattern.matches(&path));
         if is_excepted {

@@ -1,9 +1,11 @@
 //! The path of a request, as one table: what routes match is what handlers and upstream servers see.
 
+use std::io::{Read, Write};
+
 use crate::hosted;
 use crate::hosted::{server, start};
 use crate::origin::{Origin, ok};
-use crate::rig::{Folder, Rig, eventually, text};
+use crate::rig::{Folder, Rig, eventually, listener, text};
 
 /// What becomes of a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -105,10 +107,64 @@ static int handle(komainu_request *request, void *process, void *thread) {
 KOMAINU_HANDLER(.handle = handle)
 "#;
 
+/// Prints what a CGI program gets.
+const PROGRAM: &str = "#!/bin/sh\nLC_ALL=C\nbody=\"$PATH_INFO -> $REQUEST_URI\"\n\
+     printf 'Content-Length: %s\\n\\n%s' \"${#body}\" \"$body\"\n";
+
+/// A server of the CGI family that answers with two variables of the request.
+fn variables(scheme: &'static str) -> String {
+    let listener = listener();
+    let url = format!("{scheme}://{}", listener.local_addr().unwrap());
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            let (mut bytes, mut piece) = (Vec::new(), [0; 4096]);
+            // Fields follow the other variables.
+            while !bytes.windows(9).any(|window| window == b"HTTP_HOST") {
+                let len = stream.read(&mut piece).unwrap();
+                assert!(len > 0, "{scheme} ends early");
+                bytes.extend_from_slice(&piece[..len]);
+            }
+            let of = |name: &str| variable(&bytes, scheme, name);
+            let body = [&of("PATH_INFO")[..], b" -> ", &of("REQUEST_URI")].concat();
+            let head = format!("Content-Length: {}\r\n\r\n", body.len());
+            let body = [head.as_bytes(), &body].concat();
+            let record = |kind: u8, content: &[u8]| {
+                [&[1, kind, 0, 1][..], &(content.len() as u16).to_be_bytes(), &[0, 0], content].concat()
+            };
+            let answer = match scheme {
+                "fastcgi" => [record(6, &body), record(6, b""), record(3, &[0; 8])].concat(),
+                _ => body,
+            };
+            stream.write_all(&answer).unwrap();
+        }
+    });
+    url
+}
+
+/// The value of a variable among the bytes of a request.
+fn variable(bytes: &[u8], scheme: &str, name: &str) -> Vec<u8> {
+    let at = bytes.windows(name.len()).position(|window| window == name.as_bytes()).unwrap();
+    let value = &bytes[at + name.len()..];
+    let len = match scheme {
+        "fastcgi" => return value_of_fastcgi(bytes, at, name),
+        "uwsgi" => usize::from(u16::from_le_bytes([value[0], value[1]])),
+        _ => return value[1..].split(|&byte| byte == 0).next().unwrap().to_vec(),
+    };
+    value[2..2 + len].to_vec()
+}
+
+/// Of values shorter than 128 bytes: both lengths stand before the name.
+fn value_of_fastcgi(bytes: &[u8], at: usize, name: &str) -> Vec<u8> {
+    let start = at + name.len();
+    bytes[start..start + usize::from(bytes[at - 1])].to_vec()
+}
+
 /// A server that has a site for each kind of handler, by default and with everything kept (`KIND.keep`).
 fn everything(folder: Folder, origin: &Origin) -> Rig {
     folder.write("app.psgi", PSGI).write("config.ru", RACK).write("w.py", WSGI).write("a.py", ASGI);
     hosted::native(&folder, NATIVE);
+    folder.write_program("show", PROGRAM);
     let mut config = String::new();
     for (name, target) in [
         ("psgi", "psgi = \"app.psgi\""),
@@ -128,6 +184,10 @@ fn everything(folder: Folder, origin: &Origin) -> Rig {
         ("asgi", "app = \"asgi\""),
         ("native", "app = \"native\""),
         ("upstream", &proxy),
+        ("cgi", "cgi = \"show\""),
+        ("fastcgi", &format!("proxy = {:?}", variables("fastcgi"))),
+        ("uwsgi", &format!("proxy = {:?}", variables("uwsgi"))),
+        ("scgi", &format!("proxy = {:?}", variables("scgi"))),
     ] {
         for (keep, directives) in [("", ""), (".keep", "encoded_slashes = \"keep\"\nmerge_slashes = false\n")]
         {
@@ -185,13 +245,16 @@ fn shown(kind: &str, keeps: bool, raw: &str, seen: Seen) -> (u16, String) {
     }
 }
 
+const KINDS: [&str; 11] =
+    ["files", "psgi", "rack", "wsgi", "asgi", "native", "upstream", "cgi", "fastcgi", "uwsgi", "scgi"];
+
 #[test]
 fn what_is_matched_is_what_handlers_see() {
     let origin = Origin::start(|ask| ok(ask.line()));
     let rig = everything(www(), &origin);
     let mut wrong = Vec::new();
     for (raw, default, keep) in TABLE {
-        for kind in ["files", "psgi", "rack", "wsgi", "asgi", "native", "upstream"] {
+        for kind in KINDS {
             for (host, seen) in [(kind.to_owned(), *default), (format!("{kind}.keep"), *keep)] {
                 let ask = format!("GET {raw}?q HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
                 let answer = rig.send(&ask);
@@ -369,4 +432,90 @@ fn errors_of_respond_and_folders_without_index_have_error_pages() {
             ask("pages", path).expect(404, "<p>none");
         }
     }
+}
+
+#[test]
+fn a_script_of_php_gets_encoded_slashes_and_texts_like_them_in_two_forms() {
+    for (keep, seen) in [("encoded_slashes = \"keep\"\n", "/a%252Fb/c d"), ("", "/a%2Fb/c d")] {
+        let folder = Folder::new();
+        folder.write("www/index.php", "<?php");
+        let php = variables("fastcgi");
+        let rig = Rig::config(folder, &format!("{keep}[[route]]\nfiles = \"www\"\nphp = {php:?}\n"));
+        rig.get("/index.php/a%252Fb/c%20d").expect(200, &format!("{seen} -> /index.php/a%252Fb/c%20d"));
+    }
+}
+
+#[test]
+fn rules_that_choose_by_the_path_see_empty_segments_and_encoded_slashes_as_routes_do() {
+    let origin = Origin::start(|ask| {
+        format!(
+            "HTTP/1.1 200 OK\r\nCache-Control: max-age=60\r\nContent-Length: 1\r\nX: {}\r\n\r\nx",
+            ask.line()
+        )
+    });
+    let folder = Folder::new();
+    folder.write("secret", "0123456789abcdef0123456789abcdef\n");
+    let rig = Rig::config(
+        folder,
+        &format!(
+            "encoded_slashes = \"keep\"\n\
+             [[route]]\npath = \"/denied/a\"\nrespond = 403\n\
+             [[route]]\npath = \"/signed/*\"\nauth = {{ signed = {{ secret_file = \"secret\" }} }}\nproxy = {url:?}\n\
+             [[route]]\npath = \"/rated/*\"\nlimit = {{ key = \"path\", rate = \"1/h\", burst = 0 }}\nproxy = {url:?}\n\
+             [[route]]\nproxy = {url:?}\n\
+             [[route.cache.rule]]\npath = [\"/live/a\", \"/live/x%2Fy\"]\nbypass = true\n",
+            url = origin.url
+        ),
+    );
+    // A cache rule: a request that passes the cache reaches the origin each time.
+    for (path, passes) in [
+        ("/live/a", true),
+        ("/live//a", true),
+        ("//live/a", true),
+        ("/live/./a", true),
+        ("/live/x%2fy", true),
+        ("/live/x%252Fy", false),
+        ("/live//b", false),
+    ] {
+        let before = origin.asks().len();
+        for _ in 0..2 {
+            rig.get(path).expect(200, "x");
+        }
+        assert_eq!(origin.asks().len() - before, if passes { 2 } else { 1 }, "{path}");
+    }
+    for path in ["/denied/a", "/denied//a", "//denied/a", "//denied///a", "/denied/%61"] {
+        assert_eq!(rig.get(path).status(), 403, "{path}");
+    }
+    // A limit that counts by path.
+    for (path, status) in [
+        ("/rated/a", 200),
+        ("/rated//a", 429),
+        ("//rated/a", 429),
+        ("/rated/a%2Fb", 200),
+        ("/rated/a%252Fb", 200),
+        ("/rated/a%2fb", 429),
+    ] {
+        assert_eq!(rig.get(path).status(), status, "{path}");
+    }
+    for path in ["/signed/a", "/signed//a", "//signed/a", "/x/..//signed/a"] {
+        assert_eq!(rig.get(path).status(), 403, "{path}");
+    }
+    let signed = |path: &str| {
+        let done = server()
+            .args(["sign-url", "--for", "2h", &format!("http://localhost{path}"), "--secret-file"])
+            .arg(rig.folder.at("secret"))
+            .output();
+        let done = done.unwrap();
+        text(&done.stdout)
+            .trim()
+            .strip_prefix("http://localhost")
+            .unwrap_or_else(|| panic!("{}", text(&done.stderr)))
+            .to_owned()
+    };
+    let url = signed("/signed/a%2Fb");
+    rig.get(&url).expect(200, "x");
+    rig.get(&url.replace("/signed/", "/signed//")).expect(200, "x");
+    rig.get(&url.replace("%2F", "%2f")).expect(200, "x");
+    rig.get(&url.replace("%2F", "%252F")).expect_status(403);
+    rig.get(&signed("/signed/a%252Fb")).expect(200, "x");
 }

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use cgi::Variables;
 use http::encode::Lines;
-use http::path::{EmptySegments, normal_path};
+use http::path::{EmptySegments, matched_path, normal_path};
 use http::{BodySize, Head, Name, Reject, TargetForm, encode, scan};
 
 use super::{RequestRules, write_ip};
@@ -106,7 +106,11 @@ impl RequestRules {
                 variables.push(b"PATH_INFO", b"*");
                 return Ok(());
             }
-            let path = normal_path(ask.head.target.path(ask.bytes), ask.empty_segments)?;
+            let raw = ask.head.target.path(ask.bytes);
+            let path = match variables.options.keeps_encoded_slashes {
+                true => matched_path(raw, ask.empty_segments)?,
+                false => normal_path(raw, ask.empty_segments)?,
+            };
             let (mount, info) = match self.path.as_ref().and_then(|map| map.mount(&path)) {
                 Some((mount, to, rest)) => (mount, [&normal_path(to, EmptySegments::Keep)?, rest].concat()),
                 None => (&b""[..], path.into_owned()),
