@@ -9,7 +9,7 @@ use net::{Core, TaskId};
 use ring::{Lost, Measure, Refused, ServerSide, Ticket, WorkerSlot};
 
 use crate::deflate::Codecs;
-use crate::generation::{ClaimedHead, Generation, HeadStart, SHOWN_MAX};
+use crate::generation::{ClaimedHead, CoreLoad, Generation, HeadStart, SHOWN_MAX};
 use crate::mail::{CommandQueue, KillReason, SupervisorCommand, lock};
 use crate::options::Options;
 
@@ -129,8 +129,6 @@ pub(crate) struct Dispatcher {
     armed: Cell<bool>,
     /// Another generation serves.
     replaced: Cell<bool>,
-    /// This core's part of the queue: within it no other core is asked.
-    queue_share: usize,
     /// When a cut-off response was last logged.
     cut_ms: Cell<Option<u64>>,
 }
@@ -145,7 +143,6 @@ impl Dispatcher {
     ) -> std::io::Result<Dispatcher> {
         let server = generation.channel.server(index);
         core.hear(&server.fd())?;
-        let queue_share = generation.options.queue_max.div_ceil(generation.loads.len()).max(1);
         Ok(Dispatcher {
             core: core.clone(),
             index,
@@ -160,7 +157,6 @@ impl Dispatcher {
             codecs: Codecs::default(),
             armed: Cell::new(false),
             replaced: Cell::new(false),
-            queue_share,
             cut_ms: Cell::new(None),
             generation,
         })
@@ -203,7 +199,13 @@ impl Dispatcher {
         last: bool,
         measure: Measure,
     ) -> Result<(PendingRequest, usize), Refused> {
-        if self.in_use() > self.queue_share {
+        let (waits, has_slot) = {
+            let server = self.server.borrow();
+            (server.queued(self.index) > 0, server.in_use() < server.slots())
+        };
+        // A request that finds no other one waiting is most likely handed over at once. Where no slot is free, this one is
+        // refused: a dropped one keeps its slot until its task has run.
+        if waits && has_slot {
             self.make_room();
         }
         let (ticket, taken) = {
@@ -233,18 +235,21 @@ impl Dispatcher {
         Ok((PendingRequest::new(self, ticket), taken))
     }
 
-    /// Drops the oldest waiting request if the queue of the application is full, because its client is the most likely to have
-    /// given up. Other cores report how many of theirs wait when they have more than their share, and in each sweep.
+    /// Counts the request that follows, which waits behind others. Drops the oldest waiting one if the queue of the application
+    /// is full, because its client is the most likely to have given up.
     fn make_room(&self) {
+        let counted = &self.generation.loads[self.index].waiting;
+        counted.store(counted.load(Ordering::Relaxed).max(1) + 1, Ordering::Relaxed);
+        if self.waiting() <= self.generation.options.queue_max {
+            return;
+        }
         self.look_who_claimed();
         let mut entries = self.entries.borrow_mut();
         let waiting = || {
             entries.iter().flatten().filter(|entry| entry.claimed_ms.is_none() && entry.completion.is_none())
         };
-        let (own, loads) = (waiting().count(), &self.generation.loads);
-        loads[self.index].waiting.store(own, Ordering::Relaxed);
-        let all: usize = loads.iter().map(|load| load.waiting.load(Ordering::Relaxed)).sum();
-        if own < self.queue_share || all < self.generation.options.queue_max {
+        counted.store(waiting().count() + 1, Ordering::Relaxed);
+        if self.waiting() <= self.generation.options.queue_max {
             return;
         }
         let Some(at) = waiting().min_by_key(|entry| entry.since_ms).map(|entry| entry.ticket.index()) else {
@@ -252,7 +257,20 @@ impl Dispatcher {
         };
         if let Some(entry) = &mut entries[at] {
             self.decide(entry, Completion::Crowded);
+            counted.store(counted.load(Ordering::Relaxed) - 1, Ordering::Relaxed);
         }
+    }
+
+    /// Requests of all cores that wait for a worker, with the one that this core is about to queue behind others. What a core
+    /// has counted is too much until it looks who was claimed, and one too little where nothing waited before; its queue holds
+    /// too much where requests were cancelled.
+    fn waiting(&self) -> usize {
+        let server = self.server.borrow();
+        let of_core = |(index, load): (usize, &CoreLoad)| {
+            let queued = server.queued(index) + usize::from(index == self.index);
+            load.waiting.load(Ordering::Relaxed).max(1).min(queued)
+        };
+        self.generation.loads.iter().enumerate().map(of_core).sum()
     }
 
     /// Ends a request without a response: its task is woken, and releases the ticket.

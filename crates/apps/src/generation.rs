@@ -196,11 +196,14 @@ impl Generation {
     }
 }
 
+/// Slots for requests that were dropped for newer ones, and whose tasks have not run yet.
+const DROPPED_SLOTS: usize = 32;
+
 /// Requests that one core may have at once.
 fn slots(options: &Options, cores: usize) -> usize {
     // The queued requests, and the claimed ones: a single core may have all of them.
     let worker_slots = options.places() * options.threads.max(1);
-    let wanted = options.queue_max + worker_slots * options.concurrency.max(1);
+    let wanted = options.queue_max + worker_slots * options.concurrency.max(1) + DROPPED_SLOTS;
     // The slots of all cores must fit into one channel, whose words are counted in 32 bits; a slot has two cells in the
     // lane of each worker slot. With more cores, each one's share is smaller.
     let bytes = options.request_bytes.next_power_of_two() + options.response_bytes.next_power_of_two();
@@ -235,7 +238,7 @@ mod tests {
             options.workers = crate::options::Workers { min: cores, max: cores };
             let (queue_max, places) = (options.queue_max, options.places());
             let slots = slots(&options, cores);
-            assert!(slots <= queue_max + places * options.concurrency);
+            assert!(slots <= queue_max + places * options.concurrency + DROPPED_SLOTS);
             assert!(slots * cores >= queue_max + places, "{slots} slots on each of {cores}");
             // Memory is used only when it is touched. Descriptors would be used at once, and this test does not need
             // them.

@@ -55,6 +55,11 @@ impl<'a> Queue<'a> {
         self.span().1 == 0
     }
 
+    /// How many tags there are: those of requests that no worker has claimed, and of some that were cancelled.
+    pub(crate) fn len(&self) -> usize {
+        self.span().1 as usize
+    }
+
     /// Worker's side: claims the oldest ready slot for `worker_slot`.
     pub(crate) fn claim(&self, worker_slot: usize) -> Option<Tag> {
         loop {

@@ -154,6 +154,11 @@ impl ServerSide {
         self.records.len() - self.free.len()
     }
 
+    /// At most how many requests of the server thread `thread` wait for a worker.
+    pub fn queued(&self, thread: usize) -> usize {
+        Queue::new(&self.shared, thread).len()
+    }
+
     /// Number of slots lost for good: their state was overwritten, so their holder is unknown. Once it is not 0,
     /// replace the generation.
     pub fn quarantined(&self) -> usize {

@@ -112,3 +112,55 @@ def app(environ, start_response):
         }
     }
 }
+
+#[test]
+fn a_burst_on_several_threads_is_bounded_by_the_queue() {
+    let app = "\
+import os, time
+def app(environ, start_response):
+    while not os.path.exists(environ['PATH_INFO']):
+        time.sleep(.01)
+    start_response('200 OK', [])
+    return [b'done']
+";
+    let folder = folder("a.py", app);
+    let config = only("wsgi = \"a.py:app\"\nworkers = 1\nthreads = 1\nqueue = 16");
+    let written =
+        format!("listen = {{ address = \"127.0.0.1:0\", h2c = true }}\nthreads = 2\n{}{config}", as_we_are());
+    folder.write("komainu.toml", written);
+    let mut command = server();
+    command.arg("start").arg("-c").arg(folder.at("komainu.toml"));
+    let rig = Rig::start(command, folder);
+    rig.get("/").expect(200, "done");
+    let gate = rig.folder.at("gate");
+    // One connection, all of whose streams are on one thread, fills the queue; others are on either thread.
+    let mut streams = vec![(http2(&rig, &gate.display().to_string(), 17), 17)];
+    std::thread::sleep(std::time::Duration::from_millis(20));
+    streams.extend((0..6).map(|_| (http2(&rig, &gate.display().to_string(), 8), 8)));
+    let readers: Vec<_> = streams
+        .into_iter()
+        .map(|(stream, count)| std::thread::spawn(move || successes(stream, count)))
+        .collect();
+    std::thread::sleep(std::time::Duration::from_millis(500));
+    fs::write(&gate, "").unwrap();
+    let answered: usize = readers.into_iter().map(|reader| reader.join().unwrap()).sum();
+    // The worker has one; the thread whose queue is empty may add one.
+    assert!((17..=18).contains(&answered), "{answered} of 65 were answered");
+}
+
+/// How many of so many streams have the status 200.
+fn successes(mut stream: std::net::TcpStream, count: usize) -> usize {
+    let (mut heads, mut successes) = (0, 0);
+    while heads < count {
+        let mut head = [0; 9];
+        stream.read_exact(&mut head).unwrap();
+        let mut payload = vec![0; usize::from(head[1]) << 8 | usize::from(head[2])];
+        stream.read_exact(&mut payload).unwrap();
+        if head[3] == 1 {
+            heads += 1;
+            // The index of `:status 200`.
+            successes += usize::from(payload[0] == 0x88);
+        }
+    }
+    successes
+}
