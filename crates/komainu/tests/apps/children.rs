@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::hosted::{Client, folder, is_alive, logged, only, ready, start};
+use crate::hosted::{Client, folder, is_alive, logged, native, only, ready, start};
 use crate::rig::{Rig, eventually};
 
 /// Ended children that nobody has reaped.
@@ -118,4 +118,43 @@ fn a_stop_ends_children_with_a_group_or_a_session_of_their_own_and_names_them() 
         assert!(!is_alive(child));
         assert!(rig.reported().contains(&format!("{child} (")), "{child}: {}", rig.reported());
     }
+}
+
+#[test]
+fn children_of_recycled_workers_and_of_a_worker_with_a_session_of_its_own() {
+    let psgi = "use POSIX ();\nsub { my $path = $_[0]{PATH_INFO}; POSIX::setsid() if $path eq '/session';\n\
+        my $seconds = $path eq '/short' ? 0.2 : 300;\n\
+        [200, [], [scalar `sleep $seconds >/dev/null 2>&1 & echo \\$!`]] }\n";
+    let c = "#include <sys/types.h>\n#include <stdio.h>\n#include <unistd.h>\n#include \"komainu_handler.h\"\n\
+        static int handle(komainu_request *request, void *process, void *state) {\n    char text[16];\n    \
+        pid_t child = fork();\n    (void)process; (void)state;\n    \
+        if (child == 0) { setpgid(0, 0); usleep(200 * 1000); _exit(0); }\n    \
+        komainu_head(request, 200, NULL, 0);\n    \
+        return komainu_write(request, text, (size_t)snprintf(text, sizeof text, \"%d\", child), KOMAINU_MORE);\n}\n\
+        const komainu_handler komainu_entry = {.abi = KOMAINU_HANDLER_ABI, .size = sizeof(komainu_handler), .handle = handle};\n";
+    let folder = folder("app.psgi", psgi);
+    native(&folder, c);
+    let apps = [("psgi", "psgi = \"app.psgi\""), ("native", "handler = \"n.so\"")].map(|(name, app)| {
+        format!(
+            "[[route]]\npath = \"/{name}/*\"\napp = {{ name = \"{name}\", strip_prefix = true }}\n[apps.{name}]\n{app}\nworkers = 1\n\
+             recycle = {{ requests = 2 }}\ntimeouts = {{ stop = \"2s\" }}\n"
+        )
+    });
+    let mut rig = start(folder, &format!("threads = 1\n{}", apps.concat()));
+    let mut client = Client::new(rig.address);
+    for path in ["/psgi/short", "/native/short", "/psgi/session"] {
+        for _ in 0..5 {
+            assert_eq!(client.get(path).0, 200, "{path}");
+        }
+    }
+    std::thread::sleep(Duration::from_millis(300));
+    eventually("they are reaped", || zombies(rig.child.id()) == 0);
+    let long: u32 = client.get("/psgi/session").1.trim().parse().unwrap();
+    assert!(is_alive(long));
+    let since = Instant::now();
+    rig.signal("-TERM");
+    assert!(rig.ended().success());
+    assert!(since.elapsed() < Duration::from_secs(15), "{:?}", since.elapsed());
+    assert!(!is_alive(long), "{}", rig.reported());
+    assert!(rig.reported().contains(&format!("{long} (sleep)")), "{}", rig.reported());
 }
