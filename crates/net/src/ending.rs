@@ -12,10 +12,16 @@ use crate::stream::Stream;
 const SILENT_MS: u64 = 2_000;
 /// How long it is listened to at most once it has taken everything, however much it sends.
 const LINGER_MS: u64 = 30_000;
-/// How often the kernel is asked whether it has taken everything.
+/// The same in a server that stops: nobody waits for a response any more.
+const LINGER_STOPPING_MS: u64 = 1_000;
+/// How often the kernel is asked whether it has taken everything, and whether the server stops.
 const LOOK_MS: u64 = 500;
 /// Bytes dropped before other connections get their turn.
 const TURN_BYTES_MAX: usize = 256 * 1024;
+/// Bytes dropped as fast as they come: an upload that its sender does not break off. A peer that sends more is read in turns with pauses,
+/// at most 26 MB/s, so that it costs little CPU.
+const FREE_BYTES_MAX: usize = 4 << 20;
+const TURN_PAUSE_MS: u64 = 10;
 
 /// Sends what the link holds, and TLS's announcement that nothing follows. False where the peer does not take it.
 pub(crate) async fn announce(link: &mut Link, patience_ms: u64) -> bool {
@@ -57,18 +63,21 @@ pub(crate) async fn linger(link: &mut Link, patience_ms: u64, bytes_max: usize) 
         }
         let deadline_ms = match taken_ms {
             None => progress.since_ms(stream).saturating_add(patience_ms),
+            Some(taken_ms) if core.is_draining() => taken_ms + LINGER_STOPPING_MS,
             Some(taken_ms) => (heard_ms.max(taken_ms) + SILENT_MS).min(taken_ms + LINGER_MS),
         };
         if now_ms >= deadline_ms {
             return;
         }
         if dropped >= TURN_BYTES_MAX {
-            core.yield_now().await;
+            match dropped_total > FREE_BYTES_MAX {
+                true => core.sleep(TURN_PAUSE_MS).await,
+                false => core.yield_now().await,
+            }
             continue;
         }
         // A deadline that has passed is seen above.
-        let look_ms = if taken_ms.is_some() { deadline_ms } else { deadline_ms.min(now_ms + LOOK_MS) };
-        let _ = stream.readable(look_ms).await;
+        let _ = stream.readable(deadline_ms.min(now_ms + LOOK_MS)).await;
     }
 }
 

@@ -313,3 +313,47 @@ fn a_client_that_sends_without_end_is_left_in_the_end() {
     }
     assert!(finish(server));
 }
+
+/// A client that was refused and has read the response, and continues to send a byte now and then.
+#[test]
+fn a_stop_does_not_wait_for_clients_that_were_refused() {
+    let server = start(&options(1), &[tcp()]);
+    let Bind::Tcp(address) = server.addresses()[0] else { panic!("a port") };
+    let mut socket = TcpStream::connect(address).unwrap();
+    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    socket.write_all(b"nonsense\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    socket.read_to_string(&mut answer).unwrap();
+    assert!(answer.starts_with("HTTP/1.1 400"), "{answer}");
+    let sender = std::thread::spawn(move || {
+        while socket.write_all(b"x").is_ok() {
+            std::thread::sleep(Duration::from_millis(200));
+        }
+    });
+    std::thread::sleep(Duration::from_millis(300));
+    let began = std::time::Instant::now();
+    assert!(finish(server));
+    // It would be 30 s.
+    assert!(began.elapsed() < Duration::from_secs(15), "{:?}", began.elapsed());
+    sender.join().unwrap();
+}
+
+#[test]
+fn what_is_sent_after_a_refusal_is_read_at_a_bounded_rate() {
+    const SECONDS: u64 = 3;
+    let server = start(&options(1), &[tcp()]);
+    let Bind::Tcp(address) = server.addresses()[0] else { panic!("a port") };
+    let mut socket = TcpStream::connect(address).unwrap();
+    socket.set_write_timeout(Some(PATIENCE)).unwrap();
+    socket.write_all(b"nonsense\r\n\r\n").unwrap();
+    let (began, piece, mut sent) = (std::time::Instant::now(), vec![b'x'; 1 << 20], 0);
+    while began.elapsed() < Duration::from_secs(SECONDS) {
+        socket.write_all(&piece).expect("the server reads");
+        sent += piece.len() as u64;
+    }
+    // 4 MiB at once, 26 MB/s, and the kernel's buffers. Without the bound it is gigabytes.
+    let elapsed = began.elapsed().as_millis() as u64;
+    assert!(sent < (32 << 20) + elapsed * 40_000, "{sent} bytes in {elapsed} ms");
+    drop(socket);
+    assert!(finish(server));
+}
