@@ -71,5 +71,5 @@ pub use staple::{OcspStapler, StapleEnvironment, StapleOwner, StapledCertificate
 pub use status::{CertificateStatus, list};
 pub use store::StateFolder;
 pub use subject::{Issuer, Subject};
-pub use trust::{TrustReport, TrustStores, trust, untrust};
+pub use trust::{LocalRoot, TrustReport, TrustStores, trust, untrust};
 pub use tsig::TsigKey;

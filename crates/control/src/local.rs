@@ -12,6 +12,8 @@ use rcgen::{
 };
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use x509_parser::extensions::GeneralName;
+use x509_parser::parse_x509_certificate;
 
 use crate::certificate::CertificateFacts;
 use crate::store::StateFolder;
@@ -114,6 +116,53 @@ impl LocalAuthority {
     }
 }
 
+/// Checks that a certificate is one that this program makes for a local authority: it can vouch for no name of the internet.
+///
+/// # Errors
+/// What it lacks, or has too much of.
+pub(crate) fn verify_constrained(certificate: &CertificateDer<'_>) -> Result<(), String> {
+    let (rest, found) = parse_x509_certificate(certificate).map_err(|error| error.to_string())?;
+    if !rest.is_empty() || found.issuer() != found.subject() || found.verify_signature(None).is_err() {
+        return Err("it is not signed by itself".into());
+    }
+    let constraint = found.basic_constraints().ok().flatten().map(|found| found.value);
+    if !constraint.is_some_and(|found| found.ca && found.path_len_constraint == Some(0)) {
+        return Err("it is no authority, or may have others below it".into());
+    }
+    let unlimited = || "it may vouch for names of the internet".to_owned();
+    let limits =
+        found.name_constraints().ok().flatten().filter(|found| found.critical).ok_or_else(unlimited)?;
+    let permitted = limits.value.permitted_subtrees.as_deref().unwrap_or_default();
+    let networks: Vec<Vec<u8>> = NETWORKS.iter().map(|(address, prefix)| network(address, *prefix)).collect();
+    let (mut names, mut addresses) = (0, 0);
+    for subtree in permitted {
+        match &subtree.base {
+            GeneralName::DNSName(name) if Subject::private_suffixes().contains(name) => names += 1,
+            GeneralName::IPAddress(bytes) if networks.iter().any(|network| network == bytes) => {
+                addresses += 1
+            }
+            _ => return Err(unlimited()),
+        }
+    }
+    // A kind of name without any subtree is not constrained at all.
+    match names > 0 && addresses > 0 {
+        true => Ok(()),
+        false => Err(unlimited()),
+    }
+}
+
+/// A network as name constraints have it: the address, and the mask.
+fn network(address: &str, prefix: u8) -> Vec<u8> {
+    let address: IpAddr = address.parse().expect("the table holds addresses");
+    let address = match address {
+        IpAddr::V4(address) => address.octets().to_vec(),
+        IpAddr::V6(address) => address.octets().to_vec(),
+    };
+    let bits = (0..address.len()).map(|at| usize::from(prefix).saturating_sub(at * 8).min(8));
+    let mask: Vec<u8> = bits.map(|bits| !(0xff_u8.checked_shr(bits as u32).unwrap_or_default())).collect();
+    [address, mask].concat()
+}
+
 /// Parameters of a certificate that is valid from an hour ago, for clocks that are slow.
 fn dated(now: SystemTime, lifetime: Duration) -> CertificateParams {
     let mut parameters = CertificateParams::default();
@@ -161,6 +210,61 @@ mod tests {
 
     fn subject(text: &str) -> Subject {
         Subject::parse(text).unwrap()
+    }
+
+    #[test]
+    fn only_an_authority_for_private_names_is_taken_for_a_local_one() {
+        let now = SystemTime::now();
+        let own = || CertificateDer::from_pem_slice(make("host", now).unwrap().1.as_bytes()).unwrap();
+        assert_eq!(verify_constrained(&own()), Ok(()));
+        let other = |change: &dyn Fn(&mut CertificateParams)| {
+            let mut parameters = dated(now, ROOT_LIFETIME);
+            parameters.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+            let ip = GeneralSubtree::IpAddress(CidrSubnet::from_addr_prefix([127, 0, 0, 0].into(), 8));
+            let permitted_subtrees = vec![GeneralSubtree::DnsName("localhost".into()), ip];
+            parameters.name_constraints =
+                Some(NameConstraints { permitted_subtrees, excluded_subtrees: Vec::new() });
+            change(&mut parameters);
+            let certificate = parameters.self_signed(&KeyPair::generate().unwrap()).unwrap();
+            verify_constrained(certificate.der())
+        };
+        let permitted = |parameters: &mut CertificateParams, subtrees: Vec<GeneralSubtree>| {
+            parameters.name_constraints =
+                Some(NameConstraints { permitted_subtrees: subtrees, excluded_subtrees: Vec::new() });
+        };
+        let dns = |name: &str| GeneralSubtree::DnsName(name.to_owned());
+        let ip = |address: [u8; 4], prefix| {
+            GeneralSubtree::IpAddress(CidrSubnet::from_addr_prefix(address.into(), prefix))
+        };
+        assert_eq!(other(&|_| {}), Ok(()));
+        for (what, outcome) in [
+            ("no constraints", other(&|parameters| parameters.name_constraints = None)),
+            ("no names", other(&|parameters| permitted(parameters, vec![ip([127, 0, 0, 0], 8)]))),
+            ("no addresses", other(&|parameters| permitted(parameters, vec![dns("localhost")]))),
+            (
+                "a name of the internet",
+                other(&|parameters| {
+                    permitted(parameters, vec![dns("localhost"), dns("com"), ip([127, 0, 0, 0], 8)])
+                }),
+            ),
+            ("every name", other(&|parameters| permitted(parameters, vec![dns(""), ip([127, 0, 0, 0], 8)]))),
+            (
+                "every address",
+                other(&|parameters| permitted(parameters, vec![dns("localhost"), ip([0, 0, 0, 0], 0)])),
+            ),
+            (
+                "others below it",
+                other(&|parameters| parameters.is_ca = IsCa::Ca(BasicConstraints::Unconstrained)),
+            ),
+            ("no authority", other(&|parameters| parameters.is_ca = IsCa::ExplicitNoCa)),
+        ] {
+            assert!(outcome.is_err(), "{what}");
+        }
+        let store = scratch("constrained");
+        let authority = LocalAuthority::open(&StateFolder::open(&store).unwrap(), "host", now).unwrap();
+        let issued = authority.issue(&subject("a.localhost"), now).unwrap();
+        assert!(verify_constrained(&CertificateDer::from_pem_slice(issued.pem.as_bytes()).unwrap()).is_err());
+        std::fs::remove_dir_all(store).unwrap();
     }
 
     #[test]

@@ -2,13 +2,15 @@
 
 use std::ffi::OsString;
 use std::fs;
-use std::io;
+use std::io::{self, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
+
+use crate::local::verify_constrained;
 
 /// The start of the file's name in the system's folder.
 const FILE: &str = "komainu-local-authority-";
@@ -79,11 +81,25 @@ fn run_words(words: &[OsString]) -> Result<(), String> {
 
 /// Runs a command and returns what it wrote to stdout.
 fn run(command: &mut Command) -> Result<String, String> {
+    run_with_input(command, "")
+}
+
+/// The same, with a short text as its standard input.
+fn run_with_input(command: &mut Command, input: &str) -> Result<String, String> {
     let program = command.get_program().to_string_lossy().into_owned();
-    let output = command.stdin(Stdio::null()).output().map_err(|error| match error.kind() {
+    let failed = |error: io::Error| match error.kind() {
         io::ErrorKind::NotFound => format!("{program} is not installed"),
         _ => format!("{program}: {error}"),
-    })?;
+    };
+    let mut process = command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .map_err(failed)?;
+    // A program that does not read it says why it fails.
+    let _ = process.stdin.take().map(|mut stdin| stdin.write_all(input.as_bytes()));
+    let output = process.wait_with_output().map_err(failed)?;
     match output.status.success() {
         true => Ok(String::from_utf8_lossy(&output.stdout).into_owned()),
         false => {
@@ -92,25 +108,41 @@ fn run(command: &mut Command) -> Result<String, String> {
     }
 }
 
-/// The certificate of a file as PEM text, and the start of its SHA-256 digest.
-fn read_root(root: &Path) -> io::Result<(Vec<u8>, String)> {
-    let pem = fs::read(root)?;
-    let certificate = CertificateDer::from_pem_slice(&pem).map_err(io::Error::other)?;
-    let digest = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, &certificate);
-    let fingerprint = digest.as_ref()[..8].iter().map(|byte| format!("{byte:02x}")).collect();
-    Ok((pem, fingerprint))
+/// The certificate of a local authority.
+#[derive(Debug, Clone)]
+pub struct LocalRoot {
+    pem: String,
+    /// The start of its SHA-256 digest, in hexadecimal digits.
+    fingerprint: String,
 }
 
-/// Installs the authority of the file `root`.
-///
-/// # Errors
-/// Where the file cannot be read.
-pub fn trust(root: &Path, stores: &TrustStores) -> io::Result<TrustReport> {
-    let (pem, fingerprint) = read_root(root)?;
+impl LocalRoot {
+    /// The first certificate of a PEM text, which may come from anybody: it has to be one that this program makes, and can vouch for private
+    /// names alone. Whatever else is in the text is dropped.
+    ///
+    /// # Errors
+    /// There is no such certificate.
+    pub fn parse(text: &[u8]) -> Result<LocalRoot, String> {
+        let certificate =
+            CertificateDer::from_pem_slice(text).map_err(|_| "this is no certificate".to_owned())?;
+        verify_constrained(&certificate)?;
+        let digest = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, &certificate);
+        let fingerprint = digest.as_ref()[..8].iter().map(|byte| format!("{byte:02x}")).collect();
+        let body = data_encoding::BASE64.encode(&certificate);
+        let lines: Vec<&str> =
+            body.as_bytes().chunks(64).filter_map(|line| std::str::from_utf8(line).ok()).collect();
+        let pem = format!("-----BEGIN CERTIFICATE-----\n{}\n-----END CERTIFICATE-----\n", lines.join("\n"));
+        Ok(LocalRoot { pem, fingerprint })
+    }
+}
+
+/// Installs the authority.
+pub fn trust(root: &LocalRoot, stores: &TrustStores) -> TrustReport {
+    let LocalRoot { pem, fingerprint } = root;
     let mut report = TrustReport::default();
     let file = stores.system_folder.join(format!("{FILE}{fingerprint}.crt"));
     let installed = fs::create_dir_all(&stores.system_folder)
-        .and_then(|()| fs::write(&file, &pem))
+        .and_then(|()| fs::write(&file, pem))
         .and_then(|()| fs::set_permissions(&file, fs::Permissions::from_mode(0o644)));
     match installed.map_err(|error| error.to_string()).and_then(|()| run_words(&stores.system_update)) {
         Ok(()) => report.done.push(format!("the system trusts it: {}", file.display())),
@@ -122,24 +154,20 @@ pub fn trust(root: &Path, stores: &TrustStores) -> io::Result<TrustReport> {
     }
     for folder in &stores.nss {
         let mut command = stores.certutil(folder);
-        command.args(["-A", "-t", "C,,", "-n"]).arg(format!("{NICKNAME}{fingerprint}")).arg("-i").arg(root);
-        match run(&mut command) {
+        command.args(["-A", "-t", "C,,", "-n"]).arg(format!("{NICKNAME}{fingerprint}"));
+        match run_with_input(&mut command, pem) {
             Ok(_) => report.done.push(format!("browsers with this database trust it: {}", folder.display())),
             Err(error) => {
                 report.failed.push(format!("{}: {error} (Debian: libnss3-tools)", folder.display()))
             }
         }
     }
-    Ok(report)
+    report
 }
 
-/// Removes the authority of the file `root` that [`trust`] installed, or each one, of whatever state folder.
-///
-/// # Errors
-/// Where the file cannot be read.
-pub fn untrust(root: Option<&Path>, stores: &TrustStores) -> io::Result<TrustReport> {
-    let fingerprint =
-        root.map(read_root).transpose()?.map_or_else(String::new, |(_, fingerprint)| fingerprint);
+/// Removes the authority that [`trust`] installed, or each one, of whatever state folder.
+pub fn untrust(root: Option<&LocalRoot>, stores: &TrustStores) -> TrustReport {
+    let fingerprint = root.map_or("", |root| &root.fingerprint);
     let (file, nickname) = (format!("{FILE}{fingerprint}"), format!("{NICKNAME}{fingerprint}"));
     let mut report = TrustReport::default();
     let entries = fs::read_dir(&stores.system_folder).into_iter().flatten().flatten();
@@ -178,7 +206,7 @@ pub fn untrust(root: Option<&Path>, stores: &TrustStores) -> io::Result<TrustRep
             }
         }
     }
-    Ok(report)
+    report
 }
 
 #[cfg(test)]
@@ -189,6 +217,26 @@ mod tests {
     use crate::local::LocalAuthority;
     use crate::store::StateFolder;
     use crate::store::tests::scratch;
+
+    fn root(store: &StateFolder) -> LocalRoot {
+        LocalRoot::parse(&fs::read(store.root_path()).unwrap()).unwrap()
+    }
+
+    #[test]
+    fn of_a_text_only_the_certificate_of_a_local_authority_is_taken() {
+        let path = scratch("bundle");
+        let store = StateFolder::open(&path).unwrap();
+        LocalAuthority::open(&store, "host", SystemTime::now()).unwrap();
+        let (certificate, bundle) =
+            (fs::read(store.root_path()).unwrap(), fs::read(store.authority_path()).unwrap());
+        assert!(String::from_utf8_lossy(&bundle).contains("PRIVATE KEY"));
+        let found = LocalRoot::parse(&[&bundle[..], b"more"].concat()).unwrap();
+        assert_eq!(found.pem.as_bytes(), certificate);
+        for text in ["", "nonsense", "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"] {
+            assert!(LocalRoot::parse(text.as_bytes()).is_err(), "{text:?}");
+        }
+        fs::remove_dir_all(path).unwrap();
+    }
 
     /// A folder and a command of the test's own in place of the system's.
     #[test]
@@ -205,7 +253,7 @@ mod tests {
             nss: Vec::new(),
             certutil: "certutil".into(),
         };
-        let report = trust(&store.root_path(), &stores).unwrap();
+        let report = trust(&root(&store), &stores);
         assert_eq!((report.done.len(), report.failed.len()), (1, 0), "{report:?}");
         let files: Vec<_> =
             fs::read_dir(path.join("system")).unwrap().map(|entry| entry.unwrap().path()).collect();
@@ -215,16 +263,16 @@ mod tests {
         // Another folder's authority is another one.
         let other = StateFolder::open(&path.join("other")).unwrap();
         LocalAuthority::open(&other, "host", SystemTime::now()).unwrap();
-        let report = untrust(Some(&other.root_path()), &stores).unwrap();
+        let report = untrust(Some(&root(&other)), &stores);
         assert_eq!(report, TrustReport::default());
-        let report = untrust(Some(&store.root_path()), &stores).unwrap();
+        let report = untrust(Some(&root(&store)), &stores);
         assert_eq!((report.done.len(), report.failed.len()), (1, 0), "{report:?}");
         assert_eq!(fs::read_dir(path.join("system")).unwrap().count(), 1);
         let seen = fs::read_to_string(&updates).unwrap();
         assert_eq!(seen.matches(FILE).count(), 1, "{seen}");
         // A command that fails leaves nothing behind, and says why.
         stores.system_update = ["sh", "-c", "echo no rights >&2; exit 1"].map(OsString::from).to_vec();
-        let report = trust(&store.root_path(), &stores).unwrap();
+        let report = trust(&root(&store), &stores);
         assert!(report.done.is_empty() && report.failed[0].contains("no rights"), "{report:?}");
         assert_eq!(fs::read_dir(path.join("system")).unwrap().count(), 1);
         fs::remove_dir_all(path).unwrap();
@@ -255,11 +303,11 @@ mod tests {
         run(stores.certutil(&database).args(["-N", "--empty-password"])).unwrap();
         let stores = TrustStores { nss: TrustStores::of_machine(&[home]).nss, ..stores };
         assert_eq!(stores.nss, std::slice::from_ref(&database));
-        let report = trust(&store.root_path(), &stores).unwrap();
+        let report = trust(&root(&store), &stores);
         assert_eq!((report.done.len(), report.failed.len()), (2, 0), "{report:?}");
         let listed = || run(stores.certutil(&database).arg("-L")).unwrap();
         assert!(listed().contains(NICKNAME), "{}", listed());
-        let report = untrust(None, &stores).unwrap();
+        let report = untrust(None, &stores);
         assert_eq!((report.done.len(), report.failed.len()), (2, 0), "{report:?}");
         assert!(!listed().contains(NICKNAME), "{}", listed());
         fs::remove_dir_all(path).unwrap();

@@ -1,11 +1,13 @@
 //! `komainu cert` and `komainu trust`: the certificates of servers, seen from outside, and the local authority.
 
-use std::io::{self, Write};
-use std::path::PathBuf;
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use bench::table::TextTable;
 use control::{StateFolder, TrustReport, TrustStores};
+use rustix::fs::{Mode, OFlags};
 use serde_json::Value;
 
 use crate::access::rfc3339;
@@ -14,6 +16,7 @@ use crate::cli::{Cert, CertPlace, Trust};
 use crate::control as socket;
 use crate::control_client::{self, printable};
 use crate::status;
+use crate::trusted_path;
 
 /// `komainu cert`: the text to print.
 ///
@@ -132,6 +135,8 @@ fn none_listed(of: &CertPlace) -> String {
 
 /// The widest line of the list, for terminals.
 const LINE_CHARS_MAX: usize = 100;
+/// Bytes of a file that are read for the certificate of a local authority.
+const ROOT_BYTES_MAX: u64 = 64 * 1024;
 /// A longer name has a line of its own.
 const NAME_CHARS_MAX: usize = 36;
 /// A longer issuer is cut off: `komainu cert show` has the whole.
@@ -251,25 +256,39 @@ pub(crate) fn trust(arguments: &Trust) -> Result<String, String> {
     let homes: Vec<PathBuf> = std::env::var_os("HOME").map(PathBuf::from).into_iter().collect();
     let stores = TrustStores::of_machine(&homes);
     if arguments.undo && arguments.state.is_none() {
-        let report = control::untrust(None, &stores).map_err(|error| format!("error: {error}"))?;
-        return outcome(&report, "nothing to remove: no local authority of Komainu is trusted here\n");
+        return outcome(
+            &control::untrust(None, &stores),
+            "nothing to remove: no local authority of Komainu is trusted here\n",
+        );
     }
     let path = arguments.state.clone().unwrap_or_else(own_state_folder);
     // The server makes the authority: a folder that is named by mistake brings none that the system trusts.
     let root = StateFolder::existing(&path).root_path();
-    let done = match arguments.undo {
-        true => control::untrust(Some(&root), &stores),
-        false => control::trust(&root, &stores),
-    };
-    let report = done.map_err(|error| match error.kind() {
+    let text = local_root(&root).map_err(|error| match error.kind() {
         io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => format!(
             "error: there is no local authority in {}: start the server first, or name its folder by --state",
             path.display()
         ),
         _ => format!("error: cannot read {}: {error}", root.display()),
     })?;
+    // Whoever serves may write to that folder, and root is about to trust what is in it.
+    let found = control::LocalRoot::parse(&text).map_err(|why| {
+        format!("error: {} is not the certificate of a local authority of Komainu: {why}", root.display())
+    })?;
+    let report = match arguments.undo {
+        true => control::untrust(Some(&found), &stores),
+        false => control::trust(&found, &stores),
+    };
     outcome(&report, "nothing to remove: it is not trusted here\n")
         .map(|text| format!("the local authority of {}\n{text}", path.display()))
+}
+
+/// The text of the file, of which no link of others leads elsewhere.
+fn local_root(path: &Path) -> io::Result<Vec<u8>> {
+    let opened = trusted_path::open(path, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY, Mode::empty())?;
+    let mut text = Vec::new();
+    File::from(opened).take(ROOT_BYTES_MAX).read_to_end(&mut text)?;
+    Ok(text)
 }
 
 /// What was done, and what was not: an error where nothing was.

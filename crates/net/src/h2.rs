@@ -1,6 +1,6 @@
 //! HTTP/2 as a multiplexed connection speaks it: [`http2::Machine`] behind [`MuxProtocol`].
 
-use http::{BodySize, Fields, Head, Limits, Method, Span, Status};
+use http::{BodySize, Field, Fields, Head, Limits, Method, Name, Span, Status};
 use http2::frame::PREFACE;
 use http2::{ErrorCode, Event, Machine, Priority};
 
@@ -129,6 +129,17 @@ fn ask_for(protocol: Span, head: &mut Head, bytes: &mut Vec<u8>) {
     bytes.extend_from_slice(b"GET");
     (head.method, head.method_name) = (Method::Get, Span::new(at, bytes.len()));
     (head.protocol, head.body) = (protocol, BodySize::None);
+    // So that conditions by these fields mean the same over both protocols. HTTP/2 has none of them itself.
+    let mut push = |id: Name, value: Option<Span>| {
+        let at = bytes.len();
+        bytes.extend_from_slice(id.text().as_bytes());
+        let name = Span::new(at, bytes.len());
+        bytes.extend_from_slice(b"Upgrade");
+        let value = value.unwrap_or_else(|| Span::new(name.end(), bytes.len()));
+        head.fields.push(Field { id, name, value });
+    };
+    push(Name::Upgrade, Some(protocol));
+    push(Name::Connection, None);
 }
 
 fn priority(priority: Priority) -> StreamPriority {

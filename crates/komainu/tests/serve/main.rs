@@ -24,6 +24,7 @@ mod bandwidth;
 mod clients;
 mod compress;
 mod concurrent;
+mod conditions;
 mod dictionary;
 mod error_pages;
 mod files;

@@ -25,8 +25,8 @@ const PAUSE: Duration = Duration::from_millis(100);
 const WINDOW_BYTES: u32 = 1 << 30;
 
 #[derive(Clone, Copy, Debug)]
-struct Carrier {
-    is_http2: bool,
+pub(crate) struct Carrier {
+    pub(crate) is_http2: bool,
     is_tls: bool,
     /// The client grants no more window than it reads.
     has_small_window: bool,
@@ -38,7 +38,7 @@ impl Carrier {
     }
 }
 
-const CARRIERS: [Carrier; 4] = [
+pub(crate) const CARRIERS: [Carrier; 4] = [
     Carrier::new(false, false),
     Carrier::new(false, true),
     Carrier::new(true, false),
@@ -47,7 +47,7 @@ const CARRIERS: [Carrier; 4] = [
 const SMALL_WINDOW: Carrier = Carrier { has_small_window: true, ..Carrier::new(true, false) };
 
 /// The same site in the clear and through TLS.
-fn servers(text: &str) -> [Rig; 2] {
+pub(crate) fn servers(text: &str) -> [Rig; 2] {
     ["h2c = true }]", "tls = true }]\ntls.default = { certificate = \"cert.pem\", key = \"key.pem\" }"].map(
         |listen| {
             let folder = Folder::new();
@@ -62,7 +62,7 @@ fn servers(text: &str) -> [Rig; 2] {
 }
 
 /// Runs `check` for each carrier on a thread of its own.
-fn each(servers: &[Rig; 2], carriers: &[Carrier], check: impl Fn(&Rig, Carrier) + Sync) {
+pub(crate) fn each(servers: &[Rig; 2], carriers: &[Carrier], check: impl Fn(&Rig, Carrier) + Sync) {
     thread::scope(|scope| {
         for carrier in carriers {
             scope.spawn(|| check(&servers[usize::from(carrier.is_tls)], *carrier));
@@ -106,7 +106,7 @@ trait Stream: Read + Write {}
 impl<T: Read + Write> Stream for T {}
 
 /// One request of one carrier.
-struct Client {
+pub(crate) struct Client {
     carrier: Carrier,
     stream: Box<dyn Stream>,
     socket: TcpStream,
@@ -168,7 +168,7 @@ impl Client {
         self.stream.write_all(bytes).unwrap();
     }
 
-    fn get(rig: &Rig, carrier: Carrier, path: &str) -> Client {
+    pub(crate) fn get(rig: &Rig, carrier: Carrier, path: &str) -> Client {
         let mut client = Client::connect(rig, carrier, path);
         let request = match carrier.is_http2 {
             true => client.target.get(1),
@@ -253,7 +253,7 @@ impl Client {
     }
 
     /// Reads until the head has come; its status.
-    fn status(&mut self) -> u16 {
+    pub(crate) fn status(&mut self) -> u16 {
         while self.head.is_none() {
             let continues = self.read().unwrap();
             assert!(continues || self.head.is_some(), "{:?}: closed before a response", self.carrier);
@@ -386,8 +386,15 @@ fn tunnel(mut socket: TcpStream) {
 }
 
 impl Client {
-    /// Asks for a change of the protocol.
+    /// Asks for a change of the protocol, and gets it.
     fn upgrade(rig: &Rig, carrier: Carrier, path: &str) -> Client {
+        let mut client = Client::ask_to_upgrade(rig, carrier, path);
+        assert_eq!(client.status(), if carrier.is_http2 { 200 } else { 101 }, "{carrier:?}");
+        client
+    }
+
+    /// Asks for a change of the protocol.
+    pub(crate) fn ask_to_upgrade(rig: &Rig, carrier: Carrier, path: &str) -> Client {
         let mut client = Client::connect(rig, carrier, path);
         let fields = "Connection: upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n\
                       Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n";
@@ -408,7 +415,6 @@ impl Client {
         } else {
             client.send(head.as_bytes());
         }
-        assert_eq!(client.status(), if carrier.is_http2 { 200 } else { 101 }, "{carrier:?}");
         client
     }
 

@@ -1,0 +1,44 @@
+//! Conditions of routes mean the same over every protocol that carries a request.
+
+use crate::slow::{CARRIERS, Client, each, servers};
+
+/// A condition, and whether it holds for an ordinary GET and for a request for a WebSocket: over HTTP/1.1 a GET with `Upgrade`, over HTTP/2
+/// an extended CONNECT (RFC 8441).
+const TABLE: &[(&str, bool, bool)] = &[
+    ("header = { Upgrade = \"websocket\" }", false, true),
+    ("header = { Upgrade = \"~* ^websocket$\" }", false, true),
+    ("header = { Upgrade = \"h2c\" }", false, false),
+    ("header = { Upgrade = \"*\" }", false, true),
+    ("header = { Connection = \"~* upgrade\" }", false, true),
+    ("not = { header = { Upgrade = \"websocket\" } }", true, false),
+    ("header = { \"Sec-WebSocket-Version\" = \"13\" }", false, true),
+    ("method = \"GET\"", true, true),
+    ("method = \"CONNECT\"", false, false),
+    ("not = { method = \"GET\" }", false, false),
+    ("host = \"localhost\"", true, true),
+    ("client = \"127.0.0.0/8\"", true, true),
+    ("query = { a = \"1\" }", true, true),
+];
+
+#[test]
+fn they_hold_for_the_same_requests_over_all_protocols() {
+    let routes: Vec<String> = TABLE
+        .iter()
+        .enumerate()
+        .map(|(at, (condition, ..))| format!("[[route]]\npath = \"/{at}\"\n{condition}\nrespond = 403\n"))
+        .collect();
+    let servers = servers(&format!("{}[[route]]\nrespond = 410\n", routes.concat()));
+    each(&servers, &CARRIERS, |rig, carrier| {
+        for (at, (condition, for_get, for_websocket)) in TABLE.iter().enumerate() {
+            let path = format!("/{at}?a=1");
+            let status = |holds: &bool| if *holds { 403 } else { 410 };
+            assert_eq!(
+                Client::get(rig, carrier, &path).status(),
+                status(for_get),
+                "{condition}: GET over {carrier:?}"
+            );
+            let asked = Client::ask_to_upgrade(rig, carrier, &path).status();
+            assert_eq!(asked, status(for_websocket), "{condition}: WebSocket over {carrier:?}");
+        }
+    });
+}
