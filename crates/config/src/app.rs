@@ -241,7 +241,8 @@ directives! {
 directives! {
     /// What the processes of an application may reach, and the programs that they start. The kernel enforces it (Landlock,
     /// seccomp); on a kernel that has no Landlock the application does not start. System calls that administer the machine
-    /// or look into other processes fail in a sandbox.
+    /// or look into other processes fail in a sandbox. Its processes signal each other alone, and connect to no abstract Unix socket of
+    /// others: by Landlock from Linux 6.12 on; before that all signals fail except those to the own process group, also to children.
     ///
     /// ```toml
     /// [apps.shop]

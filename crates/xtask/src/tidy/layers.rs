@@ -31,6 +31,7 @@ const ALL: &[&str] = &[
     "admission",
     "sharing",
     "tree",
+    "link",
     "bench",
     "control",
     "top",
@@ -70,6 +71,7 @@ const LAYERS: &[Layer] = &[
         never: &["std::process", "std::thread", "TcpStream", "rustix", "tokio"],
     },
     Layer { folder: "tree", may_use: &[], never: PURE },
+    Layer { folder: "link", may_use: &[], never: PURE },
     Layer { folder: "ring", may_use: &[], never: &["TcpStream", "TcpListener", "tokio"] },
     Layer {
         folder: "workers",

@@ -1,0 +1,38 @@
+//! Packets of a hostile server to its supervisor: lines of a number of descriptors and a text.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use link::{DESCRIPTORS_MAX, LinkState, REQUEST_DESCRIPTORS_MAX, Request, Session};
+
+fuzz_target!(|input: &[u8]| {
+    let mut session = Session::default();
+    let mut collected = 0;
+    for packet in input.split(|byte| *byte == b'\n') {
+        let (count, text) = packet.split_first().map_or((0, packet), |(first, rest)| match first {
+            0x80.. => (usize::from(*first - 0x80), rest),
+            _ => (0, packet),
+        });
+        let text = String::from_utf8_lossy(text);
+        let before = session.state();
+        let Ok(request) = session.accept(&text, count) else { return };
+        // What is accepted has one meaning and one text.
+        assert_eq!(request.to_string(), text);
+        assert_eq!(Request::parse(&text), Ok(request));
+        assert!(count <= DESCRIPTORS_MAX);
+        collected += count;
+        assert!(collected <= REQUEST_DESCRIPTORS_MAX);
+        if request != Request::More {
+            assert!(request.takes(collected));
+            collected = 0;
+        }
+        match before {
+            LinkState::Fresh => assert!(matches!(request, Request::Start | Request::Failed(_))),
+            LinkState::Failed => unreachable!("nothing follows a failure"),
+            LinkState::Starting => assert!(!matches!(request, Request::Start | Request::Upgrade | Request::Config)),
+            LinkState::Serving => assert!(!matches!(request, Request::Start | Request::Ready)),
+        }
+        if request == Request::Config {
+            session.offered(packet.len() % 2 == 0);
+        }
+    }
+});
