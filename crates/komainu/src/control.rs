@@ -234,8 +234,7 @@ fn admit(
     if uid != 0 && uid != user {
         return send(client, &json!({ "error": format!("user {uid} may not control this server") }));
     }
-    let supervisor = info.supervisor.as_ref().map(|(pid, _)| *pid);
-    if let Some(text) = control_peer::refusal(&client, supervisor) {
+    if let Some(text) = control_peer::refusal(&client, info) {
         notices.warn(&format!("control socket: {text}"));
         return send(client, &json!({ "error": text }));
     }

@@ -3,7 +3,8 @@
 //! An application may run as the user that the server runs as, who may control the server. So the permissions of a socket are not enough:
 //! an application with a `sandbox` could remove it. A process is refused
 //! - that descends from the server or its supervisor: the server is a subreaper, so orphans of applications do too;
-//! - that has more seccomp filters than the server: a sandboxed process cannot lose them, wherever it is in the tree of processes.
+//! - that runs as the user of a sandboxed application and has more seccomp filters than the server: a sandboxed process cannot lose them,
+//!   wherever it is in the tree of processes. Tools of other users, which may have filters of their own, are not concerned.
 
 use std::fs;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -11,11 +12,13 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use nix::sys::socket::{getsockopt, sockopt};
 use rustix::net::sockopt::socket_peercred;
 
+use crate::control::ServerInfo;
+
 /// The longest way from a process to the first one that is looked at.
 const ANCESTORS_MAX: usize = 256;
 
-/// Why the process that has connected to a Unix socket may not use it; `None` if it may. `supervisor` is the id of the server's supervisor.
-pub(crate) fn refusal(socket: impl AsFd, supervisor: Option<u32>) -> Option<String> {
+/// Why the process that has connected to a Unix socket may not use it; `None` if it may.
+pub(crate) fn refusal(socket: impl AsFd, info: &ServerInfo) -> Option<String> {
     let unknown =
         || Some("the process that has connected has ended, or is in another process namespace".to_owned());
     let Ok(peer) = socket_peercred(&socket) else { return unknown() };
@@ -29,9 +32,10 @@ pub(crate) fn refusal(socket: impl AsFd, supervisor: Option<u32>) -> Option<Stri
     }
     let Some(found) = found else { return unknown() };
     let own = PeerStatus::of(std::process::id().cast_signed()).unwrap_or_default();
-    if found.filters > own.filters {
+    if info.hosting.is_sandboxed(peer.uid.as_raw()) && found.filters > own.filters {
         return Some(format!("process {pid} is in a sandbox: it may not control this server"));
     }
+    let supervisor = info.supervisor.as_ref().map(|(pid, _)| *pid);
     let servers = [Some(std::process::id()), supervisor].map(|pid| pid.map(u32::cast_signed));
     is_descendant(pid, &servers)
         .then(|| format!("process {pid} belongs to an application: it may not control this server"))

@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::collections::HashMap;
 use std::ffi::OsString;
 use std::io;
@@ -178,6 +179,8 @@ pub(crate) struct Hosting {
     memory: net::MemoryBudget,
     /// The link to the supervisor, if there is one: it starts the processes of applications with a `user`.
     link: Option<SupervisorLink>,
+    /// Users of applications with a `sandbox`, also of those that a reload has removed.
+    sandboxed: Mutex<BTreeSet<u32>>,
 }
 
 impl Hosting {
@@ -190,7 +193,15 @@ impl Hosting {
         link: Option<SupervisorLink>,
     ) -> Hosting {
         let (notices, spill, memory) = (notices.clone(), spill.clone(), memory.clone());
-        Hosting { running: Mutex::default(), cores, notices, spill, memory, link }
+        Hosting {
+            running: Mutex::default(),
+            cores,
+            notices,
+            spill,
+            memory,
+            link,
+            sandboxed: Mutex::default(),
+        }
     }
 
     /// Opens certificates and keys.
@@ -247,6 +258,7 @@ impl Hosting {
         running.retain(|(_, app)| wanted.iter().any(|(name, _)| name == app.name()));
         let mut outcome = Ok(());
         for (name, config) in wanted {
+            self.note_sandbox(config);
             let known = running.iter_mut().find(|(_, app)| app.name() == name);
             let done = match known {
                 Some((known, _)) if known == config && !reloads => Ok(()),
@@ -271,6 +283,20 @@ impl Hosting {
         let notices = self.notices.clone();
         let log = move |line: &LogLine<'_>| say(&notices, line);
         App::start(self.options(name, config)?, self.cores, Arc::new(log)).map(Arc::new)
+    }
+
+    /// Whether processes of a user may be in a sandbox.
+    pub(crate) fn is_sandboxed(&self, uid: u32) -> bool {
+        self.sandboxed.lock().unwrap_or_else(PoisonError::into_inner).contains(&uid)
+    }
+
+    fn note_sandbox(&self, config: &config::App) {
+        if config.sandbox.is_some() {
+            let named =
+                config.user.as_ref().and_then(|user| Identity::named(user, config.group.as_deref()).ok());
+            let uid = named.map_or_else(|| rustix::process::geteuid().as_raw(), |user| user.uid);
+            self.sandboxed.lock().unwrap_or_else(PoisonError::into_inner).insert(uid);
+        }
     }
 
     /// Waits until all of them are loaded.

@@ -129,9 +129,8 @@ impl OperatorService {
             |process| format!("uid {} (process {}) by the Unix socket", process.uid, process.pid),
         );
         let caller = Caller { name, role: ControlRole::Admin, address: String::new(), may_send_token: false };
-        let supervisor = self.operated.api.info.supervisor.as_ref().map(|(pid, _)| *pid);
         let refusal = match exchange.unix_socket() {
-            Some(socket) => control_peer::refusal(socket, supervisor),
+            Some(socket) => control_peer::refusal(socket, &self.operated.api.info),
             None => Some("by a Unix socket the API speaks HTTP/1.1".to_owned()),
         };
         match refusal {

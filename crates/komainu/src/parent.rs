@@ -45,6 +45,10 @@ const LAST_WORDS_MAX: Duration = Duration::from_secs(1);
 /// After the second signal to stop, the server is killed if it has not ended.
 const KILL_AFTER: Duration = Duration::from_secs(2);
 
+/// How often it is looked whether the server is stopped (SIGSTOP), and how long it may be.
+const STOPPED_LOOK: Duration = Duration::from_secs(1);
+const STOPPED_MAX: Duration = Duration::from_secs(5);
+
 /// Longest reason why a server could not start, in characters.
 const REASON_CHARS_MAX: usize = 2_000;
 
@@ -225,10 +229,13 @@ impl ParentProcess {
 
     /// Passes signals on as orders until the server ends; counts those to stop.
     fn watch(&mut self, child: &mut ServerProcess, events: &Receiver<ParentEvent>) -> io::Result<ExitStatus> {
-        let mut kill_at = None;
+        let (mut kill_at, mut stopped_since) = (None, None);
         loop {
-            let wait = kill_at.map_or(PAUSE_MAX, |at: Instant| at.saturating_duration_since(Instant::now()));
-            let order = match events.recv_timeout(wait) {
+            let wait =
+                kill_at.map_or(STOPPED_LOOK, |at: Instant| at.saturating_duration_since(Instant::now()));
+            let event = events.recv_timeout(wait.min(STOPPED_LOOK));
+            self.keep_running(child, &mut stopped_since);
+            let order = match event {
                 Ok(ParentEvent::Ended(status)) => return Ok(status),
                 Ok(ParentEvent::Ready) => {
                     self.serves();
@@ -271,6 +278,24 @@ impl ParentProcess {
                 kill(child);
             }
         }
+    }
+
+    /// Continues a server that somebody has stopped: as the process of an application might that has the same user.
+    fn keep_running(&self, child: &ServerProcess, stopped_since: &mut Option<Instant>) {
+        if !is_stopped(child.pid) {
+            *stopped_since = None;
+            return;
+        }
+        if stopped_since.get_or_insert_with(Instant::now).elapsed() < STOPPED_MAX {
+            return;
+        }
+        *stopped_since = None;
+        let (pid, seconds) = (child.pid, STOPPED_MAX.as_secs());
+        self.notices.error(&format!(
+            "the server (process {pid}) was stopped by a signal for {seconds} s: it is continued"
+        ));
+        // It fails only where the process has ended already.
+        let _ = pidfd_send_signal(&*child.pidfd, Signal::CONT);
     }
 
     /// The server serves.
@@ -367,6 +392,12 @@ impl ParentProcess {
         listeners.clear();
         text
     }
+}
+
+/// Whether a process is stopped by a signal; not by a debugger.
+fn is_stopped(pid: u32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit(')').next().is_some_and(|fields| fields.trim_start().starts_with('T'))
 }
 
 fn kill(child: &ServerProcess) {

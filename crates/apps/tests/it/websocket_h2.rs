@@ -232,7 +232,7 @@ fn messages_go_both_ways_on_several_streams() {
     let one = client.ask("/version", "websocket", fields);
     assert_eq!(
         client.message(one),
-        b"2 ['other', 'chat'] host sec-websocket-extensions sec-websocket-protocol sec-websocket-version"
+        b"2 ['other', 'chat'] connection host sec-websocket-extensions sec-websocket-protocol sec-websocket-version upgrade"
     );
     let said = client.got[&one].fields.clone();
     assert_eq!(client.got[&one].status, 200, "{said}");
@@ -331,7 +331,7 @@ fn ends_of_streams_and_of_the_application() {
 
 #[test]
 fn a_silent_client_is_asked_and_left() {
-    let rig = python(|options| options.websockets.as_mut().unwrap().idle_ms = 1_000);
+    let rig = python(|options| options.websockets.as_mut().unwrap().idle_ms = 4_000);
     let mut client = Streams::to(&rig);
     let id = client.open("/silent-client");
     assert_eq!(client.next(id), (FIN | PING, vec![]));

@@ -20,6 +20,8 @@ use crate::notice::ErrorLog;
 
 /// The largest answer that goes to a client, in bytes.
 const ANSWER_BYTES_MAX: u64 = 256 * 1024;
+/// Of an answer that lets a request in this much content is read and dropped, so that its connection can be used again.
+const IGNORED_BYTES_MAX: usize = 16 * 1024;
 /// What a request that waits is charged, in bytes, beside its connection.
 const WAITING_BYTES: usize = 16 * 1024;
 /// Answers that are remembered, and bytes of them, over all cores.
@@ -191,13 +193,20 @@ impl AskRoute {
         };
         let mut response = proxy.fetch(question, &self.limits).await?;
         let (status, fields) = (response.status(), response.fields().clone());
-        let mut body = Vec::new();
+        let (mut body, mut ignored) = (Vec::new(), 0);
+        // The status of a 2xx answer says all that matters: its content is read only to keep the connection, where it is small.
+        let lets_in = matches!(status.code(), 200..300);
         loop {
             match response.read().await {
+                Ok(Some(bytes)) if lets_in => {
+                    ignored += bytes.len();
+                    if ignored > IGNORED_BYTES_MAX {
+                        break;
+                    }
+                }
                 Ok(Some(bytes)) => body.extend_from_slice(bytes),
                 Ok(None) => break,
-                // Its status has said all that matters.
-                Err(_) if matches!(status.code(), 200..300) => break,
+                Err(_) if lets_in => break,
                 Err(error) => return Err(error),
             }
         }

@@ -7,6 +7,7 @@ use std::collections::HashMap;
 use std::fs::Metadata;
 use std::future::poll_fn;
 use std::io::{self, Read};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -32,6 +33,8 @@ use crate::rate::add_client;
 const REMEMBER: Duration = Duration::from_secs(60);
 /// Passwords that are verified or wait for it, over all cores.
 const PENDING_MAX: usize = 64;
+/// Those of one network: a /24 of IPv4, a /48 of IPv6, or all clients by a Unix socket.
+const PENDING_PER_NETWORK_MAX: usize = 16;
 /// Passwords that are remembered, and clients whose failures are.
 const KEYS_MAX: usize = 10_000;
 /// How often a file is looked at.
@@ -60,7 +63,8 @@ pub(crate) struct SharedPasswords {
     failed: Mutex<Option<String>>,
     seen: SeenKeys,
     failures: Option<Arc<Limiter>>,
-    pending: Mutex<HashMap<u64, Arc<PendingCheck>>>,
+    /// By the key of the credentials, with the network of the client that brought them first.
+    pending: Mutex<HashMap<u64, (Arc<PendingCheck>, Option<IpAddr>)>>,
     pool: OffloadPool,
     memory: MemoryBudget,
     notices: Option<ErrorLog>,
@@ -273,10 +277,12 @@ impl SharedPasswords {
         credentials: &Credentials,
     ) -> Result<Arc<PendingCheck>, RefusedCheck> {
         let mut all = lock(&self.pending);
-        if let Some(pending) = all.get(&key) {
+        if let Some((pending, _)) = all.get(&key) {
             return Ok(pending.clone());
         }
-        if all.len() >= PENDING_MAX {
+        let network = network(client);
+        let of_network = all.values().filter(|(_, other)| *other == network).count();
+        if all.len() >= PENDING_MAX || of_network >= PENDING_PER_NETWORK_MAX {
             let reason = "too many passwords are being verified: try again later";
             return Err(RefusedCheck { status: Status::SERVICE_UNAVAILABLE, reason, retry_ns: 0 });
         }
@@ -292,7 +298,7 @@ impl SharedPasswords {
             }
         }
         let pending = Arc::new(PendingCheck::default());
-        all.insert(key, pending.clone());
+        all.insert(key, (pending.clone(), network));
         drop(all);
         let job =
             CheckJob { shared: self.clone(), key, client_key, pending: pending.clone(), is_right: false };
@@ -300,6 +306,15 @@ impl SharedPasswords {
         self.pool.run(move || job.verify(&check, &password));
         Ok(pending)
     }
+}
+
+/// The network of a client; none for a Unix socket.
+fn network(client: Peer) -> Option<IpAddr> {
+    let Peer::Tcp(address) = client else { return None };
+    Some(match address.ip().to_canonical() {
+        IpAddr::V4(address) => Ipv4Addr::from_bits(address.to_bits() & !0xff).into(),
+        IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() & !(u128::MAX >> 48)).into(),
+    })
 }
 
 /// Why a password is not verified.

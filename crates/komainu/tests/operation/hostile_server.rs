@@ -180,8 +180,18 @@ fn it_has_no_hold_on_its_successor() {
     hostile.send("upgrade", &[]);
     let until = Instant::now() + Duration::from_secs(20);
     let mut tried = 0;
+    // The supervisor continues a server that is stopped for long.
+    let stop = || {
+        rustix::process::kill_process(
+            Pid::from_raw(hostile.pid.cast_signed()).unwrap(),
+            rustix::process::Signal::STOP,
+        )
+        .unwrap();
+    };
+    set_socket_timeout(&hostile.link, Timeout::Recv, Some(Duration::from_secs(2))).unwrap();
     // From the successor's first moment, while it is root's, until it serves: its server is its child, and it is the supervisor's.
     while Instant::now() < until && tried < 200 {
+        stop();
         for successor in children(rig.child.id()).into_iter().filter(|pid| !before.contains(pid)) {
             for pid in [successor].into_iter().chain(children(successor)) {
                 let Ok(process) = pidfd_open(Pid::from_raw(pid.cast_signed()).unwrap(), PidfdFlags::empty())
@@ -225,6 +235,20 @@ fn what_no_server_sends_ends_it_and_another_one_serves() {
         "{}",
         rig.reported()
     );
+}
+
+#[test]
+fn a_server_that_is_stopped_is_continued() {
+    if !can_be_tested() {
+        return;
+    }
+    let rig = serving();
+    let pid = status(&rig)["pid"].as_u64().unwrap() as u32;
+    assert!(kill(pid, "-STOP"));
+    eventually("it is continued", || {
+        rig.reported().contains("was stopped by a signal for 5 s: it is continued")
+    });
+    rig.get("/").expect_status(200);
 }
 
 /// A log in a folder that the serving user owns, who replaces it by a link after the start.

@@ -95,6 +95,29 @@ fn many_at_once_wait_for_one(rig: &Rig) {
     streams.iter_mut().for_each(|stream| _ = read_answer(stream).expect(200, "few"));
 }
 
+/// A password that takes long to verify: Argon2 over as much memory as for "password" above, ten times as often.
+#[test]
+fn one_network_does_not_keep_others_from_their_passwords() {
+    let folder = Folder::new();
+    let slow = ARGON2.replace("t=2", "t=20");
+    folder.write("users", format!("alice:{BCRYPT}\nbob:{slow}\n")).write("empty", "");
+    let rig = Rig::config(folder, &CONFIG.replace("3/h", "1000/s"));
+    let request = |client: &str, text: &str| {
+        format!("GET / HTTP/1.1\r\nHost: site.test\r\nX-Forwarded-For: {client}\r\n{}\r\n", basic(text))
+    };
+    // 100 passwords of one network, and nobody reads what comes of them.
+    let mut attackers: Vec<_> = (0..100).map(|_| rig.connect()).collect();
+    for (number, stream) in attackers.iter_mut().enumerate() {
+        stream.write_all(request(&format!("192.0.2.{number}"), &format!("bob:{number}")).as_bytes()).unwrap();
+    }
+    let mut user = rig.connect();
+    user.write_all(request("198.51.100.1", "alice:myPassword").as_bytes()).unwrap();
+    read_answer(&mut user).expect(200, "inner");
+    let statuses: Vec<u16> = attackers.iter_mut().map(|stream| read_answer(stream).status()).collect();
+    let count = |status| statuses.iter().filter(|other| **other == status).count();
+    assert!(count(401) >= 16 && count(503) > 0 && count(401) + count(503) == 100, "{statuses:?}");
+}
+
 fn a_changed_file_counts(rig: &Rig) {
     let status = |text: &str| ask(rig, "site.test", "/", "192.0.2.77", &basic(text)).status();
     assert_eq!(status("alice:myPassword"), 200);

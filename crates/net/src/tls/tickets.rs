@@ -13,6 +13,8 @@ use rustls::server::ProducesTickets;
 const PERIOD_S: u64 = 12 * 60 * 60;
 /// A secret of a file has at least so many bytes.
 pub(super) const SECRET_BYTES_MIN: usize = 32;
+/// Bytes of a secret at most: a larger file is something else.
+const SECRET_BYTES_MAX: usize = 1024;
 const NAME_BYTES: usize = 16;
 /// A longer session gets no ticket: the certificates of its client are in it, and the client's first message would be longer than it may be.
 const PLAIN_BYTES_MAX: usize = 8 * 1024;
@@ -39,7 +41,8 @@ impl TicketKeys {
     /// Keys derived from secrets that other servers may have as well. The first seals tickets; all open them.
     ///
     /// # Errors
-    /// Where a secret is shorter than 32 bytes, or there is none.
+    /// Where a secret is shorter than 32 bytes, or is no secret: longer than 1 KiB, or a text with spaces, such as a certificate or a
+    /// configuration, which others may know. Where there is none.
     pub fn given(secrets: Vec<Vec<u8>>) -> Result<TicketKeys, String> {
         if secrets.is_empty() {
             return Err("no secret for session tickets".into());
@@ -49,6 +52,18 @@ impl TicketKeys {
                 "a secret for session tickets has at least {SECRET_BYTES_MIN} bytes, and this one has {}: \
                  make one with `openssl rand -out FILE 48`",
                 short.len()
+            ));
+        }
+        let is_text = |secret: &[u8]| {
+            std::str::from_utf8(secret)
+                .is_ok_and(|text| text.trim_end().contains(|c: char| c == ' ' || c == ':'))
+        };
+        if let Some(other) = secrets.iter().find(|secret| secret.len() > SECRET_BYTES_MAX || is_text(secret))
+        {
+            return Err(format!(
+                "a secret for session tickets is a few random bytes, and this is another file of {} bytes: \
+                 make one with `openssl rand -out FILE 48`",
+                other.len()
             ));
         }
         Ok(TicketKeys(Arc::new(Source::Given(secrets))))
@@ -250,5 +265,14 @@ mod tests {
     fn a_short_secret_is_refused() {
         assert!(TicketKeys::given(vec![vec![0; 31]]).unwrap_err().contains("32 bytes"));
         assert!(TicketKeys::given(Vec::new()).is_err());
+        let base64 = b"q83vEjRWeJCrze8SNFZ4kKvN7xI0VniQq83vEjRWeJA=\n".to_vec();
+        assert!(TicketKeys::given(vec![base64]).is_ok());
+        for other in [
+            b"root:x:0:0:root:/root:/bin/bash\nbin:x:1:1\n".to_vec(),
+            b"-----BEGIN CERTIFICATE-----\nMIIB".to_vec(),
+            vec![0x80; 2_000],
+        ] {
+            assert!(TicketKeys::given(vec![other]).unwrap_err().contains("another file"));
+        }
     }
 }
