@@ -132,7 +132,8 @@ fn exchange(folder: &ServerFolder, path: &Path, line: &str) -> io::Result<String
     let is_long = ["reload", "upgrade", "api ", "renew "].iter().any(|word| line.starts_with(word));
     let until = Instant::now() + if is_long { OUTCOME_MAX } else { ANSWER_MAX };
     server.set_write_timeout(Some(CLIENT_MAX))?;
-    server.write_all(format!("{line}\n").as_bytes())?;
+    // A server that refuses its client may have said so, and closed, before this.
+    let written = server.write_all(format!("{line}\n").as_bytes());
     let late = |text| io::Error::new(io::ErrorKind::TimedOut, text);
     let (mut bytes, mut piece) = (Vec::new(), vec![0; 64 * 1024]);
     loop {
@@ -143,6 +144,10 @@ fn exchange(folder: &ServerFolder, path: &Path, line: &str) -> io::Result<String
         // For each read: the server sends something every second until it is done.
         server.set_read_timeout(Some(left))?;
         match server.read(&mut piece) {
+            Ok(0) if bytes.is_empty() => {
+                written?;
+                break;
+            }
             Ok(0) => break,
             Ok(count) => bytes.extend_from_slice(&piece[..count]),
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}

@@ -81,6 +81,8 @@ sub {
                 pipe(my $in, my $out);
                 my $pid = fork;
                 if (!$pid) {
+                    # A refusal may come, and the socket be closed, before the line is written.
+                    $SIG{PIPE} = 'IGNORE';
                     for (1 .. $forks) { if (my $child = fork) { exit 0 } }
                     select undef, undef, undef, 0.05 if $forks;
                     require POSIX; POSIX::setsid() if $forks;
