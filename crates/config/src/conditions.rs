@@ -8,7 +8,7 @@ use crate::host::HostPattern;
 use crate::network::{SOURCE, TrustedSource};
 use crate::node::{Data, Node};
 use crate::pattern::{Condition, PathPattern, ValuePattern};
-use crate::record::directives;
+use crate::record::{brief, directives};
 use crate::referer::{REFERER, RefererPattern};
 use crate::shape::{Map, OneOrMore, Text};
 
@@ -63,6 +63,17 @@ directives! {
         "client" client: Vec<TrustedSource> = absent("every client"), OneOrMore(SOURCE);
         /// Countries of clients.
         "country" country: Vec<CountryPattern> = absent("every country"), Countries;
+        /// Requests that are not excluded, although they meet the other conditions: those that meet all conditions of this table, or of
+        /// one table in a list. A `not` with nothing else asks for a second path:
+        ///
+        /// ```toml
+        /// # Texts below /public/ alone.
+        /// [[route]]
+        /// path  = '~ \\.txt$'
+        /// not   = { not = "/public/*" }
+        /// files = "public"
+        /// ```
+        "not" not: Vec<ConditionSet> = absent("none"), OneOrMore(brief::<ConditionSet>("path"));
     }
 }
 

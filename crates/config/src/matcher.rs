@@ -60,11 +60,7 @@ struct Hosts {
 
 /// A route's conditions.
 #[derive(Debug, Clone)]
-struct RouteConditions {
-    own: ConditionSet,
-    /// Requests that the route is not for.
-    not: Vec<ConditionSet>,
-}
+struct RouteConditions(ConditionSet);
 
 /// A name, and what its value must be.
 type Condition = (String, ValuePattern);
@@ -96,8 +92,7 @@ impl Routes {
 
     /// Whether a route looks at the client's country.
     pub fn uses_country(&self) -> bool {
-        let asks = |one: &ConditionSet| !one.country.is_empty();
-        self.sites.iter().flatten().any(|route| asks(&route.own) || route.not.iter().any(asks))
+        self.sites.iter().flatten().any(|route| route.0.uses_country())
     }
 
     /// The sites for a host at any address.
@@ -135,7 +130,7 @@ impl Routes {
         request: &RouteRequest,
         fields: impl ConditionFields,
     ) -> Option<usize> {
-        self.sites[site].iter().position(|route| route.obstacle(request, &fields).is_none())
+        self.sites[site].iter().position(|route| route.0.obstacle(request, &fields).is_none())
     }
 
     /// Why `find` finds its route: the site, and the result of each of its routes, in order.
@@ -144,7 +139,7 @@ impl Routes {
             return Explanation { site: None, site_match: SiteMatch::None, steps: Vec::new() };
         };
         let mut found = false;
-        let mut step = |route: &RouteConditions| match route.obstacle(request, &fields) {
+        let mut step = |route: &RouteConditions| match route.0.obstacle(request, &fields) {
             _ if found => MatchStep::NotReached,
             Some(obstacle) => obstacle,
             None => {
@@ -206,19 +201,18 @@ impl RouteConditions {
             referer: route.referer.clone(),
             client: route.client.clone(),
             country: route.country.clone(),
+            not: route.not.clone(),
         };
-        Self { own, not: route.not.clone() }
-    }
-
-    /// The first condition that the request does not meet.
-    fn obstacle(&self, request: &RouteRequest, fields: &impl ConditionFields) -> Option<MatchStep> {
-        let excludes = |not: &ConditionSet| not.obstacle(request, fields).is_none();
-        let own = self.own.obstacle(request, fields);
-        own.or_else(|| self.not.iter().position(excludes).map(MatchStep::Excluded))
+        Self(own)
     }
 }
 
 impl ConditionSet {
+    /// Whether it, or what it excludes, looks at the client's country.
+    fn uses_country(&self) -> bool {
+        !self.country.is_empty() || self.not.iter().any(Self::uses_country)
+    }
+
     /// The first condition that the request does not meet.
     fn obstacle(&self, request: &RouteRequest, fields: &impl ConditionFields) -> Option<MatchStep> {
         if !self.path.is_empty() && !self.path.iter().any(|path| path.matches(request.path)) {
@@ -247,7 +241,11 @@ impl ConditionSet {
             return Some(MatchStep::Header(index));
         }
         let absent = |(name, pattern): &Condition| !has_parameter(request.query, name, pattern);
-        self.query.iter().position(absent).map(MatchStep::Query)
+        if let Some(index) = self.query.iter().position(absent) {
+            return Some(MatchStep::Query(index));
+        }
+        let excludes = |not: &ConditionSet| not.obstacle(request, fields).is_none();
+        self.not.iter().position(excludes).map(MatchStep::Excluded)
     }
 }
 

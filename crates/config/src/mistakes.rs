@@ -354,6 +354,9 @@ fn warn_of_exclusions(route: &Node, check: &mut Checker) {
         let holds_always = match &excluded.data {
             // Each of its conditions holds for all that the route answers.
             Data::Table(entries) => entries.iter().all(|entry| {
+                if entry.key == "not" {
+                    return false;
+                }
                 let asked = route.one_or_more(&entry.key);
                 let takes_all = entry.key == "path" && excluded.one_or_more("path").iter().any(is_every_path);
                 let is_within = |one: &Node| {

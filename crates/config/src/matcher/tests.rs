@@ -307,6 +307,38 @@ fn routes_for_some_hosts_of_a_site() {
 }
 
 #[test]
+fn what_is_excluded_has_exceptions() {
+    let text = r#"
+[[route]]
+path = '~ \.txt$'
+not = { not = "/public/*" }
+respond = 200
+
+[[route]]
+method = "POST"
+not = { path = "/a/*", not = [{ method = "POST", path = "/a/open" }, { header = { X-Key = "k" } }] }
+respond = 201
+
+[[route]]
+respond = 202
+"#;
+    let routes = Routes::compile(&read(text));
+    let key = |name: &str| (name == "x-key").then_some(&b"k"[..]);
+    for (method, path, has_key, expected) in [
+        ("GET", "/public/a.txt", false, 0),
+        ("GET", "/private/a.txt", false, 2),
+        ("POST", "/a/x", false, 2),
+        ("POST", "/a/open", false, 1),
+        ("POST", "/a/x", true, 1),
+        ("POST", "/b", false, 1),
+    ] {
+        let request = RouteRequest { method: method.as_bytes(), ..get("a", path) };
+        let found = if has_key { routes.find(&request, key) } else { routes.find(&request, no_fields) };
+        assert_eq!(found.unwrap().route, expected, "{method} {path} {has_key}");
+    }
+}
+
+#[test]
 fn conditions_that_mean_nothing() {
     for (text, expected) in [
         ("[[route]]\nnot = {}\nrespond = 200", "a `not` without conditions"),
