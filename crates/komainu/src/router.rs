@@ -207,6 +207,7 @@ impl Router {
                 let proxy = route.direct_proxy(exchange, &path)?;
                 return Ok(proxy.map_or_else(|| RouteChoice::Route(path, route), RouteChoice::Proxy));
             };
+            route.refuse_encoded_slash(&path)?;
             path = rules.search_again(exchange, &path, &route.prefix, &mut rounds)?;
         }
     }
@@ -367,6 +368,9 @@ async fn serve_route(
         rules.capture(exchange, path);
     }
     let rules = route.path_rules.as_deref();
+    if rules.is_some() {
+        route.refuse_encoded_slash(path)?;
+    }
     let rewritten = rules.map_or(Ok(None), |rules| rules.rewrite(exchange, &route.prefix))?;
     let path = rewritten.as_ref().unwrap_or(path);
     let route = match &route.release {

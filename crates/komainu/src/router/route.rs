@@ -174,22 +174,32 @@ impl Route {
         self.path_rules.as_deref().filter(|rules| rules.is_search)
     }
 
+    /// Refuses a path with an encoded slash, unless the route keeps it: before a rewrite, which may leave it out.
+    ///
+    /// # Errors
+    /// 400.
+    pub(super) fn refuse_encoded_slash(&self, path: &RequestPath) -> Result<(), Reject> {
+        match path.has_encoded_slash && !self.keeps_encoded_slashes {
+            true => Err(ENCODED_SLASH),
+            false => Ok(()),
+        }
+    }
+
     /// The handler for a path, and its fallback.
     ///
     /// # Errors
     /// 400 for a path with an encoded slash, unless the route keeps it; for files always, because no file has a slash
     /// in its name.
     fn handlers(&self, path: &RequestPath, method: Method) -> Result<(&Handler, Option<&Handler>), Reject> {
-        const REFUSED: Reject = Reject::bad("encoded slash or backslash in path");
-        if path.has_encoded_slash && !self.keeps_encoded_slashes {
-            return Err(REFUSED);
-        }
+        self.refuse_encoded_slash(path)?;
         let is_for_files = matches!(method, Method::Get | Method::Head) && !path.has_encoded_slash;
         match (&self.handler, &self.otherwise) {
-            (Handler::Files(_), None) if path.has_encoded_slash => Err(REFUSED),
+            (Handler::Files(_), None) if path.has_encoded_slash => Err(ENCODED_SLASH),
             // Files answer GET and HEAD; other methods go to the fallback.
             (Handler::Files(_), Some(otherwise)) if !is_for_files => Ok((otherwise, None)),
             (handler, otherwise) => Ok((handler, otherwise.as_ref())),
         }
     }
 }
+
+const ENCODED_SLASH: Reject = Reject::bad("encoded slash or backslash in path");
