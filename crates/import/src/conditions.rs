@@ -45,46 +45,53 @@ impl RouteCondition {
     }
 
     /// The condition that none of these is met.
-    ///
-    /// # Errors
-    /// Where one route cannot ask for it.
-    pub(crate) fn none_of(conditions: &[Self]) -> Result<Self, String> {
+    pub(crate) fn none_of(conditions: &[Self]) -> Self {
         let mut section = TomlSection::default();
         for one in conditions {
             match one.asks.as_slice() {
-                [(not, TomlItem::Table(asks))] if not == "not" => ask(&mut section, asks)?,
+                [(not, TomlItem::Table(asks))] if not == "not" => ask(&mut section, asks),
                 asks => section.exclude(TomlItem::Table(asks.to_vec())),
             }
         }
         let differs = conditions.iter().find_map(|one| one.differs);
-        Ok(Self { asks: section.entries, groups: Vec::new(), differs })
+        Self { asks: section.entries, groups: Vec::new(), differs }
     }
 
     /// The same condition, and that none of these is met.
-    ///
-    /// # Errors
-    /// Where one route cannot ask for both.
-    pub(crate) fn except(mut self, others: &[Self]) -> Result<Self, String> {
+    pub(crate) fn except(mut self, others: &[Self]) -> Self {
         let mut section = TomlSection { comments: Vec::new(), entries: self.asks };
-        ask(&mut section, &Self::none_of(others)?.asks)?;
+        ask(&mut section, &Self::none_of(others).asks);
         self.asks = section.entries;
-        Ok(self)
+        self
     }
 
-    /// Writes them into a route. A path of theirs takes the place of the route's.
-    ///
-    /// # Errors
-    /// Where the route asks for something else already.
-    pub(crate) fn write(&self, section: &mut TomlSection) -> Result<(), String> {
-        if self.asks_for("path") {
-            section.remove("path");
+    /// Writes them into a route, beside its own. Groups are those of their path, where it has some.
+    pub(crate) fn write(&self, section: &mut TomlSection) {
+        let own = if self.groups.is_empty() { None } else { section.remove("path") };
+        ask(section, &self.asks);
+        own.into_iter().for_each(|path| section.require("path", path));
+    }
+
+    /// Whether every request meets it.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.asks.is_empty()
+    }
+
+    /// Whether it looks at the path, also where it excludes some.
+    pub(crate) fn is_about_paths(&self) -> bool {
+        fn asks(item: &TomlItem) -> bool {
+            match item {
+                TomlItem::Table(entries) => entries.iter().any(|(key, item)| key == "path" || asks(item)),
+                TomlItem::List(items) => items.iter().any(asks),
+                _ => false,
+            }
         }
-        ask(section, &self.asks)
+        asks(&TomlItem::Table(self.asks.clone()))
     }
 
-    /// Whether it has this directive.
-    pub(crate) fn asks_for(&self, directive: &str) -> bool {
-        self.asks.iter().any(|(known, _)| known == directive)
+    /// What it asks of the path, as patterns.
+    pub(crate) fn paths(&self) -> Option<&TomlItem> {
+        self.asks.iter().find(|(known, _)| known == "path").map(|(_, item)| item)
     }
 
     /// Whether both ask for the same.
@@ -93,8 +100,8 @@ impl RouteCondition {
     }
 }
 
-/// Adds conditions to a route.
-pub(crate) fn ask(section: &mut TomlSection, asks: &[(String, TomlItem)]) -> Result<(), String> {
+/// Adds conditions to a route, beside those that it has.
+pub(crate) fn ask(section: &mut TomlSection, asks: &[(String, TomlItem)]) {
     for (directive, item) in asks {
         match (section.get(directive), item) {
             (_, TomlItem::Table(_)) if directive == "not" => section.exclude(item.clone()),
@@ -108,7 +115,7 @@ pub(crate) fn ask(section: &mut TomlSection, asks: &[(String, TomlItem)]) -> Res
                 names.iter().for_each(|(name, item)| section.set_in(directive, name, item.clone()));
             }
             (Some(known), _) if known == item => {}
-            _ => return Err(format!("a route asks for `{directive}` once, and this asks for two")),
+            _ => section.require(directive, item.clone()),
         }
     }
     // Conditions stand in front of everything else.
@@ -116,9 +123,20 @@ pub(crate) fn ask(section: &mut TomlSection, asks: &[(String, TomlItem)]) -> Res
         "path" => 0,
         "not" => 2,
         other if CONDITIONS.contains(&other) => 1,
-        _ => 3,
+        "rewrite" => 3,
+        _ => 4,
     });
-    Ok(())
+}
+
+/// The condition for these methods alone: for a route GET includes HEAD.
+pub(crate) fn method_condition(methods: Vec<String>) -> RouteCondition {
+    let has = |name: &str| methods.iter().any(|one| one == name);
+    let is_without_head = has("GET") && !has("HEAD");
+    let of = |names: Vec<String>| RouteCondition::new("method", TomlItem::texts(names));
+    match is_without_head {
+        true => of(methods).except(&[of(vec!["HEAD".to_owned()])]),
+        false => of(methods),
+    }
 }
 
 /// A text as the pattern of a value that is the same, in any case of letters if `ignores_case`.
@@ -159,13 +177,13 @@ pub(crate) fn value_conditions(
     let is_empty = || RouteCondition::none_of(&[of(NOT_EMPTY)]);
     let pattern = match operator {
         "" => return Ok(vec![of(TRUE_VALUE)]),
-        "=" if value.is_empty() => return Ok(vec![is_empty()?]),
+        "=" if value.is_empty() => return Ok(vec![is_empty()]),
         "=" => exact_value(value, false),
         _ => path_expression(value, operator == "~*")?.pattern,
     };
     let matches_empty = ValuePattern::parse(&pattern).is_ok_and(|pattern| pattern.matches_bytes(b""));
     Ok(match matches_empty {
-        true => vec![of(&pattern), is_empty()?],
+        true => vec![of(&pattern), is_empty()],
         false => vec![of(&pattern)],
     })
 }
@@ -194,10 +212,10 @@ pub(crate) fn cookie_conditions(
     let is_any = matches!(value, "." | ".+" | "^." | "^.+" | "^.+$" | "(.+)" | "^(.+)$");
     Ok(match operator {
         "" => vec![of("([^0;]|0[^;])")],
-        "=" if value.is_empty() => vec![RouteCondition::none_of(&[of("[^;]")])?],
+        "=" if value.is_empty() => vec![RouteCondition::none_of(&[of("[^;]")])],
         "=" => vec![of(&format!("{}(;|$)", quoted(value)))],
         "~" | "~*" if is_any => vec![of("[^;]")],
-        "~" | "~*" if value == "^$" => vec![RouteCondition::none_of(&[of("[^;]")])?],
+        "~" | "~*" if value == "^$" => vec![RouteCondition::none_of(&[of("[^;]")])],
         _ => return Err("a route compares a cookie with no expression".to_owned()),
     })
 }
@@ -221,7 +239,7 @@ mod tests {
     fn shown(conditions: &[RouteCondition]) -> Vec<String> {
         let text = |one: &RouteCondition| {
             let mut section = TomlSection::default();
-            one.write(&mut section).unwrap();
+            one.write(&mut section);
             section
                 .entries
                 .iter()
@@ -252,11 +270,11 @@ mod tests {
         ] {
             let found = values(operator, value);
             assert_eq!(shown(&found), [meets]);
-            assert_eq!(shown(&[RouteCondition::none_of(&found).unwrap()]), [fails]);
+            assert_eq!(shown(&[RouteCondition::none_of(&found)]), [fails]);
         }
         let found = values("~", "^$|bot");
         assert_eq!(shown(&found), ["header = { X = \"~ ^$|bot\" }", "not = { header = { X = \"~ .\" } }"]);
-        let neither = RouteCondition::none_of(&found).unwrap();
+        let neither = RouteCondition::none_of(&found);
         assert_eq!(shown(&[neither]), ["header = { X = \"~ .\" }; not = { header = { X = \"~ ^$|bot\" } }"]);
         assert!(value_conditions("header", "X", "~", "(?=a)").is_err());
     }
@@ -278,18 +296,21 @@ mod tests {
     fn conditions_of_one_route() {
         let method = RouteCondition::new("method", TomlItem::text("GET"));
         let client = RouteCondition::new("client", TomlItem::text("192.0.2.0/24"));
-        let both = method.clone().except(&[client.clone(), values("=", "a").remove(0)]).unwrap();
+        let both = method.clone().except(&[client.clone(), values("=", "a").remove(0)]);
         assert_eq!(
             shown(&[both]),
             ["method = \"GET\"; not = [{ client = \"192.0.2.0/24\" }, { header = { X = \"a\" } }]"]
         );
         let mut section = TomlSection::default();
         section.set_text("method", "POST");
-        assert!(method.write(&mut section).is_err());
-        client.write(&mut section).unwrap();
-        values("=", "a").remove(0).write(&mut section).unwrap();
-        RouteCondition::of_value("header", "Y", "b").write(&mut section).unwrap();
-        assert!(values("=", "c").remove(0).write(&mut section).is_err());
+        client.write(&mut section);
+        values("=", "a").remove(0).write(&mut section);
+        RouteCondition::of_value("header", "Y", "b").write(&mut section);
         assert!(matches!(section.get("header"), Some(TomlItem::Table(names)) if names.len() == 2));
+        method.write(&mut section);
+        values("=", "c").remove(0).write(&mut section);
+        let not = section.get("not").map(TomlItem::shown);
+        let expected = "[{ not = { method = \"GET\" } }, { not = { header = { X = \"c\" } } }]";
+        assert_eq!(not.as_deref(), Some(expected));
     }
 }

@@ -355,6 +355,23 @@ impl JsonReader<'_> {
 /// Bytes of a file.
 const FILE_BYTES_MAX: u64 = 4 << 20;
 
+/// The flag of `open(2)` on Linux, of every architecture that Komainu runs on.
+const O_NONBLOCK: i32 = 0o4000;
+
+/// Opens a file to read it, without waiting for somebody who writes into a FIFO.
+///
+/// # Errors
+/// What keeps it from being opened, or that it is no regular file.
+pub fn open(path: &std::path::Path) -> Result<std::fs::File, String> {
+    use std::os::unix::fs::OpenOptionsExt;
+    let opened = std::fs::OpenOptions::new().read(true).custom_flags(O_NONBLOCK).open(path);
+    let file = opened.map_err(|error| error.to_string())?;
+    match file.metadata().map_err(|error| error.to_string())?.is_file() {
+        true => Ok(file),
+        false => Err("this is not a regular file: write its content into one first".to_owned()),
+    }
+}
+
 /// The text of a file, and its name without its folder.
 ///
 /// # Errors
@@ -363,7 +380,7 @@ pub(crate) fn read(path: &std::path::Path) -> Result<(String, String), ImportErr
     use std::io::Read;
     let name = path.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned());
     let fault = |message: String| ImportError::new(&name, 0, message);
-    let file = std::fs::File::open(path).map_err(|error| fault(error.to_string()))?;
+    let file = open(path).map_err(fault)?;
     let mut text = String::new();
     file.take(FILE_BYTES_MAX + 1).read_to_string(&mut text).map_err(|error| fault(error.to_string()))?;
     match text.len() as u64 > FILE_BYTES_MAX {

@@ -25,6 +25,11 @@ impl TomlItem {
         }
     }
 
+    /// A list of texts.
+    pub(crate) fn texts_list(texts: &[&str]) -> Self {
+        Self::List(texts.iter().map(|text| Self::text(*text)).collect())
+    }
+
     /// One text as it is, several as a list.
     pub(crate) fn texts(texts: impl IntoIterator<Item = String>) -> Self {
         let mut items: Vec<TomlItem> = texts.into_iter().map(TomlItem::Text).collect();
@@ -148,6 +153,13 @@ impl TomlSection {
         }
     }
 
+    /// Keeps keys of the table that stands under `table`.
+    pub(crate) fn retain_in(&mut self, table: &str, keeps: impl Fn(&str) -> bool) {
+        if let Some((_, TomlItem::Table(entries))) = self.entries.iter_mut().find(|(name, _)| name == table) {
+            entries.retain(|(key, _)| keeps(key));
+        }
+    }
+
     /// Adds conditions to `not`: the route is not for requests that meet them all.
     pub(crate) fn exclude(&mut self, conditions: TomlItem) {
         let all = match self.remove("not") {
@@ -159,6 +171,12 @@ impl TomlSection {
             Some(one) => TomlItem::List(vec![one, conditions]),
         };
         self.set("not", all);
+    }
+
+    /// Asks for a condition although the route may ask for another one of its kind: requests that do not meet it are excluded.
+    pub(crate) fn require(&mut self, directive: &str, item: TomlItem) {
+        let condition = TomlItem::Table(vec![(directive.to_owned(), item)]);
+        self.exclude(TomlItem::Table(vec![("not".to_owned(), condition)]));
     }
 
     /// Adds a comment, once.
@@ -242,8 +260,46 @@ pub(crate) fn only_rewrites(route: &TomlSection) -> bool {
 }
 
 impl SiteDraft {
+    /// Leaves out routes that never answer, as one before them has all of their paths.
+    fn drop_covered(&mut self) {
+        const CONDITIONS: [&str; 8] =
+            ["host", "method", "query", "header", "referer", "client", "country", "not"];
+        let paths = |route: &TomlSection| -> Option<Vec<String>> {
+            match route.get("path") {
+                None => None,
+                Some(TomlItem::List(items)) => {
+                    Some(items.iter().filter_map(TomlItem::as_text).map(str::to_owned).collect())
+                }
+                Some(one) => Some(one.as_text().map(str::to_owned).into_iter().collect()),
+            }
+        };
+        let covers = |one: &String, other: &String| {
+            let start = one.strip_suffix('*').filter(|start| start.starts_with('/') && !start.contains('*'));
+            one == other || start.is_some_and(|start| other.starts_with(start))
+        };
+        let mut broad: Vec<Option<Vec<String>>> = Vec::new();
+        self.routes.retain(|route| {
+            let own = paths(route);
+            let is_covered = broad.iter().any(|before| match (before, &own) {
+                (None, _) => true,
+                (Some(before), Some(own)) => {
+                    own.iter().all(|path| before.iter().any(|one| covers(one, path)))
+                }
+                (Some(_), None) => false,
+            });
+            if !is_covered
+                && CONDITIONS.iter().all(|condition| route.get(condition).is_none())
+                && !only_rewrites(route)
+            {
+                broad.push(own);
+            }
+            !is_covered
+        });
+    }
+
     /// Moves to the site what all its routes have.
     pub(crate) fn gather(&mut self) {
+        self.drop_covered();
         for key in OF_SITES {
             // What has no effect on a redirect may count for it too.
             let is_without = |route: &TomlSection| {

@@ -41,34 +41,50 @@ pub(crate) fn path_matches(pattern: &str, path: &str) -> bool {
     PathPattern::parse(pattern).is_ok_and(|pattern| pattern.matches(path.as_bytes()))
 }
 
-/// An expression for the paths that begin with `prefix` and have `pattern`, an expression, behind it.
-pub(crate) fn expression_below(prefix: &str, pattern: &str) -> Option<String> {
-    let (regex, ignores_case) = match pattern.strip_prefix("~*") {
-        Some(regex) => (regex.trim_start(), true),
-        None => (pattern.strip_prefix('~')?.trim_start(), false),
+/// Whether a pattern of paths, also an expression, matches none that does not begin with `prefix`; false where that is not easy to see.
+pub(crate) fn implies_prefix(pattern: &str, prefix: &str) -> bool {
+    let Some(regex) = pattern.strip_prefix('~') else {
+        return pattern.split('*').next().unwrap_or_default().starts_with(prefix);
     };
-    if prefix == "/" {
-        return Some(pattern.to_owned());
-    }
-    let inner = match ignores_case {
-        true => format!("(?i:{regex})"),
-        false => format!("(?:{regex})"),
+    let Some(body) = regex.trim_start().strip_prefix('^').filter(|_| !regex.starts_with('*')) else {
+        return false;
     };
-    let quoted = quoted(prefix);
-    let is_bound = regex.starts_with('^') && !has_alternatives(regex);
-    let joined = match is_bound {
-        false if regex.contains('^') => return None,
-        false => format!("~ ^{quoted}.*{inner}"),
-        // It says itself that it begins with the prefix, or begins otherwise.
-        true => {
-            let body = regex[1..].replace("\\/", "/");
-            match (body.starts_with(&quoted) || body.starts_with(prefix), ignores_case) {
-                (true, _) => pattern.to_owned(),
-                (false, _) => return None,
+    let body = body.replace("\\/", "/");
+    let rest = body.strip_prefix(&quoted(prefix)).filter(|_| !has_alternatives(&body));
+    // The last character of the prefix may be optional.
+    rest.is_some_and(|rest| !rest.starts_with(['?', '*', '{']))
+}
+
+/// How all paths begin that a pattern matches, also an expression.
+pub(crate) fn literal_start(pattern: &str) -> String {
+    let Some(regex) = pattern.strip_prefix('~') else {
+        return pattern.split('*').next().unwrap_or_default().to_owned();
+    };
+    let Some(body) = regex
+        .trim_start()
+        .strip_prefix('^')
+        .filter(|body| !regex.starts_with('*') && !has_alternatives(body))
+    else {
+        return String::new();
+    };
+    let mut start = String::new();
+    let mut chars = body.chars();
+    while let Some(c) = chars.next() {
+        match c {
+            '\\' => match chars.next() {
+                Some(escaped) if !escaped.is_ascii_alphanumeric() => start.push(escaped),
+                _ => break,
+            },
+            // The character before it may not be there.
+            '?' | '*' | '{' => {
+                start.pop();
+                break;
             }
+            '.' | '+' | '(' | ')' | '[' | ']' | '}' | '^' | '$' | '|' => break,
+            c => start.push(c),
         }
-    };
-    PathPattern::parse(&joined).ok().map(|_| joined)
+    }
+    start
 }
 
 /// A text as an expression that matches it.
@@ -368,13 +384,21 @@ mod tests {
     }
 
     #[test]
-    fn expressions_below_a_prefix() {
-        let below = |prefix: &str, pattern: &str| expression_below(prefix, pattern).unwrap_or_default();
-        assert_eq!(below("/", r"~ \.txt$"), r"~ \.txt$");
-        assert_eq!(below("/a.b/", r"~ \.txt$"), r"~ ^/a\.b/.*(?:\.txt$)");
-        assert_eq!(below("/a/", r"~* \.txt$"), r"~ ^/a/.*(?i:\.txt$)");
-        assert_eq!(below("/a/", r"~ ^/a/(.+\.php)$"), r"~ ^/a/(.+\.php)$");
-        assert_eq!(below("/a/", r"~ ^/b/"), "");
-        assert_eq!(below("/a/", r"~ ^/a/x|^/b"), "");
+    fn patterns_that_say_their_prefix() {
+        for (pattern, prefix, expected) in [
+            ("/a/b*", "/a/", true),
+            ("/a*", "/a/", false),
+            ("*.txt", "/a/", false),
+            ("~ ^/a/(.+\\.php)$", "/a/", true),
+            ("~ ^\\/a\\/b", "/a/", true),
+            ("~ ^/a.b/", "/a.b/", false),
+            ("~ ^/a\\.b/", "/a.b/", true),
+            ("~ ^/a/?b", "/a/", false),
+            ("~ ^/a/x|^/b", "/a/", false),
+            ("~* ^/a/x", "/a/", false),
+            ("~ /a/", "/a/", false),
+        ] {
+            assert_eq!(implies_prefix(pattern, prefix), expected, "{pattern} {prefix}");
+        }
     }
 }

@@ -33,6 +33,8 @@ mod kind;
 
 pub mod hosting;
 
+pub use data::open;
+
 pub use kind::{ByHand, ImportKind};
 
 pub use findings::{ImportError, ImportVerdict, Imported, Remark};

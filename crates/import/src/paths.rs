@@ -335,6 +335,57 @@ pub(crate) fn examples(regex: &str) -> Vec<(String, bool, bool)> {
     found
 }
 
+/// Whether a regular expression may match a path that ends with a slash.
+pub(crate) fn may_be_folder(regex: &str) -> bool {
+    let Ok((all, ..)) = read(regex, true) else { return true };
+    all.iter().any(|alternative| match alternative.as_slice() {
+        [.., RegexPiece::One(last), RegexPiece::End] => *last == '/',
+        _ => true,
+    })
+}
+
+/// Whether a regular expression may match the path of a file with this name although it does not match that of its folder; true where
+/// that is not easy to see.
+pub(crate) fn may_be_for_file(regex: &str, name: &str) -> bool {
+    let Ok((all, ..)) = read(without_rest(regex), true) else { return true };
+    let file = format!("/{name}").to_lowercase();
+    all.iter().any(|alternative| {
+        let (before, is_bound) = match alternative.as_slice() {
+            [before @ .., RegexPiece::End] => (before, true),
+            all => (all, false),
+        };
+        let literal = before.iter().rev().map_while(|piece| match piece {
+            RegexPiece::One(c) => Some(*c),
+            _ => None,
+        });
+        let tail: String =
+            literal.collect::<Vec<char>>().into_iter().rev().collect::<String>().to_lowercase();
+        let ends = |text: &str| text.ends_with(&tail) || tail.ends_with(text);
+        match is_bound {
+            true => ends(&file),
+            // What it matches ends within the name.
+            false => (2..=file.len()).filter_map(|end| file.get(..end)).any(ends),
+        }
+    })
+}
+
+/// An expression without a `.*` or `(.*)` at its end, which also matches nothing at all.
+fn without_rest(regex: &str) -> &str {
+    let body = regex.strip_suffix('$').unwrap_or(regex);
+    if let Some(start) = body.strip_suffix(".*") {
+        return start;
+    }
+    let group = body.strip_suffix(".*)").and_then(|body| Some((body, body.rfind('(')?)));
+    match group {
+        Some((body, at))
+            if matches!(&body[at..], "(" | "(?:") || body[at..].starts_with("(?<") && body.ends_with('>') =>
+        {
+            &regex[..at]
+        }
+        _ => regex,
+    }
+}
+
 /// The hosts that a regular expression names, if they are few: `^(www\.)?example\.com$`.
 pub(crate) fn hosts_from_regex(regex: &str) -> Option<(Vec<String>, bool)> {
     let (all, mut wider, _) = read(regex, true).ok()?;
@@ -398,25 +449,13 @@ pub(crate) fn matches(pattern: &str, path: &str) -> bool {
     rest(pattern.as_bytes(), path.as_bytes(), true)
 }
 
-/// The paths that begin with `prefix` and match the pattern.
-pub(crate) fn below(prefix: &str, pattern: &str) -> Vec<String> {
-    let Some(rest) = pattern.strip_prefix('*') else {
-        let fixed = pattern.split('*').next().unwrap_or("");
-        return match (fixed.starts_with(prefix), prefix.starts_with(fixed) && pattern.ends_with('*')) {
-            (true, _) => vec![pattern.to_owned()],
-            (_, true) if pattern.matches('*').count() == 1 => vec![format!("{prefix}*")],
-            _ => Vec::new(),
-        };
-    };
-    let rest = rest.trim_start_matches('*');
-    if rest.is_empty() {
-        return vec![format!("{prefix}*")];
-    }
-    let mut all = vec![format!("{prefix}**{rest}")];
-    if let (Some(rest), true) = (rest.strip_prefix('/'), prefix.ends_with('/')) {
-        all.push(format!("{prefix}{rest}"));
-    }
-    all
+/// A pattern for the paths that begin with `prefix` and end as `*.txt` says; none where the two texts may share characters, or the
+/// pattern is another one.
+pub(crate) fn below_suffix(prefix: &str, pattern: &str) -> Option<String> {
+    let suffix = pattern.strip_prefix('*').filter(|suffix| !suffix.is_empty() && !suffix.contains('*'))?;
+    let is_shared = |end: usize| suffix.get(..end).is_some_and(|start| prefix.ends_with(start));
+    let is_plain = from_literal(prefix, true).is_some() && !(1..=suffix.len()).any(is_shared);
+    is_plain.then(|| format!("{prefix}**{suffix}"))
 }
 
 #[cfg(test)]
@@ -504,11 +543,34 @@ mod tests {
     }
 
     #[test]
-    fn patterns_below_a_prefix() {
-        assert_eq!(below("/a/", "*.php"), ["/a/**.php"]);
-        assert_eq!(below("/a/", "*/.*"), ["/a/**/.*", "/a/.*"]);
-        assert_eq!(below("/a/", "/a/b*"), ["/a/b*"]);
-        assert_eq!(below("/a/b/", "/a/*"), ["/a/b/*"]);
-        assert_eq!(below("/a/", "/b*"), Vec::<String>::new());
+    fn expressions_for_files_of_folders() {
+        for (regex, expected) in [
+            (r"\.txt$", false),
+            (r"\.(txt|HTML)$", true),
+            (r"^/a/.+$", true),
+            (r"^/a/index\.html$", true),
+            (r"^/a/", false),
+            (r"^/a/(?<rest>.*)$", false),
+            (r"^/a/.*", false),
+            (r"/b", false),
+            (r"/in", true),
+            (r"^/[^/]+/verify", false),
+            (r"(?!a)", true),
+        ] {
+            assert_eq!(may_be_for_file(regex, "index.html"), expected, "{regex}");
+        }
+        for (regex, expected) in [(r"\.(a|b)$", false), (r"/$", true), (r"\.a", true), (r"^/[a-z]+$", true)] {
+            assert_eq!(may_be_folder(regex), expected, "{regex}");
+        }
+    }
+
+    #[test]
+    fn suffixes_below_a_prefix() {
+        assert_eq!(below_suffix("/a/", "*.php").as_deref(), Some("/a/**.php"));
+        for (prefix, pattern) in
+            [("/a/", "*/x"), ("/a.t", "*.txt"), ("/a/", "*/.*"), ("/a%", "*.txt"), ("/a/", "/b*")]
+        {
+            assert_eq!(below_suffix(prefix, pattern), None, "{prefix} {pattern}");
+        }
     }
 }

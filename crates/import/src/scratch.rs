@@ -140,6 +140,8 @@ pub struct ScratchOptions<'a> {
     pub password: String,
     /// The most requests.
     pub requests_max: usize,
+    /// Whether many paths are asked for, and little else.
+    pub paths_alone: bool,
 }
 
 /// The user and password that requests with credentials have, as `Authorization` carries them: `verify` and `verify`.

@@ -116,7 +116,7 @@ fn beginning(path: &Path) -> Result<String, String> {
     use std::io::Read;
     let fault = |error: io::Error| format!("{}: {error}", path.display());
     let mut bytes = Vec::new();
-    let file = std::fs::File::open(path).map_err(fault)?;
+    let file = import::open(path).map_err(|error| format!("{}: {error}", path.display()))?;
     file.take(GUESS_BYTES_MAX).read_to_end(&mut bytes).map_err(fault)?;
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
@@ -152,6 +152,7 @@ fn verify(
         komainu: std::env::current_exe().map_err(|error| error.to_string())?,
         old,
         requests_max: usize::try_from(arguments.requests).unwrap_or(usize::MAX),
+        paths_alone: false,
         time_max: arguments.time,
     };
     let verification = verify::nginx(file, arguments.prefix.as_deref(), imported, &options)?;

@@ -1,4 +1,4 @@
-//! One request on a connection of its own.
+//! Requests, on kept connections where that changes nothing.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -16,13 +16,19 @@ use crate::message::{CONTENT_BYTES_MAX, LIMITS, ServerAnswer};
 /// How long an answer may take.
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(5);
 
-/// The bytes of a request. Both servers get the same.
-pub(crate) fn request_bytes(request: &VerifyRequest) -> Vec<u8> {
+/// Bytes of content that are sent before an answer is read.
+const SENT_AHEAD_MAX: usize = 16 << 10;
+/// The field that has the number of a request, for nginx's log.
+pub(crate) const NUMBER_FIELD: &str = "X-Verify";
+
+/// The bytes of a request with this number; unless it is `kept`, the connection ends with it. Both servers get the same.
+fn request_bytes(request: &VerifyRequest, number: usize, kept: bool) -> Vec<u8> {
     let mut out = format!("{} {} HTTP/{}\r\n", request.method, request.target, request.version).into_bytes();
     if let Some(host) = &request.host {
         out.extend_from_slice(format!("Host: {host}\r\n").as_bytes());
     }
-    let mut has_connection = false;
+    out.extend_from_slice(format!("{NUMBER_FIELD}: {number}\r\n").as_bytes());
+    let mut has_connection = kept;
     for (name, value) in &request.fields {
         let is_connection = name == "Connection";
         has_connection |= is_connection;
@@ -53,31 +59,84 @@ pub(crate) fn request_bytes(request: &VerifyRequest) -> Vec<u8> {
     out
 }
 
-/// Sends a request and reads the answer to its end.
-pub(crate) fn ask(
+/// A client of one address.
+pub(crate) struct VerifyClient {
     address: SocketAddr,
-    tls: Option<&Arc<ClientConfig>>,
-    request: &VerifyRequest,
-) -> ServerAnswer {
-    match asked(address, tls, request) {
-        Ok(answer) => answer,
-        Err(trouble) => ServerAnswer { trouble: Some(trouble), ..ServerAnswer::default() },
+    tls: Option<Arc<ClientConfig>>,
+    kept: Option<TcpStream>,
+}
+
+impl VerifyClient {
+    pub(crate) fn new(address: SocketAddr, tls: Option<Arc<ClientConfig>>) -> Self {
+        Self { address, tls, kept: None }
     }
+
+    /// Sends a request with this number and reads the answer to its end.
+    pub(crate) fn ask(&mut self, request: &VerifyRequest, number: usize) -> ServerAnswer {
+        let may_be_kept = self.tls.is_none() && may_be_kept(request);
+        let answer = match may_be_kept {
+            true => self.asked_again(request, number),
+            false => asked(self.address, self.tls.as_ref(), request, number),
+        };
+        answer.unwrap_or_else(|trouble| ServerAnswer { trouble: Some(trouble), ..ServerAnswer::default() })
+    }
+
+    /// The same on the kept connection, or on a new one where the server has closed that.
+    fn asked_again(&mut self, request: &VerifyRequest, number: usize) -> Result<ServerAnswer, String> {
+        let bytes = request_bytes(request, number, true);
+        let method = Method::of(request.method.as_bytes());
+        loop {
+            let (mut socket, is_new) = match self.kept.take() {
+                Some(socket) => (socket, false),
+                None => (connected(self.address)?, true),
+            };
+            let _ = socket.write_all(&bytes);
+            let answer = read_answer(&mut socket, method)?;
+            if answer.status == 0 && !is_new {
+                continue;
+            }
+            let ends = answer.field("connection").is_some_and(|text| text.eq_ignore_ascii_case("close"));
+            if answer.trouble.is_none() && answer.is_framed(&request.method) && !ends {
+                self.kept = Some(socket);
+            }
+            return Ok(answer);
+        }
+    }
+}
+
+/// Whether nothing depends on the connection, and the request can be sent at once.
+fn may_be_kept(request: &VerifyRequest) -> bool {
+    let is_small = match &request.content {
+        RequestContent::Absent => true,
+        RequestContent::Sized(content) => content.len() <= SENT_AHEAD_MAX,
+        RequestContent::Chunked(_) => false,
+    };
+    let is_of_connection =
+        |name: &str| matches!(name, "Connection" | "Expect" | "Content-Length" | "Host" | "TE");
+    is_small && request.version == "1.1" && !request.fields.iter().any(|(name, _)| is_of_connection(name))
+}
+
+fn connected(address: SocketAddr) -> Result<TcpStream, String> {
+    let socket = TcpStream::connect_timeout(&address, ANSWER_TIME_MAX)
+        .map_err(|error| format!("no connection: {error}"))?;
+    for set in [
+        socket.set_read_timeout(Some(ANSWER_TIME_MAX)),
+        socket.set_write_timeout(Some(ANSWER_TIME_MAX)),
+        socket.set_nodelay(true),
+    ] {
+        set.map_err(|error| error.to_string())?;
+    }
+    Ok(socket)
 }
 
 fn asked(
     address: SocketAddr,
     tls: Option<&Arc<ClientConfig>>,
     request: &VerifyRequest,
+    number: usize,
 ) -> Result<ServerAnswer, String> {
-    let socket = TcpStream::connect_timeout(&address, ANSWER_TIME_MAX)
-        .map_err(|error| format!("no connection: {error}"))?;
-    for set in
-        [socket.set_read_timeout(Some(ANSWER_TIME_MAX)), socket.set_write_timeout(Some(ANSWER_TIME_MAX))]
-    {
-        set.map_err(|error| error.to_string())?;
-    }
-    let bytes = request_bytes(request);
+    let socket = connected(address)?;
+    let bytes = request_bytes(request, number, false);
     let method = Method::of(request.method.as_bytes());
     match tls {
         None => {
@@ -117,7 +176,7 @@ fn read_answer(stream: &mut impl Read, method: Method) -> Result<ServerAnswer, S
     let mut machine = ClientMachine::default();
     let mut answer = ServerAnswer::default();
     let mut buffer: Vec<u8> = Vec::new();
-    let mut piece = vec![0; 64 << 10];
+    let mut piece = vec![0; 16 << 10];
     loop {
         let fed = machine.feed(&buffer, method, &LIMITS);
         let fed = match fed {

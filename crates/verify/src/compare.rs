@@ -139,7 +139,7 @@ impl AnswerComparison {
                 self.skip(ETAG);
                 old.field(name).is_some() == new.field(name).is_some()
             }
-            "content-type" | "content-language" | "x-content-type-options" => own_page,
+            "content-type" | "content-language" | "x-content-type-options" | "vary" if own_page => true,
             "accept-ranges" | "last-modified" if own_page => true,
             "accept-ranges" if old.status == 206 => {
                 self.skip(RANGES);

@@ -29,6 +29,16 @@ pub(crate) struct ServerAnswer {
 }
 
 impl ServerAnswer {
+    /// Whether its end is known without that of the connection.
+    pub(crate) fn is_framed(&self, method: &str) -> bool {
+        let has = |name: &str| self.fields.iter().any(|(known, _)| known == name);
+        self.status >= 200
+            && (method == "HEAD"
+                || matches!(self.status, 204 | 304)
+                || has("content-length")
+                || has("transfer-encoding"))
+    }
+
     /// The values of a field, joined.
     pub(crate) fn field(&self, name: &str) -> Option<String> {
         joined(&self.fields, name)

@@ -1,17 +1,19 @@
 //! nginx and Komainu side by side.
 
-use std::collections::BTreeSet;
-use std::io::{Read, Seek, SeekFrom};
+use std::collections::{BTreeSet, HashMap};
 use std::net::SocketAddr;
 use std::path::Path;
 use std::process::Command;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use import::Imported;
 use import::nginx::{LocatedRequest, NginxScratch};
-use import::scratch::{Aspect, DifferingAnswers, ScratchOptions, SourcePlace, VerifyRequest};
+use import::scratch::{
+    Aspect, DifferingAnswers, ScratchListener, ScratchOptions, SourcePlace, VerifyRequest,
+};
 
-use crate::client::ask;
+use crate::client::VerifyClient;
 use crate::compare::{AnswerComparison, FoundDifference, ServerOutcome};
 use crate::options::Options;
 use crate::outcome::{Difference, Verification};
@@ -21,7 +23,7 @@ use crate::tls::ScratchCertificate;
 
 /// How often nginx may refuse a line of its own configuration, which is dropped then.
 const REFUSALS_MAX: usize = 200;
-/// How long nginx may take to write the line of a request into its log.
+/// How long nginx may take to write the lines of the last requests into its log.
 const TRACE_TIME_MAX: Duration = Duration::from_millis(500);
 
 /// Runs nginx with a scratch copy of its configuration and Komainu with the translation of the same copy, and compares them.
@@ -53,6 +55,7 @@ pub fn nginx(
         port: &mut port,
         password: bcrypt::hash("verify", 4).map_err(|error| error.to_string())?,
         requests_max: options.requests_max,
+        paths_alone: options.paths_alone,
     };
     let mut scratch = NginxScratch::read(file, prefix, scratch_options).map_err(|error| error.to_string())?;
     if scratch.requests.is_empty() {
@@ -80,46 +83,84 @@ pub fn nginx(
     let (old_addresses, new_addresses) = (addresses(OLD_ADDRESS)?, addresses(NEW_ADDRESS)?);
     old.await_start(&old_addresses)?;
     new.await_start(&new_addresses)?;
-    let mut trace = TraceLog::open(&folder.path().join("trace.log"))?;
-    trace.next();
     stubs.take();
-
+    let mut servers = ComparedServers {
+        old: (old, clients(&scratch, &old_addresses, &certificate)),
+        new: (new, clients(&scratch, &new_addresses, &certificate)),
+        stubs,
+    };
     let mut comparison = AnswerComparison { not_compared: scratch.not_compared.clone() };
     let mut verification = Verification { left_out: scratch.left_out, ..Verification::default() };
     let deadline = Instant::now() + options.time_max;
-    for (at, request) in scratch.requests.iter().enumerate() {
+    let mut all: Vec<DifferingRequest> = Vec::new();
+    for at in 0..scratch.requests.len() {
         if Instant::now() > deadline {
             verification.left_out += scratch.requests.len() - at;
             break;
         }
-        let listener = &scratch.listeners[request.listener];
-        let tls = listener.tls.then_some(&certificate.client);
-        let outcome = |address| {
-            let answer = ask(address, tls, request);
-            ServerOutcome { answer, received: stubs.take() }
-        };
-        let old_outcome = outcome(old_addresses[request.listener]);
-        let traced = trace.next().unwrap_or_default();
-        let new_outcome = outcome(new_addresses[request.listener]);
+        all.extend(servers.compare(&scratch, at, &mut comparison)?);
         verification.requests += 1;
+    }
+    let places = traced(&folder.path().join("trace.log"), verification.requests)?;
+    for DifferingRequest { at, statuses, found } in all {
+        let (request, traced) = (&scratch.requests[at], places.get(&at).cloned().unwrap_or_default());
         if !scratch.is_compared(&traced) {
             continue;
         }
-        let found = comparison.differences(request, listener, &old_outcome, &new_outcome);
-        let statuses = (old_outcome.answer.status, new_outcome.answer.status);
         verification.differences.extend(attributed(found, request, statuses, |found, differing| {
             let answers = DifferingAnswers { statuses, old: &found.old, new: &found.new };
             let named = scratch.named(imported, &traced, request, &found.aspect, (answers, differing));
             (named, scratch.place(&traced))
         }));
-        for (process, name) in [(&mut old, "nginx"), (&mut new, "komainu")] {
-            if !process.runs() {
-                return Err(format!("{name} ended at {request:?}:\n{}", process.last_words()));
-            }
-        }
     }
     verification.not_compared = comparison.not_compared.into_iter().collect();
     Ok(verification)
+}
+
+/// A client for each listener of one server.
+fn clients(
+    scratch: &NginxScratch,
+    addresses: &[SocketAddr],
+    certificate: &ScratchCertificate,
+) -> Vec<VerifyClient> {
+    let client = |(listener, address): (&ScratchListener, &SocketAddr)| {
+        VerifyClient::new(*address, listener.tls.then(|| Arc::clone(&certificate.client)))
+    };
+    scratch.listeners.iter().zip(addresses).map(client).collect()
+}
+
+/// Both servers, with the clients of each, and the stubs behind them.
+struct ComparedServers {
+    old: (ComparedProcess, Vec<VerifyClient>),
+    new: (ComparedProcess, Vec<VerifyClient>),
+    stubs: Stubs,
+}
+
+impl ComparedServers {
+    /// Sends a request to both; none where nothing differs.
+    fn compare(
+        &mut self,
+        scratch: &NginxScratch,
+        at: usize,
+        comparison: &mut AnswerComparison,
+    ) -> Result<Option<DifferingRequest>, String> {
+        let request = &scratch.requests[at];
+        let outcome = |clients: &mut Vec<VerifyClient>| {
+            let answer = clients[request.listener].ask(request, at);
+            ServerOutcome { answer, received: self.stubs.take() }
+        };
+        let (old, new) = (outcome(&mut self.old.1), outcome(&mut self.new.1));
+        let found = comparison.differences(request, &scratch.listeners[request.listener], &old, &new);
+        let statuses = (old.answer.status, new.answer.status);
+        if statuses.0 == 0 || statuses.1 == 0 {
+            for (process, name) in [(&mut self.old.0, "nginx"), (&mut self.new.0, "komainu")] {
+                if !process.runs() {
+                    return Err(format!("{name} ended at {request:?}:\n{}", process.last_words()));
+                }
+            }
+        }
+        Ok((!found.is_empty()).then_some(DifferingRequest { at, statuses, found }))
+    }
 }
 
 /// What differs between the answers to a request, with what names it: a remark, which `look_up` finds beside the place that answered, or
@@ -170,10 +211,15 @@ fn of_request(
         segment.starts_with('.') && segment != "." && segment != ".." && !segment.starts_with("..%")
     };
     Some(match () {
-        () if new == 400 && (path.contains("%2f") || path.contains("%5c")) => {
-            "paths with an encoded slash are answered 400"
+        () if path.contains("%2f") || path.contains("%5c") => {
+            "paths with an encoded slash are matched with it, and answered 400 by most routes"
         }
-        () if path.split('/').any(is_hidden) => "files and folders with a leading dot are not served",
+        () if path.replace("%2e", ".").split('/').any(is_hidden) => {
+            "files and folders with a leading dot are not served"
+        }
+        () if path.contains("%0a") && matches!(new, 400 | 404) => {
+            "paths with a line feed are 404 where a server has expressions"
+        }
         () if path.contains('#') => "a target with a fragment is answered 400",
         () if request.host.as_deref() == Some("") => "an empty Host is one that no site names",
         () if is_field(found, &["x-forwarded-for", "x-forwarded-proto", "x-forwarded-host"])
@@ -213,6 +259,12 @@ fn general(request: &VerifyRequest, found: &FoundDifference, (old, new): (u16, u
             "HTTP_HOST and SERVER_NAME are `Host` as the client sent it"
         }
         () if request.host.is_none() => "a request without Host is for the name of the upstream server",
+        () if old >= 400 && new >= 400 => {
+            "a request that neither server answers may be refused with another status"
+        }
+        () if (old, new) == (301, 404) && !request.target.ends_with('/') => {
+            "a folder without a page is 404, also without a final slash"
+        }
         () if new == 413 => "the limit of contents counts before redirects and fixed responses",
         () if is_field(found, &["vary"]) && found.new.contains("accept-encoding") => {
             "Vary has Accept-Encoding wherever compression is on"
@@ -306,33 +358,23 @@ fn translated(scratch: &NginxScratch, folder: &VerifyFolder) -> Result<std::path
     Ok(folder.path().join("komainu.toml"))
 }
 
-/// The access log of nginx, which has a line for each request.
-struct TraceLog {
-    file: std::fs::File,
-    at: u64,
+/// What differs between the answers to a request.
+struct DifferingRequest {
+    at: usize,
+    statuses: (u16, u16),
+    found: Vec<FoundDifference>,
 }
 
-impl TraceLog {
-    fn open(path: &Path) -> Result<Self, String> {
-        let file = std::fs::File::open(path).map_err(|error| format!("{}: {error}", path.display()))?;
-        Ok(Self { file, at: 0 })
-    }
-
-    /// The last line that was written since the last call; waits for it a moment.
-    fn next(&mut self) -> Option<LocatedRequest> {
-        let deadline = Instant::now() + TRACE_TIME_MAX;
-        loop {
-            let mut text = String::new();
-            self.file.seek(SeekFrom::Start(self.at)).ok()?;
-            self.file.read_to_string(&mut text).ok()?;
-            if let Some(end) = text.rfind('\n') {
-                self.at += end as u64 + 1;
-                return text[..end].lines().last().map(LocatedRequest::parse);
-            }
-            if Instant::now() > deadline {
-                return None;
-            }
-            std::thread::sleep(Duration::from_millis(1));
+/// Where nginx answered each request, by its access log; waits a moment for the lines of the last of them.
+fn traced(path: &Path, requests: usize) -> Result<HashMap<usize, LocatedRequest>, String> {
+    let deadline = Instant::now() + TRACE_TIME_MAX;
+    loop {
+        let text = std::fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))?;
+        let located: HashMap<usize, LocatedRequest> =
+            text.lines().filter_map(LocatedRequest::parse).collect();
+        if located.contains_key(&requests.saturating_sub(1)) || Instant::now() > deadline {
+            return Ok(located);
         }
+        std::thread::sleep(Duration::from_millis(5));
     }
 }

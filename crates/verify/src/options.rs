@@ -12,6 +12,8 @@ pub struct Options {
     pub old: PathBuf,
     /// The most requests.
     pub requests_max: usize,
+    /// Whether many paths are asked for, and little else: for many configurations in a short time.
+    pub paths_alone: bool,
     /// The most time for all requests together.
     pub time_max: Duration,
 }

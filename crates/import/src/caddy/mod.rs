@@ -303,11 +303,11 @@ impl CaddyReader<'_> {
         if let (Some(around), Some(own)) = (settings.section.get("path"), conditions.get("path"))
             && around != own
         {
-            let (TomlItem::Text(around), true) = (around, settings.strip_prefix.is_none()) else {
+            if settings.strip_prefix.is_some() {
                 return Err("both ask for a path".to_owned());
-            };
-            let prefix =
-                around.strip_suffix('*').filter(|prefix| prefix.starts_with('/') && !prefix.contains('*'));
+            }
+            let around = around.as_text().and_then(|around| around.strip_suffix('*'));
+            let prefix = around.filter(|prefix| prefix.starts_with('/') && !prefix.contains('*'));
             let own = match own {
                 TomlItem::List(items) => items.clone(),
                 one => vec![one.clone()],
@@ -316,12 +316,12 @@ impl CaddyReader<'_> {
                 (TomlItem::Text(own), Some(prefix)) => own.starts_with(prefix),
                 _ => false,
             };
-            if !own.iter().all(is_below) {
-                return Err("both ask for a path".to_owned());
+            if own.iter().all(is_below) {
+                settings.section.remove("path");
             }
-            settings.section.remove("path");
         }
-        ask(&mut settings.section, &conditions.entries)
+        ask(&mut settings.section, &conditions.entries);
+        Ok(())
     }
 
     /// Reports a route as not possible; closes it, so that no other answers in its place.
@@ -350,8 +350,7 @@ impl CaddyReader<'_> {
             .map(|set| {
                 let (own, conditions, _) = self.matchers(set);
                 let mut section = around.clone();
-                // Where both cannot be asked for, what stands around it alone is: that matches more.
-                let _ = ask(&mut section, &conditions.entries);
+                ask(&mut section, &conditions.entries);
                 (if own.is_empty() { hosts.to_vec() } else { own }, section)
             })
             .collect();
@@ -440,20 +439,20 @@ impl CaddyReader<'_> {
                     let condition = match pattern.texts().as_slice() {
                         // `null` is for fields that are not there.
                         [] if pattern.items().is_empty() && matches!(pattern.datum, Datum::Null) => {
-                            RouteCondition::none_of(&[of("*".to_owned())])?
+                            RouteCondition::none_of(&[of("*".to_owned())])
                         }
                         [] => of("*".to_owned()),
                         [one] => of(one.clone()),
                         several => of(any_value(several)?),
                     };
-                    condition.write(section)?;
+                    condition.write(section);
                 }
             }
             "header_regexp" => {
                 for (name, regex) in value.entries() {
                     let pattern = regex.get("pattern").and_then(DatumAt::text).unwrap_or("");
                     for one in value_conditions("header", name, "~", pattern)?.iter().take(1) {
-                        one.write(section)?;
+                        one.write(section);
                     }
                     regex.translated(self.ledger);
                 }
@@ -466,7 +465,7 @@ impl CaddyReader<'_> {
                 if ranges.is_empty() || !ranges.iter().all(is_network) {
                     return Err(format!("`{key}`: `client` takes addresses and networks"));
                 }
-                RouteCondition::new("client", TomlItem::texts(ranges)).write(section)?;
+                RouteCondition::new("client", TomlItem::texts(ranges)).write(section);
             }
             "not" => {
                 for set in value.items() {

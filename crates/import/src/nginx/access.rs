@@ -142,12 +142,13 @@ impl Translation<'_> {
     }
 
     fn password(&self, scope: &Scope<'_>, section: &mut TomlSection) {
-        let Some(realm) = scope.one("auth_basic") else { return };
         let file = scope.one("auth_basic_user_file");
-        self.ledger.translated(realm.entry);
-        if realm.first() == "off" {
+        let realm = scope.one("auth_basic");
+        realm.into_iter().for_each(|realm| self.ledger.translated(realm.entry));
+        let Some(realm) = realm.filter(|realm| realm.first() != "off") else {
+            file.into_iter().for_each(|file| self.ledger.needless(file.entry, "no password is asked for"));
             return;
-        }
+        };
         let Some(file) = file else {
             self.ledger.impossible(realm.entry, "`auth_basic_user_file` is missing: the route is closed");
             refuse(section);
@@ -411,8 +412,20 @@ impl Translation<'_> {
 }
 
 /// Has a route answer 403 in place of what it did.
-fn refuse(section: &mut TomlSection) {
-    for action in ["files", "proxy", "php", "app", "redirect", "respond", "rewrite", "cache", "variables"] {
+pub(crate) fn refuse(section: &mut TomlSection) {
+    for action in [
+        "files",
+        "proxy",
+        "php",
+        "app",
+        "redirect",
+        "respond",
+        "rewrite",
+        "cache",
+        "variables",
+        "encoded_slashes",
+        "internal",
+    ] {
         section.remove(action);
     }
     section.set("respond", TomlItem::Number(403));

@@ -1,37 +1,28 @@
-//! `if`: routes with the condition, before that of the location itself.
+//! `if`: what routes can ask for in its place.
 
-use super::place::Place;
 use super::rewrite::slash_apart;
-use super::scope::{Scope, field_name};
+use super::scope::{Scope, constants, field_name};
 use super::tree::NginxDirective;
-use super::work::{Matcher, Translation, route};
-use crate::conditions::{RouteCondition, close, cookie_conditions, value_conditions};
+use super::work::Translation;
+use crate::conditions::{RouteCondition, cookie_conditions, method_condition, value_conditions};
 use crate::draft::{TomlItem, TomlSection};
-use crate::expressions::{expression_below, path_expression, quoted};
+use crate::expressions::{path_expression, quoted};
 use crate::paths::{from_literal, hosts_from_regex};
 
-/// A condition of a route, and the value of the variable that it is about, where that is known.
-type IfCondition<'d> = (RouteCondition, Option<(&'d str, &'d str)>);
+/// A condition of a route, and the variable that it is about with its value, where that is known.
+pub(crate) type IfCondition<'d> = (RouteCondition, Option<(String, &'d str)>);
+
+/// When an `if` is met.
+pub(crate) enum IfConditions<'d> {
+    /// For every request.
+    Always,
+    /// For none.
+    Never,
+    /// Where any of these conditions is met.
+    Any(Vec<IfCondition<'d>>),
+}
 
 impl<'d> Translation<'d> {
-    /// `rewrite` and `if`: routes before that of the location itself.
-    pub(crate) fn rewrites(&self, place: &Place<'d>) -> Vec<TomlSection> {
-        let mut routes = Vec::new();
-        for one in place.scope.own() {
-            match one.name.as_str() {
-                "rewrite" => routes.extend(self.rewrite(one, place)),
-                "if" if is_of_referers(one) || is_of_files(one) => {}
-                "if" if place.matcher == Matcher::Server
-                    && self.maintenance_of(one, &place.scope).is_some() => {}
-                "if" => routes.extend(self.condition(one, place)),
-                "set" => self.ledger.needless(one.entry, "its value stands where the variable was used"),
-                "break" => self.ledger.needless(one.entry, "there is nothing to end here"),
-                _ => {}
-            }
-        }
-        routes
-    }
-
     /// Writes the `maintenance` of a site: `if (-f FILE) { return 503; }`.
     pub(crate) fn maintenance(&self, server: &Scope<'d>, section: &mut TomlSection) {
         let found = server.own().iter().filter(|one| one.name == "if");
@@ -45,7 +36,7 @@ impl<'d> Translation<'d> {
     }
 
     /// The file whose presence has a server answer 503 to everything.
-    fn maintenance_of(&self, one: &NginxDirective, scope: &Scope<'d>) -> Option<String> {
+    pub(crate) fn maintenance_of(&self, one: &NginxDirective, scope: &Scope<'d>) -> Option<String> {
         let [answer] = one.inner() else { return None };
         if answer.name != "return" || answer.args != ["503"] {
             return None;
@@ -58,132 +49,15 @@ impl<'d> Translation<'d> {
         is_file.then(|| self.file(&file))
     }
 
-    /// `if` with `return` or `rewrite` in it, where the condition is one that routes have.
-    fn condition(&self, one: &'d NginxDirective, place: &Place<'d>) -> Vec<TomlSection> {
-        let inner = Place {
-            scope: place.scope.with(one.inner()),
-            matcher: place.matcher.clone(),
-            paths: place.paths.clone(),
-            within: place.within.clone(),
-            entry: place.entry,
-            is_closed: false,
-        };
-        let answer = inner.scope.own_one("return");
-        let rewrites = inner.scope.own().iter().any(|one| one.name == "rewrite");
-        if answer.is_none() && !rewrites {
-            self.ledger.impossible(
-                one.entry,
-                "only `return` and `rewrite` in `if` can be translated: write a route with the condition",
-            );
-            self.lost(one);
-            return Vec::new();
-        }
-        let conditions = match self.if_conditions(one, place) {
-            Ok(found) => found,
-            Err(reason) => return self.unknown_condition(one, &reason, place),
-        };
-        self.ledger.translated(one.entry);
-        let mut routes = Vec::new();
-        for (condition, value) in conditions {
-            if let Some(differs) = condition.differs {
-                self.ledger.differs(one.entry, differs);
-            }
-            let mut section = route(&place.paths);
-            if let Err(reason) = condition.write(&mut section) {
-                routes.extend(self.unknown_condition(one, &reason, place));
-                continue;
-            }
-            if let Some(answer) = answer {
-                let scope = match condition.groups.is_empty() {
-                    true => inner.scope.clone(),
-                    false => inner.scope.with_groups(&condition.groups),
-                };
-                let mut answer = with_value(answer, value);
-                if let (Some(target), false) = (answer.args.last_mut(), condition.groups.is_empty())
-                    && let Some(apart) = words(one).last().and_then(|regex| slash_apart(regex, target))
-                {
-                    *target = apart.1;
-                }
-                self.respond(&answer, &scope, &mut section);
-                self.headers(&scope, &mut section);
-                self.open_ends(inner.scope.own(), &mut section);
-                routes.push(section);
-                continue;
-            }
-            for mut rewritten in self.rewrites(&inner) {
-                let has_path =
-                    rewritten.get("path").is_some_and(|item| Some(item) != route(&place.paths).get("path"));
-                let written = match has_path && condition.asks_for("path") {
-                    true => Err("its condition and its `rewrite` both ask for a path".to_owned()),
-                    false => condition.write(&mut rewritten),
-                };
-                match written {
-                    Ok(()) => routes.push(rewritten),
-                    Err(reason) => routes.extend(self.unknown_condition(one, &reason, place)),
-                }
-            }
-        }
-        routes
-    }
-
-    /// An `if` whose condition no route can have: what it refuses stays closed.
-    fn unknown_condition(
-        &self,
-        one: &'d NginxDirective,
-        reason: &str,
-        place: &Place<'d>,
-    ) -> Vec<TomlSection> {
-        let is_refusal = |inner: &NginxDirective| {
-            inner.name == "return"
-                && inner.first().parse().is_ok_and(|status: u16| (400..500).contains(&status))
-        };
-        let is_answer = |inner: &NginxDirective| matches!(inner.name.as_str(), "return" | "rewrite");
-        let is_guard = self.is_guard(one, place);
-        let refuses = one.inner().iter().any(|inner| is_refusal(inner) || is_guard && is_answer(inner));
-        let what = match refuses {
-            true => "the route is closed (403) until its condition is written",
-            false => {
-                "routes have conditions for path, host, method, header, query, client, country and referer"
-            }
-        };
-        self.ledger.impossible(one.entry, format!("{reason}: {what}"));
-        self.lost(one);
-        if !refuses {
-            return Vec::new();
-        }
-        let mut section = route(&place.paths);
-        close(&mut section, self.ledger.open_end(one.entry).unwrap_or_default());
-        vec![section]
-    }
-
-    /// Whether an `if` asks who sends a request, itself or through a `map` or `set`: what answers then keeps others out, with a redirect
-    /// to a page for signing in as well.
-    fn is_guard(&self, one: &'d NginxDirective, place: &Place<'d>) -> bool {
-        let words = words(one);
-        let Some(variable) = words.iter().copied().find(|word| word.starts_with('$')) else { return false };
-        let source = self.map_block(&variable[1..]).map_or(variable, Self::map_source);
-        let sets = |other: &&NginxDirective| {
-            let is_it = |inner: &NginxDirective| inner.name == "set" && inner.first() == variable;
-            other.name == "if" && other.inner().iter().any(is_it)
-        };
-        let of_user = |text: &str| {
-            ["$cookie_", "$http_cookie", "$http_authorization", "$remote_user", "$ssl_client_"]
-                .iter()
-                .any(|start| text.starts_with(start))
-        };
-        let all = place.scope.levels.iter().flat_map(|level| level.iter());
-        of_user(source) || all.filter(sets).any(|other| self::words(other).iter().any(|word| of_user(word)))
-    }
-
     /// The conditions of routes for an `if`; any of them is enough.
     ///
     /// # Errors
     /// Why routes cannot ask for it.
-    fn if_conditions(
+    pub(crate) fn if_conditions(
         &self,
         one: &'d NginxDirective,
-        place: &Place<'d>,
-    ) -> Result<Vec<IfCondition<'d>>, String> {
+        scope: &Scope<'d>,
+    ) -> Result<IfConditions<'d>, String> {
         let words = words(one);
         let (variable, operator, value) = match words.as_slice() {
             [variable] if variable.starts_with('$') => (*variable, "", ""),
@@ -195,77 +69,73 @@ impl<'d> Translation<'d> {
             }
             _ => return Err("a route cannot ask for it".to_owned()),
         };
-        let name = &variable[1..];
+        let name = variable[1..].trim_matches(['{', '}']);
+        let resolved = constants(value, scope, 0);
+        if matches!(operator, "=" | "!=") && resolved.contains('$') {
+            return Err("it compares two values that depend on the request".to_owned());
+        }
+        let value = if matches!(operator, "=" | "!=") { resolved.as_str() } else { value };
+        let is_meant = |found: &str| match operator {
+            "" => !found.is_empty() && found != "0",
+            "=" => found == value,
+            _ => found != value,
+        };
+        let is_expression = operator.starts_with('~') || operator.starts_with("!~");
+        if let Some(constant) = constant(name, scope).filter(|_| !is_expression) {
+            return Ok(if is_meant(&constant) { IfConditions::Always } else { IfConditions::Never });
+        }
+        if name == "invalid_referer" && operator.is_empty() {
+            return self.invalid_referer(scope).map(|one| IfConditions::Any(vec![(one, None)]));
+        }
         if let Some(block) = self.map_block(name) {
-            let is_meant = |found: &str| match operator {
-                "" => !found.is_empty() && found != "0",
-                "=" => found == value,
-                "!=" => found != value,
-                _ => false,
-            };
-            if operator.starts_with('~') || operator.starts_with("!~") {
+            if is_expression {
                 return Err("it compares the value of a map with an expression".to_owned());
             }
-            let found = self.map_conditions(block, &is_meant)?;
+            let refuses = one.inner().iter().all(super::rewrite::refuses);
+            let found = self.map_conditions(block, &is_meant, refuses)?;
             self.ledger.needless(block.entry, "a route for each of its values stands in place of it");
-            return Ok(found
-                .into_iter()
-                .map(|(condition, value)| (condition, Some((name, value))))
-                .collect());
+            let of_value = |(condition, value)| (condition, Some((name.to_owned(), value)));
+            return Ok(IfConditions::Any(found.into_iter().map(of_value).collect()));
         }
         let target = one.inner().iter().find(|one| one.name == "return").and_then(|one| one.args.last());
         let apart = target.and_then(|target| slash_apart(value, target));
         let value = apart.as_ref().map_or(value, |(value, _)| value.as_str());
         let found = match operator.strip_prefix('!') {
-            // A path that is excluded stands beside that of the location.
-            Some(operator) => {
-                let everywhere = Place { matcher: Matcher::Server, ..place.clone() };
-                vec![RouteCondition::none_of(&conditions(name, operator, value, &everywhere)?)?]
+            Some(_) if name == "request_uri" => {
+                return Err(
+                    "it lets requests through by the path as it is sent, before it is decoded".to_owned()
+                );
             }
-            None => conditions(name, operator, value, place)?,
+            Some(operator) => vec![RouteCondition::none_of(&conditions(name, operator, value)?)],
+            None => conditions(name, operator, value)?,
         };
-        Ok(found.into_iter().map(|condition| (condition, None)).collect())
+        Ok(IfConditions::Any(found.into_iter().map(|condition| (condition, None)).collect()))
     }
 
     /// Reports what stands in an `if` that was not translated.
-    fn lost(&self, one: &NginxDirective) {
+    pub(crate) fn lost(&self, one: &NginxDirective) {
         for inner in one.inner() {
             self.ledger.impossible(inner.entry, "it belongs to an `if` that was not translated");
         }
     }
 
-    /// `valid_referers` with `if ($invalid_referer)`: writes `referer` of a location's route, and returns the route for all other
-    /// requests.
-    pub(crate) fn referers(&self, place: &Place<'d>, section: &mut TomlSection) -> Option<TomlSection> {
-        let scope = &place.scope;
+    /// `if ($invalid_referer)`: the condition that no page of `valid_referers` is the one that a request comes from.
+    fn invalid_referer(&self, scope: &Scope<'d>) -> Result<RouteCondition, String> {
         let valid = scope.all("valid_referers");
-        let condition = scope.own().iter().find(|one| one.name == "if" && is_of_referers(one))?;
-        let inner = scope.with(condition.inner());
-        let answer = inner.own_one("return").filter(|_| !valid.is_empty());
-        let Some(answer) = answer else {
-            self.ledger.impossible(
-                condition.entry,
-                "only `return` counts here: write `referer` in the route, and one for all others behind it",
-            );
-            self.lost(condition);
-            return None;
-        };
         let mut pages = Vec::new();
         for one in &valid {
             self.ledger.translated(one.entry);
             for word in &one.args {
-                match self.pages(word, one, scope) {
-                    Ok(found) => pages.extend(found),
-                    Err(reason) => self.ledger.impossible(one.entry, format!("`{word}`: {reason}")),
-                }
+                pages.extend(self.pages(word, one, scope).map_err(|reason| format!("`{word}`: {reason}"))?);
             }
         }
-        self.ledger.translated(condition.entry);
-        let mut refusal = route(&place.paths);
-        self.respond(answer, &inner, &mut refusal);
-        self.headers(&inner, &mut refusal);
-        section.set("referer", TomlItem::texts(super::tree::unique(pages)));
-        Some(refusal)
+        match pages.is_empty() {
+            true => Err("`valid_referers` is missing".to_owned()),
+            false => {
+                let pages = TomlItem::texts(super::tree::unique(pages));
+                Ok(RouteCondition::none_of(&[RouteCondition::new("referer", pages)]))
+            }
+        }
     }
 
     /// The pages of one word of `valid_referers`.
@@ -303,7 +173,7 @@ impl<'d> Translation<'d> {
 }
 
 /// The words of a condition, without its parentheses.
-fn words(one: &NginxDirective) -> Vec<&str> {
+pub(crate) fn words(one: &NginxDirective) -> Vec<&str> {
     let last = one.args.len().saturating_sub(1);
     let bare = |(at, word): (usize, &'_ String)| -> (usize, usize) {
         let start = if at == 0 && word.starts_with('(') { 1 } else { 0 };
@@ -320,11 +190,6 @@ fn words(one: &NginxDirective) -> Vec<&str> {
         })
         .filter(|word| !word.is_empty())
         .collect()
-}
-
-/// Whether an `if` asks for the page that a request comes from.
-fn is_of_referers(one: &NginxDirective) -> bool {
-    words(one) == ["$invalid_referer"]
 }
 
 /// The operator, where an `if` asks for a file: what `try_files` says in another way.
@@ -362,24 +227,27 @@ pub(crate) fn front_script(path: &str) -> Option<&str> {
     (script.starts_with('/') && !script.contains(['$', '?'])).then_some(script)
 }
 
-/// A directive in whose arguments a variable has a value.
-fn with_value(one: &NginxDirective, value: Option<(&str, &str)>) -> NginxDirective {
-    let mut one = one.clone();
-    if let Some((name, value)) = value {
-        for arg in &mut one.args {
-            *arg = arg.replace(&format!("${{{name}}}"), value).replace(&format!("${name}"), value);
-        }
+/// The value of a variable, where it is the same for all requests of a server.
+fn constant(name: &str, scope: &Scope<'_>) -> Option<String> {
+    if let "scheme" | "https" = name {
+        let server = scope.levels.iter().find(|level| level.iter().any(|one| one.name == "listen"));
+        let listens = server.map(|level| level.iter().filter(|one| one.name == "listen"));
+        let speaks = |one: &NginxDirective| one.args.iter().any(|arg| arg == "ssl");
+        let kinds: Vec<bool> = listens.into_iter().flatten().map(speaks).collect();
+        let speaks_tls = match kinds.as_slice() {
+            [] => scope.one("ssl").is_some_and(|one| one.first() == "on"),
+            [first, rest @ ..] if rest.iter().all(|other| other == first) => *first,
+            _ => return None,
+        };
+        let values = if name == "scheme" { ("http", "https") } else { ("", "on") };
+        return Some(if speaks_tls { values.1 } else { values.0 }.to_owned());
     }
-    one
+    let value = constants(&format!("${name}"), scope, 0);
+    (!value.contains('$')).then_some(value)
 }
 
 /// The conditions of routes for a comparison, any of which is enough. `operator` is `=`, `~`, `~*` or nothing.
-fn conditions(
-    name: &str,
-    operator: &str,
-    value: &str,
-    place: &Place<'_>,
-) -> Result<Vec<RouteCondition>, String> {
+fn conditions(name: &str, operator: &str, value: &str) -> Result<Vec<RouteCondition>, String> {
     if !matches!(operator, "" | "=" | "~" | "~*") {
         return Err(format!("nginx has no `{operator}`"));
     }
@@ -391,30 +259,18 @@ fn conditions(
                 );
             }
             let found = path_expression(value, operator == "~*")?;
-            let pattern = match &place.matcher {
-                Matcher::Server => Some(found.pattern.clone()),
-                Matcher::Prefix(prefix, _) => expression_below(prefix, &found.pattern),
-                _ => None,
-            };
-            let pattern = pattern.ok_or("both its expression and its location would have to be found")?;
             let differs = (name == "request_uri")
                 .then_some("the path alone is looked up, decoded and without its query");
-            let condition = RouteCondition::new("path", TomlItem::Text(pattern));
+            let condition = RouteCondition::new("path", TomlItem::Text(found.pattern));
             Ok(vec![condition.with_groups(found.groups).but(differs)])
         }
-        "uri" | "document_uri" if operator == "=" && place.matcher == Matcher::Server => {
-            let pattern = from_literal(value, false).ok_or("no path can be this")?;
+        "uri" | "document_uri" if operator == "=" => {
+            let pattern = from_literal(value, false).unwrap_or_else(|| format!("~ ^{}$", quoted(value)));
             Ok(vec![RouteCondition::new("path", TomlItem::Text(pattern))])
         }
-        "request_method" if !operator.is_empty() => {
-            let methods = methods(operator, value)?;
-            let differs = (methods.iter().any(|one| one == "GET")
-                && !methods.iter().any(|one| one == "HEAD"))
-            .then_some("`GET` includes HEAD");
-            Ok(vec![RouteCondition::new("method", TomlItem::texts(methods)).but(differs)])
-        }
+        "request_method" if !operator.is_empty() => Ok(vec![method_condition(methods(operator, value)?)]),
         "remote_addr" if operator == "=" => Ok(vec![RouteCondition::new("client", TomlItem::text(value))]),
-        "host" | "http_host" | "server_name" => {
+        "host" | "http_host" => {
             let hosts = match operator {
                 "=" => Some(vec![value.to_lowercase()]),
                 "" => None,

@@ -1,11 +1,14 @@
 //! Files: `root`, `alias`, `index`, `try_files`, `autoindex`.
 
+use super::conditions::words;
 use super::php::FrontScript;
 use super::place::{Place, ServerLocations};
 use super::scope::{Scope, TemplateUse, constants};
 use super::tree::NginxDirective;
 use super::work::{Matcher, Translation, unavailable};
 use crate::draft::{TomlItem, TomlSection};
+use crate::findings::EntryNumber;
+use crate::paths::{may_be_folder, may_be_for_file};
 
 /// What the last word of `try_files` asks for.
 pub(crate) enum Last<'d> {
@@ -14,6 +17,10 @@ pub(crate) enum Last<'d> {
     /// A named location, whose action answers what no file does.
     Named(&'d NginxDirective),
 }
+
+/// What is said of fields of locations of which one leads to a page of the other.
+pub(crate) const LED_TO: &str =
+    "a page that another location's `index` or `try_files` leads to has the fields of that location here";
 
 /// Extensions of a `types` block that are written: longer ones are a copy of the list that every server has.
 const TYPES_MAX: usize = 40;
@@ -29,10 +36,7 @@ impl<'d> Translation<'d> {
     ) -> Last<'d> {
         let scope = &place.scope;
         let mut files = TomlSection::default();
-        match scope.own_one("alias") {
-            Some(alias) => self.alias(alias, scope, &place.matcher, &mut files),
-            None => self.root(scope, &mut files),
-        }
+        self.folder(place, &mut files);
         if files.get("root").is_none() {
             unavailable(section);
             return Last::Files;
@@ -40,38 +44,142 @@ impl<'d> Translation<'d> {
         if let Some(rewrite) = files.remove("rewrite") {
             section.set("rewrite", rewrite);
         }
-        self.index(scope, &place.matcher, &mut files);
+        self.index(place, around, &mut files);
         self.file_settings(scope, &mut files);
         self.media_types(scope, &mut files);
         let last = match scope.own_one("try_files") {
-            Some(one) => self.try_files(one, &mut files, around, front),
+            Some(one) => self.try_files(one, place, &mut files, (around, front)),
             None => Last::Files,
         };
         section.set("files", TomlItem::Table(files.entries));
         last
     }
 
-    fn index(&self, scope: &Scope<'_>, matcher: &Matcher, files: &mut TomlSection) {
-        let index = scope.all("index");
-        let names: Vec<TomlItem> = index
-            .iter()
-            .flat_map(|one| &one.args)
-            .map(|name| name.trim_start_matches('/'))
-            .map(TomlItem::text)
-            .collect();
+    fn index(&self, place: &Place<'d>, around: &ServerLocations<'d>, files: &mut TomlSection) {
+        let index = place.scope.all("index");
+        let names: Vec<&str> = index.iter().flat_map(|one| &one.args).map(String::as_str).collect();
         for one in &index {
-            match one.args.iter().any(|name| name.contains('$')) {
-                true => self.ledger.differs(one.entry, "a name with variables is left out"),
+            match one.args.iter().any(|name| name.contains(['$', '/'])) {
+                true => self.ledger.differs(one.entry, "a name with variables or a path is left out"),
                 false => self.ledger.translated(one.entry),
             }
         }
-        let is_plain = |item: &TomlItem| !matches!(item, TomlItem::Text(name) if name.contains(['$', '/']));
-        let names: Vec<TomlItem> = names.into_iter().filter(is_plain).collect();
-        let is_default = names == [TomlItem::text("index.html")];
-        let is_file = matches!(matcher, Matcher::Exact(path) if !path.ends_with('/'));
-        if !names.is_empty() && !is_default && !is_file {
-            files.set("index", TomlItem::List(names));
+        let mut names: Vec<&str> = names.into_iter().filter(|name| !name.contains(['$', '/'])).collect();
+        if index.is_empty() {
+            names.push("index.html");
         }
+        let is_file = matches!(&place.matcher, Matcher::Exact(path) if !path.ends_with('/'));
+        if let Some((name, (other, other_entry))) =
+            names.iter().find_map(|name| Some((name, self.index_elsewhere(place, around, name)?)))
+            && !is_file
+        {
+            let reason = format!(
+                "`{name}` of a folder is answered by `{other}`, which does something else: folders have no index here"
+            );
+            let folder = place.folder().map(|(one, _)| one.entry);
+            let entry = index.first().map(|one| one.entry).or(place.entry).or(folder).or(other_entry);
+            entry.into_iter().for_each(|entry| self.ledger.impossible(entry, &reason));
+            files.set("index", TomlItem::List(Vec::new()));
+            return;
+        }
+        if !names.is_empty() && names != ["index.html"] && !is_file {
+            files.set("index", TomlItem::texts_list(&names));
+        }
+    }
+
+    /// The location that answers in place of this one where `index` finds a page, if it does something else: nginx begins the search again
+    /// with the path of the page, and executes what stands in the server again.
+    fn index_elsewhere(
+        &self,
+        place: &Place<'d>,
+        around: &ServerLocations<'d>,
+        name: &str,
+    ) -> Option<(String, Option<EntryNumber>)> {
+        let is_for_files = matches!(&place.matcher, Matcher::Regex(regex, _) if !may_be_folder(regex));
+        if name.ends_with(".php") || is_for_files {
+            return None;
+        }
+        if let Some(one) = executed(place, around).find(|one| may_act_on_file(one, name)) {
+            return Some((format!("{} {}", one.name, one.args.join(" ")), Some(one.entry)));
+        }
+        let server = Place::of_server(&around.server);
+        if let Matcher::Exact(folder) = &place.matcher {
+            let other = around.at(&format!("{folder}{name}")).unwrap_or(&server);
+            return (!self.answers_alike(place, other)).then(|| (other.matcher.shown(), other.entry));
+        }
+        // The path of the page may not be one of a location whose expression is bound to the end.
+        let keeps_files = match &place.matcher {
+            Matcher::Regex(..) => place.paths.any.iter().all(|pattern| match pattern.strip_prefix('~') {
+                Some(regex) => !regex.contains('$'),
+                None => pattern.ends_with('*'),
+            }),
+            _ => true,
+        };
+        let takes = |other: &&Place<'d>| match &other.matcher {
+            _ if !keeps_files => true,
+            Matcher::Exact(path) | Matcher::Prefix(path, _) => {
+                let (folder, last) = path.split_at(path.rfind('/').map_or(0, |at| at + 1));
+                let is_start = !last.is_empty() && name.starts_with(last);
+                let is_it = if matches!(other.matcher, Matcher::Exact(_)) { last == name } else { is_start };
+                is_it && place.paths.matches(folder)
+            }
+            Matcher::Regex(regex, _) => may_be_for_file(regex, name),
+            Matcher::Server => true,
+        };
+        let rest = (!keeps_files).then_some(&server);
+        let others = around.places.iter().filter(|other| other.entry != place.entry && !other.lacks_slash);
+        let mut others = others.filter(takes).chain(rest);
+        let found = others.find(|other| !self.answers_alike(place, other))?;
+        Some((found.matcher.shown(), found.entry))
+    }
+
+    /// The location that answers in place of this one where `try_files` leads to a page, if it does something else.
+    fn page_elsewhere(&self, path: &str, place: &Place<'d>, around: &ServerLocations<'d>) -> Option<String> {
+        if path.contains('$') {
+            return None;
+        }
+        let page = if path.ends_with('/') { format!("{path}index.html") } else { path.to_owned() };
+        let server = Place::of_server(&around.server);
+        let other = around.at(&page).unwrap_or(&server);
+        let is_same = other.entry == place.entry || self.answers_alike(place, other);
+        (!is_same || self.server_acts_on(&page, around)).then(|| other.matcher.shown())
+    }
+
+    /// Whether another location sends the same files to the same clients. Fields that it sends besides are reported.
+    pub(crate) fn answers_alike(&self, place: &Place<'d>, other: &Place<'d>) -> bool {
+        let acts = |one: &NginxDirective| {
+            one.name.ends_with("_pass")
+                || matches!(
+                    one.name.as_str(),
+                    "rewrite" | "if" | "return" | "break" | "limit_except" | "try_files"
+                )
+                || self.ledger.is_impossible(one.entry) && !super::known::is_harmless(&one.name)
+        };
+        let is_server = other.matcher == Matcher::Server;
+        let folder = |place: &Place<'d>| {
+            place.folder().map(|(one, matcher)| {
+                (one.name.clone(), one.args.clone(), (one.name == "alias").then_some(matcher))
+            })
+        };
+        if other.is_closed
+            || other.scope.one("internal").is_some()
+            || !is_server && other.scope.own().iter().any(acts)
+            || folder(place) != folder(other)
+            || !self.asks_no_more(&other.scope, &place.scope)
+        {
+            return false;
+        }
+        for name in ["add_header", "expires"] {
+            let shown = |place: &Place<'d>| -> Vec<Vec<String>> {
+                place.scope.all(name).into_iter().map(|one| one.args.clone()).collect()
+            };
+            if shown(place) != shown(other) {
+                let entries =
+                    place.scope.all(name).into_iter().chain(other.scope.all(name)).map(|one| one.entry);
+                entries.for_each(|entry| self.ledger.differs(entry, LED_TO));
+            }
+        }
+        true
     }
 
     pub(crate) fn file_settings(&self, scope: &Scope<'_>, files: &mut TomlSection) {
@@ -124,21 +232,25 @@ impl<'d> Translation<'d> {
         }
     }
 
-    pub(crate) fn root(&self, scope: &Scope<'_>, files: &mut TomlSection) {
-        match scope.one("root") {
-            Some(root) => self.folder_of(root, scope, files),
+    /// Writes the folder of a place: that of the nearest `root` or `alias`, which may stand in a location around it.
+    pub(crate) fn folder(&self, place: &Place<'d>, files: &mut TomlSection) {
+        match place.folder() {
+            Some((alias, matcher)) if alias.name == "alias" => {
+                let is_own = place.scope.own().iter().any(|one| one.entry == alias.entry);
+                if let (false, Matcher::Regex(..)) = (is_own, &matcher) {
+                    let reason = "what the expression around it found is not known in this location";
+                    self.ledger.impossible(alias.entry, reason);
+                    return;
+                }
+                self.alias(alias, &place.scope, &matcher, files);
+            }
+            Some((root, _)) => self.folder_of(root, &place.scope, files),
             // The default of nginx.
             None => files.set_text("root", self.file("html")),
         }
     }
 
-    pub(crate) fn alias(
-        &self,
-        alias: &NginxDirective,
-        scope: &Scope<'_>,
-        matcher: &Matcher,
-        files: &mut TomlSection,
-    ) {
+    fn alias(&self, alias: &NginxDirective, scope: &Scope<'_>, matcher: &Matcher, files: &mut TomlSection) {
         let folder = constants(alias.first(), scope, 0);
         match matcher {
             Matcher::Prefix(path, _) if !folder.contains('$') => {
@@ -210,9 +322,9 @@ impl<'d> Translation<'d> {
     fn try_files(
         &self,
         one: &NginxDirective,
+        place: &Place<'d>,
         files: &mut TomlSection,
-        around: &ServerLocations<'d>,
-        front: Option<&FrontScript<'d>>,
+        (around, front): (&ServerLocations<'d>, Option<&FrontScript<'d>>),
     ) -> Last<'d> {
         let Some((last, tries)) = one.args.split_last() else { return Last::Files };
         let mut paths: Vec<String> = Vec::new();
@@ -235,6 +347,7 @@ impl<'d> Translation<'d> {
             false => self.ledger.differs(one.entry, "paths with other variables than `$uri` are not tried"),
         }
         if !finds_folders && !paths.is_empty() {
+            files.remove("listing");
             match front {
                 // A folder is no file: what comes last answers for it.
                 None => files.set("index", TomlItem::List(Vec::new())),
@@ -248,7 +361,19 @@ impl<'d> Translation<'d> {
         } else if paths != ["$path"] {
             files.set("try", TomlItem::List(paths.into_iter().map(TomlItem::Text).collect()));
         }
-        match last.as_str() {
+        self.last_word(one, place, files, (around, front), last)
+    }
+
+    /// What answers where nothing of `try_files` is found.
+    fn last_word(
+        &self,
+        one: &NginxDirective,
+        place: &Place<'d>,
+        files: &mut TomlSection,
+        (around, front): (&ServerLocations<'d>, Option<&FrontScript<'d>>),
+        last: &str,
+    ) -> Last<'d> {
+        match last {
             "=404" => Last::Files,
             code if code.starts_with('=') => {
                 self.ledger.differs(one.entry, format!("the status is 404, not {}", &code[1..]));
@@ -264,6 +389,13 @@ impl<'d> Translation<'d> {
             path => {
                 let path = path.split('?').next().unwrap_or(path);
                 if front.is_some() {
+                    return Last::Files;
+                }
+                if let Some(other) = self.page_elsewhere(path, place, around) {
+                    self.ledger.impossible(
+                        one.entry,
+                        format!("`{path}` is answered by `{other}`, which does something else"),
+                    );
                     return Last::Files;
                 }
                 // The path of a page is below the root, without what `alias` removes.
@@ -293,5 +425,30 @@ impl<'d> Translation<'d> {
                 Last::Files
             }
         }
+    }
+}
+
+/// What nginx executes for the path of a page in a place.
+fn executed<'d>(place: &Place<'d>, around: &ServerLocations<'d>) -> impl Iterator<Item = &'d NginxDirective> {
+    around.server.own().iter().chain(place.scope.own())
+}
+
+/// Whether a directive of a server may act on the path of a file with this name, although it did not on that of its folder.
+fn may_act_on_file(one: &NginxDirective, name: &str) -> bool {
+    match one.name.as_str() {
+        "rewrite" => may_be_for_file(one.first(), name),
+        "if" => {
+            let inner = one.inner().iter().filter(|inner| inner.name == "rewrite");
+            let rewrites = inner.into_iter().any(|inner| may_be_for_file(inner.first(), name));
+            rewrites
+                || match words(one).as_slice() {
+                    ["$uri" | "$document_uri", "=", path] => path.ends_with(name),
+                    ["$uri" | "$document_uri", "~" | "~*", regex] => may_be_for_file(regex, name),
+                    all => {
+                        all.iter().any(|word| matches!(*word, "$uri" | "$document_uri" | "$request_filename"))
+                    }
+                }
+        }
+        _ => false,
     }
 }

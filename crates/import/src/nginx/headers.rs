@@ -5,7 +5,6 @@ use super::scope::{OF_CONNECTION, Scope, TemplateUse, TextPart, is_of_connection
 use super::tree::NginxDirective;
 use super::work::Translation;
 use crate::draft::{TomlItem, TomlSection};
-use crate::expressions::path_matches;
 
 /// Bytes of a text that is replaced, and how many times as long what is put in may be.
 const REPLACED_BYTES_MAX: usize = 1024;
@@ -173,7 +172,7 @@ impl Translation<'_> {
             Some(TomlItem::Table(_)) => return,
             ours => ours,
         };
-        let has_root = place.paths.iter().any(|pattern| path_matches(pattern, "/"));
+        let has_root = place.paths.matches("/");
         let page = match (entry("fallback"), entry("index")) {
             (Some(TomlItem::Text(page)), _) => page,
             _ if !has_root => return,

@@ -327,12 +327,94 @@ const NEEDLESS: &[(&[&str], &str)] = &[
     ),
 ];
 
+/// Directives that refuse nothing and pass nothing on: a route is served without them where they cannot be translated. Of names that end
+/// with `*`, all that begin so.
+const HARMLESS: &[&str] = &[
+    "absolute_redirect",
+    "access_log",
+    "add_*",
+    "addition_types",
+    "alias",
+    "api",
+    "auth_request_set",
+    "autoindex*",
+    "charset*",
+    "default_type",
+    "disable_symlinks",
+    "env",
+    "error_log",
+    "error_page",
+    "etag",
+    "expires",
+    "fastcgi_cache*",
+    "flv",
+    "geoip*",
+    "gzip*",
+    "http2*",
+    "http3*",
+    "if_modified_since",
+    "index",
+    "init_*",
+    "js_import",
+    "js_set",
+    "limit_conn_dry_run",
+    "limit_rate*",
+    "listen",
+    "load_module",
+    "log_*",
+    "lua_*",
+    "max_errors",
+    "max_ranges",
+    "mirror*",
+    "more_*",
+    "mp4",
+    "open_*",
+    "override_charset",
+    "perl_set",
+    "port_in_redirect",
+    "proxy_bind",
+    "proxy_cache*",
+    "proxy_cookie_*",
+    "proxy_force_ranges",
+    "proxy_headers*",
+    "proxy_limit_rate",
+    "proxy_next_upstream*",
+    "proxy_send_lowat",
+    "proxy_store*",
+    "quic_*",
+    "random_index",
+    "recursive_error_pages",
+    "root",
+    "server_name",
+    "server_name_in_redirect",
+    "slice",
+    "source_charset",
+    "ssl_certificate*",
+    "ssl_engine",
+    "ssl_password_file",
+    "status",
+    "stub_status",
+    "sub_filter*",
+    "types",
+    "userid*",
+];
+
+/// Whether a route may be served without a directive of this name.
+pub(crate) fn is_harmless(name: &str) -> bool {
+    HARMLESS.iter().any(|known| match known.strip_suffix('*') {
+        Some(start) => name.starts_with(start),
+        None => *known == name,
+    })
+}
+
 /// Reports the directives that are in the list: those that need no translation, and those that have none.
 pub(crate) fn mark(ledger: &ImportLedger, one: &NginxDirective) -> bool {
     let Some((_, reason)) = NEEDLESS.iter().find(|(names, _)| names.contains(&one.name.as_str())) else {
         return false;
     };
+    let is_default = matches!(one.name.as_str(), "proxy_pass_request_headers" | "proxy_pass_request_body");
     match reason.strip_prefix('\u{1}') {
+        Some(_) if is_default && one.first() == "on" => ledger.translated(one.entry),
         Some(reason) => ledger.impossible(one.entry, reason),
         None => ledger.needless(one.entry, reason),
     }

@@ -1,9 +1,11 @@
 //! `map` and `geo`: variables whose values depend on others.
 
+use std::collections::HashSet;
+
 use super::scope::{Scope, TemplateUse, parts, template};
 use super::tree::NginxDirective;
 use super::work::Translation;
-use crate::conditions::{RouteCondition, cookie_conditions, exact_value, value_conditions};
+use crate::conditions::{RouteCondition, cookie_conditions, exact_value, method_condition, value_conditions};
 use crate::draft::{TomlItem, TomlSection, table_path};
 use crate::expressions::{path_expression, quoted};
 use config::HostPattern;
@@ -130,6 +132,7 @@ impl<'d> Translation<'d> {
             differs.push("paths are percent-encoded in the text that is looked up, without empty segments and those of dots");
         }
         let mut values: Vec<(String, TomlItem)> = Vec::new();
+        let mut known: HashSet<String> = HashSet::new();
         let mut default = None;
         for MapLine { key: given, value } in &lines {
             let value = text(value)?;
@@ -140,7 +143,7 @@ impl<'d> Translation<'d> {
                 }
                 Some(given) => {
                     for key in key(given, hostnames, &mut differs)? {
-                        if !values.iter().any(|(known, _)| *known == key) {
+                        if known.insert(key.clone()) {
                             values.push((key, TomlItem::text(value.clone())));
                         }
                     }
@@ -167,10 +170,17 @@ impl<'d> Translation<'d> {
         &self,
         block: &'d NginxDirective,
         is_meant: &dyn Fn(&str) -> bool,
+        may_be_wider: bool,
     ) -> Result<Vec<(RouteCondition, &'d str)>, String> {
         let (lines, hostnames) = lines(block)?;
         let source = Self::map_source(block);
         let default = lines.iter().rev().find(|line| line.key.is_none()).map_or("", |line| line.value);
+        let is_of_target = source.trim_matches(['$', '{', '}']) == "request_uri";
+        // Which paths are excluded has to be exact.
+        let has_others = lines.iter().any(|line| line.key.is_some() && !is_meant(line.value));
+        if is_of_target && (!may_be_wider || is_meant(default) || has_others) {
+            return Err("a route asks for the path alone, decoded and without its query".to_owned());
+        }
         if lines.len() > CONDITIONS_MAX {
             return Err(format!("its map has more than {CONDITIONS_MAX} values"));
         }
@@ -192,7 +202,7 @@ impl<'d> Translation<'d> {
             for one in conditions {
                 let one = match is_exact || others.is_empty() {
                     true => one,
-                    false => one.except(&others)?,
+                    false => one.except(&others),
                 };
                 if !found.iter().any(|(known, _)| known.is_same(&one)) {
                     found.push((one, value));
@@ -200,7 +210,7 @@ impl<'d> Translation<'d> {
             }
         }
         if is_meant(default) {
-            found.push((RouteCondition::none_of(&others)?, default));
+            found.push((RouteCondition::none_of(&others), default));
         }
         Ok(found)
     }
@@ -215,23 +225,25 @@ fn condition(source: &str, given: &str, hostnames: bool) -> Result<Vec<RouteCond
     }
     match name {
         "uri" | "document_uri" | "request_uri" => {
+            let differs = (name == "request_uri")
+                .then_some("the path alone is looked up, decoded and without its query");
             if let Some(regex) = given.strip_prefix('~') {
                 let (regex, ignores_case) =
                     regex.strip_prefix('*').map_or((regex, false), |regex| (regex, true));
                 let found = path_expression(regex, ignores_case)?;
-                let differs = (name == "request_uri")
-                    .then_some("the path alone is looked up, decoded and without its query");
                 let item = TomlItem::Text(found.pattern);
                 return Ok(vec![plain("path", item, differs).with_groups(found.groups)]);
             }
-            let path = given.split('?').next().unwrap_or(given);
-            let pattern = crate::paths::from_literal(path, false).ok_or("this is no path")?;
-            let differs = match given.contains('?') {
-                true => return Err("a route asks for parameters by `query`".to_owned()),
-                false if name == "request_uri" => "requests with a query are meant too",
-                false => "upper and lower case differ",
+            // Texts of a map are found in any case of letters.
+            let text = given.strip_prefix('\\').unwrap_or(given);
+            if text.contains('?') {
+                return Err("a route asks for parameters by `query`".to_owned());
+            }
+            let pattern = match text.contains(|c: char| c.is_ascii_alphabetic()) {
+                true => format!("~* ^{}$", quoted(text)),
+                false => crate::paths::from_literal(text, false).ok_or("this is no path")?,
             };
-            Ok(vec![plain("path", TomlItem::Text(pattern), Some(differs))])
+            Ok(vec![plain("path", TomlItem::Text(pattern), differs)])
         }
         "remote_addr" | "realip_remote_addr" | "binary_remote_addr" => {
             Ok(vec![plain("client", TomlItem::text(given), None)])
@@ -247,9 +259,7 @@ fn condition(source: &str, given: &str, hostnames: bool) -> Result<Vec<RouteCond
                 false => Err("its value is no host".to_owned()),
             }
         }
-        "request_method" if !given.starts_with('~') => {
-            Ok(vec![plain("method", TomlItem::text(given.to_uppercase()), None)])
-        }
+        "request_method" if !given.starts_with('~') => Ok(vec![method_condition(vec![given.to_uppercase()])]),
         "http_referer" if given.starts_with('~') => {
             let regex = given.trim_start_matches(['~', '*']);
             let regex = ["^https?://", "^https://", "^http://"]

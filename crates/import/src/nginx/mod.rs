@@ -26,6 +26,8 @@ mod rewrite;
 
 mod conditions;
 
+mod again;
+
 mod proxy;
 
 mod cgi;
@@ -33,6 +35,8 @@ mod cgi;
 mod php;
 
 mod files;
+
+mod phase;
 
 mod route;
 
@@ -52,6 +56,8 @@ mod scratch;
 
 mod addresses;
 
+mod probe_paths;
+
 mod probes;
 
 mod named;
@@ -68,13 +74,15 @@ use tree::{NginxDirective, TreeReader, visit};
 use work::Translation;
 
 /// What differs between the servers whatever a configuration says.
-const GENERAL: [&str; 13] = [
+const GENERAL: [&str; 15] = [
     "Sites of servers that share an address answer at all addresses of each other; nginx has a set of servers for each address.",
-    "Paths with an encoded slash (`%2F`) are answered 400 (`encoded_slashes`), and files and folders with a leading dot are not served \
+    "Paths with an encoded slash (`%2F`) are matched with it, and answered 400 by most routes (`encoded_slashes`); files and folders with a leading dot are not served \
      (`hidden` in `files`), except `/.well-known/`.",
     "Upstream servers always get X-Forwarded-For, X-Forwarded-Proto, X-Forwarded-Host, X-Request-Id and Via (`forwarded` in `proxy`, \
      `request_ids`); what clients send in them is replaced unless `trusted_proxies` has them.",
-    "Of files: OPTIONS is answered 204, other methods than GET and HEAD 405 and, where `proxy` or `app` stands beside them, by that; \
+    "A request that neither server answers may be refused with another status.",
+    "Paths with a line feed (`%0A`) are 404 where a server has expressions.",
+    "Of files: a folder without a page is 404, also without a final slash; OPTIONS is answered 204, other methods than GET and HEAD 405 and, where `proxy` or `app` stands beside them, by that; \
      If-Modified-Since later than the change is answered 304; ranges that are close to each other are sent as one; media types are \
      those of Komainu's list.",
     "Conditions of requests (If-Match, If-None-Match) count for files, not for fixed responses. A target with a fragment is answered \
@@ -231,12 +239,6 @@ impl<'d> Translation<'d> {
     /// Settings that are for the whole server here: the first that says something counts.
     fn server_wide(&self, all: &[&'d NginxDirective], draft: &mut Draft) {
         let first = |name: &str| all.iter().filter(|one| one.name == name).collect::<Vec<_>>();
-        for (at, one) in first("merge_slashes").into_iter().enumerate() {
-            if at == 0 && one.first() == "off" {
-                draft.top.set("merge_slashes", TomlItem::Flag(false));
-            }
-            self.ledger.differs(one.entry, "it counts for all sites");
-        }
         for (at, one) in first("ssl_protocols").into_iter().enumerate() {
             let is_new = one.args == ["TLSv1.3"];
             if at == 0 && is_new {

@@ -2,6 +2,7 @@
 
 use super::scratch::NginxScratch;
 use super::tree::NginxDirective;
+use crate::expressions::{path_expression, path_matches, wider_expression};
 use crate::findings::{EntryNumber, ImportVerdict, Imported, Remark};
 use crate::scratch::{Aspect, DifferingAnswers, SourcePlace, VerifyRequest};
 
@@ -15,15 +16,17 @@ pub struct LocatedRequest {
 }
 
 impl LocatedRequest {
-    /// Reads a line of the access log.
-    pub fn parse(line: &str) -> Self {
-        let mut parts = line.split('\t').skip(1);
+    /// Reads a line of the access log: the number of the request, and what nginx did with it. None for a request without a number.
+    pub fn parse(line: &str) -> Option<(usize, Self)> {
+        let mut parts = line.split('\t');
+        let number = parts.next()?.parse().ok()?;
         let place = parts.next().unwrap_or("");
         let conditions = parts.next().unwrap_or("");
-        Self {
+        let located = Self {
             places: place.split(' ').filter_map(|number| number.parse().ok()).collect(),
             conditions: conditions.split(' ').filter_map(|number| number.parse().ok()).collect(),
-        }
+        };
+        Some((number, located))
     }
 }
 
@@ -231,19 +234,14 @@ impl NginxScratch {
         };
         let path = request.target.split('?').next().unwrap_or("");
         let server = chain.iter().find(|block| block.name == "server");
-        // A pattern that is wider than its expression takes requests of other locations.
-        let wide = server.map(|server| server.inner()).unwrap_or_default().iter().filter(|one| {
-            one.name == "location" && one.first().starts_with('~') && {
-                let set = crate::paths::from_regex(one.arg(1), one.first() == "~*");
-                set.is_ok_and(|set| set.patterns.iter().any(|pattern| crate::paths::matches(pattern, path)))
-            }
-        });
+        let elsewhere = self.elsewhere(imported, request, path, server.copied());
         let runs_script =
             chain.last().is_some_and(|block| block.inner().iter().any(|one| one.name == "fastcgi_pass"));
         // What led to a script is not traced: nginx begins again with its path.
         let led = leading(server.copied().filter(|_| runs_script));
         let asked = asking(server.copied(), chain.last().copied());
-        let counting = counting.into_iter().filter(|one| is_own(one)).chain(wide).chain(led).chain(asked);
+        let counting =
+            counting.into_iter().filter(|one| is_own(one)).chain(elsewhere).chain(led).chain(asked);
         let remark = |one: &NginxDirective| -> Option<(u8, &Remark)> {
             let remark = imported.remarks.get(one.entry)?;
             let about_redirects =
@@ -268,7 +266,8 @@ impl NginxScratch {
             if remark.verdict == ImportVerdict::Translated || is_unused && !remark.reasons.is_empty() {
                 return None;
             }
-            if !can_explain(one, aspect, answers) {
+            let is_led_to = remark.reasons.iter().any(|reason| reason == super::files::LED_TO);
+            if !is_led_to && !can_explain(one, aspect, answers) {
                 return None;
             }
             Some((decided.weight(aspect, differing)?, remark))
@@ -280,6 +279,102 @@ impl NginxScratch {
         };
         Some(format!("{}:{}: {}", found.file, found.line, found.reasons.first().map_or("", String::as_str)))
     }
+    /// Directives that count for a request although nginx has not traced its way through them.
+    fn elsewhere<'d>(
+        &'d self,
+        imported: &Imported,
+        request: &VerifyRequest,
+        path: &str,
+        server: Option<&'d NginxDirective>,
+    ) -> Vec<&'d NginxDirective> {
+        let all = server.map(NginxDirective::inner).unwrap_or_default();
+        let is_impossible = |one: &NginxDirective| {
+            imported.remarks.get(one.entry).is_some_and(|remark| remark.verdict == ImportVerdict::Impossible)
+        };
+        // Locations whose paths cannot be written are closed with more paths than theirs, and may have no index.
+        let mut closed = Vec::new();
+        super::tree::visit(all, &mut |one| {
+            if one.name != "location" || !is_impossible(one) {
+                return;
+            }
+            let has_no_index = imported.remarks.get(one.entry).is_some_and(|remark| {
+                remark.reasons.iter().any(|reason| reason.contains("folders have no index"))
+            });
+            let pattern = wider_expression(one.arg(1), one.first() == "~*");
+            if has_no_index || one.first().starts_with('~') && path_matches(&pattern, &decoded(path)) {
+                closed.push(one);
+            }
+        });
+        // nginx executes nothing of a location for methods that `limit_except` limits, and where it redirects to the final slash.
+        let mut untraced = Vec::new();
+        super::tree::visit(all, &mut |one| {
+            let limits = |inner: &NginxDirective| {
+                let is_head = request.method == "HEAD" && inner.args.iter().any(|method| method == "GET");
+                inner.name == "limit_except" && !is_head && !inner.args.contains(&request.method)
+            };
+            if one.name != "location" {
+                return;
+            }
+            let is_slash = one.args.last().is_some_and(|last| *last == format!("{path}/"));
+            if is_slash {
+                let mut blocks = Vec::new();
+                path_to(all, one.entry, &mut blocks);
+                untraced.extend(blocks.iter().flat_map(|block| block.inner()));
+            }
+            if is_slash || one.inner().iter().any(limits) && may_have(one, &decoded(path)) {
+                untraced.push(one);
+                untraced.extend(one.inner());
+            }
+        });
+        // A pattern that is wider than its expression takes requests of other locations.
+        let wide = all.iter().filter(|one| {
+            one.name == "location" && one.first().starts_with('~') && {
+                let set = crate::paths::from_regex(one.arg(1), one.first() == "~*");
+                set.is_ok_and(|set| set.patterns.iter().any(|pattern| crate::paths::matches(pattern, path)))
+            }
+        });
+        untraced.extend(wide);
+        untraced.extend(closed);
+        untraced
+    }
+}
+
+/// Whether a location has a path, as far as it says itself.
+fn may_have(location: &NginxDirective, path: &str) -> bool {
+    match location.args.as_slice() {
+        [operator, regex] if operator.starts_with('~') => {
+            path_expression(regex, operator == "~*").is_ok_and(|found| path_matches(&found.pattern, path))
+        }
+        [operator, exact] if operator == "=" => exact == path,
+        all => all.last().is_some_and(|prefix| path.starts_with(prefix.as_str())),
+    }
+}
+
+/// A path without its escapes and empty segments.
+fn decoded(path: &str) -> String {
+    let mut out: Vec<u8> = Vec::new();
+    let mut rest = path.as_bytes();
+    while let Some((&first, after)) = rest.split_first() {
+        let octet = (first == b'%')
+            .then(|| u8::from_str_radix(std::str::from_utf8(after.get(..2)?).ok()?, 16).ok())
+            .flatten();
+        rest = if octet.is_some() { &after[2..] } else { after };
+        let byte = octet.unwrap_or(first);
+        if !(byte == b'/' && out.last() == Some(&b'/')) {
+            out.push(byte);
+        }
+    }
+    let path = String::from_utf8_lossy(&out).into_owned();
+    let mut segments: Vec<&str> = Vec::new();
+    for segment in path.split('/').skip(1) {
+        match segment {
+            "." => {}
+            ".." => drop(segments.pop()),
+            _ => segments.push(segment),
+        }
+    }
+    let is_folder = path.ends_with("/.") || path.ends_with("/..");
+    format!("/{}{}", segments.join("/"), if is_folder && !segments.is_empty() { "/" } else { "" })
 }
 
 /// Whether a directive can be why these answers differ, by their statuses and values.

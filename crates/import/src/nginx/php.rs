@@ -1,12 +1,11 @@
 //! Sites of PHP: locations whose scripts a FastCGI server runs, and the locations that lead to them.
 
 use super::conditions::{file_operator, front_script, is_of_files};
-use super::place::{Place, ServerLocations};
+use super::place::{LocationPaths, Place, ServerLocations};
 use super::scope::constants;
 use super::tree::NginxDirective;
 use super::work::{Matcher, Translation, unavailable};
 use crate::draft::{TomlItem, TomlSection};
-use crate::expressions::{expression_below, path_matches};
 use crate::paths::examples;
 
 /// Every script, with what is behind it.
@@ -40,12 +39,12 @@ const PATH_INFO: &str = "a script answers for the paths behind it too, as PATH_I
 
 /// Whether a location runs every script, but not with more of the path behind it.
 fn lacks_path_info(place: &Place<'_>) -> bool {
-    runs_all(place) && !place.paths.iter().any(|pattern| path_matches(pattern, "/verify.php/x"))
+    runs_all(place) && !place.paths.matches("/verify.php/x")
 }
 
 /// Whether a location runs every script, not only some.
 pub(crate) fn runs_all(place: &Place<'_>) -> bool {
-    SAMPLES.iter().all(|path| place.paths.iter().any(|pattern| path_matches(pattern, path)))
+    SAMPLES.iter().all(|path| place.paths.matches(path))
 }
 
 /// What a path without a file leads to, where that is a script.
@@ -244,13 +243,12 @@ impl<'d> Translation<'d> {
         if let Some(entry) = tries.or(place.entry) {
             self.ledger.differs(entry, "scripts that nginx does not run are 404: nginx sends their source");
         }
-        let mut refusal = TomlSection::default();
-        let inside = match &place.matcher {
-            Matcher::Prefix(path, _) if path != "/" => expression_below(path, SCRIPTS)?,
-            _ => SCRIPTS.to_owned(),
-        };
+        let mut paths = LocationPaths { any: vec![SCRIPTS.to_owned()], ..place.paths.clone() };
+        if !LocationPaths::of(place.paths.any.clone()).is_everything() {
+            paths.within.push(place.paths.any.clone());
+        }
+        let mut refusal = paths.route();
         refusal.comment("Scripts of which nginx sends the source, as it runs others alone.");
-        refusal.set_text("path", inside);
         refusal.set("respond", TomlItem::Number(404));
         Some(refusal)
     }
@@ -277,7 +275,7 @@ impl<'d> Translation<'d> {
     ) {
         let scope = &place.scope;
         let mut files = TomlSection::default();
-        self.script_folder(place, &mut files);
+        self.folder(place, &mut files);
         if files.get("root").is_none() {
             unavailable(section);
             return;
@@ -316,27 +314,6 @@ impl<'d> Translation<'d> {
         }
     }
 
-    /// The folder of scripts: that of the nearest `alias` or `root`.
-    fn script_folder(&self, place: &Place<'d>, files: &mut TomlSection) {
-        let scope = &place.scope;
-        let has = |level: &&&'d [NginxDirective]| {
-            level.iter().any(|one| matches!(one.name.as_str(), "root" | "alias"))
-        };
-        let nearest = scope.levels.iter().rev().find(has);
-        let alias = nearest.and_then(|level| level.iter().find(|one| one.name == "alias"));
-        match (alias, &place.within) {
-            (Some(alias), Some(prefix)) => {
-                let matcher = match &place.matcher {
-                    Matcher::Prefix(..) => place.matcher.clone(),
-                    _ => Matcher::Prefix(prefix.clone(), false),
-                };
-                self.alias(alias, scope, &matcher, files);
-            }
-            (Some(alias), None) => self.alias(alias, scope, &place.matcher, files),
-            (None, _) => self.root(scope, files),
-        }
-    }
-
     /// Leaves out the route of a location that runs scripts, where the routes behind it run them as well. `routes` has the routes of
     /// each location, in their order.
     pub(crate) fn merge_scripts(&self, places: &[&Place<'d>], routes: &mut [Vec<TomlSection>]) {
@@ -359,15 +336,14 @@ impl<'d> Translation<'d> {
                     section.get("php").map(without_scripts).as_ref() == Some(&servers)
                         && is_same(own, section)
                 });
-                is_covered |= same && (other.paths == ["/*"] || other.paths.is_empty());
+                is_covered |= same && other.paths.is_everything();
                 same
             });
             if !agrees || !is_covered {
                 continue;
             }
             let front = places.iter().zip(routes.iter()).skip(at + 1).find_map(|(other, sections)| {
-                (other.paths == ["/*"] || other.paths.is_empty())
-                    .then(|| front(sections.last()?.get("php")?))?
+                other.paths.is_everything().then(|| front(sections.last()?.get("php")?))?
             });
             if let (Some(front), Some(entry)) = (front, place.entry) {
                 self.ledger.differs(

@@ -3,10 +3,11 @@
 use std::collections::BTreeSet;
 
 use super::addresses::listener_name;
+use super::probe_paths::{PATHS_MAX, is_target, prefix_paths, regex_paths, shorter};
 use super::scope::{Scope, constants};
 use super::scratch::ScratchPlan;
 use super::tree::NginxDirective;
-use crate::paths::{examples, hosts_from_regex};
+use crate::paths::hosts_from_regex;
 use crate::scratch::{CREDENTIALS, RequestContent, ScratchFile, VerifyRequest};
 
 /// What answers in a location, as far as it decides which requests are worth sending.
@@ -26,9 +27,6 @@ struct Place {
     folders: Vec<(String, String)>,
     index: String,
 }
-
-/// Paths of one location.
-const PATHS_MAX: usize = 14;
 
 impl ScratchPlan<'_, '_> {
     /// The requests for all servers, and how many were left out.
@@ -78,11 +76,18 @@ impl ScratchPlan<'_, '_> {
                     all.push(VerifyRequest { target: path.clone(), what: what.to_owned(), ..base.clone() });
                 }
             }
+            if self.options.paths_alone {
+                all.extend(combinations(&base, &places));
+            }
             // Everything else once for each kind of answer, and what matters for every location.
             let mut tried = BTreeSet::new();
             for place in &places {
                 let Some(path) = place.paths.first() else { continue };
                 let one = VerifyRequest { target: path.clone(), ..base.clone() };
+                if self.options.paths_alone {
+                    all.extend(few(&one));
+                    continue;
+                }
                 match tried.insert(place.answer) {
                     true => {
                         all.extend(tricks(&one, place.answer));
@@ -289,66 +294,6 @@ fn index_of(scope: &Scope<'_>) -> String {
     plain.next().map_or_else(|| "index.html".to_owned(), Clone::clone)
 }
 
-fn is_target(path: &str) -> bool {
-    path.starts_with('/') && path.bytes().all(|b| b.is_ascii_graphic() && !matches!(b, b'"' | b'<' | b'>'))
-}
-
-fn shorter(path: &str) -> String {
-    path[..path.len().saturating_sub(1)].to_owned()
-}
-
-fn prefix_paths(path: &str) -> (Vec<String>, Vec<String>) {
-    let of = |rest: &[&str]| rest.iter().map(|rest| format!("{path}{rest}")).collect::<Vec<String>>();
-    match path.ends_with('/') {
-        true => (
-            of(&[
-                "verify.txt",
-                "",
-                "folder/verify.js",
-                "folder",
-                "folder/",
-                "missing",
-                "index.html",
-                "verify.php",
-            ]),
-            vec![shorter(path), format!("{}x", shorter(path))],
-        ),
-        false => (of(&["", "/", "/verify.txt", "/folder/verify.js", "/missing", "x"]), vec![shorter(path)]),
-    }
-}
-
-fn regex_paths(regex: &str, ignores_case: bool, within: Option<&str>) -> (Vec<String>, Vec<String>) {
-    let prefix = within.unwrap_or("/").trim_end_matches('/');
-    let mut paths: Vec<String> = Vec::new();
-    for (text, at_start, at_end) in examples(regex) {
-        let path = match at_start {
-            true => text,
-            false if text.starts_with('/') => format!("{prefix}{text}"),
-            false => format!("{prefix}/verify{text}"),
-        };
-        if !at_end {
-            paths.push(format!("{path}more"));
-        }
-        paths.push(path);
-    }
-    paths.truncate(PATHS_MAX);
-    let mut beside: Vec<String> = Vec::new();
-    for path in paths.iter().take(3) {
-        beside.extend([format!("{path}x"), shorter(path), format!("{path}/"), format!("/folder{path}")]);
-        let upper = path.to_uppercase();
-        if upper != *path {
-            beside.push(upper);
-        }
-    }
-    if ignores_case {
-        let mixed = paths.first().map(|path| {
-            path.char_indices().map(|(at, c)| if at % 2 == 0 { c } else { c.to_ascii_uppercase() }).collect()
-        });
-        beside.extend(mixed);
-    }
-    (paths, beside)
-}
-
 /// Hosts that a server names, made concrete; a host that nobody names where it has none.
 fn hosts_of(server: &NginxDirective) -> Vec<String> {
     let mut hosts = Vec::new();
@@ -403,6 +348,41 @@ fn method(one: &VerifyRequest, method: &str, content: RequestContent) -> VerifyR
 
 fn target(one: &VerifyRequest, target: String, what: &str) -> VerifyRequest {
     VerifyRequest { target, what: what.to_owned(), ..one.clone() }
+}
+
+/// Paths of one location below those of others.
+fn combinations(base: &VerifyRequest, places: &[Place]) -> Vec<VerifyRequest> {
+    let mut all = Vec::new();
+    for place in places {
+        let Some(path) = place.paths.iter().find(|path| path.ends_with('/')) else { continue };
+        for other in places.iter().filter_map(|other| other.paths.first()) {
+            all.push(target(
+                base,
+                format!("{path}{}", other.trim_start_matches('/')),
+                "a path below another",
+            ));
+        }
+    }
+    all
+}
+
+/// Requests for every location, where there are many configurations.
+fn few(one: &VerifyRequest) -> Vec<VerifyRequest> {
+    let path = one.target.as_str();
+    let (folder, name) = path.split_at(path.rfind('/').unwrap_or(0) + 1);
+    let encoded: String = name.bytes().take(1).map(|b| format!("%{b:02x}")).collect();
+    vec![
+        target(one, format!("{path}?a=1&b=%20c"), "a query"),
+        method(one, "HEAD", RequestContent::Absent),
+        method(one, "POST", RequestContent::Sized(b"verify=1".to_vec())),
+        method(one, "DELETE", RequestContent::Absent),
+        with(one, "Authorization", CREDENTIALS),
+        target(one, format!("{folder}{encoded}{}", name.get(1..).unwrap_or("")), "an encoded letter"),
+        target(one, format!("{folder}x/../{name}"), "a segment of two dots"),
+        target(one, format!("{folder}/{name}"), "two slashes"),
+        target(one, format!("{}%2F{name}", folder.trim_end_matches('/')), "an encoded slash"),
+        target(one, format!("{path}%0A"), "an encoded line feed"),
+    ]
 }
 
 /// Requests for every location.

@@ -1,6 +1,6 @@
 //! `proxy_pass` and what belongs to it.
 
-use super::place::Place;
+use super::place::{Place, prefix_pattern};
 use super::rewrite::simple_break;
 use super::scope::{
     OF_CONNECTION, Scope, TemplateUse, constants, duration_within, field_name, is_of_connection, milliseconds,
@@ -9,6 +9,7 @@ use super::tree::NginxDirective;
 use super::upstream::server_url;
 use super::work::{Matcher, Translation, unavailable};
 use crate::draft::{TomlItem, TomlSection};
+use crate::expressions::quoted;
 
 const DAY_MS: u64 = 86_400_000;
 
@@ -159,7 +160,10 @@ impl<'d> Translation<'d> {
             }
             return;
         }
-        let Some(uri) = &target.uri else { return };
+        let Some(uri) = &target.uri else {
+            keep_encoded_slashes(place, section);
+            return;
+        };
         if uri.contains('$') {
             self.target_of_request(pass, uri, scope, section);
             return;
@@ -195,10 +199,27 @@ impl<'d> Translation<'d> {
             );
             return;
         }
-        if !is_exact && replaced.ends_with('/') != uri.ends_with('/') {
-            self.ledger.differs(
+        if !is_exact && !(replaced.ends_with('/') && uri.ends_with('/')) {
+            // Prefixes are replaced by whole segments: what follows is a group here.
+            let is_plain =
+                section.get("path").is_none_or(|path| path.as_text() == Some(&prefix_pattern(replaced)));
+            let has_groups = !scope.groups.is_empty() || section.get("rewrite").is_some();
+            if is_path && is_plain && !has_groups {
+                section.set("path", TomlItem::Text(format!("~ ^{}(.*)$", quoted(replaced))));
+                section.set_text("rewrite", format!("{uri}$1"));
+                if uri.ends_with('/') {
+                    self.ledger
+                        .differs(pass.entry, "nginx joins the paths with two slashes, here there is one");
+                }
+                self.ledger.differs(
+                    pass.entry,
+                    "paths in redirects and cookies of the upstream server are passed on as they are",
+                );
+                return;
+            }
+            self.ledger.impossible(
                 pass.entry,
-                "either the location or `proxy_pass` ends with `/`: nginx joins them without, or with two; here there is one",
+                "either the location or `proxy_pass` does not end with `/`: only whole segments can be replaced here",
             );
         }
         if !strip.is_empty() {
@@ -223,6 +244,14 @@ impl<'d> Translation<'d> {
         if whole.contains(&plain.as_str()) {
             if plain == "$uri" {
                 self.ledger.differs(pass.entry, "the query is passed on too");
+            }
+            let mut is_rewritten = false;
+            for level in &scope.levels {
+                super::tree::visit(level, &mut |one| is_rewritten |= one.name == "rewrite");
+            }
+            if is_rewritten {
+                self.ledger
+                    .differs(pass.entry, "a path that was rewritten is passed on, not the one that was sent");
             }
             return;
         }
@@ -272,6 +301,9 @@ impl<'d> Translation<'d> {
                 }
                 _ => {
                     if let Some(value) = self.template(one, &value, scope, TemplateUse::Header) {
+                        if value.contains("$remote_user") {
+                            self.ledger.differs(one.entry, "`$remote_user` is a user that `auth` knows");
+                        }
                         set.push((name.to_owned(), TomlItem::Text(value)));
                         self.ledger.translated(one.entry);
                     }
@@ -480,4 +512,36 @@ fn is_answered(scope: &Scope<'_>, name: &str, variable: &str) -> bool {
         one.first() == variable && field_name(field).eq_ignore_ascii_case(name)
     };
     scope.all("auth_request_set").into_iter().any(is_it)
+}
+
+/// Passes encoded slashes on, as nginx does, where the path that it decodes is for no other location: Komainu chooses a route by the path
+/// as it is encoded.
+fn keep_encoded_slashes(place: &Place<'_>, section: &mut TomlSection) {
+    let Matcher::Prefix(prefix, _) = &place.matcher else { return };
+    let levels = &place.scope.levels;
+    let Some(server) = levels.len().checked_sub(2 + place.around.len()).map(|at| levels[at]) else { return };
+    let asks_for_path = |one: &NginxDirective| match one.name.as_str() {
+        "rewrite" => true,
+        "if" => one.args.iter().any(|arg| arg.contains("uri") || arg.contains("$request_filename")),
+        _ => false,
+    };
+    if server.iter().chain(place.scope.own()).any(asks_for_path) {
+        return;
+    }
+    let mut others: Vec<&NginxDirective> = Vec::new();
+    super::tree::visit(server, &mut |one| {
+        if one.name == "location" && Some(one.entry) != place.entry && !one.first().starts_with('@') {
+            others.push(one);
+        }
+    });
+    if others.iter().any(|one| one.first().starts_with('~')) {
+        return;
+    }
+    for one in others {
+        let Some(path) = one.args.last().filter(|path| path.starts_with(prefix)) else { continue };
+        let end = if one.first() == "=" { "$" } else { "" };
+        let spelled = format!("~ ^{}{end}", quoted(path).replace('/', "(?:/|%2F)+"));
+        section.exclude(TomlItem::Table(vec![("path".to_owned(), TomlItem::Text(spelled))]));
+    }
+    section.set_text("encoded_slashes", "keep");
 }

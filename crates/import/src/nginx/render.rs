@@ -74,8 +74,10 @@ impl NginxWriter<'_> {
         if self.traced {
             match one.name.as_str() {
                 "server" => {
-                    self.line(entry, depth + 1, &format!("set $komainu_place {entry};"));
-                    self.line(entry, depth + 1, "set $komainu_if \"\";");
+                    // It is executed again for each internal redirect.
+                    let place = format!("set $komainu_place \"${{komainu_place}} {entry}\";");
+                    self.line(entry, depth + 1, &place);
+                    self.line(entry, depth + 1, "set $komainu_if \"${komainu_if}\";");
                 }
                 "location" => self.line(
                     entry,

@@ -1,12 +1,14 @@
 //! One location as routes.
 
+use super::access::refuse;
 use super::files::Last;
+use super::phase::PhaseRoute;
 use super::php::php_pass;
 use super::place::{Place, ServerLocations};
-use super::rewrite::{PathRewrite, simple_break};
+use super::rewrite::simple_break;
 use super::scope::{Scope, TemplateUse, constants};
 use super::tree::NginxDirective;
-use super::work::{Matcher, Translation, is_target, redirect, route, unavailable};
+use super::work::{Matcher, Translation, is_target, redirect, unavailable};
 use crate::conditions::{RouteCondition, close};
 use crate::draft::{TomlItem, TomlSection, only_rewrites};
 
@@ -18,79 +20,105 @@ impl<'d> Translation<'d> {
     pub(crate) fn routes(&self, place: &Place<'d>, around: &ServerLocations<'d>) -> Vec<TomlSection> {
         let scope = &place.scope;
         if place.is_closed {
-            let mut section = route(&place.paths);
+            let mut section = place.paths.route();
             let check = place.entry.and_then(|entry| self.ledger.open_end(entry));
             close(&mut section, check.unwrap_or_default());
             return self.finished(vec![section], scope);
         }
-        let mut routes = self.rewrites(place);
-        let is_whole = |section: &TomlSection| {
-            section.get("path") == route(&place.paths).get("path") && section.entries.len() == 2
+        // Clients are refused before anything of the location is executed.
+        if let Some(internal) = scope.one("internal").filter(|_| !has_internal_files(place)) {
+            return self.finished(vec![self.internal(internal, place)], scope);
+        }
+        if place.lacks_slash {
+            return self.finished(vec![self.slash_redirect(place)], scope);
+        }
+        let mut phase = match place.matcher {
+            // What it executes stands before all locations already.
+            Matcher::Server => None,
+            _ => Some(self.rewrite_phase(place, around)),
         };
-        let is_done =
-            scope.own().iter().any(|one| one.name == "rewrite") && routes.last().is_some_and(is_whole);
         let limit = scope.own_one("limit_except");
-        if let Some(limit) = limit {
-            // nginx rewrites no requests with other methods.
-            routes.iter_mut().for_each(|section| allow_methods(limit, section));
-        }
-        if is_done {
-            // Nothing of the location answers after that.
-            routes.extend(limit.map(|limit| self.close_methods(limit, place)));
-            return self.finished(routes, scope);
-        }
-        let mut section = route(&place.paths);
-        if let Matcher::Regex(regex, _) = &place.matcher
-            && regex.contains("(?!")
-        {
-            section.comment(format!("The same as {regex}, without looking ahead."));
-        }
-        let internal = scope.own_one("internal");
-        // Files that applications name by X-Accel-Redirect; all else that is internal is asked for by nginx itself.
-        let has_files = || {
-            let is_root = |one: &NginxDirective| matches!(one.name.as_str(), "root" | "alias");
-            let is_other = |one: &NginxDirective| {
-                one.name.ends_with("_pass") || matches!(one.name.as_str(), "return" | "try_files")
+        let mut content = Vec::new();
+        let needs_content = phase.as_ref().is_none_or(|phase| {
+            phase.continues || phase.routes.iter().any(|route| matches!(route, PhaseRoute::Rewritten(_)))
+        });
+        if needs_content {
+            let mut section = place.paths.route();
+            if let Matcher::Regex(regex, _) = &place.matcher
+                && regex.contains("(?!")
+            {
+                section.comment(format!("The same as {regex}, without looking ahead."));
+            }
+            content = self.answering(place, around, section);
+        } else {
+            let is_left = |one: &&NginxDirective| {
+                !matches!(one.name.as_str(), "location" | "limit_except") && !self.ledger.is_marked(one.entry)
             };
-            scope.own().iter().any(is_root) && !scope.own().iter().any(is_other)
-        };
-        if let Some(internal) = internal.filter(|_| !has_files()) {
-            section.set("respond", TomlItem::Number(404));
-            let reason = match php_pass(place) {
-                Some(_) => "clients get 404; other locations run its script as their front script",
-                None => "clients get 404; nothing inside the server asks for it either",
-            };
-            self.ledger.differs(internal.entry, reason);
-            for one in scope.own() {
-                if !self.ledger.is_marked(one.entry) && php_pass(place).is_none() {
-                    self.ledger.differs(
-                        one.entry,
-                        "its location is internal: it is of use for `error_page` alone here",
-                    );
+            for one in scope.own().iter().filter(is_left) {
+                self.ledger.needless(one.entry, "the request is answered before it counts");
+            }
+        }
+        let mut routes = Vec::new();
+        for route in phase.iter_mut().flat_map(|phase| std::mem::take(&mut phase.routes)) {
+            match route {
+                PhaseRoute::Whole(mut section) => {
+                    // nginx executes nothing of the location for other methods.
+                    limit.into_iter().for_each(|limit| allow_methods(limit, &mut section));
+                    routes.push(section);
+                }
+                PhaseRoute::Rewritten(section) => {
+                    routes.extend(content.iter().map(|content| self.with_path(content, &section)));
                 }
             }
-            routes.push(section);
-            return self.finished(routes, scope);
         }
-        if let Some(one) = scope.own_one("return") {
-            self.respond(one, scope, &mut section);
-            self.headers(scope, &mut section);
-            for one in
-                scope.own().iter().filter(|one| matches!(one.name.as_str(), "allow" | "deny" | "auth_basic"))
-            {
-                self.ledger.needless(one.entry, "`return` answers before it counts");
-            }
-            let others = limit.map(|limit| {
-                allow_methods(limit, &mut section);
-                self.close_methods(limit, place)
-            });
-            self.open_ends(scope.own(), &mut section);
-            routes.push(section);
-            routes.extend(others);
-            return self.finished(routes, scope);
+        if phase.is_none_or(|phase| phase.continues) {
+            routes.extend(content);
+        } else {
+            routes.extend(limit.map(|limit| self.close_methods(limit, place)));
         }
-        routes.extend(self.answering(place, around, section));
         self.finished(routes, scope)
+    }
+
+    /// The route of a location that is for requests of nginx itself.
+    fn internal(&self, internal: &NginxDirective, place: &Place<'d>) -> TomlSection {
+        let mut section = place.paths.route();
+        section.set("respond", TomlItem::Number(404));
+        self.headers(&place.scope, &mut section);
+        let reason = match php_pass(place) {
+            Some(_) => "clients get 404; other locations run its script as their front script",
+            None => "clients get 404; nothing inside the server asks for it either",
+        };
+        self.ledger.differs(internal.entry, reason);
+        for one in place.scope.own() {
+            if !self.ledger.is_marked(one.entry) && php_pass(place).is_none() {
+                self.ledger
+                    .differs(one.entry, "its location is internal: it is of use for `error_page` alone here");
+            }
+        }
+        section
+    }
+
+    /// What `return` answers, or the location that `error_page` names for its status.
+    pub(crate) fn returned(
+        &self,
+        one: &NginxDirective,
+        (place, around): (&Place<'d>, &ServerLocations<'d>),
+        section: &mut TomlSection,
+    ) {
+        if let Some((page, location)) = error_location(one, place, around) {
+            self.ledger.translated(one.entry);
+            self.ledger.translated(page.entry);
+            if !self.named_location(location, (place, around), section) {
+                close(section, self.ledger.open_end(location.entry).unwrap_or_default());
+            }
+            let inner = around.server.with(location.inner());
+            self.access(&inner, section);
+            self.headers(&inner, section);
+            return;
+        }
+        self.respond(one, &place.scope, section);
+        self.headers(&place.scope, section);
+        self.open_ends(place.scope.own(), section);
     }
 
     /// The routes of a location that neither redirects nor is for the server alone. `section` has its paths.
@@ -102,47 +130,62 @@ impl<'d> Translation<'d> {
     ) -> Vec<TomlSection> {
         let scope = &place.scope;
         let fallback = self.content(place, &mut section, around);
-        if let Some(internal) = scope.own_one("internal") {
-            section.set("internal", TomlItem::Flag(true));
+        if let Some(internal) = scope.one("internal") {
             // The server's scripts are not for files that applications name.
             section.remove("php");
+            match section.get("files").is_some() && section.get("proxy").is_none() {
+                true => section.set("internal", TomlItem::Flag(true)),
+                false => {
+                    refuse(&mut section);
+                    section.set("respond", TomlItem::Number(404));
+                }
+            }
             self.ledger.translated(internal.entry);
         }
         let others = scope.own_one("limit_except").and_then(|limit| self.methods(limit, place, &mut section));
         self.access(scope, &mut section);
         self.complete((place, around), fallback, &mut section);
-        let refusal = self.referers(place, &mut section);
-        let mut routes = self.with_parts(place, around, section);
+        self.close_untranslated(place, &mut section);
+        let mut routes: Vec<TomlSection> = self.other_scripts(place, around, &section).into_iter().collect();
+        routes.push(section);
         if let Some(mut others) = others {
-            if refusal.is_some() {
-                // What `referer` does not match is not for the route of other methods.
-                let methods = routes.last().and_then(|section| section.get("method")).cloned();
-                let condition = methods.map(|methods| vec![("method".to_owned(), methods)]);
-                condition.into_iter().for_each(|one| others.exclude(TomlItem::Table(one)));
+            if others.get("respond").is_none() {
+                let fallback = fallback.filter(|_| others.get("proxy").is_some());
+                self.complete((place, around), fallback, &mut others);
+                self.close_untranslated(place, &mut others);
             }
-            match others.get("respond") {
-                Some(_) => routes.push(others),
-                None => {
-                    self.complete((place, around), fallback, &mut others);
-                    routes.extend(self.with_parts(place, around, others));
-                }
-            }
+            routes.push(others);
         }
-        routes.extend(refusal);
         routes
     }
 
-    /// A route with those that have to stand before it: scripts that nginx does not run, and each `rewrite … break`.
-    fn with_parts(
-        &self,
-        place: &Place<'d>,
-        around: &ServerLocations<'d>,
-        section: TomlSection,
-    ) -> Vec<TomlSection> {
-        let mut routes: Vec<TomlSection> = self.other_scripts(place, around, &section).into_iter().collect();
-        routes.extend(self.breaks(place).into_iter().map(|rewrite| rewritten(&section, rewrite)));
-        routes.push(section);
-        routes
+    /// Refuses all requests of a route where a directive that counts for it is not translated, and may be what keeps requests out.
+    fn close_untranslated(&self, place: &Place<'d>, section: &mut TomlSection) {
+        if section.get("respond").is_some() || section.get("redirect").is_some() {
+            return;
+        }
+        let mut names: Vec<&str> = Vec::new();
+        for one in place.scope.levels.iter().flat_map(|level| level.iter()).filter(|one| one.block.is_none())
+        {
+            if !names.contains(&one.name.as_str()) {
+                names.push(&one.name);
+            }
+        }
+        let has = |names: &[&str]| names.iter().any(|name| section.get(name).is_some());
+        let counts = |name: &&str| match name.split('_').next() {
+            _ if super::known::is_harmless(name) => false,
+            // What these lead to is written before.
+            _ if ["rewrite", "return", "set", "break"].contains(name) => false,
+            _ if *name == "try_files" || name.ends_with("_pass") => place.scope.own_one(name).is_some(),
+            Some("proxy" | "grpc") => has(&["proxy"]),
+            Some("fastcgi" | "uwsgi" | "scgi") => has(&["php", "proxy"]),
+            _ => true,
+        };
+        let all = names.into_iter().filter(counts).flat_map(|name| place.scope.all(name));
+        let Some(lost) = all.into_iter().find(|one| self.ledger.is_impossible(one.entry)) else { return };
+        let check = self.ledger.open_end(lost.entry).unwrap_or_default();
+        refuse(section);
+        close(section, check);
     }
 
     /// Writes the fields of responses, and comments for what a human has to do.
@@ -186,8 +229,11 @@ impl<'d> Translation<'d> {
         let own = |names: &[&str]| scope.own().iter().find(|one| names.contains(&one.name.as_str()));
         if let Some(pass) = own(&["proxy_pass", "grpc_pass"]) {
             self.proxy(pass, place, section);
-            if let Last::Named(_) = self.tried(place, around) {
-                section.comment("CHECK: `try_files` beside `proxy_pass` is left out.");
+            if let Some(one) = scope.own_one("try_files") {
+                self.ledger.impossible(
+                    one.entry,
+                    "files beside `proxy_pass` in one location: write `files` with `proxy` in the route",
+                );
             }
             return None;
         }
@@ -221,44 +267,81 @@ impl<'d> Translation<'d> {
         if front.is_some() {
             return None;
         }
-        self.named_location(location, (place, around), section);
-        Some(location)
+        let inner = around.server.with(location.inner());
+        if !self.asks_no_more(&inner, &place.scope) {
+            self.ledger.impossible(
+                location.entry,
+                "it refuses requests that the location of the files lets in: what no file answers is 404",
+            );
+            return None;
+        }
+        self.named_location(location, (place, around), section).then_some(location)
     }
 
-    /// What no file answers belongs to a named location.
+    /// Whether a place refuses no request that the other lets in.
+    pub(crate) fn asks_no_more(&self, one: &Scope<'d>, other: &Scope<'d>) -> bool {
+        let shown = |scope: &Scope<'d>, names: &[&str]| -> Vec<String> {
+            let all = scope.all_of(names);
+            all.into_iter().map(|one| format!("{} {}", one.name, one.args.join(" "))).collect()
+        };
+        let is_open =
+            |scope: &Scope<'d>, names: &[&str]| shown(scope, names).iter().all(|one| one.ends_with(" off"));
+        let guards: [&[&str]; 5] =
+            [&["allow", "deny"], &["auth_basic"], &["auth_basic_user_file"], &["auth_request"], &["satisfy"]];
+        let is_same = guards.iter().all(|names| shown(one, names) == shown(other, names));
+        let known = |scope: &Scope<'d>| {
+            scope
+                .own()
+                .iter()
+                .filter(|one| one.block.is_none() && self.ledger.is_impossible(one.entry))
+                .count()
+        };
+        let needs_nothing = guards[..4].iter().all(|names| is_open(one, names)) && known(one) == 0;
+        needs_nothing || is_same && known(one) == 0
+    }
+
+    /// What a named location does, for a route of `place`. False where it cannot be translated.
     fn named_location(
         &self,
         location: &'d NginxDirective,
         (place, around): (&Place<'d>, &ServerLocations<'d>),
         section: &mut TomlSection,
-    ) {
+    ) -> bool {
         let inner = around.server.with(location.inner()).with_groups(&place.scope.groups);
         let own = |names: &[&str]| inner.own().iter().find(|one| names.contains(&one.name.as_str()));
         self.ledger.translated(location.entry);
-        if let Some(pass) = own(&["proxy_pass", "grpc_pass"]) {
-            let named = Place {
-                scope: inner.clone(),
-                matcher: Matcher::Regex(String::new(), false),
-                paths: place.paths.clone(),
-                within: None,
-                entry: Some(location.entry),
-                is_closed: false,
-            };
-            for one in inner.own().iter().filter(|one| one.name == "rewrite") {
-                if simple_break(one, &named).is_none() {
-                    self.ledger.impossible(
-                        one.entry,
-                        "the path of a request that no file answers is changed by `strip_prefix` and `add_prefix` of `proxy` alone",
-                    );
-                    self.ledger.open_end(one.entry).into_iter().for_each(|check| section.comment(check));
-                }
-            }
-            self.proxy(pass, &named, section);
-            return;
+        let named = Place {
+            scope: inner.clone(),
+            matcher: Matcher::Regex(String::new(), false),
+            entry: Some(location.entry),
+            ..Place::of_server(&inner)
+        };
+        let is_lost = |one: &&NginxDirective| {
+            self.ledger.is_impossible(one.entry) && !super::known::is_harmless(&one.name)
+        };
+        if let Some(lost) = inner.own().iter().find(is_lost) {
+            let reason = format!("`{}` in it is not translated", lost.name);
+            self.ledger.impossible(location.entry, reason);
+            return false;
         }
-        if let Some(pass) = own(&["fastcgi_pass", "uwsgi_pass", "scgi_pass"]) {
+        let is_executed = |one: &&NginxDirective| {
+            matches!(one.name.as_str(), "rewrite" | "if" | "return" | "break" | "limit_except" | "try_files")
+        };
+        let executed: Vec<&NginxDirective> = inner.own().iter().filter(is_executed).collect();
+        let is_simple = match executed.as_slice() {
+            [] => true,
+            [one] => one.name == "rewrite" && simple_break(one, &named).is_some(),
+            _ => false,
+        };
+        if is_simple && let Some(pass) = own(&["proxy_pass", "grpc_pass"]) {
+            self.proxy(pass, &named, section);
+            return section.get("proxy").is_some();
+        }
+        if executed.is_empty()
+            && let Some(pass) = own(&["fastcgi_pass", "uwsgi_pass", "scgi_pass"])
+        {
             self.cgi(pass, &inner, section);
-            return;
+            return section.get("proxy").is_some();
         }
         self.ledger.impossible(
             location.entry,
@@ -268,16 +351,7 @@ impl<'d> Translation<'d> {
             "CHECK: what no file answers belongs to {}: add `app = \"NAME\"` or `proxy` here.",
             location.first()
         ));
-    }
-
-    /// `try_files` beside another action.
-    fn tried(&self, place: &Place<'d>, around: &ServerLocations<'d>) -> Last<'d> {
-        let Some(one) = place.scope.own_one("try_files") else { return Last::Files };
-        self.ledger.impossible(
-            one.entry,
-            "files beside `proxy_pass` in one location: write `files` with `proxy` in the route",
-        );
-        around.named(one.args.last().map_or("", String::as_str)).map_or(Last::Files, Last::Named)
+        false
     }
 
     /// `limit_except`: writes the methods of a location's route, and returns the route for all others: the same one, with what
@@ -299,11 +373,20 @@ impl<'d> Translation<'d> {
             return Some(self.close_methods(limit, place));
         }
         self.ledger.translated(limit.entry);
+        if place.scope.own_one("try_files").is_some() {
+            // nginx forgets it for other methods.
+            others.retain_in("files", |key| !matches!(key, "try" | "fallback"));
+            if others.get("files").is_some() {
+                others.set_in("files", "index", TomlItem::List(Vec::new()));
+                self.ledger.differs(limit.entry, "folders have no index for other methods");
+            }
+            others.remove("proxy");
+        }
         self.access(&place.scope.with(limit.inner()), &mut others);
         if others.get("respond").is_none() {
             return Some(others);
         }
-        let mut refusal = route(&place.paths);
+        let mut refusal = place.paths.route();
         refusal.set("respond", TomlItem::Number(403));
         Some(refusal)
     }
@@ -311,7 +394,7 @@ impl<'d> Translation<'d> {
     /// The route that refuses all methods but those of `limit_except`, where nothing else can be written for them.
     fn close_methods(&self, limit: &'d NginxDirective, place: &Place<'d>) -> TomlSection {
         let is_refusal = limit.inner().iter().all(|one| one.name == "deny" && one.first() == "all");
-        let mut refusal = route(&place.paths);
+        let mut refusal = place.paths.route();
         if is_refusal && !limit.inner().is_empty() {
             self.ledger.translated(limit.entry);
             limit.inner().iter().for_each(|one| self.ledger.translated(one.entry));
@@ -398,26 +481,31 @@ impl<'d> Translation<'d> {
 /// Has a route answer the methods of `limit_except` alone, unless it asks for methods already.
 fn allow_methods(limit: &NginxDirective, section: &mut TomlSection) {
     let methods = TomlItem::texts(limit.args.iter().map(|method| method.to_ascii_uppercase()));
-    // The only fault is that it asks for other methods.
-    let _ = RouteCondition::new("method", methods).write(section);
+    RouteCondition::new("method", methods).write(section);
 }
 
-/// A route with a path of a `rewrite … break`, and with its own prefixes gone.
-fn rewritten(section: &TomlSection, rewrite: PathRewrite) -> TomlSection {
-    let mut route = TomlSection { comments: section.comments.clone(), entries: Vec::new() };
-    if let Some(paths) = rewrite.paths.or_else(|| section.get("path").cloned()) {
-        route.set("path", paths);
-    }
-    route.set_text("rewrite", rewrite.to);
-    for (key, item) in &section.entries {
-        if !matches!(key.as_str(), "path" | "rewrite") {
-            route.set(key, item.clone());
-        }
-    }
-    for action in ["files", "proxy"] {
-        if let Some((_, TomlItem::Table(entries))) = route.entries.iter_mut().find(|(key, _)| key == action) {
-            entries.retain(|(key, _)| !matches!(key.as_str(), "strip_prefix" | "add_prefix"));
-        }
-    }
-    route
+/// Whether an internal location has files, which applications name by X-Accel-Redirect.
+fn has_internal_files(place: &Place<'_>) -> bool {
+    let own = || place.scope.own().iter();
+    let is_root = |one: &NginxDirective| matches!(one.name.as_str(), "root" | "alias");
+    let is_other = |one: &NginxDirective| {
+        one.name.ends_with("_pass") || matches!(one.name.as_str(), "return" | "try_files" | "rewrite" | "if")
+    };
+    own().any(is_root) && !own().any(is_other)
+}
+
+/// The `error_page` that gives the status of a `return` to a named location, whose answer is sent as it is; and the location.
+fn error_location<'d>(
+    one: &NginxDirective,
+    place: &Place<'d>,
+    around: &ServerLocations<'d>,
+) -> Option<(&'d NginxDirective, &'d NginxDirective)> {
+    let is_it = |page: &&NginxDirective| {
+        page.args.split_last().is_some_and(|(target, codes)| {
+            let is_passed = codes.last().is_some_and(|last| last == "=");
+            is_passed && target.starts_with('@') && codes.iter().any(|code| code == one.first())
+        })
+    };
+    let page = place.scope.all("error_page").into_iter().find(is_it)?;
+    Some((page, around.named(page.args.last()?)?))
 }

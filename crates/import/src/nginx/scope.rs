@@ -56,13 +56,16 @@ impl<'d> Scope<'d> {
         self.own().iter().rev().find(|one| one.name == name)
     }
 
-    /// The one value that `set` gives a variable in these blocks.
+    /// The one value that `set` gives a variable in these blocks, for every request.
     fn set_value(&self, variable: &str) -> Option<&'d NginxDirective> {
         let is_it =
             |one: &&NginxDirective| one.name == "set" && one.first().strip_prefix('$') == Some(variable);
-        let mut found = self.levels.iter().flat_map(|level| level.iter()).filter(is_it);
+        let all = || self.levels.iter().flat_map(|level| level.iter());
+        let mut found = all().filter(is_it);
         let first = found.next()?;
-        found.next().is_none().then_some(first)
+        let is_set_by_if =
+            all().filter(|one| one.name == "if").any(|one| one.inner().iter().any(|one| is_it(&one)));
+        (found.next().is_none() && !is_set_by_if).then_some(first)
     }
 }
 

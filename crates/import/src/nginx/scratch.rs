@@ -220,7 +220,7 @@ impl NginxScratch {
             writer.line(none, 0, &line);
         }
         let mut inner = vec![
-            "log_format komainu \"$status\t$komainu_place\t$komainu_if\t$uri\";".to_owned(),
+            "log_format komainu \"$http_x_verify\t$komainu_place\t$komainu_if\t$uri\";".to_owned(),
             format!("access_log {folder}/trace.log komainu;"),
             "server_names_hash_bucket_size 512;".to_owned(),
             "server_names_hash_max_size 4096;".to_owned(),

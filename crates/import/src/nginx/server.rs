@@ -4,7 +4,11 @@ use super::scope::Scope;
 use super::tree::{NginxDirective, unique};
 use super::work::Translation;
 use crate::draft::{SiteDraft, TomlItem, TomlSection};
+use crate::expressions::{path_expression, quoted, wider_expression};
 use crate::paths::hosts_from_regex;
+
+/// What is said of names that `hosts` cannot have.
+const IN_DEFAULT_SITE: &str = "`hosts` has no such names: its routes stand in the default site, with a condition for Host, and have the certificate, error pages and logs of that site";
 
 /// An address that a server listens on.
 #[derive(Debug, Clone, PartialEq)]
@@ -22,6 +26,43 @@ pub(crate) struct NginxServer<'d> {
     pub(crate) addresses: Vec<ListenAddress>,
     /// The hosts that it names; none where it names no host that there can be.
     pub(crate) hosts: Vec<String>,
+    /// Expressions of other names, for the field Host.
+    pub(crate) expressions: Vec<HostExpression>,
+}
+
+/// A name of a server that is no host: an expression, or one with a `*` at its end.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct HostExpression {
+    /// Its order: the longest names with a `*` come first, then expressions as they stand.
+    pub(crate) rank: usize,
+    /// The pattern of Host.
+    pub(crate) pattern: String,
+    /// Whether it finds more than the name, so that its requests are refused.
+    pub(crate) is_wider: bool,
+}
+
+/// An expression of a server's name for the field Host, which may have a final dot and a port.
+fn host_expression(regex: &str) -> HostExpression {
+    let mut out = String::new();
+    let mut in_class = false;
+    let mut chars = regex.chars();
+    while let Some(c) = chars.next() {
+        match c {
+            '\\' => {
+                out.push(c);
+                out.extend(chars.next());
+            }
+            '$' if !in_class => out.push_str(r"\.?(?::\d*)?$"),
+            _ => {
+                in_class = c == '[' || in_class && c != ']';
+                out.push(c);
+            }
+        }
+    }
+    let found = path_expression(&out, true);
+    let is_wider = found.is_err();
+    let pattern = found.map_or_else(|_| wider_expression(&out, true), |found| found.pattern);
+    HostExpression { rank: usize::MAX, pattern, is_wider }
 }
 
 impl<'d> NginxServer<'d> {
@@ -98,41 +139,54 @@ impl<'d> Translation<'d> {
         }
         addresses.iter_mut().for_each(|address| address.tls |= old_ssl);
         let mut hosts = Vec::new();
+        let mut expressions = Vec::new();
         for one in block.inner().iter().filter(|one| one.name == "server_name") {
             self.ledger.translated(one.entry);
             for name in &one.args {
-                hosts.extend(self.hosts(one, name));
+                hosts.extend(self.hosts(one, name, &mut expressions));
             }
         }
-        NginxServer { block, scope, addresses, hosts: unique(hosts) }
+        NginxServer { block, scope, addresses, hosts: unique(hosts), expressions }
     }
 
-    fn hosts(&self, one: &NginxDirective, name: &str) -> Vec<String> {
+    fn hosts(&self, one: &NginxDirective, name: &str, expressions: &mut Vec<HostExpression>) -> Vec<String> {
         let is_host = |name: &str| {
             name.split('.').all(|label| {
                 (1..=63).contains(&label.len())
                     && label.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_')
             }) && name.len() <= 253
         };
+        let given = name;
         let name = name.to_ascii_lowercase();
         match name.as_str() {
             // Names that no client asks for.
             "" | "_" | "__" | "--" | "!@#" => Vec::new(),
-            _ if name.starts_with('~') => match hosts_from_regex(&name[1..]) {
-                Some((hosts, wider))
-                    if hosts.iter().all(|host| is_host(host.strip_prefix("*.").unwrap_or(host))) =>
-                {
-                    if wider {
-                        self.ledger.differs(one.entry, "the hosts match more than the regular expression");
-                    }
-                    hosts
-                }
+            _ if name.starts_with('~') => match hosts_from_regex(&given[1..]) {
+                Some((hosts, false)) if hosts.iter().all(|host| is_host(host)) => hosts,
                 _ => {
-                    self.ledger
-                        .impossible(one.entry, "`hosts` takes names and `*.example.com`, no such expression");
+                    let found = host_expression(&given[1..]);
+                    match found.is_wider {
+                        true => self.ledger.impossible(
+                            one.entry,
+                            "hosts that the expression may mean are refused (403) in the default site",
+                        ),
+                        false => self.ledger.differs(one.entry, IN_DEFAULT_SITE),
+                    }
+                    expressions.push(found);
                     Vec::new()
                 }
             },
+            _ if name.strip_suffix(".*").is_some_and(&is_host) => {
+                self.ledger.differs(one.entry, IN_DEFAULT_SITE);
+                let start = name.trim_end_matches('*');
+                let pattern = format!("~* ^{}[^:]", quoted(start));
+                expressions.push(HostExpression {
+                    rank: usize::MAX - 1 - start.len(),
+                    pattern,
+                    is_wider: false,
+                });
+                Vec::new()
+            }
             _ if name.starts_with('.') && is_host(&name[1..]) => {
                 vec![name[1..].to_owned(), format!("*{name}")]
             }
@@ -270,6 +324,10 @@ impl<'d> Translation<'d> {
             let Some((target, codes)) = one.args.split_last() else { continue };
             let is_plain = target.starts_with('/') && !target.contains('$');
             let keeps_status = !codes.iter().any(|code| code.starts_with('='));
+            if target.starts_with('@') && codes.last().is_some_and(|last| last == "=") {
+                // Where `return` gives its status, it is translated there.
+                continue;
+            }
             if !is_plain || !keeps_status {
                 self.ledger.impossible(one.entry, "an error page is a file, and keeps the status: answer with a route, or `fallback` of `files`");
                 continue;
@@ -300,6 +358,7 @@ impl<'d> Translation<'d> {
         while let Some(location) = below.pop() {
             for one in location.inner() {
                 match one.name.as_str() {
+                    "error_page" if one.args.last().is_some_and(|last| last.starts_with('@')) => {}
                     "error_page" => {
                         self.ledger.impossible(one.entry, "`error_pages` is for a site or the whole server")
                     }

@@ -1,8 +1,9 @@
 //! Servers as sites: which is the default, which only redirect to `https`, and what is listened on.
 
-use super::server::{ListenAddress, NginxServer};
+use super::server::{HostExpression, ListenAddress, NginxServer};
 use super::tree::NginxDirective;
 use super::work::Translation;
+use crate::conditions::{RouteCondition, close};
 use crate::draft::{Draft, SiteDraft, TomlItem, TomlSection};
 
 impl<'d> Translation<'d> {
@@ -22,15 +23,23 @@ impl<'d> Translation<'d> {
                 (0..servers.len()).filter(is_own).map(|at| (at, &servers[at])).collect();
             let all: Vec<&NginxServer<'d>> = own.iter().map(|(_, server)| *server).collect();
             let addresses = listened(all.iter().flat_map(|server| &server.addresses));
-            if Some(group) == main {
+            if Some(group) == main && !have_own_addresses(&all) {
                 write_listen(&addresses, clear_http2, &mut draft.top);
             }
-            for (at, mut site) in self.sites_of(&own, &all) {
-                if Some(group) != main {
-                    let texts = servers[at].addresses.iter().map(|address| address.text.as_str());
-                    let texts: Vec<&str> = texts.collect();
-                    let here = addresses.iter().filter(|address| texts.contains(&address.text.as_str()));
-                    write_listen(&listened(here), clear_http2, &mut site.section);
+            let merges = self.merges_slashes(&all);
+            for SiteOf { server: at, mut site, addresses: listens } in self.sites_of(&own, &all) {
+                if !merges {
+                    site.section.set("merge_slashes", TomlItem::Flag(false));
+                }
+                match listens {
+                    Some(listens) => write_listen(&listens, clear_http2, &mut site.section),
+                    None if Some(group) != main => {
+                        let texts = servers[at].addresses.iter().map(|address| address.text.as_str());
+                        let texts: Vec<&str> = texts.collect();
+                        let here = addresses.iter().filter(|address| texts.contains(&address.text.as_str()));
+                        write_listen(&listened(here), clear_http2, &mut site.section);
+                    }
+                    None => {}
                 }
                 sites.push((at, site));
             }
@@ -39,12 +48,32 @@ impl<'d> Translation<'d> {
         draft.sites.extend(sites.into_iter().map(|(_, site)| site));
     }
 
-    /// The sites of servers that share addresses, with the places of these servers.
-    fn sites_of(
-        &self,
-        own: &[(usize, &NginxServer<'d>)],
-        all: &[&NginxServer<'d>],
-    ) -> Vec<(usize, SiteDraft)> {
+    /// Whether the servers of an address merge slashes: nginx reads the path before it knows the host, so its default server decides.
+    fn merges_slashes(&self, all: &[&NginxServer<'d>]) -> bool {
+        let value = |server: &NginxServer<'d>| {
+            let found = server.scope.one("merge_slashes");
+            found.is_none_or(|one| one.first() != "off")
+        };
+        let merges = default_of(all).is_none_or(|at| value(all[at]));
+        for server in all {
+            for one in server.scope.all("merge_slashes") {
+                match value(server) == merges {
+                    true if merges => self.ledger.translated(one.entry),
+                    true => self.ledger.differs(one.entry, "no file has a path with `//`"),
+                    false => {
+                        self.ledger.differs(one.entry, "that of the default server of its addresses counts")
+                    }
+                }
+            }
+        }
+        merges
+    }
+
+    /// The sites of servers that share addresses.
+    fn sites_of(&self, own: &[(usize, &NginxServer<'d>)], all: &[&NginxServer<'d>]) -> Vec<SiteOf> {
+        if have_own_addresses(all) {
+            return self.sites_by_address(own);
+        }
         let is_kept = |(_, server): &&(usize, &NginxServer<'d>)| {
             !self.is_merged(server, all) && !self.refuses_all(server)
         };
@@ -58,8 +87,9 @@ impl<'d> Translation<'d> {
         // Of two servers with the same host, the one that only redirects to the other gives way.
         let mut order: Vec<usize> = (0..kept.len()).collect();
         order.sort_by_key(|&at| kept_servers[at].any_https_redirect().is_some());
-        let mut sites: Vec<(usize, SiteDraft)> = Vec::new();
+        let mut sites: Vec<SiteOf> = Vec::new();
         let mut taken: Vec<String> = Vec::new();
+        let mut by_expression = self.by_expression(&kept_servers, default);
         for at in order {
             let (place, server) = kept[at];
             let mut site = SiteDraft::default();
@@ -67,24 +97,130 @@ impl<'d> Translation<'d> {
             if !self.hosts_of(server, is_default, &mut taken, &mut site) {
                 continue;
             }
-            self.tls(server, &mut site);
-            if has_tls && !server.speaks_tls() {
-                // Else it would get a certificate, and redirect to `https`, because an address speaks TLS.
-                site.section.set("tls", TomlItem::Flag(false));
-            }
-            let answers_plainly =
-                server.speaks_tls() && server.speaks_plainly() && site.section.get("tls").is_some();
-            if answers_plainly {
-                site.section.set("redirect_https", TomlItem::Flag(false));
-            }
-            self.error_pages(&server.scope, &mut site.section);
-            self.maintenance(&server.scope, &mut site.section);
-            site.section.set("logs", TomlItem::List(self.access_logs(&server.scope)));
-            site.routes = self.locations(&server.scope);
-            self.open_ends(server.scope.own(), &mut site.section);
-            sites.push((place, site));
+            let own = if is_default { std::mem::take(&mut by_expression) } else { Vec::new() };
+            self.site(server, has_tls, own, &mut site);
+            sites.push(SiteOf { server: place, site, addresses: None });
+        }
+        if let (false, Some((server, _))) = (by_expression.is_empty(), kept.first()) {
+            let site = SiteDraft { section: TomlSection::default(), routes: by_expression };
+            sites.push(SiteOf { server: *server, site, addresses: None });
         }
         sites
+    }
+
+    /// Writes a site; `first` are routes that come before its own.
+    fn site(&self, server: &NginxServer<'d>, has_tls: bool, first: Vec<TomlSection>, site: &mut SiteDraft) {
+        self.tls(server, site);
+        if has_tls && !server.speaks_tls() {
+            // Else it would get a certificate, and redirect to `https`, because an address speaks TLS.
+            site.section.set("tls", TomlItem::Flag(false));
+        }
+        let answers_plainly =
+            server.speaks_tls() && server.speaks_plainly() && site.section.get("tls").is_some();
+        if answers_plainly {
+            site.section.set("redirect_https", TomlItem::Flag(false));
+        }
+        self.error_pages(&server.scope, &mut site.section);
+        self.maintenance(&server.scope, &mut site.section);
+        site.section.set("logs", TomlItem::List(self.access_logs(&server.scope)));
+        site.routes = first;
+        site.routes.extend(self.locations(&server.scope));
+        self.open_ends(server.scope.own(), &mut site.section);
+    }
+
+    /// The sites of servers that share some of their addresses, but not all: each has its own, and may be the default at some of them.
+    fn sites_by_address(&self, own: &[(usize, &NginxServer<'d>)]) -> Vec<SiteOf> {
+        let mut sites: Vec<SiteOf> = Vec::new();
+        let mut taken: Vec<(String, String)> = Vec::new();
+        let names =
+            |server: &NginxServer<'d>, text: &str| server.addresses.iter().any(|one| one.text == text);
+        for (at, (place, server)) in own.iter().enumerate() {
+            // The addresses with the same hosts there; none for those at which it is the default.
+            let mut kinds: Vec<(Option<Vec<String>>, Vec<ListenAddress>)> = Vec::new();
+            for address in &server.addresses {
+                let there: Vec<usize> =
+                    (0..own.len()).filter(|other| names(own[*other].1, &address.text)).collect();
+                let all: Vec<&NginxServer<'d>> = there.iter().map(|other| own[*other].1).collect();
+                let is_default = default_at(&all, &address.text).is_some_and(|found| there[found] == at);
+                let hosts = (!is_default).then(|| {
+                    let is_free = |host: &&String| !taken.contains(&(address.text.clone(), (*host).clone()));
+                    server.hosts.iter().filter(is_free).cloned().collect::<Vec<String>>()
+                });
+                match kinds.iter_mut().find(|(known, _)| *known == hosts && hosts.is_some()) {
+                    Some((_, addresses)) => addresses.push(address.clone()),
+                    None => kinds.push((hosts, vec![address.clone()])),
+                }
+            }
+            for (hosts, addresses) in kinds {
+                let mut site = SiteDraft::default();
+                let mut first = Vec::new();
+                match &hosts {
+                    Some(hosts) if hosts.is_empty() => continue,
+                    Some(hosts) => site
+                        .section
+                        .set("hosts", TomlItem::List(hosts.iter().cloned().map(TomlItem::Text).collect())),
+                    None => {
+                        let all: Vec<&NginxServer<'d>> = own
+                            .iter()
+                            .map(|(_, other)| *other)
+                            .filter(|other| names(other, &addresses[0].text))
+                            .collect();
+                        let default = all.iter().position(|other| other.block.entry == server.block.entry);
+                        first = self.by_expression(&all, default);
+                    }
+                }
+                for address in &addresses {
+                    taken.extend(server.hosts.iter().map(|host| (address.text.clone(), host.clone())));
+                }
+                self.site(server, false, first, &mut site);
+                sites.push(SiteOf { server: *place, site, addresses: Some(addresses) });
+            }
+        }
+        sites
+    }
+
+    /// The routes of servers whose names `hosts` cannot have: the first that match in the default site, as nginx finds such names after all
+    /// others.
+    fn by_expression(&self, servers: &[&NginxServer<'d>], default: Option<usize>) -> Vec<TomlSection> {
+        let mut all: Vec<(usize, usize, &HostExpression)> = Vec::new();
+        for (at, server) in servers.iter().enumerate() {
+            all.extend(server.expressions.iter().map(|one| (one.rank, at, one)));
+        }
+        all.sort_by_key(|(rank, ..)| *rank);
+        let mut routes = Vec::new();
+        let mut of_default: Vec<RouteCondition> = Vec::new();
+        for (_, at, one) in all {
+            let condition = RouteCondition::of_value("header", "Host", one.pattern.clone());
+            if Some(at) == default {
+                of_default.push(condition);
+                continue;
+            }
+            let condition = match of_default.is_empty() {
+                true => condition,
+                false => condition.except(&of_default),
+            };
+            let mut own = match one.is_wider {
+                true => Vec::new(),
+                false => self.locations(&servers[at].scope),
+            };
+            // What no route of it answers is for no other server.
+            let mut last = TomlSection::default();
+            match one.is_wider {
+                true => close(
+                    &mut last,
+                    servers[at]
+                        .scope
+                        .own_one("server_name")
+                        .and_then(|one| self.ledger.open_end(one.entry))
+                        .unwrap_or_default(),
+                ),
+                false => last.set("respond", TomlItem::Number(404)),
+            }
+            own.extend(self.finished(vec![last], &servers[at].scope));
+            own.iter_mut().for_each(|route| condition.write(route));
+            routes.extend(own);
+        }
+        routes
     }
 
     /// Writes the hosts of a site; false where it can have none that another does not have.
@@ -126,6 +262,9 @@ impl<'d> Translation<'d> {
                 names.entry,
                 format!("another server has {} at another address: write a `[[site]]` with `listen` for each of them", twice.join(", ")),
             );
+        }
+        if free.is_empty() && !server.expressions.is_empty() {
+            return false;
         }
         if free.is_empty() {
             if twice.is_empty() {
@@ -313,6 +452,47 @@ fn address_item(address: &ListenAddress, clear_http2: bool) -> TomlItem {
         1 => entries.remove(0).1,
         _ => TomlItem::Table(entries),
     }
+}
+
+/// A site of a server, by its place, and the addresses that it names; none where they are those of the file.
+struct SiteOf {
+    server: usize,
+    site: SiteDraft,
+    addresses: Option<Vec<ListenAddress>>,
+}
+
+/// Whether servers that share addresses have others too, each in the clear: which of them answers depends on the address.
+fn have_own_addresses(all: &[&NginxServer<'_>]) -> bool {
+    let texts = |server: &NginxServer<'_>| {
+        let mut texts: Vec<String> = server.addresses.iter().map(|address| address.text.clone()).collect();
+        texts.sort();
+        texts.dedup();
+        texts
+    };
+    // One socket cannot be at every address, and another at one of them with the same port.
+    let overlaps = |text: &str| {
+        let port = text.rsplit(':').next();
+        let others = all.iter().flat_map(|server| &server.addresses).filter(|other| other.text != text);
+        others.into_iter().any(|other| other.text.rsplit(':').next() == port)
+    };
+    let default = |text: &str| default_at(all, text);
+    let shared = all.iter().flat_map(|server| &server.addresses).map(|address| default(&address.text));
+    let defaults: Vec<Option<usize>> = shared.collect();
+    let differ = all.iter().any(|server| texts(server) != texts(all[0]))
+        || defaults.iter().any(|default| *default != defaults[0]);
+    differ
+        && all.iter().all(|server| {
+            !server.speaks_tls() && server.addresses.iter().all(|address| !overlaps(&address.text))
+        })
+}
+
+/// The default server of an address.
+fn default_at(servers: &[&NginxServer<'_>], text: &str) -> Option<usize> {
+    let named = |server: &NginxServer<'_>, is_flagged: bool| {
+        server.addresses.iter().any(|address| address.text == text && (address.is_default || !is_flagged))
+    };
+    let flagged = servers.iter().position(|server| named(server, true));
+    flagged.or_else(|| servers.iter().position(|server| named(server, false)))
 }
 
 /// The server that answers for all other hosts: the default of an address, at best one that names no host, and has TLS.

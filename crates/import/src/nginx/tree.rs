@@ -59,6 +59,8 @@ fn is_stock(path: &Path) -> bool {
             | "uwsgi_params"
             | "scgi_params"
             | "fastcgi-php.conf"
+            // TLS alone, written by certbot.
+            | "options-ssl-nginx.conf"
     )
 }
 
@@ -172,7 +174,8 @@ impl<'a> TreeReader<'a> {
         let shown = format!("{}{}", words.join(" "), if is_block { " { }" } else { "" });
         let entry = self.ledger.enter(file, line, &shown);
         let name = words.remove(0);
-        Ok(NginxDirective { entry, name, args: words, block: None })
+        let args = if name == "location" && words.len() == 1 { operator_apart(words) } else { words };
+        Ok(NginxDirective { entry, name, args, block: None })
     }
 
     fn directive(
@@ -210,6 +213,7 @@ impl<'a> TreeReader<'a> {
             () if !has_stars && !pattern.exists() => {
                 self.ledger
                     .impossible(one.entry, "there is no such file, so what stands in it is missing here");
+                found.push(one);
                 return Ok(());
             }
             () if paths.is_empty() => self.ledger.needless(one.entry, "no file matches"),
@@ -224,6 +228,15 @@ impl<'a> TreeReader<'a> {
         }
         Ok(())
     }
+}
+
+/// The word of a `location` with its operator as a word of its own: nginx needs no space between them.
+fn operator_apart(words: Vec<String>) -> Vec<String> {
+    let found = ["^~", "~*", "~", "="].iter().find_map(|operator| {
+        let path = words.first()?.strip_prefix(operator)?;
+        Some(vec![(*operator).to_owned(), path.to_owned()])
+    });
+    found.unwrap_or(words)
 }
 
 /// The lines of a block that has no directives: words up to each `;`.
@@ -256,7 +269,7 @@ fn data(
 
 fn read_text(path: &Path) -> Result<String, String> {
     use std::io::Read;
-    let file = std::fs::File::open(path).map_err(|error| error.to_string())?;
+    let file = crate::data::open(path)?;
     let mut bytes = Vec::new();
     file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes).map_err(|error| error.to_string())?;
     match bytes.len() as u64 > FILE_BYTES_MAX {

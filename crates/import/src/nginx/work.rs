@@ -38,6 +38,18 @@ pub(crate) enum Matcher {
 }
 
 impl Matcher {
+    /// The location as nginx has it.
+    pub(crate) fn shown(&self) -> String {
+        match self {
+            Self::Exact(path) => format!("location = {path}"),
+            Self::Prefix(path, false) => format!("location {path}"),
+            Self::Prefix(path, true) => format!("location ^~ {path}"),
+            Self::Regex(regex, false) => format!("location ~ {regex}"),
+            Self::Regex(regex, true) => format!("location ~* {regex}"),
+            Self::Server => "server".to_owned(),
+        }
+    }
+
     /// The part of the path that `alias` and `proxy_pass` replace.
     pub(crate) fn replaced(&self) -> Option<&str> {
         match self {
@@ -46,15 +58,6 @@ impl Matcher {
             Self::Regex(..) => None,
         }
     }
-}
-
-/// A route of these paths.
-pub(crate) fn route(paths: &[String]) -> TomlSection {
-    let mut section = TomlSection::default();
-    if !paths.is_empty() && paths != ["/*"] && paths != ["*"] {
-        section.set("path", TomlItem::texts(paths.iter().cloned()));
-    }
-    section
 }
 
 /// The action of a redirect.
@@ -105,8 +108,15 @@ impl<'d> Translation<'d> {
         scope: &Scope<'_>,
         used: TemplateUse,
     ) -> Option<String> {
+        let is_path =
+            |name: &str| text.contains(&format!("${name}")) || text.contains(&format!("${{{name}}}"));
         match template(text, scope, used, &|name| self.map_variable(name)) {
-            Ok(text) => Some(text),
+            Ok(text) => {
+                if is_path("uri") || is_path("document_uri") {
+                    self.ledger.differs(one.entry, "`$uri` is percent-encoded as the client has sent it");
+                }
+                Some(text)
+            }
             Err(reason) => {
                 let what = "a `map`, `geo`, `set` of several values or module made it: let the application do it, or write the value";
                 self.ledger.impossible(one.entry, format!("{reason}: {what}"));

@@ -191,7 +191,7 @@ impl<'a> UnitRoutes<'a> {
     ) -> Result<(), String> {
         let results: Vec<Result<(), String>> =
             all.entries().iter().map(|(key, value)| self.condition(key, value, section, hosts)).collect();
-        ask(section, &[])?;
+        ask(section, &[]);
         results.into_iter().collect()
     }
 
@@ -225,7 +225,7 @@ impl<'a> UnitRoutes<'a> {
                     all.push(cookie_condition(name, text));
                 }
                 let [one] = all.as_slice() else { return Err("a route asks for one cookie".to_owned()) };
-                one.write(section)?;
+                one.write(section);
                 value.translated(self.ledger);
                 return Ok(());
             }
@@ -478,14 +478,14 @@ fn values(directive: &str, value: &DatumAt, section: &mut TomlSection) -> Result
             pattern.texts().into_iter().partition(|text| text.starts_with('!'));
         for text in &excluded {
             let one = RouteCondition::of_value(directive, field, value_pattern(&text[1..])?);
-            RouteCondition::none_of(&[one])?.write(section)?;
+            RouteCondition::none_of(&[one]).write(section);
         }
         let item = match meant.as_slice() {
             [] => TomlItem::Flag(true),
             [one] => TomlItem::Text(value_pattern(one)?),
             several => TomlItem::Text(any_value(several)?),
         };
-        RouteCondition::new(directive, TomlItem::Table(vec![(field.clone(), item)])).write(section)?;
+        RouteCondition::new(directive, TomlItem::Table(vec![(field.clone(), item)])).write(section);
     }
     Ok(())
 }

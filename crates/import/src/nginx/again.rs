@@ -1,0 +1,159 @@
+//! Paths that a server makes inside of it: what nginx executes for them again, and what the search for a route does.
+
+use super::conditions::IfConditions;
+use super::place::{Place, ServerLocations};
+use super::rewrite::{EVERYTHING, refuses};
+use super::tree::NginxDirective;
+use super::work::{Matcher, Translation};
+use crate::draft::{TomlItem, TomlSection};
+use crate::expressions::{literal_start, path_expression, path_matches};
+use crate::paths::from_literal;
+
+/// The paths that a `rewrite` makes: how they begin, and whether that is all.
+struct RewrittenPaths<'t> {
+    start: &'t str,
+    is_whole: bool,
+}
+
+impl<'t> RewrittenPaths<'t> {
+    fn of(to: &'t str) -> Self {
+        let path = to.split('?').next().unwrap_or(to);
+        match path.find('$') {
+            None => Self { start: path, is_whole: true },
+            Some(end) => Self { start: &path[..end], is_whole: false },
+        }
+    }
+
+    /// A pattern for them; none where they may be all.
+    fn pattern(&self) -> Option<String> {
+        (self.start.len() > 1).then(|| from_literal(self.start, !self.is_whole)).flatten()
+    }
+
+    /// Whether a pattern may match one of them.
+    fn may_match(&self, pattern: &str) -> bool {
+        let head = literal_start(pattern);
+        match self.is_whole {
+            true => path_matches(pattern, self.start),
+            false => head.starts_with(self.start) || self.start.starts_with(&head),
+        }
+    }
+}
+
+impl<'d> Translation<'d> {
+    /// Whether the search for a route, which begins again with the first one, finds what nginx finds for the new path `to`: nginx executes
+    /// what stands in the server once. A route that is found again gets an exception.
+    ///
+    /// # Errors
+    /// What would be executed again.
+    pub(crate) fn search_again(
+        &self,
+        one: &NginxDirective,
+        (place, around): (&Place<'d>, &ServerLocations<'d>),
+        is_last: bool,
+        (to, route): (&str, &mut TomlSection),
+    ) -> Result<(), String> {
+        let made = RewrittenPaths::of(to);
+        if one.arg(2).is_empty() && !is_last {
+            return Err(
+                "what stands behind it sees the new path: what it changes is refused (403)".to_owned()
+            );
+        }
+        let is_server = place.matcher == Matcher::Server;
+        let own = around.server.own();
+        let at = own.iter().position(|other| {
+            other.entry == one.entry || other.inner().iter().any(|inner| inner.entry == one.entry)
+        });
+        for (other_at, other) in own.iter().enumerate() {
+            let is_behind = at.is_some_and(|at| other_at > at);
+            let again = match other.name.as_str() {
+                _ if Some(other_at) == at => false,
+                "rewrite" => {
+                    path_expression(other.first(), false).map_or(true, |found| made.may_match(&found.pattern))
+                }
+                "if" => self.acts_again(other, around, &made, is_behind),
+                "return" => is_behind,
+                _ => false,
+            };
+            if !again {
+                continue;
+            }
+            let what = format!(
+                "`{} {}` is executed again for the new path, which nginx does not",
+                other.name,
+                other.args.join(" ")
+            );
+            // What refuses more, or redirects, opens nothing.
+            let body = if other.name == "if" { other.inner() } else { std::slice::from_ref(other) };
+            if !body.iter().all(|one| one.name == "set" || refuses(one)) {
+                return Err(format!("{what}: what it changes is refused (403)"));
+            }
+            self.ledger.differs(one.entry, what);
+        }
+        let own_paths = route.get("path").cloned();
+        let own_paths: Vec<String> = match &own_paths {
+            Some(TomlItem::List(items)) => {
+                items.iter().filter_map(TomlItem::as_text).map(str::to_owned).collect()
+            }
+            Some(one) => one.as_text().map(str::to_owned).into_iter().collect(),
+            None => vec!["*".to_owned()],
+        };
+        let finds_itself = own_paths.iter().any(|pattern| made.may_match(pattern));
+        // A location that finds its own path goes round in nginx too, unless another location has the path.
+        let belongs_to_other =
+            || made.is_whole && around.at(made.start).is_some_and(|other| other.entry != place.entry);
+        if finds_itself && (is_server || belongs_to_other()) {
+            // Of an expression that finds every path, each path that it makes is one for which something else asks.
+            let is_safe = made.is_whole || EVERYTHING.contains(&one.first());
+            let Some(pattern) = made.pattern().filter(|_| is_safe || !is_server) else {
+                return Err("its expression finds the new path too, and here the search begins again with it: what it changes is refused (403)".to_owned());
+            };
+            route.exclude(TomlItem::Table(vec![("path".to_owned(), TomlItem::Text(pattern))]));
+            if is_server {
+                self.ledger.differs(one.entry, "requests for paths that it makes are not rewritten (`not`)");
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether something that stands in the server acts on a path inside of it, although it did not on that of the request.
+    pub(crate) fn server_acts_on(&self, path: &str, around: &ServerLocations<'d>) -> bool {
+        let made = RewrittenPaths::of(path);
+        around.server.own().iter().any(|one| match one.name.as_str() {
+            "rewrite" => {
+                path_expression(one.first(), false).map_or(true, |found| made.may_match(&found.pattern))
+            }
+            "if" => self.acts_again(one, around, &made, false),
+            _ => false,
+        })
+    }
+
+    /// Whether an `if` of the server may be met by a path that was rewritten, although it was not by the one before.
+    fn acts_again(
+        &self,
+        one: &'d NginxDirective,
+        around: &ServerLocations<'d>,
+        made: &RewrittenPaths<'_>,
+        is_behind: bool,
+    ) -> bool {
+        let server = Place::of_server(&around.server);
+        if self.maintenance_of(one, &around.server).is_some() || self.is_of_own_files(one, (&server, around))
+        {
+            return false;
+        }
+        let Ok(conditions) = self.if_conditions(one, &around.server) else { return true };
+        let IfConditions::Any(conditions) = conditions else {
+            return is_behind && matches!(conditions, IfConditions::Always);
+        };
+        let rewrites = one.inner().iter().filter(|inner| inner.name == "rewrite");
+        let patterns: Vec<String> = rewrites
+            .map(|inner| path_expression(inner.first(), false).map_or("*".to_owned(), |found| found.pattern))
+            .collect();
+        let ends = one.inner().iter().any(|inner| matches!(inner.name.as_str(), "return" | "break"));
+        conditions.iter().any(|(condition, _)| match condition.paths() {
+            Some(TomlItem::Text(path)) => made.may_match(path),
+            Some(_) => true,
+            None if condition.is_about_paths() => true,
+            None => is_behind && ends || patterns.iter().any(|pattern| made.may_match(pattern)),
+        })
+    }
+}

@@ -1,0 +1,70 @@
+//! Paths of locations, and some beside them, for requests.
+
+use crate::paths::examples;
+
+/// Paths of one location.
+pub(super) const PATHS_MAX: usize = 14;
+
+pub(super) fn is_target(path: &str) -> bool {
+    path.starts_with('/') && path.bytes().all(|b| b.is_ascii_graphic() && !matches!(b, b'"' | b'<' | b'>'))
+}
+
+pub(super) fn shorter(path: &str) -> String {
+    path[..path.len().saturating_sub(1)].to_owned()
+}
+
+pub(super) fn prefix_paths(path: &str) -> (Vec<String>, Vec<String>) {
+    let of = |rest: &[&str]| rest.iter().map(|rest| format!("{path}{rest}")).collect::<Vec<String>>();
+    match path.ends_with('/') {
+        true => (
+            of(&[
+                "verify.txt",
+                "",
+                "folder/verify.js",
+                "folder",
+                "folder/",
+                "missing",
+                "index.html",
+                "verify.php",
+            ]),
+            vec![shorter(path), format!("{}x", shorter(path))],
+        ),
+        false => (of(&["", "/", "/verify.txt", "/folder/verify.js", "/missing", "x"]), vec![shorter(path)]),
+    }
+}
+
+pub(super) fn regex_paths(
+    regex: &str,
+    ignores_case: bool,
+    within: Option<&str>,
+) -> (Vec<String>, Vec<String>) {
+    let prefix = within.unwrap_or("/").trim_end_matches('/');
+    let mut paths: Vec<String> = Vec::new();
+    for (text, at_start, at_end) in examples(regex) {
+        let path = match at_start {
+            true => text,
+            false if text.starts_with('/') => format!("{prefix}{text}"),
+            false => format!("{prefix}/verify{text}"),
+        };
+        if !at_end {
+            paths.push(format!("{path}more"));
+        }
+        paths.push(path);
+    }
+    paths.truncate(PATHS_MAX);
+    let mut beside: Vec<String> = Vec::new();
+    for path in paths.iter().take(3) {
+        beside.extend([format!("{path}x"), shorter(path), format!("{path}/"), format!("/folder{path}")]);
+        let upper = path.to_uppercase();
+        if upper != *path {
+            beside.push(upper);
+        }
+    }
+    if ignores_case {
+        let mixed = paths.first().map(|path| {
+            path.char_indices().map(|(at, c)| if at % 2 == 0 { c } else { c.to_ascii_uppercase() }).collect()
+        });
+        beside.extend(mixed);
+    }
+    (paths, beside)
+}
