@@ -200,7 +200,7 @@ fn each_failure_has_its_kind() {
         (
             || Answer::Bytes(b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nx".to_vec()),
             ErrorKind::Malformed,
-            "repeated",
+            "different Content-Lengths",
         ),
         (
             || Answer::Last(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nshort".to_vec()),
