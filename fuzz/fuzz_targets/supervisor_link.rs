@@ -2,7 +2,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use link::{DESCRIPTORS_MAX, LinkState, REQUEST_DESCRIPTORS_MAX, Request, Session};
+use link::{DESCRIPTORS_MAX, LinkState, REQUEST_DESCRIPTORS_MAX, LinkRequest, Session};
 
 fuzz_target!(|input: &[u8]| {
     let mut session = Session::default();
@@ -17,21 +17,21 @@ fuzz_target!(|input: &[u8]| {
         let Ok(request) = session.accept(&text, count) else { return };
         // What is accepted has one meaning and one text.
         assert_eq!(request.to_string(), text);
-        assert_eq!(Request::parse(&text), Ok(request));
+        assert_eq!(LinkRequest::parse(&text), Ok(request));
         assert!(count <= DESCRIPTORS_MAX);
         collected += count;
         assert!(collected <= REQUEST_DESCRIPTORS_MAX);
-        if request != Request::More {
+        if request != LinkRequest::More {
             assert!(request.takes(collected));
             collected = 0;
         }
         match before {
-            LinkState::Fresh => assert!(matches!(request, Request::Start | Request::Failed(_))),
+            LinkState::Fresh => assert!(matches!(request, LinkRequest::Start | LinkRequest::Failed(_))),
             LinkState::Failed => unreachable!("nothing follows a failure"),
-            LinkState::Starting => assert!(!matches!(request, Request::Start | Request::Upgrade | Request::Config)),
-            LinkState::Serving => assert!(!matches!(request, Request::Start | Request::Ready)),
+            LinkState::Starting => assert!(!matches!(request, LinkRequest::Start | LinkRequest::Upgrade | LinkRequest::Config)),
+            LinkState::Serving => assert!(!matches!(request, LinkRequest::Start | LinkRequest::Ready)),
         }
-        if request == Request::Config {
+        if request == LinkRequest::Config {
             session.offered(packet.len() % 2 == 0);
         }
     }

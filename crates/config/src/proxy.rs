@@ -581,13 +581,10 @@ fn prefix(text: &str) -> Result<String, InvalidValue> {
 /// A path of a request.
 fn asked_path(text: &str) -> Result<String, InvalidValue> {
     let path = rooted(text)?;
-    match path.char_indices().find(|(_, c)| !c.is_ascii_graphic() || *c == '#') {
-        Some((at, wrong)) => {
-            let fault = InvalidValue::new(format!("a URL must not contain {wrong:?}"), "percent-encode it");
-            Err(fault.within(at..at + wrong.len_utf8()))
-        }
-        None => Ok(path),
-    }
+    let wrong = path.char_indices().find(|(_, c)| !c.is_ascii_graphic() || *c == '#');
+    let Some((at, wrong)) = wrong else { return Ok(path) };
+    let fault = InvalidValue::new(format!("a URL must not contain {wrong:?}"), "percent-encode it");
+    Err(fault.within(at..at + wrong.len_utf8()))
 }
 
 /// `200`, or `200-399`.
@@ -595,10 +592,8 @@ fn statuses(text: &str) -> Result<(u16, u16), InvalidValue> {
     let status =
         |text: &str| text.parse::<u16>().ok().filter(|code| text.len() == 3 && (100..=599).contains(code));
     let (first, last) = text.split_once('-').unwrap_or((text, text));
-    match (status(first), status(last)) {
-        (Some(first), Some(last)) if first <= last => Ok((first, last)),
-        _ => {
-            Err(InvalidValue::new("neither a status nor a range of statuses", "write \"200\" or \"200-399\""))
-        }
-    }
+    let range = status(first).zip(status(last)).filter(|(first, last)| first <= last);
+    range.ok_or_else(|| {
+        InvalidValue::new("neither a status nor a range of statuses", "write \"200\" or \"200-399\"")
+    })
 }

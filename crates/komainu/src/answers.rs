@@ -1,4 +1,4 @@
-//! How the supervisor carries out the server's requests ([`::link::Request`]).
+//! How the supervisor carries out the server's requests ([`::link::LinkRequest`]).
 //!
 //! A request names what the supervisor knows from the configuration that it has read itself. A process comes as a descriptor, and has to be a
 //! child of the supervisor that runs as the user of the application that is named ([`ParentState::process_of`]).
@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use ::link::{DESCRIPTORS_MAX, Request, Session, TEXT_BYTES_MAX};
+use ::link::{DESCRIPTORS_MAX, LinkRequest, Session, TEXT_BYTES_MAX};
 use apps::{Launch, Usage};
 use config::Config;
 use net::Listener;
@@ -122,44 +122,44 @@ impl ParentState {
         &self,
         link: &OwnedFd,
         session: &mut Session,
-        request: Request<'_>,
+        request: LinkRequest<'_>,
         descriptors: Vec<OwnedFd>,
     ) -> io::Result<()> {
         let answered = match request {
-            Request::Start => self.hand_over(link),
-            Request::Config => {
+            LinkRequest::Start => self.hand_over(link),
+            LinkRequest::Config => {
                 session.offered(false);
                 self.offer(link).map(|()| session.offered(true))
             }
-            Request::Adopted => return self.adopt(),
-            Request::Rejected => return self.reject(),
-            Request::Sockets { listener, from } => self.sockets(link, listener, from),
-            Request::OpenLog(path) => self.open(link, Path::new(path)),
-            Request::Read(path) => self.read(link, Path::new(path)),
-            Request::List(path) => self.list(link, Path::new(path)),
-            Request::ControlFile(path) => self.control_file(link, Path::new(path)),
-            Request::Launch { app, first_slot, slots, threads } => {
+            LinkRequest::Adopted => return self.adopt(),
+            LinkRequest::Rejected => return self.reject(),
+            LinkRequest::Sockets { listener, from } => self.sockets(link, listener, from),
+            LinkRequest::OpenLog(path) => self.open(link, Path::new(path)),
+            LinkRequest::Read(path) => self.read(link, Path::new(path)),
+            LinkRequest::List(path) => self.list(link, Path::new(path)),
+            LinkRequest::ControlFile(path) => self.control_file(link, Path::new(path)),
+            LinkRequest::Launch { app, first_slot, slots, threads } => {
                 let slots = (slots > 0).then(|| first_slot..first_slot.saturating_add(slots));
                 self.launch(link, app, (slots, threads), &descriptors)
             }
-            Request::Signal { app, signal } => {
+            LinkRequest::Signal { app, signal } => {
                 // No answer: the process may have ended.
                 let _ = self.signal(app, signal, &descriptors);
                 return Ok(());
             }
-            Request::Usage { app } => {
+            LinkRequest::Usage { app } => {
                 self.process_of(app, &descriptors).and_then(|(_, pid)| usage(link, pid))
             }
-            Request::OwnUsage => usage(link, std::process::id()),
-            Request::Ended { pid } => self.ended(link, pid),
-            Request::File { app, number } => self.file(link, app, number, &descriptors),
+            LinkRequest::OwnUsage => usage(link, std::process::id()),
+            LinkRequest::Ended { pid } => self.ended(link, pid),
+            LinkRequest::File { app, number } => self.file(link, app, number, &descriptors),
             // The supervisor's other threads act on these, see `parent`.
-            Request::Ready
-            | Request::Failed(_)
-            | Request::Alive
-            | Request::Reloaded(_)
-            | Request::Upgrade
-            | Request::More => return Ok(()),
+            LinkRequest::Ready
+            | LinkRequest::Failed(_)
+            | LinkRequest::Alive
+            | LinkRequest::Reloaded(_)
+            | LinkRequest::Upgrade
+            | LinkRequest::More => return Ok(()),
         };
         answered.or_else(|error| link::send(link, &format!("error {error}"), &[]))
     }

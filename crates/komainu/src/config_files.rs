@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use config::{Action, Auth, CertificateSource, Config, Proxy, ProxyTls, SiteTls};
 use rustix::fs::{Mode, OFlags};
 
-use ::link::Request;
+use ::link::LinkRequest;
 
 use crate::link::{SupervisorLink, text_of};
 use crate::sink;
@@ -137,7 +137,7 @@ impl ConfigFiles {
     /// Why it cannot be opened, with its name.
     pub(crate) fn open(&self, path: &Path) -> io::Result<File> {
         let Some(link) = &self.0 else { return open(path) };
-        let packet = link.ask(&Request::Read(text_of(path)?), &[])?;
+        let packet = link.ask(&LinkRequest::Read(text_of(path)?), &[])?;
         let file = packet.descriptors.into_iter().next().map(File::from);
         file.ok_or_else(|| io::Error::other("the supervisor sends no file"))
     }
@@ -197,7 +197,7 @@ impl ConfigFiles {
         let names = match &self.0 {
             None => list(folder)?,
             Some(link) => {
-                let packet = link.ask(&Request::List(text_of(folder)?), &[])?;
+                let packet = link.ask(&LinkRequest::List(text_of(folder)?), &[])?;
                 packet.words().1.split('\n').filter(|name| !name.is_empty()).map(str::to_owned).collect()
             }
         };

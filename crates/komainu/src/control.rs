@@ -6,6 +6,7 @@
 
 use std::fs::{self, DirBuilder, Permissions};
 use std::io::{self, Read, Write};
+use std::os::fd::AsFd;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -159,6 +160,14 @@ pub(crate) struct ServerInfo {
     pub(crate) upgrade: Box<dyn Fn() -> Result<String, String> + Send + Sync>,
 }
 
+impl ServerInfo {
+    /// Why the process that has connected to a Unix socket may not control the server; `None` if it may.
+    pub(crate) fn refusal(&self, socket: impl AsFd) -> Option<String> {
+        let supervisor = self.supervisor.as_ref().map(|(pid, _)| *pid);
+        control_peer::refusal(socket, supervisor, |uid| self.hosting.is_sandboxed(uid))
+    }
+}
+
 /// A server's socket. Its file is removed when it is dropped.
 pub(crate) struct Socket {
     pub(crate) listener: UnixListener,
@@ -234,7 +243,7 @@ fn admit(
     if uid != 0 && uid != user {
         return send(client, &json!({ "error": format!("user {uid} may not control this server") }));
     }
-    if let Some(text) = control_peer::refusal(&client, info) {
+    if let Some(text) = info.refusal(&client) {
         notices.warn(&format!("control socket: {text}"));
         return send(client, &json!({ "error": text }));
     }

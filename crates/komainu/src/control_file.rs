@@ -9,7 +9,7 @@ use std::path::Path;
 use config::Control;
 use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags};
 
-use ::link::Request;
+use ::link::LinkRequest;
 
 use crate::link::{SupervisorLink, text_of};
 use crate::privilege::group_id;
@@ -24,7 +24,7 @@ pub(crate) fn apply(path: &Path, control: &Control, link: Option<&SupervisorLink
         return Ok(());
     }
     match link {
-        Some(link) => link.ask(&Request::ControlFile(text_of(path)?), &[]).map(drop),
+        Some(link) => link.ask(&LinkRequest::ControlFile(text_of(path)?), &[]).map(drop),
         None => set(path, control, rustix::process::geteuid().as_raw()),
     }
 }

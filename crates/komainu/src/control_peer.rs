@@ -12,13 +12,16 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use nix::sys::socket::{getsockopt, sockopt};
 use rustix::net::sockopt::socket_peercred;
 
-use crate::control::ServerInfo;
-
 /// The longest way from a process to the first one that is looked at.
 const ANCESTORS_MAX: usize = 256;
 
-/// Why the process that has connected to a Unix socket may not use it; `None` if it may.
-pub(crate) fn refusal(socket: impl AsFd, info: &ServerInfo) -> Option<String> {
+/// Why the process that has connected to a Unix socket may not use it; `None` if it may. `supervisor` is the id of the server's supervisor,
+/// and `may_be_sandboxed` says whether processes of a user may be in a sandbox.
+pub(crate) fn refusal(
+    socket: impl AsFd,
+    supervisor: Option<u32>,
+    may_be_sandboxed: impl Fn(u32) -> bool,
+) -> Option<String> {
     let unknown =
         || Some("the process that has connected has ended, or is in another process namespace".to_owned());
     let Ok(peer) = socket_peercred(&socket) else { return unknown() };
@@ -32,10 +35,9 @@ pub(crate) fn refusal(socket: impl AsFd, info: &ServerInfo) -> Option<String> {
     }
     let Some(found) = found else { return unknown() };
     let own = PeerStatus::of(std::process::id().cast_signed()).unwrap_or_default();
-    if info.hosting.is_sandboxed(peer.uid.as_raw()) && found.filters > own.filters {
+    if may_be_sandboxed(peer.uid.as_raw()) && found.filters > own.filters {
         return Some(format!("process {pid} is in a sandbox: it may not control this server"));
     }
-    let supervisor = info.supervisor.as_ref().map(|(pid, _)| *pid);
     let servers = [Some(std::process::id()), supervisor].map(|pid| pid.map(u32::cast_signed));
     is_descendant(pid, &servers)
         .then(|| format!("process {pid} belongs to an application: it may not control this server"))

@@ -7,7 +7,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, sync_chann
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use ::link::Request;
+use ::link::LinkRequest;
 use config::{Config, Level};
 use net::{Listen, Listeners, NewListeners};
 use proxy::health::UpstreamOrder;
@@ -231,7 +231,7 @@ impl RunningServer {
     fn tell_alive(&self) {
         if self.listeners.cores_turn() {
             self.notifier.alive();
-            self.link.iter().for_each(|link| link.report(&Request::Alive));
+            self.link.iter().for_each(|link| link.report(&LinkRequest::Alive));
         }
     }
 
@@ -249,7 +249,7 @@ impl RunningServer {
         let mut upgrade = UpgradeUnderWay { askers: asker.into_iter().collect(), successor: None };
         let started = match &self.link {
             Some(link) => {
-                link.report(&Request::Upgrade);
+                link.report(&LinkRequest::Upgrade);
                 Ok(())
             }
             None => self.start_successor(&mut upgrade),
@@ -348,7 +348,7 @@ impl RunningServer {
                 Ok(text) | Err(text) => text,
             };
             self.notifier.ready(status);
-            self.link.iter().for_each(|link| link.report(&Request::Reloaded(status)));
+            self.link.iter().for_each(|link| link.report(&LinkRequest::Reloaded(status)));
         }
         outcome
     }
@@ -366,11 +366,11 @@ impl RunningServer {
         match reread().and_then(|read| self.prepare(read)) {
             Ok(prepared) => {
                 // Before applications are started from it.
-                self.link.iter().for_each(|link| link.report(&Request::Adopted));
+                self.link.iter().for_each(|link| link.report(&LinkRequest::Adopted));
                 self.adopt(prepared, true)
             }
             Err(error) => {
-                self.link.iter().for_each(|link| link.report(&Request::Rejected));
+                self.link.iter().for_each(|link| link.report(&LinkRequest::Rejected));
                 let text = format!("the configuration was not changed:\n{error}");
                 notices.report(Level::Error, &text);
                 refused(&text)

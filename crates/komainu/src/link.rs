@@ -14,7 +14,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use ::link::{DESCRIPTORS_MAX, Request, TEXT_BYTES_MAX};
+use ::link::{DESCRIPTORS_MAX, LinkRequest, TEXT_BYTES_MAX};
 use apps::{Launch, Launcher, Usage};
 use rustix::io::Errno;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
@@ -69,7 +69,7 @@ pub(crate) fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
 /// # Errors
 /// Why it cannot be opened.
 pub(crate) fn opened_log(link: &SupervisorLink, path: &Path) -> io::Result<Option<File>> {
-    let packet = link.ask(&Request::OpenLog(text_of(path)?), &[])?;
+    let packet = link.ask(&LinkRequest::OpenLog(text_of(path)?), &[])?;
     Ok(packet.descriptors.into_iter().next().map(File::from))
 }
 
@@ -195,7 +195,7 @@ pub(crate) fn inherited(name: &str) -> io::Result<Option<OwnedFd>> {
 pub(crate) fn bound_sockets(link: &SupervisorLink, place: usize) -> io::Result<Vec<OwnedFd>> {
     let mut sockets = Vec::new();
     loop {
-        let packet = link.ask(&Request::Sockets { listener: place, from: sockets.len() }, &[])?;
+        let packet = link.ask(&LinkRequest::Sockets { listener: place, from: sockets.len() }, &[])?;
         let count: usize = packet.words().1.parse().map_err(|_| gone())?;
         if packet.descriptors.is_empty() {
             return Err(gone());
@@ -209,9 +209,9 @@ pub(crate) fn bound_sockets(link: &SupervisorLink, place: usize) -> io::Result<V
 
 /// The server's end. Cheap to clone.
 #[derive(Clone)]
-pub(crate) struct SupervisorLink(Arc<LinkState>);
+pub(crate) struct SupervisorLink(Arc<SupervisorSocket>);
 
-struct LinkState {
+struct SupervisorSocket {
     socket: OwnedFd,
     /// One question at a time: the receiver of its answer.
     answers: Mutex<Receiver<Packet>>,
@@ -228,7 +228,7 @@ impl SupervisorLink {
     pub(crate) fn inherited() -> io::Result<Option<SupervisorLink>> {
         let Some(socket) = inherited(ENVIRONMENT)? else { return Ok(None) };
         let (sender, answers) = channel();
-        let shared = LinkState {
+        let shared = SupervisorSocket {
             socket,
             answers: Mutex::new(answers),
             incoming: Mutex::new(Some(sender)),
@@ -243,7 +243,7 @@ impl SupervisorLink {
     /// # Errors
     /// The system's; where the supervisor has ended; its own error.
     pub(crate) fn start(&self) -> io::Result<Vec<Packet>> {
-        send(&self.0.socket, &Request::Start.to_string(), &[])?;
+        send(&self.0.socket, &LinkRequest::Start.to_string(), &[])?;
         let mut packets = Vec::new();
         loop {
             let packet = receive(&self.0.socket)?.ok_or_else(gone)?;
@@ -285,13 +285,17 @@ impl SupervisorLink {
     ///
     /// # Errors
     /// As [`SupervisorLink::start`]'s.
-    pub(crate) fn ask(&self, request: &Request<'_>, descriptors: &[BorrowedFd<'_>]) -> io::Result<Packet> {
+    pub(crate) fn ask(
+        &self,
+        request: &LinkRequest<'_>,
+        descriptors: &[BorrowedFd<'_>],
+    ) -> io::Result<Packet> {
         let answers = self.0.answers.lock().unwrap_or_else(PoisonError::into_inner);
         // A late answer to the previous question.
         while answers.try_recv().is_ok() {}
         let mut pieces = descriptors.chunks(DESCRIPTORS_MAX);
         let last = pieces.next_back().unwrap_or_default();
-        pieces.try_for_each(|piece| send(&self.0.socket, &Request::More.to_string(), piece))?;
+        pieces.try_for_each(|piece| send(&self.0.socket, &LinkRequest::More.to_string(), piece))?;
         send(&self.0.socket, &request.to_string(), last)?;
         let packet = answers.recv_timeout(ANSWER_MAX).map_err(|_| gone())?;
         match packet.words() {
@@ -301,7 +305,7 @@ impl SupervisorLink {
     }
 
     /// Sends a request that has no answer.
-    pub(crate) fn report(&self, request: &Request<'_>) {
+    pub(crate) fn report(&self, request: &LinkRequest<'_>) {
         // A supervisor that has ended needs no report; the listening thread stops the server.
         let _ = send(&self.0.socket, &request.to_string(), &[]);
     }
@@ -329,7 +333,7 @@ impl Launcher for AppLauncher {
     fn start(&self, launch: &Launch<'_>) -> io::Result<(Pid, OwnedFd)> {
         let slots = launch.worker_slots.clone().unwrap_or(0..0);
         let (app, first_slot, slots, threads) = (&*self.app, slots.start, slots.len(), launch.threads);
-        let request = Request::Launch { app, first_slot, slots, threads };
+        let request = LinkRequest::Launch { app, first_slot, slots, threads };
         let packet = self.link.ask(&request, &launch.descriptors())?;
         let pid = packet.text.strip_prefix("pid ").and_then(|pid| Pid::from_raw(pid.parse().ok()?));
         let started = pid.zip(packet.descriptors.into_iter().next());
@@ -337,13 +341,14 @@ impl Launcher for AppLauncher {
     }
 
     fn signal(&self, process: BorrowedFd<'_>, signal: Signal) {
-        let request = Request::Signal { app: &self.app, signal: signal.as_raw() };
+        let request = LinkRequest::Signal { app: &self.app, signal: signal.as_raw() };
         // A supervisor that has ended has ended its processes.
         let _ = send(&self.link.0.socket, &request.to_string(), &[process]);
     }
 
     fn end(&self, pid: Pid) -> Option<Result<i32, i32>> {
-        let packet = self.link.ask(&Request::Ended { pid: pid.as_raw_pid().cast_unsigned() }, &[]).ok()?;
+        let packet =
+            self.link.ask(&LinkRequest::Ended { pid: pid.as_raw_pid().cast_unsigned() }, &[]).ok()?;
         match packet.words() {
             ("exited", code) => code.parse().ok().map(Ok),
             ("killed", signal) => signal.parse().ok().map(Err),
@@ -352,11 +357,11 @@ impl Launcher for AppLauncher {
     }
 
     fn usage(&self, process: BorrowedFd<'_>) -> Option<Usage> {
-        usage_of(&self.link.ask(&Request::Usage { app: &self.app }, &[process]).ok()?)
+        usage_of(&self.link.ask(&LinkRequest::Usage { app: &self.app }, &[process]).ok()?)
     }
 
     fn file(&self, process: BorrowedFd<'_>, number: u32) -> io::Result<OwnedFd> {
-        let packet = self.link.ask(&Request::File { app: &self.app, number }, &[process])?;
+        let packet = self.link.ask(&LinkRequest::File { app: &self.app, number }, &[process])?;
         packet.descriptors.into_iter().next().ok_or_else(|| io::Error::other("the supervisor sends none"))
     }
 }
@@ -364,7 +369,7 @@ impl Launcher for AppLauncher {
 impl SupervisorLink {
     /// Resource usage of the supervisor; `None` where it does not answer.
     pub(crate) fn supervisor_usage(&self) -> Option<Usage> {
-        usage_of(&self.ask(&Request::OwnUsage, &[]).ok()?)
+        usage_of(&self.ask(&LinkRequest::OwnUsage, &[]).ok()?)
     }
 }
 

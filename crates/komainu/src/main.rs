@@ -15,6 +15,7 @@ mod cli_hints;
 mod foreign;
 mod remote_log;
 mod log_record;
+mod trusted_path;
 mod sink;
 mod masks;
 mod access;
@@ -30,7 +31,6 @@ mod ids;
 mod memory;
 mod metrics;
 mod traces;
-mod trusted_path;
 mod rule_counters;
 mod families;
 mod exposition;
@@ -73,6 +73,7 @@ mod config_text;
 mod pending;
 mod generations;
 mod streams;
+mod control_peer;
 mod control;
 mod control_client;
 mod history;
@@ -80,7 +81,6 @@ mod api;
 mod dictionaries;
 mod operate;
 mod control_listener;
-mod control_peer;
 mod push;
 mod watch;
 mod status_fetch;
@@ -130,7 +130,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use ::link::Request;
+use ::link::LinkRequest;
 use clap::CommandFactory;
 use config::{
     AccessLog, Action, App, CertificateSource, Config, Listener, Origin, Route, Site, SiteTls, Workers,
@@ -262,7 +262,7 @@ fn serve_file(path: PathBuf, taken: TakenOver) -> Result<(), String> {
         let in_force = ConfigText { path: path.clone(), joined: text.as_str().into() };
         let link = inherited.as_ref().map(|given| given.link.clone());
         let reread: check::Reread = Box::new(move || {
-            let packet = link.as_ref().map(|link| link.ask(&Request::Config, &[])).transpose();
+            let packet = link.as_ref().map(|link| link.ask(&LinkRequest::Config, &[])).transpose();
             let packet = packet.map_err(|error| error.to_string())?.ok_or("there is no supervisor")?;
             check::read_again(&path, inherited::text_of(packet).map_err(|error| error.to_string())?)
         });
@@ -341,7 +341,7 @@ fn serve_targets(run: &Run, taken: TakenOver) -> Result<(), String> {
 fn served(start: Start) -> Result<(), String> {
     let link = start.inherited.as_ref().map(|given| given.link.clone());
     supervise::serve(start, announce).map_err(|error| {
-        link.iter().for_each(|link| link.report(&Request::Failed(&error.to_string())));
+        link.iter().for_each(|link| link.report(&LinkRequest::Failed(&error.to_string())));
         failed(error)
     })
 }

@@ -21,7 +21,6 @@ use serde_json::Value;
 use crate::api::{self, Api, ApiRequest, ApiResponse, BODY_BYTES_MAX, Caller, ControlRole};
 use crate::control;
 use crate::control_access::{ControlAccess, FAILURES_MAX, TokenFailures, bearer};
-use crate::control_peer;
 use crate::exposition;
 use crate::exposition_protobuf;
 use crate::families::{self, AppQueue, Family, Gauges, WorkerMetrics};
@@ -130,7 +129,7 @@ impl OperatorService {
         );
         let caller = Caller { name, role: ControlRole::Admin, address: String::new(), may_send_token: false };
         let refusal = match exchange.unix_socket() {
-            Some(socket) => control_peer::refusal(socket, &self.operated.api.info),
+            Some(socket) => self.operated.api.info.refusal(socket),
             None => Some("by a Unix socket the API speaks HTTP/1.1".to_owned()),
         };
         match refusal {

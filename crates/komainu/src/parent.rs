@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use ::link::{Request, Session};
+use ::link::{LinkRequest, Session};
 use config::Config;
 use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions, pidfd_open, pidfd_send_signal, wait};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
@@ -472,12 +472,12 @@ fn attend(state: &ParentState, link: &OwnedFd, events: &Sender<ParentEvent>) {
         };
         descriptors.extend(packet.descriptors);
         match request {
-            Request::More => continue,
-            Request::Ready => _ = events.send(ParentEvent::Ready),
-            Request::Upgrade => _ = events.send(ParentEvent::Upgrade),
-            Request::Alive => state.notifier.alive(),
-            Request::Reloaded(status) => state.notifier.ready(status),
-            Request::Failed(reason) => {
+            LinkRequest::More => continue,
+            LinkRequest::Ready => _ = events.send(ParentEvent::Ready),
+            LinkRequest::Upgrade => _ = events.send(ParentEvent::Upgrade),
+            LinkRequest::Alive => state.notifier.alive(),
+            LinkRequest::Reloaded(status) => state.notifier.ready(status),
+            LinkRequest::Failed(reason) => {
                 *lock(&state.reason) = Some(reason.chars().take(REASON_CHARS_MAX).collect())
             }
             _ => {}

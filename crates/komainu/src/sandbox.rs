@@ -156,7 +156,7 @@ impl Sandbox {
         let of_service = ["STATE_DIRECTORY", "CACHE_DIRECTORY"].into_iter().filter_map(std::env::var_os);
         let of_service = of_service.flat_map(|paths| std::env::split_paths(&paths).collect::<Vec<_>>());
         let written = of_service.chain([temporary]).collect();
-        let calls = filter(Refused { calls: &[ADMINISTRATION, OF_OTHERS], ..Refused::default() })?;
+        let calls = filter(RefusedCalls { calls: &[ADMINISTRATION, OF_OTHERS], ..RefusedCalls::default() })?;
         Ok(Sandbox(Some(Arc::new(ThreadRules { written, calls }))))
     }
 
@@ -224,7 +224,7 @@ fn has_scopes() -> bool {
 
 /// What a filter refuses.
 #[derive(Clone, Copy, Debug, Default)]
-struct Refused<'a> {
+struct RefusedCalls<'a> {
     /// These system calls.
     calls: &'a [&'a [libc::c_long]],
     /// Sockets other than Unix sockets.
@@ -235,7 +235,7 @@ struct Refused<'a> {
 }
 
 /// A filter that fails what is refused with EPERM.
-fn filter(refused: Refused<'_>) -> io::Result<BpfProgram> {
+fn filter(refused: RefusedCalls<'_>) -> io::Result<BpfProgram> {
     let failed = |error: seccompiler::BackendError| io::Error::other(format!("seccomp: {error}"));
     let argument = |place, op, value: u64| {
         SeccompCondition::new(place, SeccompCmpArgLen::Dword, op, value)
@@ -313,7 +313,7 @@ pub(crate) fn confine(arguments: &Confine) -> Result<(), String> {
     // The server, or the prototype's parent where it has a supervisor: both are ancestors of this process.
     let ancestors =
         [rustix::process::getppid().map_or(0, |pid| pid.as_raw_pid().cast_unsigned()), server_pid()];
-    let calls = filter(Refused {
+    let calls = filter(RefusedCalls {
         calls: &[ADMINISTRATION],
         network: arguments.no_network,
         signals_to: (!has_scopes()).then_some(&ancestors),
@@ -407,7 +407,8 @@ mod tests {
         use rustix::process::{Signal, getpid, getppid, kill_process, kill_process_group, test_kill_process};
         let parent = getppid().unwrap();
         let signals_to = [parent.as_raw_pid().cast_unsigned()];
-        let calls = filter(Refused { signals_to: Some(&signals_to), ..Refused::default() }).unwrap();
+        let calls =
+            filter(RefusedCalls { signals_to: Some(&signals_to), ..RefusedCalls::default() }).unwrap();
         let outcome = std::thread::spawn(move || {
             seccompiler::apply_filter(&calls).unwrap();
             let others = [parent, getpid(), rustix::process::Pid::INIT];

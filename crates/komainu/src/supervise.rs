@@ -9,7 +9,7 @@ use std::sync::mpsc::{Receiver, Sender, channel, sync_channel};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-use ::link::Request;
+use ::link::LinkRequest;
 use config::Config;
 use proxy::Group;
 use rustix::process::{Resource, getrlimit, setrlimit};
@@ -279,7 +279,7 @@ fn report_start(
     }
     match inherited {
         Some(Inherited { identity, link, .. }) => {
-            link.report(&Request::Ready);
+            link.report(&LinkRequest::Ready);
             notices.info(&format!("serving on {addresses} as {} (uid {})", identity.name, identity.uid));
         }
         None => notices.debug(&format!("serving on {addresses}")),

@@ -1,20 +1,16 @@
-//! The protocol between a server and the supervisor that has started it, as data: no sockets, no processes.
+//! The protocol between a server and the supervisor that has started it: owns the requests and the states in which each is allowed, and
+//! never touches a socket, a file or a process.
 //!
 //! The supervisor keeps root's rights, and the server, which reads what clients send, may be under an attacker's control. So the requests
-//! are a closed list ([`Request`]), each is allowed in some states only ([`Session`]), and whatever else arrives is a [`Violation`],
+//! are a closed list ([`LinkRequest`]), each is allowed in some states only ([`Session`]), and whatever else arrives is a [`LinkViolation`],
 //! for which the supervisor kills the server.
 //!
 //! A packet is text of at most [`TEXT_BYTES_MAX`] bytes, a word and its arguments separated by spaces, with descriptors beside it.
 
+mod limits;
 mod request;
 mod session;
 
-pub use request::{Request, Violation};
+pub use limits::{DESCRIPTORS_MAX, REQUEST_DESCRIPTORS_MAX, TEXT_BYTES_MAX};
+pub use request::{LinkRequest, LinkViolation};
 pub use session::{LinkState, Session};
-
-/// Longest text of a packet; an error of a configuration is cut there.
-pub const TEXT_BYTES_MAX: usize = 64 * 1024;
-/// Descriptors of one packet; the kernel takes 253.
-pub const DESCRIPTORS_MAX: usize = 128;
-/// Descriptors of one request, which may take several packets.
-pub const REQUEST_DESCRIPTORS_MAX: usize = 4096;

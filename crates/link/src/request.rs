@@ -8,7 +8,7 @@ use std::str::FromStr;
 /// It names objects of the supervisor's own copy of the configuration: a file by its path there, a listener by its place, an application
 /// by its name. Processes come as descriptors (pidfd), and the supervisor checks that they run that application.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Request<'a> {
+pub enum LinkRequest<'a> {
     /// Everything that a server needs to start: the first request, once.
     Start,
     /// The server serves. Once.
@@ -85,27 +85,27 @@ pub enum Request<'a> {
 
 /// A packet that no server of this version sends.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Violation(pub &'static str);
+pub struct LinkViolation(pub &'static str);
 
-impl fmt::Display for Violation {
+impl fmt::Display for LinkViolation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.0)
     }
 }
 
-impl std::error::Error for Violation {}
+impl std::error::Error for LinkViolation {}
 
-const UNKNOWN: Violation = Violation("unknown request");
-const INCOMPLETE: Violation = Violation("arguments that this request does not have");
+const UNKNOWN: LinkViolation = LinkViolation("unknown request");
+const INCOMPLETE: LinkViolation = LinkViolation("arguments that this request does not have");
 
-impl<'a> Request<'a> {
+impl<'a> LinkRequest<'a> {
     /// Parses the text of a packet.
     ///
     /// # Errors
     /// The text is not that of a request.
-    pub fn parse(text: &'a str) -> Result<Request<'a>, Violation> {
+    pub fn parse(text: &'a str) -> Result<LinkRequest<'a>, LinkViolation> {
         let (word, rest) = text.split_once(' ').map_or((text, None), |(word, rest)| (word, Some(rest)));
-        if let Some(request) = Request::of_word(word) {
+        if let Some(request) = LinkRequest::of_word(word) {
             return match rest {
                 None => Ok(request),
                 Some(_) => Err(INCOMPLETE),
@@ -113,77 +113,77 @@ impl<'a> Request<'a> {
         }
         let rest = rest.ok_or(UNKNOWN)?;
         Ok(match word {
-            "failed" => Request::Failed(rest),
-            "reloaded" => Request::Reloaded(rest),
-            "open" => Request::OpenLog(argument(rest)?),
-            "read" => Request::Read(argument(rest)?),
-            "list" => Request::List(argument(rest)?),
-            "control-file" => Request::ControlFile(argument(rest)?),
+            "failed" => LinkRequest::Failed(rest),
+            "reloaded" => LinkRequest::Reloaded(rest),
+            "open" => LinkRequest::OpenLog(argument(rest)?),
+            "read" => LinkRequest::Read(argument(rest)?),
+            "list" => LinkRequest::List(argument(rest)?),
+            "control-file" => LinkRequest::ControlFile(argument(rest)?),
             "sockets" => {
                 let [listener, from] = words(rest)?;
-                Request::Sockets { listener: number(listener)?, from: number(from)? }
+                LinkRequest::Sockets { listener: number(listener)?, from: number(from)? }
             }
             "launch" => {
                 let [app, first_slot, slots, threads] = words(rest)?;
                 let (first_slot, slots) = (number(first_slot)?, number(slots)?);
-                Request::Launch { app, first_slot, slots, threads: number(threads)? }
+                LinkRequest::Launch { app, first_slot, slots, threads: number(threads)? }
             }
             "signal" => {
                 let [app, signal] = words(rest)?;
-                Request::Signal { app, signal: number(signal)? }
+                LinkRequest::Signal { app, signal: number(signal)? }
             }
             "usage" => {
                 let [app] = words(rest)?;
-                Request::Usage { app }
+                LinkRequest::Usage { app }
             }
-            "ended" => Request::Ended { pid: number(rest)? },
+            "ended" => LinkRequest::Ended { pid: number(rest)? },
             "file" => {
                 let [app, descriptor] = words(rest)?;
-                Request::File { app, number: number(descriptor)? }
+                LinkRequest::File { app, number: number(descriptor)? }
             }
             _ => return Err(UNKNOWN),
         })
     }
 
     /// Requests without arguments.
-    fn of_word(word: &str) -> Option<Request<'static>> {
-        const WORDS: [Request<'static>; 9] = [
-            Request::Start,
-            Request::Ready,
-            Request::Alive,
-            Request::Upgrade,
-            Request::Config,
-            Request::Adopted,
-            Request::Rejected,
-            Request::OwnUsage,
-            Request::More,
+    fn of_word(word: &str) -> Option<LinkRequest<'static>> {
+        const WORDS: [LinkRequest<'static>; 9] = [
+            LinkRequest::Start,
+            LinkRequest::Ready,
+            LinkRequest::Alive,
+            LinkRequest::Upgrade,
+            LinkRequest::Config,
+            LinkRequest::Adopted,
+            LinkRequest::Rejected,
+            LinkRequest::OwnUsage,
+            LinkRequest::More,
         ];
         WORDS.into_iter().find(|request| request.word() == word)
     }
 
     fn word(&self) -> &'static str {
         match self {
-            Request::Start => "start",
-            Request::Ready => "ready",
-            Request::Failed(_) => "failed",
-            Request::Alive => "alive",
-            Request::Reloaded(_) => "reloaded",
-            Request::Upgrade => "upgrade",
-            Request::Config => "config",
-            Request::Adopted => "adopted",
-            Request::Rejected => "rejected",
-            Request::Sockets { .. } => "sockets",
-            Request::OpenLog(_) => "open",
-            Request::Read(_) => "read",
-            Request::List(_) => "list",
-            Request::ControlFile(_) => "control-file",
-            Request::Launch { .. } => "launch",
-            Request::Signal { .. } => "signal",
-            Request::Usage { .. } => "usage",
-            Request::OwnUsage => "own-usage",
-            Request::Ended { .. } => "ended",
-            Request::File { .. } => "file",
-            Request::More => "more",
+            LinkRequest::Start => "start",
+            LinkRequest::Ready => "ready",
+            LinkRequest::Failed(_) => "failed",
+            LinkRequest::Alive => "alive",
+            LinkRequest::Reloaded(_) => "reloaded",
+            LinkRequest::Upgrade => "upgrade",
+            LinkRequest::Config => "config",
+            LinkRequest::Adopted => "adopted",
+            LinkRequest::Rejected => "rejected",
+            LinkRequest::Sockets { .. } => "sockets",
+            LinkRequest::OpenLog(_) => "open",
+            LinkRequest::Read(_) => "read",
+            LinkRequest::List(_) => "list",
+            LinkRequest::ControlFile(_) => "control-file",
+            LinkRequest::Launch { .. } => "launch",
+            LinkRequest::Signal { .. } => "signal",
+            LinkRequest::Usage { .. } => "usage",
+            LinkRequest::OwnUsage => "own-usage",
+            LinkRequest::Ended { .. } => "ended",
+            LinkRequest::File { .. } => "file",
+            LinkRequest::More => "more",
         }
     }
 
@@ -192,9 +192,11 @@ impl<'a> Request<'a> {
     pub fn takes(&self, descriptors: usize) -> bool {
         match self {
             // The control socket, output and errors; the channel's memory and one descriptor for each thread.
-            Request::Launch { threads, .. } => threads.checked_add(4) == Some(descriptors),
-            Request::Signal { .. } | Request::Usage { .. } | Request::File { .. } => descriptors == 1,
-            Request::More => descriptors > 0,
+            LinkRequest::Launch { threads, .. } => threads.checked_add(4) == Some(descriptors),
+            LinkRequest::Signal { .. } | LinkRequest::Usage { .. } | LinkRequest::File { .. } => {
+                descriptors == 1
+            }
+            LinkRequest::More => descriptors > 0,
             _ => descriptors == 0,
         }
     }
@@ -204,44 +206,44 @@ impl<'a> Request<'a> {
     pub fn is_answered(&self) -> bool {
         !matches!(
             self,
-            Request::Ready
-                | Request::Failed(_)
-                | Request::Alive
-                | Request::Reloaded(_)
-                | Request::Upgrade
-                | Request::Adopted
-                | Request::Rejected
-                | Request::Signal { .. }
-                | Request::More
+            LinkRequest::Ready
+                | LinkRequest::Failed(_)
+                | LinkRequest::Alive
+                | LinkRequest::Reloaded(_)
+                | LinkRequest::Upgrade
+                | LinkRequest::Adopted
+                | LinkRequest::Rejected
+                | LinkRequest::Signal { .. }
+                | LinkRequest::More
         )
     }
 }
 
 /// The text of its packet.
-impl fmt::Display for Request<'_> {
+impl fmt::Display for LinkRequest<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.word())?;
         match self {
-            Request::Failed(text)
-            | Request::Reloaded(text)
-            | Request::OpenLog(text)
-            | Request::Read(text)
-            | Request::List(text)
-            | Request::ControlFile(text) => write!(f, " {text}"),
-            Request::Sockets { listener, from } => write!(f, " {listener} {from}"),
-            Request::Launch { app, first_slot, slots, threads } => {
+            LinkRequest::Failed(text)
+            | LinkRequest::Reloaded(text)
+            | LinkRequest::OpenLog(text)
+            | LinkRequest::Read(text)
+            | LinkRequest::List(text)
+            | LinkRequest::ControlFile(text) => write!(f, " {text}"),
+            LinkRequest::Sockets { listener, from } => write!(f, " {listener} {from}"),
+            LinkRequest::Launch { app, first_slot, slots, threads } => {
                 write!(f, " {app} {first_slot} {slots} {threads}")
             }
-            Request::Signal { app, signal } => write!(f, " {app} {signal}"),
-            Request::Usage { app } => write!(f, " {app}"),
-            Request::Ended { pid } => write!(f, " {pid}"),
-            Request::File { app, number } => write!(f, " {app} {number}"),
+            LinkRequest::Signal { app, signal } => write!(f, " {app} {signal}"),
+            LinkRequest::Usage { app } => write!(f, " {app}"),
+            LinkRequest::Ended { pid } => write!(f, " {pid}"),
+            LinkRequest::File { app, number } => write!(f, " {app} {number}"),
             _ => Ok(()),
         }
     }
 }
 
-fn argument(text: &str) -> Result<&str, Violation> {
+fn argument(text: &str) -> Result<&str, LinkViolation> {
     match text.is_empty() || text.contains('\0') {
         true => Err(INCOMPLETE),
         false => Ok(text),
@@ -249,7 +251,7 @@ fn argument(text: &str) -> Result<&str, Violation> {
 }
 
 /// Exactly so many words, separated by one space each.
-fn words<const COUNT: usize>(text: &str) -> Result<[&str; COUNT], Violation> {
+fn words<const COUNT: usize>(text: &str) -> Result<[&str; COUNT], LinkViolation> {
     let mut found = text.split(' ');
     let mut words = [""; COUNT];
     for word in &mut words {
@@ -262,7 +264,7 @@ fn words<const COUNT: usize>(text: &str) -> Result<[&str; COUNT], Violation> {
 }
 
 /// A number in the only way in which it is written: no sign `+`, no leading zeros.
-fn number<N: FromStr + ToString>(text: &str) -> Result<N, Violation> {
+fn number<N: FromStr + ToString>(text: &str) -> Result<N, LinkViolation> {
     let number: N = text.parse().map_err(|_| INCOMPLETE)?;
     match number.to_string() == text {
         true => Ok(number),
@@ -300,7 +302,7 @@ mod tests {
             "file shop 7",
             "more",
         ] {
-            assert_eq!(Request::parse(text).unwrap().to_string(), text);
+            assert_eq!(LinkRequest::parse(text).unwrap().to_string(), text);
         }
     }
 
@@ -340,13 +342,13 @@ mod tests {
             "error x",
             "stop",
         ] {
-            assert!(Request::parse(text).is_err(), "{text:?}");
+            assert!(LinkRequest::parse(text).is_err(), "{text:?}");
         }
     }
 
     #[test]
     fn descriptors_belong_to_the_requests_that_bring_them() {
-        let takes = |text: &str, count: usize| Request::parse(text).unwrap().takes(count);
+        let takes = |text: &str, count: usize| LinkRequest::parse(text).unwrap().takes(count);
         assert!(
             takes("launch shop 0 1 2", 6) && !takes("launch shop 0 1 2", 5) && !takes("launch shop 0 1 2", 7)
         );

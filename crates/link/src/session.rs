@@ -1,7 +1,7 @@
 //! The states of a server, and the requests that each allows.
 
-use crate::request::{Request, Violation};
-use crate::{DESCRIPTORS_MAX, REQUEST_DESCRIPTORS_MAX};
+use crate::limits::{DESCRIPTORS_MAX, REQUEST_DESCRIPTORS_MAX};
+use crate::request::{LinkRequest, LinkViolation};
 
 /// How far a server has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,58 +46,64 @@ impl Session {
         self.state
     }
 
-    /// Takes the text and the number of descriptors of a packet. The request is to be carried out unless it is [`Request::More`], after
+    /// Takes the text and the number of descriptors of a packet. The request is to be carried out unless it is [`LinkRequest::More`], after
     /// which the descriptors are kept for the request that follows.
     ///
     /// # Errors
     /// No server of this version sends that now: the server is to be killed, and nothing done.
-    pub fn accept<'a>(&mut self, text: &'a str, descriptors: usize) -> Result<Request<'a>, Violation> {
-        let request = Request::parse(text)?;
+    pub fn accept<'a>(
+        &mut self,
+        text: &'a str,
+        descriptors: usize,
+    ) -> Result<LinkRequest<'a>, LinkViolation> {
+        let request = LinkRequest::parse(text)?;
         self.allow(&request)?;
         let descriptors = match descriptors > DESCRIPTORS_MAX {
-            true => return Err(Violation("too many descriptors in a packet")),
+            true => return Err(LinkViolation("too many descriptors in a packet")),
             false => self.collected + descriptors,
         };
-        if request == Request::More {
+        if request == LinkRequest::More {
             if descriptors == self.collected || descriptors > REQUEST_DESCRIPTORS_MAX {
-                return Err(Violation("descriptors that no request has"));
+                return Err(LinkViolation("descriptors that no request has"));
             }
             self.collected = descriptors;
             return Ok(request);
         }
         self.collected = 0;
         if !request.takes(descriptors) {
-            return Err(Violation("another number of descriptors than the request has"));
+            return Err(LinkViolation("another number of descriptors than the request has"));
         }
         match request {
-            Request::Start => self.state = LinkState::Starting,
-            Request::Ready => self.state = LinkState::Serving,
-            Request::Failed(_) => self.state = LinkState::Failed,
-            Request::Adopted | Request::Rejected => self.is_offered = false,
+            LinkRequest::Start => self.state = LinkState::Starting,
+            LinkRequest::Ready => self.state = LinkState::Serving,
+            LinkRequest::Failed(_) => self.state = LinkState::Failed,
+            LinkRequest::Adopted | LinkRequest::Rejected => self.is_offered = false,
             _ => {}
         }
         Ok(request)
     }
 
-    /// A configuration was sent in answer to [`Request::Config`]; `false`: there was none to offer, and an earlier offer is void.
+    /// A configuration was sent in answer to [`LinkRequest::Config`]; `false`: there was none to offer, and an earlier offer is void.
     pub fn offered(&mut self, is_offered: bool) {
         self.is_offered = is_offered;
     }
 
-    fn allow(&self, request: &Request<'_>) -> Result<(), Violation> {
+    fn allow(&self, request: &LinkRequest<'_>) -> Result<(), LinkViolation> {
         let is_allowed = match (self.state, request) {
-            (LinkState::Fresh, Request::Start | Request::Failed(_)) => true,
-            (LinkState::Fresh, _) => return Err(Violation("a request before `start`")),
-            (LinkState::Failed, _) => return Err(Violation("a request after `failed`")),
-            (_, Request::Start) => return Err(Violation("a second `start`")),
-            (LinkState::Serving, Request::Ready) => return Err(Violation("a second `ready`")),
-            (state, Request::Upgrade | Request::Config | Request::Reloaded(_)) => state == LinkState::Serving,
-            (_, Request::Sockets { .. } | Request::Adopted) => self.is_offered,
+            (LinkState::Fresh, LinkRequest::Start | LinkRequest::Failed(_)) => true,
+            (LinkState::Fresh, _) => return Err(LinkViolation("a request before `start`")),
+            (LinkState::Failed, _) => return Err(LinkViolation("a request after `failed`")),
+            (_, LinkRequest::Start) => return Err(LinkViolation("a second `start`")),
+            (LinkState::Serving, LinkRequest::Ready) => return Err(LinkViolation("a second `ready`")),
+            (state, LinkRequest::Upgrade | LinkRequest::Config | LinkRequest::Reloaded(_)) => {
+                state == LinkState::Serving
+            }
+            (_, LinkRequest::Sockets { .. } | LinkRequest::Adopted) => self.is_offered,
             _ => true,
         };
         match is_allowed {
             true => Ok(()),
-            false => Err(Violation("a request that its state does not allow")),
+            false => Err(LinkViolation("a request that its state does not allow")),
         }
     }
 }

@@ -149,16 +149,6 @@ impl ServerSide {
         self.records.len()
     }
 
-    /// How many slots are in use: queued, in workers' hands, or being received.
-    pub fn in_use(&self) -> usize {
-        self.records.len() - self.free.len()
-    }
-
-    /// At most how many requests of the server thread `thread` wait for a worker.
-    pub fn queued(&self, thread: usize) -> usize {
-        Queue::new(&self.shared, thread).len()
-    }
-
     /// Number of slots lost for good: their state was overwritten, so their holder is unknown. Once it is not 0,
     /// replace the generation.
     pub fn quarantined(&self) -> usize {
@@ -599,6 +589,7 @@ impl ServerSide {
     }
 }
 
+mod counts;
 mod damage;
 #[cfg(not(loom))]
 #[cfg(test)]

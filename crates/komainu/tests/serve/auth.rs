@@ -106,7 +106,7 @@ fn one_network_does_not_keep_others_from_their_passwords() {
     let request = |client: &str, text: &str| {
         format!("GET / HTTP/1.1\r\nHost: site.test\r\nX-Forwarded-For: {client}\r\n{}\r\n", basic(text))
     };
-    // 100 passwords of one network, and nobody reads what comes of them.
+    // 100 passwords of one network, and nobody reads the responses.
     let mut attackers: Vec<_> = (0..100).map(|_| rig.connect()).collect();
     for (number, stream) in attackers.iter_mut().enumerate() {
         stream.write_all(request(&format!("192.0.2.{number}"), &format!("bob:{number}")).as_bytes()).unwrap();
