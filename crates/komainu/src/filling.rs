@@ -154,6 +154,16 @@ impl FillSink {
         });
     }
 
+    /// Remembers that the response is not stored. The stored response that it was to renew is withdrawn by it.
+    fn refuse(&self, status: Status, why: NotStored, now_s: u64) {
+        if self.stale.is_some() && withdraws(status, why) {
+            self.cache.invalidate(self.fill.key(), now_s);
+        }
+        if why.is_of_url() {
+            self.cache.refuse(self.fill.key(), why, now_s);
+        }
+    }
+
     /// For `komainu cache why`.
     fn note(&self, outcome: Outcome) {
         self.cache.note_outcome(self.fill.key(), outcome, self.core.unix_s());
@@ -308,7 +318,7 @@ impl ResponseSink for FillSink {
                 let stored = stored_fields(&fields, now_s);
                 *self.pending.borrow_mut() = Some((status, stored, variant.clone(), *freshness));
             }
-            Err(why) if why.is_of_url() && !is_own_error => self.cache.refuse(self.fill.key(), *why, now_s),
+            Err(why) if !is_own_error => self.refuse(status, *why, now_s),
             Err(_) => {}
         }
         tags::strip(&mut fields);
@@ -332,10 +342,12 @@ impl ResponseSink for FillSink {
             self.fill.stop_keeping();
         }
         self.fill.write(bytes);
-        if !self.fill.is_kept() && self.pending.take().is_some() {
+        if !self.fill.is_kept()
+            && let Some((status, ..)) = self.pending.take()
+        {
             // It did not say so before. Further requests ask for themselves.
             self.note(Outcome::Refused(NotStored::TooLarge));
-            self.cache.refuse(self.fill.key(), NotStored::TooLarge, self.core.unix_s());
+            self.refuse(status, NotStored::TooLarge, self.core.unix_s());
         }
     }
 
@@ -367,6 +379,13 @@ pub(crate) fn hashed(body: &StoredBody) -> Option<HashedContent> {
     let content = HashedContent::new(body.to_pieces().ok()?);
     body.set_hash(content.hash);
     Some(content)
+}
+
+/// Whether a response to a conditional request that is not stored shows that the stored one is not what the origin means any longer
+/// (RFC 9111 section 4.3.3). A part, an error that may pass, and a refusal for what this one request has do not show that.
+fn withdraws(status: Status, why: NotStored) -> bool {
+    let is_of_content = matches!(status.code(), 200..=205 | 207..=303 | 305..=399 | 404 | 410);
+    is_of_content && why.is_of_url() && why != NotStored::Cookie
 }
 
 /// Whether a 304 with these fields is about the response with those: a strong validator of it must be the same.

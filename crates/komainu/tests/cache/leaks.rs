@@ -7,7 +7,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
 use crate::origin::{Ask, Origin, answer};
-use crate::rig::{Folder, Rig};
+use crate::rig::{Folder, Rig, eventually};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Belongs to the client whose request has it in `X-User`.
@@ -217,4 +217,47 @@ fn fields_of_an_error_that_a_stored_response_stands_in_for_reach_no_client() {
     });
     cache.rig.ask("/", "X-First: 1\r\n").expect(200, "whole");
     cache.expect_apart("/", false);
+}
+
+#[test]
+fn a_response_that_is_not_stored_withdraws_the_stale_one_that_it_was_to_renew() {
+    let cache = SharedCache::start("", |ask| {
+        let (query, secret) = (stated(ask), secret(ask));
+        let (status, fields) = query.split_once(' ').unwrap();
+        let fields = match fields {
+            "cookie" => format!("Cache-Control: max-age=60\r\nSet-Cookie: sid={secret}\r\n"),
+            stated => format!("Cache-Control: {stated}\r\n"),
+        };
+        match ask.field("X-First").is_empty() {
+            true => answer(&format!("{status} Said"), &fields, "new"),
+            false => answer(
+                "200 OK",
+                "Age: 20\r\nCache-Control: max-age=10, stale-while-revalidate=86400\r\n",
+                "whole",
+            ),
+        }
+    });
+    let served = |target: &str| String::from_utf8(cache.rig.get(target).body).unwrap();
+    let asks = |target: &str| {
+        let line = format!("GET {target} HTTP/1.1");
+        cache.origin.asks().iter().filter(|ask| ask.line() == line).count()
+    };
+    for stated in ["200+private", "200+no-store", "200+cookie", "301+no-store", "404+private", "410+no-store"]
+    {
+        let target = format!("/?{stated}");
+        cache.rig.ask(&target, "X-First: 1\r\n").expect(200, "whole");
+        // Served while it is validated; then nothing is stored, so each request gets the origin's response.
+        assert_eq!(served(&target), "whole", "{stated}");
+        eventually(&format!("{stated}: it is withdrawn"), || served(&target) == "new");
+    }
+    // Errors that may pass, and parts, say nothing of what is stored.
+    for stated in ["403+no-store", "429+no-store", "500+no-store", "503+private", "206+no-store"] {
+        let target = format!("/?{stated}");
+        cache.rig.ask(&target, "X-First: 1\r\n").expect(200, "whole");
+        // The third time the outcome of the second has been taken in.
+        eventually(&format!("{stated}: it is asked for"), || {
+            assert_eq!(served(&target), "whole", "{stated}");
+            asks(&target) >= 3
+        });
+    }
 }
