@@ -135,7 +135,6 @@ class Table {
         row = item.heading ? this.group() : this.row();
         this.rows.set(item.key, row);
       }
-      row.classList.toggle("idle", item.idle === true);
       if (item.heading) item.heading(row.cells[0]);
       else this.columns.forEach((column, at) => column.show(item, row.cells[at]));
       if (this.body.children[place] !== row) this.body.insertBefore(row, this.body.children[place] || null);
@@ -351,7 +350,7 @@ function show(status, earlier = before) {
     const classes = difference(route.duration, then && then.duration);
     all = add(classes, all);
     const of = (name) => rate(route.statuses[name], then && then.statuses[name]);
-    const item = { ...route, then, key: keyOf(route), idle: !route.requests, rate: rate(route.requests, then && then.requests), rate4: of("4xx"), rate5: of("5xx"),
+    const item = { ...route, then, key: keyOf(route), rate: rate(route.requests, then && then.requests), rate4: of("4xx"), rate5: of("5xx"),
       out: rate(route.response_bytes, then && then.response_bytes) };
     for (const [name, share] of [["p50", 0.5], ["p90", 0.9], ["p99", 0.99]]) item[name] = latency(bounds, classes, share);
     requests += item.rate;
@@ -483,15 +482,19 @@ function lineItem(line) {
   return make("li", null, make("time", { datetime: at.toISOString() }, at.toLocaleTimeString("en-GB")),
     make("span", { class: `chip ${tone}` }, line.level), make("span", { class: "code" }, line.text));
 }
+// Oldest first, so that the lines of a traceback read on. The view follows the newest line unless it was scrolled away from it.
 function showLines() {
+  const list = byId("lines");
+  const follows = list.scrollHeight - list.scrollTop - list.clientHeight < 24;
   const shown = shownLines().map(lineItem);
-  byId("lines").replaceChildren(...(shown.length ? shown : [make("li", { class: "empty" }, "No lines.")]));
+  list.replaceChildren(...(shown.length ? shown : [make("li", { class: "empty" }, "No lines.")]));
+  if (follows) list.scrollTop = list.scrollHeight;
 }
 function take(line) {
   if (line.number <= newest) return;
   newest = line.number;
-  lines.unshift(line);
-  lines.length = Math.min(lines.length, LINES_MAX);
+  lines.push(line);
+  if (lines.length > LINES_MAX) lines.shift();
   if (!paused) showLines();
 }
 
