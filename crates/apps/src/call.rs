@@ -118,7 +118,7 @@ impl<'c> Call<'c> {
                 return fated(x, fate);
             }
             // A worker that sends nothing has to learn it too, so it is not left to the next write.
-            if x.is_gone() || self.pending.dispatcher.generation.options.cancels_closed && x.has_left() {
+            if x.is_gone() || self.pending.dispatcher.generation.cancels_closed() && x.has_left() {
                 return Err(Fault::Gone);
             }
             if x.is_half_closed() && self.reports_end() {
@@ -147,7 +147,7 @@ impl<'c> Call<'c> {
 
     /// The end of the client that matters to the request.
     fn awaited_end(&self, x: &Exchange<'_>) -> Interest {
-        match (self.reports_end(), self.pending.dispatcher.generation.options.cancels_closed) {
+        match (self.reports_end(), self.pending.dispatcher.generation.cancels_closed()) {
             (true, _) => Interest::END,
             (false, true) => x.leaving(),
             (false, false) => Interest::GONE,

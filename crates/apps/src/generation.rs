@@ -166,7 +166,17 @@ impl Generation {
     /// Whether `Transfer-Encoding: chunked` in the head of a response may state that the application has framed its body. An ASGI
     /// application does not, whatever its head states; others may.
     pub(crate) fn may_frame(&self) -> bool {
-        !self.options.event_loop || self.said_single.load(Ordering::Relaxed)
+        !self.is_asgi()
+    }
+
+    /// Whether requests run in an event loop. A Python application may turn out to be WSGI as it loads.
+    fn is_asgi(&self) -> bool {
+        self.options.event_loop && !self.said_single.load(Ordering::Relaxed)
+    }
+
+    /// Whether a client that closes its sending side has given its request up.
+    pub(crate) fn cancels_closed(&self) -> bool {
+        self.options.cancels_closed.unwrap_or_else(|| self.is_asgi())
     }
 
     /// Whether slow clients occupy more than half of the worker threads, and more than one, while requests wait.

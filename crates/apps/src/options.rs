@@ -91,9 +91,9 @@ pub struct Options {
     pub hijacked_ms: Option<u64>,
     /// When workers are replaced.
     pub recycle: Recycle,
-    /// A client that closes its sending side has given its request up, as if it had reset the connection. If not, the
-    /// request is answered nevertheless.
-    pub cancels_closed: bool,
+    /// Whether a client that closes its sending side has given its request up, as if it had reset the connection. If not,
+    /// the request is answered nevertheless. `None`: only of an application that runs in an event loop (ASGI).
+    pub cancels_closed: Option<bool>,
     /// Show the application's own error to the browser where it does not load. For development.
     pub show_errors: bool,
     /// Bytes of a slot for the request; a head must fit whole.
@@ -141,7 +141,7 @@ impl Options {
             websockets: None,
             hijacked_ms: None,
             recycle: Recycle::default(),
-            cancels_closed: false,
+            cancels_closed: None,
             show_errors: false,
             request_bytes: 64 * 1024,
             response_bytes: 64 * 1024,

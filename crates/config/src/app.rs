@@ -113,12 +113,13 @@ directives! {
         /// How long things may take.
         "timeouts" timeouts: AppTimeouts = {}, table();
         /// What happens to a request whose client closes its side of the connection before it has the response.
-        /// `"ignore"`: the request is started and answered, because some clients close only their sending side (`nc
-        /// -N`, some health checks); an ASGI application receives `http.disconnect`. `"cancel"`: the request is
-        /// cancelled, or not started if it still waits for a worker, unless the client has asked to close the connection
-        /// after the response (`Connection: close`, HTTP/1.0). If the client resets the connection, the request is
-        /// always cancelled.
-        "client_abort" client_abort: ClientAbort = "ignore", CLIENT_ABORT;
+        /// `"cancel"`: the request is cancelled, or not started if it still waits for a worker, unless the client has
+        /// asked to close the connection after the response (`Connection: close`, HTTP/1.0). `"ignore"`: the request is
+        /// started and answered, because some clients close only their sending side (`nc -N`, some health checks); an
+        /// ASGI application receives `http.disconnect`. If the client resets the connection, the request is always
+        /// cancelled.
+        "client_abort" client_abort: Option<ClientAbort> = absent("`\"cancel\"` for `asgi`, `\"ignore\"` for others"),
+            Maybe(CLIENT_ABORT);
         /// Settings of WebSockets. For ASGI.
         "websockets" websockets: AppWebSockets = {}, table();
         /// When workers are replaced by new ones; by default never.

@@ -126,7 +126,7 @@ pub(crate) fn settings(name: &str, app: &config::App) -> io::Result<Options> {
             memory_bytes: app.recycle.memory_bytes,
             age_ms: app.recycle.age.map(ms),
         },
-        cancels_closed: app.client_abort == config::ClientAbort::Cancel,
+        cancels_closed: app.client_abort.map(|abort| abort == config::ClientAbort::Cancel),
         show_errors: app.show_errors,
         response_bytes: app.response_head_bytes as usize,
         body_ahead_bytes: app.body_ahead_bytes as usize,

@@ -96,7 +96,7 @@ fn half_closed(rig: &Rig, bytes: &str) -> String {
 
 #[test]
 fn a_half_closed_client_gets_its_answer() {
-    let (rig, _origin) = all("");
+    let (rig, _origin) = all("client_abort = \"ignore\"");
     for handler in HANDLERS {
         let get = format!("GET /{handler}/at HTTP/1.1\r\nHost: a\r\n\r\n");
         for (request, answers) in [
@@ -156,7 +156,7 @@ fn read_until(stream: &mut TcpStream, end: &str) {
 
 #[test]
 fn a_request_of_a_client_that_closes_at_once_is_begun() {
-    let (rig, origin) = all("");
+    let (rig, origin) = all("client_abort = \"ignore\"");
     for handler in APPS {
         // The second waits for the only worker.
         for mark in ["first", "second"] {
@@ -214,7 +214,7 @@ fn a_reset_gives_the_request_up_and_costs_no_other() {
 
 #[test]
 fn an_event_loop_is_reported_of_the_end_and_may_still_answer() {
-    let (rig, _origin) = all("");
+    let (rig, _origin) = all("client_abort = \"ignore\"");
     // This one answers although it got the disconnect, and its client waits for it.
     let answer = half_closed(&rig, "GET /asgi/listens?mark HTTP/1.1\r\nHost: a\r\n\r\n");
     assert!(answer.contains("body 0"), "{answer:?}");
@@ -223,4 +223,60 @@ fn an_event_loop_is_reported_of_the_end_and_may_still_answer() {
     let answer = half_closed(&rig, "GET /asgi/listens HTTP/1.1\r\nHost: a\r\n\r\n");
     assert_eq!(answer, "");
     assert!(!rig.reported().contains("before its response"), "{}", rig.reported());
+}
+
+/// Holds its responses open, and says how many there are.
+const HOLDS: &str = "import asyncio
+held = 0
+async def app(scope, receive, send):
+    global held
+    if scope['type'] == 'lifespan':
+        return
+    holds = scope['path'].endswith('/holds')
+    await send({'type': 'http.response.start', 'status': 200, 'headers': []})
+    await send({'type': 'http.response.body', 'body': b'begun' if holds else b'held %d' % held, 'more_body': holds})
+    if holds:
+        held += 1
+        try:
+            await asyncio.Event().wait()
+        finally:
+            held -= 1
+";
+
+#[test]
+fn by_default_an_event_loop_gives_up_requests_whose_clients_leave() {
+    let folder = Folder::new();
+    folder.write("a.py", HOLDS).write("w.py", WSGI).write("slow.py", ASGI);
+    // Nothing but the client ends a response that is held. The interface of `python` is detected.
+    let limits = "workers = 1\ntimeouts = { request = \"10m\", queue = \"10m\" }";
+    let text = format!(
+        "[[route]]\npath = \"/asgi/*\"\napp = \"asgi\"\n[apps.asgi]\npython = \"a.py\"\nconcurrency = 20\n{limits}\n\
+         [[route]]\npath = \"/one/*\"\napp = \"one\"\n[apps.one]\nasgi = \"a.py\"\nconcurrency = 1\n{limits}\n\
+         [[route]]\npath = \"/slow/*\"\napp = \"slow\"\n[apps.slow]\nasgi = \"slow.py\"\n{limits}\n\
+         [[route]]\npath = \"/wsgi/*\"\napp = \"wsgi\"\n[apps.wsgi]\npython = \"w.py\"\n{limits}\n"
+    );
+    let rig = start(folder, &text);
+    // As many as the worker takes at once: none of them may stay.
+    for (name, count) in [("asgi", 20), ("one", 1)] {
+        let held: Vec<_> = (0..count)
+            .map(|_| {
+                let mut client = rig.connect();
+                let get = format!("GET /{name}/holds HTTP/1.1\r\nHost: a\r\n\r\n");
+                client.write_all(get.as_bytes()).unwrap();
+                read_until(&mut client, "begun");
+                client
+            })
+            .collect();
+        drop(held);
+        eventually(&format!("{name} holds none"), || rig.get(&format!("/{name}/held")).body == b"held 0");
+    }
+    // A client that has asked to close the connection may still wait for its response.
+    for (asked, answers) in [
+        ("GET /slow/at HTTP/1.1\r\nHost: a\r\n\r\n", 0),
+        ("GET /slow/at HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n", 1),
+        ("GET /slow/at HTTP/1.0\r\n\r\n", 1),
+        ("GET /wsgi/at HTTP/1.1\r\nHost: a\r\n\r\n", 1),
+    ] {
+        assert_eq!(half_closed(&rig, asked).matches("body 0").count(), answers, "{asked}");
+    }
 }
