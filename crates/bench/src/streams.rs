@@ -198,6 +198,10 @@ impl MultiplexedConnection {
     /// Takes received bytes in; those of a frame that is not whole are held.
     fn feed(&mut self, bytes: &[u8]) -> Result<(), RequestFailure> {
         let mut at = 0;
+        if self.jobs.served == 0 && bytes.starts_with(b"HTTP/1.") {
+            let what = "the server answers in HTTP/1: it does not accept HTTP/2 with prior knowledge (Komainu: `h2c = true` of a `listen` entry)";
+            return Err(RequestFailure::new(ErrorKind::Malformed, what));
+        }
         loop {
             let fed = self.machine.feed(&bytes[at..], self.jobs.now_ns / 1_000_000);
             let (consumed, event) =

@@ -108,7 +108,11 @@ impl RequestHead {
                 false => Err(Reject::bad("invalid version")),
             };
         };
-        self.head.version = parse_version(version)?;
+        self.head.version =
+            parse_version(version).map_err(|reject| match &window[start..version_start + 8] {
+                b"PRI * HTTP/2.0" => Reject::new(reject.status, HTTP2_REFUSED),
+                _ => reject,
+            })?;
         if window.get(version_start + 8).is_some_and(|byte| !matches!(byte, b'\r' | b'\n')) {
             return Err(Reject::bad("invalid version"));
         }
@@ -180,6 +184,9 @@ fn after_empty_lines(buffer: &[u8], bare_lf: bool) -> Result<Option<usize>, Reje
         _ => Ok(Some(start)),
     }
 }
+
+/// Why the preface of HTTP/2 is refused, which looks like a request of HTTP/1.
+const HTTP2_REFUSED: &str = "HTTP/2 with prior knowledge, which this address does not accept; `h2c = true` of a `listen` entry allows it";
 
 pub(crate) fn parse_version(version: &[u8]) -> Result<Version, Reject> {
     match version {

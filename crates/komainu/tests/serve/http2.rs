@@ -36,10 +36,21 @@ fn files_are_served_over_both_versions_at_one_address() {
 
 #[test]
 fn an_address_without_h2c_speaks_http_1_alone() {
-    let rig = Rig::files(&[("a", "0123456789")]);
+    let folder = Folder::new();
+    folder.write("www/a", "0123456789");
+    let rig =
+        Rig::config(folder, "[log]\naccess = \"json\"\nfile = \"access.log\"\n[[route]]\nfiles = \"www\"\n");
     let refused = curl(&[H2, &rig.url("/a")]);
     assert!(!refused.status.success() && refused.stdout.is_empty());
     rig.get("/a").expect(200, "0123456789");
+    // Both ends say what is missing.
+    let logged = || std::fs::read_to_string(rig.folder.at("access.log")).unwrap_or_default();
+    eventually("the log names the remedy", || {
+        logged().contains("\"status\":505") && logged().contains("h2c = true")
+    });
+    let bench = komainu().args(["bench", "--http2", "-n", "1", "-c", "1", &rig.url("/a")]).output().unwrap();
+    let said = text(&[bench.stdout, bench.stderr].concat());
+    assert!(said.contains("h2c = true"), "{said}");
 }
 
 #[test]
