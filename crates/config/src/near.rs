@@ -12,12 +12,25 @@ pub(crate) fn nearest<'a>(word: &str, names: impl IntoIterator<Item = &'a str>) 
         return None;
     }
     let edits_max = (chars / 3).max(1);
+    let sorted = words(&word);
     names
         .into_iter()
-        .map(|name| (strsim::osa_distance(&word, &fold(name)), name))
+        .map(|name| (name, fold(name)))
+        .map(|(name, folded)| match sorted.len() > 1 && words(&folded) == sorted {
+            // The same words in another order.
+            true => (1, name),
+            false => (strsim::osa_distance(&word, &folded), name),
+        })
         .filter(|&(edits, name)| edits <= edits_max && edits < name.chars().count())
         .min_by_key(|&(edits, _)| edits)
         .map(|(_, name)| name)
+}
+
+/// The words of a name in alphabetical order.
+fn words(name: &str) -> Vec<&str> {
+    let mut words: Vec<&str> = name.split('_').collect();
+    words.sort_unstable();
+    words
 }
 
 fn fold(word: &str) -> String {
@@ -37,6 +50,8 @@ mod tests {
         assert_eq!(nearest("idel", names), Some("idle"));
         assert_eq!(nearest("Response-Header", names), Some("response_headers"));
         assert_eq!(nearest("bdy", names), Some("body"));
+        assert_eq!(nearest("https_redirect", ["https", "redirect_https"]), Some("redirect_https"));
+        assert_eq!(nearest("headers-response", names), Some("response_headers"));
         assert_eq!(nearest("gzip", names), None);
         assert_eq!(nearest("", names), None);
         assert_eq!(nearest(&"x".repeat(1 << 20), names), None);
