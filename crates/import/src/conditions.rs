@@ -4,8 +4,6 @@ use crate::draft::{TomlItem, TomlSection};
 use crate::expressions::{path_expression, quoted};
 use config::ValuePattern;
 
-/// What stands above a route that refuses more than the other server did.
-const CLOSED: &str = "This route refuses all requests of its paths: write the condition here, or remove the route if they may pass.";
 /// A header field or parameter that is there and not empty.
 const NOT_EMPTY: &str = "~ .";
 /// One that is neither empty nor `0`, which nginx takes for "no".
@@ -222,14 +220,12 @@ pub(crate) fn cookie_conditions(
 
 /// Closes the paths of a route whose condition cannot be written: what a server refused must not be open here.
 pub(crate) fn close(section: &mut TomlSection, check: String) {
-    section.comment(check);
-    section.comment(CLOSED);
-    section.set("respond", TomlItem::Number(403));
+    section.close(check);
 }
 
 /// Whether a route was closed so.
 pub(crate) fn is_closed(section: &TomlSection) -> bool {
-    section.comments.iter().any(|comment| comment == CLOSED)
+    section.is_closed()
 }
 
 #[cfg(test)]

@@ -7,6 +7,9 @@ pub(crate) const DEPTH_MAX: usize = 64;
 /// Values of one file.
 pub(crate) const VALUES_MAX: usize = 200_000;
 
+/// Comments above one route.
+const OPEN_ENDS_MAX: usize = 8;
+
 /// A value of JSON or YAML.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Datum {
@@ -121,6 +124,13 @@ impl DatumAt {
             Datum::Table(entries) => entries.iter().for_each(|(_, value)| value.numbers(found)),
             _ => {}
         }
+    }
+
+    /// What is above a route for the values in it that are not possible.
+    pub(crate) fn open_ends(&self, ledger: &ImportLedger) -> Vec<String> {
+        let mut all = Vec::new();
+        self.numbers(&mut all);
+        all.into_iter().filter_map(|entry| ledger.open_end(entry)).take(OPEN_ENDS_MAX).collect()
     }
 
     /// All values in it: they mean the same here.

@@ -114,6 +114,8 @@ pub(crate) struct TomlSection {
     pub(crate) entries: Vec<(String, TomlItem)>,
 }
 
+/// What stands above a route that refuses more than the other server did.
+const CLOSED: &str = "This route refuses all requests of its paths: write the condition here, or remove the route if they may pass.";
 /// A line longer than this is broken where that is possible.
 const COLUMNS: usize = 110;
 
@@ -187,6 +189,19 @@ impl TomlSection {
         }
     }
 
+    /// Closes the paths of a route for which something cannot be written: what a server refused must not be open here.
+    pub(crate) fn close(&mut self, check: String) {
+        self.comment(check);
+        self.comment(CLOSED);
+        self.entries.retain(|(key, _)| key == "path" || ASKS.contains(&key.as_str()));
+        self.set("respond", TomlItem::Number(403));
+    }
+
+    /// Whether a route was closed so.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.comments.iter().any(|comment| comment == CLOSED)
+    }
+
     fn write(&self, header: &str, path: &str, out: &mut String) {
         for comment in &self.comments {
             wrapped(comment, out);
@@ -195,7 +210,8 @@ impl TomlSection {
             let _ = writeln!(out, "{header}");
         }
         let mut long = Vec::new();
-        for (key, item) in &self.entries {
+        let is_empty = |item: &TomlItem| matches!(item, TomlItem::Table(entries) if entries.is_empty());
+        for (key, item) in self.entries.iter().filter(|(_, item)| !is_empty(item)) {
             let mut line = String::new();
             write_key(key, &mut line);
             let name = line.clone();
@@ -297,6 +313,19 @@ impl SiteDraft {
         });
     }
 
+    /// Refuses all requests of the site, which something guarded that cannot be written.
+    pub(crate) fn close(&mut self, check: String) {
+        if let Some(first) =
+            self.routes.first_mut().filter(|route| route.is_closed() && route.entries.len() == 1)
+        {
+            first.comments.insert(0, check);
+            return;
+        }
+        let mut route = TomlSection::default();
+        route.close(check);
+        self.routes.insert(0, route);
+    }
+
     /// Moves to the site what all its routes have.
     pub(crate) fn gather(&mut self) {
         self.drop_covered();
@@ -304,7 +333,7 @@ impl SiteDraft {
             // What has no effect on a redirect may count for it too.
             let is_without = |route: &TomlSection| {
                 matches!(key, "compress" | "cache" | "limits" | "timeouts")
-                    && (route.get("redirect").is_some() || only_rewrites(route))
+                    && (route.get("redirect").is_some() || only_rewrites(route) || route.is_closed())
                     && route.get(key).is_none()
             };
             let mut values =
@@ -319,6 +348,27 @@ impl SiteDraft {
             }
         }
     }
+}
+
+/// The conditions of a route, as texts of its paths and of everything else that it asks for.
+const ASKS: [&str; 8] = ["host", "method", "query", "header", "referer", "client", "country", "not"];
+
+/// Whether every request that matches `other` matches `route` too; false where that is not easy to decide.
+fn covers(route: &TomlSection, other: &TomlSection) -> bool {
+    let paths = |section: &TomlSection| match section.get("path") {
+        Some(TomlItem::List(items)) => {
+            items.iter().filter_map(TomlItem::as_text).map(str::to_owned).collect()
+        }
+        Some(item) => item.as_text().map(str::to_owned).into_iter().collect(),
+        None => vec!["*".to_owned()],
+    };
+    let covers_path = |this: &String, that: &String| {
+        let prefix = this.strip_suffix('*').filter(|prefix| !prefix.contains(['*', '~']));
+        this == that || prefix.is_some_and(|prefix| that.starts_with(prefix) || prefix.is_empty())
+    };
+    let (own, others) = (paths(route), paths(other));
+    others.iter().all(|that| own.iter().any(|this| covers_path(this, that)))
+        && ASKS.iter().all(|key| route.get(key).is_none() || route.get(key) == other.get(key))
 }
 
 /// A whole configuration.
@@ -371,9 +421,20 @@ impl Draft {
         for site in &self.sites {
             out.push('\n');
             site.section.write("[[site]]", "site", &mut out);
-            for route in &site.routes {
+            for (at, route) in site.routes.iter().enumerate() {
                 out.push('\n');
-                route.write("[[site.route]]", "site.route", &mut out);
+                let is_behind = |before: &TomlSection| before.is_closed() && covers(before, route);
+                if site.routes[..at].iter().any(is_behind) {
+                    // It never answers, and is what the closed route is to be replaced with.
+                    let mut text = String::new();
+                    route.write("[[site.route]]", "site.route", &mut text);
+                    out.push_str("# Not reached, because the route above is closed:\n");
+                    for line in text.lines() {
+                        let _ = writeln!(out, "# {}", line.trim_start_matches("# "));
+                    }
+                } else {
+                    route.write("[[site.route]]", "site.route", &mut out);
+                }
             }
         }
         for stream in &self.streams {

@@ -162,9 +162,20 @@ impl ImportLedger {
         self.set(entry, ImportVerdict::Translated, "");
     }
 
-    /// Nothing has to be written for it.
+    /// Nothing has to be written for it, unless something else was said of it before.
     pub(crate) fn needless(&self, entry: EntryNumber, reason: &str) {
-        self.set(entry, ImportVerdict::Translated, reason);
+        let is_judged =
+            self.0.borrow().get(entry).is_some_and(|item| item.verdict > Some(ImportVerdict::Translated));
+        if !is_judged {
+            self.set(entry, ImportVerdict::Translated, reason);
+        }
+    }
+
+    /// The place of what is above a route: `CHECK FILE:LINE: TEXT.`
+    pub(crate) fn check(&self, line: usize, text: &str) -> String {
+        let items = self.0.borrow();
+        let file = items.first().map_or("", |item| item.file.as_str());
+        format!("CHECK {file}:{line}: {text}.")
     }
 
     /// It was translated, and this differs.

@@ -3,6 +3,9 @@
 
 #![allow(clippy::unwrap_used)]
 
+#[path = "golden/guards.rs"]
+mod guards;
+
 use std::path::{Path, PathBuf};
 
 use config::Config;

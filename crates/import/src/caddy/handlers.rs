@@ -2,7 +2,9 @@
 
 use std::cell::Cell;
 
+use super::php::duration;
 use super::scripts::CaddyScripts;
+use super::variants::CaddyVariant;
 use crate::data::DatumAt;
 use crate::draft::{TomlItem, TomlSection};
 use crate::findings::ImportLedger;
@@ -19,6 +21,10 @@ pub(super) struct CaddySettings {
     pub(super) scripts: Option<CaddyScripts>,
     /// What runs them: the `php` of a route.
     pub(super) php: Option<TomlItem>,
+    /// Changes to the fields of requests.
+    pub(super) request: TomlSection,
+    /// Fields of responses for some requests alone.
+    pub(super) variants: Vec<CaddyVariant>,
     /// The name of the `path_regexp` that the conditions have.
     pub(super) regex: Option<String>,
 }
@@ -175,7 +181,6 @@ impl CaddyReader<'_> {
                         Some(_) => "a redirect has the status 301, 302, 303, 307 or 308",
                     };
                     location.impossible(self.ledger, reason);
-                    section.comment(format!("CHECK line {}: `Location`: {reason}.", location.line));
                     section.set("respond", TomlItem::Number(501));
                     return;
                 }
@@ -192,7 +197,6 @@ impl CaddyReader<'_> {
                 None => {
                     let reason = "the body is a text without variables";
                     body.impossible(self.ledger, reason);
-                    section.comment(format!("CHECK line {}: `body`: {reason}.", body.line));
                     if code < 400 {
                         section.set("respond", TomlItem::Number(501));
                     }
@@ -301,11 +305,12 @@ impl CaddyReader<'_> {
                     TomlItem::Table(vec![("verify".to_owned(), TomlItem::Flag(false))]),
                 );
                 insecure.translated(self.ledger);
+            } else {
+                self.upstream_tls(tls, section);
             }
-            tls.needless(self.ledger, "");
         }
         self.balance(handler, section);
-        let mut fields = TomlSection::default();
+        let mut fields = settings.request.clone();
         self.fields(handler.at(&["headers", "request"]), "request_headers", &mut fields);
         self.fields(handler.at(&["headers", "response"]), "response_headers", &mut fields);
         for (key, item) in fields.entries {
@@ -345,6 +350,34 @@ impl CaddyReader<'_> {
         true
     }
 
+    /// The authorities of upstream servers, and what the proxy shows them.
+    fn upstream_tls(&self, tls: &DatumAt, section: &mut TomlSection) {
+        let mut entries = Vec::new();
+        for (key, path) in [
+            ("ca", &["root_ca_pem_files"][..]),
+            ("ca", &["ca", "pem_files"][..]),
+            ("certificate", &["client_certificate_file"][..]),
+            ("key", &["client_certificate_key_file"][..]),
+            ("name", &["server_name"][..]),
+        ] {
+            if let Some(found) = tls.at(path)
+                && let [one] = found.texts().as_slice()
+                && !one.contains('{')
+                && !entries.iter().any(|(known, _)| known == key)
+            {
+                entries.push((key.to_owned(), TomlItem::text(one.clone())));
+                found.translated(self.ledger);
+            }
+        }
+        tls.get("ca")
+            .and_then(|ca| ca.get("provider"))
+            .into_iter()
+            .for_each(|one| one.needless(self.ledger, ""));
+        if !entries.is_empty() {
+            section.set_in("proxy", "tls", TomlItem::Table(entries));
+        }
+    }
+
     pub(super) fn balance(&self, handler: &DatumAt, section: &mut TomlSection) {
         if let Some(policy) = handler.at(&["load_balancing", "selection_policy", "policy"]) {
             let name = match policy.text().unwrap_or("") {
@@ -370,7 +403,25 @@ impl CaddyReader<'_> {
         {
             section.set_in("proxy", "health", TomlItem::text(path.text().unwrap_or("/")));
             path.translated(self.ledger);
-            active.differs(self.ledger, "`interval`, `timeout` and `expect` of `health` have their defaults");
+            let mut health = vec![("path".to_owned(), TomlItem::text(path.text().unwrap_or("/")))];
+            for key in ["interval", "timeout"] {
+                if let Some(found) = active.get(key)
+                    && let Some(item) = duration(found)
+                {
+                    health.push((key.to_owned(), item));
+                    found.translated(self.ledger);
+                }
+            }
+            if let Some(status) = active.get("expect_status")
+                && let Some(code) = status.number()
+            {
+                let expect = if code < 10 { format!("{code}00-{code}99") } else { code.to_string() };
+                health.push(("expect".to_owned(), TomlItem::Text(expect)));
+                status.translated(self.ledger);
+            }
+            if health.len() > 1 {
+                section.set_in("proxy", "health", TomlItem::Table(health));
+            }
         }
     }
 }

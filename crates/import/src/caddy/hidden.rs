@@ -76,7 +76,7 @@ impl CaddyReader<'_> {
                 if let Some(path) = section.get("path") {
                     route.entries.insert(0, ("path".to_owned(), path.clone()));
                 }
-                close(&mut route, format!("CHECK line {}: `hide`: {reason}: {what}.", hide.line));
+                close(&mut route, self.ledger.check(hide.line, &format!("`hide`: {reason}: {what}")));
                 Hidden::Closed(route)
             }
         }

@@ -8,6 +8,12 @@ mod hidden;
 
 mod php;
 
+mod restricts;
+
+mod tls;
+
+mod variants;
+
 use std::cell::Cell;
 use std::net::IpAddr;
 use std::path::Path;
@@ -18,11 +24,12 @@ use crate::draft::{Draft, SiteDraft, TomlItem, TomlSection};
 use crate::findings::{ImportError, ImportLedger, Imported};
 use handlers::{CaddyReader, CaddySettings};
 use hidden::Hidden;
+use restricts::{HARMLESS, adds_slash, asks_files_alone, may_ask_users, names_groups, restricts};
 use scripts::{CaddyScripts, fastcgi_of};
+use variants::VARIANTS_MAX;
 
 /// What differs between the servers whatever a configuration says.
-const GENERAL: [&str; 4] = [
-    "Upper and lower case differ in paths; Caddy's path matchers take both.",
+const GENERAL: [&str; 3] = [
     "Certificates are obtained by Komainu with an account of its own (`[acme]`); those of Caddy are not read.",
     "HTTP/3 is not there: clients use HTTP/2.",
     "Files with a leading dot are not served (`hidden` in `files`).",
@@ -54,23 +61,30 @@ pub fn import(path: &Path) -> Result<Imported, ImportError> {
     let mut draft = Draft::default();
     let reader = CaddyReader { ledger: &ledger, names_groups: Cell::new(false) };
     let servers = config.at(&["apps", "http", "servers"]).map_or(&[][..], DatumAt::entries);
-    let mut addresses: Vec<TomlItem> = Vec::new();
-    let mut routes = Vec::new();
-    let (mut plain, mut with_tls) = (Vec::new(), Vec::new());
-    for (_, server) in servers {
-        let before = routes.len();
-        reader.server(server, &mut addresses);
+    for (at, (_, server)) in servers.iter().enumerate() {
+        let mut routes = Vec::new();
         reader.routes(server.get("routes"), &[], &CaddySettings::default(), 0, &mut routes);
-        let hosts = routes[before..].iter().flat_map(|route: &CaddyRoute| route.hosts.clone());
-        if is_plain(server) {
-            plain.extend(hosts)
-        } else {
-            with_tls.extend(hosts)
-        }
+        routes.iter_mut().for_each(|route| variants::any_case(&mut route.section));
+        let others: Vec<&DatumAt> =
+            servers.iter().enumerate().filter(|(other, _)| *other != at).map(|(_, (_, one))| one).collect();
+        let mut sites = sites(routes);
+        let listen = reader.secure((&config, server, &others), &mut sites, &mut draft);
         server.impossible(&ledger, "a server has nothing like it here");
+        let checks = server.get("errors").map_or_else(Vec::new, |errors| errors.open_ends(&ledger));
+        for site in &mut sites {
+            checks.iter().take(1).for_each(|check| site.section.comment(check.clone()));
+            if at > 0 && !listen.is_empty() {
+                let item = if listen.len() == 1 { listen[0].clone() } else { TomlItem::List(listen.clone()) };
+                site.section.entries.insert(0, ("listen".to_owned(), item));
+            }
+        }
+        if at == 0 && !listen.is_empty() {
+            draft.top.set("listen", TomlItem::List(listen));
+        }
+        draft.sites.extend(sites);
     }
-    if !addresses.is_empty() {
-        draft.top.set("listen", TomlItem::List(addresses));
+    if draft.sites.is_empty() {
+        draft.sites.push(SiteDraft::default());
     }
     if let Some(email) = config
         .at(&["apps", "tls", "automation", "policies"])
@@ -78,15 +92,6 @@ pub fn import(path: &Path) -> Result<Imported, ImportError> {
     {
         draft.table("acme").set_text("email", email.text().unwrap_or(""));
         email.translated(&ledger);
-    }
-    sites(routes, &mut draft);
-    plain.retain(|host| !with_tls.contains(host));
-    for site in draft.sites.iter_mut().filter(|_| !with_tls.is_empty()) {
-        let is_plain = |item: &TomlItem| matches!(item, TomlItem::Text(host) if plain.contains(host));
-        // Else it would get a certificate, because an address speaks TLS.
-        if matches!(site.section.get("hosts"), Some(TomlItem::List(hosts)) if hosts.iter().all(is_plain)) {
-            site.section.set("tls", TomlItem::Flag(false));
-        }
     }
     draft.gather();
     config.impossible(
@@ -100,23 +105,13 @@ pub fn import(path: &Path) -> Result<Imported, ImportError> {
     })
 }
 
-/// Whether a server has no certificates for its hosts: it is at the port of HTTP, or the configuration says so.
-fn is_plain(server: &DatumAt) -> bool {
-    let addresses = server.get("listen").map_or_else(Vec::new, DatumAt::texts);
-    let disabled = ["disable", "disable_certificates"]
-        .iter()
-        .any(|key| server.at(&["automatic_https", key]).and_then(DatumAt::flag) == Some(true));
-    let has_tls = server.get("tls_connection_policies").is_some();
-    !has_tls
-        && (disabled || !addresses.is_empty() && addresses.iter().all(|address| address.ends_with(":80")))
-}
-
 fn email(policy: &DatumAt) -> Option<&DatumAt> {
     policy.get("issuers")?.items().iter().find_map(|issuer| issuer.get("email"))
 }
 
 /// Writes a site for each set of hosts, in the order in which Caddy has them.
-fn sites(routes: Vec<CaddyRoute>, draft: &mut Draft) {
+fn sites(routes: Vec<CaddyRoute>) -> Vec<SiteDraft> {
+    let mut found = Vec::new();
     let mut hosts: Vec<Vec<String>> = Vec::new();
     for route in routes.iter().filter(|route| !route.hosts.is_empty()) {
         if !hosts.contains(&route.hosts) {
@@ -128,13 +123,14 @@ fn sites(routes: Vec<CaddyRoute>, draft: &mut Draft) {
         let mut site = SiteDraft::default();
         site.section.set("hosts", TomlItem::List(names.iter().cloned().map(TomlItem::Text).collect()));
         site.routes = routes.iter().filter(applies).map(|route| route.section.clone()).collect();
-        draft.sites.push(site);
+        found.push(site);
     }
     let rest: Vec<TomlSection> =
         routes.into_iter().filter(|route| route.hosts.is_empty()).map(|route| route.section).collect();
-    if !rest.is_empty() || draft.sites.is_empty() {
-        draft.sites.push(SiteDraft { section: TomlSection::default(), routes: rest });
+    if !rest.is_empty() || found.is_empty() {
+        found.push(SiteDraft { section: TomlSection::default(), routes: rest });
     }
+    found
 }
 
 /// The handlers of a route, with their kinds.
@@ -143,60 +139,7 @@ fn handlers_of(route: &DatumAt) -> impl Iterator<Item = (&str, &DatumAt)> {
     handlers.iter().map(|handler| (handler.get("handler").and_then(DatumAt::text).unwrap_or(""), handler))
 }
 
-/// Whether a route refuses requests, or asks who sends them.
-fn restricts(within: &DatumAt) -> bool {
-    let status = within.get("status_code").and_then(DatumAt::number);
-    let is_error = status.is_some_and(|status| (400..500).contains(&status));
-    let restricts_itself = match within.get("handler").and_then(DatumAt::text) {
-        Some("static_response") => is_error || within.get("abort").and_then(DatumAt::flag) == Some(true),
-        Some("error") => is_error,
-        Some("authentication") => true,
-        Some("reverse_proxy") => within.get("handle_response").is_some(),
-        _ => false,
-    };
-    let handlers = within.get("handle").map_or(&[][..], DatumAt::items);
-    let routes = within.get("routes").map_or(&[][..], DatumAt::items);
-    restricts_itself || handlers.iter().chain(routes).any(restricts)
-}
-
-/// Whether a value in it names what groups of an expression match.
-fn names_groups(within: &DatumAt) -> bool {
-    within.text().is_some_and(|text| text.contains("{http.regexp."))
-        || within.items().iter().any(names_groups)
-        || within.entries().iter().any(|(_, value)| names_groups(value))
-}
-
-/// Whether a handler redirects to the path with a slash at its end.
-fn adds_slash(handler: &DatumAt) -> bool {
-    let location = handler.at(&["headers", "Location"]).map_or_else(Vec::new, DatumAt::texts);
-    matches!(location.as_slice(), [to] if matches!(
-        to.as_str(),
-        "{http.request.orig_uri.path}/" | "{http.request.uri.path}/" | "{http.request.orig_uri.path}/{http.request.orig_uri.prefixed_query}"
-    ))
-}
-
 impl CaddyReader<'_> {
-    fn server(&self, server: &DatumAt, addresses: &mut Vec<TomlItem>) {
-        let automatic = server.at(&["automatic_https", "disable"]).and_then(DatumAt::flag) != Some(true);
-        for address in server.get("listen").map_or_else(Vec::new, DatumAt::texts) {
-            let text = address.strip_prefix("tcp/").unwrap_or(&address).replace("unix/", "unix:");
-            let item = TomlItem::Text(text.clone());
-            if !addresses.contains(&item) {
-                addresses.push(item);
-            }
-            let plain = TomlItem::text(":80");
-            if text == ":443" && automatic && !addresses.contains(&plain) {
-                addresses.push(plain);
-            }
-        }
-        for key in ["listen", "automatic_https"] {
-            server.get(key).into_iter().for_each(|one| one.translated(self.ledger));
-        }
-        if let Some(logs) = server.get("logs") {
-            logs.impossible(self.ledger, "`[log] access` or `[[logs]]` has the access log");
-        }
-    }
-
     fn routes(
         &self,
         routes: Option<&DatumAt>,
@@ -218,12 +161,21 @@ impl CaddyReader<'_> {
             let only_rewrites = kinds.iter().all(|kind| *kind == "rewrite");
             if let [one] = sets
                 && one.get("file").is_some()
+                && one.entries().iter().all(|(key, value)| {
+                    key == "file"
+                        || key == "not"
+                            && value
+                                .items()
+                                .iter()
+                                .all(|not| not.at(&["path"]).is_some_and(|path| path.texts() == ["*/"]))
+                })
                 && handlers_of(route).all(|(_, handler)| adds_slash(handler))
             {
                 route.needless(self.ledger, "not needed: `files` redirects to folders, with the slash");
                 continue;
             }
             if let [one] = sets
+                && asks_files_alone(one)
                 && let (Some(scripts), true) = (one.get("file").and_then(CaddyScripts::of), only_rewrites)
             {
                 one.translated(self.ledger);
@@ -242,6 +194,7 @@ impl CaddyReader<'_> {
                 continue;
             }
             if let [one] = sets
+                && asks_files_alone(one)
                 && let (Some(tries), true) = (one.at(&["file", "try_files"]), only_rewrites)
             {
                 self.tries(one, tries, &mut settings);
@@ -254,6 +207,11 @@ impl CaddyReader<'_> {
             match matched {
                 Ok(all) if all.is_empty() => merged.push((Vec::new(), TomlSection::default())),
                 Ok(all) => merged = all,
+                // Other requests would get what is at their own paths.
+                Err(reason) if only_rewrites && !kinds.is_empty() => {
+                    self.close_route(route, &reason, found, (hosts, &settings.section));
+                    continue;
+                }
                 Err(reason) => {
                     self.refused(route, &reason, found, (hosts, &settings.section));
                     continue;
@@ -276,9 +234,19 @@ impl CaddyReader<'_> {
                 match (found.len() > before, is_free) {
                     // What a route without conditions has set counts for those that follow.
                     (false, true) => settings = inner,
-                    (false, false) if at + 1 == last => {
-                        let reason = "what this sets for some requests alone has to stand in the routes that answer them";
-                        self.refused(route, reason, found, (hosts, &settings.section));
+                    (false, false) if kinds.iter().all(|kind| HARMLESS.contains(kind)) => {}
+                    (false, false) => {
+                        let variant = variants::variant_of(&settings, &inner, &conditions);
+                        match variant
+                            .filter(|_| next_hosts == hosts && settings.variants.len() < VARIANTS_MAX)
+                        {
+                            Some(variant) => settings.variants.push(variant),
+                            None if at + 1 == last => {
+                                let reason = "what this sets for some requests alone has to stand in the routes that answer them";
+                                self.close_route(route, reason, found, (hosts, &settings.section));
+                            }
+                            None => {}
+                        }
                     }
                     _ => {}
                 }
@@ -332,18 +300,27 @@ impl CaddyReader<'_> {
         found: &mut Vec<CaddyRoute>,
         (hosts, around): (&[String], &TomlSection),
     ) {
-        let check = format!("CHECK line {}: {reason}.", route.line);
-        if !restricts(route) {
+        if !restricts(route, may_ask_users(route)) {
             let what = format!("{reason}: write a `[[site.route]]` by hand");
             route.refuse(self.ledger, &what);
             if let Some(next) = found.last_mut().filter(|next| next.hosts == hosts) {
-                next.section.comment(format!(
-                    "CHECK line {}: a route after this one is missing: {reason}.",
-                    route.line
-                ));
+                let what = format!("a route after this one is missing: {reason}");
+                next.section.comment(self.ledger.check(route.line, &what));
             }
             return;
         }
+        self.close_route(route, reason, found, (hosts, around));
+    }
+
+    /// Reports a route as not possible, and closes its paths.
+    fn close_route(
+        &self,
+        route: &DatumAt,
+        reason: &str,
+        found: &mut Vec<CaddyRoute>,
+        (hosts, around): (&[String], &TomlSection),
+    ) {
+        let check = self.ledger.check(route.line, reason);
         let sets = route.get("match").map_or(&[][..], DatumAt::items);
         let mut closed: Vec<(Vec<String>, TomlSection)> = sets
             .iter()
@@ -481,13 +458,8 @@ impl CaddyReader<'_> {
             }
             "path_regexp" => {
                 let pattern = value.get("pattern").and_then(DatumAt::text).unwrap_or("");
-                let set = crate::paths::from_regex(pattern, false).ok();
-                // A pattern has no groups, which the route may name.
-                let set = set.filter(|set| set.differs.is_none() && !self.names_groups.get());
-                let patterns = match set {
-                    Some(set) => set.patterns,
-                    None => vec![crate::expressions::path_expression(pattern, false)?.pattern],
-                };
+                // A pattern with `*` would be taken for one of a path, which ignores case.
+                let patterns = vec![crate::expressions::path_expression(pattern, false)?.pattern];
                 section.set("path", TomlItem::texts(patterns));
             }
             _ => return Err(format!("a route cannot ask for `{key}`")),
@@ -521,10 +493,21 @@ impl CaddyReader<'_> {
                 }
                 "headers" => {
                     self.fields(handler.get("response"), "response_headers", &mut settings.section);
+                    self.fields(handler.get("request"), "request_headers", &mut settings.request);
+                    handler.impossible(self.ledger, "fields are set and removed, and nothing else");
+                    let checks = handler.open_ends(self.ledger);
+                    checks.into_iter().for_each(|check| settings.section.comment(check));
                     continue;
                 }
                 "encode" => {
                     self.encode(handler, &mut settings.section);
+                    continue;
+                }
+                _ if HARMLESS.contains(&kind) => {
+                    handler.impossible(
+                        self.ledger,
+                        "there is no such handler here; requests are answered without it",
+                    );
                     continue;
                 }
                 "rewrite" => {
@@ -564,18 +547,26 @@ impl CaddyReader<'_> {
                     self.files(handler, settings, &mut section);
                     self.files_with_scripts(settings, &mut section);
                 }
-                "reverse_proxy" => self.proxy(handler, settings, &mut section),
+                "reverse_proxy" if handler.get("handle_response").is_none() => {
+                    self.proxy(handler, settings, &mut section);
+                }
                 _ => {
-                    handler.refuse(
-                        self.ledger,
-                        "there is no such handler here; where it guards a route, the route is closed (501)",
-                    );
-                    section.comment(format!("CHECK line {}: Caddy's handler `{kind}`.", handler.line));
-                    section.set("respond", TomlItem::Number(501));
+                    let reason = "there is no such handler here: the route is closed (403)";
+                    handler.refuse(self.ledger, reason);
+                    section.close(self.ledger.check(handler.line, &format!("Caddy's handler `{kind}`")));
                 }
             }
+            if !settings.request.entries.is_empty() && section.get("php").is_some() {
+                let what = "the variables of scripts are not changed here: the route is closed (403)";
+                section.close(self.ledger.check(handler.line, what));
+            }
             handler.impossible(self.ledger, "there is nothing like it here");
-            found.push(CaddyRoute { hosts: hosts.to_vec(), section });
+            if !section.is_closed() {
+                handler.open_ends(self.ledger).into_iter().for_each(|check| section.comment(check));
+            }
+            for section in variants::with_variants(section, &settings.variants) {
+                found.push(CaddyRoute { hosts: hosts.to_vec(), section });
+            }
             return;
         }
     }

@@ -6,7 +6,7 @@ use crate::data::DatumAt;
 use crate::draft::{TomlItem, TomlSection};
 
 /// Nanoseconds of a duration, as Komainu writes it.
-fn duration(value: &DatumAt) -> Option<TomlItem> {
+pub(super) fn duration(value: &DatumAt) -> Option<TomlItem> {
     let text = value.text()?;
     let ms = match text.parse::<u64>() {
         Ok(nanoseconds) => nanoseconds / 1_000_000,

@@ -97,7 +97,12 @@ pub(super) fn words(app: &mut AppSettings<'_>, file: &str, line: usize, words: &
             }
             (None, None) => {
                 let entry = app.ledger.enter(file, line, word);
-                app.take(SettingAt { entry, name: "application".to_owned(), values: vec![word.clone()] });
+                app.take(SettingAt {
+                    entry,
+                    name: "application".to_owned(),
+                    values: vec![word.clone()],
+                    is_code: false,
+                });
                 continue;
             }
         };
@@ -111,7 +116,7 @@ pub(super) fn words(app: &mut AppSettings<'_>, file: &str, line: usize, words: &
         );
         let entry = app.ledger.enter(file, line, &shown);
         let values = vec![value.unwrap_or_else(|| "true".to_owned())];
-        app.take(SettingAt { entry, name: option, values });
+        app.take(SettingAt { entry, name: option, values, is_code: false });
     }
 }
 
@@ -164,7 +169,7 @@ pub(super) fn file(app: &mut AppSettings<'_>, name: &str, text: &str) -> Result<
                 continue;
             }
         };
-        app.take(SettingAt { entry, name: setting.0, values: setting.1 });
+        app.take(SettingAt { entry, name: setting.0, values: setting.1, is_code: false });
     }
     match found {
         true => Ok(()),

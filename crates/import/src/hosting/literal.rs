@@ -8,6 +8,8 @@ pub(super) struct SettingAt {
     pub(super) entry: EntryNumber,
     pub(super) name: String,
     pub(super) values: Vec<String>,
+    /// Whether its value, or a part of it, is code that cannot be read.
+    pub(super) is_code: bool,
 }
 
 /// What stands for one process for each core.
@@ -155,7 +157,9 @@ fn values(
         for item in split_commas(inner) {
             match item.split_once("=>").or_else(|| if open == '{' { item.split_once(':') } else { None }) {
                 Some((key, value)) => {
-                    let (key, _) = values(key, known, depth + 1)?;
+                    let key = values(key, known, depth + 1)
+                        .or_else(|| is_name(key.trim()).then(|| (vec![key.trim().to_owned()], None)))?
+                        .0;
                     let (value, _) = values(value, known, depth + 1)?;
                     all.push(format!("{}={}", key.join(","), value.join(",")));
                 }
@@ -173,6 +177,9 @@ fn values(
         return one(&inner.replace("\\\\", "\\"));
     }
     match text {
+        "ssl.CERT_NONE" => one("0"),
+        "ssl.CERT_OPTIONAL" => one("1"),
+        "ssl.CERT_REQUIRED" => one("2"),
         "None" | "nil" => Some((Vec::new(), None)),
         "True" | "true" => one("true"),
         "False" | "false" => one("false"),
@@ -206,17 +213,33 @@ pub(super) fn python(ledger: &ImportLedger, file: &str, text: &str) -> Vec<Setti
                 Some((values, note)) => {
                     note.into_iter().for_each(|note| ledger.differs(entry, note));
                     known.push((name.trim().to_owned(), values.clone()));
-                    found.push(SettingAt { entry, name: name.trim().to_owned(), values });
+                    found.push(SettingAt { entry, name: name.trim().to_owned(), values, is_code: false });
                 }
-                None => ledger.impossible(entry, "it is code, not a value: write what it gives"),
+                None => {
+                    ledger.impossible(entry, "it is code, not a value: write what it gives");
+                    let name = name.trim().to_owned();
+                    found.push(SettingAt { entry, name, values: Vec::new(), is_code: true });
+                }
             },
-            None if text.starts_with("import ") || text.starts_with("from ") || text.starts_with(['"', '\'']) => {
+            None if text.starts_with("import ")
+                || text.starts_with("from ")
+                || text.starts_with(['"', '\'']) =>
+            {
                 ledger.needless(entry, "not needed");
             }
-            None if text.starts_with("def ") || text.starts_with("async def ") => ledger.impossible(
-                entry,
-                "there are no hooks of the server: do it where the application is loaded, or in a lifespan of ASGI",
-            ),
+            None if text.starts_with("def ") || text.starts_with("async def ") => {
+                ledger.impossible(
+                    entry,
+                    "there are no hooks of the server: do it where the application is loaded, or in a lifespan of ASGI",
+                );
+                let name = text.split("def ").nth(1).and_then(|rest| rest.split('(').next()).unwrap_or("");
+                found.push(SettingAt {
+                    entry,
+                    name: name.trim().to_owned(),
+                    values: Vec::new(),
+                    is_code: true,
+                });
+            }
             None => ledger.impossible(entry, "it is code: write what it sets"),
         }
     }
@@ -252,6 +275,10 @@ pub(super) fn ruby(ledger: &ImportLedger, file: &str, text: &str) -> Vec<Setting
                 _ => "it is code of the master or the workers: do it where the application is loaded",
             };
             ledger.impossible(entry, reason);
+            if first == "bind" || first == "ssl_bind" {
+                // The server may have other addresses than the default.
+                found.push(SettingAt { entry, name: "bind".to_owned(), values: Vec::new(), is_code: true });
+            }
             continue;
         }
         if first == "require" || first == "require_relative" || matches!(first, "else" | "elsif") {
@@ -281,7 +308,9 @@ pub(super) fn ruby(ledger: &ImportLedger, file: &str, text: &str) -> Vec<Setting
         let mut all = Vec::new();
         let mut is_data = is_name(name);
         for argument in split_commas(rest) {
-            match values(&argument, &known, 0) {
+            let named = argument.split_once(": ").filter(|(key, _)| is_name(key));
+            let pair = named.map(|(key, value)| format!("{{ '{key}' => {value} }}"));
+            match values(pair.as_ref().unwrap_or(&argument), &known, 0) {
                 Some((values, note)) => {
                     note.into_iter().for_each(|note| ledger.differs(entry, note));
                     all.extend(values);
@@ -292,10 +321,10 @@ pub(super) fn ruby(ledger: &ImportLedger, file: &str, text: &str) -> Vec<Setting
         if condition.is_some() {
             ledger.differs(entry, "its condition is left out: remove what was written if it does not hold");
         }
-        match is_data {
-            true => found.push(SettingAt { entry, name: name.to_owned(), values: all }),
-            false => ledger.impossible(entry, "it is code, not a value: write what it gives"),
+        if !is_data {
+            ledger.impossible(entry, "it is code, not a value: write what it gives");
         }
+        found.push(SettingAt { entry, name: name.to_owned(), values: all, is_code: !is_data });
     }
     found
 }

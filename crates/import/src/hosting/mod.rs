@@ -4,6 +4,8 @@ mod literal;
 
 mod settings;
 
+mod addresses;
+
 mod command;
 
 use std::path::Path;
@@ -75,7 +77,7 @@ fn passengerfile(app: &mut AppSettings<'_>, data: &DatumAt) {
                 for (name, value) in entries {
                     if let (Some(entry), Some(text)) = (value.entry, value.text()) {
                         let values = vec![format!("{name}={text}")];
-                        app.take(SettingAt { entry, name: key.clone(), values });
+                        app.take(SettingAt { entry, name: key.clone(), values, is_code: false });
                     }
                 }
             }
@@ -85,7 +87,7 @@ fn passengerfile(app: &mut AppSettings<'_>, data: &DatumAt) {
                     _ => value.texts(),
                 };
                 if let Some(entry) = value.entry {
-                    app.take(SettingAt { entry, name: key.clone(), values });
+                    app.take(SettingAt { entry, name: key.clone(), values, is_code: false });
                 }
             }
         }

@@ -2,7 +2,7 @@
 
 use super::literal::{PER_CORE, SettingAt};
 use crate::draft::{Draft, SiteDraft, TomlItem, TomlSection, table_path};
-use crate::findings::ImportLedger;
+use crate::findings::{EntryNumber, ImportLedger};
 use crate::kind::ImportKind;
 
 /// Settings that need no translation, and why.
@@ -70,8 +70,15 @@ const IMPOSSIBLE: &[(&[&str], &str)] = &[
     (&["activate_control_app"], "`komainu ctl` and `[control] listen` do it"),
     (&["access_log_format", "access_logformat"], "write `[log] access` with Komainu's variables"),
     (
-        &["ssl_bind", "ca_certs", "ssl_version", "ciphers", "enable_ssl", "ssl"],
-        "write `tls` with both files in `[[site]]`, and the address with `tls = true` or port 443",
+        &[
+            "ssl_version",
+            "ciphers",
+            "ssl_cipher",
+            "ssl_cipher_filter",
+            "do_handshake_on_connect",
+            "suppress_ragged_eofs",
+        ],
+        "TLS 1.3 and 1.2 with their safe ciphers are spoken: `min` of `[tls]` says which",
     ),
     (
         &["set_remote_address", "secure_scheme_headers", "proxy_protocol", "proxy_allow_ips"],
@@ -84,20 +91,50 @@ const IMPOSSIBLE: &[(&[&str], &str)] = &[
     ),
 ];
 
+/// Settings that guard an application: where they are code, it is closed.
+const GUARDS: [&str; 12] = [
+    "certfile",
+    "keyfile",
+    "ca_certs",
+    "cert_reqs",
+    "ssl_context",
+    "ssl_cert",
+    "ssl_key",
+    "ssl_certificate",
+    "ssl_certificate_key",
+    "ssl_ca",
+    "ssl_verify_mode",
+    "post_worker_init",
+];
+/// Settings that may guard an application, and are not read.
+const GUARDS_UNREAD: [&str; 2] = ["nginx_config_template", "ssl_context"];
+
 /// What is collected of an application.
 pub(super) struct AppSettings<'a> {
     pub(super) ledger: &'a ImportLedger,
     kind: ImportKind,
     app: TomlSection,
-    top: TomlSection,
-    site: TomlSection,
-    listen: Vec<String>,
+    pub(super) top: TomlSection,
+    pub(super) site: TomlSection,
+    pub(super) listen: Vec<String>,
     /// Those of `listen` that speak TLS; all where a certificate is set for all.
-    tls: Vec<String>,
-    certificate: Option<String>,
-    key: Option<String>,
-    host: Option<String>,
-    port: Option<String>,
+    pub(super) tls: Vec<String>,
+    pub(super) certificate: Option<String>,
+    pub(super) key: Option<String>,
+    /// Whether all addresses speak TLS.
+    pub(super) is_tls: bool,
+    /// Authorities of the certificates that clients show.
+    pub(super) authorities: Option<String>,
+    /// How clients are asked for certificates: in the words of the server.
+    pub(super) asks_clients: Option<(EntryNumber, String)>,
+    /// The port of TLS beside the one in the clear.
+    pub(super) tls_port: Option<String>,
+    /// What guarded the application and has no translation.
+    pub(super) closed: Vec<EntryNumber>,
+    /// Addresses that are code.
+    pub(super) unread_addresses: Vec<EntryNumber>,
+    pub(super) host: Option<String>,
+    pub(super) port: Option<String>,
     files: Option<String>,
     application: Option<String>,
     is_asgi: bool,
@@ -115,6 +152,12 @@ impl<'a> AppSettings<'a> {
             tls: Vec::new(),
             certificate: None,
             key: None,
+            is_tls: false,
+            authorities: None,
+            asks_clients: None,
+            tls_port: None,
+            closed: Vec::new(),
+            unread_addresses: Vec::new(),
             host: None,
             port: None,
             files: None,
@@ -131,6 +174,23 @@ impl<'a> AppSettings<'a> {
     /// Translates a setting.
     pub(super) fn take(&mut self, one: SettingAt) {
         let is_in = |list: &&(&[&str], &str)| list.0.contains(&one.name.as_str());
+        if one.is_code {
+            match one.name.as_str() {
+                "bind" | "port" | "listen" => self.unread_addresses.push(one.entry),
+                "ssl_bind" => {
+                    self.unread_addresses.push(one.entry);
+                    self.closed.push(one.entry);
+                }
+                name if GUARDS.contains(&name) => self.closed.push(one.entry),
+                _ => {}
+            }
+            return;
+        }
+        if GUARDS_UNREAD.contains(&one.name.as_str()) {
+            self.ledger.impossible(one.entry, "what it guards is not known: the application is closed (403)");
+            self.closed.push(one.entry);
+            return;
+        }
         if let Some((_, reason)) = NEEDLESS.iter().find(is_in) {
             self.ledger.needless(one.entry, reason);
             return;
@@ -245,8 +305,20 @@ impl<'a> AppSettings<'a> {
     fn surroundings(&mut self, one: &SettingAt, first: &str) -> Option<Result<(), &'static str>> {
         match one.name.as_str() {
             "bind" | "listen" => {
-                return Some(one.values.iter().map(|value| self.address(value)).fold(Ok(()), Result::and));
+                return Some(
+                    one.values.iter().map(|value| self.address(value, one.entry)).fold(Ok(()), Result::and),
+                );
             }
+            "ssl_bind" => {
+                let (pairs, address): (Vec<_>, Vec<_>) =
+                    one.values.iter().cloned().partition(|value| value.contains('='));
+                let address = address.join(":");
+                return Some(self.address(&format!("ssl://{address}?{}", pairs.join("&")), one.entry));
+            }
+            "ca_certs" | "ssl_ca" | "ssl_ca_file" => self.authorities = Some(first.to_owned()),
+            "cert_reqs" | "ssl_verify_mode" => self.asks_clients = Some((one.entry, first.to_owned())),
+            "enable_ssl" | "ssl" => self.is_tls = first == "true",
+            "ssl_port" => self.tls_port = Some(first.to_owned()),
             "certfile" | "ssl_cert" | "ssl_certificate" => self.certificate = Some(first.to_owned()),
             "keyfile" | "ssl_key" | "ssl_certificate_key" => self.key = Some(first.to_owned()),
             "socket_file" => self.listen.push(format!("unix:{first}")),
@@ -343,47 +415,8 @@ impl<'a> AppSettings<'a> {
         self.app.set_in("env", name, TomlItem::text(value));
     }
 
-    fn address(&mut self, text: &str) -> Result<(), &'static str> {
-        let (text, query) = text.split_once('?').unwrap_or((text, ""));
-        let (text, is_tls) = match text.split_once("://") {
-            Some(("unix", path)) => (format!("unix:{path}"), false),
-            Some((scheme, rest)) => (rest.to_owned(), scheme == "ssl"),
-            None => (text.to_owned(), false),
-        };
-        let parameter = |name: &str| {
-            query.split('&').find_map(|pair| {
-                pair.split_once('=').filter(|(key, _)| *key == name).map(|(_, value)| value.to_owned())
-            })
-        };
-        let address = match text.as_str() {
-            _ if text.starts_with("unix:") => text.clone(),
-            _ if text.starts_with('/') => format!("unix:{text}"),
-            port if port.bytes().all(|b| b.is_ascii_digit()) => format!(":{port}"),
-            _ => text.strip_prefix("0.0.0.0:").map_or(text.clone(), |port| format!(":{port}")),
-        };
-        if !self.listen.contains(&address) {
-            self.listen.push(address);
-        }
-        if is_tls {
-            self.tls.extend(self.listen.last().cloned());
-            self.certificate = parameter("cert").or(self.certificate.take());
-            self.key = parameter("key").or(self.key.take());
-        }
-        match parameter("umask") {
-            Some(_) => {
-                Err("the rights of the socket are those of the server's umask (`UMask=` of a service)")
-            }
-            None => Ok(()),
-        }
-    }
-
     /// The configuration.
     pub(super) fn draft(mut self) -> Draft {
-        if let Some(port) = &self.port {
-            let host =
-                self.host.as_deref().filter(|host| !matches!(*host, "0.0.0.0" | "::" | "*")).unwrap_or("");
-            self.listen.push(format!("{host}:{port}"));
-        }
         let (key, default, port) = match self.kind {
             ImportKind::Gunicorn if self.is_asgi => ("asgi", "app:app", "127.0.0.1:8000"),
             ImportKind::Gunicorn => ("wsgi", "app:app", "127.0.0.1:8000"),
@@ -422,39 +455,13 @@ impl<'a> AppSettings<'a> {
         if self.app.get("workers").is_none() && matches!(self.kind, ImportKind::Gunicorn | ImportKind::Puma) {
             self.app.comment("There was no number of workers: one for each core, and at least 2.");
         }
-        if self.listen.is_empty() {
-            self.listen.push(port.to_owned());
+        self.addresses(port);
+        let (ledger, closed) = (self.ledger, std::mem::take(&mut self.closed));
+        let mut draft = draft_of("app", self.app, self.top, self.site, self.files);
+        for check in closed.into_iter().filter_map(|entry| ledger.open_end(entry)) {
+            draft.sites.iter_mut().for_each(|site| site.close(check.clone()));
         }
-        let item = |address: &String| {
-            let is_tls = self.tls.contains(address)
-                || self.tls.is_empty() && self.certificate.is_some() && !address.starts_with("unix:");
-            match is_tls && !address.ends_with(":443") {
-                false => TomlItem::text(address.clone()),
-                true => TomlItem::Table(vec![
-                    ("address".to_owned(), TomlItem::text(address.clone())),
-                    ("tls".to_owned(), TomlItem::Flag(true)),
-                ]),
-            }
-        };
-        let mut items: Vec<TomlItem> = self.listen.iter().map(item).collect();
-        let is_plain = |(address, item): (&String, &TomlItem)| {
-            matches!(item, TomlItem::Text(_)) && !address.ends_with(":443")
-        };
-        let answers_plainly = self.listen.iter().zip(&items).any(is_plain);
-        let items = if items.len() == 1 { items.remove(0) } else { TomlItem::List(items) };
-        self.top.entries.insert(0, ("listen".to_owned(), items));
-        if let Some(certificate) = &self.certificate {
-            // The key may stand in the same file.
-            let key = self.key.as_ref().unwrap_or(certificate);
-            self.site.set_in("tls", "certificate", TomlItem::text(certificate.clone()));
-            self.site.set_in("tls", "key", TomlItem::text(key.clone()));
-            if answers_plainly {
-                self.site.set("redirect_https", TomlItem::Flag(false));
-            }
-        } else if !self.tls.is_empty() {
-            self.site.comment("CHECK: a certificate: `tls = \"auto\"`, or the names of its files.");
-        }
-        draft_of("app", self.app, self.top, self.site, self.files)
+        draft
     }
 }
 

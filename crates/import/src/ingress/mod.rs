@@ -2,6 +2,8 @@
 
 mod values;
 
+mod guards;
+
 use std::path::Path;
 
 use crate::conditions::close;
@@ -37,6 +39,8 @@ struct IngressReader<'a> {
     sites: Vec<(String, TomlSection)>,
     /// Ports of services with names: namespace, service, port, number.
     ports: Vec<(String, String, String, u64)>,
+    /// Hosts all of whose routes are closed, with what stands above them.
+    closed: Vec<(String, String)>,
 }
 
 /// Translates Ingresses: manifests in YAML, of one or more documents, or the JSON that `kubectl get ingress -A -o json` prints.
@@ -63,8 +67,13 @@ pub fn import(path: &Path) -> Result<Imported, ImportError> {
         let path = if several { format!("[{at}]") } else { String::new() };
         document.enter(&ledger, &name, &path);
     }
-    let mut reader =
-        IngressReader { ledger: &ledger, routes: Vec::new(), sites: Vec::new(), ports: Vec::new() };
+    let mut reader = IngressReader {
+        ledger: &ledger,
+        routes: Vec::new(),
+        sites: Vec::new(),
+        ports: Vec::new(),
+        closed: Vec::new(),
+    };
     let of_list = |document: &DatumAt| match document.get("items") {
         Some(items) => items.items().to_vec(),
         None => vec![document.clone()],
@@ -132,6 +141,9 @@ impl<'a> IngressReader<'a> {
             }
             let own = self.routes.iter().filter(|route| route.host == host);
             site.routes = own.map(|route| route.section.clone()).collect();
+            for (_, check) in self.closed.iter().filter(|(closed, _)| *closed == host) {
+                site.close(check.clone());
+            }
             draft.sites.push(site);
         }
     }
@@ -178,9 +190,17 @@ impl<'a> IngressReader<'a> {
             return;
         }
         let mut common = TomlSection::default();
-        let scheme = self.annotations(annotations, &mut common);
-        let rewrite = of("rewrite-target");
         let spec = item.get("spec");
+        let clients = self.client_certificates(annotations, spec, &namespace);
+        let scheme = self.annotations(annotations, &namespace, &mut common);
+        if let Some(Err(check)) = &clients {
+            common.close(check.clone());
+        } else if let Some(Ok(_)) = &clients
+            && !common.is_closed()
+        {
+            guards::client_fields(&mut common);
+        }
+        let rewrite = of("rewrite-target");
         for rule in spec.and_then(|spec| spec.get("rules")).map_or(&[][..], DatumAt::items) {
             let host = rule.get("host").and_then(DatumAt::text).unwrap_or("").to_lowercase();
             rule.get("host").into_iter().for_each(|one| one.translated(ledger));
@@ -210,6 +230,7 @@ impl<'a> IngressReader<'a> {
             self.routes.push(IngressRoute { host: String::new(), is_exact: false, length: 0, section });
         }
         self.tls(spec, &namespace, annotations);
+        self.guard_hosts(annotations, spec, clients.and_then(Result::ok));
         for key in ["apiVersion", "kind", "status"] {
             item.get(key).into_iter().for_each(|one| one.needless(ledger, "not needed"));
         }
@@ -314,7 +335,7 @@ impl<'a> IngressReader<'a> {
                     return;
                 }
                 section.set("path", TomlItem::text(wider_expression(&format!("^{text}"), true)));
-                close(&mut section, format!("CHECK line {}: `{text}`: {reason}.", path.line));
+                close(&mut section, self.ledger.check(path.line, &format!("`{text}`: {reason}")));
                 self.routes.push(IngressRoute {
                     host: host.to_owned(),
                     is_exact: false,
@@ -405,8 +426,8 @@ impl<'a> IngressReader<'a> {
             "limit-connections" => {
                 let count = TomlItem::Number(text.parse::<u64>().unwrap_or(1).clamp(1, 1_000_000));
                 let limit = ("concurrent".to_owned(), count);
-                section
-                    .set("limit", TomlItem::Table(vec![limit, ("status".to_owned(), TomlItem::Number(503))]));
+                let status = ("status".to_owned(), TomlItem::Number(503));
+                guards::add_limit(section, TomlItem::Table(vec![limit, status]));
             }
             "proxy-next-upstream-tries" => match text.parse::<u64>() {
                 Ok(count @ 1..=100) => {
@@ -432,22 +453,24 @@ impl<'a> IngressReader<'a> {
                     return false;
                 }
             },
-            "configuration-snippet"
-            | "server-snippet"
-            | "auth-snippet"
-            | "stream-snippet"
-            | "modsecurity-snippet" => {
-                value.impossible(self.ledger, "lines of nginx are not read: `komainu import nginx` translates them from a file of their own");
-                section.comment(format!("CHECK: `{name}` has lines of nginx."));
-                return false;
-            }
+            "configuration-snippet" => match guards::fields_of_snippet(text) {
+                Some(fields) => {
+                    for (field, value) in fields {
+                        guards::set_field(section, "response_headers", &field, value);
+                    }
+                }
+                None => {
+                    self.close(value, guards::SNIPPET, section);
+                    return false;
+                }
+            },
             _ => return false,
         }
         true
     }
 
     /// Writes what annotations say for all routes; returns the scheme of the services.
-    fn annotations(&self, all: Option<&DatumAt>, section: &mut TomlSection) -> &'static str {
+    fn annotations(&self, all: Option<&DatumAt>, namespace: &str, section: &mut TomlSection) -> &'static str {
         let mut scheme = "http";
         section.set_in("limits", "body", TomlItem::text("1MiB"));
         for (name, value) in all.map_or(&[][..], DatumAt::entries) {
@@ -465,11 +488,7 @@ impl<'a> IngressReader<'a> {
                 "backend-protocol" => match text.to_uppercase().as_str() {
                     "HTTPS" | "GRPCS" => {
                         scheme = "https";
-                        section.set_in(
-                            "proxy",
-                            "tls",
-                            TomlItem::Table(vec![("verify".to_owned(), TomlItem::Flag(false))]),
-                        );
+                        section.set_in("proxy", "tls", self.upstream_tls(all, namespace));
                     }
                     "GRPC" => scheme = "h2c",
                     _ => {}
@@ -479,8 +498,8 @@ impl<'a> IngressReader<'a> {
                 "limit-rps" | "limit-rpm" => {
                     let unit = if name.ends_with("rps") { "s" } else { "m" };
                     let count = text.parse::<u64>().unwrap_or(1).clamp(1, 1_000_000);
-                    section.set(
-                        "limit",
+                    guards::add_limit(
+                        section,
                         TomlItem::Table(vec![
                             ("rate".to_owned(), TomlItem::Text(format!("{count}/{unit}"))),
                             ("burst".to_owned(), TomlItem::Number((count * 5).min(1_000_000))),
@@ -503,12 +522,9 @@ impl<'a> IngressReader<'a> {
                     section.set_in("proxy", "balance", TomlItem::text("sticky"))
                 }
                 "auth-url" if !text.contains('$') => section.set_in("auth", "ask", TomlItem::text(text)),
-                "auth-url" | "auth-type" | "auth-secret" | "auth-tls-secret" => {
-                    section.set("respond", TomlItem::Number(403));
-                    section.comment(format!(
-                        "CHECK: `{name}` decided who may ask: the route is closed until `auth` does."
-                    ));
-                    value.impossible(self.ledger, "users and passwords are in a file (`auth = { basic = FILE }`): the route is closed (403)");
+                "auth-url" | "auth-type" | "auth-secret" => {
+                    let reason = "users and passwords are in a file (`auth = { basic = FILE }`): the route is closed (403) until `auth` asks for them";
+                    self.close(value, reason, section);
                     continue;
                 }
                 "auth-signin" => match signs_in(all, text) {
@@ -528,21 +544,22 @@ impl<'a> IngressReader<'a> {
                 | "proxy-http-version"
                 | "proxy-send-timeout"
                 | "service-upstream"
-                | "kubernetes.io/ingress.class"
-                | "proxy-request-buffering"
-                | "kubectl.kubernetes.io/last-applied-configuration"
-                | "force-ssl-redirect" => {
+                | "proxy-request-buffering" => {
                     value.needless(self.ledger, "not needed");
                     continue;
                 }
-                "ssl-redirect" | "rewrite-target" | "use-regex" | "app-root" => continue,
+                "rewrite-target" | "use-regex" | "app-root" => continue,
+                _ if guards::OF_HOSTS.contains(&name.strip_prefix(PREFIX).unwrap_or("")) => continue,
                 _ if self.more(name, value, section) => {}
-                _ => continue,
+                _ => {
+                    self.unknown(name, value, section);
+                    continue;
+                }
             }
             value.translated(self.ledger);
         }
-        if section.get("respond").is_some() {
-            section.remove("redirect");
+        if section.is_closed() {
+            section.entries.retain(|(key, _)| key == "respond");
         }
         scheme
     }

@@ -32,7 +32,7 @@ pub fn import(path: &Path) -> Result<Imported, ImportError> {
     // What `GET /` prints has the configuration below `config`.
     let config = config.get("config").unwrap_or(&config).clone();
     let mut draft = Draft::default();
-    let pass = listeners(&config, &ledger, &mut draft);
+    let (pass, tls) = listeners(&config, &ledger, &mut draft);
     settings(&config, &ledger, &mut draft);
     for (name, one) in config.get("applications").map_or(&[][..], DatumAt::entries) {
         for (name, section) in app::sections(name, one, &ledger) {
@@ -59,6 +59,7 @@ pub fn import(path: &Path) -> Result<Imported, ImportError> {
     }
     let routes = UnitRoutes { ledger: &ledger, config: &config };
     routes.write(pass.as_deref(), &mut draft);
+    tls.write(&mut draft);
     access_log(&config, &ledger, &mut draft);
     draft.gather();
     let toml = draft.text();
@@ -66,8 +67,9 @@ pub fn import(path: &Path) -> Result<Imported, ImportError> {
 }
 
 /// Writes `listen`; returns where the first listener passes requests to.
-fn listeners(config: &DatumAt, ledger: &ImportLedger, draft: &mut Draft) -> Option<String> {
+fn listeners(config: &DatumAt, ledger: &ImportLedger, draft: &mut Draft) -> (Option<String>, UnitTls) {
     let mut first: Option<String> = None;
+    let (mut tls, mut answers_plainly) = (Vec::new(), false);
     let mut addresses = Vec::new();
     for (address, one) in config.get("listeners").map_or(&[][..], DatumAt::entries) {
         let pass = one.get("pass");
@@ -90,20 +92,15 @@ fn listeners(config: &DatumAt, ledger: &ImportLedger, draft: &mut Draft) -> Opti
             None => address.clone(),
         };
         let mut entries = vec![("address".to_owned(), TomlItem::Text(text.clone()))];
-        if let Some(tls) = one.get("tls") {
-            tls.impossible(
-                ledger,
-                "Unit keeps certificates itself: write `tls` with the files of this one, or `tls = \"auto\"`",
-            );
-            draft.top.comment(format!(
-                "CHECK: the certificates of {address}: `certificate` and `key` in `tls` of `[[site]]`."
-            ));
+        if let Some(found) = one.get("tls") {
+            tls.push(certificates(found, ledger));
             if !text.ends_with(":443") {
                 entries.push(("tls".to_owned(), TomlItem::Flag(true)));
             }
         } else if text.ends_with(":443") {
             entries.push(("tls".to_owned(), TomlItem::Flag(false)));
         }
+        answers_plainly |= one.get("tls").is_none();
         forwarded(one, ledger, draft);
         one.impossible(ledger, "a listener has `address`, `tls` and `proxy_protocol`");
         addresses.push(match entries.len() {
@@ -116,7 +113,79 @@ fn listeners(config: &DatumAt, ledger: &ImportLedger, draft: &mut Draft) -> Opti
         1 => draft.top.set("listen", addresses.remove(0)),
         _ => draft.top.set("listen", TomlItem::List(addresses)),
     }
-    first
+    (first, UnitTls { listeners: tls, answers_plainly })
+}
+
+/// What the listeners say of TLS.
+struct UnitTls {
+    /// For each listener that speaks it: the `tls` of sites, and what cannot be translated.
+    listeners: Vec<(TomlItem, Vec<String>)>,
+    /// Whether a listener does not.
+    answers_plainly: bool,
+}
+
+impl UnitTls {
+    /// Writes the certificates into all sites.
+    fn write(self, draft: &mut Draft) {
+        let Some((first, _)) = self.listeners.first().cloned() else { return };
+        let mut closed: Vec<String> = self.listeners.iter().flat_map(|(_, checks)| checks.clone()).collect();
+        let asks = |item: &TomlItem| matches!(item, TomlItem::Table(entries) if entries.iter().any(|(key, _)| key == "client"));
+        if self.listeners.iter().any(|(item, _)| asks(item) != asks(&first)) {
+            closed.push("CHECK: the listeners ask for different certificates of clients.".to_owned());
+        }
+        for site in &mut draft.sites {
+            site.section.comment(
+                "CHECK: Unit kept the certificate itself: write it into these files, or `tls = \"auto\"`.",
+            );
+            site.section.set("tls", first.clone());
+            if self.answers_plainly && !asks(&first) {
+                site.section.set("redirect_https", TomlItem::Flag(false));
+            }
+            closed.iter().for_each(|check| site.close(check.clone()));
+        }
+    }
+}
+
+/// Commands for OpenSSL that guard nothing which Komainu does not guard by itself.
+const HARMLESS_COMMANDS: [&str; 8] =
+    ["MinProtocol", "MaxProtocol", "Protocol", "Ciphersuites", "CipherString", "Curves", "Groups", "Options"];
+
+/// The `tls` of sites for that of a listener, and what closes them.
+fn certificates(tls: &DatumAt, ledger: &ImportLedger) -> (TomlItem, Vec<String>) {
+    let names = tls.get("certificate").map_or_else(Vec::new, DatumAt::texts);
+    let names = if names.is_empty() { vec!["unit".to_owned()] } else { names };
+    let file = |name: &String| format!("/etc/komainu/tls/{}.pem", name.replace('/', "_"));
+    let mut entries = vec![("certificate".to_owned(), TomlItem::texts(names.iter().map(file)))];
+    if let Some(found) = tls.get("certificate") {
+        found.differs(
+            ledger,
+            "Unit keeps certificates itself: write the bundle, with its key, into this file",
+        );
+    }
+    if let Some(session) = tls.get("session") {
+        session.needless(ledger, "not needed: see `ticket_keys` of `[tls]`");
+    }
+    let commands = tls.get("conf_commands");
+    for (name, value) in commands.map_or(&[][..], DatumAt::entries) {
+        if HARMLESS_COMMANDS.contains(&name.as_str()) {
+            value.differs(ledger, "TLS 1.3 and 1.2 with their safe ciphers are spoken: see `[tls]`");
+        }
+    }
+    let text = |key: &str| commands.and_then(|all| all.get(key)).and_then(DatumAt::text);
+    let authorities = text("VerifyCAFile").or(text("ClientCAFile"));
+    if let (Some(mode), Some(authorities)) = (text("VerifyMode"), authorities) {
+        let is_required = mode.split(',').any(|one| one.trim() == "Require");
+        let mut client = vec![("ca".to_owned(), TomlItem::text(authorities))];
+        if !is_required {
+            client.push(("required".to_owned(), TomlItem::Flag(false)));
+        }
+        entries.push(("client".to_owned(), TomlItem::Table(client)));
+        for key in ["VerifyMode", "VerifyCAFile", "ClientCAFile"] {
+            commands.and_then(|all| all.get(key)).into_iter().for_each(|one| one.translated(ledger));
+        }
+    }
+    tls.impossible(ledger, "this setting of TLS has no translation: the sites are closed (403)");
+    (TomlItem::Table(entries), tls.open_ends(ledger))
 }
 
 fn forwarded(one: &DatumAt, ledger: &ImportLedger, draft: &mut Draft) {
@@ -130,7 +199,7 @@ fn forwarded(one: &DatumAt, ledger: &ImportLedger, draft: &mut Draft) {
         // A proxy that sends another field passes X-Forwarded-For on as the client wrote it.
         let reason = "`trusted_proxies` is not written: have this proxy send X-Forwarded-For, then write it";
         forwarded.impossible(ledger, reason);
-        draft.top.comment(format!("CHECK line {}: {reason}.", forwarded.line));
+        draft.top.comment(ledger.check(forwarded.line, reason));
         return;
     }
     if source.texts().iter().any(|text| text.starts_with('!')) {

@@ -110,10 +110,8 @@ impl<'a> UnitRoutes<'a> {
             self.step(step, depth, found);
             match found.get_mut(before) {
                 Some(next) => missing.drain(..).for_each(|comment| next.section.comment(comment)),
-                None => missing.push(format!(
-                    "CHECK line {}: a route before this one is missing: see the report.",
-                    step.line
-                )),
+                None => missing
+                    .push(self.ledger.check(step.line, "a route before this one is missing: see the report")),
             }
         }
     }
@@ -127,12 +125,15 @@ impl<'a> UnitRoutes<'a> {
             step.differs(self.ledger, "");
             conditions.impossible(self.ledger, &reason);
             let refuses = step.at(&["action", "return"]).and_then(DatumAt::number);
-            if refuses.is_some_and(|status| (400..500).contains(&status)) {
+            // A redirect may lead to where clients sign in; one for a scheme does not.
+            let is_scheme =
+                conditions.entries().iter().all(|(key, _)| matches!(key.as_str(), "scheme" | "uri" | "host"));
+            if refuses.is_some_and(|status| (400..500).contains(&status) || status >= 300 && !is_scheme) {
                 self.unmatched(
                     step,
                     &format!("{reason}: the route is closed (403) until the condition is written"),
                 );
-                close(&mut section, format!("CHECK line {}: {reason}.", step.line));
+                close(&mut section, self.ledger.check(step.line, &reason));
                 found.push(HostedRoute { hosts, section });
                 return;
             }
@@ -304,7 +305,18 @@ impl<'a> UnitRoutes<'a> {
             action.translated_key("return", self.ledger);
             action.translated_key("location", self.ledger);
         }
-        action.impossible(self.ledger, "an action has nothing like it here");
+        action.impossible(self.ledger, "an action has nothing like it here: the route is closed (403)");
+        let answers = ["files", "proxy", "app"].iter().any(|key| section.get(key).is_some());
+        let guards = action
+            .entries()
+            .iter()
+            .filter(|(key, _)| key != "fallback")
+            .flat_map(|(_, one)| one.open_ends(self.ledger));
+        let guards: Vec<String> = guards.collect();
+        if answers && !guards.is_empty() {
+            guards.into_iter().for_each(|check| close(section, check));
+            return;
+        }
         let has_action =
             ["files", "proxy", "app", "redirect", "respond"].iter().any(|key| section.get(key).is_some());
         if !has_action {
@@ -384,10 +396,13 @@ impl<'a> UnitRoutes<'a> {
             index.translated(self.ledger);
         }
         let follows = action.get("follow_symlinks").and_then(DatumAt::flag).unwrap_or(true);
-        if follows {
+        if follows && action.get("chroot").is_none() {
             section.set_in("files", "symlinks", TomlItem::text("on"));
         }
-        for key in ["follow_symlinks", "chroot", "traverse_mounts"] {
+        if action.get("traverse_mounts").and_then(DatumAt::flag) == Some(true) {
+            action.translated_key("traverse_mounts", self.ledger);
+        }
+        for key in ["follow_symlinks", "chroot"] {
             if let Some(one) = action.get(key) {
                 one.differs(
                     self.ledger,

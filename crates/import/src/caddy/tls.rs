@@ -1,0 +1,303 @@
+//! Which addresses of Caddy speak TLS, with which certificates, and which ones clients have to show.
+
+use super::handlers::CaddyReader;
+use crate::data::DatumAt;
+use crate::draft::{Draft, SiteDraft, TomlItem};
+
+/// Names for which the local authority issues certificates, by their ends.
+const LOCAL: [&str; 13] = [
+    "localhost",
+    "test",
+    "local",
+    "internal",
+    "home.arpa",
+    "lan",
+    "home",
+    "corp",
+    "intranet",
+    "private",
+    "localdomain",
+    "127.0.0.1",
+    "[::1]",
+];
+/// Wrappers of listeners that refuse nobody.
+const WRAPPERS: [&str; 3] = ["tls", "http_redirect", "proxy_protocol"];
+
+/// The `tls` of a site, or what stands above its closed routes.
+type SiteTls = Result<TomlItem, String>;
+
+impl CaddyReader<'_> {
+    /// Writes the `tls` of the sites of a server, and closes those that cannot be secured as they were. Returns the addresses.
+    pub(super) fn secure(
+        &self,
+        (config, server, others): (&DatumAt, &DatumAt, &[&DatumAt]),
+        sites: &mut [SiteDraft],
+        draft: &mut Draft,
+    ) -> Vec<TomlItem> {
+        let ports = |key: &str, default: &str| {
+            config.at(&["apps", "http", key]).and_then(DatumAt::text).unwrap_or(default).to_owned()
+        };
+        let (http, https) =
+            (format!(":{}", ports("http_port", "80")), format!(":{}", ports("https_port", "443")));
+        let addresses = addresses(server);
+        let flag = |key: &str| server.at(&["automatic_https", key]).and_then(DatumAt::flag) == Some(true);
+        let skipped = server.at(&["automatic_https", "skip"]).map_or_else(Vec::new, DatumAt::texts);
+        let has_hosts = sites.iter().flat_map(hosts).any(|host| !skipped.contains(&host));
+        let policies = server.get("tls_connection_policies").map_or(&[][..], DatumAt::items);
+        let is_secured = |address: &String| !address.ends_with(&http) && !address.starts_with("unix:");
+        let by_policy = !policies.is_empty();
+        let by_itself = !flag("disable")
+            && (has_hosts && addresses.iter().any(is_secured)
+                || addresses.iter().any(|one| one.ends_with(&https)));
+        let has_tls = by_policy || by_itself;
+        let mut items: Vec<TomlItem> = Vec::new();
+        for address in &addresses {
+            let item = match (has_tls && is_secured(address), address.ends_with(":443")) {
+                (true, true) | (false, false) => TomlItem::text(address.clone()),
+                (flag, _) => TomlItem::Table(vec![
+                    ("address".to_owned(), TomlItem::text(address.clone())),
+                    ("tls".to_owned(), TomlItem::Flag(flag)),
+                ]),
+            };
+            if !items.contains(&item) {
+                items.push(item);
+            }
+        }
+        let redirects = by_itself && !flag("disable_redirects");
+        let own: Vec<String> = sites.iter().flat_map(hosts).collect();
+        let is_taken = others.iter().any(|other| {
+            self::addresses(other).iter().any(|one| one.ends_with(&http))
+                && (own.is_empty() || names_in(other).iter().any(|name| own.contains(name)))
+        });
+        let plain = TomlItem::text(":80");
+        if redirects && !is_taken && addresses.iter().any(|one| one == ":443") && !items.contains(&plain) {
+            items.push(plain);
+        }
+        let answers_plainly = !redirects && has_tls && !addresses.iter().all(is_secured);
+        let is_beside_tls = others.iter().any(|other| {
+            other.get("tls_connection_policies").is_some()
+                || self::addresses(other).iter().any(|one| one.ends_with(&https))
+        });
+        for site in sites.iter_mut() {
+            if !has_tls {
+                // Else it would get a certificate, because an address speaks TLS.
+                if is_beside_tls && site.section.get("hosts").is_some() {
+                    site.section.set("tls", TomlItem::Flag(false));
+                }
+                continue;
+            }
+            if answers_plainly {
+                site.section.set("redirect_https", TomlItem::Flag(false));
+            }
+            match self.site_tls(config, policies, site) {
+                Ok(item) => site.section.set("tls", item),
+                Err(check) => {
+                    site.section.set_text("tls", "auto");
+                    site.close(check);
+                }
+            }
+        }
+        self.min_version(policies, draft);
+        self.wrappers(server, sites);
+        for key in ["listen", "automatic_https"] {
+            server.get(key).into_iter().for_each(|one| one.translated(self.ledger));
+        }
+        if let Some(logs) = server.get("logs") {
+            logs.impossible(self.ledger, "`[log] access` or `[[logs]]` has the access log");
+        }
+        items
+    }
+
+    /// The `tls` of a site, by the first policy for its names.
+    fn site_tls(&self, config: &DatumAt, policies: &[DatumAt], site: &mut SiteDraft) -> SiteTls {
+        let names: Vec<String> = hosts(site).collect();
+        let is_for = |policy: &&DatumAt| {
+            let sni = policy.at(&["match", "sni"]).map_or_else(Vec::new, DatumAt::texts);
+            let by_other =
+                policy.get("match").is_some_and(|all| all.entries().iter().any(|(key, _)| key != "sni"));
+            let matches = |pattern: &String| {
+                names.is_empty()
+                    || names.iter().any(|name| {
+                        name.eq_ignore_ascii_case(pattern)
+                            || pattern.strip_prefix('*').is_some_and(|end| name.ends_with(end))
+                    })
+            };
+            sni.is_empty() || by_other && sni.is_empty() || sni.iter().any(matches)
+        };
+        let guards = |policy: &&DatumAt| {
+            policy.get("client_authentication").is_some()
+                || policy.get("drop").and_then(DatumAt::flag) == Some(true)
+        };
+        let policy = policies.iter().find(is_for);
+        // A policy with other conditions may be for some connections of the site alone.
+        let is_partial = |policy: &&DatumAt| {
+            let all = policy.get("match").map_or(&[][..], DatumAt::entries);
+            guards(policy) && all.iter().any(|(key, _)| key != "sni")
+        };
+        if let Some(partial) = policies.iter().filter(is_for).find(is_partial) {
+            return Err(self.refuse_tls(
+                partial,
+                "a policy of TLS that guards some connections: the site is closed (403)",
+            ));
+        }
+        let certificate = self.certificate(config, policy, site);
+        let Some(policy) = policy.filter(guards) else { return Ok(certificate) };
+        let Some(client) = policy.get("client_authentication") else {
+            return Err(self.refuse_tls(policy, "connections are dropped: the site is closed (403)"));
+        };
+        let (certificate, key) = match certificate {
+            TomlItem::Table(entries) => (entries, None),
+            item => (Vec::new(), Some(("certificate".to_owned(), item))),
+        };
+        let mut entries: Vec<(String, TomlItem)> = key.into_iter().chain(certificate).collect();
+        entries.push(("client".to_owned(), self.clients(client)?));
+        Ok(TomlItem::Table(entries))
+    }
+
+    fn refuse_tls(&self, policy: &DatumAt, reason: &str) -> String {
+        policy.refuse(self.ledger, reason);
+        self.ledger.check(policy.line, reason)
+    }
+
+    /// The `client` of a site's `tls`.
+    fn clients(&self, client: &DatumAt) -> SiteTls {
+        let files: Vec<String> = [
+            client.get("trusted_ca_certs_pem_files"),
+            client
+                .at(&["ca", "pem_files"])
+                .filter(|_| client.at(&["ca", "provider"]).and_then(DatumAt::text) == Some("file")),
+        ]
+        .into_iter()
+        .flatten()
+        .flat_map(DatumAt::texts)
+        .collect();
+        let known = ["mode", "trusted_ca_certs_pem_files", "ca"];
+        let is_known = client.entries().iter().all(|(key, _)| known.contains(&key.as_str()));
+        let required = match client.get("mode").and_then(DatumAt::text).unwrap_or("require_and_verify") {
+            "require_and_verify" => true,
+            "verify_if_given" => false,
+            _ => {
+                return Err(self.refuse_tls(
+                    client,
+                    "a certificate of the client that nobody verifies: the site is closed (403)",
+                ));
+            }
+        };
+        let [file] = files.as_slice() else {
+            let reason = "the authorities are not in one file of PEM: write it, and `client` in `tls`; the site is closed (403)";
+            return Err(self.refuse_tls(client, reason));
+        };
+        if !is_known {
+            return Err(self.refuse_tls(
+                client,
+                "this check of the client's certificate has no translation: the site is closed (403)",
+            ));
+        }
+        client.translated(self.ledger);
+        let mut entries = vec![("ca".to_owned(), TomlItem::text(file.clone()))];
+        if !required {
+            entries.push(("required".to_owned(), TomlItem::Flag(false)));
+        }
+        Ok(TomlItem::Table(entries))
+    }
+
+    /// The certificate of a site: its files, or `"auto"`.
+    fn certificate(&self, config: &DatumAt, policy: Option<&DatumAt>, site: &mut SiteDraft) -> TomlItem {
+        let tags = policy
+            .and_then(|policy| policy.at(&["certificate_selection", "any_tag"]))
+            .map_or_else(Vec::new, DatumAt::texts);
+        let files = config.at(&["apps", "tls", "certificates", "load_files"]).map_or(&[][..], DatumAt::items);
+        let is_own = |file: &&DatumAt| {
+            let own = file.get("tags").map_or_else(Vec::new, DatumAt::texts);
+            tags.is_empty() && own.is_empty() || tags.iter().any(|tag| own.contains(tag))
+        };
+        let (mut certificates, mut keys) = (Vec::new(), Vec::new());
+        for file in files.iter().filter(is_own) {
+            let text = |key: &str| file.get(key).and_then(DatumAt::text).map(str::to_owned);
+            certificates.extend(text("certificate"));
+            keys.extend(text("key"));
+            file.translated(self.ledger);
+        }
+        if !certificates.is_empty() {
+            return TomlItem::Table(vec![
+                ("certificate".to_owned(), TomlItem::texts(certificates)),
+                ("key".to_owned(), TomlItem::texts(keys)),
+            ]);
+        }
+        let names: Vec<String> = hosts(site).collect();
+        let policies = config.at(&["apps", "tls", "automation", "policies"]).map_or(&[][..], DatumAt::items);
+        let issuer = policies
+            .iter()
+            .find(|policy| {
+                let subjects = policy.get("subjects").map_or_else(Vec::new, DatumAt::texts);
+                subjects.is_empty() || names.iter().any(|name| subjects.contains(name))
+            })
+            .and_then(|policy| policy.get("issuers")?.items().first()?.get("module"));
+        let is_local =
+            |name: &String| LOCAL.iter().any(|end| name == end || name.ends_with(&format!(".{end}")));
+        match (issuer.filter(|one| one.text() == Some("internal")), names.iter().find(|name| !is_local(name)))
+        {
+            (Some(module), Some(name)) => {
+                let reason = "the local authority issues for local names alone: write a certificate of an authority of your own into this file";
+                module.impossible(self.ledger, reason);
+                site.section.comment(self.ledger.check(module.line, reason));
+                let file = format!("/etc/komainu/tls/{}.pem", name.replace('*', "_"));
+                TomlItem::Table(vec![("certificate".to_owned(), TomlItem::Text(file))])
+            }
+            (module, _) => {
+                module.into_iter().for_each(|one| one.translated(self.ledger));
+                TomlItem::text("auto")
+            }
+        }
+    }
+
+    /// The oldest version of TLS.
+    fn min_version(&self, policies: &[DatumAt], draft: &mut Draft) {
+        for min in policies.iter().filter_map(|policy| policy.get("protocol_min")) {
+            match min.text() {
+                Some("tls1.3") => {
+                    draft.table("tls").set_text("min", "1.3");
+                    min.translated(self.ledger);
+                }
+                _ => min.needless(self.ledger, "not needed: TLS 1.2 is the oldest"),
+            }
+        }
+    }
+
+    /// Closes sites whose connections go through code that is not known.
+    fn wrappers(&self, server: &DatumAt, sites: &mut [SiteDraft]) {
+        for wrapper in server.get("listener_wrappers").map_or(&[][..], DatumAt::items) {
+            let kind = wrapper.get("wrapper").and_then(DatumAt::text).unwrap_or("");
+            if WRAPPERS.contains(&kind) {
+                wrapper.impossible(self.ledger, "`proxy_protocol` of `listen` reads such headers");
+                continue;
+            }
+            let check = self.refuse_tls(
+                wrapper,
+                "this wrapper of connections may refuse some: the sites are closed (403)",
+            );
+            sites.iter_mut().for_each(|site| site.close(check.clone()));
+        }
+    }
+}
+
+/// The addresses of a server, as Komainu writes them.
+fn addresses(server: &DatumAt) -> Vec<String> {
+    let address = |text: String| text.strip_prefix("tcp/").unwrap_or(&text).replace("unix/", "unix:");
+    server.get("listen").map_or_else(Vec::new, DatumAt::texts).into_iter().map(address).collect()
+}
+
+/// The names in the host matchers of a server's routes.
+fn names_in(server: &DatumAt) -> Vec<String> {
+    let routes = server.get("routes").map_or(&[][..], DatumAt::items);
+    let sets = routes.iter().flat_map(|route| route.get("match").map_or(&[][..], DatumAt::items));
+    sets.filter_map(|set| set.get("host")).flat_map(DatumAt::texts).collect()
+}
+
+fn hosts(site: &SiteDraft) -> impl Iterator<Item = String> {
+    let items = match site.section.get("hosts") {
+        Some(TomlItem::List(items)) => items.clone(),
+        _ => Vec::new(),
+    };
+    items.into_iter().filter_map(|item| item.as_text().map(str::to_owned))
+}

@@ -1,0 +1,147 @@
+//! What Caddy sets for some requests alone, and the case of paths.
+
+use super::handlers::CaddySettings;
+use crate::conditions::ask;
+use crate::draft::{TomlItem, TomlSection};
+use crate::expressions::quoted;
+
+/// Variants of a route: each doubles the routes.
+pub(super) const VARIANTS_MAX: usize = 3;
+
+/// Fields of responses that are for some requests alone.
+#[derive(Debug, Clone)]
+pub(super) struct CaddyVariant {
+    conditions: TomlSection,
+    fields: TomlItem,
+}
+
+/// What a route has set for the requests that it matches, if that is fields of responses and nothing else.
+pub(super) fn variant_of(
+    before: &CaddySettings,
+    after: &CaddySettings,
+    conditions: &TomlSection,
+) -> Option<CaddyVariant> {
+    const FIELDS: &str = "response_headers";
+    let others = |section: &TomlSection| {
+        let is_other = |(key, _): &&(String, TomlItem)| key != FIELDS && conditions.get(key).is_none();
+        section.entries.iter().filter(is_other).cloned().collect::<Vec<_>>()
+    };
+    let is_same = others(&before.section) == others(&after.section)
+        && before.section.comments == after.section.comments
+        && before.root == after.root
+        && before.strip_prefix == after.strip_prefix
+        && before.tries == after.tries
+        && before.scripts == after.scripts
+        && before.php == after.php
+        && before.request == after.request;
+    let fields = after.section.get(FIELDS).filter(|_| is_same)?.clone();
+    Some(CaddyVariant { conditions: conditions.clone(), fields })
+}
+
+/// The route for each set of variants that a request may meet, the most particular first.
+pub(super) fn with_variants(section: TomlSection, variants: &[CaddyVariant]) -> Vec<TomlSection> {
+    let mut found = vec![section];
+    for variant in variants {
+        let mut next = Vec::new();
+        for route in found {
+            match joined(&route, &variant.conditions) {
+                Ok(Some(mut both)) if !route.is_closed() => {
+                    add_fields(&mut both, &variant.fields);
+                    next.extend([both, route]);
+                }
+                Ok(_) => next.push(route),
+                Err(()) => {
+                    let mut route = route;
+                    route.comment("CHECK: Caddy set fields of responses for some of these requests; conditions of both cannot be joined.");
+                    next.push(route);
+                }
+            }
+        }
+        found = next;
+    }
+    found
+}
+
+/// A route for the requests that meet other conditions too; `None` where no request does.
+fn joined(route: &TomlSection, conditions: &TomlSection) -> Result<Option<TomlSection>, ()> {
+    let mut both = route.clone();
+    let mut others = conditions.clone();
+    if let (Some(TomlItem::Text(own)), Some(TomlItem::Text(other))) = (route.get("path"), others.get("path"))
+    {
+        let (own, other) = (own.clone(), other.clone());
+        let prefix =
+            |text: &str| text.strip_suffix('*').filter(|rest| !rest.contains(['*', '~'])).map(str::to_owned);
+        let is_plain = |text: &str| !text.trim_end_matches('*').contains(['*', '~']);
+        match (prefix(&own), prefix(&other)) {
+            _ if own == other => drop(others.remove("path")),
+            (_, Some(prefix)) if is_plain(&own) && own.starts_with(&prefix) => drop(others.remove("path")),
+            (Some(prefix), _) if is_plain(&other) && other.starts_with(&prefix) => drop(both.remove("path")),
+            _ if is_plain(&own) && is_plain(&other) => return Ok(None),
+            _ => return Err(()),
+        }
+    }
+    ask(&mut both, &others.entries);
+    Ok(Some(both))
+}
+
+fn add_fields(section: &mut TomlSection, fields: &TomlItem) {
+    let TomlItem::Table(places) = fields else { return };
+    for (place, item) in places {
+        let mut all = match section.get("response_headers") {
+            Some(TomlItem::Table(known)) => {
+                known.iter().find(|(known, _)| known == place).map(|(_, item)| item.clone())
+            }
+            _ => None,
+        };
+        match (&mut all, item) {
+            (Some(TomlItem::Table(all)), TomlItem::Table(more)) => {
+                all.retain(|(name, _)| !more.iter().any(|(other, _)| other == name));
+                all.extend(more.iter().cloned());
+            }
+            (Some(TomlItem::List(all)), TomlItem::List(more)) => {
+                let new: Vec<TomlItem> = more.iter().filter(|one| !all.contains(one)).cloned().collect();
+                all.extend(new);
+            }
+            _ => all = Some(item.clone()),
+        }
+        if let Some(all) = all {
+            section.set_in("response_headers", place, all);
+        }
+    }
+}
+
+/// Has the paths of a route match in any case of letters, as Caddy's do.
+pub(super) fn any_case(section: &mut TomlSection) {
+    for (key, item) in &mut section.entries {
+        match (key.as_str(), item) {
+            ("path", item) => any_case_of(item),
+            ("not", item) => any_case_of_tables(item),
+            _ => {}
+        }
+    }
+}
+
+fn any_case_of_tables(item: &mut TomlItem) {
+    match item {
+        TomlItem::List(items) => items.iter_mut().for_each(any_case_of_tables),
+        TomlItem::Table(entries) => {
+            entries.iter_mut().filter(|(key, _)| key == "path").for_each(|(_, item)| any_case_of(item));
+        }
+        _ => {}
+    }
+}
+
+fn any_case_of(item: &mut TomlItem) {
+    match item {
+        TomlItem::List(items) => items.iter_mut().for_each(any_case_of),
+        TomlItem::Text(text)
+            if !text.starts_with('~') && text.contains(|c: char| c.is_ascii_alphabetic()) =>
+        {
+            let inner = quoted(text.trim_matches('*')).replace("\\*\\*", ".*").replace("\\*", "[^/]*");
+            let start = if text.starts_with('*') { "" } else { "^" };
+            let end = if text.ends_with('*') { "" } else { "$" };
+            *text = format!("~* {start}{inner}{end}");
+        }
+        _ => {}
+    }
+}

@@ -1,0 +1,340 @@
+//! Annotations that guard something: client certificates, snippets, and those of which nothing is known.
+
+use super::{IngressReader, PREFIX};
+use crate::data::DatumAt;
+use crate::draft::{TomlItem, TomlSection};
+
+/// Annotations that are of the hosts of an Ingress, not of its routes.
+pub(super) const OF_HOSTS: [&str; 9] = [
+    "ssl-redirect",
+    "force-ssl-redirect",
+    "ssl-passthrough",
+    "server-snippet",
+    "auth-tls-secret",
+    "auth-tls-verify-client",
+    "auth-tls-verify-depth",
+    "auth-tls-error-page",
+    "auth-tls-pass-certificate-to-upstream",
+];
+/// What is said of lines of nginx.
+pub(super) const SNIPPET: &str = "lines of nginx are not read: the route is closed (403); `komainu import nginx` translates them from a file of their own";
+/// Annotations of ingress-nginx that refuse nobody, and have no translation.
+const HARMLESS: [&str; 46] = [
+    "affinity",
+    "affinity-canary-behavior",
+    "affinity-mode",
+    "auth-always-set-cookie",
+    "auth-cache-duration",
+    "auth-cache-key",
+    "auth-keepalive",
+    "auth-keepalive-requests",
+    "auth-keepalive-share-vars",
+    "auth-keepalive-timeout",
+    "auth-realm",
+    "auth-secret-type",
+    "backend-protocol",
+    "canary",
+    "client-header-timeout",
+    "connection-proxy-header",
+    "custom-headers",
+    "custom-http-errors",
+    "default-backend",
+    "disable-proxy-intercept-errors",
+    "enable-access-log",
+    "enable-opentelemetry",
+    "enable-rewrite-log",
+    "from-to-www-redirect",
+    "http2-push-preload",
+    "limit-burst-multiplier",
+    "limit-rate",
+    "limit-rate-after",
+    "limit-whitelist",
+    "load-balance",
+    "mirror-target",
+    "permanent-redirect-code",
+    "preserve-trailing-slash",
+    "proxy-buffers",
+    "proxy-busy-buffers-size",
+    "proxy-cookie-domain",
+    "proxy-cookie-path",
+    "proxy-max-temp-file-size",
+    "proxy-next-upstream",
+    "proxy-next-upstream-timeout",
+    "proxy-redirect-from",
+    "proxy-redirect-to",
+    "server-alias",
+    "session-cookie-name",
+    "stream-snippet",
+    "upstream-hash-by",
+];
+/// Words in the names of annotations that another controller reads.
+const CONTROLLERS: [&str; 9] = [
+    "ingress",
+    "traefik",
+    "haproxy",
+    "konghq",
+    "nginx.org",
+    "nginx.com",
+    "projectcontour",
+    "appgw",
+    "ambassador",
+];
+
+impl IngressReader<'_> {
+    /// Closes the routes that an annotation guarded.
+    pub(super) fn close(&self, value: &DatumAt, reason: &str, section: &mut TomlSection) {
+        value.impossible(self.ledger, reason);
+        value.open_ends(self.ledger).into_iter().for_each(|check| section.close(check));
+    }
+
+    /// Reports an annotation that has no translation; its routes are closed unless it is known to refuse nobody.
+    pub(super) fn unknown(&self, name: &str, value: &DatumAt, section: &mut TomlSection) {
+        let Some(own) = name.strip_prefix(PREFIX) else {
+            let domain = name.split('/').next().unwrap_or("");
+            let is_read = domain != "kubernetes.io" && CONTROLLERS.iter().any(|word| domain.contains(word));
+            match is_read || matches!(name, "modsecurity-snippet") {
+                true => {
+                    self.close(
+                        value,
+                        "an annotation of another controller: the route is closed (403)",
+                        section,
+                    );
+                }
+                false => value.needless(self.ledger, "not needed: no setting of ingress-nginx"),
+            }
+            return;
+        };
+        match own {
+            // What may be off, and is.
+            _ if value.flag() == Some(false) => value.needless(self.ledger, "not needed"),
+            "satisfy" => value.differs(self.ledger, "both, addresses and users, are asked for"),
+            _ if own.starts_with("canary-")
+                || own.starts_with("session-cookie-")
+                || own.starts_with("opentelemetry-")
+                || own.starts_with("proxy-ssl-")
+                || own.starts_with("cors-")
+                || HARMLESS.contains(&own) =>
+            {
+                value.impossible(self.ledger, "this annotation has no translation");
+                value.open_ends(self.ledger).into_iter().for_each(|check| section.comment(check));
+            }
+            _ if own.ends_with("-snippet") => self.close(value, SNIPPET, section),
+            _ => self.close(value, "this annotation has no translation: the route is closed (403)", section),
+        }
+    }
+
+    /// The `client` of `tls` for the certificates that clients have to show, or what stands above the routes that are closed.
+    pub(super) fn client_certificates(
+        &self,
+        annotations: Option<&DatumAt>,
+        spec: Option<&DatumAt>,
+        namespace: &str,
+    ) -> Option<Result<TomlItem, String>> {
+        let of = |name: &str| annotations.and_then(|all| all.get(&format!("{PREFIX}{name}")));
+        let secret = of("auth-tls-secret")?;
+        let mode = of("auth-tls-verify-client");
+        let mode_text = mode.and_then(DatumAt::text).unwrap_or("on");
+        if mode_text == "off" {
+            [Some(secret), mode].into_iter().flatten().for_each(|one| one.translated(self.ledger));
+            return None;
+        }
+        let with_tls: Vec<String> = items(spec, "tls")
+            .iter()
+            .flat_map(|tls| tls.get("hosts").map_or_else(Vec::new, DatumAt::texts))
+            .map(|host| host.to_lowercase())
+            .collect();
+        let is_secured = hosts(spec).iter().all(|host| with_tls.contains(host));
+        let reason = match mode_text {
+            "on" | "optional" if is_secured => {
+                [Some(secret), mode].into_iter().flatten().for_each(|one| {
+                    one.differs(self.ledger, "the secret has to be mounted where the files are named");
+                });
+                let file = self.secret(secret, namespace, "ca.crt");
+                let mut client = vec![("ca".to_owned(), file)];
+                if mode_text == "optional" {
+                    client.push(("required".to_owned(), TomlItem::Flag(false)));
+                }
+                for name in
+                    ["auth-tls-verify-depth", "auth-tls-error-page", "auth-tls-pass-certificate-to-upstream"]
+                {
+                    of(name).into_iter().for_each(|one| {
+                        one.differs(self.ledger, "services get `ssl-client-verify`, `ssl-client-subject-dn` and `ssl-client-issuer-dn`");
+                    });
+                }
+                return Some(Ok(TomlItem::Table(client)));
+            }
+            "on" | "optional" => "a host of this Ingress has no `tls`: the routes are closed (403)",
+            _ => {
+                "certificates of clients that nobody verifies are not asked for: the routes are closed (403)"
+            }
+        };
+        secret.impossible(self.ledger, reason);
+        mode.into_iter().for_each(|one| one.impossible(self.ledger, reason));
+        Some(Err(secret.open_ends(self.ledger).join(" ")))
+    }
+
+    /// A file of a secret, which is named with its namespace or without.
+    fn secret(&self, secret: &DatumAt, namespace: &str, file: &str) -> TomlItem {
+        let text = secret.text().unwrap_or("");
+        let (namespace, name) = text.split_once('/').unwrap_or((namespace, text));
+        TomlItem::Text(format!("/etc/komainu/tls/{namespace}/{name}/{file}"))
+    }
+
+    /// The `tls` of `proxy` for services that speak HTTPS, whose certificates ingress-nginx verifies where it is told to.
+    pub(super) fn upstream_tls(&self, annotations: Option<&DatumAt>, namespace: &str) -> TomlItem {
+        let of = |name: &str| annotations.and_then(|all| all.get(&format!("{PREFIX}proxy-ssl-{name}")));
+        let verify = of("verify").filter(|one| one.text() == Some("on") || one.flag() == Some(true));
+        let mut entries = Vec::new();
+        match (verify, of("secret")) {
+            (Some(_), Some(secret)) => {
+                entries.push(("ca".to_owned(), self.secret(secret, namespace, "ca.crt")))
+            }
+            (Some(_), None) => {}
+            (None, _) => entries.push(("verify".to_owned(), TomlItem::Flag(false))),
+        }
+        if let Some(name) = of("name").and_then(DatumAt::text) {
+            entries.push(("name".to_owned(), TomlItem::text(name)));
+        }
+        for name in ["verify", "secret", "name", "server-name"] {
+            of(name).into_iter().for_each(|one| {
+                one.differs(self.ledger, "the secret has to be mounted where the files are named");
+            });
+        }
+        TomlItem::Table(entries)
+    }
+
+    /// Writes what annotations say for the hosts of an Ingress.
+    pub(super) fn guard_hosts(
+        &mut self,
+        annotations: Option<&DatumAt>,
+        spec: Option<&DatumAt>,
+        clients: Option<TomlItem>,
+    ) {
+        let ledger = self.ledger;
+        let of = |name: &str| annotations.and_then(|all| all.get(&format!("{PREFIX}{name}")));
+        let forced = of("force-ssl-redirect");
+        let is_forced = forced.and_then(DatumAt::flag) == Some(true);
+        for host in hosts(spec) {
+            if let Some(client) = &clients {
+                let site = self.site(&host);
+                if let Some(certificate @ TomlItem::Text(_)) = site.get("tls").cloned() {
+                    site.set("tls", TomlItem::Table(vec![("certificate".to_owned(), certificate)]));
+                }
+                site.set_in("tls", "client", client.clone());
+            }
+            if is_forced && self.site(&host).get("tls").is_none() {
+                match host.is_empty() || host.contains('*') {
+                    true => forced.into_iter().for_each(|one| {
+                        one.impossible(ledger, "this host has no `tls`: its routes are closed (403)");
+                    }),
+                    false => {
+                        self.site(&host).set_text("tls", "auto");
+                        forced.into_iter().for_each(|one| {
+                            one.differs(
+                                ledger,
+                                "this host has no `tls` of its own: Komainu obtains a certificate",
+                            );
+                        });
+                    }
+                }
+            }
+            if let Some(snippet) = of("server-snippet") {
+                snippet.impossible(ledger, SNIPPET);
+            }
+            if let Some(passed) = of("ssl-passthrough").filter(|one| one.flag() == Some(true)) {
+                passed.impossible(
+                    ledger,
+                    "the service decrypts: write a `[[stream]]` with `names`; the host is closed (403)",
+                );
+            }
+            let guards =
+                ["server-snippet", "ssl-passthrough", "force-ssl-redirect"].into_iter().filter_map(of);
+            let checks: Vec<String> = guards.flat_map(|one| one.open_ends(ledger)).collect();
+            self.closed.extend(checks.into_iter().map(|check| (host.clone(), check)));
+        }
+        for name in OF_HOSTS {
+            of(name)
+                .into_iter()
+                .filter(|one| one.flag().is_some())
+                .for_each(|one| one.needless(ledger, "not needed"));
+        }
+    }
+}
+
+fn items<'a>(spec: Option<&'a DatumAt>, key: &str) -> &'a [DatumAt] {
+    spec.and_then(|spec| spec.get(key)).map_or(&[][..], DatumAt::items)
+}
+
+/// The hosts of an Ingress.
+fn hosts(spec: Option<&DatumAt>) -> Vec<String> {
+    let of_rule = |rule: &DatumAt| rule.get("host").and_then(DatumAt::text).unwrap_or("").to_lowercase();
+    let mut hosts: Vec<String> = items(spec, "rules").iter().map(of_rule).collect();
+    if spec.is_some_and(|spec| spec.get("defaultBackend").is_some()) {
+        hosts.push(String::new());
+    }
+    hosts
+}
+
+/// Has services told who the client is by its certificate, in the fields of ingress-nginx; clients cannot send these.
+pub(super) fn client_fields(section: &mut TomlSection) {
+    let set = [
+        ("ssl-client-verify", "$tls_client_verify"),
+        ("ssl-client-subject-dn", "$tls_client_subject"),
+        ("ssl-client-issuer-dn", "$tls_client_issuer"),
+    ];
+    let set = set.map(|(name, value)| (name.to_owned(), TomlItem::text(value))).into();
+    let remove = TomlItem::List(vec![TomlItem::text("ssl-client-cert")]);
+    let fields = vec![("set".to_owned(), TomlItem::Table(set)), ("remove".to_owned(), remove)];
+    section.set_in("proxy", "request_headers", TomlItem::Table(fields));
+}
+
+/// Adds a limit to those that there are.
+pub(super) fn add_limit(section: &mut TomlSection, limit: TomlItem) {
+    let all = match section.get("limit").cloned() {
+        None => limit,
+        Some(TomlItem::List(items)) => TomlItem::List([items, vec![limit]].concat()),
+        Some(one) => TomlItem::List(vec![one, limit]),
+    };
+    section.set("limit", all);
+}
+
+/// Sets a field of responses.
+pub(super) fn set_field(section: &mut TomlSection, table: &str, name: &str, value: String) {
+    let mut fields = match section.get(table) {
+        Some(TomlItem::Table(places)) => match places.iter().find(|(place, _)| place == "set") {
+            Some((_, TomlItem::Table(fields))) => fields.clone(),
+            _ => Vec::new(),
+        },
+        _ => Vec::new(),
+    };
+    fields.push((name.to_owned(), TomlItem::Text(value)));
+    section.set_in(table, "set", TomlItem::Table(fields));
+}
+
+/// The fields that a snippet sets in responses, if it does nothing else.
+pub(super) fn fields_of_snippet(text: &str) -> Option<Vec<(String, String)>> {
+    let mut fields = Vec::new();
+    let unquoted = |text: &str| text.trim().trim_matches(['"', '\'']).to_owned();
+    for line in text.split(';').map(str::trim).filter(|line| !line.is_empty()) {
+        let (directive, rest) = line.split_once(char::is_whitespace)?;
+        let (name, value) = match directive {
+            "more_set_headers" => {
+                let pair = unquoted(rest);
+                let (name, value) = pair.split_once(':')?;
+                (name.trim().to_owned(), value.trim().to_owned())
+            }
+            "add_header" => {
+                let (name, value) = rest.trim().split_once(char::is_whitespace)?;
+                (name.to_owned(), unquoted(value.trim().strip_suffix("always").unwrap_or(value)))
+            }
+            _ => return None,
+        };
+        let is_name =
+            !name.is_empty() && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_');
+        if !is_name || value.contains(['$', '"', '\'', '\\', '{', '}', '#']) {
+            return None;
+        }
+        fields.push((name, value));
+    }
+    (!fields.is_empty()).then_some(fields)
+}

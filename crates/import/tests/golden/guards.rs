@@ -1,0 +1,593 @@
+//! Directives that guard something: each is translated, or what it guarded is closed in the configuration.
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use config::Config;
+use import::{ImportKind, Imported};
+
+/// One directive: its name, the source, what the configuration has, and what it has not.
+type Guard = (&'static str, String, &'static [&'static str], &'static [&'static str]);
+
+struct Source(PathBuf);
+
+impl Source {
+    fn new(name: &str, text: &str) -> Self {
+        static COUNT: AtomicUsize = AtomicUsize::new(0);
+        let count = COUNT.fetch_add(1, Ordering::Relaxed);
+        let folder =
+            std::env::temp_dir().join(format!("komainu-import-guards-{}-{count}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let path = folder.join(name);
+        std::fs::write(&path, text).unwrap();
+        Self(path)
+    }
+}
+
+impl Drop for Source {
+    fn drop(&mut self) {
+        let _ = self.0.parent().map(std::fs::remove_dir_all);
+    }
+}
+
+fn check(guards: &[Guard], file: &str, import: impl Fn(&Path) -> Imported) {
+    let mut faults = Vec::new();
+    for (name, text, has, has_not) in guards {
+        let source = Source::new(file, text);
+        let toml = import(&source.0).toml;
+        if let Err(report) = Config::parse(&toml, "komainu.toml", Path::new("/etc/komainu")) {
+            faults.push(format!("{name}: {}", report.render(false)));
+        }
+        let missing =
+            has.iter().filter(|one| !toml.contains(**one)).map(|one| format!("{name}: not there: {one}"));
+        let open =
+            has_not.iter().filter(|one| toml.contains(**one)).map(|one| format!("{name}: there: {one}"));
+        let found: Vec<String> = missing.chain(open).collect();
+        if !found.is_empty() {
+            faults.push(format!("{}\n{toml}", found.join("\n")));
+        }
+    }
+    assert!(faults.is_empty(), "{}", faults.join("\n----\n"));
+}
+
+/// A server of Caddy at an address, with `more` beside its routes.
+fn caddy_server(listen: &str, more: &str, routes: &str) -> String {
+    format!(
+        "{{\"apps\": {{\"http\": {{\"servers\": {{\"a\": {{\"listen\": [\"{listen}\"],\n{more}\n\"routes\": [{routes}]}}}}}}}}}}"
+    )
+}
+
+const SHOP: &str = "{\"match\": [{\"host\": [\"shop.example.com\"]}], \"handle\": [{\"handler\": \"reverse_proxy\", \"upstreams\": [{\"dial\": \"127.0.0.1:3000\"}]}]}";
+const PROXY: &str =
+    "{\"handle\": [{\"handler\": \"reverse_proxy\", \"upstreams\": [{\"dial\": \"127.0.0.1:3000\"}]}]}";
+const OPEN: &str = "proxy = { to = \"http://127.0.0.1:3000\"";
+
+fn caddy_policy(client: &str) -> String {
+    format!(
+        "\"tls_connection_policies\": [{{\"match\": {{\"sni\": [\"shop.example.com\"]}}, \"client_authentication\": {client}}}, {{}}],"
+    )
+}
+
+fn caddy_routes(before: &str) -> String {
+    caddy_server(":8080", "", &format!("{before}, {PROXY}"))
+}
+
+#[test]
+fn caddy_tls() {
+    let client = |client: &str| caddy_server(":443", &caddy_policy(client), SHOP);
+    let guards: Vec<Guard> = vec![
+        (
+            "client certificates of files",
+            client("{\"mode\": \"require_and_verify\", \"ca\": {\"provider\": \"file\", \"pem_files\": [\"/etc/ca.pem\"]}}"),
+            &["client = { ca = \"/etc/ca.pem\" }", OPEN],
+            &[],
+        ),
+        (
+            "client certificates, by the older name",
+            client("{\"trusted_ca_certs_pem_files\": [\"/etc/ca.pem\"], \"mode\": \"verify_if_given\"}"),
+            &["client = { ca = \"/etc/ca.pem\", required = false }", OPEN],
+            &[],
+        ),
+        (
+            "client certificates of an authority in the configuration",
+            client("{\"mode\": \"require_and_verify\", \"ca\": {\"provider\": \"inline\", \"trusted_ca_certs\": [\"MII=\"]}}"),
+            &["respond = 403", "CHECK guarded.json:2:"],
+            &["\n[[site.route]]\nproxy"],
+        ),
+        ("client certificates that are not verified", client("{\"mode\": \"require\"}"), &["respond = 403"], &["\n[[site.route]]\nproxy"]),
+        (
+            "leaf certificates",
+            client("{\"mode\": \"require_and_verify\", \"trusted_leaf_certs\": [\"MII=\"]}"),
+            &["respond = 403"],
+            &["\n[[site.route]]\nproxy"],
+        ),
+        (
+            "a host at another port",
+            caddy_server(":23152", "", SHOP),
+            &["address = \":23152\", tls = true", "tls = \"auto\""],
+            &["\":23152\"]"],
+        ),
+        (
+            "a policy of TLS at another port",
+            caddy_server(":8443", "\"tls_connection_policies\": [{}],", PROXY),
+            &["address = \":8443\", tls = true"],
+            &["tls = false"],
+        ),
+        (
+            "another port without HTTPS",
+            caddy_server(":8080", "\"automatic_https\": {\"disable\": true},", SHOP),
+            &["listen = [\":8080\"]"],
+            &["tls = true", "tls = \"auto\""],
+        ),
+        (
+            "an internal authority",
+            caddy_server(":443", "", SHOP).replacen(
+                "\"apps\": {",
+                "\"apps\": {\"tls\": {\"automation\": {\"policies\": [{\"subjects\": [\"shop.example.com\"], \"issuers\": [{\"module\": \"internal\"}]}]}},",
+                1,
+            ),
+            &["certificate = \"/etc/komainu/tls/shop.example.com.pem\"", "CHECK"],
+            &["\"auto\""],
+        ),
+        (
+            "certificates of files",
+            caddy_server(":443", "", SHOP).replacen(
+                "\"apps\": {",
+                "\"apps\": {\"tls\": {\"certificates\": {\"load_files\": [{\"certificate\": \"/c.pem\", \"key\": \"/k.pem\"}]}},",
+                1,
+            ),
+            &["tls = { certificate = \"/c.pem\", key = \"/k.pem\" }"],
+            &["\"auto\""],
+        ),
+    ];
+    check(&guards, "guarded.json", |path| import::caddy::import(path).unwrap());
+}
+
+#[test]
+fn caddy_servers_keep_their_addresses() {
+    let text = format!(
+        "{{\"apps\": {{\"http\": {{\"servers\": {{\"a\": {{\"listen\": [\":8080\"], \"routes\": [{{\"handle\": [{{\"handler\": \"file_server\", \"root\": \"/srv/www\"}}]}}]}}, \"b\": {{\"listen\": [\"127.0.0.1:9000\"], \"routes\": [{PROXY}]}}}}}}}}}}"
+    );
+    let guards: Vec<Guard> = vec![(
+        "a server at loopback",
+        text,
+        &["[[site]]\nlisten = \"127.0.0.1:9000\""],
+        &["listen = [\":8080\", \"127"],
+    )];
+    check(&guards, "guarded.json", |path| import::caddy::import(path).unwrap());
+}
+
+#[test]
+fn caddy_routes_that_guard() {
+    let closed: &[&str] = &["respond = 403", "CHECK guarded.json:"];
+    let guards: Vec<Guard> = vec![
+        (
+            "the case of paths",
+            caddy_routes(
+                "{\"match\": [{\"path\": [\"/admin/*\", \"*.bak\"]}], \"handle\": [{\"handler\": \"static_response\", \"status_code\": 403}]}",
+            ),
+            &["path = [\"~* ^/admin/\", '~* \\.bak$']", "respond = { status = 403 }"],
+            &[],
+        ),
+        (
+            "passwords",
+            caddy_routes(
+                "{\"handle\": [{\"handler\": \"authentication\", \"providers\": {\"http_basic\": {\"accounts\": []}}}]}",
+            ),
+            closed,
+            &["\n[[site.route]]\nproxy"],
+        ),
+        (
+            "an unknown handler",
+            caddy_routes(
+                "{\"match\": [{\"path\": [\"/a/*\"]}], \"handle\": [{\"handler\": \"rate_limit\"}]}",
+            ),
+            &["path = \"~* ^/a/\"\nrespond = 403", "CHECK guarded.json:"],
+            &[],
+        ),
+        (
+            "a rewrite under a matcher",
+            caddy_routes(
+                "{\"match\": [{\"path\": [\"/a/*\"]}], \"handle\": [{\"handler\": \"rewrite\", \"uri\": \"/b{http.request.uri}\"}]}",
+            ),
+            &["path = \"~* ^/a/\"\nrespond = 403", "CHECK guarded.json:"],
+            &["rewrite ="],
+        ),
+        (
+            "try_files under a path",
+            caddy_routes(
+                "{\"match\": [{\"path\": [\"/a/*\"], \"file\": {\"try_files\": [\"{http.request.uri.path}\", \"/index.html\"]}}], \"handle\": [{\"handler\": \"rewrite\", \"uri\": \"{http.matchers.file.relative}\"}]}",
+            ),
+            closed,
+            &["fallback ="],
+        ),
+        (
+            "fields of requests that are removed",
+            caddy_routes(
+                "{\"handle\": [{\"handler\": \"headers\", \"request\": {\"delete\": [\"X-User\"]}}]}",
+            ),
+            &["request_headers = { remove = [\"X-User\"] }"],
+            &[],
+        ),
+        (
+            "fields of responses under a matcher",
+            caddy_routes(
+                "{\"match\": [{\"path\": [\"/a/*\"]}], \"handle\": [{\"handler\": \"headers\", \"response\": {\"set\": {\"X-Frame-Options\": [\"DENY\"]}}}]}",
+            ),
+            &[
+                "path = \"~* ^/a/\"\nproxy = { to = \"http://127.0.0.1:3000\" }\nresponse_headers = { set = { X-Frame-Options = \"DENY\" } }",
+            ],
+            &["respond"],
+        ),
+        (
+            "a server that is asked, in another way",
+            caddy_routes(
+                "{\"handle\": [{\"handler\": \"reverse_proxy\", \"upstreams\": [{\"dial\": \"127.0.0.1:9000\"}], \"handle_response\": [{\"match\": {\"status_code\": [2]}}], \"rewrite\": {\"method\": \"GET\", \"uri\": \"/{http.request.host}\"}}]}",
+            ),
+            closed,
+            &["127.0.0.1:9000\" }"],
+        ),
+        (
+            "a redirect by an expression",
+            caddy_routes(
+                "{\"match\": [{\"expression\": \"!{http.request.cookie.a}\"}], \"handle\": [{\"handler\": \"static_response\", \"status_code\": 302, \"headers\": {\"Location\": [\"/login\"]}}]}",
+            ),
+            closed,
+            &["\n[[site.route]]\nproxy"],
+        ),
+        (
+            "wrappers of listeners",
+            caddy_server(":8080", "\"listener_wrappers\": [{\"wrapper\": \"blocklist\"}],", PROXY),
+            closed,
+            &["\n[[site.route]]\nproxy"],
+        ),
+        (
+            "harmless handlers",
+            caddy_routes("{\"handle\": [{\"handler\": \"tracing\", \"span\": \"a\"}]}"),
+            &[OPEN],
+            &["respond"],
+        ),
+    ];
+    check(&guards, "guarded.json", |path| import::caddy::import(path).unwrap());
+}
+
+fn ingress(annotations: &str, tls: &str) -> String {
+    format!(
+        "{{\"kind\": \"Ingress\", \"metadata\": {{\"namespace\": \"a\", \"annotations\": {{\n{annotations}\n}}}}, \"spec\": {{{tls} \"rules\": [{{\"host\": \"a.example.com\", \"http\": {{\"paths\": [{{\"path\": \"/\", \"pathType\": \"Prefix\", \"backend\": {{\"service\": {{\"name\": \"web\", \"port\": {{\"number\": 80}}}}}}}}]}}}}]}}}}"
+    )
+}
+
+const WITH_TLS: &str = "\"tls\": [{\"hosts\": [\"a.example.com\"], \"secretName\": \"cert\"}],";
+
+#[test]
+fn ingress_annotations() {
+    let own = |name: &str, value: &str| format!("\"nginx.ingress.kubernetes.io/{name}\": \"{value}\"");
+    let closed: &[&str] = &["respond = 403", "CHECK guarded.json:2:"];
+    let open: &[&str] = &["\nproxy =", "[site.route.proxy]"];
+    let mut guards: Vec<Guard> = Vec::new();
+    for name in [
+        "configuration-snippet",
+        "server-snippet",
+        "auth-snippet",
+        "modsecurity-snippet",
+        "auth-url",
+        "auth-type",
+        "auth-secret",
+        "auth-tls-secret",
+        "enable-modsecurity",
+        "enable-owasp-core-rules",
+        "ssl-passthrough",
+        "auth-method",
+        "unknown-thing",
+        "auth-tls-match-cn",
+    ] {
+        let value = match name {
+            "auth-url" => "http://auth.svc/$host",
+            "enable-modsecurity" | "enable-owasp-core-rules" | "ssl-passthrough" => "true",
+            _ => "deny all;",
+        };
+        guards.push((name, ingress(&own(name, value), ""), closed, open));
+    }
+    guards.push((
+        "traefik",
+        ingress("\"traefik.ingress.kubernetes.io/router.middlewares\": \"auth\"", ""),
+        closed,
+        open,
+    ));
+    guards.extend::<Vec<Guard>>(vec![
+        (
+            "client certificates",
+            ingress(&own("auth-tls-secret", "a/ca"), WITH_TLS),
+            &["client = { ca = \"/etc/komainu/tls/a/ca/ca.crt\" }", "http://web.a.svc:80"],
+            &["respond"],
+        ),
+        (
+            "optional client certificates",
+            ingress(
+                &[own("auth-tls-secret", "a/ca"), own("auth-tls-verify-client", "optional")].join(","),
+                WITH_TLS,
+            ),
+            &["required = false", "ssl-client-verify = \"$tls_client_verify\""],
+            &["respond"],
+        ),
+        (
+            "client certificates that nobody verifies",
+            ingress(
+                &[own("auth-tls-secret", "a/ca"), own("auth-tls-verify-client", "optional_no_ca")].join(","),
+                WITH_TLS,
+            ),
+            closed,
+            open,
+        ),
+        (
+            "a redirect without a certificate",
+            ingress(&own("force-ssl-redirect", "true"), ""),
+            &["tls = \"auto\""],
+            &[],
+        ),
+        (
+            "a snippet of fields",
+            ingress(
+                &own("configuration-snippet", "more_set_headers \\\"X-A: b\\\";\\nadd_header X-B c always;"),
+                "",
+            ),
+            &["X-A = \"b\"", "X-B = \"c\"", "proxy ="],
+            &["respond"],
+        ),
+        (
+            "certificates of services",
+            ingress(
+                &[
+                    own("backend-protocol", "HTTPS"),
+                    own("proxy-ssl-verify", "on"),
+                    own("proxy-ssl-secret", "a/up"),
+                ]
+                .join(","),
+                "",
+            ),
+            &["ca = \"/etc/komainu/tls/a/up/ca.crt\""],
+            &["verify = false"],
+        ),
+        (
+            "harmless",
+            ingress(
+                &[
+                    own("proxy-buffering", "on"),
+                    own("custom-http-errors", "404"),
+                    "\"meta.helm.sh/release-name\": \"a\"".to_owned(),
+                ]
+                .join(","),
+                "",
+            ),
+            &["proxy ="],
+            &["respond"],
+        ),
+    ]);
+    check(&guards, "guarded.json", |path| import::ingress::import(path).unwrap());
+    // What is not possible is not said to be needless.
+    for (name, text, ..) in &guards {
+        let source = Source::new("remarks.json", text);
+        for remark in import::ingress::import(&source.0).unwrap().remarks {
+            let is_needless = remark.reasons.iter().any(|reason| reason.starts_with("not needed"));
+            assert!(!is_needless || remark.verdict == import::ImportVerdict::Translated, "{name}: {remark}");
+        }
+    }
+}
+
+#[test]
+fn application_servers() {
+    const CLOSED: &[&str] = &["respond = 403", "CHECK "];
+    const APP: &[&str] = &["\napp = \"app\""];
+    let command = |text: &str| text.to_owned();
+    let puma: Vec<Guard> = vec![
+        (
+            "ssl_bind",
+            command(
+                "ssl_bind '127.0.0.1', '9292', { key: '/k.pem', cert: '/c.pem', ca: '/ca.pem', verify_mode: 'force_peer' }\n",
+            ),
+            &[
+                "listen = { address = \"127.0.0.1:9292\", tls = true }",
+                "client = { ca = \"/ca.pem\" }",
+                "key = \"/k.pem\"",
+                "app = \"app\"",
+            ],
+            &[],
+        ),
+        (
+            "bind with a client's certificate",
+            command("bind 'ssl://0.0.0.0:9292?key=/k.pem&cert=/c.pem&verify_mode=peer&ca=/ca.pem'\n"),
+            &["client = { ca = \"/ca.pem\", required = false }", "tls = true"],
+            &[],
+        ),
+        (
+            "force_peer without an authority",
+            command("bind 'ssl://:9292?key=/k.pem&cert=/c.pem&verify_mode=force_peer'\n"),
+            CLOSED,
+            APP,
+        ),
+        (
+            "ssl_bind of variables",
+            command("ssl_bind host, port, key: path\n"),
+            &["respond = 403", "127.0.0.1:9292"],
+            APP,
+        ),
+        (
+            "a socket of a variable",
+            command("bind \"unix://#{dir}/puma.sock\"\n"),
+            &["listen = \"127.0.0.1:9292\"", "CHECK puma.rb:1:"],
+            &[],
+        ),
+        (
+            "no certificate",
+            command("bind 'ssl://127.0.0.1:9292'\n"),
+            &["/etc/komainu/tls/app.pem", "CHECK"],
+            &[],
+        ),
+    ];
+    check(&puma, "puma.rb", |path| import::hosting::import(ImportKind::Puma, Some(path), &[]).unwrap());
+    let gunicorn: Vec<Guard> = vec![
+        (
+            "required certificates of clients",
+            command(
+                "bind = '0.0.0.0:8443'\ncertfile = '/c.pem'\nkeyfile = '/k.pem'\nca_certs = '/ca.pem'\ncert_reqs = 2\n",
+            ),
+            &["client = { ca = \"/ca.pem\" }", "tls = true"],
+            &[],
+        ),
+        (
+            "required, by its name",
+            command("import ssl\ncertfile = '/c.pem'\nca_certs = '/ca.pem'\ncert_reqs = ssl.CERT_REQUIRED\n"),
+            &["client = { ca = \"/ca.pem\" }"],
+            &[],
+        ),
+        ("required by code", command("certfile = '/c.pem'\ncert_reqs = f()\n"), CLOSED, APP),
+        ("required of nobody", command("certfile = '/c.pem'\ncert_reqs = 2\n"), CLOSED, APP),
+        ("a certificate by code", command("bind = ':8000'\ncertfile = f()\n"), CLOSED, APP),
+        (
+            "a context by code",
+            command("certfile = '/c.pem'\ndef ssl_context(conf, default):\n    pass\n"),
+            CLOSED,
+            APP,
+        ),
+        ("none", command("certfile = '/c.pem'\ncert_reqs = 0\n"), &["app = \"app\""], &["client", "respond"]),
+    ];
+    check(&gunicorn, "gunicorn.conf.py", |path| {
+        import::hosting::import(ImportKind::Gunicorn, Some(path), &[]).unwrap()
+    });
+    let starman: Vec<Guard> = vec![
+        (
+            "ssl of one address",
+            command(
+                "web: starman --listen 127.0.0.1:5443:ssl --listen :5000 --ssl-key /k.pem --ssl-cert /c.pem app.psgi\n",
+            ),
+            &["{ address = \"127.0.0.1:5443\", tls = true }", "\":5000\""],
+            &["ssl\""],
+        ),
+        (
+            "ssl of all",
+            command("web: starman --enable-ssl --port 5443 --ssl-key /k.pem --ssl-cert /c.pem app.psgi\n"),
+            &["{ address = \":5443\", tls = true }"],
+            &[],
+        ),
+    ];
+    check(&starman, "Procfile", |path| {
+        import::hosting::import(ImportKind::Starman, Some(path), &[]).unwrap()
+    });
+    let passenger: Vec<Guard> = vec![
+        (
+            "a port of its own",
+            command(
+                "{\"port\": 3000, \"ssl\": true, \"ssl_port\": 3443, \"ssl_certificate\": \"/c.pem\", \"ssl_certificate_key\": \"/k.pem\"}",
+            ),
+            &["\":3000\", { address = \":3443\", tls = true }"],
+            &[],
+        ),
+        (
+            "one port",
+            command(
+                "{\"port\": 3000, \"ssl\": true, \"ssl_certificate\": \"/c.pem\", \"ssl_certificate_key\": \"/k.pem\"}",
+            ),
+            &["{ address = \":3000\", tls = true }"],
+            &[],
+        ),
+        (
+            "a template of nginx",
+            command("{\"port\": 3000, \"nginx_config_template\": \"a.erb\"}"),
+            CLOSED,
+            APP,
+        ),
+    ];
+    check(&passenger, "Passengerfile.json", |path| {
+        import::hosting::import(ImportKind::Passenger, Some(path), &[]).unwrap()
+    });
+}
+
+#[test]
+fn unit_actions_and_listeners() {
+    let unit = |listener: &str, action: &str| {
+        format!(
+            "{{\"listeners\": {{\"*:8080\": {{\"pass\": \"routes\"{listener}}}}},\n\"routes\": [{action}]}}"
+        )
+    };
+    const SHARE: &str = "{\"action\": {\"share\": \"/www$uri\"}}";
+    let closed: &[&str] = &["respond = 403", "CHECK guarded.json:"];
+    let guards: Vec<Guard> = vec![
+        (
+            "types",
+            unit(
+                "",
+                "{\"action\": {\"share\": \"/www$uri\", \"types\": [\"!text/x-php\"], \"fallback\": {\"return\": 404}}}",
+            ),
+            closed,
+            &["\nfiles"],
+        ),
+        (
+            "an unknown key",
+            unit("", "{\"action\": {\"share\": \"/www$uri\", \"guard\": 1}}"),
+            closed,
+            &["\nfiles"],
+        ),
+        (
+            "mounts",
+            unit("", "{\"action\": {\"share\": \"/www$uri\", \"traverse_mounts\": false}}"),
+            closed,
+            &["\nfiles"],
+        ),
+        (
+            "a root of links",
+            unit("", "{\"action\": {\"share\": \"/www$uri\", \"chroot\": \"/www\"}}"),
+            &["files ="],
+            &["symlinks"],
+        ),
+        (
+            "a certificate",
+            unit(", \"tls\": {\"certificate\": \"bundle\"}", SHARE),
+            &["tls = { certificate = \"/etc/komainu/tls/bundle.pem\"", "tls = true"],
+            &[],
+        ),
+        (
+            "certificates of clients",
+            unit(
+                ", \"tls\": {\"certificate\": \"bundle\", \"conf_commands\": {\"VerifyCAFile\": \"/ca.pem\", \"VerifyMode\": \"Peer,Require\"}}",
+                SHARE,
+            ),
+            &["client = { ca = \"/ca.pem\" }"],
+            &[],
+        ),
+        (
+            "certificates of clients, in another way",
+            unit(", \"tls\": {\"certificate\": \"bundle\", \"client\": \"/ca.pem\"}", SHARE),
+            closed,
+            &["\nfiles"],
+        ),
+        (
+            "a redirect by an unknown condition",
+            unit(
+                "",
+                &format!(
+                    "{{\"match\": {{\"if\": \"!$cookie_a\"}}, \"action\": {{\"return\": 302, \"location\": \"/login\"}}}}, {SHARE}"
+                ),
+            ),
+            closed,
+            &["\nfiles"],
+        ),
+    ];
+    check(&guards, "guarded.json", |path| import::unit::import(path).unwrap());
+}
+
+#[test]
+fn what_the_importer_writes_has_no_route_that_never_answers() {
+    for format in ["caddy", "unit", "ingress"] {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests").join(format);
+        for source in std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()) {
+            if source.extension().is_none_or(|ending| ending != "toml") {
+                continue;
+            }
+            let text = std::fs::read_to_string(&source).unwrap();
+            let (_, report) = Config::parse(&text, "komainu.toml", Path::new("/etc/komainu")).ok().unwrap();
+            let shown = report.render(false);
+            assert!(!shown.contains("never answers"), "{}:\n{shown}", source.display());
+            assert!(!text.contains("= {}"), "{}: an empty table", source.display());
+        }
+    }
+}
