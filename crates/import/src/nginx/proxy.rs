@@ -199,7 +199,8 @@ impl<'d> Translation<'d> {
             );
             return;
         }
-        if !is_exact && !(replaced.ends_with('/') && uri.ends_with('/')) {
+        let both_end = replaced.ends_with('/') && uri.ends_with('/');
+        if !is_exact && !both_end {
             // Prefixes are replaced by whole segments: what follows is a group here.
             let is_plain =
                 section.get("path").is_none_or(|path| path.as_text() == Some(&prefix_pattern(replaced)));

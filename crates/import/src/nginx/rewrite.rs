@@ -129,13 +129,16 @@ fn apart(one: &NginxDirective) -> (String, String) {
     slash_apart(one.first(), one.arg(1)).unwrap_or_else(|| (one.first().to_owned(), one.arg(1).to_owned()))
 }
 
+/// Groups of an expression by their names in nginx, each with its name here.
+type RenamedGroups = Vec<(String, String)>;
+
 /// A route for the paths that a `rewrite` is for within its location, with the groups of its expression; no groups where the expression
 /// finds every path and those of the location stay.
 fn rewritten_paths(
     from: &str,
     to: &str,
     place: &Place<'_>,
-) -> Result<(TomlSection, Option<Vec<(String, String)>>), String> {
+) -> Result<(TomlSection, Option<RenamedGroups>), String> {
     let captures = (1..=9).any(|digit| to.contains(&format!("${digit}")));
     if EVERYTHING.contains(&from) && !captures {
         return Ok((place.paths.route(), None));

@@ -64,7 +64,7 @@ pub(crate) struct SharedPasswords {
     seen: SeenKeys,
     failures: Option<Arc<Limiter>>,
     /// By the key of the credentials, with the network of the client that brought them first.
-    pending: Mutex<HashMap<u64, (Arc<PendingCheck>, Option<IpAddr>)>>,
+    pending: Mutex<HashMap<u64, (Arc<PendingCheck>, ClientNetwork)>>,
     pool: OffloadPool,
     memory: MemoryBudget,
     notices: Option<ErrorLog>,
@@ -308,8 +308,10 @@ impl SharedPasswords {
     }
 }
 
-/// The network of a client; none for a Unix socket.
-fn network(client: Peer) -> Option<IpAddr> {
+/// The first address of a client's network: a /24 of IPv4, a /48 of IPv6; none for a Unix socket.
+type ClientNetwork = Option<IpAddr>;
+
+fn network(client: Peer) -> ClientNetwork {
     let Peer::Tcp(address) = client else { return None };
     Some(match address.ip().to_canonical() {
         IpAddr::V4(address) => Ipv4Addr::from_bits(address.to_bits() & !0xff).into(),

@@ -55,8 +55,7 @@ impl TicketKeys {
             ));
         }
         let is_text = |secret: &[u8]| {
-            std::str::from_utf8(secret)
-                .is_ok_and(|text| text.trim_end().contains(|c: char| c == ' ' || c == ':'))
+            std::str::from_utf8(secret).is_ok_and(|text| text.trim_end().contains([' ', ':']))
         };
         if let Some(other) = secrets.iter().find(|secret| secret.len() > SECRET_BYTES_MAX || is_text(secret))
         {
