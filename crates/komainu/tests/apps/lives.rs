@@ -121,7 +121,7 @@ fn a_full_queue_refuses_the_oldest() {
 
 #[test]
 fn nobody_waits_for_ever() {
-    let config = "psgi = \"app.psgi\"\nworkers = 1\ntimeouts = { queue = \"200ms\" }";
+    let config = "psgi = \"app.psgi\"\nworkers = 1\ntimeouts = { queue = \"1s\" }";
     let rig = start(folder("app.psgi", HOLD), &only(config));
     let mut busy = held(&rig, "a");
     rig.get("/").expect_status(503).expect_field("Retry-After", "1");
