@@ -97,12 +97,21 @@ pub(crate) fn network(text: &str) -> Result<IpNet, InvalidValue> {
         return Err(fault.within(0..address.len()));
     };
     let single = IpNet::from(ip);
-    let Some(bits) = bits else { return Ok(single) };
+    let Some(bits) = bits else { return Ok(canonical(single)) };
     let count = bits.parse().ok().filter(|_| !bits.starts_with('+'));
-    count.and_then(|count| IpNet::new(ip, count).ok()).ok_or_else(|| {
+    count.and_then(|count| IpNet::new(ip, count).ok()).map(canonical).ok_or_else(|| {
         let remedy = format!("write a number from 0 to {}", single.max_prefix_len());
         InvalidValue::new("this is not a prefix length", remedy).within(address.len() + 1..text.len())
     })
+}
+
+/// The IPv4 network that a network of IPv4-mapped addresses (RFC 4291 section 2.5.5.2) stands for: clients have IPv4 addresses.
+fn canonical(network: IpNet) -> IpNet {
+    let mapped = match network {
+        IpNet::V6(mapped) => mapped.addr().to_ipv4_mapped().zip(mapped.prefix_len().checked_sub(96)),
+        IpNet::V4(_) => None,
+    };
+    mapped.and_then(|(ip, bits)| IpNet::new(ip.into(), bits).ok()).unwrap_or(network)
 }
 
 #[cfg(test)]
@@ -114,6 +123,14 @@ mod tests {
         for (text, want) in
             [("10.0.0.0/8", "10.0.0.0/8"), ("10.1.2.3", "10.1.2.3/32"), ("::1", "::1/128"), ("::/0", "::/0")]
         {
+            assert_eq!(network(text).unwrap().to_string(), want);
+        }
+        for (text, want) in [
+            ("::ffff:127.0.0.1", "127.0.0.1/32"),
+            ("::ffff:10.0.0.0/104", "10.0.0.0/8"),
+            ("::ffff:0:0/96", "0.0.0.0/0"),
+            ("::ffff:0:0/95", "::ffff:0.0.0.0/95"),
+        ] {
             assert_eq!(network(text).unwrap().to_string(), want);
         }
         for (text, what, at) in [
