@@ -2,6 +2,8 @@
 
 use crate::check::InvalidValue;
 use regex::bytes::{Captures, Regex, RegexBuilder};
+use regex_syntax::ParserBuilder;
+use regex_syntax::hir::{Hir, HirKind, Look};
 use std::fmt;
 
 /// Bytes of a regular expression.
@@ -71,6 +73,17 @@ impl Expression {
         Ok(Self { text: text.to_owned(), regex })
     }
 
+    /// The texts that a match must contain, as far as that is easy to decide: not those of optional parts, nor of alternatives beside one
+    /// that may be empty. Of other alternatives each counts: without a match of its text it is of no use.
+    pub(crate) fn required_texts(&self) -> Vec<RequiredText> {
+        let parser = ParserBuilder::new().unicode(false).utf8(false).build().parse(self.regex.as_str());
+        let mut texts = Vec::new();
+        if let Ok(hir) = parser {
+            require(&hir, false, &mut texts);
+        }
+        texts
+    }
+
     pub(crate) fn is_match(&self, bytes: &[u8]) -> bool {
         self.regex.is_match(bytes)
     }
@@ -91,6 +104,34 @@ impl Expression {
             [Some((number.to_string(), value)), named].into_iter().flatten()
         };
         Some(self.regex.capture_names().enumerate().skip(1).flat_map(of).collect())
+    }
+}
+
+/// A text that every match of an expression, or of one of its alternatives, contains.
+pub(crate) struct RequiredText {
+    /// Whether it stands at the start of what is searched.
+    pub(crate) is_at_start: bool,
+    pub(crate) text: Vec<u8>,
+}
+
+fn require(hir: &Hir, is_at_start: bool, texts: &mut Vec<RequiredText>) {
+    match hir.kind() {
+        HirKind::Literal(literal) => texts.push(RequiredText { is_at_start, text: literal.0.to_vec() }),
+        HirKind::Capture(capture) => require(&capture.sub, is_at_start, texts),
+        HirKind::Repetition(repetition) if repetition.min > 0 => {
+            require(&repetition.sub, is_at_start, texts);
+        }
+        HirKind::Concat(parts) => {
+            let mut is_at_start = is_at_start;
+            for part in parts {
+                require(part, is_at_start, texts);
+                is_at_start = matches!(part.kind(), HirKind::Look(Look::Start));
+            }
+        }
+        HirKind::Alternation(parts) if parts.iter().all(|part| part.properties().minimum_len() > Some(0)) => {
+            parts.iter().for_each(|part| require(part, is_at_start, texts));
+        }
+        _ => {}
     }
 }
 

@@ -133,6 +133,8 @@ mod site_listen;
 
 mod stream;
 
+mod unmatched;
+
 mod mistakes;
 
 mod server;

@@ -8,9 +8,11 @@ use crate::check::{Checker, shortened};
 use crate::loops::{has_conditions, speaks_tls, warn_of_circles, warn_of_scheme_loops};
 use crate::near::nearest;
 use crate::node::{Data, Node, is_on, text};
+use crate::pattern::PathPattern;
 use crate::report::TextSpan;
 use crate::scripts::warn_of_sent_scripts;
 use crate::site::branch_nodes;
+use crate::unmatched::warn_of_unmatched;
 
 /// Looks through the whole file.
 pub(crate) fn warn_of_mistakes(node: &Node, check: &mut Checker) {
@@ -51,6 +53,7 @@ pub(crate) fn warn_of_mistakes(node: &Node, check: &mut Checker) {
     warn_of_networks(node, check);
     warn_of_own_address(node, check);
     warn_of_scheme_loops(node, check);
+    warn_of_unmatched(node, check);
     let sites = node.items("site").iter().map(|site| site.items("route"));
     for routes in std::iter::once(node.items("route")).chain(sites) {
         warn_of_circles(routes, check);
@@ -272,12 +275,22 @@ fn each_text(node: &Node, key: &str, see: &mut dyn FnMut(&str, &str, &TextSpan))
 
 /// A path that ends with `/` and stands for itself alone, where what is below it is hardly meant for another route.
 fn warn_of_exact_paths(route: &Node, routes: &[Node], check: &mut Checker) {
-    let Some(action) = ["files", "proxy", "app"].iter().find(|key| route.entry(key).is_some()) else {
-        return;
-    };
+    const ANSWERS: [&str; 6] = ["files", "proxy", "app", "php", "cgi", "split"];
+    const GUARDS: [&str; 5] = ["deny", "allow", "auth", "limit", "internal"];
+    let has = |route: &Node, key: &&&str| route.entry(key).is_some();
+    let answer = ANSWERS.iter().find(|key| has(route, key));
+    // What is refused, or asks for a password, and is hardly meant to be had from the next route.
+    let guard = GUARDS.iter().find(|key| has(route, key)).or(is_refusal(route).then_some(&"respond"));
+    let Some(directive) = answer.or(guard) else { return };
     let covers = |other: &Node, wide: &str| match other.entry("path") {
         Some(_) => other.one_or_more("path").iter().any(|path| text(path) == Some(wide)),
         None => wide == "/*",
+    };
+    let reaches = |other: &Node, wide: &PathPattern| {
+        let paths = other.one_or_more("path");
+        let is_wider = |path: &str| PathPattern::parse(path).is_ok_and(|path| path.covers(wide));
+        ANSWERS.iter().any(|key| has(other, &key))
+            && (paths.is_empty() || paths.iter().filter_map(text).any(is_wider))
     };
     for path in route.one_or_more("path") {
         let Some(exact) = text(path).filter(|text| text.starts_with('/') && text.ends_with('/')) else {
@@ -288,11 +301,25 @@ fn warn_of_exact_paths(route: &Node, routes: &[Node], check: &mut Checker) {
         if exact.contains('*') || routes.iter().any(|other| covers(other, &wide)) {
             continue;
         }
+        let is_reached = || {
+            let wide = PathPattern::parse(&wide);
+            exact != "/" && wide.is_ok_and(|wide| routes.iter().any(|other| reaches(other, &wide)))
+        };
+        if answer.is_none() && !is_reached() {
+            continue;
+        }
         let title = format!("the path `{}` matches itself alone", shortened(exact));
-        let label = format!("not what is below it, for which `{action}` is here");
+        let label = format!("not what is below it, for which `{directive}` is here");
         let finding = check.warning(&path.at, title, label);
         finding.help(format!("write \"{}\"", shortened(&wide)));
     }
+}
+
+/// Whether a route answers with an error.
+fn is_refusal(route: &Node) -> bool {
+    let Some(answer) = route.entry("respond").map(|entry| &entry.value) else { return false };
+    let status = answer.entry("status").map_or(answer, |entry| &entry.value);
+    matches!(status.data, Data::Integer(status) if status >= 400)
 }
 
 /// Values that look like regular expressions, and are texts.

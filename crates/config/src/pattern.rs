@@ -7,6 +7,7 @@ use crate::node::{Data, Node};
 use crate::shape::{Shape, ShapeKind, Text};
 use serde_json::json;
 use std::fmt;
+use std::ops::Range;
 
 /// The paths of a route. It matches the whole path, percent-decoded and without dot segments, byte by byte.
 #[derive(Debug, Clone, PartialEq)]
@@ -158,23 +159,17 @@ fn check_path(text: &str) -> Result<(), InvalidValue> {
     if let Some(at) = text.find(|c: char| c.is_control()) {
         return Err(InvalidValue::new("a control character", "").within(at..at + 1));
     }
-    if let Some(at) = text.find(['?', '#']) {
-        let fault =
-            InvalidValue::new("the path ends here", "match the query with `query = { name = \"value\" }`");
-        return Err(fault.within(at..text.len()));
+    if text.ends_with(char::is_whitespace) {
+        let end = text.trim_end().len();
+        let remedy = "remove it; paths that end with one are matched by a regular expression: '~ ^/a[ ]$'";
+        return Err(InvalidValue::new("a blank at the end", remedy).within(end..text.len()));
     }
-    if let Some(at) = text.find('\\') {
-        let remedy = "a backslash is refused with 400, or matched as `%5C` with `encoded_slashes = \"keep\"`";
-        return Err(InvalidValue::new("no path has a backslash", remedy).within(at..at + 1));
+    if text.starts_with("//") {
+        let remedy = "slashes at the start of a path are one when it is matched: write one";
+        return Err(InvalidValue::new("no path starts with `//`", remedy).within(0..2));
     }
-    // With `encoded_slashes = "keep"` these two stay encoded.
-    let is_kept = |bytes: &[u8]| matches!(bytes, b"%2F" | b"%5C");
-    let escape = |bytes: &[u8]| {
-        bytes[0] == b'%' && bytes[1].is_ascii_hexdigit() && bytes[2].is_ascii_hexdigit() && !is_kept(bytes)
-    };
-    if let Some(at) = text.as_bytes().windows(3).position(escape) {
-        let remedy = "paths are percent-decoded before they are matched: write the character itself";
-        return Err(InvalidValue::new("a percent-encoded character", remedy).within(at..at + 3));
+    if let Some((fault, at)) = path_fault(text.as_bytes()) {
+        return Err(InvalidValue::new(fault.label, fault.remedy).within(at));
     }
     let mut at = 1;
     for segment in text.get(1..).unwrap_or("").split('/') {
@@ -188,6 +183,39 @@ fn check_path(text: &str) -> Result<(), InvalidValue> {
         at += segment.len() + 1;
     }
     Ok(())
+}
+
+/// Why no path has a text in it, and the remedy.
+pub(crate) struct PathFault {
+    pub(crate) label: &'static str,
+    pub(crate) remedy: &'static str,
+}
+
+/// The first thing in a text that no path has once it is decoded, and its place.
+pub(crate) fn path_fault(text: &[u8]) -> Option<(PathFault, Range<usize>)> {
+    let fault = |label, remedy, at| Some((PathFault { label, remedy }, at));
+    if let Some(at) = text.iter().position(|byte| matches!(byte, b'?' | b'#')) {
+        // A fragment stays with the client, a query is no part of the path.
+        let (label, remedy) = match text[at] {
+            b'?' => ("the path ends here", "match the query with `query = { name = \"value\" }`"),
+            _ => ("the path ends here", "clients send nothing of a URL from the `#` on: remove it"),
+        };
+        return fault(label, remedy, at..text.len());
+    }
+    if let Some(at) = text.iter().position(|&byte| byte == b'\\') {
+        let remedy = "a backslash is refused with 400, or matched as `%5C` with `encoded_slashes = \"keep\"`";
+        return fault("no path has a backslash", remedy, at..at + 1);
+    }
+    // With `encoded_slashes = "keep"` these stay encoded.
+    let is_kept =
+        |rest: &[u8]| [&b"%2F"[..], b"%5C", b"%252F", b"%255C"].iter().any(|kept| rest.starts_with(kept));
+    let is_escape = |at: &usize| {
+        let rest = &text[*at..];
+        rest[0] == b'%' && rest[1].is_ascii_hexdigit() && rest[2].is_ascii_hexdigit() && !is_kept(rest)
+    };
+    let at = (0..text.len().saturating_sub(2)).find(is_escape)?;
+    let remedy = "paths are percent-decoded before they are matched: write the character itself";
+    fault("a percent-encoded character", remedy, at..at + 3)
 }
 
 /// The pattern for the value of a header field or query parameter.
@@ -324,8 +352,14 @@ mod tests {
     #[test]
     fn what_never_matches_is_refused() {
         let long = format!("/a*{}", "b".repeat(ELEMENTS_MAX));
-        for wrong in ["", "a", "^/a", "~", "/a?b=1", "/a#b", "/a%20b", "/a/../b", "/.", "/a\n", &long] {
+        for wrong in [
+            "", "a", "^/a", "~", "/a?b=1", "/a#b", "/a%20b", "/a/../b", "/.", "/a\n", "/a ", "/a/* ",
+            "*.php ", "//a", "//*", &long,
+        ] {
             assert!(PathPattern::parse(wrong).is_err(), "{wrong}");
+        }
+        for right in ["/a%2Fb", "/a%252Fb", "/a b", "/a//b", "/a%", "/a%2"] {
+            assert!(PathPattern::parse(right).is_ok(), "{right}");
         }
         assert!(PathPattern::parse(&format!("/{}/*", "b".repeat(500))).is_ok());
     }
