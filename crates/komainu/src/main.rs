@@ -512,20 +512,24 @@ const TARGETS: &str = "a target is a folder, an upstream server (http://HOST:POR
     application: FILE.psgi or FILE.pl (Perl), FILE.ru or FILE.rb (Ruby), FILE.py or MODULE:NAME (Python), FILE.php, FILE.so (native)";
 
 /// What to write for a target that another server takes.
-fn run_hint(target: &Path) -> Option<&'static str> {
+fn run_hint(target: &Path) -> Option<String> {
     let name = target.file_name()?.to_str()?;
     let extension = name.rsplit_once('.').map_or("", |(_, extension)| extension);
-    Some(match (name, extension) {
+    let text = match (name, extension) {
         ("package.json", _)
         | (_, "js" | "mjs" | "cjs" | "ts" | "go" | "jar" | "war" | "exs" | "ex" | "rs") => {
             "start this with its own program on a port, and pass requests to it: `komainu run http://127.0.0.1:PORT`"
         }
-        (_, "html" | "htm") => "name the folder of the file: `komainu run .`",
+        (_, "html" | "htm") => {
+            let folder = target.parent().filter(|folder| *folder != Path::new("")).unwrap_or(Path::new("."));
+            return Some(format!("name the folder of the file: `komainu run {}`", folder.display()));
+        }
         (_, "toml") => "this is a configuration: `komainu start -c FILE`",
         ("Caddyfile", _) => "`komainu import caddy` translates what `caddy adapt` makes of a Caddyfile",
         (_, "conf") => "`komainu import nginx FILE` translates a configuration of nginx",
         _ => return None,
-    })
+    };
+    Some(text.to_owned())
 }
 
 fn check_folder(target: &Path) -> Result<(), String> {
