@@ -4,8 +4,9 @@ use std::borrow::Cow;
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::collections::HashMap;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::io;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -70,6 +71,9 @@ fn command(
         (None, Some(environment)) => Some(environment.join("bin/python").into_os_string()),
         (None, None) => target.language.interpreter.map(OsString::from),
     };
+    if let Some(program) = &interpreter {
+        found_program(app, program, folder.as_deref()).map_err(|text| reported(name, &text))?;
+    }
     let script = match environment.as_deref().and_then(installed) {
         Some(folder) => folder,
         None => module(target.language).map_err(|error| reported(name, &error.to_string()))?,
@@ -88,6 +92,30 @@ fn command(
         }
     };
     Ok((command, folder))
+}
+
+/// Checks that an interpreter is there, in the folders of the application's `PATH` where it is a name alone.
+fn found_program(app: &config::App, program: &OsStr, folder: Option<&Path>) -> Result<(), String> {
+    let is_program = |path: &Path| {
+        path.metadata().is_ok_and(|found| found.is_file() && found.permissions().mode() & 0o111 != 0)
+    };
+    let own = app.env.iter().find(|(name, _)| name == "PATH").map(|(_, folders)| folders.into());
+    let folders = own.or_else(|| std::env::var_os("PATH")).unwrap_or_default();
+    let (is_there, place) = match program.as_encoded_bytes().contains(&b'/') {
+        // The program is looked up from the folder that the process starts in.
+        true => (is_program(&folder.unwrap_or(Path::new("")).join(program)), String::new()),
+        false => {
+            let is_there = std::env::split_paths(&folders).any(|folder| is_program(&folder.join(program)));
+            (is_there, format!(" in the folders of PATH ({})", folders.to_string_lossy()))
+        }
+    };
+    match is_there {
+        true => Ok(()),
+        false => Err(format!(
+            "there is no program {}{place}: install it, or name another one with `interpreter`, such as \"/usr/bin/python3\"",
+            program.to_string_lossy()
+        )),
+    }
 }
 
 /// The options that need no access to its files: all except the command and the user.
