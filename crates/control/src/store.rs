@@ -109,6 +109,27 @@ fn at(unix_s: u64) -> SystemTime {
     SystemTime::UNIX_EPOCH + Duration::from_secs(unix_s.min(253_402_300_799))
 }
 
+/// The uppermost folder above a path that this process may not enter.
+fn closed_folder(path: &Path) -> Option<&Path> {
+    let is_closed = |folder: &&Path| {
+        let entered = fs::metadata(folder.join("."));
+        entered.is_err_and(|error| error.kind() == io::ErrorKind::PermissionDenied)
+    };
+    path.ancestors().skip(1).filter(is_closed).last()
+}
+
+/// The name of this process's user, or its number.
+fn own_name() -> String {
+    let uid = rustix::process::geteuid().as_raw().to_string();
+    let list = fs::read_to_string("/etc/passwd").unwrap_or_default();
+    let name_of = |line: &str| {
+        let mut fields = line.split(':');
+        let name = fields.next()?;
+        (fields.nth(1)? == uid).then(|| name.to_owned())
+    };
+    list.lines().find_map(name_of).unwrap_or(uid)
+}
+
 impl StateFolder {
     /// Opens the folder, and makes it and the folders in it where they are missing.
     ///
@@ -116,11 +137,13 @@ impl StateFolder {
     /// Which folder cannot be made or written, for which user, and the remedy.
     pub fn open(path: &Path) -> io::Result<StateFolder> {
         let refused = |error: io::Error| {
-            let uid = rustix::process::geteuid().as_raw();
+            let (path, user) = (std::path::absolute(path).unwrap_or_else(|_| path.to_owned()), own_name());
+            let remedy = match closed_folder(&path) {
+                Some(closed) => format!("let the user enter {0} (`chmod o+x {0}`)", closed.display()),
+                None => format!("make it with `install -d -m 700 -o {user} {}`", path.display()),
+            };
             let text = format!(
-                "the state folder {} cannot be written by user {uid}: {error}; make it with \
-                 `install -d -m 700 -o USER {}`, or name another one in `[acme] state`",
-                path.display(),
+                "the state folder {} cannot be written by user {user}: {error}; {remedy}, or name another one in `[acme] state`",
                 path.display()
             );
             io::Error::new(error.kind(), text)
@@ -462,7 +485,8 @@ pub(crate) mod tests {
         let path = scratch("file");
         fs::write(&path, "").unwrap();
         let error = StateFolder::open(&path).unwrap_err().to_string();
-        assert!(error.contains(path.to_str().unwrap()) && error.contains("install -d"), "{error}");
+        let remedy = format!("`install -d -m 700 -o {} {}`", own_name(), path.display());
+        assert!(error.contains(&remedy), "{error}");
         fs::remove_file(path).unwrap();
     }
 }
