@@ -2,13 +2,18 @@
 
 use std::cell::Cell;
 
-use super::php::duration;
-use super::scripts::CaddyScripts;
-use super::variants::CaddyVariant;
+use super::scripts::{CaddyScripts, duration};
 use crate::data::DatumAt;
 use crate::draft::{TomlItem, TomlSection};
 use crate::findings::ImportLedger;
 use config::PathPattern;
+
+/// Fields of responses that are for some requests alone.
+#[derive(Debug, Clone)]
+pub(super) struct CaddyVariant {
+    pub(super) conditions: TomlSection,
+    pub(super) fields: TomlItem,
+}
 
 /// What handlers before a route have set for it.
 #[derive(Debug, Clone, Default)]
@@ -76,6 +81,7 @@ pub(super) struct CaddyReader<'a> {
 impl CaddyReader<'_> {
     pub(super) fn fields(&self, fields: Option<&DatumAt>, key: &str, section: &mut TomlSection) {
         let Some(fields) = fields else { return };
+        let mut unknown = Vec::new();
         for (name, place) in [("set", "set"), ("add", "add")] {
             let mut all = Vec::new();
             for (field, values) in fields.get(name).map_or(&[][..], DatumAt::entries) {
@@ -84,7 +90,11 @@ impl CaddyReader<'_> {
                         all.push((field.clone(), TomlItem::Text(value)));
                         values.translated(self.ledger);
                     }
-                    None => values.impossible(self.ledger, "there is no such variable here"),
+                    None => {
+                        values.impossible(self.ledger, "there is no such variable here");
+                        // Clients must not send it in the place of the server.
+                        unknown.extend((key == "request_headers").then(|| TomlItem::text(field.clone())));
+                    }
                 }
             }
             if !all.is_empty() {
@@ -92,12 +102,11 @@ impl CaddyReader<'_> {
             }
         }
         if let Some(removed) = fields.get("delete") {
-            section.set_in(
-                key,
-                "remove",
-                TomlItem::List(removed.texts().into_iter().map(TomlItem::Text).collect()),
-            );
+            unknown.extend(removed.texts().into_iter().map(TomlItem::Text));
             removed.translated(self.ledger);
+        }
+        if !unknown.is_empty() {
+            section.set_in(key, "remove", TomlItem::List(unknown));
         }
         if let Some(deferred) = fields.get("deferred") {
             deferred.needless(self.ledger, "not needed: fields are set when the response is sent");

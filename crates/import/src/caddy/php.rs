@@ -1,20 +1,9 @@
 //! `php_fastcgi`: what it becomes in JSON, and other servers that speak FastCGI.
 
 use super::handlers::{CaddyReader, CaddySettings};
-use super::scripts::CaddyScripts;
+use super::scripts::{CaddyScripts, duration};
 use crate::data::DatumAt;
 use crate::draft::{TomlItem, TomlSection};
-
-/// Nanoseconds of a duration, as Komainu writes it.
-pub(super) fn duration(value: &DatumAt) -> Option<TomlItem> {
-    let text = value.text()?;
-    let ms = match text.parse::<u64>() {
-        Ok(nanoseconds) => nanoseconds / 1_000_000,
-        Err(_) => return Some(TomlItem::text(text)),
-    };
-    let ms = ms.clamp(10, 86_400_000);
-    Some(TomlItem::Text(if ms.is_multiple_of(1000) { format!("{}s", ms / 1000) } else { format!("{ms}ms") }))
-}
 
 impl CaddyReader<'_> {
     /// The `php` of a route: its servers, and what the scripts of the site are.

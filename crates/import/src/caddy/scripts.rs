@@ -1,6 +1,7 @@
-//! The scripts of a site of PHP, as Caddy's JSON has them.
+//! The scripts of a site of PHP and durations, as Caddy's JSON has them.
 
 use crate::data::DatumAt;
+use crate::draft::TomlItem;
 
 /// What paths lead to, before a script is run.
 #[derive(Debug, Clone, PartialEq)]
@@ -36,4 +37,15 @@ pub(super) fn fastcgi_of(route: &DatumAt) -> Option<&DatumAt> {
     let [handler] = route.get("handle")?.items() else { return None };
     let protocol = handler.at(&["transport", "protocol"])?.text()?;
     (protocol == "fastcgi").then_some(handler)
+}
+
+/// Nanoseconds of a duration, as Komainu writes it.
+pub(super) fn duration(value: &DatumAt) -> Option<TomlItem> {
+    let text = value.text()?;
+    let ms = match text.parse::<u64>() {
+        Ok(nanoseconds) => nanoseconds / 1_000_000,
+        Err(_) => return Some(TomlItem::text(text)),
+    };
+    let ms = ms.clamp(10, 86_400_000);
+    Some(TomlItem::Text(if ms.is_multiple_of(1000) { format!("{}s", ms / 1000) } else { format!("{ms}ms") }))
 }

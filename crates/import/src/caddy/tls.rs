@@ -24,7 +24,7 @@ const LOCAL: [&str; 13] = [
 const WRAPPERS: [&str; 3] = ["tls", "http_redirect", "proxy_protocol"];
 
 /// The `tls` of a site, or what stands above its closed routes.
-type SiteTls = Result<TomlItem, String>;
+type CaddySiteTls = Result<TomlItem, String>;
 
 impl CaddyReader<'_> {
     /// Writes the `tls` of the sites of a server, and closes those that cannot be secured as they were. Returns the addresses.
@@ -50,19 +50,7 @@ impl CaddyReader<'_> {
             && (has_hosts && addresses.iter().any(is_secured)
                 || addresses.iter().any(|one| one.ends_with(&https)));
         let has_tls = by_policy || by_itself;
-        let mut items: Vec<TomlItem> = Vec::new();
-        for address in &addresses {
-            let item = match (has_tls && is_secured(address), address.ends_with(":443")) {
-                (true, true) | (false, false) => TomlItem::text(address.clone()),
-                (flag, _) => TomlItem::Table(vec![
-                    ("address".to_owned(), TomlItem::text(address.clone())),
-                    ("tls".to_owned(), TomlItem::Flag(flag)),
-                ]),
-            };
-            if !items.contains(&item) {
-                items.push(item);
-            }
-        }
+        let mut items = listen_items(&addresses, |address| has_tls && is_secured(address));
         let redirects = by_itself && !flag("disable_redirects");
         let own: Vec<String> = sites.iter().flat_map(hosts).collect();
         let is_taken = others.iter().any(|other| {
@@ -109,37 +97,44 @@ impl CaddyReader<'_> {
     }
 
     /// The `tls` of a site, by the first policy for its names.
-    fn site_tls(&self, config: &DatumAt, policies: &[DatumAt], site: &mut SiteDraft) -> SiteTls {
+    fn site_tls(&self, config: &DatumAt, policies: &[DatumAt], site: &mut SiteDraft) -> CaddySiteTls {
         let names: Vec<String> = hosts(site).collect();
-        let is_for = |policy: &&DatumAt| {
-            let sni = policy.at(&["match", "sni"]).map_or_else(Vec::new, DatumAt::texts);
-            let by_other =
-                policy.get("match").is_some_and(|all| all.entries().iter().any(|(key, _)| key != "sni"));
-            let matches = |pattern: &String| {
-                names.is_empty()
-                    || names.iter().any(|name| {
-                        name.eq_ignore_ascii_case(pattern)
-                            || pattern.strip_prefix('*').is_some_and(|end| name.ends_with(end))
-                    })
-            };
-            sni.is_empty() || by_other && sni.is_empty() || sni.iter().any(matches)
-        };
+        let sni = |policy: &DatumAt| policy.at(&["match", "sni"]).map_or_else(Vec::new, DatumAt::texts);
         let guards = |policy: &&DatumAt| {
             policy.get("client_authentication").is_some()
                 || policy.get("drop").and_then(DatumAt::flag) == Some(true)
         };
-        let policy = policies.iter().find(is_for);
-        // A policy with other conditions may be for some connections of the site alone.
-        let is_partial = |policy: &&DatumAt| {
-            let all = policy.get("match").map_or(&[][..], DatumAt::entries);
-            guards(policy) && all.iter().any(|(key, _)| key != "sni")
+        let first_for = |name: &String| {
+            policies.iter().find(|policy| {
+                let patterns = sni(policy);
+                patterns.is_empty() || patterns.iter().any(|pattern| names_match(pattern, name))
+            })
         };
-        if let Some(partial) = policies.iter().filter(is_for).find(is_partial) {
+        let found: Vec<&DatumAt> = match names.as_slice() {
+            [] => policies.iter().find(|policy| sni(policy).is_empty()).into_iter().collect(),
+            names => names.iter().filter_map(first_for).collect(),
+        };
+        if !policies.is_empty() && found.is_empty() {
+            let reason = "no policy of TLS is for this host: the site is closed (403)";
+            return Err(self.refuse_tls(&policies[0], reason));
+        }
+        // A policy may be for some connections of the site alone: by other conditions, or by a name below that of the site.
+        let is_below = |name: &String| {
+            names.iter().any(|own| own.starts_with('*') && own != name && names_match(own, name))
+        };
+        let is_partial = |policy: &&DatumAt| {
+            let has_others =
+                policy.get("match").is_some_and(|all| all.entries().iter().any(|(key, _)| key != "sni"));
+            has_others && (sni(policy).is_empty() || found.iter().any(|one| one.line == policy.line))
+                || sni(policy).iter().any(is_below)
+        };
+        if let Some(partial) = policies.iter().filter(guards).find(is_partial) {
             return Err(self.refuse_tls(
                 partial,
                 "a policy of TLS that guards some connections: the site is closed (403)",
             ));
         }
+        let policy = found.iter().copied().find(guards).or(found.first().copied());
         let certificate = self.certificate(config, policy, site);
         let Some(policy) = policy.filter(guards) else { return Ok(certificate) };
         let Some(client) = policy.get("client_authentication") else {
@@ -160,7 +155,7 @@ impl CaddyReader<'_> {
     }
 
     /// The `client` of a site's `tls`.
-    fn clients(&self, client: &DatumAt) -> SiteTls {
+    fn clients(&self, client: &DatumAt) -> CaddySiteTls {
         let files: Vec<String> = [
             client.get("trusted_ca_certs_pem_files"),
             client
@@ -281,10 +276,34 @@ impl CaddyReader<'_> {
     }
 }
 
+/// Whether a pattern, `*.example.com` or a name, is for a name.
+fn names_match(pattern: &str, name: &str) -> bool {
+    name.eq_ignore_ascii_case(pattern)
+        || pattern.strip_prefix('*').is_some_and(|end| name.to_lowercase().ends_with(&end.to_lowercase()))
+}
+
 /// The addresses of a server, as Komainu writes them.
 fn addresses(server: &DatumAt) -> Vec<String> {
     let address = |text: String| text.strip_prefix("tcp/").unwrap_or(&text).replace("unix/", "unix:");
     server.get("listen").map_or_else(Vec::new, DatumAt::texts).into_iter().map(address).collect()
+}
+
+/// The `listen` for these addresses.
+fn listen_items(addresses: &[String], is_tls: impl Fn(&String) -> bool) -> Vec<TomlItem> {
+    let mut items: Vec<TomlItem> = Vec::new();
+    for address in addresses {
+        let item = match (is_tls(address), address.ends_with(":443")) {
+            (true, true) | (false, false) => TomlItem::text(address.clone()),
+            (flag, _) => TomlItem::Table(vec![
+                ("address".to_owned(), TomlItem::text(address.clone())),
+                ("tls".to_owned(), TomlItem::Flag(flag)),
+            ]),
+        };
+        if !items.contains(&item) {
+            items.push(item);
+        }
+    }
+    items
 }
 
 /// The names in the host matchers of a server's routes.

@@ -1,19 +1,12 @@
 //! What Caddy sets for some requests alone, and the case of paths.
 
-use super::handlers::CaddySettings;
+use super::handlers::{CaddySettings, CaddyVariant};
 use crate::conditions::ask;
 use crate::draft::{TomlItem, TomlSection};
 use crate::expressions::quoted;
 
 /// Variants of a route: each doubles the routes.
 pub(super) const VARIANTS_MAX: usize = 3;
-
-/// Fields of responses that are for some requests alone.
-#[derive(Debug, Clone)]
-pub(super) struct CaddyVariant {
-    conditions: TomlSection,
-    fields: TomlItem,
-}
 
 /// What a route has set for the requests that it matches, if that is fields of responses and nothing else.
 pub(super) fn variant_of(

@@ -104,7 +104,7 @@ const GUARDS: [&str; 12] = [
     "ssl_certificate_key",
     "ssl_ca",
     "ssl_verify_mode",
-    "post_worker_init",
+    "pre_request",
 ];
 /// Settings that may guard an application, and are not read.
 const GUARDS_UNREAD: [&str; 2] = ["nginx_config_template", "ssl_context"];

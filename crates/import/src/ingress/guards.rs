@@ -180,7 +180,7 @@ impl IngressReader<'_> {
         TomlItem::Text(format!("/etc/komainu/tls/{namespace}/{name}/{file}"))
     }
 
-    /// The `tls` of `proxy` for services that speak HTTPS, whose certificates ingress-nginx verifies where it is told to.
+    /// The `tls` of `proxy` for services that speak HTTPS, whose certificates ingress-nginx verifies where an annotation asks for it.
     pub(super) fn upstream_tls(&self, annotations: Option<&DatumAt>, namespace: &str) -> TomlItem {
         let of = |name: &str| annotations.and_then(|all| all.get(&format!("{PREFIX}proxy-ssl-{name}")));
         let verify = of("verify").filter(|one| one.text() == Some("on") || one.flag() == Some(true));
@@ -216,11 +216,7 @@ impl IngressReader<'_> {
         let is_forced = forced.and_then(DatumAt::flag) == Some(true);
         for host in hosts(spec) {
             if let Some(client) = &clients {
-                let site = self.site(&host);
-                if let Some(certificate @ TomlItem::Text(_)) = site.get("tls").cloned() {
-                    site.set("tls", TomlItem::Table(vec![("certificate".to_owned(), certificate)]));
-                }
-                site.set_in("tls", "client", client.clone());
+                ask_clients(self.site(&host), client.clone());
             }
             if is_forced && self.site(&host).get("tls").is_none() {
                 match host.is_empty() || host.contains('*') {
@@ -261,6 +257,14 @@ impl IngressReader<'_> {
     }
 }
 
+/// Has a site ask for certificates of clients.
+pub(super) fn ask_clients(site: &mut TomlSection, client: TomlItem) {
+    if let Some(certificate @ TomlItem::Text(_)) = site.get("tls").cloned() {
+        site.set("tls", TomlItem::Table(vec![("certificate".to_owned(), certificate)]));
+    }
+    site.set_in("tls", "client", client);
+}
+
 fn items<'a>(spec: Option<&'a DatumAt>, key: &str) -> &'a [DatumAt] {
     spec.and_then(|spec| spec.get(key)).map_or(&[][..], DatumAt::items)
 }
@@ -275,7 +279,7 @@ fn hosts(spec: Option<&DatumAt>) -> Vec<String> {
     hosts
 }
 
-/// Has services told who the client is by its certificate, in the fields of ingress-nginx; clients cannot send these.
+/// Sends services the subject of the client's certificate, in the fields of ingress-nginx; clients cannot send these.
 pub(super) fn client_fields(section: &mut TomlSection) {
     let set = [
         ("ssl-client-verify", "$tls_client_verify"),

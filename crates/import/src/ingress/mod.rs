@@ -264,7 +264,14 @@ impl<'a> IngressReader<'a> {
                     ]),
                     _ => TomlItem::text("auto"),
                 };
-                self.site(&host.to_lowercase()).set("tls", value);
+                let site = self.site(&host.to_lowercase());
+                // Another object of the same host may ask for certificates of clients.
+                let client = match site.get("tls") {
+                    Some(TomlItem::Table(known)) => known.iter().find(|(key, _)| key == "client").cloned(),
+                    _ => None,
+                };
+                site.set("tls", value);
+                client.into_iter().for_each(|(_, client)| guards::ask_clients(site, client));
             }
             match &issuer {
                 Some(_) => {

@@ -102,6 +102,39 @@ fn caddy_tls() {
             &["\n[[site.route]]\nproxy"],
         ),
         (
+            "a policy for the second of two hosts",
+            caddy_server(
+                ":443",
+                "\"tls_connection_policies\": [{\"match\": {\"sni\": [\"a.example.com\"]}}, {\"client_authentication\": {\"mode\": \"require_and_verify\", \"ca\": {\"provider\": \"file\", \"pem_files\": [\"/etc/ca.pem\"]}}}],",
+                &SHOP.replacen("[\"shop", "[\"a.example.com\", \"shop", 1),
+            ),
+            &["client = { ca = \"/etc/ca.pem\" }"],
+            &[],
+        ),
+        (
+            "a policy for a name below a wildcard",
+            client("{\"mode\": \"require_and_verify\", \"ca\": {\"provider\": \"file\", \"pem_files\": [\"/etc/ca.pem\"]}}")
+                .replace("[{\"host\": [\"shop.", "[{\"host\": [\"*."),
+            &["respond = 403"],
+            &["\n[[site.route]]\nproxy"],
+        ),
+        (
+            "policies that are for no host of the site",
+            caddy_server(":443", "\"tls_connection_policies\": [{\"match\": {\"sni\": [\"b.example.com\"]}}],", SHOP),
+            &["respond = 403"],
+            &["\n[[site.route]]\nproxy"],
+        ),
+        (
+            "a policy behind one with a name",
+            caddy_server(
+                ":443",
+                "\"tls_connection_policies\": [{\"match\": {\"sni\": [\"a.example.com\"]}}, {\"client_authentication\": {\"mode\": \"require\"}}],",
+                PROXY,
+            ),
+            &["respond = 403"],
+            &["\n[[site.route]]\nproxy"],
+        ),
+        (
             "a host at another port",
             caddy_server(":23152", "", SHOP),
             &["address = \":23152\", tls = true", "tls = \"auto\""],
@@ -207,6 +240,14 @@ fn caddy_routes_that_guard() {
                 "{\"handle\": [{\"handler\": \"headers\", \"request\": {\"delete\": [\"X-User\"]}}]}",
             ),
             &["request_headers = { remove = [\"X-User\"] }"],
+            &[],
+        ),
+        (
+            "a field of requests with an unknown variable",
+            caddy_routes(
+                "{\"handle\": [{\"handler\": \"headers\", \"request\": {\"set\": {\"X-User\": [\"{http.auth.user.id}\"]}}}]}",
+            ),
+            &["request_headers = { remove = [\"X-User\"] }", "CHECK guarded.json:"],
             &[],
         ),
         (
@@ -363,6 +404,12 @@ fn ingress_annotations() {
             &["respond"],
         ),
     ]);
+    let second = ingress("\"a\": \"b\"", WITH_TLS);
+    let both = format!(
+        "{{\"kind\": \"List\", \"items\": [{}, {second}]}}",
+        ingress(&own("auth-tls-secret", "a/ca"), WITH_TLS)
+    );
+    guards.push(("client certificates of a host with two objects", both, &["client = { ca = "], &[]));
     check(&guards, "guarded.json", |path| import::ingress::import(path).unwrap());
     // What is not possible is not said to be needless.
     for (name, text, ..) in &guards {
@@ -449,6 +496,7 @@ fn application_servers() {
             CLOSED,
             APP,
         ),
+        ("a hook that sees requests", command("def pre_request(worker, request):\n    pass\n"), CLOSED, APP),
         ("none", command("certfile = '/c.pem'\ncert_reqs = 0\n"), &["app = \"app\""], &["client", "respond"]),
     ];
     check(&gunicorn, "gunicorn.conf.py", |path| {
