@@ -116,6 +116,9 @@ pub(crate) struct TomlSection {
 
 /// What stands above a route that refuses more than the other server did.
 const CLOSED: &str = "This route refuses all requests of its paths: write the condition here, or remove the route if they may pass.";
+/// Routes that share a snippet, and characters of what they share.
+const SHARED_MIN: usize = 3;
+const SHARED_LENGTH_MIN: usize = 60;
 /// A line longer than this is broken where that is possible.
 const COLUMNS: usize = 110;
 
@@ -407,6 +410,29 @@ impl Draft {
                 });
                 self.top.set(key, first);
             }
+        }
+    }
+
+    /// Moves header fields that several routes set to a snippet.
+    pub(crate) fn share_fields(&mut self) {
+        const FIELDS: &str = "response_headers";
+        let routes = || self.sites.iter().flat_map(|site| &site.routes);
+        let mut shared: Vec<TomlItem> = Vec::new();
+        for item in routes().filter_map(|route| route.get(FIELDS)) {
+            let count = routes().filter(|route| route.get(FIELDS) == Some(item)).count();
+            if count >= SHARED_MIN && item.shown().len() >= SHARED_LENGTH_MIN && !shared.contains(item) {
+                shared.push(item.clone());
+            }
+        }
+        for (at, item) in shared.into_iter().enumerate() {
+            let name = if at == 0 { "fields".to_owned() } else { format!("fields-{}", at + 1) };
+            for route in self.sites.iter_mut().flat_map(|site| &mut site.routes) {
+                if route.get(FIELDS) == Some(&item) {
+                    route.remove(FIELDS);
+                    route.set_text("use", name.clone());
+                }
+            }
+            self.table(&table_path("snippet", &name)).set(FIELDS, item);
         }
     }
 

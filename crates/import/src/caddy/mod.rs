@@ -24,7 +24,9 @@ use crate::draft::{Draft, SiteDraft, TomlItem, TomlSection};
 use crate::findings::{ImportError, ImportLedger, Imported};
 use handlers::{CaddyReader, CaddySettings};
 use hidden::Hidden;
-use restricts::{HARMLESS, adds_slash, asks_files_alone, may_ask_users, names_groups, restricts};
+use restricts::{
+    HARMLESS, adds_slash, asks_files_alone, asks_for_folders, may_ask_users, names_groups, restricts,
+};
 use scripts::{CaddyScripts, fastcgi_of};
 use variants::VARIANTS_MAX;
 
@@ -94,6 +96,7 @@ pub fn import(path: &Path) -> Result<Imported, ImportError> {
         email.translated(&ledger);
     }
     draft.gather();
+    draft.share_fields();
     config.impossible(
         &ledger,
         "there is nothing like it here: see docs/configuration.md for what Komainu has instead",
@@ -159,46 +162,7 @@ impl CaddyReader<'_> {
             let sets = route.get("match").map_or(&[][..], DatumAt::items);
             let kinds: Vec<&str> = handlers_of(route).map(|(kind, _)| kind).collect();
             let only_rewrites = kinds.iter().all(|kind| *kind == "rewrite");
-            if let [one] = sets
-                && one.get("file").is_some()
-                && one.entries().iter().all(|(key, value)| {
-                    key == "file"
-                        || key == "not"
-                            && value
-                                .items()
-                                .iter()
-                                .all(|not| not.at(&["path"]).is_some_and(|path| path.texts() == ["*/"]))
-                })
-                && handlers_of(route).all(|(_, handler)| adds_slash(handler))
-            {
-                route.needless(self.ledger, "not needed: `files` redirects to folders, with the slash");
-                continue;
-            }
-            if let [one] = sets
-                && asks_files_alone(one)
-                && let (Some(scripts), true) = (one.get("file").and_then(CaddyScripts::of), only_rewrites)
-            {
-                one.translated(self.ledger);
-                settings.scripts = Some(scripts);
-                self.handlers(route, &mut settings, hosts, depth, found);
-                continue;
-            }
-            if let ([one], Some(scripts), Some(handler)) = (sets, settings.scripts.clone(), fastcgi_of(route))
-                && one.get("path").is_some_and(|paths| paths.texts() == ["*.php"])
-                && let Some(php) = self.php(handler, &scripts, &settings)
-            {
-                one.translated(self.ledger);
-                handler.get("handler").into_iter().for_each(|one| one.translated(self.ledger));
-                settings.php = Some(php);
-                handler.impossible(self.ledger, "there is nothing like it here");
-                continue;
-            }
-            if let [one] = sets
-                && asks_files_alone(one)
-                && let (Some(tries), true) = (one.at(&["file", "try_files"]), only_rewrites)
-            {
-                self.tries(one, tries, &mut settings);
-                self.handlers(route, &mut settings, hosts, depth, found);
+            if self.file_route(route, only_rewrites, &mut settings, (hosts, depth), found) {
                 continue;
             }
             let mut merged: Vec<(Vec<String>, TomlSection)> = Vec::new();
@@ -254,8 +218,57 @@ impl CaddyReader<'_> {
         }
         let is_sent = found[before_all..].iter().any(|route| route.section.get("php").is_some());
         if settings.php.is_some() && !is_sent {
-            found.push(CaddyRoute { hosts: hosts.to_vec(), section: self.scripts_alone(&settings) });
+            for section in variants::with_variants(self.scripts_alone(&settings), &settings.variants) {
+                found.push(CaddyRoute { hosts: hosts.to_vec(), section });
+            }
         }
+    }
+
+    /// Reads a route that says how files and scripts are found, if it is one.
+    fn file_route(
+        &self,
+        route: &DatumAt,
+        only_rewrites: bool,
+        settings: &mut CaddySettings,
+        (hosts, depth): (&[String], usize),
+        found: &mut Vec<CaddyRoute>,
+    ) -> bool {
+        let sets = route.get("match").map_or(&[][..], DatumAt::items);
+        if let [one] = sets
+            && asks_for_folders(one)
+            && handlers_of(route).all(|(_, handler)| adds_slash(handler))
+        {
+            route.needless(self.ledger, "not needed: `files` redirects to folders, with the slash");
+            return true;
+        }
+        if let [one] = sets
+            && asks_files_alone(one)
+            && let (Some(scripts), true) = (one.get("file").and_then(CaddyScripts::of), only_rewrites)
+        {
+            one.translated(self.ledger);
+            settings.scripts = Some(scripts);
+            self.handlers(route, settings, hosts, depth, found);
+            return true;
+        }
+        if let ([one], Some(scripts), Some(handler)) = (sets, settings.scripts.clone(), fastcgi_of(route))
+            && one.get("path").is_some_and(|paths| paths.texts() == ["*.php"])
+            && let Some(php) = self.php(handler, &scripts, settings)
+        {
+            one.translated(self.ledger);
+            handler.get("handler").into_iter().for_each(|one| one.translated(self.ledger));
+            settings.php = Some(php);
+            handler.impossible(self.ledger, "there is nothing like it here");
+            return true;
+        }
+        if let [one] = sets
+            && asks_files_alone(one)
+            && let (Some(tries), true) = (one.at(&["file", "try_files"]), only_rewrites)
+        {
+            self.tries(one, tries, settings);
+            self.handlers(route, settings, hosts, depth, found);
+            return true;
+        }
+        false
     }
 
     /// The route of scripts without `file_server`: in Caddy they alone answer, here the other files of the folder are sent too.
@@ -467,6 +480,15 @@ impl CaddyReader<'_> {
         Ok(())
     }
 
+    /// Reads the handler `headers`.
+    fn header_fields(&self, handler: &DatumAt, settings: &mut CaddySettings) {
+        self.fields(handler.get("response"), "response_headers", &mut settings.section);
+        self.fields(handler.get("request"), "request_headers", &mut settings.request);
+        handler.impossible(self.ledger, "fields are set and removed, and nothing else");
+        let checks = handler.open_ends(self.ledger);
+        checks.into_iter().for_each(|check| settings.section.comment(check));
+    }
+
     fn handlers(
         &self,
         route: &DatumAt,
@@ -492,11 +514,7 @@ impl CaddyReader<'_> {
                     continue;
                 }
                 "headers" => {
-                    self.fields(handler.get("response"), "response_headers", &mut settings.section);
-                    self.fields(handler.get("request"), "request_headers", &mut settings.request);
-                    handler.impossible(self.ledger, "fields are set and removed, and nothing else");
-                    let checks = handler.open_ends(self.ledger);
-                    checks.into_iter().for_each(|check| settings.section.comment(check));
+                    self.header_fields(handler, settings);
                     continue;
                 }
                 "encode" => {
@@ -516,11 +534,8 @@ impl CaddyReader<'_> {
                 }
                 "request_body" => {
                     if let Some(size) = handler.get("max_size") {
-                        settings.section.set_in(
-                            "limits",
-                            "body",
-                            TomlItem::Text(format!("{}B", size.number().unwrap_or(0))),
-                        );
+                        let bytes = TomlItem::Text(format!("{}B", size.number().unwrap_or(0)));
+                        settings.section.set_in("limits", "body", bytes);
                         size.translated(self.ledger);
                     }
                     continue;

@@ -52,3 +52,13 @@ pub(super) fn adds_slash(handler: &DatumAt) -> bool {
         "{http.request.orig_uri.path}/" | "{http.request.uri.path}/" | "{http.request.orig_uri.path}/{http.request.orig_uri.prefixed_query}"
     ))
 }
+
+/// Whether a set of matchers is for folders whose path has no slash at its end.
+pub(super) fn asks_for_folders(set: &DatumAt) -> bool {
+    let is_with_slash = |not: &DatumAt| not.get("path").is_some_and(|path| path.texts() == ["*/"]);
+    set.get("file").is_some()
+        && set
+            .entries()
+            .iter()
+            .all(|(key, value)| key == "file" || key == "not" && value.items().iter().all(is_with_slash))
+}

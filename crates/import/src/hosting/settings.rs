@@ -204,7 +204,8 @@ impl<'a> AppSettings<'a> {
             self.ledger.needless(one.entry, "its default");
             return;
         }
-        match self.process(&one, &first).or_else(|| self.surroundings(&one, &first)) {
+        let found = self.process(&one, &first).or_else(|| self.secured(&one, &first));
+        match found.or_else(|| self.surroundings(&one, &first)) {
             Some(Ok(())) => self.ledger.translated(one.entry),
             Some(Err(note)) => self.ledger.differs(one.entry, note),
             None => {
@@ -301,14 +302,9 @@ impl<'a> AppSettings<'a> {
         Some(Ok(()))
     }
 
-    /// Addresses, the application and what surrounds it.
-    fn surroundings(&mut self, one: &SettingAt, first: &str) -> Option<Result<(), &'static str>> {
+    /// Certificates, and how clients are asked for theirs.
+    fn secured(&mut self, one: &SettingAt, first: &str) -> Option<Result<(), &'static str>> {
         match one.name.as_str() {
-            "bind" | "listen" => {
-                return Some(
-                    one.values.iter().map(|value| self.address(value, one.entry)).fold(Ok(()), Result::and),
-                );
-            }
             "ssl_bind" => {
                 let (pairs, address): (Vec<_>, Vec<_>) =
                     one.values.iter().cloned().partition(|value| value.contains('='));
@@ -321,6 +317,19 @@ impl<'a> AppSettings<'a> {
             "ssl_port" => self.tls_port = Some(first.to_owned()),
             "certfile" | "ssl_cert" | "ssl_certificate" => self.certificate = Some(first.to_owned()),
             "keyfile" | "ssl_key" | "ssl_certificate_key" => self.key = Some(first.to_owned()),
+            _ => return None,
+        }
+        Some(Ok(()))
+    }
+
+    /// Addresses, the application and what surrounds it.
+    fn surroundings(&mut self, one: &SettingAt, first: &str) -> Option<Result<(), &'static str>> {
+        match one.name.as_str() {
+            "bind" | "listen" => {
+                return Some(
+                    one.values.iter().map(|value| self.address(value, one.entry)).fold(Ok(()), Result::and),
+                );
+            }
             "socket_file" => self.listen.push(format!("unix:{first}")),
             "host" | "address" => self.host = Some(first.to_owned()),
             "port" => {

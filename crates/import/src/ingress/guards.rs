@@ -1,6 +1,6 @@
 //! Annotations that guard something: client certificates, snippets, and those of which nothing is known.
 
-use super::{IngressReader, PREFIX};
+use super::reader::{IngressReader, PREFIX};
 use crate::data::DatumAt;
 use crate::draft::{TomlItem, TomlSection};
 

@@ -2,6 +2,8 @@
 
 mod values;
 
+mod reader;
+
 mod guards;
 
 use std::path::Path;
@@ -13,6 +15,7 @@ use crate::expressions::{path_expression, wider_expression};
 use crate::findings::{ImportError, ImportLedger, Imported};
 use crate::paths::{from_literal, from_regex};
 use crate::yaml::documents;
+use reader::{IngressReader, IngressRoute, PREFIX};
 use values::{body_size, rewritten, seconds, sign_in};
 
 /// What differs between the servers whatever a configuration says.
@@ -22,26 +25,6 @@ const GENERAL: [&str; 4] = [
     "`Host` is passed on as the client sent it, and X-Forwarded-For, X-Forwarded-Proto and X-Forwarded-Host are sent, as ingress-nginx does.",
     "Files of certificates are where secrets have to be mounted: /etc/komainu/tls/NAMESPACE/SECRET/.",
 ];
-const PREFIX: &str = "nginx.ingress.kubernetes.io/";
-
-/// A route of a host, with what decides its order.
-struct IngressRoute {
-    host: String,
-    is_exact: bool,
-    length: usize,
-    section: TomlSection,
-}
-
-struct IngressReader<'a> {
-    ledger: &'a ImportLedger,
-    routes: Vec<IngressRoute>,
-    /// What sites have beside their routes, by host.
-    sites: Vec<(String, TomlSection)>,
-    /// Ports of services with names: namespace, service, port, number.
-    ports: Vec<(String, String, String, u64)>,
-    /// Hosts all of whose routes are closed, with what stands above them.
-    closed: Vec<(String, String)>,
-}
 
 /// Translates Ingresses: manifests in YAML, of one or more documents, or the JSON that `kubectl get ingress -A -o json` prints.
 ///
@@ -112,6 +95,7 @@ pub fn import(path: &Path) -> Result<Imported, ImportError> {
         }
     }
     draft.gather();
+    draft.share_fields();
     Ok(Imported {
         toml: draft.text(),
         remarks: ledger.into_remarks(),
@@ -163,17 +147,6 @@ impl<'a> IngressReader<'a> {
                 self.ports.push((namespace.clone(), name.clone(), port.to_owned(), number));
             }
         }
-    }
-
-    fn site(&mut self, host: &str) -> &mut TomlSection {
-        let at = match self.sites.iter().position(|(known, _)| known == host) {
-            Some(at) => at,
-            None => {
-                self.sites.push((host.to_owned(), TomlSection::default()));
-                self.sites.len() - 1
-            }
-        };
-        &mut self.sites[at].1
     }
 
     fn ingress(&mut self, item: &DatumAt) {

@@ -62,6 +62,7 @@ pub fn import(path: &Path) -> Result<Imported, ImportError> {
     tls.write(&mut draft);
     access_log(&config, &ledger, &mut draft);
     draft.gather();
+    draft.share_fields();
     let toml = draft.text();
     Ok(Imported { toml, remarks: ledger.into_remarks(), general: GENERAL.map(str::to_owned).into() })
 }

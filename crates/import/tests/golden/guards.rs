@@ -624,6 +624,23 @@ fn unit_actions_and_listeners() {
 }
 
 #[test]
+fn fields_that_several_routes_set_stand_once() {
+    let route = |path: &str| {
+        format!(
+            "{{\"match\": [{{\"path\": [\"{path}\"]}}], \"handle\": [{{\"handler\": \"headers\", \"response\": {{\"set\": {{\"Content-Security-Policy\": [\"default-src 'self'; frame-ancestors 'none'\"]}}}}}}, {{\"handler\": \"file_server\", \"root\": \"/srv/www\"}}]}}"
+        )
+    };
+    let routes = ["/a", "/b", "/c"].map(route).join(", ");
+    let guards: Vec<Guard> = vec![(
+        "a snippet",
+        caddy_routes(&routes),
+        &["[snippet.fields]\nresponse_headers = ", "use = \"fields\""],
+        &["symlinks = \"on\" }\nresponse_headers"],
+    )];
+    check(&guards, "guarded.json", |path| import::caddy::import(path).unwrap());
+}
+
+#[test]
 fn what_the_importer_writes_has_no_route_that_never_answers() {
     for format in ["caddy", "unit", "ingress"] {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests").join(format);
