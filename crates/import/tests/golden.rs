@@ -6,6 +6,9 @@
 #[path = "golden/guards.rs"]
 mod guards;
 
+#[path = "golden/app_guards.rs"]
+mod app_guards;
+
 use std::path::{Path, PathBuf};
 
 use config::Config;
