@@ -306,7 +306,7 @@ impl<'c> Call<'c> {
             None => Err("its language takes no connections over".into()),
         };
         let (socket, idle_ms) = match taken {
-            Ok(taken) if x.take_over() => taken,
+            Ok(taken) if x.take_over() || hijack::may_switch(x) => taken,
             Ok(_) => {
                 self.app_log.report(AppLogLevel::Error, hijack::refusal(x.request().version()));
                 return bad(x);
@@ -326,7 +326,8 @@ impl<'c> Call<'c> {
                 Ok(Some(_)) | Err(_) => break,
             }
         }
-        hijack::relay(x, socket, idle_ms).await?;
+        let head_ms = self.pending.dispatcher.generation.options.request_ms_max;
+        hijack::relay(x, socket, head_ms, idle_ms).await?;
         Ok(Some(CallOutcome::Answered))
     }
 

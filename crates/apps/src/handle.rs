@@ -15,7 +15,7 @@ use crate::dispatcher::{Completion, Dispatcher};
 use crate::log::{AppLog, AppLogLevel};
 use crate::mail::{CommandQueue, CoreEvent, EventQueue};
 use crate::reply::HeaderNameCache;
-use crate::request::{self, HeaderIds};
+use crate::request::{self, HeaderIds, SocketForm};
 use crate::upgrade::{self, UpgradeRequest};
 use crate::upload::{Ahead, Upload};
 
@@ -177,22 +177,24 @@ impl Handle {
         let request = x.request();
         let chunked = request.body() == http::BodySize::Unknown;
         let length = upload.length().filter(|_| chunked);
-        let submitted = match request::encode(
-            &mut head,
-            &request,
-            mount,
-            length,
-            upgrade_request,
-            x.local_port(),
-            &inner.names,
-        ) {
-            // What a WebSocket's client sends is the body.
-            Ok(()) => {
-                let is_last = upload.is_last() && upgrade_request.is_none();
-                dispatcher.submit(&head, upload.ahead(), is_last, measure)
+        let socket = match upgrade_request {
+            Some(upgrade_request) => SocketForm::Served(upgrade_request),
+            None if dispatcher.generation.options.hijacked_ms.is_some()
+                && upgrade::lacks_handshake(&request) =>
+            {
+                SocketForm::Handshake
             }
-            Err(_) => Err(Refused::HeadTooLarge),
+            None => SocketForm::Fields,
         };
+        let submitted =
+            match request::encode(&mut head, &request, mount, length, socket, x.local_port(), &inner.names) {
+                // What a WebSocket's client sends is the body.
+                Ok(()) => {
+                    let is_last = upload.is_last() && upgrade_request.is_none();
+                    dispatcher.submit(&head, upload.ahead(), is_last, measure)
+                }
+                Err(_) => Err(Refused::HeadTooLarge),
+            };
         dispatcher.give_back(head);
         let (pending, taken) = submitted.map_err(NotSubmitted::Refused)?;
         upload.begun(taken);

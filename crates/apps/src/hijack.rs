@@ -1,14 +1,16 @@
-//! A connection that an application takes over (Rack's full hijack): the server relays it to a socket of the worker's.
+//! A connection that an application takes over (Rack's full hijack): the server relays it to a socket of the worker's. A WebSocket on a
+//! stream of HTTP/2 is taken over the same way.
 
 use std::os::fd::{AsFd, OwnedFd};
 
-use http::Version;
-use net::{Exchange, Fault, Link, Stream, TunnelEnd};
+use http::{Limits, Method, Name, ResponseHead, Status, Version};
+use net::{Exchange, Fault, Interest, Link, Stream, TunnelEnd};
 use ring::FilePart;
 use rustix::net::{AddressFamily, SocketType, sockopt};
 use rustix::process::ForeignRawFd;
 
 use crate::descriptors;
+use crate::upgrade::lacks_handshake;
 
 /// The server's own descriptor of a worker's socket, checked: one end of a socketpair, or what is like it.
 ///
@@ -32,11 +34,82 @@ pub(crate) fn refusal(version: Version) -> &'static str {
     }
 }
 
-/// Relays until both sides have closed, or nothing has moved for `idle_ms`. At most 64 KiB are held for each side.
+/// Whether the request is an extended CONNECT that the application answers with the handshake of HTTP/1.1.
+pub(crate) fn may_switch(x: &Exchange<'_>) -> bool {
+    x.can_switch() && lacks_handshake(&x.request())
+}
+
+/// Relays until both sides have closed, or nothing has moved for `idle_ms`. At most 64 KiB are held for each side. A stream of HTTP/2
+/// is switched first, by the response of HTTP/1.1 that the application writes within `head_ms`.
 ///
 /// # Errors
 /// Either side is gone.
-pub(crate) async fn relay(x: &mut Exchange<'_>, socket: OwnedFd, idle_ms: u64) -> Result<(), Fault> {
+pub(crate) async fn relay(
+    x: &mut Exchange<'_>,
+    socket: OwnedFd,
+    head_ms: u64,
+    idle_ms: u64,
+) -> Result<(), Fault> {
     let mut link = Link::Plain(Stream::adopt(x.core(), socket)?);
-    net::tunnel(x, TunnelEnd::Link(&mut link), b"", idle_ms).await
+    let mut early = Vec::new();
+    // Not a connection of HTTP/1: that one has been taken over.
+    if may_switch(x) {
+        early = match switch(x, &mut link, head_ms).await {
+            Ok(Ok(early)) => early,
+            Ok(Err(status)) => {
+                return x.refuse(status, "the application does not accept the WebSocket").await;
+            }
+            Err(Fault::Timeout) => {
+                return x.refuse(Status::GATEWAY_TIMEOUT, "the application took too long to answer").await;
+            }
+            Err(fault) => return Err(fault),
+        };
+    }
+    net::tunnel(x, TunnelEnd::Link(&mut link), &early, idle_ms).await
+}
+
+/// Reads the response to a handshake from the application and switches the stream if it is 101. Returns the bytes behind it; or
+/// the status that refuses the request.
+async fn switch(
+    x: &mut Exchange<'_>,
+    link: &mut Link,
+    head_ms: u64,
+) -> Result<Result<Vec<u8>, Status>, Fault> {
+    let deadline_ms = x.core().now_ms().saturating_add(head_ms);
+    let (mut head, mut bytes, limits) = (ResponseHead::default(), Vec::new(), Limits::default());
+    loop {
+        match read(link, &mut bytes)? {
+            None => x.either(Interest::GONE, (&*link, link.interest(true, false)), deadline_ms).await?,
+            Some(0) => return Ok(Err(Status::BAD_GATEWAY)),
+            Some(_) => match head.parse(&bytes, Method::Get, &limits) {
+                Ok(true) => break,
+                Ok(false) => {}
+                Err(_) => return Ok(Err(Status::BAD_GATEWAY)),
+            },
+        }
+        if x.is_gone() {
+            return Err(Fault::Gone);
+        }
+    }
+    if head.status != Status::SWITCHING_PROTOCOLS {
+        let refuses = (400..600).contains(&head.status.code());
+        return Ok(Err(if refuses { head.status } else { Status::BAD_GATEWAY }));
+    }
+    x.upgrade(|lines| {
+        for field in &head.fields {
+            let (name, value) = (field.name.of(&bytes), field.value.of(&bytes));
+            if !field.id.is_hop_by_hop() && field.id != Name::ContentLength {
+                lines.line(name, value);
+            }
+        }
+    });
+    Ok(Ok(bytes.split_off(head.len)))
+}
+
+/// Appends what has come: how many bytes, 0 at the end, `None` where there are none now.
+fn read(link: &mut Link, bytes: &mut Vec<u8>) -> Result<Option<usize>, Fault> {
+    let mut piece = [0; 4096];
+    let read = link.try_read(&mut piece)?;
+    bytes.extend_from_slice(&piece[..read.unwrap_or(0)]);
+    Ok(read)
 }

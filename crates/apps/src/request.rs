@@ -4,8 +4,8 @@ use std::net::{IpAddr, SocketAddr};
 
 use http::path::{encode_beyond_ascii, encoded_path};
 use http::template::{TlsValues, TlsVariable};
-use http::{BodySize, Name, TargetForm, encode, forwarded};
-use net::{Peer, Request};
+use http::{BodySize, Name, TargetForm, Version, encode, forwarded};
+use net::{Peer, Request, websocket};
 use ring::wire::{self, FieldId as Part, TooLong};
 
 use crate::upgrade::UpgradeRequest;
@@ -25,6 +25,18 @@ pub struct Mount<'m> {
     pub target: &'m [u8],
     /// More variables for environments as CGI has them, which no header field can set.
     pub variables: &'m [(&'m str, &'m [u8])],
+}
+
+/// How the application learns that the client wants a WebSocket.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum SocketForm<'u> {
+    /// The client wants none, or the request states it by its own fields.
+    Fields,
+    /// The server speaks WebSocket for the application.
+    Served(&'u UpgradeRequest),
+    /// The application takes the connection over and expects the handshake of HTTP/1.1, but the request is an extended CONNECT of
+    /// HTTP/2, which has no such fields.
+    Handshake,
 }
 
 /// From the names that `http` knows to those that `ring` knows.
@@ -50,8 +62,11 @@ impl HeaderIds {
     }
 }
 
+/// The field that only the handshake over HTTP/1 has.
+const WEBSOCKET_KEY: &[u8] = b"sec-websocket-key";
+
 /// Writes a request's head. `length` is that of the body where it is known otherwise than by its field: then it was
-/// chunked, and is no longer. `socket` is the client's wish for a WebSocket, `port` the one that the client connected to.
+/// chunked, and is no longer. `port` is the one that the client connected to.
 ///
 /// # Errors
 /// A field longer than any head that the server reads.
@@ -60,7 +75,7 @@ pub(crate) fn encode(
     request: &Request<'_>,
     mount: &Mount<'_>,
     length: Option<u64>,
-    socket: Option<&UpgradeRequest>,
+    socket: SocketForm<'_>,
     port: Option<u16>,
     names: &HeaderIds,
 ) -> Result<(), TooLong> {
@@ -73,7 +88,9 @@ pub(crate) fn encode(
     if let Some(query) = request.encoded_query() {
         wire::put(into, Part::QUERY, &query)?;
     }
-    wire::put(into, Part::PROTOCOL, request.version().text().as_bytes())?;
+    let is_handshake = matches!(socket, SocketForm::Handshake);
+    let version = if is_handshake { Version::Http11 } else { request.version() };
+    wire::put(into, Part::PROTOCOL, version.text().as_bytes())?;
     wire::put(into, Part::SCHEME, mount.scheme.as_bytes())?;
     put_peer(into, request.client().address)?;
     put_host(into, request.authority(), port, mount)?;
@@ -81,8 +98,16 @@ pub(crate) fn encode(
     if !mount.target.is_empty() {
         wire::put(into, Part::APP_TARGET, mount.target)?;
     }
-    if let Some(upgrade_request) = socket {
-        wire::put(into, Part::WEBSOCKET, &upgrade_request.protocols)?;
+    match socket {
+        SocketForm::Fields => {}
+        SocketForm::Served(upgrade_request) => {
+            wire::put(into, Part::WEBSOCKET, &upgrade_request.protocols)?;
+        }
+        SocketForm::Handshake => {
+            names.put(into, Name::Connection, b"connection", b"Upgrade")?;
+            names.put(into, Name::Upgrade, b"upgrade", b"websocket")?;
+            names.put(into, Name::Other, WEBSOCKET_KEY, &websocket::new_key())?;
+        }
     }
     let ids = request.ids();
     for (id, value) in ids.fields() {
@@ -100,6 +125,7 @@ pub(crate) fn encode(
             Name::Other if name.contains(&b'_') || name.eq_ignore_ascii_case(b"proxy") => {}
             // Where our files are is not for clients to say: `Rack::Sendfile` would believe them.
             Name::Other if http::is_internal(name) => {}
+            Name::Other if is_handshake && name.eq_ignore_ascii_case(WEBSOCKET_KEY) => {}
             Name::TransferEncoding | Name::ContentLength if length.is_some() => {}
             Name::XRequestId | Name::Traceparent | Name::Tracestate if !ids.passes(id) => {}
             // A target in absolute form says which host is meant, and `Host` does not count (RFC 9112 section 3.2.2).

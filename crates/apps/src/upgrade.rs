@@ -60,6 +60,12 @@ pub(crate) fn upgrade_request(request: &Request<'_>) -> Result<Option<UpgradeReq
     Ok(Some(UpgradeRequest { accept, protocols, deflate }))
 }
 
+/// Whether a request wants a WebSocket, but has no handshake of HTTP/1: it is an extended CONNECT (RFC 8441 section 5).
+pub(crate) fn lacks_handshake(request: &Request<'_>) -> bool {
+    let (head, bytes) = request.head();
+    !head.protocol.is_empty() && head.protocol.of(bytes).eq_ignore_ascii_case(b"websocket")
+}
+
 /// Whether a field of the answer belongs to the handshake, which is the server's affair.
 pub(crate) fn is_of_handshake(name: &[u8]) -> bool {
     [&b"sec-websocket-accept"[..], b"sec-websocket-extensions"]

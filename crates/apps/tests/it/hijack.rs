@@ -5,7 +5,9 @@ use std::net::Shutdown;
 use std::path::Path;
 
 use crate::rig::{Client, Rig, is_alive, modules, one_worker, until};
+use crate::websocket_h2::{FIN, Streams, TEXT, frame};
 use apps::Options;
+use http2::ErrorCode;
 
 /// Serves `tests/ruby/FILE` with one worker that answers one request at a time.
 fn ruby(file: &str, adapt: impl FnOnce(&mut Options)) -> Rig {
@@ -199,4 +201,92 @@ fn masked(text: &str) -> Vec<u8> {
         _ => vec![0x81, 0x80 | 126, (len >> 8) as u8, len as u8],
     };
     [head, vec![0; 4], text.as_bytes().to_vec()].concat()
+}
+
+const VERSION: &str = "sec-websocket-version: 13\r\n";
+
+/// Browsers ask for a WebSocket over a connection of HTTP/2 that they have.
+#[test]
+fn action_cable_over_http_2() {
+    let rig = ruby("cable.ru", |_| {});
+    let mut client = Streams::to(&rig);
+    let fields =
+        format!("{VERSION}sec-websocket-protocol: actioncable-v1-json\r\norigin: http://chat.example\r\n");
+    let ids = [(); 3].map(|()| client.ask("/cable", "websocket", &fields));
+    for id in ids {
+        client.wait(|streams| streams.got[&id].status > 0);
+        let said = client.got[&id].fields.clone();
+        assert_eq!(client.got[&id].status, 200, "{said}");
+        assert!(said.contains("sec-websocket-protocol: actioncable-v1-json"), "{said}");
+        for line in ["upgrade", "connection", "sec-websocket-accept"] {
+            assert!(!said.contains(line), "{line} in {said}");
+        }
+        assert_eq!(client.message(id), br#"{"type":"welcome"}"#);
+        let subscribe = br#"{"command":"subscribe","identifier":"{\"channel\":\"EchoChannel\"}"}"#;
+        client.send(id, frame(FIN | TEXT, subscribe));
+        while !client.message(id).ends_with(br#""type":"confirm_subscription"}"#) {}
+    }
+    rig.get("/").expect(200, "plain");
+    let speak = br#"{"command":"message","identifier":"{\"channel\":\"EchoChannel\"}","data":"{\"action\":\"speak\",\"text\":\"to all\"}"}"#;
+    client.send(ids[0], frame(FIN | TEXT, speak));
+    for id in ids {
+        while !client.message(id).windows(15).any(|part| part == b"\"said\":\"to all\"") {}
+    }
+}
+
+#[test]
+fn a_stream_of_http_2_is_taken_over_with_a_handshake_of_http_1() {
+    let rig = ruby("hijack.ru", |options| options.request_ms_max = 1_000);
+    let mut client = Streams::to(&rig);
+    let own_key = format!("{VERSION}sec-websocket-key: the-client's-own\r\n");
+    let id = client.ask("/switch", "websocket", &own_key);
+    // Nothing that the client has written takes the place of the server's key; bytes behind the head arrive.
+    client.wait(|streams| streams.got[&id].data.windows(2).any(|end| end == b"\n\n"));
+    let seen = String::from_utf8(std::mem::take(&mut client.got.get_mut(&id).unwrap().data)).unwrap();
+    assert_eq!(seen, "GET HTTP/1.1 Upgrade websocket 13 16\n\n");
+    assert_eq!(client.got[&id].status, 200);
+    assert!(client.got[&id].fields.contains("x-from: the-application"), "{}", client.got[&id].fields);
+    for text in ["hello".to_owned(), "y".repeat(300_000)] {
+        client.send(id, &text);
+        client.wait(|streams| streams.got[&id].data.len() >= text.len());
+        assert!(std::mem::take(&mut client.got.get_mut(&id).unwrap().data) == text.as_bytes());
+    }
+    // What does not switch refuses; a head that is not one, not whole in time, or without an end is an error of the application's.
+    for (path, status) in [
+        ("/refused", 403),
+        ("/echo", 502),
+        ("/early", 502),
+        ("/closed", 502),
+        ("/garbage", 502),
+        ("/longhead", 502),
+        ("/never", 504),
+        // Answered without taking it over: a success would open a tunnel to nowhere.
+        ("/begun", 501),
+    ] {
+        assert_eq!(client.status(path, "websocket", VERSION), status, "{path}");
+    }
+    // Other protocols than WebSocket are not for HTTP/1.1's handshake.
+    let other = client.ask("/unasked", "connect-udp", "");
+    client.wait(|streams| streams.got[&other].status > 0);
+    assert_eq!(client.got[&other].status, 502);
+    client.send(id, "still there");
+    client.wait(|streams| streams.got[&id].data == b"still there");
+    // The end of the stream is passed on.
+    client.machine.data(id, b"", true, &mut client.out);
+    client.flush();
+    rig.logged("echo ended");
+}
+
+#[test]
+fn clients_that_leave_before_the_handshake_hold_nothing() {
+    let rig = ruby("hijack.ru", |_| {});
+    let mut client = Streams::to(&rig);
+    let ids: Vec<_> = (0..20).map(|_| client.ask("/waits", "websocket", VERSION)).collect();
+    // The worker is free again, so the server waits for the application's response.
+    rig.get("/").expect(200, "plain");
+    for id in ids {
+        client.machine.reset(id, ErrorCode::CANCEL);
+    }
+    client.flush();
+    rig.logged("closed by the server: 20");
 }

@@ -9,12 +9,12 @@ use crate::rig::{Rig, modules, until};
 use apps::{Options, WebSockets, Workers};
 use http2::{ErrorCode, Event, Machine, RequestLine};
 
-const TEXT: u8 = 1;
+pub(crate) const TEXT: u8 = 1;
 const BINARY: u8 = 2;
 const CLOSE: u8 = 8;
 const PING: u8 = 9;
 const PONG: u8 = 10;
-const FIN: u8 = 0x80;
+pub(crate) const FIN: u8 = 0x80;
 
 fn python(adapt: impl FnOnce(&mut Options)) -> Rig {
     let worker = modules("python").join("worker.py");
@@ -32,28 +32,28 @@ fn python(adapt: impl FnOnce(&mut Options)) -> Rig {
 
 /// What came on one stream.
 #[derive(Default)]
-struct Got {
-    status: u16,
-    fields: String,
-    data: Vec<u8>,
+pub(crate) struct Got {
+    pub(crate) status: u16,
+    pub(crate) fields: String,
+    pub(crate) data: Vec<u8>,
     ended: bool,
     reset: Option<ErrorCode>,
 }
 
 /// One connection of many streams.
-struct Streams {
+pub(crate) struct Streams {
     stream: TcpStream,
-    machine: Machine,
-    out: Vec<u8>,
+    pub(crate) machine: Machine,
+    pub(crate) out: Vec<u8>,
     input: Vec<u8>,
-    got: HashMap<u32, Got>,
+    pub(crate) got: HashMap<u32, Got>,
     /// Streams of which nothing is granted again.
     stalled: Vec<u32>,
     is_over: bool,
 }
 
 impl Streams {
-    fn to(rig: &Rig) -> Streams {
+    pub(crate) fn to(rig: &Rig) -> Streams {
         let stream = rig.connect().stream;
         stream.set_nodelay(true).unwrap();
         let machine = Machine::client(http2::Options::default());
@@ -65,7 +65,7 @@ impl Streams {
         streams
     }
 
-    fn flush(&mut self) {
+    pub(crate) fn flush(&mut self) {
         self.machine.flush(&mut self.out);
         // Who is disconnected learns of it when it reads.
         let _ = self.stream.write_all(&self.out);
@@ -73,7 +73,7 @@ impl Streams {
     }
 
     /// Asks for a WebSocket, or for something else.
-    fn ask(&mut self, path: &str, protocol: &str, fields: &str) -> u32 {
+    pub(crate) fn ask(&mut self, path: &str, protocol: &str, fields: &str) -> u32 {
         let line = RequestLine {
             method: b"CONNECT",
             scheme: b"http",
@@ -98,14 +98,14 @@ impl Streams {
     }
 
     /// The status that comes, where it is not one that the test waits for in vain.
-    fn status(&mut self, path: &str, protocol: &str, fields: &str) -> u16 {
+    pub(crate) fn status(&mut self, path: &str, protocol: &str, fields: &str) -> u16 {
         let id = self.ask(path, protocol, fields);
         self.wait(|streams| streams.got[&id].status > 0 || streams.got[&id].reset.is_some());
         self.got[&id].status
     }
 
     /// As the windows allow.
-    fn send(&mut self, id: u32, bytes: impl AsRef<[u8]>) {
+    pub(crate) fn send(&mut self, id: u32, bytes: impl AsRef<[u8]>) {
         let mut rest = bytes.as_ref();
         while !rest.is_empty() && !self.is_over && self.got[&id].reset.is_none() {
             let taken = self.machine.data(id, rest, false, &mut self.out);
@@ -117,7 +117,7 @@ impl Streams {
         }
     }
 
-    fn wait(&mut self, is_so: impl Fn(&Streams) -> bool) {
+    pub(crate) fn wait(&mut self, is_so: impl Fn(&Streams) -> bool) {
         while !is_so(self) {
             assert!(!self.is_over, "the connection ended early");
             self.turn();
@@ -178,7 +178,7 @@ impl Streams {
     }
 
     /// A message in however many frames.
-    fn message(&mut self, id: u32) -> Vec<u8> {
+    pub(crate) fn message(&mut self, id: u32) -> Vec<u8> {
         let mut message = Vec::new();
         loop {
             let (first, payload) = self.next(id);
@@ -204,7 +204,7 @@ impl Streams {
 }
 
 /// A masked frame; `first` holds FIN, reserved bits and the kind.
-fn frame(first: u8, payload: &[u8]) -> Vec<u8> {
+pub(crate) fn frame(first: u8, payload: &[u8]) -> Vec<u8> {
     let mut bytes = vec![first];
     match payload.len() {
         len @ 0..126 => bytes.push(0x80 | len as u8),

@@ -3,6 +3,7 @@
 # Applications that take the connection over, well-behaved and others.
 HEAD = "HTTP/1.1 200 OK\r\nConnection: close\r\nX-From: the-application\r\n\r\n"
 HELD = []
+COUNT = Queue.new
 
 use Rack::Lint if ENV["LINT"]
 run lambda { |env|
@@ -29,7 +30,34 @@ run lambda { |env|
       io.write(HEAD, error.message)
     end
     io.close
+  when "/switch"
+    Thread.new do
+      seen = [env["REQUEST_METHOD"], env["SERVER_PROTOCOL"], env["HTTP_CONNECTION"], env["HTTP_UPGRADE"],
+              env["HTTP_SEC_WEBSOCKET_VERSION"], env["HTTP_SEC_WEBSOCKET_KEY"].unpack1("m0").bytesize]
+      io.write("HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n" \
+               "Sec-WebSocket-Accept: x\r\nX-From: the-application\r\n\r\n", seen.join(" "), "\n\n")
+      loop { io.write(io.readpartial(65_536)) }
+    rescue EOFError, Errno::EPIPE, Errno::ECONNRESET
+      warn "echo ended"
+    ensure
+      io.close
+    end
+  when "/refused" then io.write("HTTP/1.1 403 Forbidden\r\nContent-Length: 2\r\n\r\nno")
+  when "/early" then io.write("HTTP/1.1 100 Continue\r\n\r\n")
+  when "/closed" then io.close
+  when "/garbage" then io.write("220 ready\r\n\r\n")
+  when "/longhead"
+    io.write("HTTP/1.1 101 Switching Protocols\r\n")
+    Thread.new { loop { io.write("X: y\r\n" * 1000) } rescue io.close }
   when "/never" then HELD << io
+  when "/waits"
+    Thread.new do
+      io.read
+      COUNT << 1
+      warn "closed by the server: #{COUNT.size}"
+    rescue SystemCallError
+      nil
+    end
   when "/flood"
     Thread.new do
       io.write(HEAD)
