@@ -115,7 +115,6 @@ pub(crate) struct RunningServer {
     pub(crate) logs: Logs,
     pub(crate) stop: net::Stop,
     pub(crate) listeners: Listeners,
-    pub(crate) counters: Vec<Arc<net::Counters>>,
     pub(crate) notifier: Notifier,
     /// How often it is to be said that the server lives.
     pub(crate) watchdog: Option<Duration>,
@@ -166,7 +165,7 @@ impl RunningServer {
             let now = Instant::now();
             if progress.report_at.is_some_and(|at| at <= now) {
                 progress.report_at = None;
-                report_draining(&self.current, &self.counters, &self.logs.notices);
+                report_draining(&self.current, &self.listeners, &self.logs.notices);
             }
             if let (Some(at), Some(interval)) = (progress.alive_at, self.watchdog)
                 && at <= now
@@ -473,11 +472,16 @@ impl RunningServer {
 }
 
 /// Logs what a stop waits for, because without that it seems to hang.
-fn report_draining(current: &Current, counters: &[Arc<net::Counters>], notices: &ErrorLog) {
+fn report_draining(current: &Current, listeners: &net::Listeners, notices: &ErrorLog) {
     let drain = current.plan().config.timeouts.drain;
-    // Idle connections are closed by now, or about to be: what is open has a request.
-    let requests: u64 = counters.iter().map(|core| core.connections_open.value()).sum();
-    if requests > 0 && drain > DRAIN_REPORT {
+    if drain <= DRAIN_REPORT {
+        return;
+    }
+    // Idle connections are closed by now, or about to be.
+    let open = listeners.connections();
+    let listed: usize = open.listed.iter().map(|connection| connection.requests as usize).sum();
+    let requests = listed + open.count.saturating_sub(open.listed.len());
+    if requests > 0 {
         let noun = if requests == 1 { "request" } else { "requests" };
         notices.warn(&format!(
             "stopping: waiting for {requests} {noun} to end, at most {} s (timeouts.drain); \

@@ -124,7 +124,7 @@ pub(crate) fn serve(
     given.warn_of_unused(&logs.notices);
     given.discard();
     let watchdog = inherited.as_ref().map_or_else(systemd::watchdog, |inherited| inherited.watchdog);
-    let (stop, counters, ended) = (server.stop(), server.counters().to_vec(), events.clone());
+    let (stop, ended) = (server.stop(), events.clone());
     std::thread::Builder::new()
         .name("server".into())
         .spawn(move || ended.send(ServerEvent::Ended(server.join())))?;
@@ -135,7 +135,6 @@ pub(crate) fn serve(
         logs,
         stop,
         listeners,
-        counters,
         notifier,
         watchdog,
         control_listener,

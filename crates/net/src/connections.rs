@@ -18,6 +18,14 @@ pub(crate) struct ConnectionEntry {
     /// By the core's clock.
     pub(crate) since_ms: u64,
     pub(crate) is_http2: bool,
+    /// Requests under way, kept up to date only while the server stops: 1 before that.
+    pub(crate) requests: u32,
+}
+
+impl ConnectionEntry {
+    pub(crate) fn new(listener: u64, client: Peer, since_ms: u64) -> ConnectionEntry {
+        ConnectionEntry { listener, client, since_ms, is_http2: false, requests: 1 }
+    }
 }
 
 /// The connections of one core. The place of one that has ended is used again.
@@ -80,6 +88,8 @@ pub struct OpenConnection {
     pub age_ms: u64,
     /// Whether it speaks HTTP/2; else HTTP/1, or what that was upgraded to.
     pub is_http2: bool,
+    /// Requests under way, where the server is stopping; else 1.
+    pub requests: u32,
 }
 
 /// The open connections of a server.
@@ -100,7 +110,7 @@ mod tests {
     #[test]
     fn places_are_used_again_and_given_back() {
         let list = ConnectionList::default();
-        let entry = |since_ms| ConnectionEntry { listener: 0, client: Peer::Unix, since_ms, is_http2: false };
+        let entry = |since_ms| ConnectionEntry::new(0, Peer::Unix, since_ms);
         let first = list.add(entry(1));
         let second = list.add(entry(2));
         list.change(second, |entry| entry.is_http2 = true);
@@ -117,7 +127,7 @@ mod tests {
     fn a_list_is_bounded() {
         let list = ConnectionList::default();
         for at in 0..LISTED_MAX as u64 + 5 {
-            list.add(ConnectionEntry { listener: 0, client: Peer::Unix, since_ms: at, is_http2: false });
+            list.add(ConnectionEntry::new(0, Peer::Unix, at));
         }
         let (count, listed) = list.read();
         assert_eq!((count, listed.len()), (LISTED_MAX + 5, LISTED_MAX));

@@ -574,6 +574,7 @@ async fn closing(conn: &mut Conn) {
         let bytes_max = if conn.framing == Framing::UntilClose { SWITCHED_BYTES_MAX } else { usize::MAX };
         conn.work.release();
         conn.permit.hold(0);
+        conn.permit.describe(|entry| entry.requests = 0);
         ending::linger(&mut conn.link, patience_ms, bytes_max).await;
     }
 }

@@ -295,6 +295,7 @@ impl Listeners {
                 client: entry.client,
                 age_ms: now_ms.saturating_sub(entry.since_ms),
                 is_http2: entry.is_http2,
+                requests: entry.requests,
             }));
         }
         all

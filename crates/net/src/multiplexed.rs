@@ -130,16 +130,32 @@ pub(crate) async fn serve<S: Service>(engine: Rc<Engine<S>>, conn: Conn, machine
     let ended = run(&engine, &conn, &mut wire).await;
     conn.tell_all(Some(ended.as_ref().err().map_or(CutReason::Peer, CutReason::of)));
     // A client that is gone, or takes nothing, gets no announcement.
-    if matches!(ended, Ok(()) | Err(Fault::Ended { .. })) {
+    if matches!(ended, Ok(_) | Err(Fault::Ended { .. })) {
         let _ = write(&conn, &mut wire);
         wire.work.release();
         (wire.rest, wire.held) = (Vec::new(), None);
         conn.weigh_own(wire.link.weight_bytes());
-        ending::linger(&mut wire.link, conn.patience_ms(), usize::MAX).await;
+        conn.permit.describe(|entry| entry.requests = 0);
+        match ended {
+            Ok(EndedState::Unused) => _ = ending::announce(&mut wire.link, conn.patience_ms()).await,
+            _ => ending::linger(&mut wire.link, conn.patience_ms(), usize::MAX).await,
+        }
     }
 }
 
-async fn run<S: Service>(engine: &Rc<Engine<S>>, conn: &Rc<MuxConn>, wire: &mut Wire) -> Result<(), Fault> {
+/// How a connection stands that has ended without a fault.
+enum EndedState {
+    /// The client may still read the last response.
+    Used,
+    /// The server stops, and there was no stream for [`LEAVE_MS`]: the client has nothing to read but that.
+    Unused,
+}
+
+async fn run<S: Service>(
+    engine: &Rc<Engine<S>>,
+    conn: &Rc<MuxConn>,
+    wire: &mut Wire,
+) -> Result<EndedState, Fault> {
     // When the peer was informed that no further stream will be taken, and whether that holds by now.
     let (mut served, mut leaves_since_ms, mut goes_away) = (0u32, None, false);
     let (mut idle_since_ms, mut owes_since_ms) = (conn.core.now_ms(), None);
@@ -159,6 +175,9 @@ async fn run<S: Service>(engine: &Rc<Engine<S>>, conn: &Rc<MuxConn>, wire: &mut 
             conn.machine.borrow_mut().go_away(false);
             continue;
         }
+        if leaves_since_ms.is_some() {
+            conn.permit.describe(|entry| entry.requests = u32::try_from(conn.live()).unwrap_or(u32::MAX));
+        }
         let has_left = leaves_since_ms.is_some_and(|since_ms| conn.core.now_ms() >= since_ms + LEAVE_MS);
         if has_left && !std::mem::replace(&mut goes_away, true) {
             conn.machine.borrow_mut().go_away(true);
@@ -177,7 +196,8 @@ async fn run<S: Service>(engine: &Rc<Engine<S>>, conn: &Rc<MuxConn>, wire: &mut 
             if !wire.ended && !machine.is_peer_leaving() {
                 machine.go_away(true);
             }
-            return Ok(());
+            let is_unused = conn.context().draining.get() && now_ms >= idle_since_ms + LEAVE_MS;
+            return Ok(if is_unused { EndedState::Unused } else { EndedState::Used });
         }
         if wire.is_stalled(conn, waits) {
             return Err(Fault::Timeout);

@@ -121,8 +121,7 @@ impl ConnectionPermit {
     pub(crate) fn list(&mut self, (listener, key): (u64, u64), client: Peer) {
         self.listener_key = key;
         let since_ms = self.context.core.now_ms();
-        let entry = ConnectionEntry { listener, client, since_ms, is_http2: false };
-        self.listed = Some(self.context.connections.add(entry));
+        self.listed = Some(self.context.connections.add(ConnectionEntry::new(listener, client, since_ms)));
     }
 
     pub(crate) fn listener_key(&self) -> u64 {

@@ -71,6 +71,7 @@ mod tests {
             listener: None,
             client: Peer::Tcp((std::net::Ipv4Addr::from(u32::from(at / 2)), at).into()),
             age_ms: u64::from(at),
+            requests: 1,
             is_http2: at % 2 == 1,
         };
         let listed: Vec<_> = (0..1_000).map(one).collect();

@@ -74,6 +74,37 @@ fn a_stop_reports_what_it_waits_for() {
 }
 
 #[test]
+fn a_stop_counts_requests_and_ends_connections_without_any() {
+    let folder = Folder::new();
+    folder.write("www/large", vec![b'x'; 20_000_000]);
+    let text = format!(
+        "{}listen = {{ address = \"127.0.0.1:0\", h2c = true }}\n[timeouts]\ndrain = \"60s\"\n[[route]]\nfiles = \"www\"\n",
+        rig::as_we_are()
+    );
+    folder.write("komainu.toml", text);
+    let mut command = komainu();
+    command.arg("start").arg("-c").arg(folder.at("komainu.toml"));
+    let mut rig = Rig::start(command, folder);
+    let mut stuck = rig.connect();
+    stuck.write_all(b"GET /large HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
+    stuck.read_exact(&mut [0; 1000]).unwrap();
+    // Neither read what the server says nor close.
+    let silent: Vec<_> = (0..3)
+        .map(|_| {
+            let mut client = rig.connect();
+            client.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0").unwrap();
+            client.read_exact(&mut [0; 9]).unwrap();
+            client
+        })
+        .collect();
+    rig.signal("-TERM");
+    eventually("it is logged", || rig.reported().contains("stopping: waiting for 1 request to end"));
+    drop(stuck);
+    assert!(rig.ended().success(), "{}", rig.reported());
+    drop(silent);
+}
+
+#[test]
 fn two_signals_to_stop_at_once_are_one() {
     for kind in rig::kinds() {
         let folder = Folder::new();
