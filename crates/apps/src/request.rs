@@ -62,9 +62,6 @@ impl HeaderIds {
     }
 }
 
-/// The field that only the handshake over HTTP/1 has.
-const WEBSOCKET_KEY: &[u8] = b"sec-websocket-key";
-
 /// Writes a request's head. `length` is that of the body where it is known otherwise than by its field: then it was
 /// chunked, and is no longer. `port` is the one that the client connected to.
 ///
@@ -106,7 +103,7 @@ pub(crate) fn encode(
         SocketForm::Handshake => {
             names.put(into, Name::Connection, b"connection", b"Upgrade")?;
             names.put(into, Name::Upgrade, b"upgrade", b"websocket")?;
-            names.put(into, Name::Other, WEBSOCKET_KEY, &websocket::new_key())?;
+            names.put(into, Name::SecWebsocketKey, b"sec-websocket-key", &websocket::new_key())?;
         }
     }
     let ids = request.ids();
@@ -125,7 +122,8 @@ pub(crate) fn encode(
             Name::Other if name.contains(&b'_') || name.eq_ignore_ascii_case(b"proxy") => {}
             // Where our files are is not for clients to say: `Rack::Sendfile` would believe them.
             Name::Other if http::is_internal(name) => {}
-            Name::Other if is_handshake && name.eq_ignore_ascii_case(WEBSOCKET_KEY) => {}
+            // The server has written its own.
+            Name::SecWebsocketKey if is_handshake => {}
             Name::TransferEncoding | Name::ContentLength if length.is_some() => {}
             Name::XRequestId | Name::Traceparent | Name::Tracestate if !ids.passes(id) => {}
             // A target in absolute form says which host is meant, and `Host` does not count (RFC 9112 section 3.2.2).
