@@ -101,8 +101,6 @@ pub(crate) fn encode(
             wire::put(into, Part::WEBSOCKET, &upgrade_request.protocols)?;
         }
         SocketForm::Handshake => {
-            names.put(into, Name::Connection, b"connection", b"Upgrade")?;
-            names.put(into, Name::Upgrade, b"upgrade", b"websocket")?;
             names.put(into, Name::SecWebsocketKey, b"sec-websocket-key", &websocket::new_key())?;
         }
     }

@@ -196,7 +196,7 @@ impl TomlSection {
     pub(crate) fn close(&mut self, check: String) {
         self.comment(check);
         self.comment(CLOSED);
-        self.entries.retain(|(key, _)| key == "path" || ASKS.contains(&key.as_str()));
+        self.entries.retain(|(key, _)| key == "path" || CONDITIONS.contains(&key.as_str()));
         self.set("respond", TomlItem::Number(403));
     }
 
@@ -278,39 +278,45 @@ pub(crate) fn only_rewrites(route: &TomlSection) -> bool {
     route.get("rewrite").is_some() && ACTIONS.iter().all(|action| route.get(action).is_none())
 }
 
+/// Conditions of a route besides its paths.
+const CONDITIONS: [&str; 8] = ["host", "method", "query", "header", "referer", "client", "country", "not"];
+
+/// The items of a list, or the one item.
+fn items(item: Option<&TomlItem>) -> &[TomlItem] {
+    match item {
+        None => &[],
+        Some(TomlItem::List(items)) => items,
+        Some(one) => std::slice::from_ref(one),
+    }
+}
+
+/// Whether a route is for all requests that another one is for, where that is easy to see.
+fn covers(one: &TomlSection, other: &TomlSection) -> bool {
+    let has_path = |path: &TomlItem| {
+        items(one.get("path")).iter().any(|own| {
+            let text = |item: &TomlItem| item.as_text().unwrap_or_default().to_owned();
+            let start = text(own).strip_suffix('*').map(str::to_owned);
+            let start = start.filter(|start| start.starts_with('/') && !start.contains('*'));
+            own == path || start.is_some_and(|start| text(path).starts_with(&start))
+        })
+    };
+    let paths = items(other.get("path"));
+    let has_paths = one.get("path").is_none() || !paths.is_empty() && paths.iter().all(has_path);
+    has_paths
+        && CONDITIONS.iter().all(|condition| match *condition {
+            "not" => items(one.get("not")).iter().all(|item| items(other.get("not")).contains(item)),
+            name => one.get(name).is_none() || one.get(name) == other.get(name),
+        })
+}
+
 impl SiteDraft {
-    /// Leaves out routes that never answer, as one before them has all of their paths.
+    /// Leaves out routes that never answer, as one before them is for all of their requests.
     fn drop_covered(&mut self) {
-        const CONDITIONS: [&str; 8] =
-            ["host", "method", "query", "header", "referer", "client", "country", "not"];
-        let paths = |route: &TomlSection| -> Option<Vec<String>> {
-            match route.get("path") {
-                None => None,
-                Some(TomlItem::List(items)) => {
-                    Some(items.iter().filter_map(TomlItem::as_text).map(str::to_owned).collect())
-                }
-                Some(one) => Some(one.as_text().map(str::to_owned).into_iter().collect()),
-            }
-        };
-        let covers = |one: &String, other: &String| {
-            let start = one.strip_suffix('*').filter(|start| start.starts_with('/') && !start.contains('*'));
-            one == other || start.is_some_and(|start| other.starts_with(start))
-        };
-        let mut broad: Vec<Option<Vec<String>>> = Vec::new();
+        let mut before: Vec<TomlSection> = Vec::new();
         self.routes.retain(|route| {
-            let own = paths(route);
-            let is_covered = broad.iter().any(|before| match (before, &own) {
-                (None, _) => true,
-                (Some(before), Some(own)) => {
-                    own.iter().all(|path| before.iter().any(|one| covers(one, path)))
-                }
-                (Some(_), None) => false,
-            });
-            if !is_covered
-                && CONDITIONS.iter().all(|condition| route.get(condition).is_none())
-                && !only_rewrites(route)
-            {
-                broad.push(own);
+            let is_covered = before.iter().any(|one| covers(one, route));
+            if !is_covered && !only_rewrites(route) {
+                before.push(route.clone());
             }
             !is_covered
         });
@@ -332,6 +338,10 @@ impl SiteDraft {
     /// Moves to the site what all its routes have.
     pub(crate) fn gather(&mut self) {
         self.drop_covered();
+        if self.section.get("error_pages").is_none() {
+            // Without pages it has no effect.
+            self.routes.iter_mut().for_each(|route| drop(route.remove("intercept_errors")));
+        }
         for key in OF_SITES {
             // What has no effect on a redirect may count for it too.
             let is_without = |route: &TomlSection| {
@@ -351,27 +361,6 @@ impl SiteDraft {
             }
         }
     }
-}
-
-/// The conditions of a route, as texts of its paths and of everything else that it asks for.
-const ASKS: [&str; 8] = ["host", "method", "query", "header", "referer", "client", "country", "not"];
-
-/// Whether every request that matches `other` matches `route` too; false where that is not easy to decide.
-fn covers(route: &TomlSection, other: &TomlSection) -> bool {
-    let paths = |section: &TomlSection| match section.get("path") {
-        Some(TomlItem::List(items)) => {
-            items.iter().filter_map(TomlItem::as_text).map(str::to_owned).collect()
-        }
-        Some(item) => item.as_text().map(str::to_owned).into_iter().collect(),
-        None => vec!["*".to_owned()],
-    };
-    let covers_path = |this: &String, that: &String| {
-        let prefix = this.strip_suffix('*').filter(|prefix| !prefix.contains(['*', '~']));
-        this == that || prefix.is_some_and(|prefix| that.starts_with(prefix) || prefix.is_empty())
-    };
-    let (own, others) = (paths(route), paths(other));
-    others.iter().all(|that| own.iter().any(|this| covers_path(this, that)))
-        && ASKS.iter().all(|key| route.get(key).is_none() || route.get(key) == other.get(key))
 }
 
 /// A whole configuration.

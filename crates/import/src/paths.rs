@@ -428,27 +428,6 @@ pub(crate) fn from_literal(path: &str, is_prefix: bool) -> Option<String> {
     is_plain.then(|| if is_prefix { format!("{path}*") } else { path.to_owned() })
 }
 
-/// Whether a path pattern of Komainu matches a path.
-pub(crate) fn matches(pattern: &str, path: &str) -> bool {
-    fn rest(pattern: &[u8], path: &[u8], is_edge: bool) -> bool {
-        match pattern {
-            [] => path.is_empty(),
-            [b'*', b'*', after @ ..] => (0..=path.len()).any(|at| rest(after, &path[at..], false)),
-            [b'*', after @ ..] => {
-                let across = is_edge || after.is_empty();
-                let end = if across {
-                    path.len()
-                } else {
-                    path.iter().position(|&b| b == b'/').unwrap_or(path.len())
-                };
-                (0..=end).any(|at| rest(after, &path[at..], false))
-            }
-            [first, after @ ..] => path.first() == Some(first) && rest(after, &path[1..], false),
-        }
-    }
-    rest(pattern.as_bytes(), path.as_bytes(), true)
-}
-
 /// A pattern for the paths that begin with `prefix` and end as `*.txt` says; none where the two texts may share characters, or the
 /// pattern is another one.
 pub(crate) fn below_suffix(prefix: &str, pattern: &str) -> Option<String> {
@@ -525,21 +504,6 @@ mod tests {
         assert_eq!(hosts(r"^(www\.)?example\.com$").as_deref(), Some("www.example.com example.com"));
         assert_eq!(hosts(r"^(?<user>.+)\.example\.com$").as_deref(), Some("*.example.com"));
         assert_eq!(hosts(r"^www\d+\.example\.com$"), None);
-    }
-
-    #[test]
-    fn patterns_match_as_routes_do() {
-        for (pattern, path, expected) in [
-            ("/a", "/a", true),
-            ("/a", "/ab", false),
-            ("/a/*", "/a/b/c", true),
-            ("*.php", "/x/y.php", true),
-            ("/x/*/y", "/x/a/y", true),
-            ("/x/*/y", "/x/a/b/y", false),
-            ("/x/**/y", "/x/a/b/y", true),
-        ] {
-            assert_eq!(matches(pattern, path), expected, "{pattern} {path}");
-        }
     }
 
     #[test]

@@ -14,7 +14,7 @@ use rustls::{ClientConfig, ClientConnection, StreamOwned};
 use crate::message::{CONTENT_BYTES_MAX, LIMITS, ServerAnswer};
 
 /// How long an answer may take.
-const ANSWER_TIME_MAX: Duration = Duration::from_secs(5);
+const ANSWER_TIME_MAX: Duration = Duration::from_secs(20);
 
 /// Bytes of content that are sent before an answer is read.
 const SENT_AHEAD_MAX: usize = 16 << 10;

@@ -175,7 +175,10 @@ fn attributed(
     let difference = |found: FoundDifference| {
         let (remark, place) = look_up(&found, &differing);
         let of_request = of_request(request, &found, statuses).map(in_any_case);
+        let is_opened = matches!(statuses.0, 401 | 403) && (200..300).contains(&statuses.1);
         let named = of_request.or(remark).or_else(|| general(request, &found, statuses).map(in_any_case));
+        // Nothing is a reason to answer what the old server refuses.
+        let named = named.filter(|_| !is_opened);
         Difference {
             request: request.clone(),
             aspect: found.aspect,
@@ -217,9 +220,7 @@ fn of_request(
         () if path.replace("%2e", ".").split('/').any(is_hidden) => {
             "files and folders with a leading dot are not served"
         }
-        () if path.contains("%0a") && matches!(new, 400 | 404) => {
-            "paths with a line feed are 404 where a server has expressions"
-        }
+        () if path.contains("%0a") => "paths with a line feed are 404 where a server has expressions",
         () if path.contains('#') => "a target with a fragment is answered 400",
         () if request.host.as_deref() == Some("") => "an empty Host is one that no site names",
         () if is_field(found, &["x-forwarded-for", "x-forwarded-proto", "x-forwarded-host"])
@@ -254,17 +255,19 @@ fn of_request(
 /// What the report says of every configuration.
 fn general(request: &VerifyRequest, found: &FoundDifference, (old, new): (u16, u16)) -> Option<&'static str> {
     let has = |name: &str| request.fields.iter().any(|(known, _)| known.eq_ignore_ascii_case(name));
+    let path = request.target.split('?').next().unwrap_or("");
     Some(match () {
         () if is_field(found, &["http_host", "server_name"]) => {
             "HTTP_HOST and SERVER_NAME are `Host` as the client sent it"
+        }
+        () if path.contains("//") => {
+            "slashes at the start of a path are always merged, and no file has a path with `//`"
         }
         () if request.host.is_none() => "a request without Host is for the name of the upstream server",
         () if old >= 400 && new >= 400 => {
             "a request that neither server answers may be refused with another status"
         }
-        () if (old, new) == (301, 404) && !request.target.ends_with('/') => {
-            "a folder without a page is 404, also without a final slash"
-        }
+        () if (old, new) == (301, 404) => "a folder without a page is 404, also without a final slash",
         () if new == 413 => "the limit of contents counts before redirects and fixed responses",
         () if is_field(found, &["vary"]) && found.new.contains("accept-encoding") => {
             "Vary has Accept-Encoding wherever compression is on"
@@ -327,7 +330,9 @@ fn accepted(
         let message = line.split("[emerg]").nth(1).unwrap_or(line);
         let message = message.split_once(": ").map_or(message, |(_, message)| message).trim();
         let (reason, place) = message.rsplit_once(" in ").unwrap_or((message, ""));
-        let number = place.rsplit_once(':').and_then(|(_, number)| number.parse().ok());
+        // A line of a file that is included cannot be left out.
+        let own = place.rsplit_once(':').filter(|(file, _)| Path::new(file) == path);
+        let number = own.and_then(|(_, number)| number.parse().ok());
         let unknown = reason.strip_prefix("unknown directive \"").and_then(|rest| rest.strip_suffix('"'));
         let is_dropped = match (unknown, number) {
             (Some(name), _) => scratch.drop_name(name),

@@ -108,13 +108,12 @@ impl<'d> Translation<'d> {
             return (!self.answers_alike(place, other)).then(|| (other.matcher.shown(), other.entry));
         }
         // The path of the page may not be one of a location whose expression is bound to the end.
-        let keeps_files = match &place.matcher {
-            Matcher::Regex(..) => place.paths.any.iter().all(|pattern| match pattern.strip_prefix('~') {
-                Some(regex) => !regex.contains('$'),
-                None => pattern.ends_with('*'),
-            }),
-            _ => true,
+        let keeps = |pattern: &String| match pattern.strip_prefix('~') {
+            Some(regex) => !regex.contains('$'),
+            None => pattern.ends_with('*'),
         };
+        let own = if matches!(place.matcher, Matcher::Regex(..)) { &place.paths.any[..] } else { &[] };
+        let keeps_files = own.iter().chain(place.paths.within.iter().flatten()).all(keeps);
         let takes = |other: &&Place<'d>| match &other.matcher {
             _ if !keeps_files => true,
             Matcher::Exact(path) | Matcher::Prefix(path, _) => {
@@ -123,7 +122,11 @@ impl<'d> Translation<'d> {
                 let is_it = if matches!(other.matcher, Matcher::Exact(_)) { last == name } else { is_start };
                 is_it && place.paths.matches(folder)
             }
-            Matcher::Regex(regex, _) => may_be_for_file(regex, name),
+            // One within another counts where either is for the page alone.
+            Matcher::Regex(..) => other.around.iter().chain([&other.matcher]).any(|matcher| match matcher {
+                Matcher::Regex(regex, _) => may_be_for_file(regex, name),
+                _ => false,
+            }),
             Matcher::Server => true,
         };
         let rest = (!keeps_files).then_some(&server);

@@ -10,6 +10,7 @@ use super::tree::NginxDirective;
 use super::work::{Matcher, Translation, redirect};
 use crate::draft::{TomlItem, TomlSection};
 use crate::expressions::{implies_prefix, path_expression, quoted, wider_expression};
+use crate::findings::EntryNumber;
 use crate::paths::{below_suffix, from_literal, from_regex};
 
 /// GroupNames of an expression, as nginx and Komainu name them.
@@ -69,7 +70,7 @@ struct LevelPlaces<'d> {
 
 impl<'d> Translation<'d> {
     /// The routes of a server.
-    pub(crate) fn locations(&self, server: &Scope<'d>) -> Vec<TomlSection> {
+    pub(crate) fn locations(&self, server: &Scope<'d>, entry: EntryNumber) -> Vec<TomlSection> {
         let mut named = Vec::new();
         let found = self.collect(server, &mut named);
         let LevelPlaces { decided, rest } = level(&found, &AroundLevel::default());
@@ -95,6 +96,8 @@ impl<'d> Translation<'d> {
         if !has_rest && (serves || server.one("root").is_some()) {
             own.push(self.routes(&server_place, &around));
             all.extend(&rest);
+        } else if !has_rest {
+            self.ledger.differs(entry, "what no location has is 404: nginx serves a folder of its own");
         }
         self.merge_scripts(&all, &mut own);
         routes.extend(own.into_iter().flatten());

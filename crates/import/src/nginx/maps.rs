@@ -13,6 +13,9 @@ use config::HostPattern;
 /// Values of a map that become conditions of routes, one each.
 const CONDITIONS_MAX: usize = 100;
 
+/// Values that `[maps.NAME]` may have.
+const VALUES_MAX: usize = 10_000;
+
 /// One line of a `map` or `geo`.
 pub(crate) struct MapLine<'d> {
     /// What the source has to be: none for `default`.
@@ -118,6 +121,9 @@ impl<'d> Translation<'d> {
 
     fn map_section(&self, block: &'d NginxDirective) -> Result<(TomlSection, Vec<&'static str>), String> {
         let (lines, hostnames) = lines(block)?;
+        if lines.len() > VALUES_MAX {
+            return Err(format!("a map has at most {VALUES_MAX} values"));
+        }
         let scope = Scope::of(self.http.levels.clone());
         let text = |text: &str| {
             template(text, &scope, TemplateUse::Header, &|_| None).map_err(|reason| {

@@ -88,6 +88,7 @@ fn decides(one: &NginxDirective) -> Decides {
         | "autoindex_format"
         | "ssi" => Decides::Answer,
         "keepalive_timeout"
+        | "listen"
         | "keepalive_requests"
         | "sendfile"
         | "access_log"
@@ -194,6 +195,11 @@ impl NginxScratch {
         aspect: &Aspect,
         (answers, differing): (DifferingAnswers<'_>, &[Aspect]),
     ) -> Option<String> {
+        let (old, new) = answers.statuses;
+        if matches!(old, 401 | 403) && (200..300).contains(&new) {
+            // Nothing is a reason to answer what is refused.
+            return None;
+        }
         let mut counting = Vec::new();
         let mut chain = Vec::new();
         for entry in &traced.places {
@@ -211,14 +217,7 @@ impl NginxScratch {
             counting.push(block);
             counting.extend(block.inner());
         }
-        for entry in &traced.conditions {
-            let mut inner = Vec::new();
-            path_to(&self.main, *entry, &mut inner);
-            if let Some(condition) = inner.last() {
-                counting.push(condition);
-                counting.extend(condition.inner());
-            }
-        }
+        counting.extend(self.conditions(traced));
         let is_impossible = |one: &NginxDirective| {
             imported.remarks.get(one.entry).is_some_and(|remark| remark.verdict == ImportVerdict::Impossible)
         };
@@ -266,6 +265,12 @@ impl NginxScratch {
             if remark.verdict == ImportVerdict::Translated || is_unused && !remark.reasons.is_empty() {
                 return None;
             }
+            if refuses_alone(one, remark)
+                && *aspect == Aspect::Status
+                && !matches!(answers.statuses.1, 403 | 404 | 405 | 501)
+            {
+                return None;
+            }
             let is_led_to = remark.reasons.iter().any(|reason| reason == super::files::LED_TO);
             if !is_led_to && !can_explain(one, aspect, answers) {
                 return None;
@@ -279,6 +284,20 @@ impl NginxScratch {
         };
         Some(format!("{}:{}: {}", found.file, found.line, found.reasons.first().map_or("", String::as_str)))
     }
+    /// The `if` blocks that were met, with what stands in them.
+    fn conditions(&self, traced: &LocatedRequest) -> Vec<&NginxDirective> {
+        let mut counting = Vec::new();
+        for entry in &traced.conditions {
+            let mut inner = Vec::new();
+            path_to(&self.main, *entry, &mut inner);
+            if let Some(condition) = inner.last().copied() {
+                counting.push(condition);
+                counting.extend(condition.inner());
+            }
+        }
+        counting
+    }
+
     /// Directives that count for a request although nginx has not traced its way through them.
     fn elsewhere<'d>(
         &'d self,
@@ -326,17 +345,16 @@ impl NginxScratch {
                 untraced.extend(one.inner());
             }
         });
-        // A pattern that is wider than its expression takes requests of other locations.
-        let wide = all.iter().filter(|one| {
-            one.name == "location" && one.first().starts_with('~') && {
-                let set = crate::paths::from_regex(one.arg(1), one.first() == "~*");
-                set.is_ok_and(|set| set.patterns.iter().any(|pattern| crate::paths::matches(pattern, path)))
-            }
-        });
-        untraced.extend(wide);
         untraced.extend(closed);
         untraced
     }
+}
+
+/// Whether a remark explains nothing but that requests are refused: what is not translated closes.
+fn refuses_alone(one: &NginxDirective, remark: &Remark) -> bool {
+    let is_without_index = remark.reasons.iter().all(|reason| reason.contains("folders have no index"));
+    let is_closed = remark.verdict == ImportVerdict::Impossible && !super::known::is_harmless(&one.name);
+    is_closed || is_without_index && !remark.reasons.is_empty()
 }
 
 /// Whether a location has a path, as far as it says itself.
@@ -393,9 +411,9 @@ fn can_explain(one: &NginxDirective, aspect: &Aspect, answers: DifferingAnswers<
             | "internal",
             _,
         ) => either(&is_error),
-        ("auth_basic" | "auth_basic_user_file" | "auth_jwt", _) => {
-            either(&|status| matches!(status, 401 | 403))
-        }
+        // Here they refuse more than nginx does, never less.
+        ("auth_basic" | "auth_basic_user_file" | "auth_jwt", _) => matches!(new, 401 | 403),
+        ("server_name", _) => is_error(new),
         ("client_max_body_size", _) => either(&|status| status == 413),
         // Errors have it too: that is no reason for an answer to lack it.
         ("add_header", Aspect::Field(_)) => after != "-" || one.arg(1).contains("$upstream_cache_status"),
@@ -412,7 +430,7 @@ impl NginxScratch {
         let mut names =
             server?.inner().iter().filter(|one| one.name == "server_name").flat_map(|one| &one.args);
         let is_named = names.any(|name| host == name.trim_start_matches('.') || name.starts_with(['~', '*']));
-        (self.listeners.len() > 1 && !is_named).then(|| {
+        (self.listeners.iter().any(|one| one.tls) && self.listeners.len() > 1 && !is_named).then(|| {
             "in any case: each site answers at every address, and there is one default site".to_owned()
         })
     }

@@ -308,7 +308,8 @@ impl NginxScratch {
     pub fn drop_line(&mut self, line: usize, reason: &str) -> bool {
         let entry = self.lines.get(line.wrapping_sub(1)).copied().unwrap_or(EntryNumber::MAX);
         let Some(remark) = self.remarks.get(entry) else { return false };
-        if self.replaced.get(&entry) == Some(&Replacement::Dropped) {
+        let is_include = remark.directive.starts_with("include ");
+        if is_include || self.replaced.get(&entry) == Some(&Replacement::Dropped) {
             return false;
         }
         let what = format!("{}:{}: `{}`: {reason}", remark.file, remark.line, remark.directive);
@@ -410,14 +411,13 @@ impl ScratchPlan<'_, '_> {
                 }
                 self.replaced.insert(one.entry, Replacement::Arguments(args));
             }
+            // TLS alone, of which the copy has its own.
+            "include" if one.first().ends_with("options-ssl-nginx.conf") => {
+                self.replaced.insert(one.entry, Replacement::Dropped);
+            }
             "include" => {
-                let name = Path::new(one.first()).file_name().unwrap_or_default();
-                let near = prefix.join(one.first());
-                let file = if near.exists() { near } else { Path::new("/etc/nginx").join(name) };
-                match file.exists() {
-                    true => self.replace(one, &[&file.display().to_string()]),
-                    false => drop(self.replaced.insert(one.entry, Replacement::Dropped)),
-                }
+                let copy = self.included(one.first(), prefix)?;
+                self.replace(one, &[&copy]);
             }
             "set" if one.arg(1).contains("://") => {
                 let value = self.url(one.arg(1), StubProtocol::Http, scope)?;
@@ -441,6 +441,35 @@ impl ScratchPlan<'_, '_> {
             _ => {}
         }
         Ok(())
+    }
+
+    /// A copy of a file that every installation has, which includes others of them by their whole names. Returns its name.
+    ///
+    /// # Errors
+    /// A file that is not there: without it the comparison would be one of another configuration.
+    fn included(&mut self, name: &str, prefix: &Path) -> Result<String, String> {
+        let stock = Path::new("/etc/nginx");
+        let last = Path::new(name).file_name().unwrap_or_default();
+        let found =
+            [prefix.join(name), stock.join(name), stock.join(last)].into_iter().find(|path| path.is_file());
+        let Some(path) = found else {
+            return Err(format!(
+                "`include {name}`: there is no such file, and nothing can be compared without it"
+            ));
+        };
+        let copy = format!("includes/{}/{}", self.files.len(), last.to_string_lossy());
+        let text = super::tree::read_text(&path).map_err(|error| format!("{}: {error}", path.display()))?;
+        let mut lines = Vec::new();
+        for line in text.lines() {
+            let inner = line.trim().strip_prefix("include ").and_then(|rest| rest.trim().strip_suffix(';'));
+            lines.push(match inner {
+                Some(inner) => format!("include {};", self.included(inner.trim(), prefix)?),
+                None => line.to_owned(),
+            });
+        }
+        let content = format!("{}\n", lines.join("\n")).into_bytes();
+        self.files.push(ScratchFile { path: copy.clone(), content });
+        Ok(format!("{}/{copy}", self.options.folder.display()))
     }
 
     /// A folder below the scratch folder in place of one of the old configuration; its part with variables stays.

@@ -124,7 +124,7 @@ impl<'d> Translation<'d> {
         self.maintenance(&server.scope, &mut site.section);
         site.section.set("logs", TomlItem::List(self.access_logs(&server.scope)));
         site.routes = first;
-        site.routes.extend(self.locations(&server.scope));
+        site.routes.extend(self.locations(&server.scope, server.block.entry));
         self.open_ends(server.scope.own(), &mut site.section);
     }
 
@@ -201,7 +201,7 @@ impl<'d> Translation<'d> {
             };
             let mut own = match one.is_wider {
                 true => Vec::new(),
-                false => self.locations(&servers[at].scope),
+                false => self.locations(&servers[at].scope, servers[at].block.entry),
             };
             // What no route of it answers is for no other server.
             let mut last = TomlSection::default();

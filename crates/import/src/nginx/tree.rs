@@ -267,7 +267,11 @@ fn data(
     Err(ImportError::new(file, opened, "this `{` is not closed"))
 }
 
-fn read_text(path: &Path) -> Result<String, String> {
+/// The text of a file.
+///
+/// # Errors
+/// What keeps it from being read, or that it is too long.
+pub(super) fn read_text(path: &Path) -> Result<String, String> {
     use std::io::Read;
     let file = crate::data::open(path)?;
     let mut bytes = Vec::new();

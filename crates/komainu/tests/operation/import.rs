@@ -130,6 +130,93 @@ fn a_difference_that_no_remark_names_is_shown_and_fails() {
 }
 
 #[test]
+fn nothing_names_an_answer_to_what_nginx_refuses() {
+    let folder = Folder::new();
+    folder.write("shop.conf", SHOP);
+    // An nginx that refuses what its configuration answers, and a directive of the location that has a remark.
+    let script = "#!/bin/sh\nfor one; do\n  [ \"$before\" = -c ] && sed -i 's/200 hello/403/' \"$one\"\n  before=$one\ndone\n\
+         exec nginx \"$@\"\n";
+    folder.write("other", script);
+    let path = folder.at("other");
+    let mut rights = std::fs::metadata(&path).unwrap().permissions();
+    std::os::unix::fs::PermissionsExt::set_mode(&mut rights, 0o755);
+    std::fs::set_permissions(&path, rights).unwrap();
+    folder.write(
+        "shop.conf",
+        SHOP.replace("= /hello { ", "= /hello { auth_basic off; satisfy any; add_header A 1; "),
+    );
+    let mut command = komainu();
+    command
+        .args(["import", "nginx", "shop.conf", "--verify", "--requests", "400", "--old-server"])
+        .arg(&path);
+    let output = command.current_dir(folder.path()).output().unwrap();
+    let said = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    let (unnamed, _) = said.split_once("Differences that the report names").unwrap();
+    assert!(unnamed.contains("nginx: 403") && unnamed.contains("komainu: 200"), "{said}");
+}
+
+#[test]
+fn an_include_that_is_missing_cannot_be_verified_and_those_of_debian_are_compared() {
+    let folder = Folder::new();
+    let site = |include: &str| {
+        format!(
+            "server {{ listen 80; server_name a.example; root /srv/a; index index.php;\n  location ~ \\.php$ {{ {include} \
+             fastcgi_pass unix:/run/php/fpm.sock; }}\n}}\n"
+        )
+    };
+    let verified = |text_of_site: String| {
+        folder.write("site.conf", text_of_site);
+        let mut command = komainu();
+        command.args(["import", "nginx", "site.conf", "--verify", "--requests", "60"]);
+        let output = command.current_dir(folder.path()).output().unwrap();
+        (output.status.code(), text(&output.stderr))
+    };
+    let (code, said) = verified(site("include missing/rules.conf;"));
+    assert!(
+        code == Some(2) && said.contains("`include missing/rules.conf`: there is no such file"),
+        "{said}"
+    );
+    if std::path::Path::new("/etc/nginx/snippets/fastcgi-php.conf").exists() {
+        let (code, said) = verified(site("include snippets/fastcgi-php.conf;"));
+        assert!(code == Some(0) && said.contains("stub") | said.contains("60 requests"), "{said}");
+        // Its directives count: the script is the file that `fastcgi.conf` names.
+        assert!(!said.contains("`include"), "{said}");
+    }
+}
+
+#[test]
+fn a_fifo_is_refused_and_a_long_map_is_read_in_time() {
+    let folder = Folder::new();
+    let made = Command::new("mkfifo").arg(folder.at("pipe.conf")).status().unwrap();
+    assert!(made.success());
+    folder.write("main.conf", "include pipe.conf;\nserver { listen 80; }\n");
+    for arguments in
+        [&["import", "nginx", "pipe.conf"][..], &["import", "pipe.conf"], &["import", "nginx", "main.conf"]]
+    {
+        let output = komainu().args(arguments).current_dir(folder.path()).output().unwrap();
+        let said = text(&output.stderr);
+        assert!(
+            !output.status.success() && said.contains("this is not a regular file"),
+            "{arguments:?}: {said}"
+        );
+    }
+    for (count, expected) in [(9_999, "\"h9998.example\" = \"p9998\""), (100_000, "respond = 501")] {
+        let mut map = String::from("map $host $pool {\n default none;\n");
+        (0..count).for_each(|number| map.push_str(&format!(" h{number}.example p{number};\n")));
+        map.push_str("}\nserver { listen 80; location / { return 200 $pool; } }\n");
+        folder.write("map.conf", map);
+        let began = std::time::Instant::now();
+        let output =
+            komainu().args(["import", "nginx", "map.conf"]).current_dir(folder.path()).output().unwrap();
+        let (took, said) = (began.elapsed(), text(&output.stderr));
+        assert!(output.status.success() && text(&output.stdout).contains(expected), "{said}");
+        // It takes half a second of CPU time; each line compared with each takes more than a minute, also on an idle machine.
+        assert!(took < std::time::Duration::from_secs(20), "{took:?}");
+    }
+}
+
+#[test]
 fn files_of_servers_that_are_not_translated_name_the_page_that_helps() {
     let folder = Folder::new();
     folder

@@ -1,0 +1,184 @@
+//! `import nginx` against nginx itself: configurations that are made of nginx's grammar run in nginx and, imported, here. No path that
+//! nginx refuses is answered, and nothing differs that the report does not name.
+//!
+//! `KOMAINU_SEEDS=from..to` runs other seeds than those of every run, and `KOMAINU_SEED_TEXT=N` prints the configuration of one.
+#![allow(clippy::print_stderr, clippy::print_stdout, clippy::unwrap_used)] // helpers of tests are tests too
+
+mod grammar;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use grammar::generated;
+use import::scratch::Aspect;
+use verify::Difference;
+
+/// Seeds of every run.
+const SEEDS: std::ops::Range<u64> = 0..1000;
+/// Configurations that one nginx and one Komainu serve.
+const BATCH: u64 = 50;
+/// Pairs of servers that run beside each other.
+const PAIRS: usize = 3;
+/// What is shown of each seed.
+const SHOWN_MAX: usize = 3;
+
+fn folder(first: u64) -> PathBuf {
+    let path = std::env::temp_dir().join(format!("komainu-imported-{}-{first}", std::process::id()));
+    let _ = std::fs::remove_dir_all(&path);
+    std::fs::create_dir_all(path.join("parts")).unwrap();
+    path
+}
+
+/// The file of some seeds, and the line at which each begins.
+fn written(folder: &Path, seeds: std::ops::Range<u64>) -> PathBuf {
+    let mut text = String::from("events {}\nhttp {\n");
+    for seed in seeds {
+        let one = generated(seed);
+        text.push_str(&one.http);
+        for (name, content) in one.files {
+            std::fs::write(folder.join(name), content).unwrap();
+        }
+    }
+    text.push_str("}\n");
+    let path = folder.join("nginx.conf");
+    std::fs::write(&path, text).unwrap();
+    path
+}
+
+/// The seed of a name of a server.
+fn seed_of_name(name: &str) -> Option<u64> {
+    let of_label = |label: &str| label.strip_prefix('s')?.split_once('x')?.0.parse().ok();
+    name.split(['.', ' ', '\\', '?', ')', '^']).find_map(of_label)
+}
+
+/// The seed of a difference: by the host of its request, or the server that answered.
+fn seed_of(difference: &Difference, text: &str) -> Option<u64> {
+    let by_host = difference.request.host.as_deref().and_then(seed_of_name);
+    by_host.or_else(|| {
+        let place = difference.place.as_ref()?;
+        let before: Vec<&str> = text.lines().take(place.line).collect();
+        before.iter().rev().filter(|line| line.contains("server_name ")).find_map(|line| seed_of_name(line))
+    })
+}
+
+/// Whether nginx refuses what is answered here.
+fn is_opened(difference: &Difference) -> bool {
+    let status = |text: &str| text.split(',').next().unwrap_or("").parse::<u16>().unwrap_or(0);
+    let (old, new) = (status(&difference.old), status(&difference.new));
+    // A method that files do not answer is for what stands beside them.
+    let is_refused = (old >= 400 && old != 405) || old == 0;
+    difference.aspect == Aspect::Status && is_refused && (200..300).contains(&new)
+}
+
+struct Outcome {
+    requests: usize,
+    failed: BTreeMap<Option<u64>, Vec<String>>,
+}
+
+fn compared(seeds: std::ops::Range<u64>) -> Result<Outcome, String> {
+    let folder = folder(seeds.start);
+    let path = written(&folder, seeds);
+    let imported = import::nginx::import(&path, None).map_err(|error| error.to_string())?;
+    let options = verify::Options {
+        komainu: PathBuf::from(env!("CARGO_BIN_EXE_komainu")),
+        old: PathBuf::from("/usr/sbin/nginx"),
+        requests_max: 1_000_000,
+        paths_alone: true,
+        time_max: Duration::from_secs(300),
+    };
+    let text = std::fs::read_to_string(&path).unwrap();
+    let found = verify::nginx(&path, None, &imported, &options)?;
+    let mut failed: BTreeMap<Option<u64>, Vec<String>> = BTreeMap::new();
+    for one in &found.differences {
+        let opened = is_opened(one);
+        if !opened && one.named.is_some() {
+            continue;
+        }
+        let why = if opened { "opened" } else { "not named" };
+        let place = one
+            .place
+            .as_ref()
+            .map_or_else(String::new, |place| format!("{}:{}", place.line, place.directive));
+        failed.entry(seed_of(one, &text)).or_default().push(format!(
+            "{why}: {} {} (Host: {:?}, {:?}): {}: nginx {:?}, komainu {:?}; at {place}; named by {:?}",
+            one.request.method,
+            one.request.target,
+            one.request.host,
+            one.request.fields,
+            one.aspect,
+            one.old,
+            one.new,
+            one.named
+        ));
+    }
+    let _ = std::fs::remove_dir_all(&folder);
+    Ok(Outcome { requests: found.requests, failed })
+}
+
+fn seeds() -> std::ops::Range<u64> {
+    let Ok(text) = std::env::var("KOMAINU_SEEDS") else { return SEEDS };
+    let (from, to) = text.split_once("..").unwrap();
+    from.parse().unwrap()..to.parse().unwrap()
+}
+
+#[test]
+fn generated_configurations_are_answered_as_nginx_does() {
+    if let Ok(seed) = std::env::var("KOMAINU_SEED_TEXT") {
+        let one = generated(seed.parse().unwrap());
+        println!("events {{}}\nhttp {{\n{}}}", one.http);
+        one.files.iter().for_each(|(name, text)| println!("== {name}\n{text}"));
+        return;
+    }
+    let all = seeds();
+    let next = AtomicU64::new(all.start);
+    let failed = Mutex::new(BTreeMap::new());
+    let requests = AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        for _ in 0..PAIRS {
+            scope.spawn(|| {
+                loop {
+                    let first = next.fetch_add(BATCH, Ordering::Relaxed);
+                    if first >= all.end {
+                        return;
+                    }
+                    let batch = first..(first + BATCH).min(all.end);
+                    // Another pair may have taken a port that was free a moment before, and a busy machine answers late.
+                    let is_taken = |error: &String| error.contains("Address already in use");
+                    let is_late = |outcome: &Outcome| {
+                        outcome.failed.values().flatten().any(|one| one.contains("operation would block"))
+                    };
+                    let outcome = match compared(batch.clone()) {
+                        Err(error) if is_taken(&error) => compared(batch.clone()),
+                        Ok(outcome) if is_late(&outcome) => compared(batch.clone()),
+                        outcome => outcome,
+                    };
+                    match outcome {
+                        Ok(outcome) => {
+                            requests.fetch_add(outcome.requests as u64, Ordering::Relaxed);
+                            failed.lock().unwrap().extend(outcome.failed);
+                        }
+                        Err(error) => {
+                            let what = vec![format!("seeds {batch:?}: {error}")];
+                            failed.lock().unwrap().insert(Some(batch.start), what);
+                        }
+                    }
+                }
+            });
+        }
+    });
+    let failed = failed.into_inner().unwrap();
+    println!(
+        "{} seeds, {} requests, {} seeds failed",
+        all.end - all.start,
+        requests.into_inner(),
+        failed.len()
+    );
+    for (seed, all) in &failed {
+        println!("seed {seed:?}:");
+        all.iter().take(SHOWN_MAX).for_each(|one| println!("  {one}"));
+    }
+    assert!(failed.is_empty(), "{} seeds failed", failed.len());
+}
