@@ -64,7 +64,7 @@ fn warn_of_expression(
     check: &mut Checker,
 ) {
     let fault = expression.required_texts().iter().find_map(|required| fault_of(required, is_merging));
-    let ends_with_blank = path.ends_with(' ').then(|| PathFault {
+    let ends_with_blank = path.ends_with(' ').then_some(PathFault {
         label: "the blank at its end is a part of the expression",
         remedy: "remove it, or write `[ ]$` for paths that end with one",
     });
