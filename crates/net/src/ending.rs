@@ -12,8 +12,10 @@ use crate::stream::Stream;
 const SILENT_MS: u64 = 2_000;
 /// How long it is listened to at most once it has taken everything, however much it sends.
 const LINGER_MS: u64 = 30_000;
-/// The same in a server that stops: nobody waits for a response any more.
+/// The same in a server that stops, for a connection on which little was sent: its client has surely read that.
 const LINGER_STOPPING_MS: u64 = 1_000;
+/// Bytes that a client reads at once. Of more, its kernel may have taken what its program has not read yet.
+const LITTLE_BYTES: u32 = 64 * 1024;
 /// How often the kernel is asked whether it has taken everything, and whether the server stops.
 const LOOK_MS: u64 = 500;
 /// Bytes dropped before other connections get their turn.
@@ -22,6 +24,11 @@ const TURN_BYTES_MAX: usize = 256 * 1024;
 /// at most 26 MB/s, so that it costs little CPU.
 const FREE_BYTES_MAX: usize = 4 << 20;
 const TURN_PAUSE_MS: u64 = 10;
+
+/// Whether nothing was sent on a connection that its client may read slowly.
+pub(crate) fn has_sent_little(stream: &Stream) -> bool {
+    stream.sent() <= LITTLE_BYTES
+}
 
 /// Sends what the link holds, and TLS's announcement that nothing follows. False where the peer does not take it.
 pub(crate) async fn announce(link: &mut Link, patience_ms: u64) -> bool {
@@ -63,7 +70,7 @@ pub(crate) async fn linger(link: &mut Link, patience_ms: u64, bytes_max: usize) 
         }
         let deadline_ms = match taken_ms {
             None => progress.since_ms(stream).saturating_add(patience_ms),
-            Some(taken_ms) if core.is_draining() => taken_ms + LINGER_STOPPING_MS,
+            Some(taken_ms) if core.is_draining() && has_sent_little(stream) => taken_ms + LINGER_STOPPING_MS,
             Some(taken_ms) => (heard_ms.max(taken_ms) + SILENT_MS).min(taken_ms + LINGER_MS),
         };
         if now_ms >= deadline_ms {

@@ -147,7 +147,7 @@ pub(crate) async fn serve<S: Service>(engine: Rc<Engine<S>>, conn: Conn, machine
 enum EndedState {
     /// The client may still read the last response.
     Used,
-    /// The server stops, and there was no stream for [`LEAVE_MS`]: the client has nothing to read but that.
+    /// The server stops, little was sent, and there was no stream for [`LEAVE_MS`]: the client has nothing to read but that.
     Unused,
 }
 
@@ -196,7 +196,9 @@ async fn run<S: Service>(
             if !wire.ended && !machine.is_peer_leaving() {
                 machine.go_away(true);
             }
-            let is_unused = conn.context().draining.get() && now_ms >= idle_since_ms + LEAVE_MS;
+            let is_unused = conn.context().draining.get()
+                && now_ms >= idle_since_ms + LEAVE_MS
+                && ending::has_sent_little(wire.link.stream());
             return Ok(if is_unused { EndedState::Unused } else { EndedState::Used });
         }
         if wire.is_stalled(conn, waits) {

@@ -282,6 +282,7 @@ fn clients_that_leave_before_the_handshake_hold_nothing() {
     let rig = ruby("hijack.ru", |_| {});
     let mut client = Streams::to(&rig);
     let ids: Vec<_> = (0..20).map(|_| client.ask("/waits", "websocket", VERSION)).collect();
+    rig.logged("waits: 20");
     // The worker is free again, so the server waits for the application's response.
     rig.get("/").expect(200, "plain");
     for id in ids {

@@ -4,6 +4,7 @@
 HEAD = "HTTP/1.1 200 OK\r\nConnection: close\r\nX-From: the-application\r\n\r\n"
 HELD = []
 COUNT = Queue.new
+WAITING = Queue.new
 
 use Rack::Lint if ENV["LINT"]
 run lambda { |env|
@@ -51,12 +52,16 @@ run lambda { |env|
     Thread.new { loop { io.write("X: y\r\n" * 1000) } rescue io.close }
   when "/never" then HELD << io
   when "/waits"
+    WAITING << 1
+    warn "waits: #{WAITING.size}"
     Thread.new do
-      io.read
+      begin
+        io.read
+      rescue SystemCallError
+        nil
+      end
       COUNT << 1
       warn "closed by the server: #{COUNT.size}"
-    rescue SystemCallError
-      nil
     end
   when "/flood"
     Thread.new do
