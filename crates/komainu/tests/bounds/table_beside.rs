@@ -65,7 +65,7 @@ pub const ROWS: &[Row] = &[
         "client of `GET /v1/history` who reads nothing",
         (128 * KIB, "one response, less than 100 KiB: further requests wait; `timeouts.write`"),
         "",
-        (30_000 * US, "a client"),
+        (120_000 * US, "a client"),
         "24 clients, 500 requests each",
         "followers_and_bodies_of_the_control_api",
     ),
