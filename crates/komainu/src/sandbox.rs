@@ -229,6 +229,8 @@ struct RefusedCalls<'a> {
     calls: &'a [&'a [libc::c_long]],
     /// Sockets other than Unix sockets.
     network: bool,
+    /// Limits of other processes (prlimit(2)): one of CPU time would end the server.
+    limits_of_others: bool,
     /// Signals to other processes, where the kernel does not keep them within the sandbox. The processes of these ids get none of
     /// tgkill(2) either, by which threads of one process signal each other.
     signals_to: Option<&'a [u32]>,
@@ -247,6 +249,10 @@ fn filter(refused: RefusedCalls<'_>) -> io::Result<BpfProgram> {
     if refused.network {
         let unix = u64::try_from(libc::AF_UNIX).unwrap_or_default();
         rules.insert(libc::SYS_socket, vec![argument(0, SeccompCmpOp::Ne, unix)?]);
+    }
+    if refused.limits_of_others {
+        // 0 is the caller.
+        rules.insert(libc::SYS_prlimit64, vec![argument(0, SeccompCmpOp::Ne, 0)?]);
     }
     if let Some(processes) = refused.signals_to {
         rules.extend(SIGNALS.iter().map(|call| (*call, Vec::new())));
@@ -316,6 +322,7 @@ pub(crate) fn confine(arguments: &Confine) -> Result<(), String> {
     let calls = filter(RefusedCalls {
         calls: &[ADMINISTRATION],
         network: arguments.no_network,
+        limits_of_others: true,
         signals_to: (!has_scopes()).then_some(&ancestors),
     });
     let calls = calls.map_err(|error| format!("sandbox: {error}"))?;
@@ -399,6 +406,19 @@ mod tests {
             fs::File::from(memory).write_all(b"a").unwrap();
             assert!(fs::read_dir("/").unwrap().count() > 0);
         });
+    }
+
+    #[test]
+    fn limits_of_other_processes_are_not_for_a_sandbox() {
+        use rustix::io::Errno;
+        use rustix::process::{Resource, getppid, getrlimit, prlimit, setrlimit};
+        let calls = filter(RefusedCalls { limits_of_others: true, ..RefusedCalls::default() }).unwrap();
+        let outcome = std::thread::spawn(move || {
+            seccompiler::apply_filter(&calls).unwrap();
+            let own = getrlimit(Resource::Core);
+            (prlimit(getppid(), Resource::Core, own.clone()).err(), setrlimit(Resource::Core, own))
+        });
+        assert_eq!(outcome.join().unwrap(), (Some(Errno::PERM), Ok(())));
     }
 
     #[test]
