@@ -416,7 +416,7 @@ mod tests {
         let outcome = std::thread::spawn(move || {
             seccompiler::apply_filter(&calls).unwrap();
             let own = getrlimit(Resource::Core);
-            (prlimit(getppid(), Resource::Core, own.clone()).err(), setrlimit(Resource::Core, own))
+            (prlimit(getppid(), Resource::Core, own).err(), setrlimit(Resource::Core, own))
         });
         assert_eq!(outcome.join().unwrap(), (Some(Errno::PERM), Ok(())));
     }
