@@ -136,7 +136,7 @@ pub struct Fill {
 pub(crate) struct FillCounts {
     /// All of them.
     pub(crate) all: AtomicUsize,
-    /// Those whose clients have all left.
+    /// Fills whose clients have all left.
     left: AtomicUsize,
 }
 

@@ -7,6 +7,22 @@ use std::net::Ipv6Addr;
 /// The longest host, in bytes (RFC 1035 section 2.3.4).
 pub(crate) const HOST_BYTES_MAX: usize = 253;
 
+/// Suffixes of names that no public authority issues certificates for: RFC 2606, 6761, 6762, 7686 and 8375, ICANN's `internal`, and those that
+/// networks use by custom.
+pub const PRIVATE_SUFFIXES: [&str; 11] = [
+    "localhost",
+    "local",
+    "internal",
+    "home.arpa",
+    "test",
+    "lan",
+    "home",
+    "corp",
+    "intranet",
+    "private",
+    "localdomain",
+];
+
 /// Which hosts a site answers for. Text is in lower case.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum HostPattern {

@@ -174,7 +174,7 @@ pub use files::{FileMatch, Files, StripPrefix, Symlinks};
 pub use format::format;
 pub use geo::{CountryPattern, Geo};
 pub use header::ResponseHeaders;
-pub use host::HostPattern;
+pub use host::{HostPattern, PRIVATE_SUFFIXES};
 pub use listen::{EarlyHints, Listen, Listener};
 pub use log::{AccessLog, Level, Log, LogCondition, LogField, RequestLog};
 pub use log_destination::{Journal, Sink, Syslog, SyslogAddress};

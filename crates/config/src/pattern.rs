@@ -191,6 +191,11 @@ pub(crate) struct PathFault {
     pub(crate) remedy: &'static str,
 }
 
+/// Whether a text begins with a percent-encoded byte.
+pub(crate) fn is_escape(text: &[u8]) -> bool {
+    matches!(text, [b'%', high, low, ..] if high.is_ascii_hexdigit() && low.is_ascii_hexdigit())
+}
+
 /// The first thing in a text that no path has once it is decoded, and its place.
 pub(crate) fn path_fault(text: &[u8]) -> Option<(PathFault, Range<usize>)> {
     let fault = |label, remedy, at| Some((PathFault { label, remedy }, at));
@@ -209,11 +214,7 @@ pub(crate) fn path_fault(text: &[u8]) -> Option<(PathFault, Range<usize>)> {
     // With `encoded_slashes = "keep"` these stay encoded.
     let is_kept =
         |rest: &[u8]| [&b"%2F"[..], b"%5C", b"%252F", b"%255C"].iter().any(|kept| rest.starts_with(kept));
-    let is_escape = |at: &usize| {
-        let rest = &text[*at..];
-        rest[0] == b'%' && rest[1].is_ascii_hexdigit() && rest[2].is_ascii_hexdigit() && !is_kept(rest)
-    };
-    let at = (0..text.len().saturating_sub(2)).find(is_escape)?;
+    let at = (0..text.len()).find(|at| is_escape(&text[*at..]) && !is_kept(&text[*at..]))?;
     let remedy = "paths are percent-decoded before they are matched: write the character itself";
     fault("a percent-encoded character", remedy, at..at + 3)
 }

@@ -172,7 +172,7 @@ directives! {
         "scripts" scripts: Scripts = {}, table();
         /// Whether response heads with one of these faults are accepted and repaired: white space before a colon, the same
         /// `Content-Length` more than once, and a lone LF as the end of a line. If not, such a response is answered 502.
-        /// It holds for health checks too. Other faults, such as different `Content-Length`s, are always refused.
+        /// Health checks do the same. Other faults, such as different `Content-Length`s, are always refused.
         "lenient_heads" lenient_heads: bool = false, Flag;
         /// Limits on the heads of responses; a response that exceeds them is answered 502.
         "limits" limits: ProxyLimits = {}, table();

@@ -3,7 +3,7 @@
 use crate::check::{Checker, shortened};
 use crate::expression::{Expression, RequiredText};
 use crate::node::{Data, Entry, Node, text};
-use crate::pattern::{PathFault, path_fault};
+use crate::pattern::{PathFault, is_escape, path_fault};
 use crate::report::TextSpan;
 
 /// Looks through the conditions of the whole file.
@@ -118,7 +118,7 @@ fn warn_of_conditions(table: &Node, is_merging: bool, check: &mut Checker) {
         }
     });
     each_value(table, "query", |value, at| {
-        if !value.starts_with('~') && has_escape(value.as_bytes()) {
+        if !value.starts_with('~') && value.as_bytes().windows(3).any(is_escape) {
             let title = format!("`{}` is compared with decoded parameters", shortened(value));
             let finding = check.warning(at, title, "a percent-encoded character");
             finding.help("write the character itself");
@@ -141,10 +141,4 @@ fn each_value(table: &Node, key: &str, mut see: impl FnMut(&str, &TextSpan)) {
 
 fn is_blank(c: char) -> bool {
     matches!(c, ' ' | '\t')
-}
-
-fn has_escape(bytes: &[u8]) -> bool {
-    let is_escape =
-        |unit: &[u8]| unit[0] == b'%' && unit[1].is_ascii_hexdigit() && unit[2].is_ascii_hexdigit();
-    bytes.windows(3).any(is_escape)
 }

@@ -49,8 +49,10 @@ pub(crate) struct Demand {
     second: Option<(Instant, HashMap<IpAddr, u32>)>,
 }
 
-/// The network of a client: what one user can have many addresses of.
-fn network(client: Option<IpAddr>) -> IpAddr {
+/// The first address of a client's network: of the /24 of IPv4, or the /48 of IPv6, of which one user can have many addresses. Clients
+/// without an address are one network.
+#[must_use]
+pub fn client_network(client: Option<IpAddr>) -> IpAddr {
     match client.map(|client| client.to_canonical()) {
         None => Ipv4Addr::UNSPECIFIED.into(),
         Some(IpAddr::V4(client)) => Ipv4Addr::from_bits(client.to_bits() & !0xff).into(),
@@ -86,7 +88,7 @@ impl Demand {
         if self.refused.get(subject).is_some_and(|until| *until > now) || self.asking.len() >= ASKING_MAX {
             return false;
         }
-        let network = network(client);
+        let network = client_network(client);
         if self.asking.values().filter(|other| **other == network).count() >= ASKING_PER_NETWORK_MAX {
             return false;
         }

@@ -54,6 +54,7 @@ mod orders;
 mod renewer;
 
 pub use certificate::CertificateFacts;
+pub use demand::client_network;
 pub use dns_update::DnsServer;
 pub use local::LocalAuthority;
 pub use order::{ChallengeKind, Directory, ExternalAccount, Options};

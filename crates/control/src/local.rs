@@ -6,6 +6,7 @@
 use std::net::IpAddr;
 use std::time::{Duration, SystemTime};
 
+use config::PRIVATE_SUFFIXES;
 use rcgen::{
     BasicConstraints, CertificateParams, CidrSubnet, DistinguishedName, DnType, ExtendedKeyUsagePurpose,
     GeneralSubtree, IsCa, Issuer, KeyPair, KeyUsagePurpose, NameConstraints, SanType, SerialNumber,
@@ -119,7 +120,7 @@ impl LocalAuthority {
 /// Checks that a certificate is one that this program makes for a local authority: it can vouch for no name of the internet.
 ///
 /// # Errors
-/// What it lacks, or has too much of.
+/// Why the certificate is not one of a local authority.
 pub(crate) fn verify_constrained(certificate: &CertificateDer<'_>) -> Result<(), String> {
     let (rest, found) = parse_x509_certificate(certificate).map_err(|error| error.to_string())?;
     if !rest.is_empty() || found.issuer() != found.subject() || found.verify_signature(None).is_err() {
@@ -137,7 +138,7 @@ pub(crate) fn verify_constrained(certificate: &CertificateDer<'_>) -> Result<(),
     let (mut names, mut addresses) = (0, 0);
     for subtree in permitted {
         match &subtree.base {
-            GeneralName::DNSName(name) if Subject::private_suffixes().contains(name) => names += 1,
+            GeneralName::DNSName(name) if PRIVATE_SUFFIXES.contains(name) => names += 1,
             GeneralName::IPAddress(bytes) if networks.iter().any(|network| network == bytes) => {
                 addresses += 1
             }
@@ -183,7 +184,7 @@ fn make(host: &str, now: SystemTime) -> Result<(String, String), rcgen::Error> {
         .push(DnType::CommonName, format!("Komainu local authority, {host}, {date}"));
     parameters.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
     parameters.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
-    let names = Subject::private_suffixes().iter().map(|name| GeneralSubtree::DnsName((*name).to_owned()));
+    let names = PRIVATE_SUFFIXES.iter().map(|name| GeneralSubtree::DnsName((*name).to_owned()));
     let networks = NETWORKS.iter().map(|(address, prefix)| {
         let address: IpAddr = address.parse().expect("the table holds addresses");
         GeneralSubtree::IpAddress(CidrSubnet::from_addr_prefix(address, *prefix))

@@ -3,21 +3,8 @@
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// Names that no public authority issues for: RFC 2606, 6761, 6762, 7686 and 8375, ICANN's `internal`, and those that
-/// networks use by custom.
-const PRIVATE_SUFFIXES: [&str; 11] = [
-    "localhost",
-    "local",
-    "internal",
-    "home.arpa",
-    "test",
-    "lan",
-    "home",
-    "corp",
-    "intranet",
-    "private",
-    "localdomain",
-];
+use config::PRIVATE_SUFFIXES;
+
 /// Names that nobody issues for.
 const UNUSABLE_SUFFIXES: [&str; 3] = ["invalid", "example", "onion"];
 
@@ -126,11 +113,6 @@ impl Subject {
     /// The subject of a file's name.
     pub(crate) fn of_file_stem(stem: &str) -> Option<Subject> {
         Subject::parse(&stem.replace('+', "*")).ok()
-    }
-
-    /// The suffixes that the local authority issues for.
-    pub(crate) fn private_suffixes() -> &'static [&'static str] {
-        &PRIVATE_SUFFIXES
     }
 }
 

@@ -1,6 +1,6 @@
 //! Conditions of routes: what several servers ask in other words.
 
-use crate::draft::{TomlItem, TomlSection};
+use crate::draft::{CONDITIONS, TomlItem, TomlSection};
 use crate::expressions::{path_expression, quoted};
 use config::ValuePattern;
 
@@ -8,10 +8,6 @@ use config::ValuePattern;
 const NOT_EMPTY: &str = "~ .";
 /// One that is neither empty nor `0`, which nginx takes for "no".
 const TRUE_VALUE: &str = "~ ^([^0]|0.)";
-
-/// The directives that are conditions of routes.
-pub(crate) const CONDITIONS: [&str; 9] =
-    ["path", "host", "method", "query", "header", "referer", "client", "country", "not"];
 
 /// Conditions of a route, all of which have to be met.
 #[derive(Debug, Clone, PartialEq)]
@@ -87,7 +83,7 @@ impl RouteCondition {
         asks(&TomlItem::Table(self.asks.clone()))
     }
 
-    /// What it asks of the path, as patterns.
+    /// The patterns that the path has to match; `None` if it may be any.
     pub(crate) fn paths(&self) -> Option<&TomlItem> {
         self.asks.iter().find(|(known, _)| known == "path").map(|(_, item)| item)
     }

@@ -1,5 +1,6 @@
 //! The configuration that is being written: sites, routes and tables with comments, and their text.
 
+use std::collections::HashMap;
 use std::fmt::Write;
 
 /// A value of TOML.
@@ -196,7 +197,7 @@ impl TomlSection {
     pub(crate) fn close(&mut self, check: String) {
         self.comment(check);
         self.comment(CLOSED);
-        self.entries.retain(|(key, _)| key == "path" || CONDITIONS.contains(&key.as_str()));
+        self.entries.retain(|(key, _)| CONDITIONS.contains(&key.as_str()));
         self.set("respond", TomlItem::Number(403));
     }
 
@@ -278,8 +279,9 @@ pub(crate) fn only_rewrites(route: &TomlSection) -> bool {
     route.get("rewrite").is_some() && ACTIONS.iter().all(|action| route.get(action).is_none())
 }
 
-/// Conditions of a route besides its paths.
-const CONDITIONS: [&str; 8] = ["host", "method", "query", "header", "referer", "client", "country", "not"];
+/// The directives that are conditions of routes.
+pub(crate) const CONDITIONS: [&str; 9] =
+    ["path", "host", "method", "query", "header", "referer", "client", "country", "not"];
 
 /// The items of a list, or the one item.
 fn items(item: Option<&TomlItem>) -> &[TomlItem] {
@@ -304,6 +306,7 @@ fn covers(one: &TomlSection, other: &TomlSection) -> bool {
     let has_paths = one.get("path").is_none() || !paths.is_empty() && paths.iter().all(has_path);
     has_paths
         && CONDITIONS.iter().all(|condition| match *condition {
+            "path" => true,
             "not" => items(one.get("not")).iter().all(|item| items(other.get("not")).contains(item)),
             name => one.get(name).is_none() || one.get(name) == other.get(name),
         })
@@ -405,23 +408,34 @@ impl Draft {
     /// Moves header fields that several routes set to a snippet.
     pub(crate) fn share_fields(&mut self) {
         const FIELDS: &str = "response_headers";
-        let routes = || self.sites.iter().flat_map(|site| &site.routes);
-        let mut shared: Vec<TomlItem> = Vec::new();
-        for item in routes().filter_map(|route| route.get(FIELDS)) {
-            let count = routes().filter(|route| route.get(FIELDS) == Some(item)).count();
-            if count >= SHARED_MIN && item.shown().len() >= SHARED_LENGTH_MIN && !shared.contains(item) {
-                shared.push(item.clone());
-            }
+        let mut counts: HashMap<String, usize> = HashMap::new();
+        let routes = self.sites.iter().flat_map(|site| &site.routes);
+        for fields in routes.filter_map(|route| route.get(FIELDS)) {
+            *counts.entry(fields.shown()).or_default() += 1;
         }
-        for (at, item) in shared.into_iter().enumerate() {
-            let name = if at == 0 { "fields".to_owned() } else { format!("fields-{}", at + 1) };
-            for route in self.sites.iter_mut().flat_map(|site| &mut site.routes) {
-                if route.get(FIELDS) == Some(&item) {
-                    route.remove(FIELDS);
-                    route.set_text("use", name.clone());
-                }
-            }
-            self.table(&table_path("snippet", &name)).set(FIELDS, item);
+        counts.retain(|shown, count| *count >= SHARED_MIN && shown.len() >= SHARED_LENGTH_MIN);
+        let mut shared: Vec<(String, TomlItem)> = Vec::new();
+        let mut names: HashMap<String, String> = HashMap::new();
+        for route in self.sites.iter_mut().flat_map(|site| &mut site.routes) {
+            let Some(fields) =
+                route.get(FIELDS).cloned().filter(|fields| counts.contains_key(&fields.shown()))
+            else {
+                continue;
+            };
+            let name = names.entry(fields.shown()).or_insert_with(|| {
+                let name = if shared.is_empty() {
+                    "fields".to_owned()
+                } else {
+                    format!("fields-{}", shared.len() + 1)
+                };
+                shared.push((name.clone(), fields));
+                name
+            });
+            route.remove(FIELDS);
+            route.set_text("use", name.clone());
+        }
+        for (name, fields) in shared {
+            self.table(&table_path("snippet", &name)).set(FIELDS, fields);
         }
     }
 

@@ -43,16 +43,7 @@ pub(crate) fn path_matches(pattern: &str, path: &str) -> bool {
 
 /// Whether a pattern of paths, also an expression, matches none that does not begin with `prefix`; false where that is not easy to see.
 pub(crate) fn implies_prefix(pattern: &str, prefix: &str) -> bool {
-    let Some(regex) = pattern.strip_prefix('~') else {
-        return pattern.split('*').next().unwrap_or_default().starts_with(prefix);
-    };
-    let Some(body) = regex.trim_start().strip_prefix('^').filter(|_| !regex.starts_with('*')) else {
-        return false;
-    };
-    let body = body.replace("\\/", "/");
-    let rest = body.strip_prefix(&quoted(prefix)).filter(|_| !has_alternatives(&body));
-    // The last character of the prefix may be optional.
-    rest.is_some_and(|rest| !rest.starts_with(['?', '*', '{']))
+    literal_start(pattern).starts_with(prefix)
 }
 
 /// How all paths begin that a pattern matches, also an expression.

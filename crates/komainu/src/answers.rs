@@ -32,6 +32,7 @@ use crate::hosting;
 use crate::link;
 use crate::notice::ErrorLog;
 use crate::privilege::Identity;
+use crate::process_status::{ProcessStatus, pid_of};
 use crate::sink::{self, LogSink, LogTarget, open_file};
 use crate::systemd::Notifier;
 use crate::upgrade::Predecessor;
@@ -97,22 +98,6 @@ fn is_ours(process: &OwnedFd) -> io::Result<()> {
     Ok(waitid(WaitId::PidFd(process.as_fd()), options).map(drop)?)
 }
 
-/// The process id of a pidfd.
-fn pid_of(process: &OwnedFd) -> io::Result<u32> {
-    let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", process.as_raw_fd()))?;
-    let pid = info.lines().find_map(|line| line.strip_prefix("Pid:")?.trim().parse().ok());
-    pid.ok_or_else(|| io::Error::other("this is no running process"))
-}
-
-/// The user of a process, if all of its user ids (real, effective, saved, of files) are the same.
-fn user_of(pid: u32) -> Option<u32> {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-    let ids = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
-    let mut ids = ids.split_ascii_whitespace().map(|id| id.parse::<u32>().ok());
-    let first = ids.next()??;
-    ids.all(|id| id == Some(first)).then_some(first)
-}
-
 impl ParentState {
     /// Carries out a request, and answers it where it has an answer.
     ///
@@ -170,8 +155,8 @@ impl ParentState {
     fn process_of<'a>(&self, app: &str, descriptors: &'a [OwnedFd]) -> io::Result<(&'a OwnedFd, u32)> {
         let refused = || io::Error::other("this is no process of the application");
         let process = descriptors.first().ok_or_else(refused)?;
-        let pid = pid_of(process)?;
-        let user = user_of(pid).ok_or_else(refused)?;
+        let pid = pid_of(process).ok_or_else(refused)?;
+        let user = ProcessStatus::of(pid).and_then(|status| status.user()).ok_or_else(refused)?;
         {
             let launched = lock(&self.launched);
             let is_the_apps = launched.users.iter().any(|(name, uid)| name == app && *uid == user);

@@ -1,22 +1,20 @@
 //! `komainu cert` and `komainu trust`: the certificates of servers, seen from outside, and the local authority.
 
-use std::fs::File;
 use std::io::{self, Read, Write};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
 use bench::table::TextTable;
 use control::{StateFolder, TrustReport, TrustStores};
-use rustix::fs::{Mode, OFlags};
 use serde_json::Value;
 
 use crate::access::rfc3339;
 use crate::certificates::default_state_folder;
 use crate::cli::{Cert, CertPlace, Trust};
+use crate::config_files;
 use crate::control as socket;
 use crate::control_client::{self, printable};
 use crate::status;
-use crate::trusted_path;
 
 /// `komainu cert`: the text to print.
 ///
@@ -264,12 +262,14 @@ pub(crate) fn trust(arguments: &Trust) -> Result<String, String> {
     let path = arguments.state.clone().unwrap_or_else(own_state_folder);
     // The server makes the authority: a folder that is named by mistake brings none that the system trusts.
     let root = StateFolder::existing(&path).root_path();
-    let text = local_root(&root).map_err(|error| match error.kind() {
+    let mut text = Vec::new();
+    let read = config_files::open(&root).and_then(|file| file.take(ROOT_BYTES_MAX).read_to_end(&mut text));
+    read.map_err(|error| match error.kind() {
         io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => format!(
             "error: there is no local authority in {}: start the server first, or name its folder by --state",
             path.display()
         ),
-        _ => format!("error: cannot read {}: {error}", root.display()),
+        _ => format!("error: {error}"),
     })?;
     // Whoever serves may write to that folder, and root is about to trust what is in it.
     let found = control::LocalRoot::parse(&text).map_err(|why| {
@@ -281,14 +281,6 @@ pub(crate) fn trust(arguments: &Trust) -> Result<String, String> {
     };
     outcome(&report, "nothing to remove: it is not trusted here\n")
         .map(|text| format!("the local authority of {}\n{text}", path.display()))
-}
-
-/// The text of the file, of which no link of others leads elsewhere.
-fn local_root(path: &Path) -> io::Result<Vec<u8>> {
-    let opened = trusted_path::open(path, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY, Mode::empty())?;
-    let mut text = Vec::new();
-    File::from(opened).take(ROOT_BYTES_MAX).read_to_end(&mut text)?;
-    Ok(text)
 }
 
 /// What was done, and what was not: an error where nothing was.

@@ -6,11 +6,12 @@
 //! - that runs as the user of a sandboxed application and has more seccomp filters than the server: a sandboxed process cannot lose them,
 //!   wherever it is in the tree of processes. Tools of other users, which may have filters of their own, are not concerned.
 
-use std::fs;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 
 use nix::sys::socket::{getsockopt, sockopt};
 use rustix::net::sockopt::socket_peercred;
+
+use crate::process_status::{ProcessStatus, pid_of};
 
 /// The longest way from a process to the first one that is looked at.
 const ANCESTORS_MAX: usize = 256;
@@ -27,60 +28,33 @@ pub(crate) fn refusal(
     let Ok(peer) = socket_peercred(&socket) else { return unknown() };
     // Names the process even if another one has its id by now. Kernels before 6.5 have none.
     let handle: Option<OwnedFd> = getsockopt(&socket.as_fd(), sockopt::PeerPidfd).ok();
-    let pid = peer.pid.as_raw_pid();
-    let found = PeerStatus::of(pid);
-    let is_it = |handle: &OwnedFd| pid_of(handle) == Some(pid);
-    if !handle.as_ref().is_none_or(is_it) {
+    let pid = peer.pid.as_raw_pid().cast_unsigned();
+    let found = ProcessStatus::of(pid);
+    if handle.is_some_and(|handle| pid_of(handle) != Some(pid)) {
         return unknown();
     }
     let Some(found) = found else { return unknown() };
-    let own = PeerStatus::of(std::process::id().cast_signed()).unwrap_or_default();
-    if may_be_sandboxed(peer.uid.as_raw()) && found.filters > own.filters {
+    let own_filters = || ProcessStatus::of(std::process::id()).map_or(0, |own| own.filters());
+    if may_be_sandboxed(peer.uid.as_raw()) && found.filters() > own_filters() {
         return Some(format!("process {pid} is in a sandbox: it may not control this server"));
     }
-    let servers = [Some(std::process::id()), supervisor].map(|pid| pid.map(u32::cast_signed));
-    is_descendant(pid, &servers)
+    let servers = [Some(std::process::id()), supervisor];
+    descends_from(found, &servers)
         .then(|| format!("process {pid} belongs to an application: it may not control this server"))
 }
 
-/// What `/proc` says of a process.
-#[derive(Debug, Default, PartialEq, Eq)]
-struct PeerStatus {
-    parent: i32,
-    /// Seccomp filters; the mode (2) where the kernel does not count them (before 5.9).
-    filters: u32,
-}
-
-impl PeerStatus {
-    /// `None` where there is no such process, or no `/proc`.
-    fn of(pid: i32) -> Option<PeerStatus> {
-        let text = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-        let value = |name: &str| {
-            text.lines()
-                .find_map(|line| line.strip_prefix(name)?.strip_prefix(':')?.trim().parse::<u32>().ok())
-        };
-        let filters = value("Seccomp_filters").or_else(|| value("Seccomp")).unwrap_or_default();
-        Some(PeerStatus { parent: value("PPid")?.cast_signed(), filters })
-    }
-}
-
-/// The process id of a pidfd; `None` where the process has ended.
-fn pid_of(handle: &OwnedFd) -> Option<i32> {
-    let info = fs::read_to_string(format!("/proc/self/fdinfo/{}", handle.as_raw_fd())).ok()?;
-    info.lines().find_map(|line| line.strip_prefix("Pid:")?.trim().parse().ok()).filter(|pid| *pid > 0)
-}
-
-fn is_descendant(pid: i32, of: &[Option<i32>]) -> bool {
-    let mut at = pid;
+/// Whether one of these processes is an ancestor of the process.
+fn descends_from(process: ProcessStatus, ancestors: &[Option<u32>]) -> bool {
+    let mut at = Some(process);
     for _ in 0..ANCESTORS_MAX {
-        let Some(found) = PeerStatus::of(at) else { return false };
-        if of.contains(&Some(found.parent)) {
+        let Some(parent) = at.and_then(|process| process.parent()) else { return false };
+        if ancestors.contains(&Some(parent)) {
             return true;
         }
-        if found.parent <= 1 {
+        if parent <= 1 {
             return false;
         }
-        at = found.parent;
+        at = ProcessStatus::of(parent);
     }
     // So many ancestors are made on purpose.
     true

@@ -16,6 +16,7 @@ mod foreign;
 mod remote_log;
 mod log_record;
 mod trusted_path;
+mod process_status;
 mod sink;
 mod masks;
 mod access;

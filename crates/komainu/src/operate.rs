@@ -16,6 +16,7 @@ use net::{
     Bind, Counters, Exchange, Fault, Listener, Listeners, Peer, Request, RequestRecord, Server, Service,
     TlsAcceptor,
 };
+use rustix::net::sockopt::socket_peercred;
 use serde_json::Value;
 
 use crate::api::{self, Api, ApiRequest, ApiResponse, BODY_BYTES_MAX, Caller, ControlRole};
@@ -122,13 +123,15 @@ impl OperatorService {
 
     /// By a Unix socket everything can be done, by whoever may open it and is no application.
     fn entry_by_socket(&self, exchange: &Exchange<'_>) -> ControlEntry {
-        let process = exchange.peer_process();
-        let name = process.map_or_else(
+        let socket = exchange.unix_socket();
+        let name = socket.and_then(|socket| socket_peercred(socket).ok()).map_or_else(
             || "the Unix socket".to_owned(),
-            |process| format!("uid {} (process {}) by the Unix socket", process.uid, process.pid),
+            |peer| {
+                format!("uid {} (process {}) by the Unix socket", peer.uid.as_raw(), peer.pid.as_raw_pid())
+            },
         );
         let caller = Caller { name, role: ControlRole::Admin, address: String::new(), may_send_token: false };
-        let refusal = match exchange.unix_socket() {
+        let refusal = match socket {
             Some(socket) => self.operated.api.info.refusal(socket),
             None => Some("by a Unix socket the API speaks HTTP/1.1".to_owned()),
         };

@@ -29,6 +29,7 @@ use crate::engine;
 use crate::link::{self, SupervisorOrder};
 use crate::notice::ErrorLog;
 use crate::privilege::{self, Identity};
+use crate::process_status::ProcessStatus;
 use crate::sink::{LogSink, LogTarget};
 use crate::sockets::GivenSockets;
 use crate::stop_signals::StopSignals;
@@ -144,7 +145,6 @@ pub(crate) fn supervise(
         notices,
         stops: 0,
         upgrade: None,
-        successors: Vec::new(),
         is_replaced: false,
         given: Some(given),
     };
@@ -162,8 +162,6 @@ struct ParentProcess {
     stops: u32,
     /// The successor that is not known to serve yet.
     upgrade: Option<OwnedFd>,
-    /// The process ids of all successors that were started.
-    successors: Vec<u32>,
     /// Another process has taken over.
     is_replaced: bool,
     /// Sockets that no `listen` names, until this process serves.
@@ -178,7 +176,8 @@ impl ParentProcess {
             let mut child = start(&self.state, &self.sender)?;
             let status = self.watch(&mut child, events)?;
             self.state.kill_launched();
-            kill_orphans(&self.successors);
+            let successors = lock(&self.state.launched).reserved.clone();
+            kill_orphans(&successors);
             if self.stops > 0 || self.is_replaced || !self.state.served.load(Ordering::Relaxed) {
                 // If it could not start, it has reported why.
                 self.report_failure(&child, status);
@@ -282,7 +281,7 @@ impl ParentProcess {
 
     /// Continues a server that somebody has stopped: as the process of an application might that has the same user.
     fn keep_running(&self, child: &ServerProcess, stopped_since: &mut Option<Instant>) {
-        if !is_stopped(child.pid) {
+        if !ProcessStatus::of(child.pid).is_some_and(|status| status.is_stopped()) {
             *stopped_since = None;
             return;
         }
@@ -351,12 +350,15 @@ impl ParentProcess {
         let pid = successor.pid();
         self.notices.info(&format!("upgrade: process {pid} is started"));
         lock(&self.state.launched).reserved.push(pid);
-        self.successors.push(pid);
         self.upgrade = Some(successor.pidfd()?);
         let limit = upgrade::start_max(&lock(&self.state.current).config);
-        let sender = self.sender.clone();
+        let (sender, state) = (self.sender.clone(), self.state.clone());
         std::thread::Builder::new().name("upgrade".into()).spawn(move || {
             let outcome = successor.wait_until_ready(limit);
+            if outcome.is_err() {
+                // It was reaped: its process id may be another process's next.
+                lock(&state.launched).reserved.retain(|reserved| *reserved != pid);
+            }
             let _ = sender.send(ParentEvent::Upgraded(outcome.map(|()| pid)));
         })?;
         Ok(())
@@ -392,12 +394,6 @@ impl ParentProcess {
         listeners.clear();
         text
     }
-}
-
-/// Whether a process is stopped by a signal; not by a debugger.
-fn is_stopped(pid: u32) -> bool {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    stat.rsplit(')').next().is_some_and(|fields| fields.trim_start().starts_with('T'))
 }
 
 fn kill(child: &ServerProcess) {

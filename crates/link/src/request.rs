@@ -200,23 +200,6 @@ impl<'a> LinkRequest<'a> {
             _ => descriptors == 0,
         }
     }
-
-    /// Whether the supervisor answers.
-    #[must_use]
-    pub fn is_answered(&self) -> bool {
-        !matches!(
-            self,
-            LinkRequest::Ready
-                | LinkRequest::Failed(_)
-                | LinkRequest::Alive
-                | LinkRequest::Reloaded(_)
-                | LinkRequest::Upgrade
-                | LinkRequest::Adopted
-                | LinkRequest::Rejected
-                | LinkRequest::Signal { .. }
-                | LinkRequest::More
-        )
-    }
 }
 
 /// The text of its packet.

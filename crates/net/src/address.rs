@@ -161,15 +161,6 @@ impl std::fmt::Display for Peer {
     }
 }
 
-/// The process at the other end of a Unix socket, when it connected.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PeerProcess {
-    /// The number of its user.
-    pub uid: u32,
-    /// Its number, which another one may have by now.
-    pub pid: u32,
-}
-
 /// The sender of a request: the peer of the connection, or the client that trusted proxies report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Client {

@@ -9,7 +9,6 @@ use std::task::{Context, Poll};
 use http::encode::Lines;
 use http::{BodySize, Length, Status};
 
-use crate::address::PeerProcess;
 use crate::body_copy::{BodyCopied, BodyCopy};
 use crate::compress::{COMPRESSED_BYTES, COMPRESSED_WEIGHT};
 use crate::exchange::Exchange;
@@ -329,12 +328,6 @@ impl Exchange<'_> {
     #[must_use]
     pub fn unix_socket(&self) -> Option<BorrowedFd<'_>> {
         self.lane.unix_socket()
-    }
-
-    /// The process that has connected to a Unix socket, by HTTP/1. `None` over TCP.
-    #[must_use]
-    pub fn peer_process(&self) -> Option<PeerProcess> {
-        self.lane.peer_process()
     }
 
     /// The port of that address. Cheap for every request.

@@ -125,21 +125,17 @@ impl H2Server {
 
 /// Makes an extended CONNECT what handlers know: the GET request that asks for the same protocol in HTTP/1.1.
 fn ask_for(protocol: Span, head: &mut Head, bytes: &mut Vec<u8>) {
-    let at = bytes.len();
-    bytes.extend_from_slice(b"GET");
-    (head.method, head.method_name) = (Method::Get, Span::new(at, bytes.len()));
+    let mut write = |text: &[u8]| {
+        let at = bytes.len();
+        bytes.extend_from_slice(text);
+        Span::new(at, bytes.len())
+    };
+    (head.method, head.method_name) = (Method::Get, write(b"GET"));
     (head.protocol, head.body) = (protocol, BodySize::None);
     // So that conditions by these fields mean the same over both protocols. HTTP/2 has none of them itself.
-    let mut push = |id: Name, value: Option<Span>| {
-        let at = bytes.len();
-        bytes.extend_from_slice(id.text().as_bytes());
-        let name = Span::new(at, bytes.len());
-        bytes.extend_from_slice(b"Upgrade");
-        let value = value.unwrap_or_else(|| Span::new(name.end(), bytes.len()));
-        head.fields.push(Field { id, name, value });
-    };
-    push(Name::Upgrade, Some(protocol));
-    push(Name::Connection, None);
+    let (upgrade, connection) = (write(b"Upgrade"), write(b"Connection"));
+    head.fields.push(Field { id: Name::Upgrade, name: upgrade, value: protocol });
+    head.fields.push(Field { id: Name::Connection, name: connection, value: upgrade });
 }
 
 fn priority(priority: Priority) -> StreamPriority {

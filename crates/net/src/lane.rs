@@ -10,7 +10,6 @@ use http::encode::Lines;
 use http::framing::Framing;
 use http::{BodySize, Fields, Head, Length, Reject, Status};
 
-use crate::address::PeerProcess;
 use crate::bandwidth::Bandwidth;
 use crate::conn::Conn;
 use crate::core::Core;
@@ -112,14 +111,6 @@ impl Lane<'_> {
     pub(crate) fn unix_socket(&self) -> Option<BorrowedFd<'_>> {
         match self {
             Lane::H1(conn) => conn.link.stream().unix_socket(),
-            Lane::Stream(_) | Lane::Detached(_) => None,
-        }
-    }
-
-    /// The process that has connected to a Unix socket.
-    pub(crate) fn peer_process(&self) -> Option<PeerProcess> {
-        match self {
-            Lane::H1(conn) => conn.link.stream().peer_process(),
             Lane::Stream(_) | Lane::Detached(_) => None,
         }
     }

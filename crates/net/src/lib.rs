@@ -85,7 +85,7 @@ mod bind;
 mod listener;
 pub mod server;
 
-pub use address::{Bind, Client, Dial, Listen, ListenUrl, Peer, PeerProcess, Sources, StreamListener};
+pub use address::{Bind, Client, Dial, Listen, ListenUrl, Peer, Sources, StreamListener};
 pub use bandwidth::Bandwidth;
 pub use bind::{Listener, bound_address};
 pub use body_copy::BodyCopied;

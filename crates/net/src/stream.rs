@@ -14,7 +14,7 @@ use rustix::net::{
     SocketType,
 };
 
-use crate::address::{Dial, PeerProcess};
+use crate::address::Dial;
 use crate::bandwidth::ResponseBucket;
 use crate::core::Core;
 use crate::fault::Fault;
@@ -234,15 +234,6 @@ impl Stream {
             #[cfg(test)]
             Transport::Sim(_) => None,
         }
-    }
-
-    /// The process that has connected to a Unix socket; none for TCP, and where it lives in another namespace of
-    /// process numbers.
-    #[must_use]
-    pub fn peer_process(&self) -> Option<PeerProcess> {
-        let found = sockopt::socket_peercred(self.unix_socket()?).ok()?;
-        let pid = found.pid.as_raw_nonzero().get().cast_unsigned();
-        Some(PeerProcess { uid: found.uid.as_raw(), pid })
     }
 
     /// The Unix socket itself, for questions about the other end; none for TCP.

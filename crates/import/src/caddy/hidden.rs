@@ -1,7 +1,7 @@
 //! Files that `hide` of a file server names: routes that answer 404 before that of the files.
 
 use super::handlers::{CaddyReader, CaddySettings};
-use crate::conditions::{CONDITIONS, close};
+use crate::conditions::close;
 use crate::data::DatumAt;
 use crate::draft::{TomlItem, TomlSection};
 use crate::expressions::{path_matches, quoted};
@@ -72,7 +72,6 @@ impl CaddyReader<'_> {
             Err(reason) => {
                 let what = "the route of the files is closed (403) until a route with `respond = 404` for what is hidden stands before it";
                 hide.impossible(self.ledger, &format!("{reason}: {what}"));
-                route.entries.retain(|(key, _)| CONDITIONS.contains(&key.as_str()));
                 if let Some(path) = section.get("path") {
                     route.entries.insert(0, ("path".to_owned(), path.clone()));
                 }

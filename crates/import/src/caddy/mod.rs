@@ -18,7 +18,7 @@ use std::cell::Cell;
 use std::net::IpAddr;
 use std::path::Path;
 
-use crate::conditions::{CONDITIONS, RouteCondition, any_value, ask, close, value_conditions};
+use crate::conditions::{RouteCondition, any_value, ask, close, value_conditions};
 use crate::data::{Datum, DatumAt, json, read};
 use crate::draft::{Draft, SiteDraft, TomlItem, TomlSection};
 use crate::findings::{ImportError, ImportLedger, Imported};
@@ -348,7 +348,6 @@ impl CaddyReader<'_> {
             closed.push((hosts.to_vec(), around.clone()));
         }
         for (hosts, mut section) in closed {
-            section.entries.retain(|(key, _)| CONDITIONS.contains(&key.as_str()));
             close(&mut section, check.clone());
             found.push(CaddyRoute { hosts, section });
         }

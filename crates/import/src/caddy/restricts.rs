@@ -1,4 +1,4 @@
-//! Which routes of Caddy refuse requests, and what else is asked of a route.
+//! Handlers of Caddy that refuse requests, and the conditions that they add to a route.
 
 use crate::data::DatumAt;
 

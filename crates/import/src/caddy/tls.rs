@@ -1,25 +1,13 @@
-//! Which addresses of Caddy speak TLS, with which certificates, and which ones clients have to show.
+//! TLS of Caddy's sites: their addresses and certificates, and the certificates that clients have to show.
+
+use config::PRIVATE_SUFFIXES;
 
 use super::handlers::CaddyReader;
 use crate::data::DatumAt;
 use crate::draft::{Draft, SiteDraft, TomlItem};
 
-/// Names for which the local authority issues certificates, by their ends.
-const LOCAL: [&str; 13] = [
-    "localhost",
-    "test",
-    "local",
-    "internal",
-    "home.arpa",
-    "lan",
-    "home",
-    "corp",
-    "intranet",
-    "private",
-    "localdomain",
-    "127.0.0.1",
-    "[::1]",
-];
+/// Addresses of this machine, which certificates of the local authority are for too.
+const LOCAL_ADDRESSES: [&str; 2] = ["127.0.0.1", "[::1]"];
 /// Wrappers of listeners that refuse nobody.
 const WRAPPERS: [&str; 3] = ["tls", "http_redirect", "proxy_protocol"];
 
@@ -228,8 +216,12 @@ impl CaddyReader<'_> {
                 subjects.is_empty() || names.iter().any(|name| subjects.contains(name))
             })
             .and_then(|policy| policy.get("issuers")?.items().first()?.get("module"));
-        let is_local =
-            |name: &String| LOCAL.iter().any(|end| name == end || name.ends_with(&format!(".{end}")));
+        let is_local = |name: &String| {
+            PRIVATE_SUFFIXES
+                .iter()
+                .chain(&LOCAL_ADDRESSES)
+                .any(|end| name == end || name.ends_with(&format!(".{end}")))
+        };
         match (issuer.filter(|one| one.text() == Some("internal")), names.iter().find(|name| !is_local(name)))
         {
             (Some(module), Some(name)) => {

@@ -1,4 +1,4 @@
-//! What Caddy sets for some requests alone, and the case of paths.
+//! Response fields that Caddy sets for some requests of a route alone, and paths that match in any case of letters.
 
 use super::handlers::{CaddySettings, CaddyVariant};
 use crate::conditions::ask;
@@ -8,7 +8,7 @@ use crate::expressions::quoted;
 /// Variants of a route: each doubles the routes.
 pub(super) const VARIANTS_MAX: usize = 3;
 
-/// What a route has set for the requests that it matches, if that is fields of responses and nothing else.
+/// The response fields that a route has set for the requests that it matches; `None` if it has set anything else.
 pub(super) fn variant_of(
     before: &CaddySettings,
     after: &CaddySettings,

@@ -1,9 +1,9 @@
 //! Routes of Unit: steps, of which the first that matches answers.
 
 use super::php::app_name;
-use crate::conditions::{CONDITIONS, RouteCondition, any_value, ask, close, cookie_condition, is_closed};
+use crate::conditions::{RouteCondition, any_value, ask, close, cookie_condition, is_closed};
 use crate::data::{Datum, DatumAt};
-use crate::draft::{Draft, SiteDraft, TomlItem, TomlSection};
+use crate::draft::{CONDITIONS, Draft, SiteDraft, TomlItem, TomlSection};
 use crate::expressions::path_expression;
 use crate::findings::ImportLedger;
 use crate::paths::from_regex;

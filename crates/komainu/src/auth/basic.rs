@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::fs::Metadata;
 use std::future::poll_fn;
 use std::io::{self, Read};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::IpAddr;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -20,6 +20,7 @@ use admission::{
 };
 use aws_lc_rs::hmac;
 use config::{Auth, AuthKind, Config, Level, RateLimit};
+use control::client_network;
 use http::{Fields, Name, Status};
 use net::clock::Clock;
 use net::offload::OffloadPool;
@@ -64,7 +65,7 @@ pub(crate) struct SharedPasswords {
     seen: SeenKeys,
     failures: Option<Arc<Limiter>>,
     /// By the key of the credentials, with the network of the client that brought them first.
-    pending: Mutex<HashMap<u64, (Arc<PendingCheck>, ClientNetwork)>>,
+    pending: Mutex<HashMap<u64, (Arc<PendingCheck>, IpAddr)>>,
     pool: OffloadPool,
     memory: MemoryBudget,
     notices: Option<ErrorLog>,
@@ -280,7 +281,8 @@ impl SharedPasswords {
         if let Some((pending, _)) = all.get(&key) {
             return Ok(pending.clone());
         }
-        let network = network(client);
+        let address = if let Peer::Tcp(address) = client { Some(address.ip()) } else { None };
+        let network = client_network(address);
         let of_network = all.values().filter(|(_, other)| *other == network).count();
         if all.len() >= PENDING_MAX || of_network >= PENDING_PER_NETWORK_MAX {
             let reason = "too many passwords are being verified: try again later";
@@ -306,17 +308,6 @@ impl SharedPasswords {
         self.pool.run(move || job.verify(&check, &password));
         Ok(pending)
     }
-}
-
-/// The first address of a client's network: a /24 of IPv4, a /48 of IPv6; none for a Unix socket.
-type ClientNetwork = Option<IpAddr>;
-
-fn network(client: Peer) -> ClientNetwork {
-    let Peer::Tcp(address) = client else { return None };
-    Some(match address.ip().to_canonical() {
-        IpAddr::V4(address) => Ipv4Addr::from_bits(address.to_bits() & !0xff).into(),
-        IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() & !(u128::MAX >> 48)).into(),
-    })
 }
 
 /// Why a password is not verified.

@@ -79,6 +79,22 @@ def app(environ, start_response):
     eventually("it is replaced", || client.get("/").1 != first);
 }
 
+/// A WSGI application with one worker, 16 requests that may wait for it, and so many threads of the server, over HTTP/2 in the clear.
+fn with_queue_of_16(app: &str, threads: usize) -> Rig {
+    let folder = folder("a.py", app);
+    let config = only("wsgi = \"a.py:app\"\nworkers = 1\nthreads = 1\nqueue = 16");
+    let written = format!(
+        "listen = {{ address = \"127.0.0.1:0\", h2c = true }}\nthreads = {threads}\n{}{config}",
+        as_we_are()
+    );
+    folder.write("komainu.toml", written);
+    let mut command = server();
+    command.arg("start").arg("-c").arg(folder.at("komainu.toml"));
+    let rig = Rig::start(command, folder);
+    rig.get("/").expect(200, "done");
+    rig
+}
+
 #[test]
 fn the_queue_is_that_of_the_application_and_not_of_a_core() {
     let app = "\
@@ -88,15 +104,7 @@ def app(environ, start_response):
     start_response('200 OK', [])
     return [b'done']
 ";
-    let folder = folder("a.py", app);
-    let config = only("wsgi = \"a.py:app\"\nworkers = 1\nthreads = 1\nqueue = 16");
-    let written =
-        format!("listen = {{ address = \"127.0.0.1:0\", h2c = true }}\nthreads = 4\n{}{config}", as_we_are());
-    folder.write("komainu.toml", written);
-    let mut command = server();
-    command.arg("start").arg("-c").arg(folder.at("komainu.toml"));
-    let rig = Rig::start(command, folder);
-    rig.get("/").expect(200, "done");
+    let rig = with_queue_of_16(app, 4);
     // All streams of a connection are on one core.
     let mut stream = http2(&rig, "/", 16);
     let mut answered = 0;
@@ -123,15 +131,7 @@ def app(environ, start_response):
     start_response('200 OK', [])
     return [b'done']
 ";
-    let folder = folder("a.py", app);
-    let config = only("wsgi = \"a.py:app\"\nworkers = 1\nthreads = 1\nqueue = 16");
-    let written =
-        format!("listen = {{ address = \"127.0.0.1:0\", h2c = true }}\nthreads = 2\n{}{config}", as_we_are());
-    folder.write("komainu.toml", written);
-    let mut command = server();
-    command.arg("start").arg("-c").arg(folder.at("komainu.toml"));
-    let rig = Rig::start(command, folder);
-    rig.get("/").expect(200, "done");
+    let rig = with_queue_of_16(app, 2);
     let gate = rig.folder.at("gate");
     // One connection, all of whose streams are on one thread, fills the queue; others are on either thread.
     let mut streams = vec![(http2(&rig, &gate.display().to_string(), 17), 17)];

@@ -15,9 +15,9 @@ use rustix::net::{
 };
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 
-use crate::hosted::{is_alive, kill, modules, only, status};
-use crate::privileges::{can_be_tested, start};
-use crate::rig::{Folder, Rig, eventually, komainu};
+use crate::hosted::{is_alive, kill, status};
+use crate::privileges::{can_be_tested, of_another_user, start};
+use crate::rig::{Folder, Rig, eventually};
 
 /// The server's end of the link, while the server is stopped.
 struct Hostile {
@@ -98,25 +98,14 @@ impl Hostile {
     }
 }
 
-/// Serves as 65534; an application runs as 65533 and has a secret, a socket and a file of its own open.
+/// Serves as 65534; an application runs as 65533 and has a file of its own, a log and a socket open.
 fn serving() -> Rig {
-    let folder = Folder::new();
-    let app = "open our $readable, '<', 'own.txt' or die; open our $secret, '>', 'log.txt' or die; \
+    let app = "open our $readable, '<', 'own.txt' or die; open our $written, '>', 'log.txt' or die; \
         use IO::Socket::INET; our $socket = IO::Socket::INET->new(Listen => 1, LocalAddr => '127.0.0.1') or die; \
-        sub { [200, [], [join ' ', $$, map { fileno $_ } $readable, $secret, $socket]] }";
-    folder.write("own/app.psgi", app).write("own/own.txt", "hello").write("secret", "only root");
-    std::os::unix::fs::chown(folder.at("own"), Some(65533), Some(65533)).unwrap();
-    let copied = std::process::Command::new("cp").arg("-r").arg(modules()).arg(folder.at("workers")).status();
-    assert!(copied.unwrap().success());
-    let config = format!(
-        "listen = \"127.0.0.1:0\"\nuser = \"65534\"\ngroup = \"65534\"\n{}",
-        only("psgi = \"own/app.psgi\"\nuser = \"65533\"\ngroup = \"65533\"\nworkers = 1")
-    );
-    folder.write("komainu.toml", config);
-    let mut command = komainu();
-    command.env("KOMAINU_WORKERS", folder.at("workers"));
-    command.arg("start").arg("-c").arg(folder.at("komainu.toml"));
-    Rig::start(command, folder)
+        sub { [200, [], [join ' ', $$, map { fileno $_ } $readable, $written, $socket]] }";
+    let rig = of_another_user(app, "workers = 1");
+    rig.folder.write("secret", "only root");
+    rig
 }
 
 fn children(pid: u32) -> Vec<u32> {

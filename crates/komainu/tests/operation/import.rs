@@ -106,52 +106,37 @@ fn usual_sites_have_no_difference_that_the_report_does_not_name() {
     }
 }
 
-#[test]
-fn a_difference_that_no_remark_names_is_shown_and_fails() {
+/// What is said of a site when it is compared with an nginx that changes its configuration by this script of sed's first; it fails.
+fn compared_with_changed(site: &str, change: &str) -> String {
     let folder = Folder::new();
-    folder.write("shop.conf", SHOP);
-    // An nginx that answers something else than its configuration says.
-    let script = "#!/bin/sh\nfor one; do\n  [ \"$before\" = -c ] && sed -i 's/200 hello/200 changed/' \"$one\"\n  before=$one\ndone\n\
-         exec nginx \"$@\"\n";
-    folder.write("other", script);
-    let path = folder.at("other");
-    let mut rights = std::fs::metadata(&path).unwrap().permissions();
-    std::os::unix::fs::PermissionsExt::set_mode(&mut rights, 0o755);
-    std::fs::set_permissions(&path, rights).unwrap();
+    folder.write("shop.conf", site);
+    let script = format!(
+        "#!/bin/sh\nfor one; do\n  [ \"$before\" = -c ] && sed -i '{change}' \"$one\"\n  before=$one\ndone\nexec nginx \"$@\"\n"
+    );
+    folder.write_program("other", &script);
     let mut command = komainu();
     command
         .args(["import", "nginx", "shop.conf", "--verify", "--requests", "400", "--old-server"])
-        .arg(&path);
+        .arg(folder.at("other"));
     let output = command.current_dir(folder.path()).output().unwrap();
     let said = text(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{said}");
+    said
+}
+
+#[test]
+fn a_difference_that_no_remark_names_is_shown_and_fails() {
+    // An nginx that answers something else than its configuration says.
+    let said = compared_with_changed(SHOP, "s/200 hello/200 changed/");
     assert!(said.contains("nginx: changed") && said.contains("komainu: hello"), "{said}");
     assert!(said.contains("at shop.conf:9: location = /hello"), "{said}");
 }
 
 #[test]
 fn nothing_names_an_answer_to_what_nginx_refuses() {
-    let folder = Folder::new();
-    folder.write("shop.conf", SHOP);
     // An nginx that refuses what its configuration answers, and a directive of the location that has a remark.
-    let script = "#!/bin/sh\nfor one; do\n  [ \"$before\" = -c ] && sed -i 's/200 hello/403/' \"$one\"\n  before=$one\ndone\n\
-         exec nginx \"$@\"\n";
-    folder.write("other", script);
-    let path = folder.at("other");
-    let mut rights = std::fs::metadata(&path).unwrap().permissions();
-    std::os::unix::fs::PermissionsExt::set_mode(&mut rights, 0o755);
-    std::fs::set_permissions(&path, rights).unwrap();
-    folder.write(
-        "shop.conf",
-        SHOP.replace("= /hello { ", "= /hello { auth_basic off; satisfy any; add_header A 1; "),
-    );
-    let mut command = komainu();
-    command
-        .args(["import", "nginx", "shop.conf", "--verify", "--requests", "400", "--old-server"])
-        .arg(&path);
-    let output = command.current_dir(folder.path()).output().unwrap();
-    let said = text(&output.stderr);
-    assert_eq!(output.status.code(), Some(1), "{said}");
+    let site = SHOP.replace("= /hello { ", "= /hello { auth_basic off; satisfy any; add_header A 1; ");
+    let said = compared_with_changed(&site, "s/200 hello/403/");
     let (unnamed, _) = said.split_once("Differences that the report names").unwrap();
     assert!(unnamed.contains("nginx: 403") && unnamed.contains("komainu: 200"), "{said}");
 }

@@ -155,12 +155,9 @@ fn a_capability_to_bind_is_given_up_when_that_is_done() {
     }
 }
 
-/// An application that runs as user 65533, in a folder that nobody else may enter; the server runs as 65534.
-fn application_of_another_user(more: &str) -> Rig {
+/// A PSGI application that runs as user 65533, in a folder that nobody else may enter; the server runs as 65534.
+pub(crate) fn of_another_user(app: &str, more: &str) -> Rig {
     let folder = Folder::new();
-    let app = "sub { my $p = $_[0]{PATH_INFO}; sleep 600 if $p eq '/hang'; exit 3 if $p eq '/exit'; \
-               if ($p eq '/file') { open my $f, '<', 'own.txt' or die; return [200, ['Content-Length', 5], $f] } \
-               [200, [], [\"$$ $<\"]] }";
     folder.write("own/app.psgi", app).write("own/own.txt", "hello");
     std::os::unix::fs::chown(folder.at("own"), Some(65533), Some(65533)).unwrap();
     fs::set_permissions(folder.at("own"), fs::Permissions::from_mode(0o700)).unwrap();
@@ -176,6 +173,13 @@ fn application_of_another_user(more: &str) -> Rig {
     command.env("KOMAINU_WORKERS", folder.at("workers"));
     command.arg("start").arg("-c").arg(folder.at("komainu.toml"));
     Rig::start(command, folder)
+}
+
+fn application_of_another_user(more: &str) -> Rig {
+    let app = "sub { my $p = $_[0]{PATH_INFO}; sleep 600 if $p eq '/hang'; exit 3 if $p eq '/exit'; \
+               if ($p eq '/file') { open my $f, '<', 'own.txt' or die; return [200, ['Content-Length', 5], $f] } \
+               [200, [], [\"$$ $<\"]] }";
+    of_another_user(app, more)
 }
 
 /// The process that answers, and its user.
