@@ -14,7 +14,7 @@ use admission::{
 };
 use config::{Config, Level, RateKey, RateLimit};
 use http::{Fields, Name, Status, form};
-use net::{Exchange, Fault, Interest, MemoryBudget, Peer, Request, Sources};
+use net::{Exchange, Fault, MemoryBudget, Peer, Request, Sources};
 use sharing::SharedTable;
 
 use crate::engine::sources;
@@ -323,7 +323,7 @@ impl RateRules {
             x.hold(DELAYED_BYTES);
             let has_left = {
                 let mut turn = pin!(x.core().sleep(checked.wait_ns.div_ceil(1_000_000)));
-                poll_fn(|cx| match x.poll_client(Interest::END, cx) {
+                poll_fn(|cx| match x.poll_left(cx) {
                     true => Poll::Ready(true),
                     false => turn.as_mut().poll(cx).map(|()| false),
                 })

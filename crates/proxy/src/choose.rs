@@ -8,7 +8,7 @@ use std::task::{Context, Poll};
 
 use http::{Method, Status};
 use net::preface::Endpoints;
-use net::{Core, Exchange, Interest};
+use net::{Core, Exchange};
 
 use crate::balance::{self, Candidate, Turns};
 use crate::gate::NoPlace;
@@ -49,9 +49,8 @@ impl Requester for Exchange<'_> {
         Exchange::has_begun(self)
     }
 
-    /// A client that closes its sending side while it waits has nearly always disconnected.
     fn poll_left(&self, cx: &Context<'_>) -> bool {
-        self.poll_client(Interest::END, cx)
+        Exchange::poll_left(self, cx)
     }
 
     fn endpoints(&self) -> Option<Endpoints> {

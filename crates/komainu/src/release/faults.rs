@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::task::Poll;
 
 use http::{Fields, Name, Status};
-use net::{Exchange, Fault, Interest};
+use net::{Exchange, Fault};
 
 use super::conditions::ConcernedRequests;
 use crate::rule_counters::RuleCounter;
@@ -52,7 +52,7 @@ impl FaultRules {
             x.hold(DELAYED_BYTES);
             let has_left = {
                 let mut over = pin!(x.core().sleep(rule.delay_ms));
-                poll_fn(|cx| match x.poll_client(Interest::END, cx) {
+                poll_fn(|cx| match x.poll_left(cx) {
                     true => Poll::Ready(true),
                     false => over.as_mut().poll(cx).map(|()| false),
                 })

@@ -8,7 +8,7 @@ use std::task::{Context, Poll, Waker};
 
 use config::{Config, Level, PartOf, RequestQueue, RoutePart};
 use http::{Fields, Name, Status};
-use net::{Exchange, Fault, Interest};
+use net::{Exchange, Fault};
 
 use crate::families::QueueMetrics;
 use crate::metrics::RouteLabels;
@@ -252,8 +252,7 @@ impl QueueRule {
                 if let Poll::Ready(outcome) = request.poll(cx) {
                     return Poll::Ready(Ok(outcome));
                 }
-                // A client that closes its sending side while it waits has nearly always disconnected.
-                if x.poll_client(Interest::END, cx) {
+                if x.poll_left(cx) {
                     return Poll::Ready(Err(Fault::Gone));
                 }
                 too_long.as_mut().poll(cx).map(|()| Ok(WaitOutcome::Shed(ShedReason::Age)))

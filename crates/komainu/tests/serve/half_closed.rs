@@ -280,3 +280,46 @@ fn by_default_an_event_loop_gives_up_requests_whose_clients_leave() {
         assert_eq!(half_closed(&rig, asked).matches("body 0").count(), answers, "{asked}");
     }
 }
+
+#[test]
+fn a_client_that_waits_for_a_turn_and_has_asked_to_close_gets_its_response() {
+    let origin = Origin::start(|ask| {
+        std::thread::sleep(std::time::Duration::from_millis(300));
+        ok(ask.line())
+    });
+    let folder = Folder::new();
+    folder.write("app.psgi", "sub { select undef, undef, undef, 0.3; [200, [], [$_[0]{PATH_INFO}]] }");
+    let url = &origin.url;
+    let mut text = "[apps.psgi]\npsgi = \"app.psgi\"\nworkers = 1\nclient_abort = \"cancel\"\n".to_owned();
+    let ways = [
+        ("queue", format!("queue = {{ active = 1, waiting = 9, age = \"9s\" }}\nproxy = \"{url}\"")),
+        ("delay", format!("limit = {{ rate = \"3/s\", burst = 0, delay = \"9s\" }}\nproxy = \"{url}\"")),
+        ("fault", format!("fault = [{{ delay = \"300ms\" }}]\nproxy = \"{url}\"")),
+        ("places", format!("proxy = {{ to = [{{ url = \"{url}\", connections = 1 }}] }}")),
+        ("psgi", "app = \"psgi\"".to_owned()),
+    ];
+    for (name, how) in &ways {
+        text += &format!("[[route]]\npath = \"/{name}/*\"\n{how}\n");
+    }
+    let rig = start(folder, &text);
+    for (name, _) in &ways {
+        let ask = |path: &str, version: &str, field: &str| {
+            let mut client = rig.connect();
+            let head = format!("GET /{name}/{path} HTTP/{version}\r\nHost: a\r\n{field}\r\n");
+            client.write_all(head.as_bytes()).unwrap();
+            client.shutdown(Shutdown::Write).unwrap();
+            client
+        };
+        // The first has the only place, or those behind it are delayed by it.
+        let first = ask("first", "1.1", "Connection: close\r\n");
+        let closing = ask("closing", "1.1", "Connection: close\r\n");
+        let old = ask("old", "1.0", "");
+        let kept = ask("kept", "1.1", "");
+        for (client, path) in [(first, "first"), (closing, "closing"), (old, "old")] {
+            let response = rest(client);
+            assert!(response.contains(&format!("/{name}/{path}")), "{name}, {path}: {response:?}");
+        }
+        // Who has not asked to close has disconnected.
+        assert_eq!(rest(kept), "", "{name}");
+    }
+}
