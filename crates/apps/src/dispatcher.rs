@@ -19,8 +19,10 @@ pub(crate) use pending::PendingRequest;
 
 /// A request that waits longer than this is a reason for one more worker.
 const NEED_MS: u64 = 20;
-/// How long an event loop has to release a request that took too long; then the loop itself hangs.
+/// How long an event loop has to release a request that took too long, or another one of these; then the loop itself hangs.
 const RELEASE_MS: u64 = 1_000;
+/// How long it has to release all of those that took too long at the same time.
+const RELEASE_MS_MAX: u64 = 10_000;
 /// If it has not done so by then, another worker is started: a loop that works reacts at once.
 const DOUBT_MS: u64 = 100;
 /// Requests that took too long and are logged, per second.
@@ -102,6 +104,7 @@ struct Late {
     ticket: Ticket,
     worker_slot: WorkerSlot,
     due_ms: u64,
+    due_ms_max: u64,
     /// The supervisor knows that the loop does not react.
     is_reported: bool,
 }
@@ -348,8 +351,9 @@ impl Dispatcher {
         if self.generation.is_single() {
             return self.kill(worker_slot, KillReason::Late);
         }
-        let due_ms = self.core.now_ms() + RELEASE_MS;
-        self.late.borrow_mut().push(Late { ticket, worker_slot, due_ms, is_reported: false });
+        let now_ms = self.core.now_ms();
+        let (due_ms, due_ms_max) = (now_ms + RELEASE_MS, now_ms + RELEASE_MS_MAX);
+        self.late.borrow_mut().push(Late { ticket, worker_slot, due_ms, due_ms_max, is_reported: false });
     }
 
     /// Whether one more request that took too long is logged, and how many before it were not: all requests of an event
@@ -369,8 +373,14 @@ impl Dispatcher {
 
     fn look_what_is_held(&self) {
         let (server, now_ms) = (self.server.borrow(), self.core.now_ms());
-        self.late.borrow_mut().retain_mut(|late| {
+        let mut all = self.late.borrow_mut();
+        let released = all.iter().filter(|late| !server.is_still_held(late.ticket));
+        let works: Vec<WorkerSlot> = released.map(|late| late.worker_slot).collect();
+        all.retain_mut(|late| {
             let is_held = server.is_still_held(late.ticket);
+            if is_held && works.contains(&late.worker_slot) {
+                late.due_ms = (now_ms + RELEASE_MS).min(late.due_ms_max);
+            }
             if is_held && now_ms >= late.due_ms {
                 self.kill(late.worker_slot, KillReason::Unreleased);
             } else if is_held && !late.is_reported && now_ms + RELEASE_MS >= late.due_ms + DOUBT_MS {

@@ -10,7 +10,7 @@ use crate::hosted::{Client, folder, only, ready, server, start};
 use crate::rig::{Rig, as_we_are, eventually};
 
 const ASGI: &str = "\
-import asyncio, contextvars
+import asyncio, contextvars, os, time
 var = contextvars.ContextVar('var', default='unset')
 left = 0
 
@@ -54,6 +54,12 @@ async def wait(send):
     finally:
         left += 1
 
+async def linger(send):
+    try:
+        await wait(send)
+    finally:
+        time.sleep(.01)
+
 async def app(scope, receive, send):
     if scope['type'] != 'http':
         raise RuntimeError('no lifespan')
@@ -62,7 +68,9 @@ async def app(scope, receive, send):
         return await answer(send, b'%d' % left)
     if path == '/ping':
         return await answer(send, b'pong')
-    await {'/pieces': produce, '/trailers': trail, '/hints': hint, '/context': context, '/wait': wait}[path](send)
+    if path == '/pid':
+        return await answer(send, b'%d' % os.getpid())
+    await {'/pieces': produce, '/trailers': trail, '/hints': hint, '/context': context, '/wait': wait, '/linger': linger}[path](send)
 ";
 
 fn one_worker(more: &str) -> Rig {
@@ -232,4 +240,21 @@ def app(environ, start_response):
     for pid in pids {
         assert_eq!(seen.iter().filter(|seen| **seen == pid).count(), 2, "{seen:?}");
     }
+}
+
+#[test]
+fn a_loop_that_cancels_many_requests_one_after_the_other_is_not_taken_to_hang() {
+    let rig = one_worker("timeouts = { between = \"1s\" }");
+    let process = Client::new(rig.address).get("/pid");
+    // To cancel all of them takes 2 s.
+    let mut streams: Vec<TcpStream> = (0..200).map(|_| rig.connect()).collect();
+    for stream in &mut streams {
+        stream.write_all(b"GET /linger HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
+    }
+    for stream in &mut streams {
+        let _ = stream.read_to_end(&mut Vec::new());
+    }
+    eventually("all are cancelled", || Client::new(rig.address).get("/left").1 == "200");
+    assert_eq!(Client::new(rig.address).get("/pid"), process);
+    assert!(!rig.reported().contains("is killed"), "{}", rig.reported());
 }
