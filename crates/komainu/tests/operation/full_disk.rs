@@ -71,8 +71,10 @@ fn large(bytes: usize) -> String {
 #[test]
 fn without_room_for_temporary_files_slow_clients_get_whole_responses() {
     const BYTES: usize = 12_000_000;
+    let content = large(BYTES);
     for kind in kinds() {
-        let origin = Origin::start(|_| answer("200 OK", "", &large(BYTES)));
+        let (content, response) = (content.clone(), answer("200 OK", "", &content));
+        let origin = Origin::start(move |_| response.clone());
         let config = format!(
             "threads = 1\n{kind}temp_path = \"disk\"\n[log]\nlevel = \"info\"\n[[route]]\nproxy = \"{}\"\n",
             origin.url
@@ -91,7 +93,7 @@ fn without_room_for_temporary_files_slow_clients_get_whole_responses() {
             // Meanwhile others are answered.
             assert_eq!(rig.get("/b").expect_status(200).body.len(), BYTES);
             slow.read_to_end(&mut first).unwrap();
-            assert_eq!(Answer::parse(first).text(), large(BYTES), "round {round}");
+            assert!(Answer::parse(first).text() == content, "round {round}");
             fill_disk(&rig);
         }
     }

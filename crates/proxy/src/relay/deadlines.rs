@@ -55,6 +55,10 @@ impl Relay<'_, '_> {
         }
         let now_ms = self.x.core().now_ms();
         let unsent = self.x.unsent();
+        // The client has caught up meanwhile, and nothing else would say so: more can be read for it.
+        if down == ResponseProgress::Full && unsent == 0 {
+            return Ok(());
+        }
         if std::mem::replace(&mut self.unsent, unsent) != unsent {
             self.client_write_ms = now_ms;
         }

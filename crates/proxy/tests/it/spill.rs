@@ -1,12 +1,18 @@
 //! Slow clients hold no upstream connection: what they do not take waits in temporary files.
 
-use std::sync::Arc;
+use std::future::poll_fn;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::path::Path;
+use std::sync::{Arc, Condvar, Mutex};
+use std::task::Poll;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use crate::rig::{Options, Origin, Rig};
-use http::Method;
-use net::{SpillQuota, SpillStore};
+use http::{Fields, Method, Status};
+use net::{Exchange, Fault, SpillQuota, SpillStore};
+use proxy::{Group, GroupShared, Proxy};
 
 /// More than sockets take.
 const BODY_BYTES: usize = 20 << 20;
@@ -95,4 +101,67 @@ fn beyond_its_quota_the_upstream_waits_for_its_client() {
     assert!(response.body.iter().enumerate().all(|(at, byte)| *byte == (at % 251) as u8));
     assert_eq!(response.body.len(), BODY_BYTES);
     until("all space is free", || quota.used() == 0);
+}
+
+/// Keeps all threads for blocking calls busy for who asks for `/hold`, until it is let go.
+struct Holding {
+    proxy: Proxy,
+    is_over: Arc<(Mutex<bool>, Condvar)>,
+}
+
+impl net::Service for Holding {
+    async fn serve(&self, x: &mut Exchange<'_>) -> Result<(), Fault> {
+        if x.request().path() != b"/hold" {
+            return self.proxy.serve(x).await;
+        }
+        let core = x.core().clone();
+        let jobs = (0..net::Options::default().blocking_threads_max).map(|_| {
+            let is_over = self.is_over.clone();
+            let wait = move || drop(is_over.1.wait_while(is_over.0.lock().unwrap(), |is_over| !*is_over));
+            Box::pin(core.offload(wait))
+        });
+        let mut jobs: Vec<_> = jobs.collect();
+        poll_fn(|cx| {
+            jobs.retain_mut(|job| job.as_mut().poll(cx).is_pending());
+            if jobs.is_empty() { Poll::Ready(()) } else { Poll::Pending }
+        })
+        .await;
+        x.reply(Status::NO_CONTENT, &Fields::new(), b"").await
+    }
+
+    fn log(&self, _: &net::RequestRecord<'_>) {}
+}
+
+#[test]
+fn a_client_that_catches_up_while_a_file_cannot_be_made_gets_the_rest() {
+    let origin = origin("HTTP/1.1 200 OK\r\nContent-Length: 20971520\r\n\r\n");
+    let options = Options::to(vec![origin.server()]);
+    let quota = SpillQuota::new(&SpillStore::new(Path::new("/nowhere"), u64::MAX), u64::MAX);
+    let (route, shared) = (Arc::new(options.route), GroupShared::new(options.group).unwrap());
+    let is_over: Arc<(Mutex<bool>, Condvar)> = Arc::default();
+    let theirs = is_over.clone();
+    let rig = Rig::serving(1, shared, move |core, shared| Holding {
+        proxy: Group::new(core, shared).proxy(&route, quota.clone()),
+        is_over: theirs.clone(),
+    });
+    let mut holding = rig.client();
+    holding.send("GET /hold HTTP/1.1\r\nHost: site.test\r\n\r\n");
+    let mut client = TcpStream::connect(rig.address).unwrap();
+    client.write_all(b"GET /much HTTP/1.1\r\nHost: site.test\r\n\r\n").unwrap();
+    // Until it is so far behind that a file is to be made, which waits for a thread.
+    sleep(Duration::from_millis(500));
+    client.set_read_timeout(Some(Duration::from_millis(300))).unwrap();
+    let (mut piece, mut got) = (vec![0; 1 << 20], 0);
+    while let Ok(len) = client.read(&mut piece) {
+        got += len;
+    }
+    assert!(got < BODY_BYTES);
+    *is_over.0.lock().unwrap() = true;
+    is_over.1.notify_all();
+    client.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    while got < BODY_BYTES {
+        let len = client.read(&mut piece).unwrap();
+        assert!(len > 0, "cut after {got} bytes");
+        got += len;
+    }
 }
