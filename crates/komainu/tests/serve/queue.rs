@@ -137,13 +137,13 @@ fn who_waits_is_served_in_order_and_the_oldest_is_refused() {
     assert_eq!(fourth.0, "/4");
     active.push((waits.remove(0), fourth));
     assert_eq!(waiting(&rig), 2);
-    // Who leaves makes room; so does one who leaves the handler.
-    drop(waits.remove(0));
+    // Who leaves makes room; so does one who leaves the handler. They reset their connections: as they have asked to close, they might
+    // still wait for the response after they have closed their sending side.
+    let leave = |client: TcpStream| set_socket_linger(&client, Some(Duration::ZERO)).unwrap();
+    leave(waits.remove(0));
     eventually("it has left", || waiting(&rig) == 1);
     let (client, _origin) = active.remove(0);
-    // A handler whose client has only closed its sending side still answers.
-    set_socket_linger(&client, Some(Duration::ZERO)).unwrap();
-    drop(client);
+    leave(client);
     let sixth = next();
     assert_eq!(sixth.0, "/6");
     active.push((newcomer, sixth));
