@@ -29,6 +29,7 @@ mod import;
 mod listen_reload;
 mod logs;
 mod lost_peers;
+mod many_sites;
 mod metrics;
 mod named_files;
 mod operation;
