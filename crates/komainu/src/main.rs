@@ -116,6 +116,7 @@ mod content;
 mod assemble;
 mod named_paths;
 mod path_doubts;
+mod start_checks;
 mod check;
 mod answers;
 mod parent;
@@ -284,7 +285,7 @@ fn serve_file(path: PathBuf, taken: TakenOver) -> Result<(), String> {
     let config = check::parse(&path, &text)?;
     match privilege::rights(&config, false).map_err(|error| format!("error: {error}"))? {
         Rights::Drop(identity) => {
-            check::files_are_open(&config, &identity)?;
+            start_checks::files_are_open(&config, &identity)?;
             supervised(config, Some((path, text)), identity, (predecessor, given))
         }
         Rights::Keep(warning) => {
@@ -322,7 +323,10 @@ fn serve_targets(run: &Run, taken: TakenOver) -> Result<(), String> {
         // Root's `komainu run` serves what root can read, as similar servers do; `komainu start` as root changes the
         // user instead.
         None => match privilege::rights(&config, true).map_err(|error| format!("error: {error}"))? {
-            Rights::Drop(identity) => return supervised(config, None, identity, (predecessor, given)),
+            Rights::Drop(identity) => {
+                start_checks::files_are_open(&config, &identity)?;
+                return supervised(config, None, identity, (predecessor, given));
+            }
             Rights::Keep(warning) => warning,
         },
     };
