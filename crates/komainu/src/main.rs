@@ -122,6 +122,7 @@ mod answers;
 mod parent;
 mod lifecycle;
 mod staged_files;
+mod named_things;
 mod config_edits;
 mod diff;
 mod supervise;

@@ -13,6 +13,7 @@ mod rig;
 mod access_log;
 mod api;
 mod api_config;
+mod api_files;
 mod clock;
 mod collector;
 mod control;
