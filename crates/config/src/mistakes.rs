@@ -51,6 +51,7 @@ pub(crate) fn warn_of_mistakes(node: &Node, check: &mut Checker) {
     warn_of_sites(node, check);
     warn_of_missing_pages(node, check);
     warn_of_groups(node, check);
+    warn_of_apps(node, check);
     warn_of_networks(node, check);
     warn_of_own_address(node, check);
     warn_of_scheme_loops(node, check);
@@ -239,6 +240,22 @@ fn warn_of_groups(node: &Node, check: &mut Checker) {
                 shortened(name)
             ));
         }
+    }
+}
+
+/// Applications that nothing names.
+fn warn_of_apps(node: &Node, check: &mut Checker) {
+    let Data::Table(all) = &node.data else { return };
+    let Some(Data::Table(apps)) = node.entry("apps").map(|entry| &entry.value.data) else { return };
+    let mut named = HashSet::new();
+    for entry in all.iter().filter(|entry| entry.key != "apps") {
+        each_text(&entry.value, &entry.key, &mut |_, text, _| _ = named.insert(text.to_owned()));
+    }
+    for app in apps.iter().filter(|app| !named.contains(&app.key)) {
+        let name = shortened(&app.key);
+        let title = format!("no route uses `[apps.{name}]`");
+        let finding = check.warning(&app.key_at, title, "its workers get no requests");
+        finding.help(format!("write `app = \"{name}\"` in a route, or remove it"));
     }
 }
 

@@ -17,6 +17,8 @@ use crate::options::Symlinks;
 const LINKS_MAX: usize = 40;
 /// How often a path is tried again if a component is renamed during the lookup.
 const RETRIES_MAX: usize = 8;
+/// Why what this process may not read is refused.
+pub const NO_PERMISSION: &str = "no permission to read";
 /// Opening never waits for a FIFO's writer and never makes a terminal the controlling one.
 const READ_ONLY: OFlags = OFlags::RDONLY.union(OFlags::CLOEXEC).union(OFlags::NONBLOCK).union(OFlags::NOCTTY);
 const PATH_ONLY: OFlags = OFlags::PATH.union(OFlags::CLOEXEC).union(OFlags::NOFOLLOW);
@@ -262,7 +264,7 @@ fn interpret(errno: Errno) -> Result<Opened, OpenError> {
         Errno::NOENT | Errno::NOTDIR | Errno::NAMETOOLONG | Errno::INVAL => Ok(Opened::Missing),
         Errno::XDEV => Ok(Opened::Refused("a symbolic link leads out of the root")),
         Errno::LOOP => Ok(Opened::Refused("symbolic links without end")),
-        Errno::ACCESS | Errno::PERM => Ok(Opened::Refused("no permission to read")),
+        Errno::ACCESS | Errno::PERM => Ok(Opened::Refused(NO_PERMISSION)),
         // A socket, or a device without driver.
         Errno::NXIO | Errno::NODEV => Ok(Opened::Refused("not a regular file")),
         Errno::MFILE | Errno::NFILE => Err(OpenError::NoDescriptors),

@@ -38,6 +38,7 @@ mod otlp;
 mod overview;
 mod privileges;
 mod prometheus;
+mod remedies;
 mod run_flags;
 mod sandbox;
 mod site_listen;
