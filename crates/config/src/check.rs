@@ -4,7 +4,7 @@ use crate::node::{Data, Node};
 use crate::report::{Finding, Report, Severity, TextSpan};
 use crate::source::ConfigLine;
 use std::collections::hash_map::Entry;
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -78,7 +78,7 @@ pub(crate) struct Checker<'a> {
     /// The table of each key of the configuration, for keys that are written in the wrong table.
     pub(crate) homes: Vec<(&'static str, &'static str)>,
     /// Groups of upstream servers that have been read, by name; `None` for one with faults.
-    pub(crate) groups: Vec<(String, Option<Node>)>,
+    pub(crate) groups: BTreeMap<String, Option<Node>>,
     /// Where keys begin that their table does not have.
     pub(crate) unknown: HashSet<usize>,
     /// The snippets of the file, and where they are used.
@@ -103,7 +103,7 @@ impl<'a> Checker<'a> {
             path: Vec::new(),
             seen: HashMap::new(),
             homes: Vec::new(),
-            groups: Vec::new(),
+            groups: BTreeMap::new(),
             unknown: HashSet::new(),
             snippets: Vec::new(),
             own_names: OwnNames::default(),

@@ -26,7 +26,7 @@ impl Shape for Proxied {
             return None;
         }
         if let Data::Text(name) = &node.data
-            && check.groups.iter().any(|(known, _)| known == name)
+            && check.groups.contains_key(name)
         {
             let finding = check.invalid(&node.at, "this is the name of a group, not a URL");
             finding.help(format!("write `{{ upstream = \"{name}\" }}`"));
@@ -42,8 +42,8 @@ impl Shape for Proxied {
             let finding = check.error(&entry.key_at, title, "this directive belongs to the group");
             finding.help(format!("write it in `[upstreams.{}]`", shortened(name)));
         }
-        let Some((_, group)) = check.groups.iter().find(|(known, _)| known == name) else {
-            let names = check.groups.iter().map(|(known, _)| known.as_str());
+        let Some(group) = check.groups.get(name) else {
+            let names = check.groups.keys().map(String::as_str);
             let label = match nearest(name, names) {
                 Some(near) => format!("did you mean `{near}`?"),
                 None => "no such group of upstream servers".to_owned(),
@@ -173,7 +173,7 @@ impl Shape for Groups {
             }
             let group = table::<Proxy>().read(value, check);
             let fine = check.report.errors() == errors;
-            check.groups.push((key.clone(), fine.then(|| value.clone())));
+            check.groups.insert(key.clone(), fine.then(|| value.clone()));
             groups.extend(group.map(|group| (key.clone(), group)));
         }
         Some(groups)

@@ -111,7 +111,7 @@ impl Listen {
     }
 
     /// The socket addresses that it binds.
-    pub(crate) fn sockets(&self) -> Vec<SocketAddr> {
+    pub fn sockets(&self) -> Vec<SocketAddr> {
         let pair = |v4: Ipv4Addr, v6: Ipv6Addr, port: u16| {
             vec![SocketAddr::from((v4, port)), SocketAddr::from((v6, port))]
         };
@@ -156,6 +156,9 @@ fn no_port(text: &str) -> InvalidValue {
             "an IPv6 address is written \"[::1]:8080\"".to_owned()
         }
         "" => "write \":80\" for every address, \"127.0.0.1:8080\" for this machine only".to_owned(),
+        _ if text.contains("${") => {
+            "a variable of the environment is written `${NAME}`: close the brace".to_owned()
+        }
         _ => format!("write \"{text}:80\""),
     };
     InvalidValue::new("the port is missing", remedy)
@@ -334,6 +337,7 @@ mod tests {
             ("example.com:80", "\":80\""),
             ("256.0.0.1:80", "\":80\""),
             ("[127.0.0.1]:80", "\":80\""),
+            ("${NIX", "close the brace"),
         ];
         for (text, remedy) in cases {
             let fault = Listen::parse(text).unwrap_err();

@@ -1,5 +1,6 @@
 //! Warnings of what is valid and hardly meant: words of other servers that are something else here, and what has no effect.
 
+use std::collections::{HashMap, HashSet};
 use std::path::{Component, Path, PathBuf};
 
 use ipnet::IpNet;
@@ -50,6 +51,7 @@ pub(crate) fn warn_of_mistakes(node: &Node, check: &mut Checker) {
     warn_of_sites(node, check);
     warn_of_missing_pages(node, check);
     warn_of_groups(node, check);
+    warn_of_apps(node, check);
     warn_of_networks(node, check);
     warn_of_own_address(node, check);
     warn_of_scheme_loops(node, check);
@@ -211,27 +213,26 @@ fn warn_of_missing_pages(node: &Node, check: &mut Checker) {
 /// Groups that nothing names, and URLs whose host is the name of a group.
 fn warn_of_groups(node: &Node, check: &mut Checker) {
     let Some(Data::Table(groups)) = node.entry("upstreams").map(|entry| &entry.value.data) else { return };
-    let (mut used, mut urls) = (Vec::new(), Vec::new());
+    let mut used = HashSet::new();
+    let mut urls: HashMap<String, Vec<TextSpan>> = HashMap::new();
     each_text(node, "", &mut |key, text, at| match (key, text.split_once("://")) {
         // `proxy = "shop"` is an error of its own, and the group is meant.
-        ("upstream", _) | ("proxy" | "php" | "to" | "url", None) => used.push(text.to_owned()),
+        ("upstream", _) | ("proxy" | "php" | "to" | "url", None) => _ = used.insert(text.to_owned()),
         ("proxy" | "php" | "to" | "url", Some((_, host))) => {
-            urls.push((host.trim_end_matches('/').to_owned(), at.clone()));
+            urls.entry(host.trim_end_matches('/').to_owned()).or_default().push(at.clone());
         }
         _ => {}
     });
     for group in groups {
         let name = &group.key;
-        let named = urls.iter().filter(|(host, _)| host == name);
-        let mut is_host = false;
-        for (_, at) in named {
-            is_host = true;
+        let named = urls.get(name).map_or(&[][..], Vec::as_slice);
+        for at in named {
             let title = format!("the host `{}` has the name of a group", shortened(name));
             let finding = check.warning(at, title, "a host of this name is asked, not the group");
             finding.related(group.key_at.clone(), "the group");
             finding.help(format!("write `proxy = {{ upstream = \"{}\" }}`", shortened(name)));
         }
-        if !is_host && !used.contains(name) {
+        if named.is_empty() && !used.contains(name) {
             let title = format!("no route uses `[upstreams.{}]`", shortened(name));
             let finding = check.warning(&group.key_at, title, "nothing is sent to these servers");
             finding.help(format!(
@@ -239,6 +240,22 @@ fn warn_of_groups(node: &Node, check: &mut Checker) {
                 shortened(name)
             ));
         }
+    }
+}
+
+/// Applications that nothing names.
+fn warn_of_apps(node: &Node, check: &mut Checker) {
+    let Data::Table(all) = &node.data else { return };
+    let Some(Data::Table(apps)) = node.entry("apps").map(|entry| &entry.value.data) else { return };
+    let mut named = HashSet::new();
+    for entry in all.iter().filter(|entry| entry.key != "apps") {
+        each_text(&entry.value, &entry.key, &mut |_, text, _| _ = named.insert(text.to_owned()));
+    }
+    for app in apps.iter().filter(|app| !named.contains(&app.key)) {
+        let name = shortened(&app.key);
+        let title = format!("no route uses `[apps.{name}]`");
+        let finding = check.warning(&app.key_at, title, "its workers get no requests");
+        finding.help(format!("write `app = \"{name}\"` in a route, or remove it"));
     }
 }
 

@@ -1,6 +1,6 @@
 //! What is wrong with a configuration and where: findings, and their rendering with the line and a caret.
 
-use crate::source::{JoinedText, SourcePart};
+use crate::source::{ConfigLine, JoinedText, SourcePart};
 use annotate_snippets::{
     Annotation, AnnotationKind, Group, Level, Renderer, Snippet, normalize_untrusted_str,
 };
@@ -123,6 +123,19 @@ impl Report {
     /// The files and folders that the configuration names, as far as it could be read.
     pub fn named_paths(&self) -> &[NamedPath] {
         &self.named.paths
+    }
+
+    /// Those that stand in the same file as a line, there or below it, in order.
+    pub fn named_paths_from(&self, line: &ConfigLine) -> impl Iterator<Item = &NamedPath> {
+        let is_it = |file: &&SourcePart| line.file.as_ref().is_none_or(|name| file.name == *name);
+        let file = self.sources.files().iter().find(is_it);
+        let place = file.map(|file| {
+            let text = &self.sources.text[file.start..file.end];
+            let lines = text.split_inclusive('\n').take(line.number.saturating_sub(1) as usize);
+            file.start + lines.map(str::len).sum::<usize>()..file.end
+        });
+        let place = place.unwrap_or_default();
+        self.named.paths.iter().filter(move |named| place.contains(&named.at.start))
     }
 
     /// Notes a user or group that the configuration names.

@@ -113,7 +113,10 @@ impl Files {
                     "this folder has no index page, and its files are not listed",
                 ));
             }
-            Ok(Answer::Refused(reason)) => x.refuse(Status::FORBIDDEN, reason).await?,
+            Ok(Answer::Refused(reason)) => {
+                self.finder.report_refusal(path, reason);
+                x.refuse(Status::FORBIDDEN, reason).await?;
+            }
             Ok(_) if !reads => self.refuse_method(x, method).await?,
             Ok(Answer::File(entry)) => self.send_file(x, &entry, method).await?,
             Ok(Answer::Unslashed) => redirect(x).await?,

@@ -131,6 +131,13 @@ impl Finder {
         self.tree.borrow().clone()
     }
 
+    /// Reports that a path was refused because this process may not read what is there.
+    pub fn report_refusal(&self, path: &[u8], reason: &str) {
+        if let (open::NO_PERMISSION, Some(RootReport(report))) = (reason, &self.options.root_report) {
+            report(self.tree().roots()[0].path(), RootState::Closed(path.to_vec()));
+        }
+    }
+
     /// Whether the roots' paths were checked less than `revalidate_ms` ago.
     fn are_roots_fresh(&self, now_ms: u64) -> bool {
         now_ms < self.roots_checked_ms.get().saturating_add(self.options.cache.revalidate_ms)

@@ -11,6 +11,7 @@
 mod scratch;
 pub mod media;
 pub mod options;
+pub mod open_folder;
 pub mod open;
 pub mod store;
 pub mod tree;

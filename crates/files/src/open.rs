@@ -5,16 +5,20 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use rustix::fs::{FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::{Errno, ReadWriteFlags};
 
+use crate::open_folder::{FolderId, OpenFolder};
 use crate::options::Symlinks;
 
 /// Symbolic links that one path may contain; the kernel has the same limit.
 const LINKS_MAX: usize = 40;
 /// How often a path is tried again if a component is renamed during the lookup.
 const RETRIES_MAX: usize = 8;
+/// Why what this process may not read is refused.
+pub const NO_PERMISSION: &str = "no permission to read";
 /// Opening never waits for a FIFO's writer and never makes a terminal the controlling one.
 const READ_ONLY: OFlags = OFlags::RDONLY.union(OFlags::CLOEXEC).union(OFlags::NONBLOCK).union(OFlags::NOCTTY);
 const PATH_ONLY: OFlags = OFlags::PATH.union(OFlags::CLOEXEC).union(OFlags::NOFOLLOW);
@@ -25,12 +29,9 @@ const PATH_ONLY: OFlags = OFlags::PATH.union(OFlags::CLOEXEC).union(OFlags::NOFO
 pub struct Root {
     path: PathBuf,
     /// `None` if the path named no folder.
-    folder: Option<(OwnedFd, FolderId)>,
+    folder: Option<Arc<OpenFolder>>,
     symlinks: Symlinks,
 }
-
-/// Device and inode number of a folder.
-pub type FolderId = (u64, u64);
 
 /// What a root's path names now.
 #[derive(Debug)]
@@ -138,7 +139,7 @@ impl Root {
             let path = std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf());
             io::Error::new(error.kind(), format!("cannot serve {}: {error}", path.display()))
         };
-        let folder = open_folder(path, Patience::Blocking).map_err(explain)?;
+        let folder = open_folder(path, Patience::Blocking).and_then(OpenFolder::shared).map_err(explain)?;
         let root = Root { path: path.to_path_buf(), folder: Some(folder), symlinks };
         match root.open_beneath(b".", OFlags::PATH, Patience::CacheOnly) {
             Ok(_) | Err(Errno::AGAIN) => Ok(root),
@@ -155,7 +156,7 @@ impl Root {
     /// The folder that is open; `None` where the path named none.
     #[must_use]
     pub fn id(&self) -> Option<FolderId> {
-        self.folder.as_ref().map(|(_, id)| *id)
+        self.folder.as_ref().map(|folder| folder.id())
     }
 
     /// Checks whether the path still names the folder that is open.
@@ -165,8 +166,11 @@ impl Root {
     pub fn recheck(&self, patience: Patience) -> Result<RootChange, OpenError> {
         let with = |folder| Root { path: self.path.clone(), folder, symlinks: self.symlinks };
         Ok(match open_folder(&self.path, patience) {
-            Ok((_, id)) if Some(id) == self.id() => RootChange::Same,
-            Ok(folder) => RootChange::Moved(with(Some(folder))),
+            Ok(found) if self.folder.as_ref().is_some_and(|own| own.is_of(&found)) => RootChange::Same,
+            Ok(found) => match OpenFolder::shared(found) {
+                Ok(folder) => RootChange::Moved(with(Some(folder))),
+                Err(errno) => RootChange::Unknown(errno.into()),
+            },
             Err(Errno::AGAIN) if patience == Patience::CacheOnly => return Err(OpenError::WouldBlock),
             Err(errno @ (Errno::NOENT | Errno::NOTDIR | Errno::LOOP)) => match self.folder {
                 Some(_) => RootChange::Gone(with(None), errno.into()),
@@ -206,14 +210,16 @@ impl Root {
     /// # Errors
     /// [`OpenError`], if this could not be determined.
     pub fn look(&self, path: &[u8], patience: Patience) -> Result<Opened, OpenError> {
-        let Some((folder, _)) = &self.folder else { return Ok(Opened::Missing) };
+        let Some(folder) = &self.folder else { return Ok(Opened::Missing) };
         let start = path.iter().position(|&byte| byte != b'/').unwrap_or(path.len());
         let relative = if start == path.len() { b"." } else { &path[start..] };
         let mut retries = 0;
         loop {
             let found = match (self.open_beneath(relative, READ_ONLY, patience), self.symlinks, patience) {
                 (Err(Errno::XDEV), Symlinks::OwnerMatch, Patience::CacheOnly) => Err(Errno::AGAIN),
-                (Err(Errno::XDEV), Symlinks::OwnerMatch, Patience::Blocking) => walk(folder, relative),
+                (Err(Errno::XDEV), Symlinks::OwnerMatch, Patience::Blocking) => {
+                    walk(folder.descriptor(), relative)
+                }
                 (found, _, _) => found,
             };
             match found {
@@ -231,19 +237,17 @@ impl Root {
         let mut resolve = ResolveFlags::NO_MAGICLINKS;
         resolve.set(ResolveFlags::BENEATH, self.symlinks != Symlinks::Follow);
         resolve.set(ResolveFlags::CACHED, patience == Patience::CacheOnly);
-        let (folder, _) = self.folder.as_ref().ok_or(Errno::NOENT)?;
-        rustix::fs::openat2(folder, path, flags | OFlags::CLOEXEC, Mode::empty(), resolve)
+        let folder = self.folder.as_ref().ok_or(Errno::NOENT)?;
+        rustix::fs::openat2(folder.descriptor(), path, flags | OFlags::CLOEXEC, Mode::empty(), resolve)
     }
 }
 
 /// The folder at `path`. Links on it are followed anywhere, because the path comes from the configuration.
-fn open_folder(path: &Path, patience: Patience) -> Result<(OwnedFd, FolderId), Errno> {
+fn open_folder(path: &Path, patience: Patience) -> Result<OwnedFd, Errno> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let mut resolve = ResolveFlags::empty();
     resolve.set(ResolveFlags::CACHED, patience == Patience::CacheOnly);
-    let folder = rustix::fs::openat2(rustix::fs::CWD, path, flags, Mode::empty(), resolve)?;
-    let stat = rustix::fs::fstat(&folder)?;
-    Ok((folder, (stat.st_dev, stat.st_ino)))
+    rustix::fs::openat2(rustix::fs::CWD, path, flags, Mode::empty(), resolve)
 }
 
 fn classify(file: File) -> Result<Opened, OpenError> {
@@ -260,7 +264,7 @@ fn interpret(errno: Errno) -> Result<Opened, OpenError> {
         Errno::NOENT | Errno::NOTDIR | Errno::NAMETOOLONG | Errno::INVAL => Ok(Opened::Missing),
         Errno::XDEV => Ok(Opened::Refused("a symbolic link leads out of the root")),
         Errno::LOOP => Ok(Opened::Refused("symbolic links without end")),
-        Errno::ACCESS | Errno::PERM => Ok(Opened::Refused("no permission to read")),
+        Errno::ACCESS | Errno::PERM => Ok(Opened::Refused(NO_PERMISSION)),
         // A socket, or a device without driver.
         Errno::NXIO | Errno::NODEV => Ok(Opened::Refused("not a regular file")),
         Errno::MFILE | Errno::NFILE => Err(OpenError::NoDescriptors),

@@ -65,7 +65,7 @@ pub struct RootReport(pub Arc<ReportRoot>);
 /// A function that takes a root's path and what it names now.
 pub type ReportRoot = dyn Fn(&Path, RootState) + Send + Sync;
 
-/// What a root's path names now.
+/// What a root's path names now, or what was found below it.
 #[derive(Debug)]
 pub enum RootState {
     /// Another folder than before, identified by its device and inode numbers.
@@ -74,6 +74,8 @@ pub enum RootState {
     Gone(io::Error),
     /// This could not be determined: the folder that is open is served as before.
     Unknown(io::Error),
+    /// The same folder. Something in it, at this path of a request, may not be read by this process.
+    Closed(Vec<u8>),
 }
 
 /// How symbolic links are treated. Links that stay below the root are always followed.

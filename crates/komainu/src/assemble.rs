@@ -234,8 +234,7 @@ pub(crate) struct CoreContext<'a> {
     pub(crate) metrics: &'a CoreMetrics,
 }
 
-/// The table of one core. Without a core it only checks that it can be made: its proxies and applications answer
-/// nothing.
+/// The table of one core. Without a core it only checks that it can be made, and has no sites: there may be more than descriptors.
 ///
 /// # Errors
 /// A folder or an error page that cannot be opened, by name.
@@ -273,10 +272,13 @@ pub(crate) fn table(
             route.internals.clone_from(&internals);
             route.is_direct = route.stands_alone();
         }
-        guards.push(guard);
-        sites.push(with_branches(&site.routes, routes));
         let own = SitePages::read([&site.error_pages, &config.error_pages]);
         pages.push(Rc::new(own.map_err(|error| placed("error_pages", "site", site.line.as_ref(), &error))?));
+        if core_context.is_none() {
+            continue;
+        }
+        guards.push(guard);
+        sites.push(with_branches(&site.routes, routes));
         let settings = config.settings(Some(site_index), None);
         edits.push(RouteEdits::of_site(&settings.response_headers, site));
         empty_segments.push(self::empty_segments(settings.merge_slashes));
@@ -334,9 +336,10 @@ pub(crate) fn empty_segments(merge_slashes: bool) -> EmptySegments {
 /// This core's part of each group of upstream servers; existing ones are kept.
 fn groups(plan: &ServerPlan, core_context: CoreContext<'_>) -> Vec<Group> {
     let before = core_context.groups.take();
-    let group = |shared| {
-        if let Some(group) = before.iter().find(|group| group.is_of(shared)) {
-            return group.clone();
+    let before: HashMap<_, _> = before.iter().map(|group| (Arc::as_ptr(group.shared()), group)).collect();
+    let group = |shared: &Arc<_>| {
+        if let Some(group) = before.get(&Arc::as_ptr(shared)) {
+            return (*group).clone();
         }
         let notices = core_context.notices.clone();
         let report = Box::new(move |news: &UpstreamEvent<'_>| notices.upstream(news));

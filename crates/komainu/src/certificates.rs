@@ -198,7 +198,7 @@ fn subjects(config: &Config, log: &ErrorLog) -> Vec<Subject> {
     subjects.into_iter().collect()
 }
 
-fn is_automatic(site: &config::Site) -> bool {
+pub(crate) fn is_automatic(site: &config::Site) -> bool {
     site.tls.as_ref().is_some_and(|tls| tls.certificate == CertificateSource::Auto)
 }
 

@@ -14,14 +14,11 @@ use crate::assemble::empty_segments;
 use crate::cache_urls::listener_key_for;
 use crate::cli::Check;
 use crate::config_text::ConfigText;
-use crate::hosting;
 use crate::named_paths;
 use crate::path_doubts;
 use crate::path_rules::{MapValues, PathRules, ROUNDS_MAX, route_prefix};
-use crate::privilege::{self, Identity, Rights};
-use crate::sink;
+use crate::start_checks;
 use crate::tls::TlsPlan;
-use crate::virtualenv::is_closed;
 
 /// Files that a configuration may include.
 const INCLUDED_MAX: usize = 1000;
@@ -69,18 +66,24 @@ pub(crate) fn read_text(path: &Path) -> Result<String, String> {
     })?;
     let mut files = vec![(path.to_owned(), text)];
     let mut seen: HashSet<PathBuf> = path.canonicalize().into_iter().collect();
+    // The file that includes each.
+    let mut parents = vec![0];
     let mut next = 0;
     while let Some((path, text)) = files.get(next) {
-        let included = included_by(path, text, INCLUDED_MAX + 1 - files.len(), &mut seen)?;
+        let around = std::iter::successors(Some(next), |at| Some(parents[*at]).filter(|parent| parent != at));
+        let around: Vec<&Path> = around.map(|at| files[at].0.as_path()).collect();
+        let included = included_by((path, &around), text, INCLUDED_MAX + 1 - files.len(), &mut seen)?;
+        parents.extend(included.iter().map(|_| next));
         files.extend(included);
         next += 1;
     }
     Ok(config::joined(&files[0].1, &files[1..]))
 }
 
-/// The files that `text`, the content of `path`, includes, at most `files_max`. One that was seen before is not read again.
+/// The files that `text`, the content of `path`, includes, at most `files_max`. One that was seen before is not read again. `around` are `path`
+/// and the files that include it.
 fn included_by(
-    path: &Path,
+    (path, around): (&Path, &[&Path]),
     text: &str,
     files_max: usize,
     seen: &mut HashSet<PathBuf>,
@@ -89,7 +92,15 @@ fn included_by(
     for pattern in config::includes(text, &environment) {
         let named = |error: &dyn Display| format!("`include = \"{pattern}\"` in {}: {error}", path.display());
         for file in matching(path, &pattern).map_err(|error| named(&error))? {
-            if file.canonicalize().is_ok_and(|real| !seen.insert(real)) {
+            let real = file.canonicalize();
+            let is_around =
+                |real: &PathBuf| around.iter().any(|one| one.canonicalize().is_ok_and(|one| one == *real));
+            if !is_pattern(&pattern) && real.as_ref().is_ok_and(is_around) {
+                return Err(named(
+                    &"this file includes it, directly or by others: files would include each other without end",
+                ));
+            }
+            if real.is_ok_and(|real| !seen.insert(real)) {
                 continue;
             }
             if included.len() == files_max {
@@ -232,25 +243,43 @@ pub(crate) fn reparse(path: &Path, text: &str) -> Result<(Config, Vec<String>), 
 /// # Errors
 /// What is wrong, for programs: `error`, and `findings` with their places and remedies.
 pub(crate) fn judged(path: &Path, text: &str) -> Result<(Config, Vec<String>), Value> {
-    let failed = |report: config::Report| {
-        let finding = |finding: &config::Finding| {
-            let (line, column) = report.position(finding);
-            json!({
-                "severity": if finding.severity == config::Severity::Error { "error" } else { "warning" },
-                "title": finding.title,
-                "file": report.file_of(finding),
-                "line": line,
-                "column": column,
-                "label": finding.label,
-                "help": finding.help,
-            })
-        };
-        let findings: Vec<Value> = report.findings().iter().map(finding).collect();
-        json!({ "error": "the configuration would not be valid", "findings": findings })
-    };
     let parsed = Config::parse_with(text, &path.display().to_string(), base_of(path), &environment);
-    parsed.map_err(failed)?;
+    let report = match &parsed {
+        Ok((_, report)) | Err(report) => report,
+    };
+    if let Some(report) = named_paths::missing(report) {
+        return Err(findings_of(&report));
+    }
+    parsed.map_err(|report| findings_of(&report))?;
     reparse(path, text).map_err(|error| json!({ "error": error }))
+}
+
+/// The error of a configuration that is valid and cannot be used, for programs, as [`judged`] has it.
+pub(crate) fn unusable(path: &Path, text: &str, error: &str) -> Value {
+    let (title, help) = error.split_once("\nhelp: ").unwrap_or((error, ""));
+    let report = parse_with_warnings(path, text).ok();
+    let report = report.and_then(|(_, report)| named_paths::placed(&report.without_findings(), title, help));
+    let mut document = report.map_or_else(|| json!({}), |report| findings_of(&report));
+    document["error"] = json!(error);
+    document
+}
+
+/// What is wrong, for programs.
+fn findings_of(report: &config::Report) -> Value {
+    let finding = |finding: &config::Finding| {
+        let (line, column) = report.position(finding);
+        json!({
+            "severity": if finding.severity == config::Severity::Error { "error" } else { "warning" },
+            "title": finding.title,
+            "file": report.file_of(finding),
+            "line": line,
+            "column": column,
+            "label": finding.label,
+            "help": finding.help,
+        })
+    };
+    let findings: Vec<Value> = report.findings().iter().map(finding).collect();
+    json!({ "error": "the configuration would not be valid", "findings": findings })
 }
 
 /// What is to be said of a configuration whose includes match nothing, or that has neither sites nor streams.
@@ -317,7 +346,7 @@ fn is_not_empty(path: &Path, text: &str) -> Result<(), String> {
 }
 
 /// The folder that relative paths in a configuration are relative to.
-fn base_of(path: &Path) -> &Path {
+pub(crate) fn base_of(path: &Path) -> &Path {
     match path.parent() {
         Some(parent) if parent != Path::new("") => parent,
         _ => Path::new("."),
@@ -340,7 +369,8 @@ pub(crate) fn check(arguments: &Check) -> Result<(), String> {
     let config = &plan.config;
     let of_files = plan.tls.iter().flat_map(TlsPlan::warnings).cloned();
     let of_files = of_files.chain(plan.control_access.warnings().iter().cloned());
-    for text in of_files.chain(crate::certificates::warnings(config)) {
+    let of_system = start_checks::warnings(config);
+    for text in of_files.chain(crate::certificates::warnings(config)).chain(of_system) {
         let _ = writeln!(io::stderr(), "warning: {text}");
         warned += 1;
     }
@@ -349,8 +379,8 @@ pub(crate) fn check(arguments: &Check) -> Result<(), String> {
             .map_err(|error| format!("error: {error}"))?;
     }
     crate::certificates::files_exist(config).map_err(|error| format!("error: {error}"))?;
-    users_exist(config)?;
-    logs_have_folders(config)?;
+    start_checks::users_exist(config)?;
+    start_checks::logs_have_folders(config)?;
     let text = match &arguments.explain {
         Some(url) => explain(config, url, arguments)?,
         None => {
@@ -369,74 +399,6 @@ pub(crate) fn check(arguments: &Check) -> Result<(), String> {
         }
     };
     io::stdout().write_all(text.as_bytes()).map_err(|error| error.to_string())
-}
-
-/// Checks the users and groups that a start would look up, and that the user who serves may use the applications' environments.
-fn users_exist(config: &Config) -> Result<(), String> {
-    let look = |user: &Option<String>, group: &Option<String>| {
-        user.iter().try_for_each(|user| Identity::named(user, group.as_deref()).map(drop))
-    };
-    look(&config.user, &config.group).map_err(|error| format!("error: {error}"))?;
-    // Root sees what the user who is to serve may not.
-    if let Ok(Rights::Drop(user)) = privilege::rights(config, false) {
-        files_are_open(config, &user)?;
-        for (name, app) in config.apps.iter().filter(|(_, app)| app.user.is_none()) {
-            hosting::check_as(name, app, &user).map_err(|error| format!("error: {error}"))?;
-            if let Some(text) = hosting::doubt(name, app, Some(&user)) {
-                let _ = writeln!(io::stderr(), "warning: {text}");
-            }
-        }
-    }
-    config.apps.iter().try_for_each(|(name, app)| {
-        look(&app.user, &app.group).map_err(|error| format!("error: the application {name}: {error}"))
-    })
-}
-
-/// Checks that the user who serves may enter the folders on the way to what is served: root sees what that user may not.
-///
-/// # Errors
-/// The folder that keeps the user out, and the remedies, rendered for the user.
-pub(crate) fn files_are_open(config: &Config, user: &Identity) -> Result<(), String> {
-    let routes = config.sites.iter().flat_map(|site| &site.routes);
-    let roots = routes.filter_map(|route| match &route.action {
-        Action::Files(files) => Some(&files.root),
-        _ => None,
-    });
-    let site_pages = config.sites.iter().map(|site| &site.error_pages);
-    let pages = std::iter::once(&config.error_pages)
-        .chain(site_pages)
-        .flat_map(|pages| pages.iter().map(|(_, path)| path));
-    for path in roots.flatten().chain(pages) {
-        let Ok(path) = std::path::absolute(path) else { continue };
-        // From the top: the first one that is closed is to be opened first.
-        let folders: Vec<&Path> = path.ancestors().skip(1).collect();
-        let Some(closed) = folders.into_iter().rev().find(|folder| is_closed(folder, Some(user))) else {
-            continue;
-        };
-        let (path, closed, name) = (path.display(), closed.display(), &user.name);
-        return Err(format!(
-            "error: user {name}, who is to serve, cannot read {path}: others may not enter {closed}\n\
-             help: keep the files where {name} may read them, as in /srv or /var/www; or name a `user` at the top of the file who may; \
-             or let others enter: chmod o+x {closed}"
-        ));
-    }
-    Ok(())
-}
-
-/// Checks that the logs can be opened, as far as possible without creating files.
-fn logs_have_folders(config: &Config) -> Result<(), String> {
-    sink::files(config).into_iter().try_for_each(|path| {
-        let folder = path.parent().filter(|folder| *folder != Path::new("")).unwrap_or(Path::new("."));
-        let fault = match std::fs::metadata(folder) {
-            Ok(found) if !found.is_dir() => format!("{} is not a folder", folder.display()),
-            Ok(_) if path.is_dir() => "it is a folder; name a file in it".to_owned(),
-            // This user may not look into the folder; the server's user may.
-            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => return Ok(()),
-            Err(error) => format!("its folder: {error}"),
-            Ok(_) => return Ok(()),
-        };
-        Err(format!("error: cannot open the log {}: {fault}", path.display()))
-    })
 }
 
 /// `1 site`, `2 sites`.
@@ -571,7 +533,11 @@ fn split_url(url: &str) -> Result<(&str, &str), String> {
     if url.starts_with('/') {
         return Ok(("", url));
     }
-    let rest = url.split_once("://").map_or(url, |(_, rest)| rest);
+    let rest = match url.split_once("://") {
+        Some(("http" | "https" | "ws" | "wss", rest)) => rest,
+        Some(_) => return Err(format!("{url:?}: the scheme of a URL here is http or https")),
+        None => url,
+    };
     let end = rest.find(['/', '?']).unwrap_or(rest.len());
     let (host, target) = rest.split_at(end);
     if !http::target::is_authority(host.as_bytes()) {

@@ -89,6 +89,7 @@ fn for_argument<'w>(argument: &str, words: &[&'w str]) -> Option<String> {
             true => format!("write `komainu check -c FILE --explain {file}`"),
             false => format!("write `komainu {command} -c {file}`"),
         }),
+        ("fmt", "-c" | "--config") => Some(format!("write `komainu fmt {}`", value.unwrap_or("FILE"))),
         ("run", flag) => for_run(flag, value),
         ("status" | "upgrade" | "ctl" | "top", "-c" | "--config") => Some(format!(
             "the running server knows its file: write `komainu {command}`, with `--pid` where several run"

@@ -8,12 +8,12 @@ use crate::check::ReadConfig;
 use crate::config_text::{ConfigEdit, ConfigText, EditError};
 use crate::engine;
 use crate::lifecycle::{RunningServer, late_changes};
+use crate::named_things;
 use crate::staged_files::{StageError, StagedFiles};
 
 impl RunningServer {
     /// Changes the configuration, all or nothing, and writes it to its files where that can be.
     pub(crate) fn edit(&self, edit: &ConfigEdit) -> Result<Value, EditError> {
-        let invalid = |error: String| EditError::new(422, error);
         let Some(before) = self.current.text().filter(|text| text.joined == edit.before) else {
             return Err(EditError::new(412, "the configuration has changed meanwhile: read it again"));
         };
@@ -21,6 +21,11 @@ impl RunningServer {
             return Err(EditError::new(409, "there is no configuration file"));
         };
         let joined = config::joined(&main.1, included);
+        let has_rights = self.link.is_some() || rustix::process::geteuid().is_root();
+        if has_rights && !edit.by_root {
+            named_things::names_no_more((&path, &edit.before), &joined)
+                .map_err(|text| EditError::new(403, text))?;
+        }
         let (config, warnings) =
             check::judged(&path, &joined).map_err(|document| EditError { status: 422, document })?;
         self.may_adopt(&config)?;
@@ -28,8 +33,10 @@ impl RunningServer {
             Ok(staged) => (Some(staged), None),
             Err(why) => (None, Some(why)),
         };
-        let text = ConfigText { path, joined: joined.into() };
-        let prepared = self.prepare(ReadConfig { config, warnings, text }).map_err(invalid)?;
+        let text = ConfigText { path: path.clone(), joined: joined.clone().into() };
+        let prepared = self
+            .prepare(ReadConfig { config, warnings, text })
+            .map_err(|error| EditError { status: 422, document: check::unusable(&path, &joined, &error) })?;
         let mut outcome = self.adopt(prepared, false);
         outcome.warnings.extend(staged.iter().flat_map(StagedFiles::warnings).cloned());
         let written = staged.map(StagedFiles::commit);

@@ -36,6 +36,8 @@ pub(crate) struct ConfigEdit {
     pub(crate) files: Vec<(PathBuf, String)>,
     /// Whether it has to be written to the files, or is not to be; where nothing is said, it is if it can be.
     pub(crate) persist: Option<bool>,
+    /// Whether root asks for it.
+    pub(crate) by_root: bool,
 }
 
 /// Why a change was not made.

@@ -62,7 +62,7 @@ pub(crate) fn format(arguments: &FormatArguments) -> Result<String, String> {
 /// A configuration is not valid; there is no server.
 pub(crate) fn diff(arguments: &DiffArguments) -> Result<String, String> {
     let ((old_path, old_text), new_path) = match arguments.files.as_slice() {
-        [] => ((arguments.config.clone(), running(arguments.pid)?), arguments.config.clone()),
+        [] => ((arguments.config.clone(), running(arguments)?), arguments.config.clone()),
         [old, new] => ((old.clone(), check::read_text(old)?), new.clone()),
         _ => return Err("name two files, or none to compare `--config` with the running server".into()),
     };
@@ -77,9 +77,13 @@ pub(crate) fn diff(arguments: &DiffArguments) -> Result<String, String> {
     Ok(shown(&changes, &late, is_coloured))
 }
 
-/// The text of the configuration that a server uses.
-fn running(pid: Option<u32>) -> Result<String, String> {
-    let answer = control_client::ask(status::one(pid)?, "config")?;
+/// The text of the configuration that a server uses: of several that of the one that uses this file.
+fn running(arguments: &DiffArguments) -> Result<String, String> {
+    let one = match arguments.pid {
+        None => status::one(None).or_else(|_| status::one_with_file(&arguments.config))?,
+        pid => status::one(pid)?,
+    };
+    let answer = control_client::ask(one, "config")?;
     match answer["text"].as_str() {
         Some(text) if !text.is_empty() => Ok(text.to_owned()),
         _ => Err("the server was started without a configuration file: name two files".into()),

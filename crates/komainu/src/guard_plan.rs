@@ -1,5 +1,6 @@
 //! From the configuration of maintenance and crawlers to what sites do.
 
+use std::collections::HashMap;
 use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -33,11 +34,15 @@ impl GuardPlan {
         memory: &MemoryBudget,
         counters: &RuleCounters,
     ) -> GuardPlan {
-        let before = before.map_or(&[][..], |plan| &plan.crawlers);
+        let mut before_at: HashMap<&str, Vec<&SharedCrawlers>> = HashMap::new();
+        for known in before.into_iter().flat_map(|plan| plan.crawlers.iter().flatten()) {
+            before_at.entry(&known.of.0).or_default().push(known);
+        }
         let crawlers = |site: usize| {
             let of = (RouteLabels::of_site(&config.sites[site]), config.crawlers_of(site)?.clone());
-            let same = before.iter().flatten().find(|known| known.of == of);
-            Some(same.cloned().unwrap_or_else(|| {
+            let same =
+                before_at.get(of.0.as_str()).and_then(|known| known.iter().find(|known| known.of == of));
+            Some(same.copied().cloned().unwrap_or_else(|| {
                 let shared = Arc::new(CrawlerShared::new(&of.1, &of.0, memory, counters));
                 SharedCrawlers { of, shared }
             }))

@@ -116,11 +116,13 @@ mod content;
 mod assemble;
 mod named_paths;
 mod path_doubts;
+mod start_checks;
 mod check;
 mod answers;
 mod parent;
 mod lifecycle;
 mod staged_files;
+mod named_things;
 mod config_edits;
 mod diff;
 mod supervise;
@@ -284,7 +286,7 @@ fn serve_file(path: PathBuf, taken: TakenOver) -> Result<(), String> {
     let config = check::parse(&path, &text)?;
     match privilege::rights(&config, false).map_err(|error| format!("error: {error}"))? {
         Rights::Drop(identity) => {
-            check::files_are_open(&config, &identity)?;
+            start_checks::files_are_open(&config, &identity)?;
             supervised(config, Some((path, text)), identity, (predecessor, given))
         }
         Rights::Keep(warning) => {
@@ -322,7 +324,10 @@ fn serve_targets(run: &Run, taken: TakenOver) -> Result<(), String> {
         // Root's `komainu run` serves what root can read, as similar servers do; `komainu start` as root changes the
         // user instead.
         None => match privilege::rights(&config, true).map_err(|error| format!("error: {error}"))? {
-            Rights::Drop(identity) => return supervised(config, None, identity, (predecessor, given)),
+            Rights::Drop(identity) => {
+                start_checks::files_are_open(&config, &identity)?;
+                return supervised(config, None, identity, (predecessor, given));
+            }
             Rights::Keep(warning) => warning,
         },
     };

@@ -2,7 +2,7 @@
 //! atomic read-modify-write. Labels come from the configuration alone, never from a client.
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use config::{Action, RoutePart};
@@ -16,7 +16,7 @@ pub(crate) const STATUS_MIN: u16 = 100;
 pub(crate) const STATUSES: usize = 500;
 
 /// What requests are counted under.
-#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct RouteLabels {
     /// The first host of the site; `*` for the default site; empty for requests that no site answers.
     pub(crate) site: String,
@@ -194,6 +194,7 @@ pub(crate) struct Metrics(Arc<Mutex<LabelCounters>>);
 struct LabelCounters {
     /// In order of their numbers; 0 is for requests that no route answers.
     labels: Vec<RouteLabels>,
+    numbers: HashMap<RouteLabels, usize>,
     /// By label: the counters of each core that has served it.
     counters: Vec<Vec<Arc<RouteCounters>>>,
     /// The same of streams.
@@ -238,11 +239,13 @@ impl CoreMetrics {
     /// The number of a label. Called when the configuration is read: a route that stays keeps its counters.
     pub(crate) fn label(&self, labels: &RouteLabels) -> usize {
         let mut registered = self.all.registered();
-        let known = registered.labels.iter().position(|other| other == labels);
+        let known = registered.numbers.get(labels).copied();
         let label = known.unwrap_or_else(|| {
+            let label = registered.labels.len();
             registered.labels.push(labels.clone());
+            registered.numbers.insert(labels.clone(), label);
             registered.counters.push(Vec::new());
-            registered.labels.len() - 1
+            label
         });
         let mut own = self.counters.borrow_mut();
         if own.len() <= label {

@@ -4,7 +4,7 @@ use std::io;
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 
-use config::{NamedAccount, NamedPath, Report, TextSpan};
+use config::{ConfigLine, NamedAccount, NamedPath, Report, TextSpan};
 
 use crate::privilege::{group_id, user_of};
 
@@ -74,8 +74,20 @@ pub(crate) fn placed(report: &Report, title: &str, help: &str) -> Option<Report>
         [path, named.path.clone()].iter().any(|path| title.contains(&path.display().to_string()))
     };
     let shortness = |named: &&NamedPath| std::cmp::Reverse(named.path.as_os_str().len());
-    let found = report.named_paths().iter().filter(names).min_by_key(shortness)?;
+    // Many places may name one path.
+    let at_line = line_in(title).and_then(|line| report.named_paths_from(&line).find(names));
+    let found = at_line.or_else(|| report.named_paths().iter().filter(names).min_by_key(shortness))?;
     Some(report.clone().with_errors(vec![(found.at.clone(), title.to_owned(), help.to_owned())]))
+}
+
+/// The line that an error names: `(the route in line 12 of sites/shop.toml)`.
+fn line_in(title: &str) -> Option<ConfigLine> {
+    let place = title.split_once(" in line ")?.1.split_once(')')?.0;
+    let (number, file) = match place.split_once(" of ") {
+        Some((number, file)) => (number, Some(file.to_owned())),
+        None => (place, None),
+    };
+    Some(ConfigLine { file, number: number.parse().ok()? })
 }
 
 /// A user or group that the system does not know.
@@ -179,6 +191,11 @@ mod tests {
         assert_eq!(place("/srv/k/users: line 2 has no password"), Some((3, 18)));
         assert_eq!(place("cannot open /srv/k: refused"), Some((2, 9)));
         assert_eq!(place("no more threads"), None);
+        let text = "[[site]]\nhosts = \"a.test\"\n[[site.route]]\nfiles = \"/srv/k\"\n[[site]]\nhosts = \"b.test\"\n[[site.route]]\nfiles = \"/srv/k\"\n";
+        let (_, report) = Config::parse(text, "k.toml", Path::new(".")).unwrap();
+        let title = "`files` (the route in line 7): cannot serve /srv/k: Too many open files";
+        let report = placed(&report, title, "").unwrap();
+        assert_eq!(report.position(&report.findings()[0]).0, 8);
     }
 
     #[test]

@@ -136,6 +136,16 @@ impl ErrorLog {
             RootState::Serves(id) => RootSeen::Serves(*id),
             RootState::Gone(_) => RootSeen::Gone,
             RootState::Unknown(_) => RootSeen::Unknown,
+            RootState::Closed(file) => {
+                let kind = format!(
+                    "files.root {}: requests for what the server's user may not read",
+                    path.display()
+                );
+                return self.once_a_second(Level::Warn, kind, || {
+                    let (path, file) = (path.display(), String::from_utf8_lossy(file));
+                    format!("files.root {path}: {file:?}: 403, because the server's user may not read what is there")
+                });
+            }
         };
         let mut roots = self.roots.lock().unwrap_or_else(PoisonError::into_inner);
         if roots.get(path) == Some(&seen) {
@@ -151,6 +161,7 @@ impl ErrorLog {
             RootState::Unknown(error) => self.warn(&format!(
                 "files.root {path}: cannot check whether it has changed: {error}; the open folder is still served"
             )),
+            RootState::Closed(_) => {}
         }
     }
 

@@ -124,13 +124,16 @@ impl OperatorService {
     /// By a Unix socket everything can be done, by whoever may open it and is no application.
     fn entry_by_socket(&self, exchange: &Exchange<'_>) -> ControlEntry {
         let socket = exchange.unix_socket();
-        let name = socket.and_then(|socket| socket_peercred(socket).ok()).map_or_else(
+        let peer = socket.and_then(|socket| socket_peercred(socket).ok());
+        let uid = peer.map(|peer| peer.uid.as_raw());
+        let name = peer.map_or_else(
             || "the Unix socket".to_owned(),
             |peer| {
                 format!("uid {} (process {}) by the Unix socket", peer.uid.as_raw(), peer.pid.as_raw_pid())
             },
         );
-        let caller = Caller { name, role: ControlRole::Admin, address: String::new(), may_send_token: false };
+        let (role, address) = (ControlRole::Admin, String::new());
+        let caller = Caller { name, role, uid, address, may_send_token: false };
         let refusal = match socket {
             Some(socket) => self.operated.api.info.refusal(socket),
             None => Some("by a Unix socket the API speaks HTTP/1.1".to_owned()),
@@ -154,6 +157,7 @@ impl OperatorService {
         let mut caller = Caller {
             name: shown.clone(),
             role: ControlRole::Open,
+            uid: None,
             address: shown,
             may_send_token: has_tokens,
         };

@@ -153,7 +153,10 @@ fn forbidden(path: &Path, right: FileRight, user: &Identity, is_other: bool) -> 
 fn exposed(path: &Path) -> Option<Doubt> {
     let has = |path: &Path, bit: u32| fs::metadata(path).is_ok_and(|found| found.mode() & bit != 0);
     // Whoever may not enter a folder above it reads nothing.
-    let is_open = path.is_file() && has(path, 0o4) && path.ancestors().skip(1).all(|folder| has(folder, 0o1));
+    let is_open = path.is_file()
+        && !is_certificate(path)
+        && has(path, 0o4)
+        && path.ancestors().skip(1).all(|folder| has(folder, 0o1));
     is_open.then(|| {
         let shown = shown(path);
         let path = path.display();
@@ -163,6 +166,16 @@ fn exposed(path: &Path) -> Option<Doubt> {
         );
         (title, "this is a secret", help)
     })
+}
+
+/// Whether a file has certificates and no key: it is the wrong file, and no secret.
+fn is_certificate(path: &Path) -> bool {
+    let mut text = Vec::new();
+    let read = config_files::open(path).is_ok_and(|file| {
+        std::io::Read::read_to_end(&mut std::io::Read::take(file, FILE_BYTES_MAX), &mut text).is_ok()
+    });
+    let has = |word: &[u8]| text.windows(word.len()).any(|found| found == word);
+    read && has(b"-----BEGIN CERTIFICATE-----") && !has(b"PRIVATE KEY-----")
 }
 
 /// A list of users that has none.

@@ -1,6 +1,7 @@
 //! Limits on how often clients ask: what a request is counted by, and what becomes of one that comes too early. `admission` decides.
 
 use std::borrow::Cow;
+use std::collections::HashMap;
 use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::rc::Rc;
@@ -62,12 +63,18 @@ struct SiteLimits {
 impl LimitPlan {
     /// Makes them. A limit that is as it was `before` is the same one, with its counts.
     pub(crate) fn new(config: &Config, before: Option<&LimitPlan>, memory: &MemoryBudget) -> LimitPlan {
-        let mut before: Vec<Arc<SharedLimit>> =
-            before.map(|plan| plan.all().cloned().collect()).unwrap_or_default();
+        let mut before_at: HashMap<&RouteLabels, Vec<&Arc<SharedLimit>>> = HashMap::new();
+        for limit in before.into_iter().flat_map(LimitPlan::all) {
+            before_at.entry(&limit.place).or_default().push(limit);
+        }
         let mut shared = |of: &RateLimit, place: RouteLabels| {
-            let is_same = |other: &Arc<SharedLimit>| other.of == *of && other.place == place;
-            match before.iter().position(is_same) {
-                Some(at) => before.swap_remove(at),
+            let before = before_at.get_mut(&place);
+            let same = before.and_then(|before| {
+                let at = before.iter().position(|other| other.of == *of)?;
+                Some(before.remove(at).clone())
+            });
+            match same {
+                Some(same) => same,
                 None => Arc::new(SharedLimit::new(of, place, memory)),
             }
         };

@@ -1,5 +1,6 @@
 //! From the configuration of releases to what routes do.
 
+use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -28,8 +29,8 @@ pub(crate) fn release(
         let mirror = route.mirror.as_ref()?;
         let way = shared.of(site, mirror.route)?;
         let proxy = groups.get(way.group)?.proxy(&way.options, None);
-        let shared = plan.mirrors.iter().find(|shared| shared.is_of(&labels, mirror))?;
-        Some(MirrorRule::new(mirror, shared.shared.clone(), proxy))
+        let shared = plan.mirrors.get(&(labels.clone(), mirror.in_flight_max))?;
+        Some(MirrorRule::new(mirror, shared.clone(), proxy))
     };
     let release = Release {
         faults: Some(&route.faults).filter(|faults| !faults.is_empty()).and_then(|_| faults()),
@@ -43,49 +44,40 @@ pub(crate) fn release(
     has_some.then(|| Box::new(release))
 }
 
-/// What the cores know together of a mirror: of which route, and how many copies it has at a time.
-struct SharedMirror {
-    of: (RouteLabels, u32),
-    shared: Arc<MirrorShared>,
-}
-
-impl SharedMirror {
-    fn is_of(&self, labels: &RouteLabels, mirror: &config::Mirror) -> bool {
-        (&self.of.0, self.of.1) == (labels, mirror.in_flight_max)
-    }
-}
+/// What the cores know together of mirrors, by route and the number of copies that it has at a time.
+type SharedMirrors = HashMap<(RouteLabels, u32), Arc<MirrorShared>>;
 
 /// What all cores know together of the releases of a configuration.
 pub(crate) struct ReleasePlan {
     pub(crate) counters: RuleCounters,
-    mirrors: Vec<SharedMirror>,
+    mirrors: SharedMirrors,
 }
 
 impl ReleasePlan {
     /// Makes it. What was there `before` keeps its counts.
     pub(crate) fn new(config: &Config, before: Option<&ReleasePlan>) -> ReleasePlan {
         let counters = before.map(|plan| plan.counters.clone()).unwrap_or_default();
-        let mirrors = mirrors(config, before.map_or(&[], |plan| &plan.mirrors), &counters);
+        let mirrors = mirrors(config, before.map(|plan| &plan.mirrors), &counters);
         ReleasePlan { counters, mirrors }
     }
 }
 
 /// The mirrors of a configuration; one that was there `before` is the same one, with its copies on their way.
-fn mirrors(config: &Config, before: &[SharedMirror], counters: &RuleCounters) -> Vec<SharedMirror> {
-    let mut mirrors: Vec<SharedMirror> = Vec::new();
+fn mirrors(config: &Config, before: Option<&SharedMirrors>, counters: &RuleCounters) -> SharedMirrors {
+    let mut mirrors = SharedMirrors::new();
     for (site, route) in
         config.sites.iter().flat_map(|site| site.routes.iter().map(move |route| (site, route)))
     {
         let Some(mirror) = &route.mirror else { continue };
         let labels = RouteLabels::of(site, route);
-        if mirrors.iter().any(|known| known.is_of(&labels, mirror)) {
+        let of = (labels, mirror.in_flight_max);
+        if mirrors.contains_key(&of) {
             continue;
         }
-        let same = before.iter().find(|known| known.is_of(&labels, mirror)).map(|known| known.shared.clone());
-        let new =
-            || Arc::new(MirrorShared::new(mirror.in_flight_max, (&labels.site, &labels.route), counters));
+        let same = before.and_then(|before| before.get(&of)).cloned();
+        let new = || Arc::new(MirrorShared::new(of.1, (&of.0.site, &of.0.route), counters));
         let shared = same.unwrap_or_else(new);
-        mirrors.push(SharedMirror { of: (labels, mirror.in_flight_max), shared });
+        mirrors.insert(of, shared);
     }
     mirrors
 }

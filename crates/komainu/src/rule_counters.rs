@@ -1,6 +1,7 @@
 //! Counters of rules that few routes have. They outlive a reload: one is found again by its labels, which come from the configuration
 //! alone.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -19,8 +20,8 @@ pub(crate) const FAMILIES: [(&str, &str); 5] = [
 /// Labels with their values.
 pub(crate) type RuleLabels = Vec<(&'static str, String)>;
 
-/// A counter, with its family and its labels.
-type RegisteredCounter = (&'static str, RuleLabels, Arc<RuleCounter>);
+/// Counters by family and labels.
+type RegisteredCounters = BTreeMap<(&'static str, RuleLabels), Arc<RuleCounter>>;
 
 /// A counter that all cores share.
 #[derive(Debug, Default)]
@@ -34,7 +35,7 @@ impl RuleCounter {
 
 /// All of them. Clones are the same.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct RuleCounters(Arc<Mutex<Vec<RegisteredCounter>>>);
+pub(crate) struct RuleCounters(Arc<Mutex<RegisteredCounters>>);
 
 /// A counter as it stands.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -49,21 +50,14 @@ impl RuleCounters {
     /// The counter of a family with these labels.
     pub(crate) fn counter(&self, family: &'static str, labels: RuleLabels) -> Arc<RuleCounter> {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((.., counter)) = all.iter().find(|(name, own, _)| *name == family && *own == labels) {
-            return counter.clone();
-        }
-        let counter = Arc::new(RuleCounter::default());
-        all.push((family, labels, counter.clone()));
-        counter
+        all.entry((family, labels)).or_default().clone()
     }
 
     /// What they have counted.
     pub(crate) fn counts(&self) -> Vec<RuleCount> {
         let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let count = |(family, labels, counter): &RegisteredCounter| RuleCount {
-            family,
-            labels: labels.clone(),
-            count: counter.0.load(Ordering::Relaxed),
+        let count = |((family, labels), counter): (&(&'static str, RuleLabels), &Arc<RuleCounter>)| {
+            RuleCount { family, labels: labels.clone(), count: counter.0.load(Ordering::Relaxed) }
         };
         all.iter().map(count).collect()
     }

@@ -61,8 +61,14 @@ pub(crate) fn reload(arguments: &Reload) -> Result<String, String> {
 ///
 /// # Errors
 /// The file does not exist; no server uses it, or several do: the text names those that run.
-fn one_with_file(file: &Path) -> Result<u32, String> {
-    let wanted = file.canonicalize().map_err(|error| format!("{}: {error}", file.display()))?;
+pub(crate) fn one_with_file(file: &Path) -> Result<u32, String> {
+    let wanted = file.canonicalize().map_err(|error| match error.kind() {
+        io::ErrorKind::NotFound => format!(
+            "there is no file {}\nhelp: `komainu status` shows the running servers and their files",
+            file.display()
+        ),
+        _ => format!("{}: {error}", file.display()),
+    })?;
     let uses = |pid: &u32| {
         let answer = control_client::ask(*pid, "ping").unwrap_or_default();
         answer["file"].as_str().is_some_and(|used| {

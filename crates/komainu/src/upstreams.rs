@@ -1,5 +1,6 @@
 //! From a `proxy` action to the options of a group of upstream servers; and the groups of a configuration.
 
+use std::collections::HashMap;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -13,7 +14,7 @@ use proxy::options::{
     KeepAlive, PathMap, Probe, ProxyProtocol, RequestOptions, ResponseOptions, Retry, RouteOptions, Tls,
     UpstreamAddress, UpstreamProtocol, UpstreamServer, UpstreamTimeouts,
 };
-use proxy::{Group, GroupShared};
+use proxy::{Group, GroupShared, GroupSuccession};
 
 use crate::cgi_programs;
 use crate::config_files::ConfigFiles;
@@ -25,6 +26,8 @@ pub(crate) struct GroupPlan {
     pub(crate) shared: Vec<Arc<GroupShared>>,
     /// Their names: those of the configuration, or of the route that has a group of its own.
     names: Vec<String>,
+    /// Each name, with the number of the last group of that name.
+    numbers: HashMap<String, usize>,
     /// By site and route.
     ways: Vec<Vec<Option<UpstreamRoute>>>,
     /// By stream: the place of its servers in [`GroupPlan::shared`].
@@ -56,10 +59,10 @@ impl GroupPlan {
         files: &ConfigFiles,
     ) -> io::Result<GroupPlan> {
         let mut groups = GroupPlan::default();
-        let mut before = before.to_vec();
-        let mut named = Vec::new();
-        for (name, proxy) in &config.upstreams {
-            named.push(name.as_str());
+        let mut before = GroupSuccession::of(before);
+        let mut named = HashMap::new();
+        for (index, (name, proxy)) in config.upstreams.iter().enumerate() {
+            named.insert(name.as_str(), index);
             groups.add(name.clone(), group_options(proxy, files)?, &mut before)?;
         }
         for (site_index, site) in config.sites.iter().enumerate() {
@@ -107,32 +110,41 @@ impl GroupPlan {
         &mut self,
         name: String,
         options: GroupOptions,
-        before: &mut Vec<Arc<GroupShared>>,
+        before: &mut GroupSuccession,
     ) -> io::Result<usize> {
-        let same = before.iter().position(|shared| *shared.options() == options);
-        self.shared.push(match same {
-            Some(index) => before.swap_remove(index),
-            None => GroupShared::after(options, before, &self.shared).map_err(io::Error::other)?,
-        });
-        let twins =
-            self.names.iter().filter(|other| **other == name || other.starts_with(&format!("{name}#")));
-        self.names.push(match twins.count() {
-            0 => name,
-            count => format!("{name}#{}", count + 1),
-        });
+        self.shared.push(before.next(options).map_err(io::Error::other)?);
+        let name = self.unused_name(name);
+        self.names.push(name);
         Ok(self.shared.len() - 1)
+    }
+
+    /// The name, or `name#2` and so on where groups have it already.
+    fn unused_name(&mut self, name: String) -> String {
+        let Some(mut number) = self.numbers.get(&name).copied() else {
+            self.numbers.insert(name.clone(), 1);
+            return name;
+        };
+        let unused = loop {
+            number += 1;
+            let numbered = format!("{name}#{number}");
+            if !self.numbers.contains_key(&numbered) {
+                break numbered;
+            }
+        };
+        self.numbers.extend([(name, number), (unused.clone(), 1)]);
+        unused
     }
 
     fn way(
         &mut self,
         (site, route, encoded_slashes): (&config::Site, &config::Route, EncodedSlashes),
-        named: &[&str],
-        before: &mut Vec<Arc<GroupShared>>,
+        named: &HashMap<&str, usize>,
+        before: &mut GroupSuccession,
         spill: &Arc<SpillStore>,
         files: &ConfigFiles,
     ) -> io::Result<Option<UpstreamRoute>> {
         let Some(proxy) = route.proxy() else { return Ok(None) };
-        let shares = |name: &String| named.iter().position(|known| known == name);
+        let shares = |name: &String| named.get(name.as_str()).copied();
         let group = match proxy.upstream.as_ref().and_then(shares) {
             Some(group) => group,
             None => self.add(own_name(site, route), group_options(proxy, files)?, before)?,

@@ -177,10 +177,10 @@ impl Group {
         Group(inner)
     }
 
-    /// Whether it is a part of this one.
+    /// What it is one core's part of.
     #[must_use]
-    pub fn is_of(&self, shared: &Arc<GroupShared>) -> bool {
-        Arc::ptr_eq(&self.0.shared, shared)
+    pub fn shared(&self) -> &Arc<GroupShared> {
+        &self.0.shared
     }
 
     /// Connections to a server kept on this core now.

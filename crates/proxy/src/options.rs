@@ -6,7 +6,7 @@ use http::{Status, Template};
 pub use net::ProxyProtocol;
 
 /// A group of upstream servers: what all its routes share.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct GroupOptions {
     /// The servers. At least one.
     pub servers: Vec<UpstreamServer>,
@@ -62,7 +62,7 @@ pub struct RouteOptions {
 }
 
 /// One upstream server.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct UpstreamServer {
     /// Its address.
     pub at: UpstreamAddress,
@@ -81,7 +81,7 @@ pub struct UpstreamServer {
 }
 
 /// What a server speaks.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum UpstreamProtocol {
     /// HTTP/1.1 (default).
     #[default]
@@ -95,7 +95,7 @@ pub enum UpstreamProtocol {
 }
 
 /// Protocols that carry variables instead of a head.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum CgiProtocol {
     /// FastCGI 1.0, as a responder. Connections are kept.
     FastCgi,
@@ -108,7 +108,7 @@ pub enum CgiProtocol {
 }
 
 /// The address of a server.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum UpstreamAddress {
     /// A host name or address, and a port.
     Tcp {
@@ -122,7 +122,7 @@ pub enum UpstreamAddress {
 }
 
 /// TLS to a server.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Tls {
     /// The name to send (SNI) and to verify; `None` for the server's host name.
     pub name: Option<String>,
@@ -135,7 +135,7 @@ pub struct Tls {
 }
 
 /// The load-balancing method.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Balance {
     /// Each in turn, by weight (default).
     #[default]
@@ -154,7 +154,7 @@ pub enum Balance {
 }
 
 /// What is hashed.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum HashKey {
     /// The client's address.
     Client,
@@ -167,7 +167,7 @@ pub enum HashKey {
 }
 
 /// Connections kept for the next request. All numbers are for one server.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct KeepAlive {
     /// Idle connections kept, over all cores; 0 keeps none, and each request then asks for `Connection: close`. Default 1,024.
     pub idle_max: usize,
@@ -221,7 +221,7 @@ pub struct Retry {
 /// When a server that fails is ejected: it gets no requests for some time. A failure is a connection that cannot be
 /// opened, breaks before the response, times out or returns an invalid response. The only server of a group is never
 /// ejected, and if all servers are ejected, they get requests nevertheless.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Ejection {
     /// Failures in a row. At least 1. Default 3.
     pub failures_max: u32,
@@ -233,7 +233,7 @@ pub struct Ejection {
 }
 
 /// Active health checks: requests that the proxy itself sends to each server.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct HealthCheck {
     /// What is asked.
     pub probe: Probe,
@@ -248,7 +248,7 @@ pub struct HealthCheck {
 }
 
 /// What a check does.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Probe {
     /// Opens a connection (and completes the TLS handshake).
     Connect,

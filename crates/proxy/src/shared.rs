@@ -49,7 +49,7 @@ pub(crate) struct Upstream {
     /// Its share of the requests: that of the options, unless an operator has changed it.
     weight: AtomicU32,
     /// Its URL.
-    shown: String,
+    pub(crate) shown: String,
 }
 
 impl GroupShared {
@@ -61,7 +61,7 @@ impl GroupShared {
         GroupShared::build(options).map(Arc::new)
     }
 
-    fn build(options: GroupOptions) -> Result<GroupShared, String> {
+    pub(crate) fn build(options: GroupOptions) -> Result<GroupShared, String> {
         if options.servers.is_empty() {
             return Err("a proxy needs a server".into());
         }
@@ -80,44 +80,6 @@ impl GroupShared {
             checked: AtomicBool::new(false),
             options: options.into(),
         })
-    }
-
-    /// The state of a group that takes the place of others: a server that was among theirs is as well or ill as it was.
-    /// Idle connections are shared with groups `beside` it, and with those that it replaces, as far as they ask the
-    /// same servers.
-    ///
-    /// # Errors
-    /// As [`GroupShared::new`].
-    pub fn after(
-        options: GroupOptions,
-        before: &[Arc<GroupShared>],
-        beside: &[Arc<GroupShared>],
-    ) -> Result<Arc<GroupShared>, String> {
-        let mut shared = GroupShared::build(options)?;
-        for (server, upstream) in shared.options.servers.iter().zip(&mut shared.servers) {
-            let mut same = beside.iter().chain(before).flat_map(|other| {
-                let servers = other.options.servers.iter().zip(&other.servers);
-                servers.filter(|(theirs, _)| {
-                    theirs.at == server.at && theirs.tls == server.tls && theirs.protocol == server.protocol
-                })
-            });
-            if let Some((_, other)) = same.next() {
-                upstream.idle = other.idle.clone();
-            }
-        }
-        for upstream in &mut shared.servers {
-            let mut same = beside.iter().chain(before).flat_map(|other| &other.servers);
-            if let Some(other) = same.find(|other| other.shown == upstream.shown) {
-                upstream.counts = other.counts.clone();
-            }
-            let mut others = before.iter().flat_map(|other| other.servers.iter().map(move |it| (other, it)));
-            if let Some((other, it)) = others.find(|(_, it)| it.shown == upstream.shown) {
-                upstream.resume_weight(other, it);
-                let checked = shared.options.check.is_some() && other.options.check == shared.options.check;
-                upstream.health.resume(&it.health, shared.options.ejection.is_some(), checked);
-            }
-        }
-        Ok(Arc::new(shared))
     }
 
     /// What it was made by.
@@ -220,12 +182,10 @@ impl GroupShared {
 }
 
 impl Upstream {
-    /// Keeps the weight that an operator has given this server in another group, if the configuration says what it said.
-    fn resume_weight(&self, group: &GroupShared, before: &Upstream) {
-        let at = group.servers.iter().position(|server| std::ptr::eq(server, before));
-        let configured = at.map(|at| group.options.servers[at].weight);
-        if configured == Some(self.weight.load(Ordering::Relaxed)) {
-            self.weight.store(before.weight.load(Ordering::Relaxed), Ordering::Relaxed);
+    /// Keeps the weight that an operator has given the server at that place of another group, if the configuration says what it said.
+    pub(crate) fn resume_weight(&self, group: &GroupShared, at: usize) {
+        if group.options.servers[at].weight == self.weight.load(Ordering::Relaxed) {
+            self.weight.store(group.weight(at), Ordering::Relaxed);
         }
     }
 

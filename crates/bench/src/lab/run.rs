@@ -47,6 +47,12 @@ pub struct Options {
     pub quiet: bool,
 }
 
+impl Options {
+    fn is_wanted(&self, subject: &str) -> bool {
+        self.only.is_empty() || self.only.iter().any(|part| subject.contains(part))
+    }
+}
+
 /// Runs it. True if every installed subject could be measured.
 ///
 /// # Errors
@@ -67,6 +73,14 @@ pub fn run(options: &Options, out: &mut dyn Write) -> Result<bool, String> {
     let builds: Vec<_> = builds.map(|path| built(path)).collect();
     let state = fingerprint(&text, &(options.short, &options.set, &options.also, builds));
     let mut kept = KeptResults::open(&kept, &state, options.fresh)?;
+    if !lab.subjects.iter().any(|subject| options.is_wanted(&subject.process.name)) {
+        let names: Vec<&str> = lab.subjects.iter().map(|subject| subject.process.name.as_str()).collect();
+        return Err(format!(
+            "{path}: no subject has a name with {}: there are {}",
+            options.only.join(" or "),
+            names.join(", ")
+        ));
+    }
     let (cells, skipped) = choose(&lab, options);
     let stage = Stage::new(&lab, &options.komainu)?;
     let versions = versions(&lab, &stage, &cells);
@@ -105,7 +119,7 @@ fn choose(lab: &Lab, options: &Options) -> (Vec<Cell>, Vec<(String, String)>) {
     let (mut cells, mut skipped) = (matrix::cells(lab, options.short), Vec::new());
     for (number, subject) in lab.subjects.iter().enumerate() {
         let name = &subject.process.name;
-        if !options.only.is_empty() && options.only.iter().all(|part| !name.contains(part)) {
+        if !options.is_wanted(name) {
             cells.retain(|cell| cell.subject != number);
             continue;
         }

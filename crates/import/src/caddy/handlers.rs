@@ -71,11 +71,40 @@ impl CaddySettings {
     }
 }
 
+/// What the matchers `remote_ip` and `client_ip` of a server ask for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum ClientAddress {
+    /// Both the address of the connection.
+    #[default]
+    Connection,
+    /// `client_ip` the address that trusted proxies name, as `client` does here. Nothing here asks for that of the connection.
+    Named,
+    /// `client_ip` an address that is not known here.
+    Unknown,
+}
+
+impl ClientAddress {
+    /// Why a route cannot ask for what a matcher asks for.
+    pub(super) fn fault(self, key: &str) -> Option<&'static str> {
+        match (self, key) {
+            (Self::Named, "remote_ip") => {
+                Some("`remote_ip` asks for the address of the proxy; `client` is the one that it names")
+            }
+            (Self::Unknown, "client_ip") => {
+                Some("`client_ip` asks for what proxies say that are not trusted here")
+            }
+            _ => None,
+        }
+    }
+}
+
 /// Reads the routes of a configuration.
 pub(super) struct CaddyReader<'a> {
     pub(super) ledger: &'a ImportLedger,
     /// Whether the route whose conditions are read names groups of an expression.
     pub(super) names_groups: Cell<bool>,
+    /// What matchers of the server that is read ask of the client's address.
+    pub(super) client: Cell<ClientAddress>,
 }
 
 impl CaddyReader<'_> {

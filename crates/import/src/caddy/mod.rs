@@ -4,6 +4,8 @@ mod scripts;
 
 mod handlers;
 
+mod clients;
+
 mod hidden;
 
 mod php;
@@ -15,13 +17,13 @@ mod tls;
 mod variants;
 
 use std::cell::Cell;
-use std::net::IpAddr;
 use std::path::Path;
 
 use crate::conditions::{RouteCondition, any_value, ask, close, value_conditions};
 use crate::data::{Datum, DatumAt, json, read};
 use crate::draft::{Draft, SiteDraft, TomlItem, TomlSection};
 use crate::findings::{ImportError, ImportLedger, Imported};
+use clients::are_networks;
 use handlers::{CaddyReader, CaddySettings};
 use hidden::Hidden;
 use restricts::{
@@ -61,9 +63,11 @@ pub fn import(path: &Path) -> Result<Imported, ImportError> {
     })?;
     config.enter(&ledger, &name, "");
     let mut draft = Draft::default();
-    let reader = CaddyReader { ledger: &ledger, names_groups: Cell::new(false) };
+    let reader = CaddyReader { ledger: &ledger, names_groups: Cell::new(false), client: Cell::default() };
     let servers = config.at(&["apps", "http", "servers"]).map_or(&[][..], DatumAt::entries);
+    let clients = reader.trust(servers, &mut draft);
     for (at, (_, server)) in servers.iter().enumerate() {
+        reader.client.set(clients[at]);
         let mut routes = Vec::new();
         reader.routes(server.get("routes"), &[], &CaddySettings::default(), 0, &mut routes);
         routes.iter_mut().for_each(|route| variants::any_case(&mut route.section));
@@ -448,10 +452,10 @@ impl CaddyReader<'_> {
             }
             "remote_ip" | "client_ip" => {
                 let ranges = value.get("ranges").map_or_else(Vec::new, DatumAt::texts);
-                let is_network = |text: &String| {
-                    text.split('/').next().is_some_and(|address| address.parse::<IpAddr>().is_ok())
-                };
-                if ranges.is_empty() || !ranges.iter().all(is_network) {
+                if let Some(fault) = self.client.get().fault(key) {
+                    return Err(fault.to_owned());
+                }
+                if !are_networks(&ranges) {
                     return Err(format!("`{key}`: `client` takes addresses and networks"));
                 }
                 RouteCondition::new("client", TomlItem::texts(ranges)).write(section);

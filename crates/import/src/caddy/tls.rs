@@ -9,7 +9,7 @@ use crate::draft::{Draft, SiteDraft, TomlItem};
 /// Addresses of this machine, which certificates of the local authority are for too.
 const LOCAL_ADDRESSES: [&str; 2] = ["127.0.0.1", "[::1]"];
 /// Wrappers of listeners that refuse nobody.
-const WRAPPERS: [&str; 3] = ["tls", "http_redirect", "proxy_protocol"];
+const WRAPPERS: [&str; 2] = ["tls", "http_redirect"];
 
 /// The `tls` of a site, or what stands above its closed routes.
 type CaddySiteTls = Result<TomlItem, String>;
@@ -74,7 +74,7 @@ impl CaddyReader<'_> {
             }
         }
         self.min_version(policies, draft);
-        self.wrappers(server, sites);
+        self.wrappers(server, sites, &mut items);
         for key in ["listen", "automatic_https"] {
             server.get(key).into_iter().for_each(|one| one.translated(self.ledger));
         }
@@ -137,7 +137,7 @@ impl CaddyReader<'_> {
         Ok(TomlItem::Table(entries))
     }
 
-    fn refuse_tls(&self, policy: &DatumAt, reason: &str) -> String {
+    pub(super) fn refuse_tls(&self, policy: &DatumAt, reason: &str) -> String {
         policy.refuse(self.ledger, reason);
         self.ledger.check(policy.line, reason)
     }
@@ -252,11 +252,15 @@ impl CaddyReader<'_> {
     }
 
     /// Closes sites whose connections go through code that is not known.
-    fn wrappers(&self, server: &DatumAt, sites: &mut [SiteDraft]) {
+    fn wrappers(&self, server: &DatumAt, sites: &mut [SiteDraft], items: &mut [TomlItem]) {
         for wrapper in server.get("listener_wrappers").map_or(&[][..], DatumAt::items) {
             let kind = wrapper.get("wrapper").and_then(DatumAt::text).unwrap_or("");
+            if kind == "proxy_protocol" {
+                self.proxy_headers(wrapper, sites, items);
+                continue;
+            }
             if WRAPPERS.contains(&kind) {
-                wrapper.impossible(self.ledger, "`proxy_protocol` of `listen` reads such headers");
+                wrapper.translated(self.ledger);
                 continue;
             }
             let check = self.refuse_tls(

@@ -177,6 +177,85 @@ fn caddy_tls() {
 }
 
 #[test]
+fn caddy_clients() {
+    let trusts = "\"trusted_proxies\": {\"source\": \"static\", \"ranges\": [\"10.0.0.0/8\"]},";
+    let denies = |matcher: &str| {
+        format!(
+            "{{\"match\": [{{\"{matcher}\": {{\"ranges\": [\"192.0.2.1\"]}}}}], \"handle\": [{{\"handler\": \"static_response\", \"status_code\": 404}}]}}, {PROXY}"
+        )
+    };
+    let of = |more: &str, matcher: &str| caddy_server(":8080", more, &denies(matcher));
+    let wrapper = |rest: &str| {
+        caddy_server(
+            ":8080",
+            &format!("\"listener_wrappers\": [{{\"wrapper\": \"proxy_protocol\"{rest}}}],"),
+            SHOP,
+        )
+    };
+    let guards: Vec<Guard> = vec![
+        (
+            "a client that trusted proxies name",
+            of(trusts, "client_ip"),
+            &["trusted_proxies = [\"10.0.0.0/8\"]", "client = \"192.0.2.1\"\nrespond = { status = 404 }"],
+            &[],
+        ),
+        (
+            "the proxy itself beside a list of trusted ones",
+            of(trusts, "remote_ip"),
+            &["respond = 403"],
+            &["client ="],
+        ),
+        (
+            "proxies that a module names",
+            of("\"trusted_proxies\": {\"source\": \"cloudflare\"},", "client_ip"),
+            &["respond = 403"],
+            &["client =", "trusted_proxies ="],
+        ),
+        (
+            "a client in another field",
+            of(&format!("{trusts} \"client_ip_headers\": [\"CF-Connecting-IP\"],"), "client_ip"),
+            &["respond = 403"],
+            &["client =", "trusted_proxies ="],
+        ),
+        (
+            "no proxies",
+            of("", "client_ip"),
+            &["client = \"192.0.2.1\"\nrespond = { status = 404 }"],
+            &["trusted_proxies"],
+        ),
+        (
+            "the PROXY protocol of a network",
+            wrapper(", \"allow\": [\"10.0.0.0/8\"]"),
+            &["proxy_protocol = \"10.0.0.0/8\"", OPEN],
+            &[],
+        ),
+        (
+            "the PROXY protocol of anybody",
+            wrapper(""),
+            &["respond = 403"],
+            &["\n[[site.route]]\nproxy", "proxy_protocol ="],
+        ),
+        (
+            "the PROXY protocol of all but some",
+            wrapper(", \"allow\": [\"10.0.0.0/8\"], \"deny\": [\"10.1.0.0/16\"]"),
+            &["respond = 403"],
+            &["\n[[site.route]]\nproxy"],
+        ),
+        (
+            "errors that are handled",
+            caddy_server(
+                ":8080",
+                "\"errors\": {\"routes\": [{\"handle\": [{\"handler\": \"reverse_proxy\", \"upstreams\": [{\"dial\": \"127.0.0.1:4000\"}]}]}]},",
+                SHOP,
+            ),
+            &["CHECK guarded.json:", OPEN],
+            &["4000"],
+        ),
+    ];
+    check(&guards, "guarded.json", |path| import::caddy::import(path).unwrap());
+}
+
+#[test]
 fn caddy_servers_keep_their_addresses() {
     let text = format!(
         "{{\"apps\": {{\"http\": {{\"servers\": {{\"a\": {{\"listen\": [\":8080\"], \"routes\": [{{\"handle\": [{{\"handler\": \"file_server\", \"root\": \"/srv/www\"}}]}}]}}, \"b\": {{\"listen\": [\"127.0.0.1:9000\"], \"routes\": [{PROXY}]}}}}}}}}}}"

@@ -157,7 +157,8 @@ fn edit(
         _ => {}
     }
     let files = edited(&before, change)?;
-    let edit = ConfigEdit { before: before.joined.clone(), files, persist };
+    let edit =
+        ConfigEdit { before: before.joined.clone(), files, persist, by_root: call.request.caller.is_root() };
     match (api.info.edit)(edit) {
         Ok(document) => {
             let failures: Vec<String> =

@@ -25,6 +25,7 @@ pub(crate) fn line(api: &Api, line: &str, uid: u32) -> Value {
         caller: Caller {
             name: format!("uid {uid} by the control socket"),
             role: ControlRole::Admin,
+            uid: Some(uid),
             address: String::new(),
             may_send_token: false,
         },

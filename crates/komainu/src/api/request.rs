@@ -47,10 +47,19 @@ pub(crate) struct Caller {
     /// For the audit log.
     pub(crate) name: String,
     pub(crate) role: ControlRole,
+    /// The user at the other end of a Unix socket.
+    pub(crate) uid: Option<u32>,
     /// Where the request comes from; empty for a Unix socket.
     pub(crate) address: String,
     /// There are tokens, and the request has none: with one it might be answered.
     pub(crate) may_send_token: bool,
+}
+
+impl Caller {
+    /// Whether this is root, by a Unix socket.
+    pub(crate) fn is_root(&self) -> bool {
+        self.uid == Some(0)
+    }
 }
 
 /// A request.

@@ -164,13 +164,21 @@ fn edit(ctl: &Ctl, path: &str) -> Result<String, String> {
     let file = std::env::temp_dir().join(format!("komainu-{}-edit.json", std::process::id()));
     let text = |error: std::io::Error| format!("{}: {error}", file.display());
     write_new(&file, &json_text(&before.document)).map_err(text)?;
-    let editor = ["VISUAL", "EDITOR"].iter().find_map(std::env::var_os).unwrap_or_else(|| "vi".into());
+    let named = |name: &&str| std::env::var_os(name).filter(|editor| !editor.is_empty());
+    let editor = ["VISUAL", "EDITOR"].iter().find_map(named).unwrap_or_else(|| "vi".into());
     let run = Command::new("sh").arg("-c").arg("$0 \"$1\"").arg(&editor).arg(&file).status();
     let run = run.map_err(|error| format!("{}: {error}", editor.display()))?;
+    if !run.success() {
+        let _ = std::fs::remove_file(&file);
+        return Err(format!(
+            "nothing was changed: the editor `{}` ended with {run}\nhelp: `EDITOR` names another one",
+            editor.display()
+        ));
+    }
     let after = std::fs::read_to_string(&file).map_err(text)?;
     let after: Value = serde_json::from_str(&after)
         .map_err(|error| format!("{} is no JSON, and was left there: {error}", file.display()))?;
-    if !run.success() || after == before.document {
+    if after == before.document {
         let _ = std::fs::remove_file(&file);
         return Ok("nothing was changed\n".into());
     }

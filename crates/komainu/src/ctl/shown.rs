@@ -134,7 +134,9 @@ pub(crate) fn outcome(document: &Value) -> String {
     for finding in list(&document["findings"]) {
         let place =
             format!("{}:{}:{}", text(&finding["file"]), text(&finding["line"]), text(&finding["column"]));
-        lines.push(format!("{place}: {}", text(&finding["title"])));
+        let label = text(&finding["label"]);
+        let label = if label.is_empty() { label } else { format!(" ({label})") };
+        lines.push(format!("{place}: {}{label}", text(&finding["title"])));
         lines.extend(list(&finding["help"]).iter().map(|help| format!("  help: {}", text(help))));
     }
     lines.extend(list(&document["warnings"]).iter().map(|warning| format!("warning: {}", text(warning))));

@@ -1,6 +1,6 @@
 //! The queue in front of a route's handler: so many requests are in the handler at once, on all cores together, and so many wait for that.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -302,13 +302,15 @@ pub(crate) struct QueuePlan(Vec<Vec<Option<ConfiguredQueue>>>);
 impl QueuePlan {
     /// Makes them. The queue of a route that had one `before` is the same one, with its requests.
     pub(crate) fn new(config: &Config, before: Option<&QueuePlan>, counters: &RuleCounters) -> QueuePlan {
-        let mut before: Vec<Arc<RouteQueue>> =
-            before.map(|plan| plan.all().map(|(_, queue)| queue.clone()).collect()).unwrap_or_default();
+        let mut before_at: HashMap<&RouteLabels, VecDeque<&Arc<RouteQueue>>> = HashMap::new();
+        for (_, queue) in before.into_iter().flat_map(QueuePlan::all) {
+            before_at.entry(&queue.place).or_default().push_back(queue);
+        }
         let mut queue = |site: &config::Site, route: &config::Route| {
             let options = route.queue.clone().filter(|_| route.part_of.is_none())?;
             let place = RouteLabels { handler: String::new(), ..RouteLabels::of(site, route) };
-            let queue = match before.iter().position(|other| other.place == place) {
-                Some(at) => before.swap_remove(at),
+            let queue = match before_at.get_mut(&place).and_then(VecDeque::pop_front) {
+                Some(same) => same.clone(),
                 None => Arc::new(RouteQueue::new(&options, place, counters)),
             };
             Some((options, queue))

@@ -322,7 +322,9 @@ fn a_folder_that_keeps_the_user_out_is_named_with_the_remedies() {
         return;
     }
     let folder = Folder::new();
-    folder.write("private/www/404.html", "no");
+    for name in ["404.html", "a.psgi", "a.py"] {
+        folder.write(&format!("private/www/{name}"), "no");
+    }
     fs::set_permissions(folder.at("private"), fs::Permissions::from_mode(0o700)).unwrap();
     let closed = folder.at("private").display().to_string();
     for (more, path) in [
@@ -331,11 +333,17 @@ fn a_folder_that_keeps_the_user_out_is_named_with_the_remedies() {
             "error_pages = { 404 = \"private/www/404.html\" }\n[[route]]\nrespond = 204\n",
             "private/www/404.html",
         ),
+        ("[apps.a]\npsgi = \"private/www/a.psgi\"\n[[route]]\napp = \"a\"\n", "private/www/a.psgi"),
+        ("[apps.a]\nwsgi = \"private/www/a.py:app\"\n[[route]]\napp = \"a\"\n", "private/www/a.py"),
+        ("[apps.a]\nwsgi = \"a:app\"\nfolder = \"private\"\n[[route]]\napp = \"a\"\n", "private"),
     ] {
         let config = format!("user = \"65534\"\ngroup = \"65534\"\nlisten = \"127.0.0.1:0\"\n{more}");
         folder.write("komainu.toml", config);
         for command in ["check", "start"] {
-            let done = komainu().args([command, "-c"]).arg(folder.at("komainu.toml")).output().unwrap();
+            let workers = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("workers");
+            let mut server = komainu();
+            server.env("KOMAINU_WORKERS", workers).args([command, "-c"]).arg(folder.at("komainu.toml"));
+            let done = server.output().unwrap();
             let said = rig::text(&done.stderr);
             assert_eq!(done.status.code(), Some(1), "{said}");
             assert!(

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::rig;
 use crate::rig::{Client, Options, Origin, Rig, nobody, server};
-use proxy::GroupShared;
+use proxy::GroupSuccession;
 use proxy::health::ServerState;
 use proxy::options::{Balance, Ejection, HashKey, HealthCheck, Probe};
 
@@ -523,11 +523,11 @@ fn a_group_that_is_changed_remembers_how_its_servers_stood() {
     }
     options.group.servers[0].weight = 5;
     options.group.servers.reverse();
-    let changed = GroupShared::after(options.group.clone(), std::slice::from_ref(&rig.shared), &[]).unwrap();
+    let changed = GroupSuccession::of(std::slice::from_ref(&rig.shared)).next(options.group.clone()).unwrap();
     assert!(matches!(changed.standing(0, 0), ServerState::Ejected(_)));
     assert_eq!(changed.standing(1, 0), ServerState::Up);
     // With ejection turned off, no server is ejected.
     options.group.ejection = None;
-    let changed = GroupShared::after(options.group, &[changed], &[]).unwrap();
+    let changed = GroupSuccession::of(&[changed]).next(options.group).unwrap();
     assert_eq!(changed.standing(0, 0), ServerState::Up);
 }

@@ -11,7 +11,7 @@ use crate::rig;
 use crate::rig::{Caller, Options, Origin, Rig};
 use http::Method;
 use proxy::options::{HealthCheck, Probe, UpstreamServer};
-use proxy::{Group, GroupOptions, GroupShared, Proxy, RouteOptions};
+use proxy::{Group, GroupOptions, GroupShared, GroupSuccession, Proxy, RouteOptions};
 
 const GET: &str = "GET / HTTP/1.1\r\nHost: a\r\n\r\n";
 const OK: &str = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
@@ -103,9 +103,9 @@ fn groups_that_ask_the_same_server_share_its_connections() {
     }
 
     let origin = Origin::prefork(1, serve);
-    let a = GroupShared::new(GroupOptions::to(vec![origin.server()])).unwrap();
-    let b =
-        GroupShared::after(GroupOptions::to(vec![origin.server()]), &[], std::slice::from_ref(&a)).unwrap();
+    let mut groups = GroupSuccession::default();
+    let a = groups.next(GroupOptions::to(vec![origin.server()])).unwrap();
+    let b = groups.next(GroupOptions::to(vec![origin.server()])).unwrap();
     let (both, route) = ((a.clone(), b), Arc::new(RouteOptions::default()));
     let to = move |core: &net::Core, shared: &Arc<GroupShared>| Group::new(core, shared).proxy(&route, None);
     let rig = Rig::serving(2, a, move |core, _| Both(to(core, &both.0), to(core, &both.1)));

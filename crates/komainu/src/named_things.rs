@@ -1,0 +1,105 @@
+//! What a configuration names of the system: files, users, programs, sockets, variables of the environment.
+//!
+//! A server that runs as root, or that has a supervisor, opens files with root's rights. Whoever may change its configuration without being
+//! root must not choose what these rights are used for.
+
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use config::{App, Config, Report};
+use serde_json::Value;
+
+use crate::check::{base_of, environment};
+
+/// A configuration and what it names.
+struct NamedThings {
+    /// `None` where the text is not valid.
+    config: Option<Config>,
+    report: Report,
+    /// Names of variables of the environment.
+    variables: BTreeSet<String>,
+    /// Values that name a Unix socket.
+    sockets: BTreeSet<String>,
+}
+
+impl NamedThings {
+    fn of(path: &Path, text: &str) -> NamedThings {
+        let variables = RefCell::new(BTreeSet::new());
+        let lookup = |name: &str| {
+            variables.borrow_mut().insert(name.to_owned());
+            environment(name)
+        };
+        let parsed = Config::parse_with(text, &path.display().to_string(), base_of(path), &lookup);
+        let (config, report) = match parsed {
+            Ok((config, report)) => (Some(config), report),
+            Err(report) => (None, report),
+        };
+        let mut sockets = BTreeSet::new();
+        if let Some(tree) = config::directives(text, &lookup) {
+            add_sockets(&tree, &mut sockets);
+        }
+        NamedThings { config, report, variables: variables.take(), sockets }
+    }
+
+    /// Paths and users, each with its directive.
+    fn in_directives(&self) -> BTreeSet<(&str, String)> {
+        let paths = self.report.named_paths().iter();
+        let paths = paths.map(|named| (named.directive.as_str(), named.path.display().to_string()));
+        let accounts = self.report.named_accounts().iter();
+        paths.chain(accounts.map(|named| (account(named.is_group), named.name.clone()))).collect()
+    }
+
+    /// Applications, but for the number of their workers.
+    fn programs(&self) -> Vec<(String, App)> {
+        let mut apps = self.config.as_ref().map_or_else(Vec::new, |config| config.apps.clone());
+        apps.iter_mut().for_each(|(_, app)| app.workers = App::default().workers);
+        apps
+    }
+}
+
+fn account(is_group: bool) -> &'static str {
+    if is_group { "group" } else { "user" }
+}
+
+fn add_sockets(tree: &Value, sockets: &mut BTreeSet<String>) {
+    match tree {
+        Value::String(text) if text.contains("unix:") => _ = sockets.insert(text.clone()),
+        Value::Array(items) => items.iter().for_each(|item| add_sockets(item, sockets)),
+        Value::Object(entries) => entries.values().for_each(|value| add_sockets(value, sockets)),
+        _ => {}
+    }
+}
+
+/// Checks that the text `after` names nothing that the configuration `before` does not name in the same directive.
+///
+/// # Errors
+/// What it names, and who may.
+pub(crate) fn names_no_more((path, before): (&Path, &str), after: &str) -> Result<(), String> {
+    let (before, after) = (NamedThings::of(path, before), NamedThings::of(path, after));
+    let refused = |what: String| {
+        Err(format!(
+            "{what} is not in the configuration's files, and this server acts with root's rights: only root may name further files, \
+             users, programs, Unix sockets and variables, by a Unix socket or in the file"
+        ))
+    };
+    let known = before.in_directives();
+    if let Some((directive, name)) = after.in_directives().difference(&known).next() {
+        return refused(format!("`{directive}` = {name:?}"));
+    }
+    if let Some(name) = after.variables.difference(&before.variables).next() {
+        return refused(format!("the variable `${{{name}}}`"));
+    }
+    if let Some(name) = after.sockets.difference(&before.sockets).next() {
+        return refused(format!("{name:?}"));
+    }
+    let (known, programs) = (before.programs(), after.programs());
+    if let Some((name, _)) = programs.iter().find(|app| !known.contains(app)) {
+        return refused(format!("what `[apps.{name}]` says"));
+    }
+    let sandboxes = [&before, &after].map(|one| one.config.as_ref().map(|config| config.sandbox));
+    match sandboxes {
+        [known, Some(sandbox)] if known != Some(sandbox) => refused("this value of `sandbox`".to_owned()),
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,94 @@
+//! The groups of a configuration in the place of those of the one before.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use crate::options::{GroupOptions, UpstreamServer};
+use crate::shared::GroupShared;
+
+/// Makes the groups of a configuration one after the other, which may replace those of another one.
+///
+/// A group whose options stay is the same group. Otherwise a server that was in a group before is as well or ill as it was there. Idle
+/// connections and counts are shared by all groups that ask the same server. Groups and servers are looked up by hash: there may be tens
+/// of thousands.
+#[derive(Debug, Default)]
+pub struct GroupSuccession {
+    /// The groups before; `None` for those that stay.
+    before: Vec<Option<Arc<GroupShared>>>,
+    by_options: HashMap<Arc<GroupOptions>, Vec<usize>>,
+    /// Servers of the groups before by URL: the places of the group and of the server in it, the first one at the end.
+    servers_before: HashMap<String, Vec<(usize, usize)>>,
+    /// Servers of the groups made so far, by URL: one for each way of connecting to them.
+    servers: HashMap<String, Vec<(Arc<GroupShared>, usize)>>,
+}
+
+/// Whether connections to one can be used for the other.
+fn share_connections(one: &UpstreamServer, other: &UpstreamServer) -> bool {
+    one.at == other.at && one.tls == other.tls && one.protocol == other.protocol
+}
+
+impl GroupSuccession {
+    /// Groups that are to be replaced.
+    #[must_use]
+    pub fn of(before: &[Arc<GroupShared>]) -> GroupSuccession {
+        let mut all = GroupSuccession::default();
+        // The first of several is taken first: from the end of a list.
+        for (at, group) in before.iter().enumerate().rev() {
+            all.by_options.entry(group.options.clone()).or_default().push(at);
+            for (server, upstream) in group.servers.iter().enumerate().rev() {
+                all.servers_before.entry(upstream.shown.clone()).or_default().push((at, server));
+            }
+        }
+        all.before = before.iter().cloned().map(Some).collect();
+        all
+    }
+
+    /// The group with these options.
+    ///
+    /// # Errors
+    /// As [`GroupShared::new`].
+    pub fn next(&mut self, options: GroupOptions) -> Result<Arc<GroupShared>, String> {
+        let same = self.by_options.get_mut(&options).and_then(Vec::pop);
+        let group = match same.and_then(|at| self.before[at].take()) {
+            Some(group) => group,
+            None => self.changed(options)?,
+        };
+        for (at, (server, upstream)) in group.options.servers.iter().zip(&group.servers).enumerate() {
+            let known = self.servers.entry(upstream.shown.clone()).or_default();
+            if !known.iter().any(|(other, at)| share_connections(&other.options.servers[*at], server)) {
+                known.push((group.clone(), at));
+            }
+        }
+        Ok(group)
+    }
+
+    fn changed(&mut self, options: GroupOptions) -> Result<Arc<GroupShared>, String> {
+        let mut group = GroupShared::build(options)?;
+        for (server, upstream) in group.options.servers.iter().zip(&mut group.servers) {
+            let before = &self.before;
+            let places = self.servers_before.get_mut(&upstream.shown);
+            let places = places.map_or(&[][..], |places| {
+                while places.pop_if(|(group, _)| before[*group].is_none()).is_some() {}
+                places
+            });
+            let earlier =
+                || places.iter().rev().filter_map(|(group, at)| Some((before[*group].as_ref()?, *at)));
+            let beside = self.servers.get(&upstream.shown).into_iter().flatten();
+            let known = || beside.clone().map(|(group, at)| (group, *at)).chain(earlier());
+            if let Some((other, at)) =
+                known().find(|(other, at)| share_connections(&other.options.servers[*at], server))
+            {
+                upstream.idle = other.servers[at].idle.clone();
+            }
+            if let Some((other, at)) = known().next() {
+                upstream.counts = other.servers[at].counts.clone();
+            }
+            if let Some((other, at)) = earlier().next() {
+                upstream.resume_weight(other, at);
+                let checked = group.options.check.is_some() && other.options.check == group.options.check;
+                upstream.health.resume(&other.servers[at].health, group.options.ejection.is_some(), checked);
+            }
+        }
+        Ok(Arc::new(group))
+    }
+}
