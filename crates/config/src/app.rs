@@ -256,7 +256,7 @@ directives! {
     /// ```
     AppSandbox in "`sandbox` of an application" {
         /// Files and folders that they may read, and everything below them. In addition to the application's folder, its
-        /// virtual environment, what is in `write`, and the system's own folders, such as `/usr` and `/etc`.
+        /// virtual environment, what is in `write`, the system's own folders, such as `/usr` and `/etc`, and `/dev/null` and its like.
         "read" read: Option<Vec<PathBuf>> = absent("everything"), Maybe(List(PathShape("a file or folder")));
         /// Files and folders that they may write to, and everything below them. A path that does not exist when the
         /// application starts is not granted.

@@ -116,12 +116,11 @@ const OF_OTHERS: &[libc::c_long] = &[
 const SIGNALS: &[libc::c_long] =
     &[libc::SYS_pidfd_send_signal, libc::SYS_rt_sigqueueinfo, libc::SYS_rt_tgsigqueueinfo, libc::SYS_tkill];
 
-/// Files outside of its folders that a confined application may write to.
+/// The devices that a confined application may use: any other one may be a terminal, or a disk.
 const DEVICES: [&str; 5] = ["/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom"];
 /// What every program reads: itself, its libraries and settings, and what the kernel reports.
-const SYSTEM: [&str; 12] = [
+const SYSTEM: [&str; 11] = [
     "/bin",
-    "/dev",
     "/etc",
     "/lib",
     "/lib32",
@@ -304,7 +303,7 @@ pub(crate) fn confine(arguments: &Confine) -> Result<(), String> {
         handled |= read;
     }
     let granted: [(&[PathBuf], BitFlags<AccessFs>); 4] = [
-        (&devices, AccessFs::WriteFile.into()),
+        (&devices, handled & (AccessFs::ReadFile | AccessFs::WriteFile)),
         (&system, handled & read),
         (&arguments.read, handled & read),
         (&arguments.write, handled),
