@@ -241,6 +241,7 @@ struct TakenOver {
 fn taking_over(serve: impl FnOnce(TakenOver) -> Result<(), String>) -> Result<(), String> {
     upgrade::program().map_err(failed)?;
     // A file that may not grow any more (`LimitFSIZE`) is an error of its write, as a full disk is, and not the end.
+    net::sys::keep_descriptors_from_programs().map_err(failed)?;
     signal_hook::flag::register(SIGXFSZ, Arc::default()).map_err(failed)?;
     if let Some(inherited) = Inherited::take().map_err(failed)? {
         let given = GivenSockets::default();

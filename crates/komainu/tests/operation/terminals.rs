@@ -1,4 +1,4 @@
-//! A server that was started at a prompt: what its processes can do to the terminal, and to the process groups beside theirs.
+//! What the processes of a server have of whoever started it: the terminal, the process groups beside theirs, descriptors left open.
 
 use std::fs;
 use std::io::Write;
@@ -168,5 +168,53 @@ fn an_interrupt_at_the_prompt_stops_the_server_in_order() {
         fs::File::from(master).write_all(b"\x03").unwrap();
         assert!(rig.ended().success(), "{kind}{more}: {}", rig.reported());
         eventually("the workers have ended", || workers.iter().all(|worker| !is_alive(*worker)));
+    }
+}
+
+/// Leaves a file and a listening socket open, and becomes the server.
+const LEAKING: &str = "import os, socket, sys
+left = socket.create_server(('127.0.0.1', 0))
+os.dup2(left.fileno(), 50)
+os.dup2(os.open(sys.argv[1], os.O_RDWR), 51)
+os.execv(sys.argv[2], sys.argv[2:])
+";
+
+/// Names those that it has.
+const DESCRIPTORS: &str = "#!/bin/sh
+echo 'Content-Type: text/plain'
+echo
+for number in 50 51; do [ -e /proc/self/fd/$number ] && echo \"has $number\"; done
+echo done
+";
+
+#[test]
+fn descriptors_that_the_starter_left_open_reach_no_program() {
+    let mut kinds: Vec<(&str, &str)> = rig::kinds().into_iter().map(|kind| (kind, "")).collect();
+    kinds.extend(kinds.first().map(|(kind, _)| (*kind, "preload = false\n")));
+    if is_root() {
+        kinds.push((kinds[1].0, "user = \"65533\"\ngroup = \"65533\"\n"));
+    }
+    for (kind, more) in kinds {
+        let folder = Folder::new();
+        let psgi = "sub { [200, [], [join ' ', (grep { -e \"/proc/self/fd/$_\" } 50, 51), 'done']] }";
+        folder.write("app/app.psgi", psgi).write("left", "root's").write_program("bin/try", DESCRIPTORS);
+        fs::set_permissions(folder.at("app"), fs::Permissions::from_mode(0o755)).unwrap();
+        let copied = Command::new("cp").arg("-r").arg(modules()).arg(folder.at("workers")).status();
+        assert!(copied.unwrap().success());
+        let app = only(&format!("psgi = \"app/app.psgi\"\nworkers = 1\n{more}"));
+        let cgi = "[[route]]\npath = \"/bin/*\"\ncgi = \"bin\"\n";
+        folder.write("komainu.toml", format!("listen = \"127.0.0.1:0\"\n{kind}{cgi}{app}"));
+        let mut command = Command::new("python3");
+        command.args(["-c", LEAKING]).arg(folder.at("left")).arg(env!("CARGO_BIN_EXE_komainu"));
+        command.arg("start").arg("-c").arg(folder.at("komainu.toml"));
+        command.env("KOMAINU_WORKERS", folder.at("workers")).envs(rig::server_environment());
+        let rig = Rig::start(command, folder);
+        rig.get("/").expect(200, "done");
+        let said = rig.get("/bin/try").expect_status(200).text();
+        assert!(said.contains("done") && !said.contains("has"), "{kind}: {said}");
+        // And the server that a supervisor starts.
+        let server = status(&rig)["pid"].as_u64().unwrap() as u32;
+        let has = |number: u32| fs::read_link(format!("/proc/{server}/fd/{number}"));
+        assert!(server == rig.child.id() || [50, 51].iter().all(|number| has(*number).is_err()), "{kind}");
     }
 }
