@@ -263,6 +263,10 @@ directives! {
         "write" write: Vec<PathBuf> = [], List(PathShape("a file or folder"));
         /// Whether they may use the network. Without it they may use Unix sockets alone.
         "network" network: bool = true, Flag;
+        /// Whether they may change modes, owners, times and extended attributes of files. The kernel does not limit that to the paths
+        /// in `write`: those who may, change these of every file of their user. Without it such calls fail with EPERM, also for files
+        /// in `write`. The mode with which a file or folder is made is free.
+        "attributes" attributes: bool = false, Flag;
     }
 }
 
