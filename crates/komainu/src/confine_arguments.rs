@@ -17,6 +17,9 @@ pub(crate) struct Confine {
     /// A path beneath which it may write
     #[arg(long, value_name = "PATH")]
     pub(crate) write: Vec<PathBuf>,
+    /// A path beneath which other applications may write
+    #[arg(long, value_name = "PATH")]
+    pub(crate) written_by_others: Vec<PathBuf>,
     /// Unix sockets alone
     #[arg(long)]
     pub(crate) no_network: bool,

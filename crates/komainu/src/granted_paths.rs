@@ -1,6 +1,6 @@
 //! The files and folders that a sandbox grants, resolved so that the application does not decide where they lead.
 //!
-//! An application can put a symbolic link in place of whatever is beneath a folder that it may write to, and a path of its sandbox that leads
+//! A sandboxed application can put a symbolic link in place of whatever is beneath a folder that it may write to, and a path of its sandbox that leads
 //! through the link would grant what the link leads to. So paths are resolved component by component, and what was found is what is
 //! granted. A path through such a link grants nothing, and is an error unless it ends beneath another one of the sandbox.
 
@@ -25,6 +25,8 @@ pub(crate) struct SandboxPaths<'a> {
     /// The program whose folder, with the one above it, may be read: `/opt/python` for `/opt/python/bin/python`.
     pub(crate) interpreter: Option<&'a Path>,
     pub(crate) write: &'a [PathBuf],
+    /// What other applications may write to.
+    pub(crate) written_by_others: &'a [PathBuf],
 }
 
 /// What is granted, by paths that lead to descriptors of this process.
@@ -40,14 +42,15 @@ impl GrantedPaths {
     /// Resolves and opens the paths; those that are not there, or may not be reached by this process, grant nothing.
     ///
     /// # Errors
-    /// A path that the application itself has led elsewhere, or can.
+    /// A path that this or another application has led elsewhere, or can.
     pub(crate) fn open(paths: SandboxPaths<'_>) -> Result<GrantedPaths, String> {
         let found = |paths: &[PathBuf]| -> Vec<ResolvedPath> {
             paths.iter().filter_map(|path| ResolvedPath::of(path).ok()).collect()
         };
         let (system, mut read, write) = (found(paths.system), found(paths.read), found(paths.write));
         read.extend(paths.interpreter.and_then(interpreter_folder));
-        let writable: Vec<FileId> = write.iter().filter_map(ResolvedPath::id).collect();
+        let others = found(paths.written_by_others);
+        let writable: Vec<FileId> = write.iter().chain(&others).filter_map(ResolvedPath::id).collect();
         let is_led = |path: &ResolvedPath| path.links.iter().flatten().any(|id| writable.contains(id));
         let (led_write, write): (Vec<_>, Vec<_>) = write.into_iter().partition(is_led);
         let (led_read, read): (Vec<_>, Vec<_>) = read.into_iter().partition(is_led);
@@ -84,8 +87,8 @@ fn interpreter_folder(program: &Path) -> Option<ResolvedPath> {
 
 fn refused(path: &Path) -> String {
     format!(
-        "sandbox: {} leads through a symbolic link that the application can replace, because `write` grants a folder above the link: name what \
-         the link leads to instead, or leave the path out",
+        "sandbox: {} leads through a symbolic link that an application can replace, because `write` of its sandbox grants a folder above the \
+         link: name what the link leads to instead, or leave the path out",
         path.display()
     )
 }

@@ -154,8 +154,14 @@ pub(crate) fn confined(
     let writes: Vec<PathBuf> = sandbox.write.iter().cloned().map(absolute).collect();
     let interpreter = interpreter.map(absolute);
     let system = SYSTEM.map(PathBuf::from);
-    let paths =
-        SandboxPaths { system: &system, read: &reads, interpreter: interpreter.as_deref(), write: &writes };
+    let others: Vec<PathBuf> = sandbox.written_by_others.iter().cloned().map(absolute).collect();
+    let paths = SandboxPaths {
+        system: &system,
+        read: &reads,
+        interpreter: interpreter.as_deref(),
+        write: &writes,
+        written_by_others: &others,
+    };
     // The program's start opens them again, as its user: here an error can still be returned.
     GrantedPaths::open(paths)?;
     let mut arguments: Vec<OsString> = vec!["/proc/self/exe".into(), "confine".into()];
@@ -163,6 +169,7 @@ pub(crate) fn confined(
     reads.into_iter().for_each(|read| path("--read", read));
     interpreter.into_iter().for_each(|interpreter| path("--interpreter", interpreter));
     writes.into_iter().for_each(|write| path("--write", write));
+    others.into_iter().for_each(|written| path("--written-by-others", written));
     if !sandbox.network {
         arguments.push("--no-network".into());
     }
@@ -189,6 +196,7 @@ pub(crate) fn confine(arguments: &Confine) -> Result<(), String> {
         read: &arguments.read,
         interpreter: arguments.interpreter.as_deref(),
         write: &arguments.write,
+        written_by_others: &arguments.written_by_others,
     })?;
     let granted: [(&[PathBuf], BitFlags<AccessFs>); 4] = [
         (&devices, handled & (AccessFs::ReadFile | AccessFs::WriteFile)),
@@ -319,14 +327,15 @@ mod tests {
             write: vec!["/data/own".into()],
             network: false,
             attributes: true,
+            written_by_others: vec!["/other".into()],
         };
         let (reads, program) = (vec!["/srv/app".into()], vec!["perl".into(), "worker.pl".into()]);
         let command = confined(&sandbox, reads, Some("/opt/bin/perl".into()), program).unwrap();
         let text: Vec<&str> = command.iter().map(|part| part.to_str().unwrap()).collect();
         assert_eq!(
             text.join(" "),
-            "/proc/self/exe confine --read /srv/app --read /data --interpreter /opt/bin/perl --write /data/own --no-network \
-             --attributes -- perl worker.pl"
+            "/proc/self/exe confine --read /srv/app --read /data --interpreter /opt/bin/perl --write /data/own \
+             --written-by-others /other --no-network --attributes -- perl worker.pl"
         );
     }
 }

@@ -466,6 +466,51 @@ fn an_application_does_not_widen_its_sandbox_by_a_link() {
     }
 }
 
+/// Another application has put a link where a sandbox grants a folder.
+#[test]
+fn an_application_does_not_widen_the_sandbox_of_another() {
+    let folder = Folder::new();
+    folder.write("app/app.psgi", APP).write("shared/a", "a").write("other/a", "a");
+    std::os::unix::fs::symlink("../other", folder.at("shared/conf")).unwrap();
+    let at = |name: &str| folder.at(name).display().to_string();
+    let reader =
+        only(&format!("psgi = \"app/app.psgi\"\n[apps.shop.sandbox]\nread = [\"{}\"]\n", at("shared/conf")));
+    let check = |others: &str| {
+        folder.write("komainu.toml", format!("listen = \"127.0.0.1:0\"\n{reader}{others}"));
+        hosted::server().args(["check", "-c"]).arg(folder.at("komainu.toml")).output().unwrap()
+    };
+    let alone = check("");
+    assert!(alone.status.success(), "{}", text(&alone.stderr));
+    let writer = format!(
+        "[apps.writer]\npsgi = \"app/app.psgi\"\n[apps.writer.sandbox]\nwrite = [\"{}\"]\n",
+        at("shared")
+    );
+    let refused = text(&check(&writer).stderr);
+    assert!(refused.contains("leads through a symbolic link"), "{refused}");
+}
+
+/// The folder of an interpreter is granted with it: a link to another one, in an environment that the application may write to, is none.
+#[test]
+fn an_application_does_not_widen_its_sandbox_by_its_interpreter() {
+    let folder = Folder::new();
+    folder.write("app/app.psgi", APP).write_program("other/bin/perl", "#!/bin/sh\n").write("own/bin/a", "");
+    let at = |name: &str| folder.at(name).display().to_string();
+    let app = only(&format!(
+        "psgi = \"app/app.psgi\"\ninterpreter = \"{}\"\n[apps.shop.sandbox]\nread = []\nwrite = [\"{}\"]\n",
+        at("own/bin/perl"),
+        at("own")
+    ));
+    folder.write("komainu.toml", format!("listen = \"127.0.0.1:0\"\n{app}"));
+    for (target, is_refused) in [("/usr/bin/perl", false), ("../../other/bin/perl", true)] {
+        let _ = fs::remove_file(folder.at("own/bin/perl"));
+        std::os::unix::fs::symlink(target, folder.at("own/bin/perl")).unwrap();
+        let checked = hosted::server().args(["check", "-c"]).arg(folder.at("komainu.toml")).output().unwrap();
+        let said = text(&checked.stderr);
+        assert_eq!(said.contains("leads through a symbolic link"), is_refused, "{target}: {said}");
+        assert_eq!(checked.status.success(), !is_refused, "{target}: {said}");
+    }
+}
+
 /// Links that lead to what is granted anyway, as those of releases and virtual environments do.
 #[test]
 fn links_within_a_sandbox_are_followed() {
