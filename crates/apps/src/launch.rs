@@ -7,6 +7,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use net::sys::lead_session;
 use rustix::io::{Errno, FdFlags, fcntl_setfd};
 use rustix::process::{Pid, Resource, Rlimit, prlimit, test_kill_process_group};
 use rustix::thread::disable_transparent_huge_pages;
@@ -52,9 +53,9 @@ pub fn spawn(options: &Options, launch: &Launch<'_>) -> io::Result<Pid> {
         .env("KOMAINU_CONCURRENCY", options.concurrency.to_string())
         .stdin(Stdio::null())
         .stdout(launch.output.try_clone_to_owned()?)
-        .stderr(launch.errors.try_clone_to_owned()?)
-        // Signals from the terminal are for the server, which ends its processes in its own time.
-        .process_group(0);
+        .stderr(launch.errors.try_clone_to_owned()?);
+    // The terminal at which the server was started, and its signals, are not the application's.
+    lead_session(&mut command);
     SERVER_VARIABLES.iter().for_each(|name| _ = command.env_remove(name));
     match &launch.worker_slots {
         None => command.env("KOMAINU_ROLE", "prototype"),

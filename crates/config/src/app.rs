@@ -1,5 +1,6 @@
 //! Applications: what the server starts, how many workers there are, and how long they live.
 
+use crate::app_sandbox::{AppSandbox, share_written_paths};
 use crate::check::{Checker, InvalidValue};
 use crate::client_abort::{CLIENT_ABORT, ClientAbort};
 use crate::files::{StripPrefix, strip_text};
@@ -7,7 +8,7 @@ use crate::node::{Data, Node};
 use crate::php::PhpApp;
 use crate::record::{brief, directives, table};
 use crate::shape::{
-    AccountName, Count, Flag, List, Map, Maybe, PathShape, Shape, ShapeKind, Size, Text, Time, Toggle, Word,
+    AccountName, Count, Flag, Map, Maybe, PathShape, Shape, ShapeKind, Size, Text, Time, Toggle, Word,
     plain_name,
 };
 use crate::units::{GIB, KIB, MIB, SPILL_MAX};
@@ -36,7 +37,9 @@ impl Shape for AppMap {
     }
 
     fn read(&self, node: &Node, check: &mut Checker) -> Option<Apps> {
-        named().read(node, check)
+        let mut apps = named().read(node, check)?;
+        share_written_paths(apps.iter_mut().filter_map(|(_, app)| app.sandbox.as_mut()));
+        Some(apps)
     }
 }
 
@@ -236,33 +239,6 @@ directives! {
         "memory" memory_bytes: Option<u64> = absent("never because of this"), Maybe(Size { min: MIB, max: 1024 * GIB });
         /// After this time.
         "age" age: Option<Duration> = absent("never because of this"), Maybe(Time { min: SECOND, max: YEAR });
-    }
-}
-
-directives! {
-    /// What the processes of an application may reach, and the programs that they start. The kernel enforces it (Landlock,
-    /// seccomp); on a kernel that has no Landlock the application does not start. System calls that administer the machine
-    /// or look into other processes fail in a sandbox. Its processes signal each other alone, and connect to no abstract Unix socket of
-    /// others: by Landlock from Linux 6.12 on; before that all signals fail except those to the own process group, also to children.
-    ///
-    /// ```toml
-    /// [apps.shop]
-    /// psgi = "shop/app.psgi"
-    ///
-    /// [apps.shop.sandbox]
-    /// read    = ["/srv/shop/data"]
-    /// write   = ["/srv/shop/data/uploads", "/tmp"]
-    /// network = false
-    /// ```
-    AppSandbox in "`sandbox` of an application" {
-        /// Files and folders that they may read, and everything below them. In addition to the application's folder, its
-        /// virtual environment, what is in `write`, and the system's own folders, such as `/usr` and `/etc`.
-        "read" read: Option<Vec<PathBuf>> = absent("everything"), Maybe(List(PathShape("a file or folder")));
-        /// Files and folders that they may write to, and everything below them. A path that does not exist when the
-        /// application starts is not granted.
-        "write" write: Vec<PathBuf> = [], List(PathShape("a file or folder"));
-        /// Whether they may use the network. Without it they may use Unix sockets alone.
-        "network" network: bool = true, Flag;
     }
 }
 

@@ -105,6 +105,7 @@ mod bandwidth;
 
 mod queue;
 
+mod app_sandbox;
 mod app;
 
 mod acme;
@@ -151,7 +152,8 @@ pub mod matcher;
 
 pub use acme::{Acme, AcmeChallenge, AcmeDirectory, AcmeDns, DnsAddress, ExternalAccountBinding};
 pub use action::{Action, Branch, Redirect, Respond, Split, SplitBy};
-pub use app::{App, AppLimits, AppSandbox, AppTimeouts, AppWebSockets, Lifespan, Mounted, Recycle, Workers};
+pub use app::{App, AppLimits, AppTimeouts, AppWebSockets, Lifespan, Mounted, Recycle, Workers};
+pub use app_sandbox::AppSandbox;
 pub use auth::{Auth, AuthKind};
 pub use auth_server::{AuthServer, SignInPart};
 pub use auth_token::{JwtAuth, SignedAuth};

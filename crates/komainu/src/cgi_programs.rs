@@ -19,6 +19,7 @@ use std::time::{Duration, Instant};
 
 use apps::Orphans;
 use config::{Cgi, Config};
+use net::sys::lead_session;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::fs::{Access, AtFlags, FileType, Mode, OFlags, ResolveFlags, accessat, openat2};
 use rustix::net::sockopt;
@@ -354,8 +355,13 @@ impl CgiJob {
             .envs(found.env.iter().map(|(name, value)| (os(name), os(value))))
             .stdin(Stdio::from(input))
             .stdout(Stdio::from(output))
-            .stderr(Stdio::from(write))
-            .process_group(0);
+            .stderr(Stdio::from(write));
+        // Each request starts a program, and a process that is to lead a session costs a fork(2), which the standard library avoids
+        // otherwise. Without a terminal, a session of its own keeps nothing from the program.
+        match has_terminal() {
+            true => lead_session(&mut command),
+            false => _ = command.process_group(0),
+        }
         if let Some(folder) = found.program.parent() {
             command.current_dir(folder);
         }
@@ -420,6 +426,11 @@ impl CgiProcess {
             notices.error(&format!("cgi {}: stderr: {line}", self.name));
         }
     }
+}
+
+/// Whether this process, and so what it starts, has a controlling terminal.
+fn has_terminal() -> bool {
+    rustix::fs::open(c"/dev/tty", OFlags::RDONLY | OFlags::NOCTTY | OFlags::CLOEXEC, Mode::empty()).is_ok()
 }
 
 /// Reads no more than the variables: what follows is the program's. `None` as long as they are not whole.

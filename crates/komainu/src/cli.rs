@@ -1,6 +1,6 @@
 //! The command line.
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsStr;
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -11,6 +11,7 @@ use clap::{Args, Parser, Subcommand};
 use config::Listen;
 
 use crate::ab::Ab;
+use crate::confine_arguments::Confine;
 use crate::control_endpoint::ControlCredentials;
 use crate::ctl_arguments::Ctl;
 use crate::env_file;
@@ -440,22 +441,6 @@ pub(crate) struct Upgrade {
     /// The server of this process id; not needed where one runs
     #[arg(long, value_parser = process_id)]
     pub(crate) pid: Option<u32>,
-}
-
-/// How a program of an application is started.
-#[derive(Debug, Args)]
-pub(crate) struct Confine {
-    /// A path beneath which it may read, and start programs; everything unless given
-    #[arg(long, value_name = "PATH")]
-    pub(crate) read: Vec<PathBuf>,
-    /// A path beneath which it may write
-    #[arg(long, value_name = "PATH")]
-    pub(crate) write: Vec<PathBuf>,
-    /// Unix sockets alone
-    #[arg(long)]
-    pub(crate) no_network: bool,
-    #[arg(last = true, required = true)]
-    pub(crate) command: Vec<OsString>,
 }
 
 #[derive(Debug, Args)]

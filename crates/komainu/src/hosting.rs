@@ -79,16 +79,16 @@ fn command(
         None => module(target.language).map_err(|error| reported(name, &error.to_string()))?,
     };
     let program = script.join(target.language.script).into_os_string();
-    let own =
-        |path: &OsString| PathBuf::from(path).canonicalize().ok()?.ancestors().nth(2).map(Path::to_owned);
-    // The interpreter with its libraries, where it has a folder of its own.
-    let interpreter_folder = interpreter.as_ref().and_then(own).filter(|folder| folder != Path::new("/"));
+    // One that is looked up in the folders of PATH is the system's.
+    let path = interpreter.as_ref().map(PathBuf::from).filter(|path| path.components().count() > 1);
+    let path = path.map(|path| folder.as_deref().unwrap_or(Path::new("")).join(path));
     let command = interpreter.into_iter().chain([program]).chain(target.arguments).collect();
     let command = match &app.sandbox {
         None => command,
         Some(sandbox) => {
-            let reads = [folder.clone(), environment, interpreter_folder, Some(script)];
-            sandbox::confined(sandbox, reads.into_iter().flatten().collect(), command)
+            let reads = [folder.clone(), environment, Some(script)];
+            sandbox::confined(sandbox, reads.into_iter().flatten().collect(), path, command)
+                .map_err(|text| reported(name, &text))?
         }
     };
     Ok((command, folder))

@@ -8,6 +8,7 @@ mod measure;
 mod ab;
 mod env_file;
 mod control_endpoint;
+mod confine_arguments;
 mod ctl_arguments;
 mod sign_url_arguments;
 mod cli;
@@ -38,6 +39,8 @@ mod exposition;
 mod exposition_protobuf;
 mod metrics_format;
 mod otlp_metrics;
+mod granted_paths;
+mod refused_calls;
 mod sandbox;
 mod sockets;
 mod systemd;
@@ -241,6 +244,7 @@ struct TakenOver {
 
 /// Serves by what this process takes over; the server to be replaced receives the reason if this one cannot.
 fn taking_over(serve: impl FnOnce(TakenOver) -> Result<(), String>) -> Result<(), String> {
+    net::sys::keep_descriptors_from_programs().map_err(failed)?;
     upgrade::program().map_err(failed)?;
     // A file that may not grow any more (`LimitFSIZE`) is an error of its write, as a full disk is, and not the end.
     signal_hook::flag::register(SIGXFSZ, Arc::default()).map_err(failed)?;

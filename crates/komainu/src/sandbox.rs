@@ -6,7 +6,6 @@
 //! would inherit it. Processes of an application with a `sandbox` are started by `komainu confine`, which restricts itself
 //! and becomes the worker's program.
 
-use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io;
 use std::os::unix::process::CommandExt;
@@ -19,109 +18,22 @@ use landlock::{
     ABI, AccessFs, BitFlags, CompatLevel, Compatible, Ruleset, RulesetAttr, RulesetCreatedAttr, RulesetError,
     RulesetStatus, Scope, path_beneath_rules,
 };
-use nix::libc;
-use seccompiler::{
-    BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule,
-};
+use seccompiler::BpfProgram;
 
-use crate::cli::Confine;
+use crate::confine_arguments::Confine;
+use crate::granted_paths::{GrantedPaths, SandboxPaths};
+use crate::refused_calls::{
+    ADMINISTRATION, ATTRIBUTES, OF_OTHERS, RefusedCalls, SHARED_BY_USER, filter, without_clone3,
+};
 
 /// The newest version of Landlock whose rights are used; an older kernel enforces those that it knows.
 const LANDLOCK: ABI = ABI::V5;
 
-/// System calls that neither serve requests nor belong in an application: they administer the machine, look into other
-/// processes, or are known for holes in the kernel behind them.
-const ADMINISTRATION: &[libc::c_long] = &[
-    libc::SYS_acct,
-    libc::SYS_add_key,
-    libc::SYS_adjtimex,
-    libc::SYS_bpf,
-    libc::SYS_chroot,
-    libc::SYS_clock_adjtime,
-    libc::SYS_clock_settime,
-    libc::SYS_delete_module,
-    libc::SYS_fanotify_init,
-    libc::SYS_finit_module,
-    libc::SYS_fsconfig,
-    libc::SYS_fsmount,
-    libc::SYS_fsopen,
-    libc::SYS_fspick,
-    libc::SYS_init_module,
-    libc::SYS_io_uring_enter,
-    libc::SYS_io_uring_register,
-    libc::SYS_io_uring_setup,
-    libc::SYS_kexec_load,
-    libc::SYS_keyctl,
-    libc::SYS_lookup_dcookie,
-    libc::SYS_mount,
-    libc::SYS_mount_setattr,
-    libc::SYS_move_mount,
-    libc::SYS_open_by_handle_at,
-    libc::SYS_open_tree,
-    libc::SYS_perf_event_open,
-    libc::SYS_pivot_root,
-    libc::SYS_process_vm_readv,
-    libc::SYS_process_vm_writev,
-    libc::SYS_ptrace,
-    libc::SYS_quotactl,
-    libc::SYS_reboot,
-    libc::SYS_request_key,
-    libc::SYS_setdomainname,
-    libc::SYS_sethostname,
-    libc::SYS_setns,
-    libc::SYS_settimeofday,
-    libc::SYS_swapoff,
-    libc::SYS_swapon,
-    libc::SYS_syslog,
-    libc::SYS_umount2,
-    libc::SYS_unshare,
-    libc::SYS_userfaultfd,
-    libc::SYS_vhangup,
-    #[cfg(target_arch = "x86_64")]
-    libc::SYS_ioperm,
-    #[cfg(target_arch = "x86_64")]
-    libc::SYS_iopl,
-    #[cfg(target_arch = "x86_64")]
-    libc::SYS_kexec_file_load,
-];
-
-/// System calls that a serving thread has no use for either: other programs, other users, signals.
-const OF_OTHERS: &[libc::c_long] = &[
-    libc::SYS_capset,
-    libc::SYS_execve,
-    libc::SYS_execveat,
-    libc::SYS_fchown,
-    libc::SYS_fchownat,
-    libc::SYS_kill,
-    libc::SYS_mknodat,
-    libc::SYS_pidfd_send_signal,
-    libc::SYS_setfsgid,
-    libc::SYS_setfsuid,
-    libc::SYS_setgid,
-    libc::SYS_setgroups,
-    libc::SYS_setregid,
-    libc::SYS_setresgid,
-    libc::SYS_setresuid,
-    libc::SYS_setreuid,
-    libc::SYS_setuid,
-    #[cfg(target_arch = "x86_64")]
-    libc::SYS_chown,
-    #[cfg(target_arch = "x86_64")]
-    libc::SYS_lchown,
-    #[cfg(target_arch = "x86_64")]
-    libc::SYS_mknod,
-];
-
-/// System calls that signal other processes, beside kill(2) and tgkill(2).
-const SIGNALS: &[libc::c_long] =
-    &[libc::SYS_pidfd_send_signal, libc::SYS_rt_sigqueueinfo, libc::SYS_rt_tgsigqueueinfo, libc::SYS_tkill];
-
-/// Files outside of its folders that a confined application may write to.
+/// The devices that a confined application may use: any other one may be a terminal, or a disk.
 const DEVICES: [&str; 5] = ["/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom"];
 /// What every program reads: itself, its libraries and settings, and what the kernel reports.
-const SYSTEM: [&str; 12] = [
+const SYSTEM: [&str; 11] = [
     "/bin",
-    "/dev",
     "/etc",
     "/lib",
     "/lib32",
@@ -222,73 +134,49 @@ fn has_scopes() -> bool {
     scoped.scope(Scope::Signal | Scope::AbstractUnixSocket).is_ok()
 }
 
-/// What a filter refuses.
-#[derive(Clone, Copy, Debug, Default)]
-struct RefusedCalls<'a> {
-    /// These system calls.
-    calls: &'a [&'a [libc::c_long]],
-    /// Sockets other than Unix sockets.
-    network: bool,
-    /// Limits of other processes (prlimit(2)): one of CPU time would end the server.
-    limits_of_others: bool,
-    /// Signals to other processes, where the kernel does not keep them within the sandbox. The processes of these ids get none of
-    /// tgkill(2) either, by which threads of one process signal each other.
-    signals_to: Option<&'a [u32]>,
-}
-
-/// A filter that fails what is refused with EPERM.
-fn filter(refused: RefusedCalls<'_>) -> io::Result<BpfProgram> {
-    let failed = |error: seccompiler::BackendError| io::Error::other(format!("seccomp: {error}"));
-    let argument = |place, op, value: u64| {
-        SeccompCondition::new(place, SeccompCmpArgLen::Dword, op, value)
-            .and_then(|condition| SeccompRule::new(vec![condition]))
-            .map_err(failed)
-    };
-    let mut rules: BTreeMap<i64, Vec<SeccompRule>> =
-        refused.calls.iter().copied().flatten().map(|call| (*call, Vec::new())).collect();
-    if refused.network {
-        let unix = u64::try_from(libc::AF_UNIX).unwrap_or_default();
-        rules.insert(libc::SYS_socket, vec![argument(0, SeccompCmpOp::Ne, unix)?]);
-    }
-    if refused.limits_of_others {
-        // 0 is the caller.
-        rules.insert(libc::SYS_prlimit64, vec![argument(0, SeccompCmpOp::Ne, 0)?]);
-    }
-    if let Some(processes) = refused.signals_to {
-        rules.extend(SIGNALS.iter().map(|call| (*call, Vec::new())));
-        // 0 is the caller's own group.
-        rules.insert(libc::SYS_kill, vec![argument(0, SeccompCmpOp::Ne, 0)?]);
-        let each = processes.iter().map(|pid| argument(0, SeccompCmpOp::Eq, u64::from(*pid)));
-        let each: Vec<SeccompRule> = each.collect::<io::Result<_>>()?;
-        if !each.is_empty() {
-            rules.insert(libc::SYS_tgkill, each);
-        }
-    }
-    let eperm = SeccompAction::Errno(u32::try_from(libc::EPERM).unwrap_or_default());
-    let arch = std::env::consts::ARCH.try_into().map_err(failed)?;
-    let filter = SeccompFilter::new(rules, SeccompAction::Allow, eperm, arch).map_err(failed)?;
-    filter.try_into().map_err(failed)
-}
-
-/// The command that starts a program of an application with this sandbox; `reads` is what the program itself is made of.
+/// The command that starts a program of an application with this sandbox; `reads` is what the program itself is made of, and `interpreter`
+/// the path of what runs it.
+///
+/// # Errors
+/// A path of the sandbox that the application can lead elsewhere.
 pub(crate) fn confined(
     sandbox: &config::AppSandbox,
     reads: Vec<PathBuf>,
+    interpreter: Option<PathBuf>,
     command: Vec<OsString>,
-) -> Vec<OsString> {
-    let mut arguments: Vec<OsString> = vec!["/proc/self/exe".into(), "confine".into()];
+) -> Result<Vec<OsString>, String> {
     // The program is started in the application's folder.
     let absolute = |path: PathBuf| std::path::absolute(&path).unwrap_or(path);
-    let mut path =
-        |flag: &str, path: PathBuf| arguments.extend([flag.into(), absolute(path).into_os_string()]);
-    if let Some(given) = &sandbox.read {
-        reads.into_iter().chain(given.iter().cloned()).for_each(|read| path("--read", read));
-    }
-    sandbox.write.iter().cloned().for_each(|write| path("--write", write));
+    let (reads, interpreter) = match &sandbox.read {
+        Some(given) => (reads.into_iter().chain(given.iter().cloned()).map(absolute).collect(), interpreter),
+        None => (Vec::new(), None),
+    };
+    let writes: Vec<PathBuf> = sandbox.write.iter().cloned().map(absolute).collect();
+    let interpreter = interpreter.map(absolute);
+    let system = SYSTEM.map(PathBuf::from);
+    let others: Vec<PathBuf> = sandbox.written_by_others.iter().cloned().map(absolute).collect();
+    let paths = SandboxPaths {
+        system: &system,
+        read: &reads,
+        interpreter: interpreter.as_deref(),
+        write: &writes,
+        written_by_others: &others,
+    };
+    // The program's start opens them again, as its user: here an error can still be returned.
+    GrantedPaths::open(paths)?;
+    let mut arguments: Vec<OsString> = vec!["/proc/self/exe".into(), "confine".into()];
+    let mut path = |flag: &str, path: PathBuf| arguments.extend([flag.into(), path.into_os_string()]);
+    reads.into_iter().for_each(|read| path("--read", read));
+    interpreter.into_iter().for_each(|interpreter| path("--interpreter", interpreter));
+    writes.into_iter().for_each(|write| path("--write", write));
+    others.into_iter().for_each(|written| path("--written-by-others", written));
     if !sandbox.network {
         arguments.push("--no-network".into());
     }
-    arguments.into_iter().chain(["--".into()]).chain(command).collect()
+    if sandbox.attributes {
+        arguments.push("--attributes".into());
+    }
+    Ok(arguments.into_iter().chain(["--".into()]).chain(command).collect())
 }
 
 /// `komainu confine`: gives up rights, and becomes the program. Returns only where that fails.
@@ -303,11 +191,18 @@ pub(crate) fn confine(arguments: &Confine) -> Result<(), String> {
     if !arguments.read.is_empty() {
         handled |= read;
     }
+    let paths = GrantedPaths::open(SandboxPaths {
+        system: &system,
+        read: &arguments.read,
+        interpreter: arguments.interpreter.as_deref(),
+        write: &arguments.write,
+        written_by_others: &arguments.written_by_others,
+    })?;
     let granted: [(&[PathBuf], BitFlags<AccessFs>); 4] = [
-        (&devices, AccessFs::WriteFile.into()),
+        (&devices, handled & (AccessFs::ReadFile | AccessFs::WriteFile)),
         (&system, handled & read),
-        (&arguments.read, handled & read),
-        (&arguments.write, handled),
+        (&paths.read, handled & read),
+        (&paths.write, handled),
     ];
     let granted: Vec<_> = granted.into_iter().filter(|(_, access)| !access.is_empty()).collect();
     let scopes = Scope::AbstractUnixSocket | Scope::Signal;
@@ -319,14 +214,18 @@ pub(crate) fn confine(arguments: &Confine) -> Result<(), String> {
     // The server, or the prototype's parent where it has a supervisor: both are ancestors of this process.
     let ancestors =
         [rustix::process::getppid().map_or(0, |pid| pid.as_raw_pid().cast_unsigned()), server_pid()];
+    let attributes = if arguments.attributes { &[] } else { ATTRIBUTES };
     let calls = filter(RefusedCalls {
-        calls: &[ADMINISTRATION],
+        calls: &[ADMINISTRATION, SHARED_BY_USER, attributes],
         network: arguments.no_network,
-        limits_of_others: true,
+        of_others: true,
+        attributes: !arguments.attributes,
         signals_to: (!has_scopes()).then_some(&ancestors),
     });
-    let calls = calls.map_err(|error| format!("sandbox: {error}"))?;
-    seccompiler::apply_filter(&calls).map_err(|error| format!("sandbox: seccomp: {error}"))?;
+    for calls in [without_clone3(), calls] {
+        let calls = calls.map_err(|error| format!("sandbox: {error}"))?;
+        seccompiler::apply_filter(&calls).map_err(|error| format!("sandbox: seccomp: {error}"))?;
+    }
     let [program, rest @ ..] = arguments.command.as_slice() else { return Err("sandbox: no program".into()) };
     let error = Command::new(program).args(rest).exec();
     Err(format!("sandbox: cannot start {}: {error}", program.display()))
@@ -409,38 +308,6 @@ mod tests {
     }
 
     #[test]
-    fn limits_of_other_processes_are_not_for_a_sandbox() {
-        use rustix::io::Errno;
-        use rustix::process::{Resource, getppid, getrlimit, prlimit, setrlimit};
-        let calls = filter(RefusedCalls { limits_of_others: true, ..RefusedCalls::default() }).unwrap();
-        let outcome = std::thread::spawn(move || {
-            seccompiler::apply_filter(&calls).unwrap();
-            let own = getrlimit(Resource::Core);
-            (prlimit(getppid(), Resource::Core, own).err(), setrlimit(Resource::Core, own))
-        });
-        assert_eq!(outcome.join().unwrap(), (Some(Errno::PERM), Ok(())));
-    }
-
-    #[test]
-    fn without_scopes_of_the_kernel_a_filter_keeps_signals_from_others() {
-        use rustix::io::Errno;
-        use rustix::process::{Signal, getpid, getppid, kill_process, kill_process_group, test_kill_process};
-        let parent = getppid().unwrap();
-        let signals_to = [parent.as_raw_pid().cast_unsigned()];
-        let calls =
-            filter(RefusedCalls { signals_to: Some(&signals_to), ..RefusedCalls::default() }).unwrap();
-        let outcome = std::thread::spawn(move || {
-            seccompiler::apply_filter(&calls).unwrap();
-            let others = [parent, getpid(), rustix::process::Pid::INIT];
-            let kill = others.map(|pid| kill_process(pid, Signal::CONT));
-            (kill, test_kill_process(parent), kill_process_group(parent, Signal::CONT))
-        });
-        let (kill, tested, group) = outcome.join().unwrap();
-        assert!(kill.iter().all(|outcome| *outcome == Err(Errno::PERM)), "{kill:?}");
-        assert_eq!((tested, group), (Err(Errno::PERM), Err(Errno::PERM)));
-    }
-
-    #[test]
     fn off_is_off() {
         let config = Config { sandbox: false, ..Config::default() };
         let sandbox = Sandbox::new(&config, PathBuf::new()).unwrap();
@@ -459,12 +326,16 @@ mod tests {
             read: Some(vec!["/data".into()]),
             write: vec!["/data/own".into()],
             network: false,
+            attributes: true,
+            written_by_others: vec!["/other".into()],
         };
-        let command = confined(&sandbox, vec!["/srv/app".into()], vec!["perl".into(), "worker.pl".into()]);
+        let (reads, program) = (vec!["/srv/app".into()], vec!["perl".into(), "worker.pl".into()]);
+        let command = confined(&sandbox, reads, Some("/opt/bin/perl".into()), program).unwrap();
         let text: Vec<&str> = command.iter().map(|part| part.to_str().unwrap()).collect();
         assert_eq!(
             text.join(" "),
-            "/proc/self/exe confine --read /srv/app --read /data --write /data/own --no-network -- perl worker.pl"
+            "/proc/self/exe confine --read /srv/app --read /data --interpreter /opt/bin/perl --write /data/own \
+             --written-by-others /other --no-network --attributes -- perl worker.pl"
         );
     }
 }

@@ -14,7 +14,7 @@ use rustix::fs::{FileType, Mode, OFlags, PROC_SUPER_MAGIC, Stat, fstat, fstatfs,
 use rustix::io::Errno;
 
 /// Symbolic links on the way to a file, as many as the kernel follows.
-const LINKS_MAX: usize = 40;
+pub(crate) const LINKS_MAX: usize = 40;
 
 /// Who can change the entries of a folder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,12 +82,11 @@ pub(crate) fn open(path: &Path, flags: OFlags, mode: Mode) -> io::Result<OwnedFd
                 if links > LINKS_MAX {
                     return Err(Errno::LOOP.into());
                 }
-                let target = readlinkat(&found, c"", Vec::new())?;
-                let target = Path::new(OsStr::from_bytes(target.as_bytes()));
+                let target = text_of_link(&found)?;
                 if target.is_absolute() {
                     way = vec![root()?];
                 }
-                parts(target).into_iter().rev().for_each(|part| rest.push_front(part));
+                parts(&target).into_iter().rev().for_each(|part| rest.push_front(part));
             }
             FileType::Directory if !rest.is_empty() || flags.contains(OFlags::DIRECTORY) => {
                 if rest.is_empty() {
@@ -119,7 +118,17 @@ fn root() -> io::Result<(OwnedFd, Control)> {
     Ok((root, control))
 }
 
-fn parts(path: &Path) -> VecDeque<OsString> {
+/// Where an opened symbolic link leads.
+///
+/// # Errors
+/// The system's.
+pub(crate) fn text_of_link(link: &OwnedFd) -> io::Result<PathBuf> {
+    let target = readlinkat(link, c"", Vec::new())?;
+    Ok(PathBuf::from(OsStr::from_bytes(target.as_bytes())))
+}
+
+/// The names that a path consists of, `..` among them.
+pub(crate) fn parts(path: &Path) -> VecDeque<OsString> {
     let names = path.components().filter_map(|part| match part {
         Component::Normal(name) => Some(name.to_owned()),
         Component::ParentDir => Some("..".into()),

@@ -24,7 +24,7 @@ mod sim;
 pub mod spill;
 pub mod client;
 mod wait;
-mod sys;
+pub mod sys;
 pub mod bandwidth;
 pub mod stream;
 mod progress;

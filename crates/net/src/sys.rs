@@ -1,12 +1,20 @@
-//! System calls for which rustix has no safe function.
+//! System calls for which neither rustix nor the standard library has a safe function.
 
 use std::ffi::c_int;
-use std::os::fd::AsFd;
+use std::fs;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::process::CommandExt;
+use std::process::Command;
 
+use rustix::io::{Errno, FdFlags, fcntl_setfd};
 use rustix::ioctl::{Getter, Opcode, ioctl};
+use rustix::process::setsid;
 
 /// The number of this request on x86, ARM and RISC-V.
 const SIOCOUTQ: Opcode = 0x5411;
+/// The first descriptor that is none of the standard streams.
+const FIRST_DESCRIPTOR: i32 = 3;
 
 /// Bytes in a socket's send queue: those that the peer has not acknowledged. 0 where the system does not say.
 #[allow(unsafe_code)]
@@ -14,4 +22,31 @@ pub(crate) fn send_queue_bytes(socket: impl AsFd) -> u32 {
     // SAFETY: SIOCOUTQ stores an `int`, for which the getter has room, and changes nothing.
     let queued = unsafe { ioctl(socket, Getter::<SIOCOUTQ, c_int>::new()) };
     queued.ok().and_then(|bytes| u32::try_from(bytes).ok()).unwrap_or(0)
+}
+
+/// Has a program lead a session of its own, and with it a process group: it has no controlling terminal, gets none of the terminal's
+/// signals, and cannot join the process groups of other sessions.
+#[allow(unsafe_code)]
+pub fn lead_session(command: &mut Command) {
+    // SAFETY: between fork and exec the closure makes one system call; it allocates nothing and takes no lock.
+    unsafe { command.pre_exec(|| Ok(setsid().map(drop)?)) };
+}
+
+/// Keeps descriptors that the starter of this process has left open from the programs that this process starts. To be called while the
+/// process has one thread.
+///
+/// # Errors
+/// Where the system does not list them.
+#[allow(unsafe_code)]
+pub fn keep_descriptors_from_programs() -> io::Result<()> {
+    for entry in fs::read_dir("/proc/self/fd")? {
+        let number = entry?.file_name().to_str().and_then(|number| number.parse().ok());
+        let Some(number) = number.filter(|number| *number >= FIRST_DESCRIPTOR) else { continue };
+        // SAFETY: the descriptor is borrowed for one call that closes nothing. One that is closed by then is an error of that call.
+        match fcntl_setfd(unsafe { BorrowedFd::borrow_raw(number) }, FdFlags::CLOEXEC) {
+            Ok(()) | Err(Errno::BADF) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(())
 }

@@ -44,6 +44,7 @@ mod sandbox;
 mod site_listen;
 mod starts;
 mod systemd;
+mod terminals;
 mod traces;
 mod upgrade;
 mod upgrade_orphans;

@@ -4,6 +4,8 @@ use std::fs;
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
 
+use nix::libc;
+
 use crate::hosted;
 use crate::hosted::{only, ready, status};
 use crate::rig::{Folder, Rig, as_we_are, eventually, is_root, komainu, text};
@@ -102,6 +104,13 @@ sub {
             kill($number, $pid) ? 'yes' : "no: $!" } :
         $what eq 'own' ? do { my $pid = fork // die; if (!$pid) { sleep 60; exit }
             my $done = kill('TERM', $pid) ? 'yes' : "no: $!"; waitpid $pid, 0; $done } :
+        $what eq 'call' ? do {
+            my ($number, @arguments) = split /,/, $where;
+            my $result = syscall($number, map { /^-?\d+$/ ? $_ + 0 : "$_" } @arguments);
+            my $error = "$!";
+            # The child of a clone(2) that worked.
+            if ($number == $ENV{CLONE} && $result == 0) { require POSIX; POSIX::_exit(0) }
+            $result < 0 ? "no: $error" : 'yes' } :
         $what eq 'start' ? do { system('true') == 0 ? 'yes' : "no: $!" } :
         $what eq 'file' ? do { open my $f, '<', $where or die; return [200, ['Content-Length', -s $f], $f] } : 'what?';
     [200, ['Content-Length', length $done], [$done]]
@@ -113,11 +122,27 @@ fn application(folder: Folder, kind: &str, sandbox: &str) -> Rig {
     for name in ["own", "other"] {
         fs::set_permissions(folder.at(name), fs::Permissions::from_mode(0o777)).unwrap();
     }
-    let app = only(&format!("psgi = \"app/app.psgi\"\nworkers = 1\n{sandbox}"));
+    let app = only(&format!(
+        "psgi = \"app/app.psgi\"\nworkers = 1\nenv = {{ CLONE = \"{}\" }}\n{sandbox}",
+        libc::SYS_clone
+    ));
     folder.write("komainu.toml", format!("listen = \"127.0.0.1:0\"\n{kind}{app}"));
     let mut command = hosted::server();
     command.arg("start").arg("-c").arg(folder.at("komainu.toml"));
     Rig::start(command, folder)
+}
+
+/// What becomes of a system call with these arguments: numbers, and texts without commas.
+fn call(rig: &Rig, number: libc::c_long, arguments: &str) -> String {
+    ask(rig, "call", &format!("{number},{arguments}"))
+}
+
+#[track_caller]
+fn assert_refused(rig: &Rig, calls: &[(libc::c_long, &str)]) {
+    for (number, arguments) in calls {
+        let said = call(rig, *number, arguments);
+        assert!(said.starts_with("no: Operation not permitted"), "{number} of {arguments}: {said}");
+    }
 }
 
 fn ask(rig: &Rig, what: &str, place: &str) -> String {
@@ -255,4 +280,256 @@ fn writing_alone_can_be_restricted() {
     let rig = application(folder, as_we_are(), "[apps.shop.sandbox]\n");
     assert_eq!(ask(&rig, "read", &other), "yes");
     assert!(ask(&rig, "write", &other).starts_with("no: Permission denied"));
+}
+
+#[test]
+fn an_application_changes_no_attributes_of_files() {
+    if !kernel_has_landlock() {
+        return;
+    }
+    let folder = Folder::new();
+    let other = folder.at("other/a").display().to_string();
+    let sandbox = format!("[apps.shop.sandbox]\nwrite = [\"{}\"]\n", folder.at("own").display());
+    let rig = application(folder, as_we_are(), &sandbox);
+    let here = libc::AT_FDCWD;
+    let mode = || fs::metadata(&other).unwrap().permissions().mode() & 0o7777;
+    let before = mode();
+    assert_refused(
+        &rig,
+        &[
+            (libc::SYS_fchmodat, &format!("{here},{other},511")),
+            (452, &format!("{here},{other},511,0")),
+            (libc::SYS_fchmod, "0,511"),
+            (libc::SYS_fchownat, &format!("{here},{other},-1,-1,0")),
+            (libc::SYS_fchown, "0,-1,-1"),
+            (libc::SYS_utimensat, &format!("{here},{other},0,0")),
+            (libc::SYS_setxattr, &format!("{other},user.a,b,1,0")),
+            (libc::SYS_lsetxattr, &format!("{other},user.a,b,1,0")),
+            (libc::SYS_fsetxattr, "0,user.a,b,1,0"),
+            (463, &format!("{here},{other},0,user.a,b,1")),
+            (libc::SYS_removexattr, &format!("{other},user.a")),
+            (libc::SYS_lremovexattr, &format!("{other},user.a")),
+            (libc::SYS_fremovexattr, "0,user.a"),
+            (466, &format!("{here},{other},0,user.a")),
+            (469, &format!("{here},{other},b,1,0")),
+            // FS_IOC_SETFLAGS and FS_IOC_FSSETXATTR.
+            (libc::SYS_ioctl, "0,1074292226,flags---"),
+            (libc::SYS_ioctl, "0,1075599392,attributes------------------"),
+        ],
+    );
+    #[cfg(target_arch = "x86_64")]
+    assert_refused(
+        &rig,
+        &[
+            (libc::SYS_chmod, &format!("{other},511")),
+            (libc::SYS_chown, &format!("{other},-1,-1")),
+            (libc::SYS_lchown, &format!("{other},-1,-1")),
+            (libc::SYS_utime, &format!("{other},0")),
+            (libc::SYS_utimes, &format!("{other},0")),
+            (libc::SYS_futimesat, &format!("{here},{other},0")),
+            // The x32 ABI: what a kernel that has it takes for chmod(2).
+            (0x4000_0000 + libc::SYS_chmod, &format!("{other},511")),
+        ],
+    );
+    assert_eq!(mode(), before);
+}
+
+#[test]
+fn attributes_of_files_can_be_allowed() {
+    if !kernel_has_landlock() {
+        return;
+    }
+    let rig = application(Folder::new(), as_we_are(), "[apps.shop.sandbox]\nattributes = true\n");
+    let own = rig.folder.at("own/a").display().to_string();
+    assert_eq!(call(&rig, libc::SYS_fchmodat, &format!("{},{own},384", libc::AT_FDCWD)), "yes");
+    assert_eq!(call(&rig, libc::SYS_utimensat, &format!("{},{own},0,0", libc::AT_FDCWD)), "yes");
+    assert_eq!(fs::metadata(&own).unwrap().permissions().mode() & 0o777, 0o600);
+}
+
+#[test]
+fn an_application_schedules_itself_and_no_other_process() {
+    if !kernel_has_landlock() {
+        return;
+    }
+    let mut bystander = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+    let rig = application(Folder::new(), as_we_are(), "[apps.shop.sandbox]\n");
+    let server = status(&rig)["pid"].as_u64().unwrap();
+    // Room for a mask, and for what sched_setattr(2) and sched_setscheduler(2) read.
+    for pid in [server, u64::from(bystander.id())] {
+        assert_refused(
+            &rig,
+            &[
+                (libc::SYS_sched_setaffinity, &format!("{pid},8,maskmask")),
+                (libc::SYS_sched_setscheduler, &format!("{pid},5,parameters")),
+                (libc::SYS_sched_setparam, &format!("{pid},parameters")),
+                (libc::SYS_sched_setattr, &format!("{pid},parameters,0")),
+                (libc::SYS_setpriority, &format!("0,{pid},5")),
+                (libc::SYS_ioprio_set, &format!("1,{pid},16388")),
+                (libc::SYS_prlimit64, &format!("{pid},4,0,0")),
+            ],
+        );
+    }
+    // All of a group, and all of a user.
+    assert_refused(&rig, &[(libc::SYS_setpriority, "1,0,5"), (libc::SYS_setpriority, "2,0,5")]);
+    assert_refused(&rig, &[(libc::SYS_ioprio_set, "2,0,16388"), (libc::SYS_ioprio_set, "3,0,16388")]);
+    assert_eq!(call(&rig, libc::SYS_setpriority, "0,0,5"), "yes");
+    assert_eq!(call(&rig, libc::SYS_ioprio_set, "1,0,16388"), "yes");
+    bystander.kill().unwrap();
+    bystander.wait().unwrap();
+}
+
+#[test]
+fn an_application_makes_no_namespaces_and_shares_no_memory_by_number() {
+    if !kernel_has_landlock() {
+        return;
+    }
+    let rig = application(Folder::new(), as_we_are(), "[apps.shop.sandbox]\n");
+    for flag in [
+        libc::CLONE_NEWCGROUP,
+        libc::CLONE_NEWIPC,
+        libc::CLONE_NEWNET,
+        libc::CLONE_NEWNS,
+        libc::CLONE_NEWPID,
+        libc::CLONE_NEWUSER,
+        libc::CLONE_NEWUTS,
+    ] {
+        assert_refused(&rig, &[(libc::SYS_clone, &format!("{},0,0,0,0", flag | libc::SIGCHLD))]);
+    }
+    let hidden = call(&rig, libc::SYS_clone3, "arguments,64");
+    assert!(hidden.starts_with("no: Function not implemented"), "{hidden}");
+    assert_refused(
+        &rig,
+        &[
+            (libc::SYS_shmget, "0,4096,896"),
+            (libc::SYS_shmat, "0,0,0"),
+            (libc::SYS_shmctl, "0,0,0"),
+            (libc::SYS_semget, "0,1,896"),
+            (libc::SYS_semop, "0,0,0"),
+            (libc::SYS_semtimedop, "0,0,0,0"),
+            (libc::SYS_semctl, "0,0,0,0"),
+            (libc::SYS_msgget, "0,896"),
+            (libc::SYS_msgsnd, "0,message,0,0"),
+            (libc::SYS_msgrcv, "0,message,0,0,0"),
+            (libc::SYS_msgctl, "0,0,0"),
+            (libc::SYS_mq_open, "queue,66,384,0"),
+            (libc::SYS_mq_unlink, "queue"),
+        ],
+    );
+    // Processes are started as before.
+    assert_eq!(ask(&rig, "start", ""), "yes");
+    assert_eq!(ask(&rig, "own", ""), "yes");
+}
+
+/// The application replaces a folder of its sandbox, which is below one that it may write to, by a link to somebody else's.
+#[test]
+fn an_application_does_not_widen_its_sandbox_by_a_link() {
+    if !kernel_has_landlock() {
+        return;
+    }
+    for (granted, more) in
+        [("read", ""), ("write", ""), ("read", "preload = false\n"), ("write", "preload = false\n")]
+    {
+        let folder = Folder::new();
+        let (own, conf) = (folder.at("own").display().to_string(), folder.at("own/conf"));
+        folder.write("own/conf/a", "a");
+        let in_list =
+            |list: &str| if list == granted { format!("\"{}\"", conf.display()) } else { String::new() };
+        let sandbox = format!(
+            "{more}[apps.shop.sandbox]\nread = [{}]\nwrite = [\"{own}\", {}]\n",
+            in_list("read"),
+            in_list("write")
+        );
+        let rig = application(folder, as_we_are(), &sandbox);
+        let secret = rig.folder.at("other/a").display().to_string();
+        assert!(ask(&rig, "read", &secret).starts_with("no: Permission denied"));
+        fs::remove_dir_all(&conf).unwrap();
+        std::os::unix::fs::symlink("../other", &conf).unwrap();
+        // By a reload, and by the start of another worker.
+        let reloaded = komainu().args(["reload", "--pid", &rig.child.id().to_string()]).output().unwrap();
+        let said = text(&reloaded.stderr);
+        assert!(
+            !reloaded.status.success() && said.contains("leads through a symbolic link"),
+            "{granted}: {said}"
+        );
+        let before = ready(&rig, 1);
+        assert!(hosted::kill(before[0], "-KILL"));
+        eventually("the start is refused, or a prototype forks another worker", || {
+            let workers = hosted::workers(&rig);
+            rig.reported().matches("leads through a symbolic link").count() > 1
+                || (!workers.is_empty() && workers != before)
+        });
+        let checked =
+            hosted::server().args(["check", "-c"]).arg(rig.folder.at("komainu.toml")).output().unwrap();
+        assert!(text(&checked.stderr).contains("leads through a symbolic link"), "{}", text(&checked.stderr));
+        let answer = rig.get(&format!("/?read={secret}"));
+        assert!(answer.status() != 200 || answer.text().starts_with("no: "), "{granted}: {}", answer.text());
+    }
+}
+
+/// Another application has put a link where a sandbox grants a folder.
+#[test]
+fn an_application_does_not_widen_the_sandbox_of_another() {
+    let folder = Folder::new();
+    folder.write("app/app.psgi", APP).write("shared/a", "a").write("other/a", "a");
+    std::os::unix::fs::symlink("../other", folder.at("shared/conf")).unwrap();
+    let at = |name: &str| folder.at(name).display().to_string();
+    let reader =
+        only(&format!("psgi = \"app/app.psgi\"\n[apps.shop.sandbox]\nread = [\"{}\"]\n", at("shared/conf")));
+    let check = |others: &str| {
+        folder.write("komainu.toml", format!("listen = \"127.0.0.1:0\"\n{reader}{others}"));
+        hosted::server().args(["check", "-c"]).arg(folder.at("komainu.toml")).output().unwrap()
+    };
+    let alone = check("");
+    assert!(alone.status.success(), "{}", text(&alone.stderr));
+    let writer = format!(
+        "[apps.writer]\npsgi = \"app/app.psgi\"\n[apps.writer.sandbox]\nwrite = [\"{}\"]\n",
+        at("shared")
+    );
+    let refused = text(&check(&writer).stderr);
+    assert!(refused.contains("leads through a symbolic link"), "{refused}");
+}
+
+/// The folder of an interpreter is granted with it: a link to another one, in an environment that the application may write to, is none.
+#[test]
+fn an_application_does_not_widen_its_sandbox_by_its_interpreter() {
+    let folder = Folder::new();
+    folder.write("app/app.psgi", APP).write_program("other/bin/perl", "#!/bin/sh\n").write("own/bin/a", "");
+    let at = |name: &str| folder.at(name).display().to_string();
+    let app = only(&format!(
+        "psgi = \"app/app.psgi\"\ninterpreter = \"{}\"\n[apps.shop.sandbox]\nread = []\nwrite = [\"{}\"]\n",
+        at("own/bin/perl"),
+        at("own")
+    ));
+    folder.write("komainu.toml", format!("listen = \"127.0.0.1:0\"\n{app}"));
+    for (target, is_refused) in [("/usr/bin/perl", false), ("../../other/bin/perl", true)] {
+        let _ = fs::remove_file(folder.at("own/bin/perl"));
+        std::os::unix::fs::symlink(target, folder.at("own/bin/perl")).unwrap();
+        let checked = hosted::server().args(["check", "-c"]).arg(folder.at("komainu.toml")).output().unwrap();
+        let said = text(&checked.stderr);
+        assert_eq!(said.contains("leads through a symbolic link"), is_refused, "{target}: {said}");
+        assert_eq!(checked.status.success(), !is_refused, "{target}: {said}");
+    }
+}
+
+/// Links that lead to what is granted anyway, as those of releases and virtual environments do.
+#[test]
+fn links_within_a_sandbox_are_followed() {
+    if !kernel_has_landlock() {
+        return;
+    }
+    let folder = Folder::new();
+    folder.write("own/releases/1/a", "a").write("data/a", "a");
+    std::os::unix::fs::symlink("releases/1", folder.at("own/current")).unwrap();
+    std::os::unix::fs::symlink("data", folder.at("linked")).unwrap();
+    let at = |name: &str| folder.at(name).display().to_string();
+    let (read, data) = (at("own/current/a"), at("data/a"));
+    let sandbox = format!(
+        "[apps.shop.sandbox]\nread = [\"{}\", \"{}\"]\nwrite = [\"{}\"]\n",
+        at("own/current"),
+        at("linked"),
+        at("own")
+    );
+    let rig = application(folder, as_we_are(), &sandbox);
+    assert_eq!(ask(&rig, "read", &read), "yes");
+    assert_eq!(ask(&rig, "read", &data), "yes");
 }

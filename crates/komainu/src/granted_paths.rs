@@ -1,0 +1,146 @@
+//! The files and folders that a sandbox grants, resolved so that the application does not decide where they lead.
+//!
+//! A sandboxed application can put a symbolic link in place of whatever is beneath a folder that it may write to, and a path of its sandbox that leads
+//! through the link would grant what the link leads to. So paths are resolved component by component, and what was found is what is
+//! granted. A path through such a link grants nothing, and is an error unless it ends beneath another one of the sandbox.
+
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{CWD, FileType, Mode, OFlags, fstat, openat};
+use rustix::io::Errno;
+
+use crate::trusted_path::{LINKS_MAX, parts, text_of_link};
+
+/// The device and the number of a file or folder, by whatever path it is reached.
+type FileId = (u64, u64);
+
+/// The paths of a sandbox.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SandboxPaths<'a> {
+    /// What every sandbox may read.
+    pub(crate) system: &'a [PathBuf],
+    pub(crate) read: &'a [PathBuf],
+    /// The program whose folder, with the one above it, may be read: `/opt/python` for `/opt/python/bin/python`.
+    pub(crate) interpreter: Option<&'a Path>,
+    pub(crate) write: &'a [PathBuf],
+    /// What other applications may write to.
+    pub(crate) written_by_others: &'a [PathBuf],
+}
+
+/// What is granted, by paths that lead to descriptors of this process.
+#[derive(Debug, Default)]
+pub(crate) struct GrantedPaths {
+    pub(crate) read: Vec<PathBuf>,
+    pub(crate) write: Vec<PathBuf>,
+    /// Keeps the paths valid.
+    opened: Vec<OwnedFd>,
+}
+
+impl GrantedPaths {
+    /// Resolves and opens the paths; those that are not there, or may not be reached by this process, grant nothing.
+    ///
+    /// # Errors
+    /// A path that this or another application has led elsewhere, or can.
+    pub(crate) fn open(paths: SandboxPaths<'_>) -> Result<GrantedPaths, String> {
+        let found = |paths: &[PathBuf]| -> Vec<ResolvedPath> {
+            paths.iter().filter_map(|path| ResolvedPath::of(path).ok()).collect()
+        };
+        let (system, mut read, write) = (found(paths.system), found(paths.read), found(paths.write));
+        read.extend(paths.interpreter.and_then(interpreter_folder));
+        let others = found(paths.written_by_others);
+        let writable: Vec<FileId> = write.iter().chain(&others).filter_map(ResolvedPath::id).collect();
+        let is_led = |path: &ResolvedPath| path.links.iter().flatten().any(|id| writable.contains(id));
+        let (led_write, write): (Vec<_>, Vec<_>) = write.into_iter().partition(is_led);
+        let (led_read, read): (Vec<_>, Vec<_>) = read.into_iter().partition(is_led);
+        let ids = |paths: &[ResolvedPath]| paths.iter().filter_map(ResolvedPath::id).collect::<Vec<_>>();
+        let writable = ids(&write);
+        let readable = [ids(&system), ids(&read), writable.clone()].concat();
+        let covered = |path: &ResolvedPath, by: &[FileId]| path.way.iter().any(|(_, id)| by.contains(id));
+        let foreign = led_write.iter().find(|path| !covered(path, &writable));
+        match foreign.or(led_read.iter().find(|path| !covered(path, &readable))) {
+            Some(path) => Err(refused(&path.path)),
+            None => {
+                let mut granted = GrantedPaths::default();
+                granted.read = read.into_iter().filter_map(|path| granted.keep(path)).collect();
+                granted.write = write.into_iter().filter_map(|path| granted.keep(path)).collect();
+                Ok(granted)
+            }
+        }
+    }
+
+    fn keep(&mut self, mut path: ResolvedPath) -> Option<PathBuf> {
+        let (opened, _) = path.way.pop()?;
+        let name = format!("/proc/self/fd/{}", opened.as_raw_fd());
+        self.opened.push(opened);
+        Some(name.into())
+    }
+}
+
+/// The folder of an interpreter with its libraries, where it has one of its own.
+fn interpreter_folder(program: &Path) -> Option<ResolvedPath> {
+    let mut path = ResolvedPath::of(program).ok()?;
+    path.way.truncate(path.way.len().saturating_sub(2));
+    (path.way.len() > 1).then_some(path)
+}
+
+fn refused(path: &Path) -> String {
+    format!(
+        "sandbox: {} leads through a symbolic link that an application can replace, because `write` of its sandbox grants a folder above the \
+         link: name what the link leads to instead, or leave the path out",
+        path.display()
+    )
+}
+
+/// A path, and what it leads to.
+#[derive(Debug)]
+struct ResolvedPath {
+    path: PathBuf,
+    /// From the root down to what the path leads to.
+    way: Vec<(OwnedFd, FileId)>,
+    /// For each symbolic link that was followed, the folders from the root down to the one that holds it.
+    links: Vec<Vec<FileId>>,
+}
+
+impl ResolvedPath {
+    fn of(path: &Path) -> io::Result<ResolvedPath> {
+        let root = rustix::fs::openat(CWD, c"/", OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
+        let root_id = id_of(&root)?.0;
+        let mut rest = parts(&std::path::absolute(path)?);
+        let mut resolved = ResolvedPath { path: path.into(), way: vec![(root, root_id)], links: Vec::new() };
+        while let Some(name) = rest.pop_front() {
+            if name == ".." {
+                resolved.way.truncate(resolved.way.len().saturating_sub(1).max(1));
+                continue;
+            }
+            let Some((folder, _)) = resolved.way.last() else { break };
+            let found =
+                openat(folder, &name, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
+            let (id, kind) = id_of(&found)?;
+            if kind != FileType::Symlink {
+                resolved.way.push((found, id));
+                continue;
+            }
+            resolved.links.push(resolved.way.iter().map(|(_, id)| *id).collect());
+            if resolved.links.len() > LINKS_MAX {
+                return Err(Errno::LOOP.into());
+            }
+            let target = text_of_link(&found)?;
+            if target.is_absolute() {
+                resolved.way.truncate(1);
+            }
+            parts(&target).into_iter().rev().for_each(|part| rest.push_front(part));
+        }
+        Ok(resolved)
+    }
+
+    fn id(&self) -> Option<FileId> {
+        self.way.last().map(|(_, id)| *id)
+    }
+}
+
+fn id_of(file: &OwnedFd) -> io::Result<(FileId, FileType)> {
+    let stat = fstat(file)?;
+    Ok(((stat.st_dev, stat.st_ino), FileType::from_raw_mode(stat.st_mode)))
+}

@@ -1,0 +1,220 @@
+//! What the processes of a server have of whoever started it: the terminal, the process groups beside theirs, descriptors left open.
+
+use std::fs;
+use std::io::Write;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{PermissionsExt, chown};
+use std::process::Command;
+
+use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, getpgid, getsid, pidfd_getfd, pidfd_open};
+
+use crate::hosted;
+use crate::hosted::{is_alive, modules, only, status};
+use crate::rig;
+use crate::rig::{Folder, Rig, as_we_are, eventually, is_root};
+
+/// The number of the terminal's other end in the server.
+const MASTER: i32 = 100;
+
+/// Runs its arguments as a shell at a terminal does: the program has a controlling terminal, and is in its foreground.
+const PROMPT: &str = "import fcntl, os, sys, termios
+master, terminal = os.openpty()
+os.setsid()
+fcntl.ioctl(terminal, termios.TIOCSCTTY, 0)
+os.dup2(terminal, 0)
+os.dup2(master, 100)
+os.closerange(3, 100)
+os.execv(sys.argv[1], sys.argv[1:])
+";
+
+/// Tries to type and to read at the terminal, and to join process groups. Says what worked.
+const APP: &str = r#"
+use POSIX ();
+sub {
+    my ($terminal, @groups) = split /;/, $_[0]{QUERY_STRING};
+    my @done;
+    for my $path ('/dev/tty', $terminal) {
+        next unless $path;
+        open(my $tty, '<', $path) and push @done, "opens $path";
+        my $key = 'x';
+        $tty and ioctl($tty, 0x5412, $key) and push @done, "types at $path";
+    }
+    for my $number (0 .. 2) {
+        my $key = 'x';
+        open(my $stream, '<&=', $number) or next;
+        ioctl($stream, 0x5412, $key) and push @done, "types at descriptor $number";
+    }
+    for my $group (@groups) {
+        pipe(my $in, my $out);
+        my $pid = fork;
+        if (!$pid) {
+            syswrite $out, "joins $group" if POSIX::setpgid(0, $group) && getpgrp == $group;
+            POSIX::_exit(0);
+        }
+        close $out;
+        waitpid $pid, 0;
+        my $said = join '', <$in>;
+        push @done, $said if $said;
+    }
+    return [200, [], [join(', ', @done) || 'nothing']];
+}
+"#;
+
+fn pid(number: u32) -> Pid {
+    Pid::from_raw(number.cast_signed()).unwrap()
+}
+
+/// A server at a prompt: `komainu start` with this configuration.
+fn at_a_prompt(folder: Folder, config: &str) -> Rig {
+    // Where every user may read them, as the folder of the build may not be.
+    let copied = Command::new("cp").arg("-r").arg(modules()).arg(folder.at("workers")).status();
+    assert!(copied.unwrap().success());
+    folder.write("komainu.toml", format!("listen = \"127.0.0.1:0\"\n{config}"));
+    let mut command = Command::new("python3");
+    command
+        .args(["-c", PROMPT, env!("CARGO_BIN_EXE_komainu"), "start", "-c"])
+        .arg(folder.at("komainu.toml"))
+        .env("KOMAINU_WORKERS", folder.at("workers"))
+        .envs(rig::server_environment());
+    let rig = Rig::start(command, folder);
+    assert!(fs::read_link(format!("/proc/{}/fd/0", rig.child.id())).unwrap().starts_with("/dev/pts"));
+    rig
+}
+
+/// The kinds of servers and applications, as configurations.
+fn kinds() -> Vec<(&'static str, &'static str)> {
+    let mut kinds = vec![(as_we_are(), ""), (as_we_are(), "preload = false\n")];
+    match is_root() {
+        true => {
+            let supervised = "user = \"65534\"\ngroup = \"65534\"\n";
+            kinds.push((supervised, ""));
+            kinds.push((supervised, "user = \"65533\"\ngroup = \"65533\"\n"));
+        }
+        false => eprintln!("SKIPPED: only root can start a server with a supervisor"),
+    }
+    kinds
+}
+
+fn application() -> Folder {
+    let folder = Folder::new();
+    folder.write("app/app.psgi", APP);
+    fs::set_permissions(folder.at("app"), fs::Permissions::from_mode(0o755)).unwrap();
+    folder
+}
+
+#[test]
+fn an_application_reaches_neither_the_terminal_nor_the_groups_of_its_server() {
+    for (kind, more) in kinds() {
+        let app = only(&format!("psgi = \"app/app.psgi\"\nworkers = 1\n{more}"));
+        let rig = at_a_prompt(application(), &format!("{kind}{app}"));
+        let server = status(&rig)["pid"].as_u64().unwrap() as u32;
+        let groups = [server, rig.child.id()].map(|process| getpgid(Some(pid(process))).unwrap());
+        let [server_group, supervisor_group] = groups.map(|group| group.as_raw_pid());
+        let asked = format!("/?;{server_group};{supervisor_group}");
+        assert_eq!(rig.get(&asked).expect_status(200).text(), "nothing", "{kind}{more}");
+        assert!(!rig.reported().contains("generation 2"), "{}", rig.reported());
+    }
+}
+
+/// The terminal has a path too, which a sandboxed application of the same user may open by its permissions.
+#[test]
+fn a_sandboxed_application_does_not_open_the_terminal() {
+    for (kind, more) in kinds() {
+        let sandbox = "[apps.shop.sandbox]\nread = []\n";
+        let app = only(&format!("psgi = \"app/app.psgi\"\nworkers = 1\n{more}{sandbox}"));
+        let rig = at_a_prompt(application(), &format!("{kind}{app}"));
+        let terminal = fs::read_link(format!("/proc/{}/fd/0", rig.child.id())).unwrap();
+        let user = if more.contains("65533") {
+            65533
+        } else if kind.contains("65534") {
+            65534
+        } else {
+            0
+        };
+        if is_root() {
+            chown(&terminal, Some(user), None).unwrap();
+        }
+        let asked = format!("/?{}", terminal.display());
+        assert_eq!(rig.get(&asked).expect_status(200).text(), "nothing", "{kind}{more}");
+    }
+}
+
+#[test]
+fn a_cgi_program_does_not_reach_the_terminal() {
+    for kind in rig::kinds() {
+        let folder = Folder::new();
+        folder.write_program(
+            "bin/try",
+            "#!/bin/sh\necho 'Content-Type: text/plain'\necho\n(: </dev/tty) 2>/dev/null && echo reached\necho done\n",
+        );
+        let rig = at_a_prompt(folder, &format!("{kind}[[route]]\npath = \"/bin/*\"\ncgi = \"bin\"\n"));
+        let said = rig.get("/bin/try").expect_status(200).text();
+        assert!(said.contains("done") && !said.contains("reached"), "{kind}: {said}");
+    }
+}
+
+#[test]
+fn an_interrupt_at_the_prompt_stops_the_server_in_order() {
+    for (kind, more) in kinds() {
+        let app = only(&format!("psgi = \"app/app.psgi\"\nworkers = 1\n{more}"));
+        let mut rig = at_a_prompt(application(), &format!("{kind}{app}"));
+        rig.get("/").expect_status(200);
+        let workers = hosted::workers(&rig);
+        for worker in &workers {
+            assert_ne!(getsid(Some(pid(*worker))), getsid(Some(pid(rig.child.id()))), "{kind}{more}");
+        }
+        let server = pidfd_open(pid(rig.child.id()), PidfdFlags::empty()).unwrap();
+        let master: OwnedFd = pidfd_getfd(&server, MASTER, PidfdGetfdFlags::empty()).unwrap();
+        fs::File::from(master).write_all(b"\x03").unwrap();
+        assert!(rig.ended().success(), "{kind}{more}: {}", rig.reported());
+        eventually("the workers have ended", || workers.iter().all(|worker| !is_alive(*worker)));
+    }
+}
+
+/// Leaves a file and a listening socket open, and becomes the server.
+const LEAKING: &str = "import os, socket, sys
+left = socket.create_server(('127.0.0.1', 0))
+os.dup2(left.fileno(), 50)
+os.dup2(os.open(sys.argv[1], os.O_RDWR), 51)
+os.execv(sys.argv[2], sys.argv[2:])
+";
+
+/// Names those that it has.
+const DESCRIPTORS: &str = "#!/bin/sh
+echo 'Content-Type: text/plain'
+echo
+for number in 50 51; do [ -e /proc/self/fd/$number ] && echo \"has $number\"; done
+echo done
+";
+
+#[test]
+fn descriptors_that_the_starter_left_open_reach_no_program() {
+    let mut kinds: Vec<(&str, &str)> = rig::kinds().into_iter().map(|kind| (kind, "")).collect();
+    kinds.extend(kinds.first().map(|(kind, _)| (*kind, "preload = false\n")));
+    if is_root() {
+        kinds.push((kinds[1].0, "user = \"65533\"\ngroup = \"65533\"\n"));
+    }
+    for (kind, more) in kinds {
+        let folder = Folder::new();
+        let psgi = "sub { [200, [], [join ' ', (grep { -e \"/proc/self/fd/$_\" } 50, 51), 'done']] }";
+        folder.write("app/app.psgi", psgi).write("left", "root's").write_program("bin/try", DESCRIPTORS);
+        fs::set_permissions(folder.at("app"), fs::Permissions::from_mode(0o755)).unwrap();
+        let copied = Command::new("cp").arg("-r").arg(modules()).arg(folder.at("workers")).status();
+        assert!(copied.unwrap().success());
+        let app = only(&format!("psgi = \"app/app.psgi\"\nworkers = 1\n{more}"));
+        let cgi = "[[route]]\npath = \"/bin/*\"\ncgi = \"bin\"\n";
+        folder.write("komainu.toml", format!("listen = \"127.0.0.1:0\"\n{kind}{cgi}{app}"));
+        let mut command = Command::new("python3");
+        command.args(["-c", LEAKING]).arg(folder.at("left")).arg(env!("CARGO_BIN_EXE_komainu"));
+        command.arg("start").arg("-c").arg(folder.at("komainu.toml"));
+        command.env("KOMAINU_WORKERS", folder.at("workers")).envs(rig::server_environment());
+        let rig = Rig::start(command, folder);
+        rig.get("/").expect(200, "done");
+        let said = rig.get("/bin/try").expect_status(200).text();
+        assert!(said.contains("done") && !said.contains("has"), "{kind}: {said}");
+        // And the server that a supervisor starts.
+        let server = status(&rig)["pid"].as_u64().unwrap() as u32;
+        let has = |number: u32| fs::read_link(format!("/proc/{server}/fd/{number}"));
+        assert!(server == rig.child.id() || [50, 51].iter().all(|number| has(*number).is_err()), "{kind}");
+    }
+}
