@@ -13,7 +13,7 @@ use serde_json::Value;
 use crate::check::{base_of, environment};
 
 /// A configuration and what it names.
-struct NamedThings {
+struct ConfigNames {
     /// `None` where the text is not valid.
     config: Option<Config>,
     report: Report,
@@ -23,8 +23,8 @@ struct NamedThings {
     sockets: BTreeSet<String>,
 }
 
-impl NamedThings {
-    fn of(path: &Path, text: &str) -> NamedThings {
+impl ConfigNames {
+    fn of(path: &Path, text: &str) -> ConfigNames {
         let variables = RefCell::new(BTreeSet::new());
         let lookup = |name: &str| {
             variables.borrow_mut().insert(name.to_owned());
@@ -39,7 +39,7 @@ impl NamedThings {
         if let Some(tree) = config::directives(text, &lookup) {
             add_sockets(&tree, &mut sockets);
         }
-        NamedThings { config, report, variables: variables.take(), sockets }
+        ConfigNames { config, report, variables: variables.take(), sockets }
     }
 
     /// Paths and users, each with its directive.
@@ -76,7 +76,7 @@ fn add_sockets(tree: &Value, sockets: &mut BTreeSet<String>) {
 /// # Errors
 /// What it names, and who may.
 pub(crate) fn names_no_more((path, before): (&Path, &str), after: &str) -> Result<(), String> {
-    let (before, after) = (NamedThings::of(path, before), NamedThings::of(path, after));
+    let (before, after) = (ConfigNames::of(path, before), ConfigNames::of(path, after));
     let refused = |what: String| {
         Err(format!(
             "{what} is not in the configuration's files, and this server acts with root's rights: only root may name further files, \
