@@ -130,6 +130,12 @@ fn compared(seeds: &[u64]) -> Result<Outcome, String> {
     Ok(Outcome { requests: found.requests, failed })
 }
 
+/// The seed whose variable nginx does not know: it is set in a location alone that was left out, as nginx refuses one that is there twice.
+fn unknown_variable(error: &str) -> Option<u64> {
+    let name = error.split_once("unknown \"v")?.1;
+    name.split_once('"')?.0.parse().ok()
+}
+
 fn seeds() -> Vec<u64> {
     let Ok(text) = std::env::var("KOMAINU_SEEDS") else { return SEEDS.chain(SAMPLES).collect() };
     let (from, to) = text.split_once("..").unwrap();
@@ -160,6 +166,13 @@ fn generated_configurations_are_answered_as_nginx_does() {
                     };
                     let outcome = match compared(batch) {
                         Err(error) if is_taken(&error) => compared(batch),
+                        Err(error) if unknown_variable(&error).is_some() => {
+                            let lost = unknown_variable(&error);
+                            println!("seed {lost:?} is left out: {error}");
+                            let rest: Vec<u64> =
+                                batch.iter().copied().filter(|seed| Some(*seed) != lost).collect();
+                            compared(&rest)
+                        }
                         Ok(outcome) if is_late(&outcome) => compared(batch),
                         outcome => outcome,
                     };
