@@ -13,18 +13,18 @@ use serde_json::Value;
 use crate::check::{base_of, environment};
 
 /// A configuration and what it names.
-struct NamedThings {
+struct ConfigNames {
     /// `None` where the text is not valid.
     config: Option<Config>,
     report: Report,
     /// Names of variables of the environment.
     variables: BTreeSet<String>,
-    /// Values that name a Unix socket.
-    sockets: BTreeSet<String>,
+    /// Values that name a Unix socket, that have links followed, or that say where the content of a file is sent.
+    uses: BTreeSet<String>,
 }
 
-impl NamedThings {
-    fn of(path: &Path, text: &str) -> NamedThings {
+impl ConfigNames {
+    fn of(path: &Path, text: &str) -> ConfigNames {
         let variables = RefCell::new(BTreeSet::new());
         let lookup = |name: &str| {
             variables.borrow_mut().insert(name.to_owned());
@@ -35,11 +35,11 @@ impl NamedThings {
             Ok((config, report)) => (Some(config), report),
             Err(report) => (None, report),
         };
-        let mut sockets = BTreeSet::new();
+        let mut uses = BTreeSet::new();
         if let Some(tree) = config::directives(text, &lookup) {
-            add_sockets(&tree, &mut sockets);
+            add_uses(&tree, &mut uses);
         }
-        NamedThings { config, report, variables: variables.take(), sockets }
+        ConfigNames { config, report, variables: variables.take(), uses }
     }
 
     /// Paths and users, each with its directive.
@@ -62,11 +62,22 @@ fn account(is_group: bool) -> &'static str {
     if is_group { "group" } else { "user" }
 }
 
-fn add_sockets(tree: &Value, sockets: &mut BTreeSet<String>) {
+/// Directives of files whose content is sent to the server that stands beside them.
+const SENT: [&str; 2] = ["password_file", "headers_file"];
+
+fn add_uses(tree: &Value, uses: &mut BTreeSet<String>) {
     match tree {
-        Value::String(text) if text.contains("unix:") => _ = sockets.insert(text.clone()),
-        Value::Array(items) => items.iter().for_each(|item| add_sockets(item, sockets)),
-        Value::Object(entries) => entries.values().for_each(|value| add_sockets(value, sockets)),
+        Value::String(text) if text.contains("unix:") => _ = uses.insert(format!("{text:?}")),
+        Value::Array(items) => items.iter().for_each(|item| add_uses(item, uses)),
+        Value::Object(entries) => {
+            if let Some(sent) = SENT.into_iter().find(|sent| entries.contains_key(*sent)) {
+                uses.insert(format!("`{sent}` beside these values: {tree}"));
+            }
+            if let Some(followed) = entries.get("symlinks").filter(|followed| *followed != "off") {
+                uses.insert(format!("`symlinks` = {followed}"));
+            }
+            entries.values().for_each(|value| add_uses(value, uses));
+        }
         _ => {}
     }
 }
@@ -76,7 +87,7 @@ fn add_sockets(tree: &Value, sockets: &mut BTreeSet<String>) {
 /// # Errors
 /// What it names, and who may.
 pub(crate) fn names_no_more((path, before): (&Path, &str), after: &str) -> Result<(), String> {
-    let (before, after) = (NamedThings::of(path, before), NamedThings::of(path, after));
+    let (before, after) = (ConfigNames::of(path, before), ConfigNames::of(path, after));
     let refused = |what: String| {
         Err(format!(
             "{what} is not in the configuration's files, and this server acts with root's rights: only root may name further files, \
@@ -90,8 +101,8 @@ pub(crate) fn names_no_more((path, before): (&Path, &str), after: &str) -> Resul
     if let Some(name) = after.variables.difference(&before.variables).next() {
         return refused(format!("the variable `${{{name}}}`"));
     }
-    if let Some(name) = after.sockets.difference(&before.sockets).next() {
-        return refused(format!("{name:?}"));
+    if let Some(name) = after.uses.difference(&before.uses).next() {
+        return refused(name.clone());
     }
     let (known, programs) = (before.programs(), after.programs());
     if let Some((name, _)) = programs.iter().find(|app| !known.contains(app)) {

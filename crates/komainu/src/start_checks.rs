@@ -110,7 +110,7 @@ pub(crate) fn warnings(config: &Config) -> Vec<String> {
     let listeners = config.listen.iter().chain(of_sites);
     let addresses: BTreeSet<IpAddr> =
         listeners.flat_map(|listener| listener.address.sockets()).map(|socket| socket.ip()).collect();
-    // Any port tells whether there is the address: the configured one may be in use, by the server that runs.
+    // With any port: the configured one may be in use by the server that runs.
     let is_absent = |address: &IpAddr| {
         UdpSocket::bind((*address, 0)).is_err_and(|error| error.kind() == io::ErrorKind::AddrNotAvailable)
     };

@@ -68,7 +68,10 @@ impl ComparedProcess {
         let text = std::fs::read(&self.log).unwrap_or_default();
         let text = String::from_utf8_lossy(&text).into_owned();
         let lines: Vec<&str> = text.lines().collect();
-        lines[lines.len().saturating_sub(30)..].join("\n")
+        // An error may stand before warnings.
+        let error = lines.iter().position(|line| line.starts_with("error:"));
+        let first = error.unwrap_or(lines.len().saturating_sub(30));
+        lines[first..].iter().take(30).copied().collect::<Vec<_>>().join("\n")
     }
 }
 

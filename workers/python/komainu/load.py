@@ -40,6 +40,9 @@ class NotFound(Exception):
 def load(target):
     """The application of ``MODULE``, ``MODULE:NAME``, ``MODULE:FACTORY(ARGUMENTS)``, ``FILE.py`` or ``FILE.py:NAME``."""
     place, _, name = target.partition(":")
+    if not place.endswith(".py") and ("/" in place or place.startswith(".")):
+        file = f"{place}.py:{name}" if name else f"{place}.py"
+        raise NotFound(f"{place!r} is no name of a module: a file is written with its ending, {file!r}")
     module = load_file(place) if place.endswith(".py") else load_module(place)
     return attribute(module, name, target) if name else guess(module, place)
 
@@ -110,6 +113,9 @@ def attribute(module, text, target):
 def prepare(app, interface):
     """The application and its interface, ``wsgi`` or ``asgi``; with ``auto`` it is detected."""
     seen = interface_of(app)
+    for own, other, own_count, other_count in (("asgi", "wsgi", 3, 2), ("wsgi", "asgi", 2, 3)):
+        if interface == own and seen == other and takes(app, other_count) and not takes(app, own_count):
+            raise NotFound(f"this is an application for {other.upper()}, not for {own.upper()}: write `{other}` in place of `{own}`")
     if interface == "auto":
         interface = "wsgi" if seen == "wsgi" else "asgi"
     if interface == "asgi" and seen == "asgi2":
@@ -161,6 +167,17 @@ def guess(module, place):
             return getattr(module, name)()
     wanted = ", ".join(CALLABLES + FACTORIES)
     raise NotFound(f"{place} defines no application: none of {wanted} can be called in it (name another one: {place}:NAME)")
+
+
+def takes(app, count):
+    """Whether it can be called with so many arguments, as far as its signature says."""
+    try:
+        inspect.signature(app).bind(*range(count))
+    except TypeError:
+        return False
+    except ValueError:
+        pass
+    return True
 
 
 def interface_of(app):

@@ -193,12 +193,15 @@ fn a_lifespan_that_is_required_or_left_out() {
 
 #[test]
 fn what_does_not_load_says_why() {
-    for (target, reported) in [
-        ("events.py:refuses", "no database today"),
-        ("plain.py:create_ap()", "has no 'create_ap'"),
-        ("absent.py", "there is no file"),
+    for (interface, target, reported) in [
+        ("auto", "events.py:refuses", "no database today"),
+        ("auto", "plain.py:create_ap()", "has no 'create_ap'"),
+        ("auto", "absent.py", "there is no file"),
+        ("auto", "./plain:app", "a file is written with its ending"),
+        ("asgi", "plain.py:create_app()", "this is an application for WSGI"),
+        ("wsgi", "legacy.py:silent", "this is an application for ASGI"),
     ] {
-        let rig = python("auto", target, |options| {
+        let rig = python(interface, target, |options| {
             one_worker(options);
             options.show_errors = true;
         });

@@ -7,6 +7,7 @@ use super::scope::{Scope, TemplateUse, constants};
 use super::tree::NginxDirective;
 use super::work::{Matcher, Translation, unavailable};
 use crate::draft::{TomlItem, TomlSection};
+use crate::expressions::{path_expression, path_matches};
 use crate::findings::EntryNumber;
 use crate::paths::{may_be_folder, may_be_for_file};
 
@@ -44,8 +45,12 @@ impl<'d> Translation<'d> {
         if let Some(rewrite) = files.remove("rewrite") {
             section.set("rewrite", rewrite);
         }
-        self.index(place, around, &mut files);
+        let has_index = self.index(place, around, &mut files);
         self.file_settings(scope, &mut files);
+        if !has_index {
+            // The page may be what keeps clients from seeing what is in a folder.
+            files.remove("listing");
+        }
         self.media_types(scope, &mut files);
         let last = match scope.own_one("try_files") {
             Some(one) => self.try_files(one, place, &mut files, (around, front)),
@@ -55,7 +60,8 @@ impl<'d> Translation<'d> {
         last
     }
 
-    fn index(&self, place: &Place<'d>, around: &ServerLocations<'d>, files: &mut TomlSection) {
+    /// Writes `index`, and returns whether folders have their pages.
+    fn index(&self, place: &Place<'d>, around: &ServerLocations<'d>, files: &mut TomlSection) -> bool {
         let index = place.scope.all("index");
         let names: Vec<&str> = index.iter().flat_map(|one| &one.args).map(String::as_str).collect();
         for one in &index {
@@ -80,11 +86,12 @@ impl<'d> Translation<'d> {
             let entry = index.first().map(|one| one.entry).or(place.entry).or(folder).or(other_entry);
             entry.into_iter().for_each(|entry| self.ledger.impossible(entry, &reason));
             files.set("index", TomlItem::List(Vec::new()));
-            return;
+            return false;
         }
         if !names.is_empty() && names != ["index.html"] && !is_file {
             files.set("index", TomlItem::texts_list(&names));
         }
+        true
     }
 
     /// The location that answers in place of this one where `index` finds a page, if it does something else: nginx begins the search again
@@ -144,8 +151,27 @@ impl<'d> Translation<'d> {
         let page = if path.ends_with('/') { format!("{path}index.html") } else { path.to_owned() };
         let server = Place::of_server(&around.server);
         let other = around.at(&page).unwrap_or(&server);
-        let is_same = other.entry == place.entry || self.answers_alike(place, other);
+        let is_same = match other.entry == place.entry {
+            true => !self.acts_on(&page, place),
+            false => self.answers_alike(place, other),
+        };
         (!is_same || self.server_acts_on(&page, around)).then(|| other.matcher.shown())
+    }
+
+    /// Whether a location that has led to a page of its own does something else with the path of the page: it is executed again.
+    fn acts_on(&self, page: &str, place: &Place<'d>) -> bool {
+        let own = place.scope.own();
+        let breaks =
+            |one: &NginxDirective| one.name == "break" || one.name == "rewrite" && one.arg(2) == "break";
+        let is_broken = own.iter().any(|one| breaks(one) || one.inner().iter().any(breaks));
+        own.iter().any(|one| match one.name.as_str() {
+            "rewrite" => {
+                path_expression(one.first(), false).map_or(true, |found| path_matches(&found.pattern, page))
+            }
+            "return" => is_broken,
+            "if" => is_broken || may_act_on_file(one, page.rsplit('/').next().unwrap_or(page)),
+            _ => false,
+        })
     }
 
     /// Whether another location sends the same files to the same clients. Fields that it sends besides are reported.
@@ -363,6 +389,12 @@ impl<'d> Translation<'d> {
             self.ledger.differs(one.entry, "the path itself is tried too");
         } else if paths != ["$path"] {
             files.set("try", TomlItem::List(paths.into_iter().map(TomlItem::Text).collect()));
+        }
+        if finds_folders && front.is_none() {
+            self.ledger.differs(
+                one.entry,
+                "a folder without a page is answered as if it were not there, and not refused (403)",
+            );
         }
         self.last_word(one, place, files, (around, front), last)
     }

@@ -331,6 +331,13 @@ fn slash_redirects<'d>(found: &[FoundLocation<'d>], around: &AroundLevel) -> Vec
     for one in found {
         let Some(path) = one.redirects_to_slash().filter(|path| !is_taken(path)) else { continue };
         let Some(mut place) = place(one, around) else { continue };
+        // The redirect is that of an exact location where both have the path.
+        let slashed = format!("{path}/");
+        let is_exact =
+            |other: &&FoundLocation<'_>| matches!(&other.matcher, Matcher::Exact(exact) if *exact == slashed);
+        if let Some(exact) = found.iter().find(is_exact).and_then(|exact| self::place(exact, around)) {
+            place.scope = exact.scope;
+        }
         let pattern = from_literal(path, false).unwrap_or_else(|| format!("~ ^{}$", quoted(path)));
         place.paths.any = vec![pattern];
         place.lacks_slash = true;

@@ -222,7 +222,13 @@ impl<'d> Translation<'d> {
     }
 }
 
-/// The conditions for a line of a map, any of which is enough.
+/// Whether a text can be a method (RFC 9110 section 5.6.2).
+fn is_method(text: &str) -> bool {
+    let is_token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
+    !text.is_empty() && text.bytes().all(is_token)
+}
+
+/// The conditions for a line of a map, any of which is enough: none where no request meets it.
 fn condition(source: &str, given: &str, hostnames: bool) -> Result<Vec<RouteCondition>, String> {
     let plain = |directive, item, differs| RouteCondition::new(directive, item).but(differs);
     let name = source.trim_start_matches('$').trim_matches(['{', '}']);
@@ -265,6 +271,8 @@ fn condition(source: &str, given: &str, hostnames: bool) -> Result<Vec<RouteCond
                 false => Err("its value is no host".to_owned()),
             }
         }
+        // No request has another text as its method.
+        "request_method" if !given.starts_with('~') && !is_method(given) => Ok(Vec::new()),
         "request_method" if !given.starts_with('~') => Ok(vec![method_condition(vec![given.to_uppercase()])]),
         "http_referer" if given.starts_with('~') => {
             let regex = given.trim_start_matches(['~', '*']);

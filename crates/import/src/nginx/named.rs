@@ -128,6 +128,9 @@ fn decides(one: &NginxDirective) -> Decides {
     }
 }
 
+/// How much `merge_slashes` speaks for a difference of a path with `//`: more than all others.
+const SLASHES_WEIGHT: u8 = 4;
+
 /// The fields that describe the content that is sent, or say where it is instead.
 const CONTENT_FIELDS: [&str; 11] = [
     "content-type",
@@ -243,17 +246,11 @@ impl NginxScratch {
             counting.into_iter().filter(|one| is_own(one)).chain(elsewhere).chain(led).chain(asked);
         let remark = |one: &NginxDirective| -> Option<(u8, &Remark)> {
             let remark = imported.remarks.get(one.entry)?;
-            let about_redirects =
-                |reason: &String| reason.contains("redirects") || reason.contains("cookies");
-            let is_of_proxy = matches!(one.name.as_str(), "proxy_pass" | "rewrite" | "upstream");
-            let decided = match is_of_proxy
-                && remark.verdict == ImportVerdict::Differs
-                && remark.reasons.iter().all(about_redirects)
-            {
-                true => Decides::Field("location set-cookie refresh".to_owned()),
-                false if one.name == "if" && is_impossible(one) => Decides::Everything,
-                false => decides(one),
-            };
+            if one.name == "merge_slashes" {
+                let explains = request.target.contains("//") && remark.verdict != ImportVerdict::Translated;
+                return explains.then_some((SLASHES_WEIGHT, remark));
+            }
+            let decided = decided_by(one, remark, new);
             let about_scripts = matches!(one.name.as_str(), "location" | "try_files")
                 && remark.verdict == ImportVerdict::Differs
                 && remark.reasons.iter().all(|reason| reason.starts_with("a script"));
@@ -335,19 +332,29 @@ impl NginxScratch {
                 return;
             }
             let is_slash = one.args.last().is_some_and(|last| *last == format!("{path}/"));
-            if is_slash {
+            if is_slash || one.inner().iter().any(limits) && may_have(one, &decoded(path)) {
                 let mut blocks = Vec::new();
                 path_to(all, one.entry, &mut blocks);
                 untraced.extend(blocks.iter().flat_map(|block| block.inner()));
-            }
-            if is_slash || one.inner().iter().any(limits) && may_have(one, &decoded(path)) {
                 untraced.push(one);
-                untraced.extend(one.inner());
             }
         });
         untraced.extend(closed);
         untraced
     }
+}
+
+/// What a directive decides, by what became of it: `status` is that of the answer here.
+fn decided_by(one: &NginxDirective, remark: &Remark, status: u16) -> Decides {
+    let is_impossible = remark.verdict == ImportVerdict::Impossible;
+    let about_redirects = |reason: &String| reason.contains("redirects") || reason.contains("cookies");
+    let is_of_proxy = matches!(one.name.as_str(), "proxy_pass" | "rewrite" | "upstream");
+    if is_of_proxy && remark.verdict == ImportVerdict::Differs && remark.reasons.iter().all(about_redirects) {
+        return Decides::Field("location set-cookie refresh".to_owned());
+    }
+    // What is not translated and may be what keeps requests out closes all that it counts for.
+    let closes = one.name == "if" || status == 403 && !super::known::is_harmless(&one.name);
+    if is_impossible && closes { Decides::Everything } else { decides(one) }
 }
 
 /// Whether a remark explains nothing but that requests are refused: what is not translated closes.

@@ -3,7 +3,7 @@
 
 use super::conditions::{IfConditions, file_operator, is_of_files, words};
 use super::place::{Place, ServerLocations};
-use super::rewrite::{PathRewrite, is_absolute, simple_break, slash_apart};
+use super::rewrite::{EVERYTHING, PathRewrite, is_absolute, refuses, simple_break, slash_apart};
 use super::tree::NginxDirective;
 use super::work::{Matcher, Translation};
 use crate::conditions::{RouteCondition, ask, close};
@@ -160,7 +160,10 @@ impl<'d> Translation<'d> {
             let is_for_all = is_for_all(&route);
             return phase.answer(route, is_for_all);
         }
-        self.ledger.translated(one.entry);
+        match to.split('?').next().is_some_and(|path| path.contains('$') && !path.ends_with('/')) {
+            true => self.ledger.differs(one.entry, "a folder that its new path names is answered with its page, without a redirect to the `/` behind it"),
+            false => self.ledger.translated(one.entry),
+        }
         let is_for_all = is_for_all(&route);
         route.set_text("rewrite", to);
         phase.answer(route, is_for_all);
@@ -294,8 +297,15 @@ impl<'d> Translation<'d> {
                 other.name
             ));
         }
-        let continues = one.inner().iter().all(|inner| matches!(inner.name.as_str(), "set" | "break"))
-            || one.inner().iter().any(|inner| inner.name == "rewrite" && inner.arg(2) == "break");
+        let leaves = |inner: &NginxDirective| match inner.name.as_str() {
+            "return" => true,
+            "rewrite" => inner.arg(2) != "break" && EVERYTHING.contains(&inner.first()),
+            _ => false,
+        };
+        let ends = |inner: &NginxDirective| {
+            inner.name == "break" || inner.name == "rewrite" && inner.arg(2) == "break"
+        };
+        let continues = one.inner().iter().find(|inner| leaves(inner) || ends(inner)).is_none_or(ends);
         let own = |name: &str| place.scope.own_one(name).is_some();
         (continues && place.matcher != Matcher::Server && (own("try_files") || own("limit_except"))).then(|| {
             "nginx forgets `try_files` and `limit_except` of the location where it is met: what meets it is refused (403)".to_owned()
@@ -314,10 +324,17 @@ impl<'d> Translation<'d> {
         (place, around): (&Place<'d>, &ServerLocations<'d>),
     ) -> bool {
         let has_others = |place: &Place<'d>| {
-            let is_other = |one: &NginxDirective| {
-                one.name.ends_with("_pass") && one.name != "fastcgi_pass" || one.name == "return"
+            let is_other = |other: &&NginxDirective| match other.name.as_str() {
+                "return" | "rewrite" => true,
+                // What answers, or leads to another path, whether there is a file or not.
+                "if" => {
+                    other.entry != one.entry
+                        && !is_of_files(other)
+                        && !other.inner().iter().all(|inner| refuses(inner) || inner.name == "set")
+                }
+                name => name.ends_with("_pass") && name != "fastcgi_pass",
             };
-            place.scope.own().iter().any(is_other)
+            place.scope.own().iter().any(|other| is_other(&other))
         };
         let others = place.matcher == Matcher::Server && around.places.iter().any(has_others);
         file_operator(one).is_some() && is_of_files(one) && !others && !has_others(place)

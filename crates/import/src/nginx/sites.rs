@@ -59,7 +59,10 @@ impl<'d> Translation<'d> {
             for one in server.scope.all("merge_slashes") {
                 match value(server) == merges {
                     true if merges => self.ledger.translated(one.entry),
-                    true => self.ledger.differs(one.entry, "no file has a path with `//`"),
+                    true => self.ledger.differs(
+                        one.entry,
+                        "no file has a path with `//`, and slashes at the start of a path are one",
+                    ),
                     false => {
                         self.ledger.differs(one.entry, "that of the default server of its addresses counts")
                     }

@@ -18,8 +18,14 @@ use verify::Difference;
 
 /// Seeds of every run.
 const SEEDS: std::ops::Range<u64> = 0..1000;
+/// Further ones, each of which has shown a fault.
+const SAMPLES: [u64; 36] = [
+    1015, 1079, 1113, 1385, 1439, 1449, 1650, 1761, 1782, 2081, 2150, 2238, 2309, 2503, 2521, 2614, 2713,
+    2717, 2720, 2781, 2859, 2889, 3036, 3037, 3082, 3098, 3227, 3474, 3511, 3567, 3578, 3756, 3904, 3966,
+    4418, 4424,
+];
 /// Configurations that one nginx and one Komainu serve.
-const BATCH: u64 = 50;
+const BATCH: usize = 50;
 /// Pairs of servers that run beside each other.
 const PAIRS: usize = 3;
 /// What is shown of each seed.
@@ -33,10 +39,10 @@ fn folder(first: u64) -> PathBuf {
 }
 
 /// The file of some seeds, and the line at which each begins.
-fn written(folder: &Path, seeds: std::ops::Range<u64>) -> PathBuf {
+fn written(folder: &Path, seeds: &[u64]) -> PathBuf {
     let mut text = String::from("events {}\nhttp {\n");
     for seed in seeds {
-        let one = generated(seed);
+        let one = generated(*seed);
         text.push_str(&one.http);
         for (name, content) in one.files {
             std::fs::write(folder.join(name), content).unwrap();
@@ -68,8 +74,14 @@ fn seed_of(difference: &Difference, text: &str) -> Option<u64> {
 fn is_opened(difference: &Difference) -> bool {
     let status = |text: &str| text.split(',').next().unwrap_or("").parse::<u16>().unwrap_or(0);
     let (old, new) = (status(&difference.old), status(&difference.new));
-    // A method that files do not answer is for what stands beside them.
-    let is_refused = (old >= 400 && old != 405) || old == 0;
+    // Whoever asks for `//a` gets what is at `/a`.
+    let has_slashes = difference.request.target.starts_with("//")
+        && difference.named.as_ref().is_some_and(|named| named.contains("slashes at the start"));
+    if has_slashes {
+        return false;
+    }
+    // A method that files do not answer is for what stands beside them, and a body that is too long is not for its path.
+    let is_refused = (old >= 400 && !matches!(old, 405 | 413)) || old == 0;
     difference.aspect == Aspect::Status && is_refused && (200..300).contains(&new)
 }
 
@@ -78,8 +90,8 @@ struct Outcome {
     failed: BTreeMap<Option<u64>, Vec<String>>,
 }
 
-fn compared(seeds: std::ops::Range<u64>) -> Result<Outcome, String> {
-    let folder = folder(seeds.start);
+fn compared(seeds: &[u64]) -> Result<Outcome, String> {
+    let folder = folder(seeds[0]);
     let path = written(&folder, seeds);
     let imported = import::nginx::import(&path, None).map_err(|error| error.to_string())?;
     let options = verify::Options {
@@ -118,10 +130,16 @@ fn compared(seeds: std::ops::Range<u64>) -> Result<Outcome, String> {
     Ok(Outcome { requests: found.requests, failed })
 }
 
-fn seeds() -> std::ops::Range<u64> {
-    let Ok(text) = std::env::var("KOMAINU_SEEDS") else { return SEEDS };
+/// The seed whose variable nginx does not know: it is set in a location alone that was left out, as nginx refuses one that is there twice.
+fn unknown_variable(error: &str) -> Option<u64> {
+    let name = error.split_once("unknown \"v")?.1;
+    name.split_once('"')?.0.parse().ok()
+}
+
+fn seeds() -> Vec<u64> {
+    let Ok(text) = std::env::var("KOMAINU_SEEDS") else { return SEEDS.chain(SAMPLES).collect() };
     let (from, to) = text.split_once("..").unwrap();
-    from.parse().unwrap()..to.parse().unwrap()
+    (from.parse().unwrap()..to.parse().unwrap()).collect()
 }
 
 #[test]
@@ -133,26 +151,29 @@ fn generated_configurations_are_answered_as_nginx_does() {
         return;
     }
     let all = seeds();
-    let next = AtomicU64::new(all.start);
+    let batches = Mutex::new(all.chunks(BATCH));
     let failed = Mutex::new(BTreeMap::new());
     let requests = AtomicU64::new(0);
     std::thread::scope(|scope| {
         for _ in 0..PAIRS {
             scope.spawn(|| {
                 loop {
-                    let first = next.fetch_add(BATCH, Ordering::Relaxed);
-                    if first >= all.end {
-                        return;
-                    }
-                    let batch = first..(first + BATCH).min(all.end);
+                    let Some(batch) = batches.lock().unwrap().next() else { return };
                     // Another pair may have taken a port that was free a moment before, and a busy machine answers late.
                     let is_taken = |error: &String| error.contains("Address already in use");
                     let is_late = |outcome: &Outcome| {
                         outcome.failed.values().flatten().any(|one| one.contains("operation would block"))
                     };
-                    let outcome = match compared(batch.clone()) {
-                        Err(error) if is_taken(&error) => compared(batch.clone()),
-                        Ok(outcome) if is_late(&outcome) => compared(batch.clone()),
+                    let outcome = match compared(batch) {
+                        Err(error) if is_taken(&error) => compared(batch),
+                        Err(error) if unknown_variable(&error).is_some() => {
+                            let lost = unknown_variable(&error);
+                            println!("seed {lost:?} is left out: {error}");
+                            let rest: Vec<u64> =
+                                batch.iter().copied().filter(|seed| Some(*seed) != lost).collect();
+                            compared(&rest)
+                        }
+                        Ok(outcome) if is_late(&outcome) => compared(batch),
                         outcome => outcome,
                     };
                     match outcome {
@@ -162,7 +183,7 @@ fn generated_configurations_are_answered_as_nginx_does() {
                         }
                         Err(error) => {
                             let what = vec![format!("seeds {batch:?}: {error}")];
-                            failed.lock().unwrap().insert(Some(batch.start), what);
+                            failed.lock().unwrap().insert(Some(batch[0]), what);
                         }
                     }
                 }
@@ -170,12 +191,7 @@ fn generated_configurations_are_answered_as_nginx_does() {
         }
     });
     let failed = failed.into_inner().unwrap();
-    println!(
-        "{} seeds, {} requests, {} seeds failed",
-        all.end - all.start,
-        requests.into_inner(),
-        failed.len()
-    );
+    println!("{} seeds, {} requests, {} seeds failed", all.len(), requests.into_inner(), failed.len());
     for (seed, all) in &failed {
         println!("seed {seed:?}:");
         all.iter().take(SHOWN_MAX).for_each(|one| println!("  {one}"));

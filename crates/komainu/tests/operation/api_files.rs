@@ -17,14 +17,14 @@ const SECRET: &str = "hunter2";
 fn prepared(more: &str) -> (Folder, String) {
     let folder = Folder::new();
     folder.write("chief.token", ADMIN).write("secret", format!("{SECRET}\n")).write("www/a", "a");
-    folder.write("users", "");
-    for name in ["chief.token", "secret", "users"] {
+    folder.write("users", "").write("headers", format!("api-key: {SECRET}\n"));
+    for name in ["chief.token", "secret", "users", "headers"] {
         fs::set_permissions(folder.at(name), fs::Permissions::from_mode(0o600)).unwrap();
     }
     let config = format!(
         "{more}threads = 1\n[log]\nlevel = \"info\"\n[control]\nlisten = \"127.0.0.1:0\"\n\
          [[control.token]]\nname = \"chief\"\nrole = \"admin\"\ntoken_file = \"chief.token\"\n\
-         [upstreams.shop]\nto = \"http://127.0.0.1:1\"\n\
+         [metrics]\nto = \"http://127.0.0.1:1\"\nheaders_file = \"headers\"\n[upstreams.shop]\nto = \"http://127.0.0.1:1\"\n\
          [[route]]\npath = \"/hello\"\nrespond = \"hello\"\n\
          [[route]]\npath = \"/www/*\"\nfiles = \"www\"\n\
          [[route]]\npath = \"/in/*\"\nproxy = {{ upstream = \"shop\" }}\nauth = {{ basic = \"users\" }}\n"
@@ -71,6 +71,9 @@ fn attacks(folder: &Folder) -> Vec<(&'static str, String, Value)> {
         ("PUT", config("route/-"), json!({ "path": "/c/*", "cgi": "/bin" })),
         ("PUT", config("route/0/respond"), json!("${PATH}")),
         ("PUT", config("user"), json!("daemon")),
+        ("PUT", config("route/1/files"), json!({ "root": "www", "symlinks": "on" })),
+        // The content of a file that is named already, to another server.
+        ("PUT", config("metrics/to"), json!("http://192.0.2.9:4318")),
         ("PUT", config("sandbox"), json!(false)),
         (
             "PATCH",
