@@ -103,7 +103,7 @@ fn beyond_its_quota_the_upstream_waits_for_its_client() {
     until("all space is free", || quota.used() == 0);
 }
 
-/// Keeps all threads for blocking calls busy for who asks for `/hold`, until it is let go.
+/// Keeps all threads for blocking calls busy for who asks for `/hold`, until the test releases them.
 struct Holding {
     proxy: Proxy,
     is_over: Arc<(Mutex<bool>, Condvar)>,
