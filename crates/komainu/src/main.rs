@@ -15,7 +15,6 @@ mod cli_hints;
 mod foreign;
 mod remote_log;
 mod log_record;
-mod trusted_path;
 mod process_status;
 mod sink;
 mod masks;
