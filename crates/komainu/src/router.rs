@@ -189,7 +189,7 @@ impl Router {
                     return Ok(RouteChoice::Https(fields));
                 }
             }
-            if let Some(reason) = https.misdirected(&request) {
+            if let Some(reason) = https.misdirected(&request, exchange.core().unix_s()) {
                 return Ok(RouteChoice::Misdirected(reason));
             }
         }
