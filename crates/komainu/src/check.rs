@@ -20,6 +20,7 @@ use crate::path_doubts;
 use crate::path_rules::{MapValues, PathRules, ROUNDS_MAX, route_prefix};
 use crate::privilege::{self, Identity, Rights};
 use crate::sink;
+use crate::terminal;
 use crate::tls::TlsPlan;
 use crate::virtualenv::is_closed;
 
@@ -207,7 +208,7 @@ fn parse_counted(path: &Path, text: &str) -> Result<(Config, usize), String> {
     let more: Vec<String> =
         doubts(path, text, &config).into_iter().chain(path_doubts::of_sockets(&config)).collect();
     for text in &more {
-        let _ = writeln!(io::stderr(), "warning: {text}");
+        terminal::complain(&format!("warning: {text}"));
     }
     Ok((config, warnings.findings().len() + more.len()))
 }
@@ -341,7 +342,7 @@ pub(crate) fn check(arguments: &Check) -> Result<(), String> {
     let of_files = plan.tls.iter().flat_map(TlsPlan::warnings).cloned();
     let of_files = of_files.chain(plan.control_access.warnings().iter().cloned());
     for text in of_files.chain(crate::certificates::warnings(config)) {
-        let _ = writeln!(io::stderr(), "warning: {text}");
+        terminal::complain(&format!("warning: {text}"));
         warned += 1;
     }
     if let Some(dns) = &config.acme.dns {
@@ -368,7 +369,7 @@ pub(crate) fn check(arguments: &Check) -> Result<(), String> {
             format!("{}: {verdict}: {}\n", arguments.config.display(), counts.join(", "))
         }
     };
-    io::stdout().write_all(text.as_bytes()).map_err(|error| error.to_string())
+    io::stdout().write_all(terminal::printable(&text).as_bytes()).map_err(|error| error.to_string())
 }
 
 /// Checks the users and groups that a start would look up, and that the user who serves may use the applications' environments.
@@ -383,7 +384,7 @@ fn users_exist(config: &Config) -> Result<(), String> {
         for (name, app) in config.apps.iter().filter(|(_, app)| app.user.is_none()) {
             hosting::check_as(name, app, &user).map_err(|error| format!("error: {error}"))?;
             if let Some(text) = hosting::doubt(name, app, Some(&user)) {
-                let _ = writeln!(io::stderr(), "warning: {text}");
+                terminal::complain(&format!("warning: {text}"));
             }
         }
     }
