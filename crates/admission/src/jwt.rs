@@ -83,16 +83,13 @@ impl JwtKeys {
     /// secrets (`oct`): not where it was fetched, because what is published is none.
     ///
     /// # Errors
-    /// It is no JWKS, or has no key that can be used.
+    /// It is no JWKS. One without a key that can be used is valid: then no token is.
     pub fn parse(bytes: &[u8], allows_secrets: bool) -> Result<JwtKeys, String> {
         let set: Value = serde_json::from_slice(bytes).map_err(|error| format!("it is not JSON: {error}"))?;
         let keys = set.get("keys").and_then(Value::as_array).ok_or("it has no list `keys`, as a JWKS has")?;
         let keys: Vec<JwtKey> =
             keys.iter().filter_map(|key| JwtKey::read(key, allows_secrets)).take(KEYS_MAX).collect();
-        match keys.is_empty() {
-            true => Err("it has no key for signatures that can be used".to_owned()),
-            false => Ok(JwtKeys(keys)),
-        }
+        Ok(JwtKeys(keys))
     }
 
     /// How many there are.

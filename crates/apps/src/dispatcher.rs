@@ -1,5 +1,6 @@
 //! The queue of one core in front of one generation: requests, their tickets and their deadlines.
 
+use std::any::Any;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -99,6 +100,9 @@ impl RequestEntry {
     }
 }
 
+/// What counts a request as one under way: see [`net::Exchange::places`].
+pub(crate) type KeptPlaces = [Option<Rc<dyn Any>>; 2];
+
 /// A request that took too long, and that its event loop must release.
 struct Late {
     ticket: Ticket,
@@ -124,6 +128,8 @@ pub(crate) struct Dispatcher {
     heads: RefCell<Vec<HeadStart>>,
     /// Requests that took too long, and that their workers must release.
     late: RefCell<Vec<Late>>,
+    /// What counts requests as ones under way whose clients have left, and for which workers still run.
+    left: RefCell<Vec<(Ticket, KeptPlaces)>>,
     buffers: RefCell<Vec<Vec<u8>>>,
     /// The start of the current second, the requests that took too long and were logged in it, and those that were not.
     reported: Cell<(u64, u32, u32)>,
@@ -155,6 +161,7 @@ impl Dispatcher {
             lost: RefCell::default(),
             heads: RefCell::default(),
             late: RefCell::default(),
+            left: RefCell::default(),
             buffers: RefCell::default(),
             reported: Cell::default(),
             codecs: Codecs::default(),
@@ -200,7 +207,7 @@ impl Dispatcher {
         head: &[u8],
         body: &[u8],
         last: bool,
-        measure: Measure,
+        (measure, places): (Measure, KeptPlaces),
     ) -> Result<(PendingRequest, usize), Refused> {
         let (waits, has_slot) = {
             let server = self.server.borrow();
@@ -235,7 +242,7 @@ impl Dispatcher {
             heads.resize(ticket.index() + 1, unused);
         }
         heads[ticket.index()] = HeadStart::of(head);
-        Ok((PendingRequest::new(self, ticket), taken))
+        Ok((PendingRequest::new(self, ticket, places), taken))
     }
 
     /// Counts the request that follows, which waits behind others. Drops the oldest waiting one if the queue of the application
@@ -299,6 +306,7 @@ impl Dispatcher {
     /// Checks all deadlines, and publishes the counts of this core. Runs a few times a second.
     pub(crate) fn sweep(&self) {
         self.look_what_is_held();
+        self.free_places();
         if self.in_use() == 0 {
             return self.report_load(0, 0);
         }
@@ -539,6 +547,18 @@ impl Dispatcher {
                 None => self.commands.send(SupervisorCommand::Damaged { generation: self.generation.number }),
             }
         }
+    }
+
+    /// Gives back the places of requests that workers have released.
+    fn free_places(&self) {
+        let mut left = self.left.borrow_mut();
+        if left.is_empty() {
+            return;
+        }
+        let server = self.server.borrow();
+        let freed: Vec<_> = left.extract_if(.., |(ticket, _)| !server.is_still_held(*ticket)).collect();
+        // What is woken may look at this dispatcher.
+        drop((left, server, freed));
     }
 
     /// Rings the workers, and lets them ring this core from now on; false if there is something to read already.

@@ -191,7 +191,7 @@ impl Handle {
                 // What a WebSocket's client sends is the body.
                 Ok(()) => {
                     let is_last = upload.is_last() && upgrade_request.is_none();
-                    dispatcher.submit(&head, upload.ahead(), is_last, measure)
+                    dispatcher.submit(&head, upload.ahead(), is_last, (measure, x.places()))
                 }
                 Err(_) => Err(Refused::HeadTooLarge),
             };

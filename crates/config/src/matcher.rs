@@ -207,7 +207,26 @@ impl RouteConditions {
     }
 }
 
+impl Site {
+    /// The header fields that choose between its routes, in order.
+    pub fn conditioned_fields(&self) -> Vec<String> {
+        let mut names = Vec::new();
+        for route in &self.routes {
+            RouteConditions::of(route).0.add_fields(&mut names);
+        }
+        names.sort_unstable();
+        names.dedup();
+        names
+    }
+}
+
 impl ConditionSet {
+    /// Adds the names of header fields that it looks at.
+    fn add_fields(&self, names: &mut Vec<String>) {
+        names.extend(self.header.iter().map(|(name, _)| name.clone()));
+        self.not.iter().for_each(|not| not.add_fields(names));
+    }
+
     /// Whether it, or what it excludes, looks at the client's country.
     fn uses_country(&self) -> bool {
         !self.country.is_empty() || self.not.iter().any(Self::uses_country)

@@ -124,7 +124,8 @@ directives! {
         /// Changes to the header fields of the upstream server's responses; those of the route apply after them.
         "response_headers" response_headers: ProxyHeaders = {}, table();
         /// Whether fields with `_` in their names are forwarded; applications cannot distinguish them from those with
-        /// `-`. `X_Forwarded_For`, `Content_Type` and others that are known with `-` never are.
+        /// `-`. `X_Forwarded_For`, `Content_Type` and others that are known with `-` never are, nor are other spellings of
+        /// the fields that the `header` conditions of the site name.
         "underscores" underscores: bool = false, Flag;
         /// The prefix to remove from the path: `true` removes what the route's `path` has before its final `/*`, a text
         /// removes that text.

@@ -13,6 +13,7 @@ use clap::Args;
 use http::Version;
 
 use crate::measure::{self, basic, fields, instead};
+use crate::terminal::PrintableOutput;
 
 /// `komainu ab`: ApacheBench's own flags.
 #[derive(Debug, Args)]
@@ -148,5 +149,5 @@ pub(crate) fn ab(arguments: &Ab) -> Result<bool, String> {
         quiet: arguments.q,
         keep: Keep { percentiles: arguments.percentiles.clone(), ..Keep::default() },
     };
-    bench::job::run(&job, &mut io::stdout())
+    bench::job::run(&job, &mut PrintableOutput(io::stdout()))
 }

@@ -5,7 +5,7 @@ use bench::table::TextTable;
 use serde_json::{Value, json};
 
 use crate::cli::{CacheCommand, CachePurge, CacheWhy, ShowCacheStats};
-use crate::{control_client, status};
+use crate::{control_client, status, terminal};
 
 /// `komainu cache`: the text to print.
 ///
@@ -103,7 +103,7 @@ fn shown_stats(answer: &Value) -> String {
         of("fills"),
         share(of("hits") + of("stale")),
     );
-    control_client::printable(&format!("{holds}{}", table.plain("  ")))
+    terminal::printable(&format!("{holds}{}", table.plain("  ")))
 }
 
 fn why(arguments: &CacheWhy) -> Result<String, String> {
@@ -111,7 +111,7 @@ fn why(arguments: &CacheWhy) -> Result<String, String> {
     let answer = control_client::ask(status::one(arguments.pid)?, &format!("cache why {document}"))?;
     match arguments.json {
         true => Ok(format!("{answer:#}\n")),
-        false => Ok(control_client::printable(&explained(&answer))),
+        false => Ok(terminal::printable(&explained(&answer))),
     }
 }
 

@@ -1,47 +1,143 @@
 //! A request as the cache sees it: whether it may have a part in it, its key, and the request that asks the origin for it.
 
 use cache::{Object, answer, key, vary};
-use http::Name;
 use http::forwarded::dialect_of;
+use http::{Name, is_twin};
 use net::{DetachedRequest, Exchange, Request};
 
-/// Fields that some applications take their URL or method from, and that no key holds: a request that has one is not answered
-/// from the cache, and its response is not stored.
-const UNKEYED: [&str; 32] = [
-    "x-http-method-override",
-    "x-http-method",
-    "x-method-override",
-    "x-original-url",
-    "x-rewrite-url",
-    "x-original-host",
+/// Fields that some applications take their URL, host, scheme or method from, or what they send, and that no key holds, by their length: a
+/// request that has one, in any spelling, is not answered from the cache, and its response is not stored. docs/cache.md has the same list.
+const UNKEYED: [&str; 77] = [
+    "uri",
+    "url",
+    "proxy",
+    "x-ssl",
+    "x-url",
     "x-host",
-    "x-http-host-override",
+    "x-port",
+    "x-https",
+    "x-proto",
+    "base-url",
+    "http-url",
+    "redirect",
+    "x-method",
+    "x-scheme",
+    "http-host",
+    "proxy-url",
+    "translate",
+    "x-arr-ssl",
+    "ms-asproxy",
+    "proxy-host",
+    "x-base-url",
+    "x-protocol",
+    "x-real-url",
+    "destination",
+    "request-uri",
+    "script-name",
+    "x-forwarded",
+    "x-http-host",
+    "x-path-info",
+    "x-proxy-url",
+    "x-real-host",
+    "x-real-port",
+    "wl-proxy-ssl",
+    "x-real-proto",
+    "x-url-scheme",
+    "host-override",
+    "x-http-method",
+    "x-invoke-path",
+    "x-nextjs-data",
+    "x-request-uri",
+    "x-rewrite-uri",
+    "x-rewrite-url",
+    "x-script-name",
+    "x-server-name",
+    "x-server-port",
+    "x-wap-profile",
+    "x-backend-host",
+    "x-gateway-host",
+    "x-invoke-query",
+    "x-matched-path",
+    "x-original-uri",
+    "x-original-url",
+    "x-override-url",
+    "x-request-path",
+    "front-end-https",
+    "x-client-scheme",
+    "x-host-override",
+    "x-invoke-output",
+    "x-invoke-status",
+    "x-original-host",
+    "x-original-path",
+    "x-original-port",
+    "x-original-proto",
+    "x-method-override",
+    "x-original-method",
+    "x-original-scheme",
     "x-forwarded-scheme",
     "x-forwarded-server",
-    "x-original-uri",
-    "x-request-uri",
-    "request-uri",
-    "x-script-name",
-    "http-host",
-    "proxy-host",
-    "x-backend-host",
-    "x-url-scheme",
-    "front-end-https",
-    "base-url",
-    "x-forwarded",
-    "x-scheme",
-    "x-override-url",
+    "x-now-route-matches",
+    "x-http-host-override",
     "x-http-path-override",
-    "http-url",
-    "x-proxy-url",
-    "x-gateway-host",
-    // Next.js chooses by these what it renders.
+    "x-envoy-original-host",
+    "x-envoy-original-path",
+    "x-http-destinationurl",
     "x-middleware-prefetch",
-    "x-nextjs-data",
-    "x-invoke-path",
-    "x-invoke-status",
-    "x-matched-path",
+    "x-http-method-override",
+    "x-middleware-subrequest",
 ];
+
+/// Fields by which proxies say who their client is, beside those of [`dialect_of`]: they reach no origin in requests whose response may be
+/// stored, unless a trusted proxy has sent them.
+const OF_CLIENTS: [&str; 20] = [
+    "x-client-ip",
+    "client-ip",
+    "true-client-ip",
+    "x-true-client-ip",
+    "x-cluster-client-ip",
+    "x-original-forwarded-for",
+    "x-remote-ip",
+    "x-remote-addr",
+    "x-originating-ip",
+    "proxy-client-ip",
+    "wl-proxy-client-ip",
+    "cf-connecting-ip",
+    "cf-connecting-ipv6",
+    "cf-visitor",
+    "fastly-client-ip",
+    "fastly-ssl",
+    "x-azure-clientip",
+    "x-appengine-user-ip",
+    "x-envoy-external-address",
+    "cloudfront-forwarded-proto",
+];
+
+/// Longer names are not in [`UNKEYED`].
+const UNKEYED_BYTES_MAX: usize = 32;
+
+/// Where the names of each length begin in [`UNKEYED`], and where the last ones end.
+const UNKEYED_AT: [usize; UNKEYED_BYTES_MAX + 2] = {
+    let mut at = [0; UNKEYED_BYTES_MAX + 2];
+    let (mut length, mut index) = (0, 0);
+    while length < at.len() {
+        while index < UNKEYED.len() && UNKEYED[index].len() < length {
+            assert!(index == 0 || UNKEYED[index - 1].len() <= UNKEYED[index].len());
+            index += 1;
+        }
+        at[length] = index;
+        length += 1;
+    }
+    assert!(index == UNKEYED.len());
+    at
+};
+
+/// Whether a field of this name is one that no key holds.
+fn is_unkeyed_field(name: &[u8]) -> bool {
+    let Some(&[begin, end]) = UNKEYED_AT.get(name.len()..).and_then(<[usize]>::first_chunk) else {
+        return false;
+    };
+    UNKEYED[begin..end].iter().any(|one| is_twin(name, one.as_bytes()))
+}
 
 /// The request for the origin: complete and unconditional, or a question whether what is stored is valid. It accepts the client's
 /// codings where it is `with_codings`, else none: what is compressed here is stored once for all of them.
@@ -50,7 +146,8 @@ pub(crate) fn asked(x: &Exchange<'_>, stale: Option<&Object>, with_codings: bool
     let codings = vary::accepted_codings(x.request().head());
     let is_vouched = x.request().client().vouched.is_some();
     request.retain(|id, name| {
-        let is_claim = dialect_of(id, name).is_some();
+        let is_claim = dialect_of(id, name).is_some()
+            || id == Name::Other && OF_CLIENTS.iter().any(|one| is_twin(name, one.as_bytes()));
         let is_ours = answer::is_conditional(id) || matches!(id, Name::Range | Name::AcceptEncoding);
         !is_ours && (is_vouched || !is_claim)
     });
@@ -84,7 +181,7 @@ pub(crate) fn is_unkeyed(request: &Request<'_>) -> bool {
         Name::Upgrade => true,
         // A field that `Connection` names does not reach the origin, though key and variant would hold it.
         Name::Connection => !http::scan::list(value).all(is_usual_option),
-        Name::Other => UNKEYED.iter().any(|one| name.eq_ignore_ascii_case(one.as_bytes())),
+        Name::Other => is_unkeyed_field(name),
         _ => false,
     })
 }

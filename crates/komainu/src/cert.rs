@@ -1,6 +1,6 @@
 //! `komainu cert` and `komainu trust`: the certificates of servers, seen from outside, and the local authority.
 
-use std::io::{self, Read, Write};
+use std::io::{self, Read};
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
@@ -13,8 +13,9 @@ use crate::certificates::default_state_folder;
 use crate::cli::{Cert, CertPlace, Trust};
 use crate::config_files;
 use crate::control as socket;
-use crate::control_client::{self, printable};
+use crate::control_client;
 use crate::status;
+use crate::terminal::{complain, printable};
 
 /// `komainu cert`: the text to print.
 ///
@@ -78,7 +79,7 @@ fn certificates(of: &CertPlace) -> Result<Vec<Value>, String> {
     match failures.len() == asked {
         true => Err(failures.join("\n")),
         false => {
-            failures.iter().for_each(|text| _ = writeln!(io::stderr(), "warning: {}", printable(text)));
+            failures.iter().for_each(|text| complain(&format!("warning: {text}")));
             Ok(all)
         }
     }

@@ -18,6 +18,7 @@ use crate::named_paths;
 use crate::path_doubts;
 use crate::path_rules::{MapValues, PathRules, ROUNDS_MAX, route_prefix};
 use crate::start_checks;
+use crate::terminal;
 use crate::tls::TlsPlan;
 
 /// Files that a configuration may include.
@@ -218,7 +219,7 @@ fn parse_counted(path: &Path, text: &str) -> Result<(Config, usize), String> {
     let more: Vec<String> =
         doubts(path, text, &config).into_iter().chain(path_doubts::of_sockets(&config)).collect();
     for text in &more {
-        let _ = writeln!(io::stderr(), "warning: {text}");
+        terminal::complain(&format!("warning: {text}"));
     }
     Ok((config, warnings.findings().len() + more.len()))
 }
@@ -371,7 +372,7 @@ pub(crate) fn check(arguments: &Check) -> Result<(), String> {
     let of_files = of_files.chain(plan.control_access.warnings().iter().cloned());
     let of_system = start_checks::warnings(config);
     for text in of_files.chain(crate::certificates::warnings(config)).chain(of_system) {
-        let _ = writeln!(io::stderr(), "warning: {text}");
+        terminal::complain(&format!("warning: {text}"));
         warned += 1;
     }
     if let Some(dns) = &config.acme.dns {
@@ -398,7 +399,7 @@ pub(crate) fn check(arguments: &Check) -> Result<(), String> {
             format!("{}: {verdict}: {}\n", arguments.config.display(), counts.join(", "))
         }
     };
-    io::stdout().write_all(text.as_bytes()).map_err(|error| error.to_string())
+    io::stdout().write_all(terminal::printable(&text).as_bytes()).map_err(|error| error.to_string())
 }
 
 /// `1 site`, `2 sites`.

@@ -14,7 +14,7 @@ use ::link::LinkRequest;
 
 use crate::link::{SupervisorLink, text_of};
 use crate::sink;
-use crate::trusted_path;
+use net::trusted_path;
 
 /// The largest such file, in bytes.
 pub(crate) const FILE_BYTES_MAX: u64 = 16 * 1024 * 1024;

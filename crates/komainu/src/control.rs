@@ -4,10 +4,10 @@
 //! and reads one JSON document, up to the end of the stream; until it is there the server sends an empty line every second. A client has 2 s for its line and 2 s to take the document;
 //! each client has a thread of its own, so that a slow one delays nobody.
 
-use std::fs::{self, DirBuilder, Permissions};
+use std::fs::{self, Permissions};
 use std::io::{self, Read, Write};
 use std::os::fd::AsFd;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -15,6 +15,7 @@ use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant, SystemTime};
 
+use rustix::fs::Mode;
 use rustix::net::sockopt::socket_peercred;
 use rustix::process::getuid;
 use serde_json::{Value, json};
@@ -53,7 +54,7 @@ const LIFE_SIGN: Duration = Duration::from_secs(1);
 const EVENTS_SHOWN: usize = 50;
 
 /// Where this user's servers have their sockets: the unit's `RuntimeDirectory` under systemd; `/run/komainu` for root;
-/// else `komainu` in `XDG_RUNTIME_DIR`, or `komainu-UID` in the folder for temporary files.
+/// else `komainu` in `XDG_RUNTIME_DIR` or `/run/user/UID`, or `komainu-UID` in the folder for temporary files.
 pub(crate) fn folder() -> PathBuf {
     let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty());
     // systemd gives several as one list, the first of them is ours as well.
@@ -66,8 +67,13 @@ pub(crate) fn folder() -> PathBuf {
     if uid.is_root() {
         return "/run/komainu".into();
     }
-    match variable("XDG_RUNTIME_DIR") {
-        Some(folder) => Path::new(&folder).join("komainu"),
+    let of_session = Path::new("/run/user").join(uid.to_string());
+    let is_own = |folder: &PathBuf| {
+        fs::symlink_metadata(folder)
+            .is_ok_and(|found| found.is_dir() && found.uid() == uid.as_raw() && found.mode() & 0o077 == 0)
+    };
+    match variable("XDG_RUNTIME_DIR").map(PathBuf::from).or(Some(of_session).filter(is_own)) {
+        Some(folder) => folder.join("komainu"),
         None => temporary_folder(uid.as_raw()),
     }
 }
@@ -85,17 +91,34 @@ pub(crate) fn folder_of_user(uid: u32) -> Vec<PathBuf> {
 /// The folder, made where it is missing. One that others can write to is not used: they could pose as a server.
 fn own_folder() -> io::Result<PathBuf> {
     let folder = folder();
-    match DirBuilder::new().mode(0o700).create(&folder) {
-        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
-            return Err(io::Error::new(error.kind(), format!("cannot make {}: {error}", folder.display())));
-        }
-        _ => {}
-    }
-    let found = fs::symlink_metadata(&folder)?;
-    if !found.is_dir() || found.uid() != getuid().as_raw() || found.mode() & 0o022 != 0 {
-        return Err(io::Error::other(format!("others can write to {}", folder.display())));
-    }
-    Ok(folder)
+    let named =
+        |error: io::Error| io::Error::new(error.kind(), format!("cannot make {}: {error}", folder.display()));
+    let made = net::trusted_path::make_folder(&folder, Mode::RWXU);
+    let found = match fs::symlink_metadata(&folder) {
+        Ok(found) => found,
+        Err(error) => return Err(named(made.err().unwrap_or(error))),
+    };
+    let owner = found.uid();
+    let fault = if !found.is_dir() {
+        "is no folder".to_owned()
+    } else if owner != getuid().as_raw() {
+        format!("belongs to user {owner}, who could pose as a server there")
+    } else if found.mode() & 0o022 != 0 {
+        "can be written to by others, who could pose as a server there: `chmod go-w` it".to_owned()
+    } else {
+        made.map_err(named)?;
+        return match net::trusted_path::TrustedPlace::of(&folder)?.is_certain() {
+            true => Ok(folder),
+            false => Err(io::Error::other(format!(
+                "{} is in a folder that others than root can change: name another one in RUNTIME_DIRECTORY",
+                folder.display()
+            ))),
+        };
+    };
+    Err(io::Error::other(format!(
+        "{} {fault}; have it removed, or name a folder of your own in RUNTIME_DIRECTORY, for the server and for the commands",
+        folder.display()
+    )))
 }
 
 /// What has become of a reload, before applications are loaded.

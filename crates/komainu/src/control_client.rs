@@ -82,19 +82,6 @@ fn folders_of(pid: u32) -> Vec<ServerFolder> {
     folders
 }
 
-/// A server's text for a terminal, which may be that of another user or show what clients sent: neither control characters nor
-/// those that change the order in which others are shown (Unicode's "Trojan Source").
-pub(crate) fn printable(text: &str) -> String {
-    let is_harmful = |c: char| {
-        let changes_order = matches!(
-            c,
-            '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}'
-        );
-        (c.is_control() && c != '\n') || changes_order
-    };
-    text.chars().map(|c| if is_harmful(c) { '?' } else { c }).collect()
-}
-
 /// Asks the server of this process id.
 ///
 /// # Errors

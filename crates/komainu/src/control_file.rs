@@ -10,6 +10,7 @@ use config::Control;
 use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags};
 
 use ::link::LinkRequest;
+use net::trusted_path;
 
 use crate::link::{SupervisorLink, text_of};
 use crate::privilege::group_id;
@@ -37,7 +38,7 @@ pub(crate) fn set(path: &Path, control: &Control, owner: u32) -> io::Result<()> 
     let named = |what: &str, error: &dyn std::fmt::Display| {
         io::Error::other(format!("`control.{what}` of {}: {error}", path.display()))
     };
-    let opened = rustix::fs::open(path, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty());
+    let opened = trusted_path::open(path, OFlags::PATH | OFlags::NOFOLLOW, Mode::empty());
     let file = opened.map_err(|error| named("listen", &error))?;
     let found = rustix::fs::fstat(&file).map_err(|error| named("listen", &error))?;
     if FileType::from_raw_mode(found.st_mode) != FileType::Socket || found.st_uid != owner {

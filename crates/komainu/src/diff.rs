@@ -9,8 +9,9 @@ use config::Config;
 use serde_json::{Map, Value};
 
 use crate::cli::{DiffArguments, FormatArguments};
-use crate::control_client::{self, printable};
+use crate::control_client;
 use crate::staged_files::{StageError, StagedFiles};
+use crate::terminal::printable;
 use crate::{check, lifecycle, status};
 
 /// Stands for a value that is not shown.

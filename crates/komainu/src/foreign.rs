@@ -7,6 +7,7 @@ use std::process::Command;
 use import::{ByHand, ImportKind, ImportVerdict, Imported};
 
 use crate::cli::ImportArguments;
+use crate::terminal::printable;
 
 /// Bytes of a file that its kind is guessed from.
 const GUESS_BYTES_MAX: u64 = 4 << 20;
@@ -35,7 +36,7 @@ pub(crate) fn import(arguments: &ImportArguments) -> Result<bool, String> {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
         done => done.map_err(|error| fault(&error))?,
     }
-    let _ = io::stderr().write_all(imported.report().as_bytes());
+    let _ = io::stderr().write_all(printable(&imported.report()).as_bytes());
     let is_valid = is_valid(&imported);
     match arguments.verify && is_valid {
         true => verify(&source, &imported, arguments),
@@ -156,7 +157,7 @@ fn verify(
         time_max: arguments.time,
     };
     let verification = verify::nginx(file, arguments.prefix.as_deref(), imported, &options)?;
-    let _ = io::stderr().write_all(format!("\n{}", verification.table(name)).as_bytes());
+    let _ = io::stderr().write_all(format!("\n{}", printable(&verification.table(name))).as_bytes());
     if let Some(path) = &arguments.verify_json {
         let text = format!("{:#}\n", verification.json());
         std::fs::write(path, text).map_err(|error| format!("{}: {error}", path.display()))?;

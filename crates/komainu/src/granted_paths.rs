@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{CWD, FileType, Mode, OFlags, fstat, openat};
 use rustix::io::Errno;
 
-use crate::trusted_path::{LINKS_MAX, parts, text_of_link};
+use net::trusted_path::{LINKS_MAX, parts, text_of_link};
 
 /// The device and the number of a file or folder, by whatever path it is reached.
 type FileId = (u64, u64);

@@ -4,6 +4,7 @@
 //!
 //! Modules, from low to high; a module uses only those above it.
 
+mod terminal;
 mod measure;
 mod ab;
 mod env_file;
@@ -16,7 +17,6 @@ mod cli_hints;
 mod foreign;
 mod remote_log;
 mod log_record;
-mod trusted_path;
 mod process_status;
 mod sink;
 mod masks;
@@ -165,15 +165,15 @@ fn main() -> ExitCode {
         Command::Import(arguments) => return judged(foreign::import(&arguments)),
         Command::Fmt(arguments) => diff::format(&arguments).and_then(|text| print(&text)),
         Command::Diff(arguments) => diff::diff(&arguments).and_then(|text| print(&text)),
-        Command::Status(arguments) => status::status(&arguments).and_then(|text| print(&text)),
-        Command::Ctl(arguments) => ctl::ctl(&arguments).and_then(|text| print(&text)),
+        Command::Status(arguments) => status::status(&arguments).and_then(|text| report(&text)),
+        Command::Ctl(arguments) => ctl::ctl(&arguments).and_then(|text| report(&text)),
         Command::Top(arguments) => look::top(&arguments),
-        Command::Reload(arguments) => status::reload(&arguments).and_then(|text| print(&text)),
-        Command::Cache(command) => cache_cli::cache(&command).and_then(|text| print(&text)),
-        Command::Cert(command) => cert::cert(&command).and_then(|text| print(&text)),
-        Command::SignUrl(arguments) => sign_url::sign_url(&arguments).and_then(|text| print(&text)),
-        Command::Trust(arguments) => cert::trust(&arguments).and_then(|text| print(&text)),
-        Command::Upgrade(arguments) => status::upgrade(&arguments).and_then(|text| print(&text)),
+        Command::Reload(arguments) => status::reload(&arguments).and_then(|text| report(&text)),
+        Command::Cache(command) => cache_cli::cache(&command).and_then(|text| report(&text)),
+        Command::Cert(command) => cert::cert(&command).and_then(|text| report(&text)),
+        Command::SignUrl(arguments) => sign_url::sign_url(&arguments).and_then(|text| report(&text)),
+        Command::Trust(arguments) => cert::trust(&arguments).and_then(|text| report(&text)),
+        Command::Upgrade(arguments) => status::upgrade(&arguments).and_then(|text| report(&text)),
         Command::Bench(arguments) => return judged(measure::bench(&arguments)),
         Command::Ab(arguments) => return judged(ab::ab(&arguments)),
         Command::Lab(arguments) => return judged(measure::lab(&arguments)),
@@ -190,15 +190,22 @@ fn main() -> ExitCode {
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            let _ = writeln!(io::stderr(), "{}", as_error(&error));
+            match error.starts_with(COLOURED) {
+                // The report of a configuration, which shows no control character of that.
+                true => _ = writeln!(io::stderr(), "{error}"),
+                false => terminal::complain(&as_error(&error)),
+            }
             ExitCode::FAILURE
         }
     }
 }
 
-/// A text for the terminal that says first that it is an error. Reports of a configuration say it themselves, coloured or not.
+/// The beginning of a coloured text.
+const COLOURED: char = '\u{1b}';
+
+/// A text for the terminal that says first that it is an error. Reports of a configuration say it themselves.
 fn as_error(text: &str) -> Cow<'_, str> {
-    match ["error", "warning", "\u{1b}"].iter().any(|begin| text.starts_with(begin)) {
+    match ["error", "warning"].iter().any(|begin| text.starts_with(begin)) {
         true => Cow::Borrowed(text),
         false => Cow::Owned(format!("error: {text}")),
     }
@@ -210,10 +217,15 @@ fn judged(outcome: Result<bool, String>) -> ExitCode {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(error) => {
-            let _ = writeln!(io::stderr(), "error: {error}");
+            terminal::complain(&format!("error: {error}"));
             ExitCode::from(2)
         }
     }
+}
+
+/// Prints what may show texts of others.
+fn report(text: &str) -> Result<(), String> {
+    print(&terminal::printable(text))
 }
 
 fn print(text: &str) -> Result<(), String> {
@@ -576,7 +588,7 @@ fn announce(urls: &[net::ListenUrl], control: &[net::ListenUrl]) {
             }
             _ => url.to_string(),
         };
-        let _ = writeln!(out, "komainu serves {shown}");
+        let _ = writeln!(out, "komainu serves {}", terminal::printable(&shown));
     }
     for url in control {
         let _ = match url.at {

@@ -17,6 +17,8 @@ use bench::url::Url;
 use clap::{Args, Subcommand, ValueEnum};
 use http::{Fields, Version};
 
+use crate::terminal::PrintableOutput;
+
 #[derive(Debug, Args)]
 #[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 #[command(after_help = "Examples:\n  \
@@ -264,7 +266,7 @@ enum LoadShape {
 
 /// `komainu bench`. True if all expectations hold.
 pub(crate) fn bench(arguments: &BenchArguments) -> Result<bool, String> {
-    let mut out = io::stdout();
+    let mut out = PrintableOutput(io::stdout());
     if let Some(MeasureAction::Compare { a, b, json }) = &arguments.action {
         return bench::job::compare(a, b, *json, &mut out);
     }
@@ -304,7 +306,7 @@ pub(crate) fn bench(arguments: &BenchArguments) -> Result<bool, String> {
 
 /// `komainu bench attack`. True if the server survives.
 fn attack(arguments: &AttackArguments) -> Result<bool, String> {
-    let mut out = io::stdout();
+    let mut out = PrintableOutput(io::stdout());
     let failed = |error: io::Error| format!("cannot print: {error}");
     let chosen: Vec<Attack> = match arguments.only.as_slice() {
         [] => ATTACKS.iter().filter(|attack| !(arguments.http1 && attack.is_http2)).copied().collect(),
@@ -523,7 +525,7 @@ struct LabRun {
 pub(crate) fn lab(arguments: &LabArguments) -> Result<bool, String> {
     match &arguments.action {
         Experiment::Compare { a, b } => {
-            bench::lab::run::compare(a, b, &mut io::stdout())?;
+            bench::lab::run::compare(a, b, &mut PrintableOutput(io::stdout()))?;
             Ok(true)
         }
         Experiment::Run(run) => {
@@ -542,7 +544,7 @@ pub(crate) fn lab(arguments: &LabArguments) -> Result<bool, String> {
                 komainu: komainu.map_err(|error| format!("this program cannot be found: {error}"))?,
                 quiet: run.quiet,
             };
-            bench::lab::run::run(&options, &mut io::stdout())
+            bench::lab::run::run(&options, &mut PrintableOutput(io::stdout()))
         }
     }
 }

@@ -314,8 +314,9 @@ impl Service for OperatorService {
     async fn serve(&self, exchange: &mut Exchange<'_>) -> Result<(), Fault> {
         let access = self.operated.api.access();
         let request = exchange.request();
-        if self.is_network && request.tls().map(|tls| tls.policy) != access.has_tls().then(|| access.policy())
-        {
+        let has_expired = request.tls().is_some_and(|tls| tls.has_expired(exchange.core().unix_s()));
+        let policy = request.tls().map(|tls| tls.policy);
+        if self.is_network && (has_expired || policy != access.has_tls().then(|| access.policy())) {
             // The connection was made before a reload that has changed what is demanded of clients: it ends with this.
             let why = "the demands on connections have changed: connect again";
             return Err(Fault::Reject(Reject::new(MISDIRECTED, why)));

@@ -2,12 +2,11 @@
 
 use std::fs;
 use std::io;
-use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
 
 use config::Config;
 use nix::unistd::{Gid, Group, Uid, User, getgrouplist, setgroups, setresgid, setresuid};
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::Mode;
 use rustix::io::Errno;
 use rustix::thread::{
     CapabilitySet, CapabilitySets, capabilities, remove_capability_from_bounding_set, set_capabilities,
@@ -109,16 +108,8 @@ impl Identity {
     /// # Errors
     /// Why it cannot be made.
     pub(crate) fn make_folder(&self, path: &Path) -> io::Result<()> {
-        if let Some(parent) = path.parent() {
-            fs::create_dir_all(parent)?;
-        }
-        match fs::DirBuilder::new().mode(0o700).create(path) {
-            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
-            _ => {}
-        }
         // What is opened here is what changes its owner, whatever the path names by then.
-        let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let folder = rustix::fs::open(path, flags, Mode::empty())?;
+        let folder = net::trusted_path::make_folder(path, Mode::RWXU)?;
         let is_roots = rustix::fs::fstat(&folder)?.st_uid == 0;
         let is_entry = |name: &std::ffi::CStr| name != c"." && name != c"..";
         let is_empty = !rustix::fs::Dir::read_from(&folder)?

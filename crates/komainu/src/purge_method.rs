@@ -12,6 +12,7 @@ use config::Level;
 use http::{Fields, Name, Status};
 use net::{Exchange, Fault, Request, Sources};
 
+use crate::auth;
 use crate::notice::ErrorLog;
 
 /// Tags that one request may purge.
@@ -78,6 +79,9 @@ impl PurgeAccess {
         cache: &Arc<Cache>,
         keys: Vec<Vec<u8>>,
     ) -> Result<(), Fault> {
+        if auth::has_several_authorizations(&x.request()) {
+            return x.refuse(Status::BAD_REQUEST, auth::SEVERAL).await;
+        }
         if let Err(why) = self.admits(&x.request()) {
             let address = x.request().client().address;
             if let Some(notices) = &self.notices {

@@ -343,7 +343,7 @@ impl RateRules {
             checked.places.into_iter().for_each(DelayPlace::take);
         }
         if !checked.under_way.is_empty() {
-            x.keep(Box::new(checked.under_way));
+            x.keep(Rc::new(checked.under_way));
         }
         if !checked.states.is_empty() {
             let mut fields = Fields::new();

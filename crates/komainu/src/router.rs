@@ -189,7 +189,7 @@ impl Router {
                     return Ok(RouteChoice::Https(fields));
                 }
             }
-            if let Some(reason) = https.misdirected(&request) {
+            if let Some(reason) = https.misdirected(&request, exchange.core().unix_s()) {
                 return Ok(RouteChoice::Misdirected(reason));
             }
         }
@@ -512,13 +512,22 @@ async fn serve_handler(
     exchange: &mut Exchange<'_>,
     path: &RequestPath,
 ) -> Result<(), Fault> {
-    let mut _place = None;
-    if let Some(queue) = &route.queue {
-        _place = queue.admit(exchange).await?;
-        if _place.is_none() {
-            return Ok(());
-        }
-    }
+    let Some(queue) = &route.queue else { return serve_admitted(handler, route, exchange, path).await };
+    let Some(place) = queue.admit(exchange).await? else { return Ok(()) };
+    // It is given back when the client has left and nobody works for it any more, or here.
+    exchange.set_handler_place(Some(Rc::new(place)));
+    let served = serve_admitted(handler, route, exchange, path).await;
+    exchange.set_handler_place(None);
+    served
+}
+
+/// The same, where there is a place.
+async fn serve_admitted(
+    handler: &Handler,
+    route: &Route,
+    exchange: &mut Exchange<'_>,
+    path: &RequestPath,
+) -> Result<(), Fault> {
     match handler {
         Handler::Files(files) => {
             match files.serve(exchange, route.strip.below(&path.kept(exchange, false))).await? {

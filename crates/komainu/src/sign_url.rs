@@ -50,8 +50,8 @@ pub(crate) fn sign_url(arguments: &SignUrl) -> Result<String, String> {
     }
     let refused = |reject: http::Reject| format!("{url}: {}", reject.reason);
     let path = path.replace(' ', "%20");
-    let decoded = matched_path(path.as_bytes(), EmptySegments::Merge).map_err(refused)?;
-    let encoded = encoded_path(path.as_bytes(), EmptySegments::Merge).map_err(refused)?;
+    let decoded = matched_path(path.as_bytes(), EmptySegments::AsSent).map_err(refused)?;
+    let encoded = encoded_path(path.as_bytes(), EmptySegments::AsSent).map_err(refused)?;
     let signature = keys.sign(&decoded, until_s, arguments.client.map(|ip| ip.to_string()).as_deref());
     let signature = signature.ok_or("there is no secret")?;
     let query = query.filter(|query| !query.is_empty()).map(|query| format!("{query}&")).unwrap_or_default();

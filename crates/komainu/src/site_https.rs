@@ -39,9 +39,12 @@ impl SiteHttps {
 
     /// Why the request is refused if the connection does not meet exactly the site's demands on client certificates. A
     /// connection without TLS meets none, whatever a trusted proxy reports of its own.
-    pub(crate) fn misdirected(&self, request: &Request<'_>) -> Option<&'static str> {
+    pub(crate) fn misdirected(&self, request: &Request<'_>, now_unix_s: u64) -> Option<&'static str> {
         let policy = request.tls().map_or(0, |session| session.policy);
         match request.tls() {
+            Some(session) if policy != 0 && session.has_expired(now_unix_s) => {
+                Some("the client's certificate has expired: make a new connection with a valid one")
+            }
             _ if policy == self.policy => None,
             Some(_) => Some("this connection was made for another host: make one for this host"),
             None => Some("this host asks for client certificates: make a connection with TLS to this server"),

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
-use std::path::absolute;
+use std::path::{PathBuf, absolute};
 
 use net::{Bind, Listen, Listener};
 
@@ -26,18 +26,24 @@ impl GivenSockets {
     /// # Errors
     /// The system's; where it is not bound.
     pub(crate) fn add_of_systemd(&mut self, socket: OwnedFd) -> io::Result<()> {
-        self.add(vec![socket], false)?;
+        self.add(vec![socket], false, None)?;
         self.0.iter_mut().for_each(|given| given.of_systemd = true);
         Ok(())
     }
 
-    /// Adds sockets of one address. Whether the file of a Unix socket is removed once nobody listens on it.
+    /// Adds sockets of one address. Whether the file of a Unix socket is removed once nobody listens on it; its path, where the
+    /// kernel knows it by another one.
     ///
     /// # Errors
     /// The system's; where they are not bound.
-    pub(crate) fn add(&mut self, sockets: Vec<OwnedFd>, owns_file: bool) -> io::Result<()> {
+    pub(crate) fn add(
+        &mut self,
+        sockets: Vec<OwnedFd>,
+        owns_file: bool,
+        path: Option<PathBuf>,
+    ) -> io::Result<()> {
         let Some(first) = sockets.first() else { return Ok(()) };
-        let address = net::bound_address(first)?;
+        let address = path.map_or_else(|| net::bound_address(first), |path| Ok(Bind::Unix(path)))?;
         match self.0.iter_mut().find(|known| known.address == address) {
             Some(known) => known.sockets.extend(sockets),
             None => self.0.push(GivenListener { address, sockets, owns_file, of_systemd: false }),
@@ -80,8 +86,7 @@ impl GivenSockets {
     pub(crate) fn discard(self) {
         for given in self.0 {
             if let (Bind::Unix(path), true) = (&given.address, given.owns_file) {
-                // Somebody else may have removed it.
-                let _ = std::fs::remove_file(path);
+                net::remove_socket(path);
             }
         }
     }
@@ -141,7 +146,7 @@ mod tests {
         let at: Vec<Bind> = sockets.iter().map(|socket| Bind::Tcp(socket.local_addr().unwrap())).collect();
         let mut given = GivenSockets::default();
         for socket in sockets {
-            given.add(vec![socket.into()], true).unwrap();
+            given.add(vec![socket.into()], true, None).unwrap();
         }
         let wanted = [tcp("127.0.0.1:0"), at[1].clone(), tcp("127.0.0.2:0")].map(Listen::from);
         let taken = given.take(&wanted);
@@ -159,8 +164,8 @@ mod tests {
         let one = TcpListener::bind("127.0.0.1:0").unwrap();
         let at = Bind::Tcp(one.local_addr().unwrap());
         let mut given = GivenSockets::default();
-        given.add(vec![one.try_clone().unwrap().into()], false).unwrap();
-        given.add(vec![one.into()], false).unwrap();
+        given.add(vec![one.try_clone().unwrap().into()], false, None).unwrap();
+        given.add(vec![one.into()], false, None).unwrap();
         assert!(given.addresses().iter().eq([&at]));
         assert_eq!(given.take(&[at.into()])[0].as_ref().unwrap().sockets.len(), 2);
     }
@@ -170,7 +175,7 @@ mod tests {
         let path = std::env::temp_dir().join(format!("komainu-given-{}", std::process::id()));
         let socket = UnixListener::bind(&path).unwrap();
         let mut given = GivenSockets::default();
-        given.add(vec![socket.into()], true).unwrap();
+        given.add(vec![socket.into()], true, None).unwrap();
         std::fs::remove_file(&path).unwrap();
         assert!(given.take(&[Bind::Unix(path.with_extension("other")).into()])[0].is_none());
         assert!(given.take(&[Bind::Unix(path).into()])[0].as_ref().unwrap().owns_file);

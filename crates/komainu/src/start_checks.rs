@@ -1,7 +1,7 @@
 //! What a start needs of the system: users, folders that they may enter, logs, addresses.
 
 use std::collections::BTreeSet;
-use std::io::{self, Write};
+use std::io;
 use std::net::{IpAddr, UdpSocket};
 use std::path::{Path, PathBuf};
 
@@ -12,6 +12,7 @@ use crate::file_rights::closed_folder;
 use crate::hosting;
 use crate::privilege::{self, Identity, Rights};
 use crate::sink;
+use crate::terminal;
 use crate::virtualenv::is_closed;
 
 /// Checks the users and groups that a start would look up, and that the user who serves may use the applications' environments.
@@ -29,7 +30,7 @@ pub(crate) fn users_exist(config: &Config) -> Result<(), String> {
         for (name, app) in config.apps.iter().filter(|(_, app)| app.user.is_none()) {
             hosting::check_as(name, app, &user).map_err(|error| format!("error: {error}"))?;
             if let Some(text) = hosting::doubt(name, app, Some(&user)) {
-                let _ = writeln!(io::stderr(), "warning: {text}");
+                terminal::complain(&format!("warning: {text}"));
             }
         }
     }

@@ -1,6 +1,5 @@
 //! `komainu status`, `komainu reload` and `komainu upgrade`: servers that run, seen from outside.
 
-use std::io::{self, Write};
 use std::path::Path;
 use std::time::Duration;
 
@@ -12,6 +11,7 @@ use crate::cli::{Reload, StatusArguments, Upgrade};
 use crate::control;
 use crate::control_client;
 use crate::status_fetch;
+use crate::terminal;
 
 /// `komainu status`: the text to print.
 ///
@@ -40,7 +40,7 @@ fn printed(servers: Vec<Value>, is_json: bool) -> String {
         return format!("{:#}\n", Value::Array(servers));
     }
     let text = servers.iter().map(shown).collect::<Vec<_>>().join("\n");
-    control_client::printable(&text)
+    terminal::printable(&text)
 }
 
 /// `komainu reload`: waits for the result, and returns the text to print.
@@ -98,10 +98,9 @@ pub(crate) fn upgrade(arguments: &Upgrade) -> Result<String, String> {
 fn command(pid: Option<u32>, line: &str) -> Result<String, String> {
     let answer = control_client::ask(one(pid)?, line)?;
     for text in list(&answer["warnings"]).iter().filter_map(Value::as_str) {
-        // Nobody reads a standard error that is closed.
-        let _ = writeln!(io::stderr(), "warning: {}", control_client::printable(text));
+        terminal::complain(&format!("warning: {text}"));
     }
-    Ok(format!("{}\n", control_client::printable(answer["done"].as_str().unwrap_or("done"))))
+    Ok(format!("{}\n", terminal::printable(answer["done"].as_str().unwrap_or("done"))))
 }
 
 /// The process id of the one server that is meant.
@@ -127,7 +126,7 @@ pub(crate) fn several(pids: &[u32]) -> String {
         let addresses: Vec<&str> = list(&answer["listen"]).iter().filter_map(Value::as_str).collect();
         let file = answer["file"].as_str().map(|file| format!(", {file}")).unwrap_or_default();
         let line = format!("{pid}: {}{file}", addresses.join(" "));
-        text += &format!("\n  {}", control_client::printable(&line).replace('\n', "?"));
+        text += &format!("\n  {}", terminal::printable(&line).replace('\n', "?"));
     }
     if pids.len() > NAMED_MAX {
         text += &format!("\n  and {} more: `komainu status` shows all", pids.len() - NAMED_MAX);

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::control_client::printable;
 use crate::control_endpoint::{ControlCredentials, ControlEndpoint, read_answer};
+use crate::terminal::printable;
 
 /// For each part of an answer.
 const ANSWER_MAX: Duration = Duration::from_secs(5);

@@ -9,12 +9,12 @@ use std::env;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use net::Listener;
+use net::{Bind, Listener, trusted_path};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
@@ -76,6 +76,8 @@ pub(crate) fn failed(reason: &str) -> String {
 pub(crate) struct HandedSockets {
     sockets: Vec<OwnedFd>,
     owns_file: bool,
+    /// The path of a Unix socket that the kernel knows by another one.
+    path: Option<PathBuf>,
 }
 
 impl HandedSockets {
@@ -85,8 +87,19 @@ impl HandedSockets {
     /// Where there are no more descriptors.
     pub(crate) fn of(listener: &Listener) -> io::Result<HandedSockets> {
         let sockets = listener.descriptors().into_iter().map(|fd| fd.try_clone_to_owned());
-        Ok(HandedSockets { sockets: sockets.collect::<io::Result<_>>()?, owns_file: listener.owns_file() })
+        let sockets = sockets.collect::<io::Result<Vec<_>>>()?;
+        let path = match listener.address() {
+            Bind::Unix(path) => Some(path.clone())
+                .filter(|path| sockets.first().is_some_and(|first| !is_bound_to(first, path))),
+            _ => None,
+        };
+        Ok(HandedSockets { sockets, owns_file: listener.owns_file(), path })
     }
+}
+
+/// Whether the kernel knows a socket by this path.
+fn is_bound_to(socket: &OwnedFd, path: &Path) -> bool {
+    net::bound_address(socket).is_ok_and(|bound| bound == Bind::Unix(path.to_owned()))
 }
 
 /// A successor that was started.
@@ -109,6 +122,17 @@ impl Successor {
             ));
         }
         let program = program()?;
+        let doubt = trusted_path::replaceable_by_others(&program);
+        // One that is missing cannot be started either.
+        if let Some(why) = doubt
+            .or_else(|error| if error.kind() == io::ErrorKind::NotFound { Ok(None) } else { Err(error) })?
+        {
+            return Err(io::Error::other(format!(
+                "{} is not started: {why}, so that others could have put another program there; \
+                 `chown root` and `chmod go-w` it",
+                program.display()
+            )));
+        }
         let (ours, theirs) = link::pair()?;
         let mut arguments = env::args_os();
         let mut command = Command::new(&program);
@@ -181,8 +205,13 @@ impl Successor {
     }
 
     fn hand_over(&self) -> io::Result<()> {
-        for HandedSockets { sockets, owns_file } in &self.handed {
-            link::send(&self.link, if *owns_file { "listener owned" } else { "listener lent" }, &[])?;
+        for HandedSockets { sockets, owns_file, path } in &self.handed {
+            let owned = if *owns_file { "owned" } else { "lent" };
+            // Servers of earlier versions understand the line without a path.
+            let path = path.as_deref().map(link::text_of).transpose()?;
+            let line =
+                path.map_or_else(|| format!("listener {owned}"), |path| format!("listener {owned} {path}"));
+            link::send(&self.link, &line, &[])?;
             let sockets: Vec<_> = sockets.iter().map(AsFd::as_fd).collect();
             for some in sockets.chunks(DESCRIPTORS_MAX) {
                 link::send(&self.link, "sockets", some)?;
@@ -230,20 +259,24 @@ impl Predecessor {
         let mut given = GivenSockets::default();
         link::send(&link, "start", &[])?;
         let ended = || io::Error::other("the server that is to be replaced has ended");
-        let mut listeners: Vec<(bool, Vec<OwnedFd>)> = Vec::new();
+        let mut listeners: Vec<(bool, Option<PathBuf>, Vec<OwnedFd>)> = Vec::new();
         loop {
             let packet = link::receive(&link)?.ok_or_else(ended)?;
             match (packet.words(), listeners.last_mut()) {
                 (("end", _), _) => break,
-                (("listener", owned), _) => listeners.push((owned == "owned", Vec::new())),
-                (("sockets", _), Some((_, sockets))) => sockets.extend(packet.descriptors),
+                (("listener", line), _) => {
+                    let (owned, path) =
+                        line.split_once(' ').map_or((line, None), |(owned, path)| (owned, Some(path)));
+                    listeners.push((owned == "owned", path.map(PathBuf::from), Vec::new()));
+                }
+                (("sockets", _), Some((_, _, sockets))) => sockets.extend(packet.descriptors),
                 _ => {
                     return Err(io::Error::other("the server that is to be replaced speaks another version"));
                 }
             }
         }
-        for (owns_file, sockets) in listeners {
-            given.add(sockets, owns_file)?;
+        for (owns_file, path, sockets) in listeners {
+            given.add(sockets, owns_file, path)?;
         }
         Ok(Some((Predecessor { link: Arc::new(link) }, given)))
     }

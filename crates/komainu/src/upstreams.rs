@@ -154,6 +154,7 @@ impl GroupPlan {
         let are_of_cgi = self.shared[group].options().servers.iter().all(is_of_cgi);
         let mut options = route_options(route, proxy, are_of_cgi);
         options.cgi.keeps_encoded_slashes = encoded_slashes == EncodedSlashes::Keep;
+        options.request.conditioned = site.conditioned_fields();
         Ok(Some(UpstreamRoute { group, options: options.into(), spill }))
     }
 }
@@ -413,6 +414,7 @@ fn request(proxy: &config::Proxy, are_of_cgi: bool) -> RequestOptions {
         },
         via: proxy.forwarded.via.clone().filter(|_| !are_of_cgi).unwrap_or_default(),
         underscores: proxy.underscores,
+        conditioned: Vec::new(),
         edits: edits(&proxy.request_headers),
     }
 }

@@ -4,10 +4,10 @@ use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use rustix::fs::FileType;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
 
@@ -15,6 +15,7 @@ use crate::address::{Bind, Listen, ListenUrl, Sources, StreamListener};
 use crate::core::Core;
 use crate::remote::Remote;
 use crate::stream;
+use crate::trusted_path::TrustedPlace;
 
 /// Length of the kernel's queue of newcomers; it cuts this to `net.core.somaxconn`.
 const BACKLOG: i32 = 4096;
@@ -340,16 +341,18 @@ fn tcp_socket(address: SocketAddr, v6_only: bool, reuse_port: bool) -> io::Resul
 }
 
 fn bind_unix(path: &Path) -> io::Result<OwnedFd> {
-    let address = SocketAddrUnix::new(path)?;
+    let place = TrustedPlace::of(path)?;
+    // The kernel shows the path of this call, so the configured one is used where others cannot have it lead elsewhere meanwhile.
+    let address =
+        if place.is_certain() { SocketAddrUnix::new(path)? } else { SocketAddrUnix::new(place.path())? };
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
     let new = || rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None);
     let socket = new()?;
     match rustix::net::bind(&socket, &address) {
-        Err(Errno::ADDRINUSE) => {
-            // A socket file outlives its server: one that nobody answers on is a leftover.
+        // A socket file outlives its server: one that nobody answers on is a leftover. What is no socket is not ours to remove.
+        Err(Errno::ADDRINUSE) if is_socket(&place) => {
             match rustix::net::connect(&new()?, &address) {
-                // Connections to what is no socket are refused as well, and that is not ours to remove.
-                Err(Errno::CONNREFUSED) if is_socket(path) => std::fs::remove_file(path)?,
+                Err(Errno::CONNREFUSED) if is_socket(&place) => place.remove()?,
                 _ => return Err(Errno::ADDRINUSE.into()),
             }
             rustix::net::bind(&socket, &address)?;
@@ -360,14 +363,24 @@ fn bind_unix(path: &Path) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-fn is_socket(path: &Path) -> bool {
-    std::fs::symlink_metadata(path).is_ok_and(|file| file.file_type().is_socket())
+fn is_socket(place: &TrustedPlace) -> bool {
+    place.stat().is_ok_and(|file| FileType::from_raw_mode(file.st_mode) == FileType::Socket)
+}
+
+/// Removes the file of a Unix socket that nobody listens on any more, if it is one.
+pub fn remove_socket(path: &Path) {
+    if let Ok(place) = TrustedPlace::of(path)
+        && is_socket(&place)
+    {
+        // Somebody else may have removed it.
+        let _ = place.remove();
+    }
 }
 
 /// The file of a Unix socket, removed when this is dropped, unless another server has replaced it.
 #[derive(Debug)]
 pub(crate) struct SocketFile {
-    path: PathBuf,
+    place: TrustedPlace,
     /// `None` where it is no longer this process's to remove.
     identity: Option<(u64, u64)>,
 }
@@ -375,7 +388,8 @@ pub(crate) struct SocketFile {
 impl SocketFile {
     /// The one that [`bind`] has just made.
     pub(crate) fn of(path: &Path) -> io::Result<SocketFile> {
-        Ok(SocketFile { path: path.to_path_buf(), identity: Some(identity(path)?) })
+        let place = TrustedPlace::of(path)?;
+        Ok(SocketFile { identity: Some(identity(&place)?), place })
     }
 
     /// Leaves the file to its next owner.
@@ -386,16 +400,16 @@ impl SocketFile {
 
 impl Drop for SocketFile {
     fn drop(&mut self) {
-        if self.identity.is_some() && identity(&self.path).ok() == self.identity {
+        if self.identity.is_some() && identity(&self.place).ok() == self.identity {
             // Somebody else may remove it just now, to the same end.
-            let _ = std::fs::remove_file(&self.path);
+            let _ = self.place.remove();
         }
     }
 }
 
-fn identity(path: &Path) -> io::Result<(u64, u64)> {
-    let file = std::fs::symlink_metadata(path)?;
-    Ok((file.dev(), file.ino()))
+fn identity(place: &TrustedPlace) -> io::Result<(u64, u64)> {
+    let file = place.stat()?;
+    Ok((file.st_dev, file.st_ino))
 }
 
 #[cfg(test)]

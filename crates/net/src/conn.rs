@@ -69,7 +69,7 @@ pub(crate) struct Conn {
     /// What the current request holds beside the buffers: its handler, its filters.
     pub(crate) request_bytes: usize,
     /// What the last request keeps until its response is sent.
-    pub(crate) kept: Option<Box<dyn Any>>,
+    pub(crate) kept: Option<Rc<dyn Any>>,
 }
 
 impl Conn {

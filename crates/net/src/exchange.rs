@@ -136,8 +136,19 @@ impl<'c> Exchange<'c> {
     }
 
     /// Keeps a value until the client has the response, or is gone: what counts the request as one under way.
-    pub fn keep(&mut self, value: Box<dyn Any>) {
+    pub fn keep(&mut self, value: Rc<dyn Any>) {
         self.state.kept = Some(value);
+    }
+
+    /// Keeps a value until the handler is done, which `None` says: its place there.
+    pub fn set_handler_place(&mut self, place: Option<Rc<dyn Any>>) {
+        self.state.handler_place = place;
+    }
+
+    /// What counts the request as one under way, for a worker that runs for it after its client has left.
+    #[must_use]
+    pub fn places(&self) -> [Option<Rc<dyn Any>>; 2] {
+        [self.state.kept.clone(), self.state.handler_place.clone()]
     }
 
     /// Adds fields to whatever is answered from now on, beside what the edits do.

@@ -8,6 +8,7 @@
 //! Modules, from low to high; a module uses only those above it.
 
 pub mod fault;
+pub mod trusted_path;
 mod in_place;
 pub mod clock;
 pub mod address;
@@ -87,7 +88,7 @@ pub mod server;
 
 pub use address::{Bind, Client, Dial, Listen, ListenUrl, Peer, Sources, StreamListener};
 pub use bandwidth::Bandwidth;
-pub use bind::{Listener, bound_address};
+pub use bind::{Listener, bound_address, remove_socket};
 pub use body_copy::BodyCopied;
 pub use compress::{Compression, coded_fields};
 pub use connections::{OpenConnection, OpenConnections};

@@ -474,7 +474,7 @@ async fn serve_stream<S: Service>(
     engine: &Rc<Engine<S>>,
     lane: &mut StreamLane,
     refused: Option<Reject>,
-) -> (Option<Box<dyn Any>>, bool) {
+) -> (Option<Rc<dyn Any>>, bool) {
     lane.attend();
     let conn = lane.conn().clone();
     let (core, source) = (conn.core.clone(), lane.source_rc());

@@ -93,7 +93,9 @@ pub(crate) struct RequestState {
     /// Bytes of memory that the handler holds.
     pub(crate) handler_bytes: usize,
     /// What is dropped once the client has the response.
-    pub(crate) kept: Option<Box<dyn Any>>,
+    pub(crate) kept: Option<Rc<dyn Any>>,
+    /// The same, once the handler is done.
+    pub(crate) handler_place: Option<Rc<dyn Any>>,
     /// Its head as changed by this server, in place of the one that was sent.
     pub(crate) amended: Option<Box<AmendedHead>>,
     /// Whether handlers may name a file of this server in place of a response, and the one that was named.
@@ -133,6 +135,7 @@ impl RequestState {
             pages: None,
             handler_bytes: 0,
             kept: None,
+            handler_place: None,
             amended: None,
             sends_files: false,
             named_file: None,

@@ -4,6 +4,7 @@ mod pem;
 mod certificate;
 mod store;
 mod tickets;
+mod trust_end;
 mod acceptor;
 mod handshake;
 mod blocking;

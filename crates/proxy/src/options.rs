@@ -277,6 +277,9 @@ pub struct RequestOptions {
     pub via: String,
     /// Forward fields with `_` in their names, which many applications take for the same name with `-`. Default no.
     pub underscores: bool,
+    /// Names of fields that decide which route serves a request: none is forwarded that applications may take for one of them, and that
+    /// is written otherwise.
+    pub conditioned: Vec<String>,
     /// Fields removed, set and added.
     pub edits: Edits,
 }
@@ -514,6 +517,7 @@ impl Default for RequestOptions {
             forwarded: Forwarded { x_forwarded: true, standard: false },
             via: "komainu".into(),
             underscores: false,
+            conditioned: Vec::new(),
             edits: Edits::default(),
         }
     }

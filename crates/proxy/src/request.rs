@@ -296,6 +296,7 @@ impl RequestRules {
         (forwarded::dialect_of(Name::of(name), name).is_none() || vouched)
             && !http::is_internal(name)
             && (!name.contains(&b'_') || (self.options.underscores && !is_known_with_hyphens(name)))
+            && !self.options.conditioned.iter().any(|known| is_disguised(name, known.as_bytes()))
     }
 
     /// Whether a field is forwarded unchanged.
@@ -488,6 +489,11 @@ fn named_by<'x>(fields: &FieldList, bytes: &'x [u8]) -> Result<Vec<&'x [u8]>, Re
 
 pub(crate) fn is_named(named: &[&[u8]], name: &[u8]) -> bool {
     named.iter().any(|other| other.eq_ignore_ascii_case(name))
+}
+
+/// Whether applications may take a name for the known one though it is another.
+fn is_disguised(name: &[u8], known: &[u8]) -> bool {
+    is_twin(name, known) && !name.eq_ignore_ascii_case(known)
 }
 
 /// Whether edits remove or replace the field.

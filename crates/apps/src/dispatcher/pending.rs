@@ -9,7 +9,7 @@ use std::task::Poll;
 use net::{Exchange, Interest, RequestNotes};
 use ring::{Error, Received, Ticket, WorkerCost, WorkerSlot};
 
-use super::{Completion, Deadline, Dispatcher};
+use super::{Completion, Deadline, Dispatcher, KeptPlaces};
 use crate::log::{AppLog, AppLogLevel, request_line};
 use crate::mail::SupervisorCommand;
 
@@ -34,11 +34,13 @@ pub(crate) struct PendingRequest {
     queued_us: u64,
     worker_slot: Option<WorkerSlot>,
     cost: WorkerCost,
+    /// Given back when no worker runs for the request any more.
+    places: KeptPlaces,
 }
 
 impl PendingRequest {
     /// What has just been queued.
-    pub(super) fn new(dispatcher: &Rc<Dispatcher>, ticket: Ticket) -> PendingRequest {
+    pub(super) fn new(dispatcher: &Rc<Dispatcher>, ticket: Ticket, places: KeptPlaces) -> PendingRequest {
         PendingRequest {
             dispatcher: dispatcher.clone(),
             ticket,
@@ -46,6 +48,7 @@ impl PendingRequest {
             queued_us: dispatcher.core.now_us(),
             worker_slot: None,
             cost: WorkerCost::default(),
+            places,
         }
     }
 
@@ -239,6 +242,10 @@ impl Drop for PendingRequest {
             .claimant(ticket)
             .filter(|_| entry.completion == Some(Completion::Late));
         dispatcher.server.borrow_mut().cancel(ticket, why);
+        let places = std::mem::take(&mut self.places);
+        if places.iter().any(Option::is_some) && dispatcher.server.borrow().is_still_held(ticket) {
+            dispatcher.left.borrow_mut().push((ticket, places));
+        }
         worker_slot.iter().for_each(|worker_slot| dispatcher.give_up_late(ticket, *worker_slot));
     }
 }

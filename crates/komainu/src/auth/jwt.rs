@@ -28,6 +28,8 @@ const KNOWN_BYTES_MAX: usize = 32 * 1024 * 1024;
 /// How often keys may be asked for again because a token names one that is not known, and as long as there are none.
 const AGAIN_MS: u64 = 10_000;
 const FIRST_MS: u64 = 1_000;
+/// How long keys stay in use after they were due, where no others can be had: an issuer that cannot be reached withdraws none.
+const KEPT_MS: u64 = 24 * 60 * 60 * 1_000;
 /// The largest JWKS, in bytes.
 const KEYS_BYTES_MAX: u64 = 512 * 1024;
 /// How often a request that waits for keys looks for them.
@@ -48,6 +50,8 @@ pub(super) struct SharedJwt {
     /// When keys are asked for again in any case, and when they may be because a token names another one.
     due_ms: AtomicU64,
     may_ms: AtomicU64,
+    /// When keys that are still due are given up.
+    until_ms: AtomicU64,
     is_fetching: AtomicBool,
     known: Remembered<Arc<VerifiedToken>>,
     /// With which tokens are remembered.
@@ -99,6 +103,11 @@ impl JwtPlan {
                 None => Arc::new(SharedJwt::new(auth, jwt, (files, memory, notices))?),
             };
             shared.read_file(jwt)?;
+            if let (Some(file), Some(0)) = (&jwt.jwks_file, shared.count()) {
+                let text =
+                    format!("`auth.jwt` {}: it has no key for signatures that can be used", file.display());
+                return Err(io::Error::new(io::ErrorKind::InvalidData, text));
+            }
             plan.0.push(shared);
         }
         Ok(plan)
@@ -131,6 +140,7 @@ impl SharedJwt {
             keys: Mutex::default(),
             due_ms: AtomicU64::new(0),
             may_ms: AtomicU64::new(0),
+            until_ms: AtomicU64::new(u64::MAX),
             is_fetching: AtomicBool::new(false),
             known: Remembered::new(KNOWN_MAX, KNOWN_BYTES_MAX, account),
             secret: secret.map_err(|_| io::Error::other("the system has no random numbers"))?,
@@ -155,6 +165,30 @@ impl SharedJwt {
     fn set_keys(&self, keys: JwtKeys) {
         *lock(&self.keys) = Some(Arc::new(keys));
         self.known.clear();
+    }
+
+    /// Keys in use; `None` where they are not there.
+    fn count(&self) -> Option<usize> {
+        lock(&self.keys).as_ref().map(|keys| keys.count())
+    }
+
+    /// Gives up keys that could not be renewed for too long. Whether there are some still.
+    fn keep_keys(&self, now_ms: u64) -> bool {
+        let mut keys = lock(&self.keys);
+        if keys.is_some() && now_ms >= self.until_ms.load(Ordering::Relaxed) {
+            *keys = None;
+            self.known.clear();
+        }
+        keys.is_some()
+    }
+
+    /// Says how many keys there are, where that needs a remark.
+    fn report_count(&self) {
+        match self.count().unwrap_or_default() {
+            0 => self.report(Level::Error, "there is no key for signatures in the set: no token is valid"),
+            1 => self.report(Level::Info, "there is 1 key"),
+            count => self.report(Level::Info, &format!("there are {count} keys")),
+        }
     }
 
     fn report(&self, level: Level, text: &str) {
@@ -331,7 +365,11 @@ impl JwtRoute {
         let now_ms = core.now_ms();
         let is_due = now_ms >= shared.due_ms.load(Ordering::Relaxed)
             || is_wanted && now_ms >= shared.may_ms.load(Ordering::Relaxed);
-        if !is_due || shared.is_fetching.swap(true, Ordering::Relaxed) {
+        if !is_due {
+            return;
+        }
+        shared.keep_keys(now_ms);
+        if shared.is_fetching.swap(true, Ordering::Relaxed) {
             return;
         }
         let (shared, proxy, jwt) = (shared.clone(), self.proxy.clone(), self.jwt.clone());
@@ -346,22 +384,20 @@ impl JwtRoute {
                 }
             };
             let now_ms = theirs.now_ms();
-            let has_some = lock(&shared.keys).is_some();
+            let has_some = shared.keep_keys(now_ms);
             let again_ms = match outcome {
                 Ok(fetched) => {
                     if let Some(keys) = fetched {
-                        let text = match keys.count() {
-                            1 => "there is 1 key".to_owned(),
-                            count => format!("there are {count} keys"),
-                        };
-                        shared.report(Level::Info, &text);
                         shared.set_keys(keys);
+                        shared.report_count();
                     }
-                    shared.due_ms.store(now_ms.saturating_add(ms(jwt.refresh)), Ordering::Relaxed);
+                    let due_ms = now_ms.saturating_add(ms(jwt.refresh));
+                    shared.due_ms.store(due_ms, Ordering::Relaxed);
+                    shared.until_ms.store(due_ms.saturating_add(KEPT_MS), Ordering::Relaxed);
                     AGAIN_MS
                 }
                 Err(why) => {
-                    let rest = if has_some { "those from before stay" } else { "requests get 503" };
+                    let rest = if has_some { "those from before stay for a day" } else { "requests get 503" };
                     shared.report(Level::Error, &format!("the keys cannot be had: {why}; {rest}"));
                     let again_ms = if has_some { AGAIN_MS } else { FIRST_MS };
                     shared.due_ms.store(now_ms.saturating_add(again_ms), Ordering::Relaxed);

@@ -11,8 +11,8 @@ use std::io;
 use std::sync::Arc;
 
 use config::{Auth, AuthKind, Config};
-use http::Fields;
-use net::{Core, Exchange, Fault, MemoryBudget};
+use http::{Fields, Name, Status};
+use net::{Core, Exchange, Fault, MemoryBudget, Request};
 use proxy::Proxy;
 
 use crate::auth::ask::{AskPlan, AskRoute};
@@ -119,6 +119,15 @@ fn identity_fields(config: &Config, site: usize) -> Vec<Vec<u8>> {
     names
 }
 
+/// Why a request is refused whose credentials are ambiguous.
+pub(crate) const SEVERAL: &str = "there are several fields `Authorization`: send one";
+
+/// Whether a request has several fields `Authorization`: what is verified here, and what an application believes, could differ.
+pub(crate) fn has_several_authorizations(request: &Request<'_>) -> bool {
+    let (head, _) = request.head();
+    head.fields.named(Name::Authorization).nth(1).is_some()
+}
+
 /// Asks what a route asks of clients. Returns whether the request may be served.
 ///
 /// # Errors
@@ -127,6 +136,10 @@ pub(crate) async fn admit(auth: Option<&RouteAuth>, x: &mut Exchange<'_>) -> Res
     let Some(RouteAuth { removed, check }) = auth else { return Ok(true) };
     if !removed.is_empty() {
         x.amend(removed, &Fields::new());
+    }
+    if !matches!(check, None | Some(AuthCheck::Signed(_))) && has_several_authorizations(&x.request()) {
+        x.refuse(Status::BAD_REQUEST, SEVERAL).await?;
+        return Ok(false);
     }
     match check {
         None => Ok(true),

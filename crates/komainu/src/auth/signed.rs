@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use admission::{SignedRefusal, UrlKeys};
 use config::{Auth, AuthKind, Config};
-use http::{Fields, Name, Status};
+use http::{EmptySegments, Fields, Name, Status};
 use net::{Exchange, Fault, Peer};
 
 use crate::config_files::ConfigFiles;
@@ -73,7 +73,9 @@ impl SignedUrls {
             Peer::Unix => String::new(),
         };
         let client = self.of_client.then_some(address.as_str());
-        let (path, query) = (request.route_path()?, request.query().unwrap_or_default());
+        // Empty segments are signed as any other part of the path: a handler may get them.
+        let path = request.matched_path(EmptySegments::AsSent)?;
+        let query = request.query().unwrap_or_default();
         let (status, reason) = match self.keys.verify(&path, query, client, x.core().unix_s()) {
             Ok(()) => {
                 x.set_authorized();

@@ -5,13 +5,13 @@ use std::process::Command;
 use http::path::encoded_segment;
 use serde_json::{Map, Value, json};
 
-use crate::control_client;
 use crate::ctl::shown;
 use crate::ctl::transport::{CtlAnswer, CtlRequest, send};
 use crate::ctl_arguments::{
     Ctl, CtlApp, CtlCache, CtlCertificate, CtlCommand, CtlConfig, CtlConnection, CtlGeneration, CtlUpstream,
 };
 use crate::status;
+use crate::terminal;
 
 /// How an answer is shown to people.
 type ShowAnswer = fn(&Value) -> String;
@@ -34,7 +34,7 @@ fn finished(ctl: &Ctl, answer: CtlAnswer, shown: ShowAnswer) -> Result<String, S
         false if answer.status < 300 => shown(&answer.document),
         false => shown::outcome(&answer.document),
     };
-    let text = control_client::printable(&text);
+    let text = terminal::printable(&text);
     match answer.status < 300 {
         true => Ok(text),
         false => Err(text.trim_end().to_owned()),

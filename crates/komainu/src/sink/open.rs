@@ -8,7 +8,7 @@ use std::path::Path;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
-use crate::trusted_path;
+use net::trusted_path;
 
 /// Opens a log file for appending, without ever waiting; makes it where it is missing. `None` where it is a FIFO without a
 /// reader. For root, as [`trusted_path`] says.

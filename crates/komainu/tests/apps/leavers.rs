@@ -166,3 +166,40 @@ fn a_client_that_resets_its_connection_frees_its_worker() {
     }
     assert!(!rig.reported().contains("Traceback"), "{}", rig.reported());
 }
+
+/// Places of `concurrent` and of `queue` stay taken as long as a worker runs for a client that has left.
+#[test]
+fn who_leaves_early_gets_no_more_workers_than_others() {
+    const APP: &str = "\
+sub note { open my $file, '>>', 'run'; syswrite $file, $_[0] }
+sub { note('+'); select undef, undef, undef, 1.5; note('-'); [200, [], ['done']] }
+";
+    for limit in ["limit = { concurrent = 2 }", "queue = { active = 2, waiting = 20 }"] {
+        let folder = Folder::new();
+        folder.write("app.psgi", APP);
+        let rig = start(
+            folder,
+            &format!("[[route]]\napp = \"shop\"\n{limit}\n[apps.shop]\npsgi = \"app.psgi\"\nworkers = 6\n"),
+        );
+        let noted = || fs::read_to_string(rig.folder.at("run")).unwrap_or_default();
+        for number in 0..8 {
+            let mut client = rig.connect();
+            write!(client, "GET /{number} HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
+            std::thread::sleep(Duration::from_millis(120));
+            // Closed by a reset.
+            sockopt::set_socket_linger(&client, Some(Duration::ZERO)).unwrap();
+        }
+        eventually("all that began have ended", || {
+            let noted = noted();
+            noted.len() >= 4 && noted.matches('+').count() == noted.matches('-').count()
+        });
+        let (mut running, mut most) = (0, 0);
+        for one in noted().chars() {
+            running += if one == '+' { 1 } else { -1 };
+            most = most.max(running);
+        }
+        assert_eq!(most, 2, "{limit}: {}", noted());
+        // The places are free again.
+        eventually("it is served", || rig.get("/again").status() == 200);
+    }
+}

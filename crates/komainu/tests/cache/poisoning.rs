@@ -263,6 +263,54 @@ fn no_known_attack_leaves_anything_for_others() {
     }
 }
 
+/// The fields that the documentation lists, with what becomes of a request that has one.
+fn documented() -> Vec<(String, Left)> {
+    let text = include_str!("../../../../docs/cache.md");
+    let (_, section) = text.split_once("### Fields that no key holds").unwrap();
+    let rows =
+        section.lines().take_while(|line| !line.starts_with('#')).filter(|line| line.starts_with("| "));
+    let mut fields = Vec::new();
+    for row in rows {
+        let cells: Vec<&str> = row.split('|').map(str::trim).collect();
+        let left = if cells[3] == "the request passes the cache" { Nothing } else { Clean };
+        let names = cells[2].split('`').skip(1).step_by(2).filter(|name| !name.ends_with('*'));
+        fields.extend(names.map(|name| (name.to_owned(), left)));
+    }
+    fields
+}
+
+#[test]
+fn every_field_of_the_documented_list_is_harmless_in_every_spelling() {
+    let origin = reflecting();
+    // One that lets every name pass.
+    let rig = Rig::config(
+        Folder::new(),
+        &format!("[[route]]\nproxy = {{ to = \"{}\", underscores = true }}\ncache = true\n", origin.url),
+    );
+    let mut faults = Vec::new();
+    let fields = documented();
+    assert!(fields.len() > 90, "{}", fields.len());
+    for (index, (name, left)) in fields.iter().enumerate() {
+        for (spelling, name) in
+            [name.clone(), name.to_uppercase(), name.replace('-', "_")].into_iter().enumerate()
+        {
+            let value = match name.as_str() {
+                "Range" | "RANGE" => "bytes=0-3 evil",
+                "Accept-Encoding" | "ACCEPT-ENCODING" => "gzip, evil",
+                "Forwarded" | "FORWARDED" => "host=evil",
+                _ => "/evil",
+            };
+            // Of a name that is known with hyphens the other spelling is never passed on.
+            let is_known = matches!(name.as_str(), "Accept_Encoding" | "X_Real_IP");
+            let path = format!("/d{index}/{spelling}");
+            let left = if is_known { Clean } else { *left };
+            let request = get(&path, &format!("{name}: {value}"));
+            faults.extend(attack(&rig, &origin, &name, &request, &path, left).err());
+        }
+    }
+    assert!(faults.is_empty(), "{}", faults.join("\n"));
+}
+
 #[test]
 fn pages_that_look_like_files_stay_private() {
     let origin = reflecting();

@@ -231,6 +231,23 @@ fn the_method_purges_for_those_who_may() {
 }
 
 #[test]
+fn a_purge_with_two_tokens_is_refused() {
+    let origin = origin();
+    let rig = Rig::config(
+        Folder::new(),
+        &format!("[[route]]\nproxy = \"{}\"\ncache = {{ purge = {{ token = \"{TOKEN}\" }} }}\n", origin.url),
+    );
+    let right = format!("Authorization: Bearer {TOKEN}\r\n");
+    for other in ["Bearer 0123456789abcdef-a-tokem", "Basic abc", ""] {
+        let wrong = format!("Authorization: {other}\r\n");
+        for fields in [format!("{right}{wrong}"), format!("{wrong}{right}"), format!("{right}{right}")] {
+            purge_as(&rig, "/a", &fields).expect_status(400);
+        }
+    }
+    purge_as(&rig, "/a", &right).expect_status(200);
+}
+
+#[test]
 fn the_token_is_read_by_who_may_read_it() {
     let origin = origin();
     for kind in rig::kinds() {

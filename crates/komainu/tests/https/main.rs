@@ -14,5 +14,6 @@ mod rig;
 
 mod apps;
 mod certificates;
+mod expired;
 mod ocsp;
 mod tls;

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io::{Read, Write};
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
 use std::process::{Command, Output};
@@ -360,26 +361,143 @@ fn a_program_that_poses_as_a_server_is_not_asked() {
     stranger.wait().unwrap();
 }
 
+/// The folder of another user's control sockets, taken by somebody else before.
 #[test]
-fn what_a_server_says_does_not_change_the_terminal() {
-    let said = "a\u{202e}b\u{2066}c\u{200b}d\x1b[31me\u{9b}f\ng";
-    let (folder, run) = {
+fn a_folder_for_sockets_that_somebody_else_has_made_is_named_with_the_remedy() {
+    if !rig::is_root() {
+        eprintln!("SKIPPED: this needs another user");
+        return;
+    }
+    for (what, owner, mode) in
+        [("belongs to user 65532", 65_532, 0o700), ("can be written to by others", 65_533, 0o777)]
+    {
         let folder = Folder::new();
-        let run = folder.at("run");
-        std::fs::create_dir(&run).unwrap();
-        (folder, run)
-    };
+        folder.write("www/a", "A").write("tmp/nothing", "");
+        for (name, mode) in [(".", 0o755), ("www", 0o755), ("www/a", 0o644), ("tmp", 0o1777)] {
+            std::fs::set_permissions(folder.at(name), PermissionsExt::from_mode(mode)).unwrap();
+        }
+        let taken = folder.at("tmp/komainu-65533");
+        std::fs::create_dir(&taken).unwrap();
+        std::os::unix::fs::chown(&taken, Some(owner), Some(owner)).unwrap();
+        std::fs::set_permissions(&taken, PermissionsExt::from_mode(mode)).unwrap();
+        rig::copy_program(&folder.at("komainu"));
+        let mut command = Command::new("setpriv");
+        command.args(["--reuid", "65533", "--regid", "65533", "--clear-groups"]).arg(folder.at("komainu"));
+        command.env_remove("RUNTIME_DIRECTORY").env_remove("XDG_RUNTIME_DIR").env("TMPDIR", folder.at("tmp"));
+        command.args(["run", "--listen", "127.0.0.1:0"]).arg(folder.at("www"));
+        let rig = Rig::start(command, folder);
+        rig.get("/a").expect(200, "A");
+        rig.expect_report(what);
+        rig.expect_report("or name a folder of your own in RUNTIME_DIRECTORY");
+        assert_eq!(std::fs::read_dir(&taken).unwrap().count(), 0);
+    }
+}
+
+/// What a command shows of a server that answers with this document.
+fn shown_of(answer: &serde_json::Value, arguments: &[&str]) -> String {
+    let folder = Folder::new();
+    let run = folder.at("run");
+    std::fs::create_dir(&run).unwrap();
     let pid = std::process::id().to_string();
     let listener = UnixListener::bind(run.join(format!("{pid}.sock"))).unwrap();
-    let answering = std::thread::spawn(move || {
-        let (mut client, _) = listener.accept().unwrap();
-        let mut line = [0; 4096];
-        let _ = client.read(&mut line).unwrap();
-        client.write_all(serde_json::json!({ "done": said }).to_string().as_bytes()).unwrap();
+    let answer = answer.to_string();
+    std::thread::spawn(move || {
+        for client in listener.incoming() {
+            let mut client = client.unwrap();
+            let mut line = [0; 4096];
+            let _ = client.read(&mut line).unwrap();
+            // A command that only looks whether somebody is there reads nothing.
+            let _ = client.write_all(answer.as_bytes());
+        }
     });
-    let asked = komainu().args(["reload", "--pid", &pid]).env("RUNTIME_DIRECTORY", &run).output().unwrap();
-    answering.join().unwrap();
-    let shown = text(&asked.stdout) + &text(&asked.stderr);
-    assert!(shown.contains("a?b?c?d?[31me?f"), "{shown:?}");
-    drop(folder);
+    let asked =
+        komainu().args(arguments).args(["--pid", &pid]).env("RUNTIME_DIRECTORY", &run).output().unwrap();
+    text(&asked.stdout) + &text(&asked.stderr)
+}
+
+#[test]
+fn what_a_server_says_does_not_change_the_terminal() {
+    let said = "a\u{202e}b\u{2066}c\u{200b}d\x1b[31me\u{9b}f\rg";
+    let cleaned = "a?b?c?d?[31me?f?g";
+    let mut every = serde_json::Map::new();
+    for key in
+        ["version", "state", "since", "file", "sandbox", "name", "host", "issuer", "status", "reason", "key"]
+    {
+        every.insert(key.into(), said.into());
+    }
+    let every = serde_json::Value::Object(every);
+    let lists =
+        ["listen", "apps", "certificates", "upstreams", "groups", "limits", "queues", "events", "objects"];
+    let mut document = every.clone();
+    for list in lists {
+        document[list] = serde_json::json!([every, said]);
+    }
+    document["pid"] = 1.into();
+    let commands: [&[&str]; 12] = [
+        &["reload"],
+        &["upgrade"],
+        &["status"],
+        &["ctl", "status"],
+        &["ctl", "upstream", "list"],
+        &["ctl", "config", "get"],
+        &["cert", "list"],
+        &["cert", "renew", "a.test"],
+        &["cache", "stats"],
+        &["cache", "why", "http://a.test/"],
+        &["diff"],
+        &["top", "--once"],
+    ];
+    let error = serde_json::json!({ "error": said });
+    let of_api = serde_json::json!({ "status": 500, "document": { "error": { "message": said } } });
+    let done = serde_json::json!({ "done": said, "warnings": [said], "status": 200, "document": document });
+    let steers =
+        |c: &char| (c.is_control() && *c != '\n') || matches!(*c, '\u{200b}' | '\u{202e}' | '\u{2066}');
+    for arguments in commands {
+        let failed = shown_of(&error, arguments);
+        assert!(failed.contains(cleaned), "{arguments:?}: {failed:?}");
+        for answer in [&error, &of_api, &done, &document] {
+            let shown = shown_of(answer, arguments);
+            assert_eq!(shown.chars().find(steers), None, "{arguments:?}: {shown:?}");
+        }
+    }
+    for arguments in [&["reload"], &["upgrade"]] {
+        let shown = shown_of(&done, arguments);
+        assert_eq!(shown.matches(cleaned).count(), 2, "{shown:?}");
+    }
+}
+
+/// Names of files and lines of a configuration that somebody else has written.
+#[test]
+fn names_and_configurations_do_not_change_the_terminal() {
+    let folder = Folder::new();
+    let said = "a\u{202e}b\x1b[31mc\rd";
+    let steers = |c: &char| (c.is_control() && !matches!(*c, '\n' | '\t')) || *c == '\u{202e}';
+    folder.write(&format!("{said}.toml"), "[[route]]\nrespond = 1\n");
+    folder.write("value.toml", format!("[[route]]\npath = \"{}\"\nno_such = 1 # {said}\n", "a\u{202e}"));
+    folder
+        .write("nginx.conf", format!("server {{ listen 80; server_name \"{said}\"; no_such \"{said}\"; }}"));
+    let name = folder.at(&format!("{said}.toml"));
+    let missing = folder.at(&format!("none{said}"));
+    let (name, missing) = (name.to_str().unwrap(), missing.to_str().unwrap());
+    let (value, nginx) = (folder.at("value.toml"), folder.at("nginx.conf"));
+    let commands: [&[&str]; 8] = [
+        &["check", "-c", name],
+        &["check", "-c", missing],
+        &["check", "-c", value.to_str().unwrap()],
+        &["fmt", missing],
+        &["diff", missing, name],
+        &["run", missing],
+        &["start", "-c", missing],
+        &["trust", "--state", missing],
+    ];
+    for arguments in commands {
+        let done = komainu().args(arguments).output().unwrap();
+        let shown = text(&done.stdout) + &text(&done.stderr);
+        assert!(!shown.is_empty(), "{arguments:?}");
+        assert_eq!(shown.chars().find(steers), None, "{arguments:?}: {shown:?}");
+    }
+    let done = komainu().args(["import", "nginx", nginx.to_str().unwrap()]).output().unwrap();
+    let shown = text(&done.stderr);
+    assert!(!shown.is_empty());
+    assert_eq!(shown.chars().find(steers), None, "{shown:?}");
 }

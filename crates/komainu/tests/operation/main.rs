@@ -36,6 +36,7 @@ mod named_files;
 mod operation;
 mod otlp;
 mod overview;
+mod planted_links;
 mod privileges;
 mod prometheus;
 mod remedies;

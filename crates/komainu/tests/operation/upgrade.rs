@@ -3,6 +3,7 @@
 use std::fs;
 use std::io::{ErrorKind, Read, Write};
 use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Output};
 use std::sync::Arc;
@@ -390,6 +391,46 @@ fn another_program_at_the_same_place_takes_over() {
     install(this);
     kill(successor, "-KILL");
     assert!(!{ waiting }.wait().unwrap().success());
+    line.upgrade();
+    line.rig.get("/a").expect(200, "A");
+    line.stop();
+}
+
+#[test]
+fn a_program_that_others_can_replace_is_not_started() {
+    if !rig::is_root() {
+        eprintln!("SKIPPED: this needs another user");
+        return;
+    }
+    let folder = folder();
+    folder.write("bin/nothing", "");
+    fs::set_permissions(folder.at("bin"), PermissionsExt::from_mode(0o755)).unwrap();
+    let program = folder.at("bin/komainu");
+    rig::install_program(Path::new(env!("CARGO_BIN_EXE_komainu")), &program);
+    folder.write(
+        "komainu.toml",
+        format!("listen = \"127.0.0.1:0\"\n{}[[route]]\nfiles = \"www\"\n", as_we_are()),
+    );
+    let mut command = Command::new(&program);
+    command.env("RUNTIME_DIRECTORY", folder.at("run")).arg("start").arg("-c").arg(folder.at("komainu.toml"));
+    let mut line = Line::new(Rig::start(command, folder));
+    let bin = line.rig.folder.at("bin");
+    let change = |path: &Path, owner: u32, mode: u32| {
+        std::os::unix::fs::chown(path, Some(owner), Some(owner)).unwrap();
+        fs::set_permissions(path, PermissionsExt::from_mode(mode)).unwrap();
+    };
+    for (path, owner, mode, why) in [
+        (&bin, 65_533, 0o755, "belongs to user 65533"),
+        (&bin, 0, 0o777, "can be written to by everybody"),
+        (&program, 65_533, 0o755, "belongs to user 65533"),
+        (&program, 0, 0o757, "can be written to by everybody"),
+    ] {
+        change(path, owner, mode);
+        let said = line.upgrade_in_vain();
+        let named = format!("{} {why}", path.display());
+        assert!(said.contains(&named) && said.contains("chmod go-w"), "{said}");
+        change(path, 0, 0o755);
+    }
     line.upgrade();
     line.rig.get("/a").expect(200, "A");
     line.stop();

@@ -158,6 +158,34 @@ fn oauth2_proxy_decides_as_its_documents_say() {
     rig.ask("/open", "X-Forwarded-User: root\r\nX_Forwarded_User: root\r\n").expect(200, "[]");
 }
 
+/// A field that chooses the route is not smuggled past that choice in another spelling.
+#[test]
+fn a_field_that_conditions_look_at_reaches_nobody_in_another_spelling() {
+    let origin = Origin::start(|ask| ok(&ask.head));
+    let rig = Rig::config(
+        Folder::new(),
+        &format!(
+            "[[route]]\nheader = {{ X-Admin = true }}\nrespond = 403\n\
+             [[route]]\npath = \"/not/*\"\nnot = {{ header = {{ X-Debug = true }} }}\nproxy = {{ to = \"{0}\", underscores = true }}\n\
+             [[route]]\npath = \"/not/*\"\nrespond = 403\n\
+             [[route]]\nproxy = {{ to = \"{0}\", underscores = true }}\n",
+            origin.url
+        ),
+    );
+    for (path, name) in [("/", "X-Admin"), ("/not/a", "X-Debug")] {
+        rig.ask(path, &format!("{name}: yes\r\n")).expect_status(403);
+        for spelling in
+            [name.replace('-', "_"), name.replace('-', "."), name.to_uppercase().replace('-', "_")]
+        {
+            let head = rig
+                .ask(path, &format!("{spelling}: smuggled\r\nX_Other: passed\r\n"))
+                .expect_status(200)
+                .text();
+            assert!(head.contains("X_Other: passed") && !head.contains("smuggled"), "{head}");
+        }
+    }
+}
+
 #[test]
 fn nobody_says_himself_who_he_is() {
     let auth = Origin::start(|ask| match ask.field("Cookie").first() {

@@ -2,8 +2,8 @@
 
 use std::io::Write;
 use std::process::Command;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 
 use aws_lc_rs::rand::SystemRandom;
 use aws_lc_rs::signature::{ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, KeyPair};
@@ -94,7 +94,6 @@ fn tokens_are_verified_by_keys_that_come_and_change() {
         bearer(&alice[..alice.len() - 4]),
         bearer("eyJhbGciOiJub25lIn0.eyJzdWIiOiJyb290In0."),
         bearer(&"x".repeat(10_000)),
-        format!("{}{}", bearer(&alice), bearer(&alice)),
         format!("Cookie: token={alice}; token=x\r\n"),
         "Authorization: Basic YTpi\r\n".into(),
         "Authorization: Bearer\r\n".into(),
@@ -102,6 +101,7 @@ fn tokens_are_verified_by_keys_that_come_and_change() {
         let refused = rig.ask("/", &wrong);
         assert!(refused.status() == 401, "{wrong}: {}", refused.head);
     }
+    rig.ask("/", &format!("{}{}", bearer(&alice), bearer(&alice))).expect_status(400);
     rig.ask("/admin", &bearer(&alice)).expect_status(403);
     rig.ask("/admin", &bearer(&signers[0].token(&claims("admin")))).expect_status(200);
     // Tokens that nobody has signed ask the issuer for nothing more than now and then.
@@ -118,6 +118,82 @@ fn tokens_are_verified_by_keys_that_come_and_change() {
     let bob = signers[1].token(&claims("bob"));
     eventually("the new key is there", || rig.ask("/", &bearer(&bob)).status() == 200);
     rig.ask("/", &bearer(&alice)).expect(200, "[\"alice\"] [\"a,b\"]");
+}
+
+#[test]
+fn a_set_without_keys_ends_all_tokens_and_an_answer_without_a_set_ends_none() {
+    let signer = Arc::new(Signer::new("one"));
+    let all = json!({ "keys": [signer.jwk()] }).to_string();
+    let said = Arc::new(Mutex::new(ok(&all)));
+    let of = said.clone();
+    let issuer = Origin::start(move |_| of.lock().unwrap().clone());
+    let rig = Rig::config(
+        Folder::new(),
+        &format!(
+            "[[route]]\nrespond = \"in\"\nauth = {{ jwt = {{ jwks = \"{}/keys\", issuer = \"https://issuer.test\", \
+             audience = \"shop\" }} }}\n",
+            issuer.url
+        ),
+    );
+    // A token of an unknown key has the keys asked for again.
+    let unknown = bearer(&Signer::new("other").token(&claims("alice")));
+    let token = bearer(&signer.token(&claims("alice")));
+    let status = || {
+        rig.ask("/", &unknown);
+        rig.ask("/", &token).status()
+    };
+    let set = |answer: String| *said.lock().unwrap() = answer;
+    eventually("the keys come", || status() == 200);
+    set(ok("{}"));
+    eventually("nonsense is not taken for keys", || {
+        assert_eq!(status(), 200);
+        rig.reported().contains("those from before stay for a day")
+    });
+    let unusable = json!({ "keys": [{ "kty": "oct", "k": "AAAA" }, { "kty": "new" }] }).to_string();
+    for none in ["{\"keys\": []}", &unusable] {
+        set(ok(none));
+        eventually("the key is withdrawn", || status() == 401);
+        rig.expect_report("there is no key for signatures in the set");
+        set(ok(&all));
+        eventually("the key is back", || status() == 200);
+    }
+}
+
+/// A signature is for one path, and not for others that a server may take for the same.
+#[test]
+fn a_signed_url_opens_its_own_path_alone() {
+    let origin = Origin::start(|ask| ok(ask.line()));
+    let folder = Folder::new();
+    folder.write("urls.secret", "0123456789abcdef0123456789abcdef\n");
+    let config = format!(
+        "[[route]]\nproxy = \"{}\"\nauth = {{ signed = {{ secret_file = \"urls.secret\" }} }}\n",
+        origin.url
+    );
+    let rig = Rig::config(folder, &config);
+    let sign = |path: &str| {
+        let secret = rig.folder.at("urls.secret");
+        let done = komainu()
+            .args(["sign-url", "--for", "1h", "--secret-file"])
+            .arg(secret)
+            .arg(path)
+            .output()
+            .unwrap();
+        text(&done.stdout).trim().to_owned()
+    };
+    let signed = sign("/p/x");
+    let query = signed.split_once('?').unwrap().1;
+    rig.get(&signed).expect_status(200);
+    for same in ["/p/%78", "/p/./x", "/q/../p/x"] {
+        rig.get(&format!("{same}?{query}")).expect_status(200);
+    }
+    for other in ["/p//x", "//p/x", "/p/x/", "/p/x//", "/p//./x", "/p/%2fx", "/P/x"] {
+        rig.get(&format!("{other}?{query}")).expect_status(403);
+    }
+    let signed = sign("/p//x");
+    rig.get(&signed).expect_status(200);
+    assert!(origin.last().line().starts_with("GET /p//x?"), "{}", origin.last().line());
+    let query = signed.split_once('?').unwrap().1;
+    rig.get(&format!("/p/x?{query}")).expect_status(403);
 }
 
 #[test]

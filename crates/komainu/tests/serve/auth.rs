@@ -61,11 +61,12 @@ fn users_are_asked_for_their_passwords() {
         "Authorization: Basic %%%\r\n",
         "Authorization: Bearer YTpi\r\n",
         &basic("x"),
-        // Servers differ in which of two they take.
-        &(basic("alice:myPassword") + &basic("bob:password")),
-        &(basic("alice:myPassword") + &basic("admin:whatever")),
     ] {
         inner(wrong).expect_status(401).expect_field("cache-control", "no-store");
+    }
+    // Servers differ in which of two they take.
+    for other in ["bob:password", "admin:whatever"] {
+        inner(&(basic("alice:myPassword") + &basic(other))).expect_status(400);
     }
     ask(&rig, "x.test", "/none", "192.0.2.1", &basic("alice:myPassword")).expect_status(401);
     eventually("the log has who failed", || {

@@ -21,6 +21,7 @@ use super::certificate::ServerCertificate;
 use super::pem::{certificates, damage, without_marks};
 use super::store::CertificateStore;
 use super::tickets::{TicketKeys, Ticketer};
+use super::trust_end::ClientTrust;
 
 /// The protocol by which a certificate authority looks whether the server has a name (RFC 8737).
 const CHALLENGE_PROTOCOL: &[u8] = b"acme-tls/1";
@@ -181,6 +182,8 @@ struct SiteTls {
     config: Arc<ServerConfig>,
     /// The same, but the client's order of cipher suites counts.
     client_order: Arc<ServerConfig>,
+    /// Where sessions may be resumed that certificates of clients have begun.
+    trust: Option<ClientTrust>,
     policy: u64,
 }
 
@@ -274,6 +277,10 @@ impl TlsAcceptor {
             }
         })?;
         let mut config = if is_chacha(first) { site.client_order.clone() } else { site.config.clone() };
+        if let Some(trust) = &site.trust {
+            let own = trust.of_connection(&config, config.cert_resolver.clone());
+            config = Arc::new(own.ok_or(NotAdmitted::NoCipher)?);
+        }
         if hello.server_name().is_none() {
             // The resolver does not know the address that stands for the name.
             Arc::make_mut(&mut config).cert_resolver =
@@ -303,7 +310,9 @@ impl Shared {
                 certificates: site.certificates.into(),
                 store: site.automatic.then(|| store.clone()),
             };
-            let mut config = config(options, site.client.as_ref(), Arc::new(presented.clone()))?;
+            let (mut config, verifier) = config(options, site.client.as_ref(), Arc::new(presented.clone()))?;
+            let resumed = verifier.filter(|_| options.tickets.is_some());
+            let trust = resumed.map(|verifier| ClientTrust { verifier, versions: versions(options) });
             if let Some(keys) = &options.tickets {
                 config.ticketer = Arc::new(Ticketer::new(keys.clone(), &digest));
                 config.send_tls13_tickets = TICKETS_PER_HANDSHAKE;
@@ -321,10 +330,12 @@ impl Shared {
             let policy = site.client.as_ref().map_or(0, ClientCertificates::policy);
             let mut client_order = config.clone();
             client_order.ignore_client_order = false;
-            Ok(SiteTls { presented, config: Arc::new(config), client_order: Arc::new(client_order), policy })
+            let (config, client_order) = (Arc::new(config), Arc::new(client_order));
+            Ok(SiteTls { presented, config, client_order, trust, policy })
         };
         let sites = sites.into_iter().map(|one| one.map(site).transpose()).collect::<Result<_, String>>()?;
-        let mut challenge = config(&TlsOptions::default(), None, Arc::new(ChallengeResolver(store.clone())))?;
+        let (mut challenge, _) =
+            config(&TlsOptions::default(), None, Arc::new(ChallengeResolver(store.clone())))?;
         challenge.alpn_protocols = vec![CHALLENGE_PROTOCOL.to_vec()];
         challenge.send_tls13_tickets = 0;
         challenge.session_storage = Arc::new(NoServerSessionStorage {});
@@ -355,27 +366,34 @@ fn preference(suite: CipherSuite) -> u8 {
     }
 }
 
+fn versions(options: &TlsOptions) -> &'static [&'static SupportedProtocolVersion] {
+    static ALL: [&SupportedProtocolVersion; 2] = [&TLS13, &TLS12];
+    if options.tls13_only { &ALL[..1] } else { &ALL }
+}
+
+/// A configuration without tickets, and what verifies clients in it.
+type VerifyingConfig = (ServerConfig, Option<Arc<dyn ClientCertVerifier>>);
+
 fn config(
     options: &TlsOptions,
     client: Option<&ClientCertificates>,
     resolver: Arc<dyn ResolvesServerCert>,
-) -> Result<ServerConfig, String> {
+) -> Result<VerifyingConfig, String> {
     let mut crypto = provider::default_provider();
     crypto.cipher_suites.sort_by_key(|suite| preference(suite.suite()));
     let crypto = Arc::new(crypto);
-    let versions: &[&SupportedProtocolVersion] =
-        if options.tls13_only { &[&TLS13] } else { &[&TLS13, &TLS12] };
     let builder = ServerConfig::builder_with_provider(crypto.clone())
-        .with_protocol_versions(versions)
+        .with_protocol_versions(versions(options))
         .map_err(|error| error.to_string())?;
-    let builder = match client {
-        Some(client) => builder.with_client_cert_verifier(client.verifier(&crypto)?),
+    let verifier = client.map(|client| client.verifier(&crypto)).transpose()?;
+    let builder = match &verifier {
+        Some(verifier) => builder.with_client_cert_verifier(verifier.clone()),
         None => builder.with_no_client_auth(),
     };
     let mut config = builder.with_cert_resolver(resolver);
     config.alpn_protocols.clone_from(&options.protocols);
     config.ignore_client_order = true;
-    Ok(config)
+    Ok((config, verifier))
 }
 
 impl Presented {

@@ -34,6 +34,15 @@ pub struct TlsSession {
     pub client: Option<ClientIdentity>,
 }
 
+impl TlsSession {
+    /// Whether the certificate that the client has shown has ended since.
+    #[must_use]
+    pub fn has_expired(&self, now_unix_s: u64) -> bool {
+        let end = self.client.as_ref().map(|client| u64::try_from(client.info.not_after_unix_s));
+        end.is_some_and(|end| end.unwrap_or_default() < now_unix_s)
+    }
+}
+
 /// A client's certificate.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ClientIdentity {

@@ -193,7 +193,8 @@ impl fmt::Debug for Ticketer {
     }
 }
 
-fn unix_s() -> u64 {
+/// Whole seconds since 1970.
+pub(super) fn unix_s() -> u64 {
     SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 

@@ -1,0 +1,54 @@
+//! What commands print: it may be seen in a terminal, and repeats what servers, peers, certificates and names of files say.
+
+use std::io::{self, Write};
+
+/// A text without control characters, and without those that change the order in which others are shown (Unicode's "Trojan Source");
+/// it keeps its lines.
+pub(crate) fn printable(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for (index, line) in text.split('\n').enumerate() {
+        if index > 0 {
+            out.push('\n');
+        }
+        for (index, part) in line.split('\t').enumerate() {
+            if index > 0 {
+                out.push('\t');
+            }
+            out.push_str(&top::figures::clean(part));
+        }
+    }
+    out
+}
+
+/// Writes a line to the standard error, which nobody may read.
+pub(crate) fn complain(line: &str) {
+    let _ = writeln!(io::stderr(), "{}", printable(line));
+}
+
+/// An output that is [`printable`], whatever is written to it in whole characters.
+pub(crate) struct PrintableOutput<W>(pub(crate) W);
+
+impl<W: Write> Write for PrintableOutput<W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.write_all(printable(&String::from_utf8_lossy(bytes)).as_bytes())?;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_others_say_does_not_steer_the_terminal() {
+        let said = "a\u{1b}[31m\rb\u{202e}c\u{9b}d\u{2066}\u{200b}\n\té\u{7f}";
+        assert_eq!(printable(said), "a?[31m?b?c?d??\n\té?");
+        let mut out = PrintableOutput(Vec::new());
+        write!(out, "{said}, {}", 1).unwrap();
+        assert_eq!(out.0, "a?[31m?b?c?d??\n\té?, 1".as_bytes());
+    }
+}

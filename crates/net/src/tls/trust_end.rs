@@ -1,0 +1,168 @@
+//! The end of the validity of a client's certificate, which its session tickets do not outlive.
+//!
+//! A resumed session brings the certificate that was verified when it began, and nothing verifies it again. So each ticket has the end of
+//! that certificate sealed in it, and one that a resumed session brings has the same end: no chain of tickets goes beyond it.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use rustls::client::danger::HandshakeSignatureValid;
+use rustls::pki_types::{CertificateDer, UnixTime};
+use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
+use rustls::server::{ProducesTickets, ResolvesServerCert};
+use rustls::{
+    DigitallySignedStruct, DistinguishedName, Error, ServerConfig, SignatureScheme, SupportedProtocolVersion,
+};
+use x509_parser::prelude::{FromDer, X509Certificate};
+
+use super::tickets::unix_s;
+
+const END_BYTES: usize = size_of::<u64>();
+
+/// What makes the configuration of each connection to a site that asks for certificates.
+pub(super) struct ClientTrust {
+    pub(super) verifier: Arc<dyn ClientCertVerifier>,
+    pub(super) versions: &'static [&'static SupportedProtocolVersion],
+}
+
+impl ClientTrust {
+    /// The same configuration for one connection, whose tickets end with its client's certificate.
+    pub(super) fn of_connection(
+        &self,
+        site: &ServerConfig,
+        resolver: Arc<dyn ResolvesServerCert>,
+    ) -> Option<ServerConfig> {
+        let end = TrustEnd::default();
+        let builder = ServerConfig::builder_with_provider(site.crypto_provider().clone());
+        // They were accepted when the site was set up.
+        let builder = builder.with_protocol_versions(self.versions).ok()?;
+        let verifier = TimedVerifier { verifier: self.verifier.clone(), end: end.clone() };
+        let mut config = builder.with_client_cert_verifier(Arc::new(verifier)).with_cert_resolver(resolver);
+        config.alpn_protocols.clone_from(&site.alpn_protocols);
+        config.ignore_client_order = site.ignore_client_order;
+        config.session_storage = site.session_storage.clone();
+        config.send_tls13_tickets = site.send_tls13_tickets;
+        config.ticketer = Arc::new(TimedTickets { tickets: site.ticketer.clone(), end });
+        Some(config)
+    }
+}
+
+/// When the certificates of one connection's client end, in seconds since 1970.
+#[derive(Clone)]
+struct TrustEnd(Arc<AtomicU64>);
+
+impl Default for TrustEnd {
+    /// A client without certificates.
+    fn default() -> TrustEnd {
+        TrustEnd(Arc::new(AtomicU64::new(u64::MAX)))
+    }
+}
+
+/// Verifies a client's certificates, and notes when the first of them ends.
+struct TimedVerifier {
+    verifier: Arc<dyn ClientCertVerifier>,
+    end: TrustEnd,
+}
+
+/// When a certificate ends; one that cannot be read has ended.
+fn end_of(certificate: &CertificateDer<'_>) -> u64 {
+    let parsed = X509Certificate::from_der(certificate);
+    parsed.map_or(0, |(_, parsed)| u64::try_from(parsed.validity().not_after.timestamp()).unwrap_or_default())
+}
+
+impl ClientCertVerifier for TimedVerifier {
+    fn offer_client_auth(&self) -> bool {
+        self.verifier.offer_client_auth()
+    }
+
+    fn client_auth_mandatory(&self) -> bool {
+        self.verifier.client_auth_mandatory()
+    }
+
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        self.verifier.root_hint_subjects()
+    }
+
+    fn verify_client_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        now: UnixTime,
+    ) -> Result<ClientCertVerified, Error> {
+        let verified = self.verifier.verify_client_cert(end_entity, intermediates, now)?;
+        let ends = std::iter::once(end_entity).chain(intermediates).map(end_of);
+        self.end.0.store(ends.min().unwrap_or_default(), Ordering::Relaxed);
+        Ok(verified)
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.verifier.verify_tls12_signature(message, certificate, signature)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.verifier.verify_tls13_signature(message, certificate, signature)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.verifier.supported_verify_schemes()
+    }
+
+    fn requires_raw_public_keys(&self) -> bool {
+        self.verifier.requires_raw_public_keys()
+    }
+}
+
+impl fmt::Debug for TimedVerifier {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("TimedVerifier")
+    }
+}
+
+/// Seals the end of the client's certificates into tickets, and opens none beyond it.
+struct TimedTickets {
+    tickets: Arc<dyn ProducesTickets>,
+    end: TrustEnd,
+}
+
+impl ProducesTickets for TimedTickets {
+    fn enabled(&self) -> bool {
+        self.tickets.enabled()
+    }
+
+    fn lifetime(&self) -> u32 {
+        self.tickets.lifetime()
+    }
+
+    fn encrypt(&self, plain: &[u8]) -> Option<Vec<u8>> {
+        let end = self.end.0.load(Ordering::Relaxed);
+        self.tickets.encrypt(&[&end.to_be_bytes(), plain].concat())
+    }
+
+    fn decrypt(&self, ticket: &[u8]) -> Option<Vec<u8>> {
+        let mut opened = self.tickets.decrypt(ticket)?;
+        let end = u64::from_be_bytes(*opened.first_chunk::<END_BYTES>()?);
+        if end <= unix_s() {
+            return None;
+        }
+        self.end.0.store(end, Ordering::Relaxed);
+        opened.drain(..END_BYTES);
+        Some(opened)
+    }
+}
+
+impl fmt::Debug for TimedTickets {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("TimedTickets")
+    }
+}

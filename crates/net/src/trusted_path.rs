@@ -1,0 +1,393 @@
+//! How a process of root opens, makes and removes a path that the configuration names, so that nobody else decides where it leads.
+//!
+//! A folder is trusted where root alone can rename what is in it. From the first other folder on, symbolic links are not followed, and a file
+//! with several names is refused: whoever owns that folder could have root read or write any file.
+
+use std::collections::VecDeque;
+use std::ffi::{OsStr, OsString};
+use std::fs::DirBuilder;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Component, Path, PathBuf};
+
+use rustix::fs::{
+    AtFlags, FileType, Mode, OFlags, PROC_SUPER_MAGIC, Stat, fstat, fstatfs, mkdirat, openat, readlinkat,
+    statat, unlinkat,
+};
+use rustix::io::Errno;
+
+/// Symbolic links on the way to a file, as many as the kernel follows.
+pub const LINKS_MAX: usize = 40;
+/// Permissions of the folders that are made above the one that is asked for, as far as the umask leaves them.
+const PARENT_MODE: Mode = Mode::from_raw_mode(0o755);
+
+/// Who can change the entries of a folder.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum FolderControl {
+    /// Root alone.
+    Root,
+    /// Everybody can add entries, and remove their own: a sticky folder of root's, such as `/tmp`.
+    Sticky,
+    /// Somebody else.
+    Others,
+}
+
+impl FolderControl {
+    /// That of a folder in a folder.
+    fn below(self, folder: &Stat) -> FolderControl {
+        if self == FolderControl::Others || folder.st_uid != 0 {
+            return FolderControl::Others;
+        }
+        let by_group = folder.st_mode & 0o020 != 0 && folder.st_gid != 0;
+        match folder.st_mode & 0o002 != 0 || by_group {
+            false => FolderControl::Root,
+            true if folder.st_mode & 0o1000 != 0 => FolderControl::Sticky,
+            true => FolderControl::Others,
+        }
+    }
+}
+
+/// A folder, and a name in it that a path leads to: nobody can make it lead elsewhere from here on.
+#[derive(Debug)]
+pub struct TrustedPlace {
+    folder: OwnedFd,
+    control: FolderControl,
+    /// `.` where the path is that of the folder itself.
+    name: OsString,
+    /// The name is a link of `/proc`, which is no path: the kernel follows it.
+    is_of_kernel: bool,
+}
+
+impl TrustedPlace {
+    /// The place of a path, whose last name is not followed where it is a link. For processes of other users than root, where the
+    /// kernel finds it.
+    ///
+    /// # Errors
+    /// The system's; a symbolic link in a folder that others than root can change.
+    pub fn of(path: &Path) -> io::Result<TrustedPlace> {
+        if is_root() {
+            return TrustedPlace::walk(path, false, None);
+        }
+        let name = path.file_name().ok_or(Errno::INVAL)?.to_owned();
+        let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let folder = rustix::fs::open(parent.unwrap_or(Path::new(".")), flags, Mode::empty())?;
+        Ok(TrustedPlace { folder, control: FolderControl::Root, name, is_of_kernel: false })
+    }
+
+    /// Follows links as this module says, that of the last name only if it `follows`. Makes folders that are missing, the last one with
+    /// the permissions `makes`.
+    fn walk(path: &Path, follows: bool, makes: Option<Mode>) -> io::Result<TrustedPlace> {
+        let mut rest = parts(&std::path::absolute(path)?);
+        let mut way = vec![root()?];
+        let mut links = 0;
+        while let Some(name) = rest.pop_front() {
+            if name == ".." {
+                way.truncate(way.len().saturating_sub(1).max(1));
+                continue;
+            }
+            let Some((folder, control)) = way.last() else { break };
+            let (control, is_last) = (*control, rest.is_empty());
+            let found =
+                match openat(folder, &name, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())
+                {
+                    Ok(found) => Some(found),
+                    Err(Errno::NOENT) if makes.is_some() || is_last => None,
+                    Err(error) => return Err(error.into()),
+                };
+            let Some(found) = found else {
+                let Some(mode) = makes else { return TrustedPlace::last(way, name, false) };
+                links += 1;
+                match mkdirat(folder, &name, if is_last { mode } else { PARENT_MODE }) {
+                    Err(error) if error != Errno::EXIST || links > LINKS_MAX => return Err(error.into()),
+                    _ => rest.push_front(name),
+                }
+                continue;
+            };
+            let stat = fstat(&found)?;
+            match FileType::from_raw_mode(stat.st_mode) {
+                FileType::Symlink if is_last && (!follows || is_of_processes(folder)) => {
+                    return TrustedPlace::last(way, name, follows);
+                }
+                FileType::Symlink => {
+                    if control == FolderControl::Others
+                        || (control == FolderControl::Sticky && stat.st_uid != 0)
+                    {
+                        return Err(refused("a symbolic link", &name));
+                    }
+                    links += 1;
+                    if links > LINKS_MAX {
+                        return Err(Errno::LOOP.into());
+                    }
+                    let target = text_of_link(&found)?;
+                    if target.is_absolute() {
+                        way = vec![root()?];
+                    }
+                    parts(&target).into_iter().rev().for_each(|part| rest.push_front(part));
+                }
+                _ if is_last => return TrustedPlace::last(way, name, false),
+                FileType::Directory => way.push((found, control.below(&stat))),
+                _ => return Err(Errno::NOTDIR.into()),
+            }
+        }
+        // The path ends with a folder that is known already: `/`, or `..` at its end.
+        TrustedPlace::last(way, ".".into(), false)
+    }
+
+    fn last(
+        mut way: Vec<(OwnedFd, FolderControl)>,
+        name: OsString,
+        is_of_kernel: bool,
+    ) -> io::Result<TrustedPlace> {
+        let (folder, control) = way.pop().ok_or(Errno::NOENT)?;
+        Ok(TrustedPlace { folder, control, name, is_of_kernel })
+    }
+
+    /// Whether the path leads here whoever changes what he can change: every folder on the way is root's.
+    #[must_use]
+    pub fn is_certain(&self) -> bool {
+        self.control != FolderControl::Others
+    }
+
+    /// A path that leads here as long as this lives, in this process alone.
+    #[must_use]
+    pub fn path(&self) -> PathBuf {
+        Path::new("/proc/self/fd").join(self.folder.as_raw_fd().to_string()).join(&self.name)
+    }
+
+    /// What is here; a link itself.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn stat(&self) -> io::Result<Stat> {
+        Ok(statat(&self.folder, &self.name, AtFlags::SYMLINK_NOFOLLOW)?)
+    }
+
+    /// Removes what is no folder.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn remove(&self) -> io::Result<()> {
+        Ok(unlinkat(&self.folder, &self.name, AtFlags::empty())?)
+    }
+
+    fn open(&self, flags: OFlags, mode: Mode) -> io::Result<OwnedFd> {
+        let flags = if self.is_of_kernel { flags } else { flags | OFlags::NOFOLLOW };
+        let opened = openat(&self.folder, &self.name, flags | OFlags::CLOEXEC, mode)?;
+        let stat = fstat(&opened)?;
+        let is_file = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
+        if !self.is_of_kernel && self.control != FolderControl::Root && is_file && stat.st_nlink > 1 {
+            return Err(refused("a file with several names", &self.name));
+        }
+        Ok(opened)
+    }
+}
+
+/// Opens a path. For processes of other users than root, as the kernel does.
+///
+/// # Errors
+/// The system's; a symbolic link or a file with several names in a folder that others than root can change.
+pub fn open(path: &Path, flags: OFlags, mode: Mode) -> io::Result<OwnedFd> {
+    if !is_root() {
+        return Ok(rustix::fs::open(path, flags | OFlags::CLOEXEC, mode)?);
+    }
+    TrustedPlace::walk(path, true, None)?.open(flags, mode)
+}
+
+/// Opens a folder, which is made where it is missing, with these permissions, and so are those above it, with the usual ones.
+///
+/// # Errors
+/// As those of [`open`]; there is something else.
+pub fn make_folder(path: &Path, mode: Mode) -> io::Result<OwnedFd> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    if is_root() {
+        return TrustedPlace::walk(path, true, Some(mode))?.open(flags, Mode::empty());
+    }
+    let mut builder = DirBuilder::new();
+    builder.recursive(true).mode(mode.as_raw_mode()).create(path)?;
+    Ok(rustix::fs::open(path, flags, Mode::empty())?)
+}
+
+/// Why others than root and the user of this process could put another file in the place of this one; `None` where they cannot.
+///
+/// # Errors
+/// The system's.
+pub fn replaceable_by_others(path: &Path) -> io::Result<Option<String>> {
+    let own = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+    let absolute = std::path::absolute(path)?;
+    let real = path.canonicalize()?;
+    for place in real.ancestors().chain(absolute.ancestors().skip(1)) {
+        let found = rustix::fs::stat(place)?;
+        let is_sticky_folder = found.st_mode & 0o1000 != 0 && place != real;
+        let by = if found.st_uid != 0 && found.st_uid != own.0 {
+            format!("belongs to user {}", found.st_uid)
+        } else if is_sticky_folder {
+            continue;
+        } else if found.st_mode & 0o002 != 0 {
+            "can be written to by everybody".to_owned()
+        } else if found.st_mode & 0o020 != 0 && found.st_gid != 0 && (own.0 == 0 || found.st_gid != own.1) {
+            format!("can be written to by group {}", found.st_gid)
+        } else {
+            continue;
+        };
+        return Ok(Some(format!("{} {by}", place.display())));
+    }
+    let is_certain = !is_root() || TrustedPlace::walk(path, true, None)?.is_certain();
+    Ok((!is_certain).then(|| format!("a link on the way to {} is in a folder of others", path.display())))
+}
+
+fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
+fn root() -> io::Result<(OwnedFd, FolderControl)> {
+    let root = rustix::fs::open(c"/", OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+    let control = FolderControl::Root.below(&fstat(&root)?);
+    Ok((root, control))
+}
+
+/// Where an opened symbolic link leads.
+///
+/// # Errors
+/// The system's.
+pub fn text_of_link(link: &OwnedFd) -> io::Result<PathBuf> {
+    let target = readlinkat(link, c"", Vec::new())?;
+    Ok(PathBuf::from(OsStr::from_bytes(target.as_bytes())))
+}
+
+/// The names that a path consists of, `..` among them.
+#[must_use]
+pub fn parts(path: &Path) -> VecDeque<OsString> {
+    let names = path.components().filter_map(|part| match part {
+        Component::Normal(name) => Some(name.to_owned()),
+        Component::ParentDir => Some("..".into()),
+        _ => None,
+    });
+    names.collect()
+}
+
+/// Whether a folder is one of `/proc`, whose links do not lead to paths.
+fn is_of_processes(folder: &OwnedFd) -> bool {
+    fstatfs(folder).is_ok_and(|found| found.f_type == PROC_SUPER_MAGIC)
+}
+
+fn refused(what: &str, name: &OsStr) -> io::Error {
+    let name = PathBuf::from(name);
+    io::Error::other(format!(
+        "{} is {what} in a folder that others than root can change, and is not followed: name the file itself, or give the folder to root",
+        name.display()
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::io::Read;
+    use std::os::unix::fs::{PermissionsExt, chown, symlink};
+
+    use super::*;
+
+    fn read(path: &Path) -> Result<String, String> {
+        let file = open(path, OFlags::RDONLY | OFlags::NONBLOCK, Mode::empty())
+            .map_err(|error| error.to_string())?;
+        let mut text = String::new();
+        fs::File::from(file).read_to_string(&mut text).map_err(|error| error.to_string())?;
+        Ok(text)
+    }
+
+    #[test]
+    fn folders_are_made_and_files_removed_where_no_link_of_others_leads() {
+        if !rustix::process::geteuid().is_root() {
+            return eprintln!("SKIPPED: only root opens paths this way");
+        }
+        let base = std::env::temp_dir().join(format!("komainu-made-{}", std::process::id()));
+        let (own, theirs) = (base.join("own"), base.join("theirs"));
+        for folder in [&base, &own, &theirs] {
+            fs::create_dir_all(folder).unwrap();
+            fs::set_permissions(folder, fs::Permissions::from_mode(0o755)).unwrap();
+        }
+        symlink("../own", theirs.join("link")).unwrap();
+        symlink("../theirs", own.join("link")).unwrap();
+        chown(&theirs, Some(65534), Some(65534)).unwrap();
+        fs::write(own.join("file"), "").unwrap();
+        let mode = Mode::from_raw_mode(0o700);
+        for name in ["own/a/b/c", "own/link/a/b", "theirs/x/../y", "own/a/b/c"] {
+            make_folder(&base.join(name), mode).unwrap();
+        }
+        assert_eq!(fs::metadata(own.join("a/b/c")).unwrap().permissions().mode() & 0o777, 0o700);
+        assert!(theirs.join("a/b").is_dir() && theirs.join("y").is_dir());
+        for name in ["theirs/link", "theirs/link/new", "theirs/link/new/deep"] {
+            let error = make_folder(&base.join(name), mode).unwrap_err().to_string();
+            assert!(error.contains("a symbolic link"), "{name}: {error}");
+        }
+        assert!(make_folder(&own.join("file"), mode).is_err());
+        assert!(!own.join("new").exists());
+        assert!(TrustedPlace::of(&theirs.join("link/file")).is_err());
+        let place = |name: &str| TrustedPlace::of(&base.join(name)).unwrap();
+        assert!(place("own/file").is_certain() && !place("own/link/file").is_certain());
+        assert_eq!(fs::read(place("own/file").path()).unwrap(), b"");
+        // A link itself, and not what it names.
+        place("theirs/link").remove().unwrap();
+        place("own/file").remove().unwrap();
+        assert!(place("own/file").stat().is_err() && own.exists());
+        fs::remove_dir_all(&base).unwrap();
+    }
+
+    #[test]
+    fn links_of_others_are_not_followed_and_those_of_root_are() {
+        if !rustix::process::geteuid().is_root() {
+            return eprintln!("SKIPPED: only root opens paths this way");
+        }
+        let base = std::env::temp_dir().join(format!("komainu-trusted-{}", std::process::id()));
+        let (own, theirs) = (base.join("own"), base.join("theirs"));
+        for folder in [&own, &own.join("sub"), &theirs, &theirs.join("sub")] {
+            fs::create_dir_all(folder).unwrap();
+            fs::set_permissions(folder, fs::Permissions::from_mode(0o755)).unwrap();
+            fs::write(folder.join("file"), "text").unwrap();
+        }
+        fs::write(base.join("secret"), "secret").unwrap();
+        fs::set_permissions(&base, fs::Permissions::from_mode(0o755)).unwrap();
+        symlink("../secret", own.join("relative")).unwrap();
+        symlink(base.join("own/relative"), own.join("absolute")).unwrap();
+        symlink("loop", own.join("loop")).unwrap();
+        symlink(theirs.join("link"), own.join("to-theirs")).unwrap();
+        symlink("../secret", theirs.join("link")).unwrap();
+        symlink("../own", theirs.join("folder")).unwrap();
+        fs::hard_link(base.join("secret"), theirs.join("second")).unwrap();
+        fs::hard_link(own.join("file"), own.join("second")).unwrap();
+        chown(&theirs, Some(65534), Some(65534)).unwrap();
+        for name in ["file", "sub/file", "sub/../file", "../own/file", "second"] {
+            assert_eq!(read(&own.join(name)).as_deref(), Ok("text"), "{name}");
+        }
+        for name in ["relative", "absolute"] {
+            assert_eq!(read(&own.join(name)).as_deref(), Ok("secret"), "{name}");
+        }
+        for name in ["file", "sub/file", "sub/../file"] {
+            assert_eq!(read(&theirs.join(name)).as_deref(), Ok("text"), "{name}");
+        }
+        for name in ["link", "folder/file", "sub/../link"] {
+            assert!(read(&theirs.join(name)).unwrap_err().contains("a symbolic link"), "{name}");
+        }
+        assert!(read(&own.join("to-theirs")).unwrap_err().contains("a symbolic link"));
+        assert!(read(&theirs.join("second")).unwrap_err().contains("several names"));
+        assert!(read(&own.join("loop")).unwrap_err().contains("symbolic links"));
+        assert!(read(&own.join("none")).unwrap_err().contains("No such file"));
+        assert!(read(&own.join("file/more")).is_err());
+        // A file that is missing is made, and never behind a link.
+        let append = OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE;
+        symlink(own.join("planted"), theirs.join("dangling")).unwrap();
+        open(&theirs.join("new"), append, Mode::RUSR | Mode::WUSR).unwrap();
+        assert!(theirs.join("new").exists());
+        open(&theirs.join("dangling"), append, Mode::RUSR | Mode::WUSR).unwrap_err();
+        assert!(!own.join("planted").exists());
+        // A folder that everybody can write to, as /tmp is.
+        fs::set_permissions(&own, fs::Permissions::from_mode(0o1777)).unwrap();
+        std::os::unix::fs::lchown(own.join("absolute"), Some(65534), None).unwrap();
+        assert_eq!(read(&own.join("relative")).as_deref(), Ok("secret"), "root's link in a sticky folder");
+        assert!(read(&own.join("absolute")).is_err(), "another user's link in a sticky folder");
+        assert!(open(Path::new("/dev/stderr"), OFlags::WRONLY | OFlags::APPEND, Mode::empty()).is_ok());
+        fs::remove_dir_all(&base).unwrap();
+    }
+}
