@@ -14,18 +14,14 @@ use crate::generation::{ClaimedHead, CoreLoad, Generation, HeadStart, SHOWN_MAX}
 use crate::mail::{CommandQueue, KillReason, SupervisorCommand, lock};
 use crate::options::Options;
 
+mod late;
 mod pending;
 
+use late::{LateEvent, LateRequests};
 pub(crate) use pending::PendingRequest;
 
 /// A request that waits longer than this is a reason for one more worker.
 const NEED_MS: u64 = 20;
-/// How long an event loop has to release a request that took too long, or another one of these; then the loop itself hangs.
-const RELEASE_MS: u64 = 1_000;
-/// How long it has to release all of those that took too long at the same time.
-const RELEASE_MS_MAX: u64 = 10_000;
-/// If it has not done so by then, another worker is started: a loop that works reacts at once.
-const DOUBT_MS: u64 = 100;
 /// Requests that took too long and are logged, per second.
 const LOGGED_MAX: u32 = 10;
 /// That responses are cut off is logged once in this time.
@@ -103,16 +99,6 @@ impl RequestEntry {
 /// What counts a request as one under way: see [`net::Exchange::places`].
 pub(crate) type KeptPlaces = [Option<Rc<dyn Any>>; 2];
 
-/// A request that took too long, and that its event loop must release.
-struct Late {
-    ticket: Ticket,
-    worker_slot: WorkerSlot,
-    due_ms: u64,
-    due_ms_max: u64,
-    /// The supervisor knows that the loop does not react.
-    is_reported: bool,
-}
-
 /// The queue of one core for one generation.
 pub(crate) struct Dispatcher {
     pub(crate) core: Core,
@@ -127,7 +113,7 @@ pub(crate) struct Dispatcher {
     /// By ticket: the beginning of the request's head, for people; as far as tickets were in use at once.
     heads: RefCell<Vec<HeadStart>>,
     /// Requests that took too long, and that their workers must release.
-    late: RefCell<Vec<Late>>,
+    late: LateRequests,
     /// What counts requests as ones under way whose clients have left, and for which workers still run.
     left: RefCell<Vec<(Ticket, KeptPlaces)>>,
     buffers: RefCell<Vec<Vec<u8>>>,
@@ -160,7 +146,7 @@ impl Dispatcher {
             server: RefCell::new(server),
             lost: RefCell::default(),
             heads: RefCell::default(),
-            late: RefCell::default(),
+            late: LateRequests::default(),
             left: RefCell::default(),
             buffers: RefCell::default(),
             reported: Cell::default(),
@@ -356,12 +342,10 @@ impl Dispatcher {
     /// A worker that runs one request at a time hangs; an event loop, which also runs others, may only wait for
     /// something.
     fn give_up_late(&self, ticket: Ticket, worker_slot: WorkerSlot) {
-        if self.generation.is_single() {
-            return self.kill(worker_slot, KillReason::Late);
+        match self.generation.is_single() {
+            true => self.kill(worker_slot, KillReason::Late),
+            false => self.late.add(ticket, worker_slot, self.core.now_ms()),
         }
-        let now_ms = self.core.now_ms();
-        let (due_ms, due_ms_max) = (now_ms + RELEASE_MS, now_ms + RELEASE_MS_MAX);
-        self.late.borrow_mut().push(Late { ticket, worker_slot, due_ms, due_ms_max, is_reported: false });
     }
 
     /// Whether one more request that took too long is logged, and how many before it were not: all requests of an event
@@ -380,25 +364,13 @@ impl Dispatcher {
     }
 
     fn look_what_is_held(&self) {
-        let (server, now_ms) = (self.server.borrow(), self.core.now_ms());
-        let mut all = self.late.borrow_mut();
-        let released = all.iter().filter(|late| !server.is_still_held(late.ticket));
-        let works: Vec<WorkerSlot> = released.map(|late| late.worker_slot).collect();
-        all.retain_mut(|late| {
-            let is_held = server.is_still_held(late.ticket);
-            if is_held && works.contains(&late.worker_slot) {
-                late.due_ms = (now_ms + RELEASE_MS).min(late.due_ms_max);
-            }
-            if is_held && now_ms >= late.due_ms {
-                self.kill(late.worker_slot, KillReason::Unreleased);
-            } else if is_held && !late.is_reported && now_ms + RELEASE_MS >= late.due_ms + DOUBT_MS {
-                late.is_reported = true;
-                self.report_overdue(late.worker_slot, 1);
-            } else if !is_held && late.is_reported {
-                self.report_overdue(late.worker_slot, -1);
-            }
-            is_held && now_ms < late.due_ms
-        });
+        let server = self.server.borrow();
+        let report = |worker_slot, event| match event {
+            LateEvent::Hangs => self.kill(worker_slot, KillReason::Unreleased),
+            LateEvent::Doubted => self.report_overdue(worker_slot, 1),
+            LateEvent::Released => self.report_overdue(worker_slot, -1),
+        };
+        self.late.look(self.core.now_ms(), |ticket| server.is_still_held(ticket), report);
     }
 
     fn report_overdue(&self, WorkerSlot(worker_slot): WorkerSlot, more: isize) {
@@ -597,11 +569,14 @@ impl Dispatcher {
 impl Drop for Dispatcher {
     /// This core ends: only the supervisor now watches requests that were not released.
     fn drop(&mut self) {
-        let (server, now_ms) = (self.server.borrow(), self.core.now_ms());
-        for late in self.late.borrow().iter().filter(|late| server.is_still_held(late.ticket)) {
-            let (generation, WorkerSlot(worker_slot)) = (self.generation.number, late.worker_slot);
-            let left_ms = late.due_ms.saturating_sub(now_ms);
-            self.commands.send(SupervisorCommand::OverdueUntil { generation, worker_slot, left_ms });
-        }
+        let (server, generation) = (self.server.borrow(), self.generation.number);
+        self.late.held(
+            self.core.now_ms(),
+            |ticket| server.is_still_held(ticket),
+            |worker_slot, left_ms| {
+                let WorkerSlot(worker_slot) = worker_slot;
+                self.commands.send(SupervisorCommand::OverdueUntil { generation, worker_slot, left_ms });
+            },
+        );
     }
 }

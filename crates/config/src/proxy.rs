@@ -159,8 +159,7 @@ directives! {
         "spill" spill_bytes_max: u64 = "1GiB", Size { min: 0, max: SPILL_MAX };
         /// What happens to a request whose client closes its side of the connection early. `"cancel"`: it ends, as with nginx,
         /// unless the client has asked to close the connection after the response (`Connection: close`, HTTP/1.0): it may
-        /// still wait. `"ignore"`: it is answered, unless it still waits for its turn (`queue`, `delay` of a limit, or
-        /// `connections` of all servers). A reset of the connection or the stream always cancels the request.
+        /// wait. `"ignore"`: it is answered, unless it waits (`queue`, `delay` of a limit, `connections`). A reset cancels it.
         "client_abort" client_abort: ClientAbort = "cancel", CLIENT_ABORT;
         /// Variables for servers with `fastcgi`, `uwsgi` or `scgi` URLs, besides those of CGI; one of the same name is replaced.
         /// Values may contain the variables of header values.

@@ -130,7 +130,6 @@ mod config_edits;
 mod diff;
 mod supervise;
 
-use std::borrow::Cow;
 use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -149,6 +148,7 @@ use crate::inherited::Inherited;
 use crate::privilege::{Identity, Rights};
 use crate::sockets::GivenSockets;
 use crate::supervise::Start;
+use crate::terminal::printable;
 use crate::upgrade::Predecessor;
 
 #[global_allocator]
@@ -165,15 +165,17 @@ fn main() -> ExitCode {
         Command::Import(arguments) => return judged(foreign::import(&arguments)),
         Command::Fmt(arguments) => diff::format(&arguments).and_then(|text| print(&text)),
         Command::Diff(arguments) => diff::diff(&arguments).and_then(|text| print(&text)),
-        Command::Status(arguments) => status::status(&arguments).and_then(|text| report(&text)),
-        Command::Ctl(arguments) => ctl::ctl(&arguments).and_then(|text| report(&text)),
+        Command::Status(arguments) => status::status(&arguments).and_then(|text| print(&printable(&text))),
+        Command::Ctl(arguments) => ctl::ctl(&arguments).and_then(|text| print(&printable(&text))),
         Command::Top(arguments) => look::top(&arguments),
-        Command::Reload(arguments) => status::reload(&arguments).and_then(|text| report(&text)),
-        Command::Cache(command) => cache_cli::cache(&command).and_then(|text| report(&text)),
-        Command::Cert(command) => cert::cert(&command).and_then(|text| report(&text)),
-        Command::SignUrl(arguments) => sign_url::sign_url(&arguments).and_then(|text| report(&text)),
-        Command::Trust(arguments) => cert::trust(&arguments).and_then(|text| report(&text)),
-        Command::Upgrade(arguments) => status::upgrade(&arguments).and_then(|text| report(&text)),
+        Command::Reload(arguments) => status::reload(&arguments).and_then(|text| print(&printable(&text))),
+        Command::Cache(command) => cache_cli::cache(&command).and_then(|text| print(&printable(&text))),
+        Command::Cert(command) => cert::cert(&command).and_then(|text| print(&printable(&text))),
+        Command::SignUrl(arguments) => {
+            sign_url::sign_url(&arguments).and_then(|text| print(&printable(&text)))
+        }
+        Command::Trust(arguments) => cert::trust(&arguments).and_then(|text| print(&printable(&text))),
+        Command::Upgrade(arguments) => status::upgrade(&arguments).and_then(|text| print(&printable(&text))),
         Command::Bench(arguments) => return judged(measure::bench(&arguments)),
         Command::Ab(arguments) => return judged(ab::ab(&arguments)),
         Command::Lab(arguments) => return judged(measure::lab(&arguments)),
@@ -190,24 +192,9 @@ fn main() -> ExitCode {
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            match error.starts_with(COLOURED) {
-                // The report of a configuration, which shows no control character of that.
-                true => _ = writeln!(io::stderr(), "{error}"),
-                false => terminal::complain(&as_error(&error)),
-            }
+            terminal::complain_of_error(&error);
             ExitCode::FAILURE
         }
-    }
-}
-
-/// The beginning of a coloured text.
-const COLOURED: char = '\u{1b}';
-
-/// A text for the terminal that says first that it is an error. Reports of a configuration say it themselves.
-fn as_error(text: &str) -> Cow<'_, str> {
-    match ["error", "warning"].iter().any(|begin| text.starts_with(begin)) {
-        true => Cow::Borrowed(text),
-        false => Cow::Owned(format!("error: {text}")),
     }
 }
 
@@ -221,11 +208,6 @@ fn judged(outcome: Result<bool, String>) -> ExitCode {
             ExitCode::from(2)
         }
     }
-}
-
-/// Prints what may show texts of others.
-fn report(text: &str) -> Result<(), String> {
-    print(&terminal::printable(text))
 }
 
 fn print(text: &str) -> Result<(), String> {

@@ -1,5 +1,6 @@
 //! `komainu status`, `komainu reload` and `komainu upgrade`: servers that run, seen from outside.
 
+use std::io;
 use std::path::Path;
 use std::time::Duration;
 

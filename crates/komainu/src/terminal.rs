@@ -2,6 +2,9 @@
 
 use std::io::{self, Write};
 
+/// The beginning of a coloured text.
+const COLOURED: char = '\u{1b}';
+
 /// A text without control characters, and without those that change the order in which others are shown (Unicode's "Trojan Source");
 /// it keeps its lines.
 pub(crate) fn printable(text: &str) -> String {
@@ -23,6 +26,18 @@ pub(crate) fn printable(text: &str) -> String {
 /// Writes a line to the standard error, which nobody may read.
 pub(crate) fn complain(line: &str) {
     let _ = writeln!(io::stderr(), "{}", printable(line));
+}
+
+/// Writes why a command has failed, after `error: `. Reports of a configuration, coloured or not, say that themselves and show no control
+/// character of it.
+pub(crate) fn complain_of_error(text: &str) {
+    if text.starts_with(COLOURED) {
+        let _ = writeln!(io::stderr(), "{text}");
+    } else if text.starts_with("error") || text.starts_with("warning") {
+        complain(text);
+    } else {
+        complain(&format!("error: {text}"));
+    }
 }
 
 /// An output that is [`printable`], whatever is written to it in whole characters.

@@ -1,0 +1,78 @@
+//! Requests of event loops that took too long: each has to be released within a time, or its loop hangs.
+
+use std::cell::RefCell;
+
+use ring::{Ticket, WorkerSlot};
+
+/// How long an event loop has to release a request that took too long, or another one of these; then the loop itself hangs.
+const RELEASE_MS: u64 = 1_000;
+/// How long it has to release all of those that took too long at the same time.
+const RELEASE_MS_MAX: u64 = 10_000;
+/// If it has not done so by then, another worker is started: a loop that works reacts at once.
+const DOUBT_MS: u64 = 100;
+
+/// What a look at late requests shows of an event loop.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum LateEvent {
+    /// It has released nothing for too long.
+    Hangs,
+    /// It does not react to one more request.
+    Doubted,
+    /// It has released a request to which it did not react at first.
+    Released,
+}
+
+/// A request that took too long, and that its event loop must release.
+struct LateRequest {
+    ticket: Ticket,
+    worker_slot: WorkerSlot,
+    due_ms: u64,
+    due_ms_max: u64,
+    is_doubted: bool,
+}
+
+/// Those of a core.
+#[derive(Default)]
+pub(super) struct LateRequests(RefCell<Vec<LateRequest>>);
+
+impl LateRequests {
+    pub(super) fn add(&self, ticket: Ticket, worker_slot: WorkerSlot, now_ms: u64) {
+        let (due_ms, due_ms_max) = (now_ms + RELEASE_MS, now_ms + RELEASE_MS_MAX);
+        self.0.borrow_mut().push(LateRequest { ticket, worker_slot, due_ms, due_ms_max, is_doubted: false });
+    }
+
+    /// Looks which requests are still held, and calls `report` for what that shows. A loop that has released a request since the last look
+    /// works: it gets more time for the others.
+    pub(super) fn look(
+        &self,
+        now_ms: u64,
+        is_held: impl Fn(Ticket) -> bool,
+        report: impl Fn(WorkerSlot, LateEvent),
+    ) {
+        let mut all = self.0.borrow_mut();
+        let released = all.iter().filter(|late| !is_held(late.ticket));
+        let works: Vec<WorkerSlot> = released.map(|late| late.worker_slot).collect();
+        all.retain_mut(|late| {
+            let is_held = is_held(late.ticket);
+            if is_held && works.contains(&late.worker_slot) {
+                late.due_ms = (now_ms + RELEASE_MS).min(late.due_ms_max);
+            }
+            if is_held && now_ms >= late.due_ms {
+                report(late.worker_slot, LateEvent::Hangs);
+            } else if is_held && !late.is_doubted && now_ms + RELEASE_MS >= late.due_ms + DOUBT_MS {
+                late.is_doubted = true;
+                report(late.worker_slot, LateEvent::Doubted);
+            } else if !is_held && late.is_doubted {
+                report(late.worker_slot, LateEvent::Released);
+            }
+            is_held && now_ms < late.due_ms
+        });
+    }
+
+    /// Calls `each` for those that are still held, with the time that is left.
+    pub(super) fn held(&self, now_ms: u64, is_held: impl Fn(Ticket) -> bool, each: impl Fn(WorkerSlot, u64)) {
+        for late in self.0.borrow().iter().filter(|late| is_held(late.ticket)) {
+            each(late.worker_slot, late.due_ms.saturating_sub(now_ms));
+        }
+    }
+}
