@@ -184,16 +184,16 @@ mod tests {
 
     #[test]
     fn the_error_of_a_start_stands_at_the_path_that_it_names() {
-        let text = "[[route]]\nfiles = \"/srv/k\"\nauth = { basic = \"/srv/k/users\" }\n";
+        let text = "[[route]]\nfiles = \"/srv/www\"\nauth = { basic = \"/srv/www/users\" }\n";
         let (_, report) = Config::parse(text, "k.toml", Path::new(".")).unwrap();
         let place =
             |title: &str| placed(&report, title, "").map(|report| report.position(&report.findings()[0]));
-        assert_eq!(place("/srv/k/users: line 2 has no password"), Some((3, 18)));
-        assert_eq!(place("cannot open /srv/k: refused"), Some((2, 9)));
+        assert_eq!(place("/srv/www/users: line 2 has no password"), Some((3, 18)));
+        assert_eq!(place("cannot open /srv/www: refused"), Some((2, 9)));
         assert_eq!(place("no more threads"), None);
-        let text = "[[site]]\nhosts = \"a.test\"\n[[site.route]]\nfiles = \"/srv/k\"\n[[site]]\nhosts = \"b.test\"\n[[site.route]]\nfiles = \"/srv/k\"\n";
+        let text = "[[site]]\nhosts = \"a.test\"\n[[site.route]]\nfiles = \"/srv/www\"\n[[site]]\nhosts = \"b.test\"\n[[site.route]]\nfiles = \"/srv/www\"\n";
         let (_, report) = Config::parse(text, "k.toml", Path::new(".")).unwrap();
-        let title = "`files` (the route in line 7): cannot serve /srv/k: Too many open files";
+        let title = "`files` (the route in line 7): cannot serve /srv/www: Too many open files";
         let report = placed(&report, title, "").unwrap();
         assert_eq!(report.position(&report.findings()[0]).0, 8);
     }
@@ -229,6 +229,7 @@ mod tests {
                 (format!("cannot open {}: there is no folder {}", at("no/e.log"), at("no")), 3),
                 (format!("there is no folder {}", at("none")), 5),
                 (format!("{} is a file, not a folder", at("file")), 5),
+                ("no route uses `[apps.a]`".to_owned(), 6),
                 (format!("there is no file {}", at("a.psgi")), 7),
                 (format!("there is no file or folder {}", at("c.pem")), 10),
                 (format!("{} is a folder, not a file", at("public")), 10),

@@ -39,9 +39,8 @@ fn a_copy_of_a_worker_ends_when_its_server_stops() {
         let (mut rig, pid) = forked(kind);
         rig.signal("-TERM");
         assert!(rig.ended().success());
-        let outlives = is_alive(pid);
-        kill(pid, "-KILL");
-        assert!(!outlives, "the copy outlives its server");
+        // It has been killed: the system may take a moment for the rest. It would run for a quarter of an hour otherwise.
+        eventually("the copy has ended", || !is_alive(pid));
     }
 }
 
