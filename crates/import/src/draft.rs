@@ -246,7 +246,7 @@ fn write_list(name: &str, items: &[TomlItem], out: &mut String) {
     out.push_str("]\n");
 }
 
-/// A comment, in lines of a readable length.
+/// A comment, in lines of a readable length. TOML has no control characters in comments, which may quote the source.
 fn wrapped(text: &str, out: &mut String) {
     let mut line = String::from("#");
     for word in text.split_whitespace() {
@@ -255,7 +255,7 @@ fn wrapped(text: &str, out: &mut String) {
             line = String::from("#");
         }
         line.push(' ');
-        line.push_str(word);
+        line.extend(word.chars().map(|c| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c }));
     }
     let _ = writeln!(out, "{line}");
 }
@@ -479,4 +479,16 @@ pub(crate) fn table_path(first: &str, name: &str) -> String {
     let mut out = format!("{first}.");
     write_key(name, &mut out);
     out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn comments_show_no_control_characters() {
+        let mut out = String::new();
+        wrapped("a\u{7f}b \u{1b}[2J\rc", &mut out);
+        assert_eq!(out, "# a\u{fffd}b \u{fffd}[2J c\n");
+    }
 }
