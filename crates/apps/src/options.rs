@@ -54,6 +54,8 @@ pub struct Options {
     pub folder: Option<PathBuf>,
     /// User and group ids to run as, without supplementary groups; the server's own where `None`.
     pub user: Option<(u32, u32)>,
+    /// Whether its processes lead a session of their own, as those with a `user`, and all where the server has a terminal, do in any case.
+    pub is_separate: bool,
     /// Starts its processes, if this process may not.
     pub launcher: Option<Arc<dyn Launcher>>,
     /// Resource limits, soft and hard alike; one on address space is beside what is shared with the server.
@@ -124,6 +126,7 @@ impl Options {
             env: Vec::new(),
             folder: None,
             user: None,
+            is_separate: false,
             launcher: None,
             limits: Vec::new(),
             preload: true,

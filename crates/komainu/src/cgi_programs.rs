@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 
 use apps::Orphans;
 use config::{Cgi, Config};
-use net::sys::lead_session;
+use net::sys::{has_terminal, lead_session};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::fs::{Access, AtFlags, FileType, Mode, OFlags, ResolveFlags, accessat, openat2};
 use rustix::net::sockopt;
@@ -426,11 +426,6 @@ impl CgiProcess {
             notices.error(&format!("cgi {}: stderr: {line}", self.name));
         }
     }
-}
-
-/// Whether this process, and so what it starts, has a controlling terminal.
-fn has_terminal() -> bool {
-    rustix::fs::open(c"/dev/tty", OFlags::RDONLY | OFlags::NOCTTY | OFlags::CLOEXEC, Mode::empty()).is_ok()
 }
 
 /// Reads no more than the variables: what follows is the program's. `None` as long as they are not whole.

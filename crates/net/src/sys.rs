@@ -7,6 +7,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
+use rustix::fs::{Mode, OFlags, open};
 use rustix::io::{Errno, FdFlags, fcntl_setfd};
 use rustix::ioctl::{Getter, Opcode, ioctl};
 use rustix::process::setsid;
@@ -30,6 +31,12 @@ pub(crate) fn send_queue_bytes(socket: impl AsFd) -> u32 {
 pub fn lead_session(command: &mut Command) {
     // SAFETY: between fork and exec the closure makes one system call; it allocates nothing and takes no lock.
     unsafe { command.pre_exec(|| Ok(setsid().map(drop)?)) };
+}
+
+/// Whether this process, and so what it starts, has a controlling terminal.
+#[must_use]
+pub fn has_terminal() -> bool {
+    open(c"/dev/tty", OFlags::RDONLY | OFlags::NOCTTY | OFlags::CLOEXEC, Mode::empty()).is_ok()
 }
 
 /// Keeps descriptors that the starter of this process has left open from the programs that this process starts. To be called while the
