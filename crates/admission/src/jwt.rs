@@ -83,7 +83,7 @@ impl JwtKeys {
     /// secrets (`oct`): not where it was fetched, because what is published is none.
     ///
     /// # Errors
-    /// It is no JWKS. One without a key that can be used is valid: then no token is.
+    /// Text that is no JWKS. A set without a key that can be used is valid: no token is valid by it.
     pub fn parse(bytes: &[u8], allows_secrets: bool) -> Result<JwtKeys, String> {
         let set: Value = serde_json::from_slice(bytes).map_err(|error| format!("it is not JSON: {error}"))?;
         let keys = set.get("keys").and_then(Value::as_array).ok_or("it has no list `keys`, as a JWKS has")?;

@@ -96,7 +96,7 @@ impl RequestEntry {
     }
 }
 
-/// What counts a request as one under way: see [`net::Exchange::places`].
+/// Places of a request in `concurrent` limits and in a queue: see [`net::Exchange::places`].
 pub(crate) type KeptPlaces = [Option<Rc<dyn Any>>; 2];
 
 /// The queue of one core for one generation.
@@ -114,7 +114,7 @@ pub(crate) struct Dispatcher {
     heads: RefCell<Vec<HeadStart>>,
     /// Requests that took too long, and that their workers must release.
     late: LateRequests,
-    /// What counts requests as ones under way whose clients have left, and for which workers still run.
+    /// Places of requests whose clients have left, and for which workers still run.
     left: RefCell<Vec<(Ticket, KeptPlaces)>>,
     buffers: RefCell<Vec<Vec<u8>>>,
     /// The start of the current second, the requests that took too long and were logged in it, and those that were not.

@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use net::sys::{has_terminal, lead_session};
+use net::sys::set_apart;
 use rustix::io::{Errno, FdFlags, fcntl_setfd};
 use rustix::process::{Pid, Resource, Rlimit, prlimit, test_kill_process_group};
 use rustix::thread::disable_transparent_huge_pages;
@@ -54,12 +54,7 @@ pub fn spawn(options: &Options, launch: &Launch<'_>) -> io::Result<Pid> {
         .stdin(Stdio::null())
         .stdout(launch.output.try_clone_to_owned()?)
         .stderr(launch.errors.try_clone_to_owned()?);
-    // The terminal at which the server was started, and its signals, are not the application's; nor are the process groups of a session
-    // that others are in. Where neither matters, processes of one session take turns at lower cost: the scheduler groups by session.
-    match options.is_separate || options.user.is_some() || has_terminal() {
-        true => lead_session(&mut command),
-        false => _ = command.process_group(0),
-    }
+    set_apart(&mut command, options.is_separate);
     SERVER_VARIABLES.iter().for_each(|name| _ = command.env_remove(name));
     match &launch.worker_slots {
         None => command.env("KOMAINU_ROLE", "prototype"),

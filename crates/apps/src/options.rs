@@ -54,7 +54,7 @@ pub struct Options {
     pub folder: Option<PathBuf>,
     /// User and group ids to run as, without supplementary groups; the server's own where `None`.
     pub user: Option<(u32, u32)>,
-    /// Whether its processes lead a session of their own, as those with a `user`, and all where the server has a terminal, do in any case.
+    /// Whether its processes lead a session of their own also where the server has no terminal.
     pub is_separate: bool,
     /// Starts its processes, if this process may not.
     pub launcher: Option<Arc<dyn Launcher>>,

@@ -10,7 +10,6 @@ use std::net::Shutdown;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -19,7 +18,7 @@ use std::time::{Duration, Instant};
 
 use apps::Orphans;
 use config::{Cgi, Config};
-use net::sys::{has_terminal, lead_session};
+use net::sys::set_apart;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::fs::{Access, AtFlags, FileType, Mode, OFlags, ResolveFlags, accessat, openat2};
 use rustix::net::sockopt;
@@ -356,12 +355,7 @@ impl CgiJob {
             .stdin(Stdio::from(input))
             .stdout(Stdio::from(output))
             .stderr(Stdio::from(write));
-        // Each request starts a program, and a process that is to lead a session costs a fork(2), which the standard library avoids
-        // otherwise. Without a terminal, a session of its own keeps nothing from the program.
-        match has_terminal() {
-            true => lead_session(&mut command),
-            false => _ = command.process_group(0),
-        }
+        set_apart(&mut command, false);
         if let Some(folder) = found.program.parent() {
             command.current_dir(folder);
         }

@@ -11,10 +11,10 @@ use config::{Action, Auth, CertificateSource, Config, Proxy, ProxyTls, SiteTls};
 use rustix::fs::{Mode, OFlags};
 
 use ::link::LinkRequest;
+use net::trusted_path;
 
 use crate::link::{SupervisorLink, text_of};
 use crate::sink;
-use net::trusted_path;
 
 /// The largest such file, in bytes.
 pub(crate) const FILE_BYTES_MAX: u64 = 16 * 1024 * 1024;

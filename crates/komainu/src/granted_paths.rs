@@ -8,10 +8,9 @@ use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
+use net::trusted_path::{LINKS_MAX, parts, text_of_link};
 use rustix::fs::{CWD, FileType, Mode, OFlags, fstat, openat};
 use rustix::io::Errno;
-
-use net::trusted_path::{LINKS_MAX, parts, text_of_link};
 
 /// The device and the number of a file or folder, by whatever path it is reached.
 type FileId = (u64, u64);

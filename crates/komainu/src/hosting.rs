@@ -130,7 +130,7 @@ pub(crate) fn settings(name: &str, app: &config::App) -> io::Result<Options> {
     });
     let options = Options {
         env: environment_of(app),
-        is_separate: app.sandbox.is_some(),
+        is_separate: app.sandbox.is_some() || app.user.is_some(),
         limits: limits(&app.limits),
         preload: app.preload,
         workers,

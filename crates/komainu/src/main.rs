@@ -165,17 +165,15 @@ fn main() -> ExitCode {
         Command::Import(arguments) => return judged(foreign::import(&arguments)),
         Command::Fmt(arguments) => diff::format(&arguments).and_then(|text| print(&text)),
         Command::Diff(arguments) => diff::diff(&arguments).and_then(|text| print(&text)),
-        Command::Status(arguments) => status::status(&arguments).and_then(|text| print(&printable(&text))),
-        Command::Ctl(arguments) => ctl::ctl(&arguments).and_then(|text| print(&printable(&text))),
+        Command::Status(arguments) => status::status(&arguments).and_then(report),
+        Command::Ctl(arguments) => ctl::ctl(&arguments).and_then(report),
         Command::Top(arguments) => look::top(&arguments),
-        Command::Reload(arguments) => status::reload(&arguments).and_then(|text| print(&printable(&text))),
-        Command::Cache(command) => cache_cli::cache(&command).and_then(|text| print(&printable(&text))),
-        Command::Cert(command) => cert::cert(&command).and_then(|text| print(&printable(&text))),
-        Command::SignUrl(arguments) => {
-            sign_url::sign_url(&arguments).and_then(|text| print(&printable(&text)))
-        }
-        Command::Trust(arguments) => cert::trust(&arguments).and_then(|text| print(&printable(&text))),
-        Command::Upgrade(arguments) => status::upgrade(&arguments).and_then(|text| print(&printable(&text))),
+        Command::Reload(arguments) => status::reload(&arguments).and_then(report),
+        Command::Cache(command) => cache_cli::cache(&command).and_then(report),
+        Command::Cert(command) => cert::cert(&command).and_then(report),
+        Command::SignUrl(arguments) => sign_url::sign_url(&arguments).and_then(report),
+        Command::Trust(arguments) => cert::trust(&arguments).and_then(report),
+        Command::Upgrade(arguments) => status::upgrade(&arguments).and_then(report),
         Command::Bench(arguments) => return judged(measure::bench(&arguments)),
         Command::Ab(arguments) => return judged(ab::ab(&arguments)),
         Command::Lab(arguments) => return judged(measure::lab(&arguments)),
@@ -208,6 +206,11 @@ fn judged(outcome: Result<bool, String>) -> ExitCode {
             ExitCode::from(2)
         }
     }
+}
+
+/// Prints what may repeat texts of others.
+fn report(text: String) -> Result<(), String> {
+    print(&printable(&text))
 }
 
 fn print(text: &str) -> Result<(), String> {

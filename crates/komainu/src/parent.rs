@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 use ::link::{LinkRequest, Session};
 use config::Config;
-use net::sys::lead_session;
+use net::sys::set_apart;
 use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions, pidfd_open, pidfd_send_signal, wait};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
 use signal_hook::iterator::Signals;
@@ -414,7 +414,7 @@ fn start(state: &Arc<ParentState>, sender: &Sender<ParentEvent>) -> io::Result<S
         .env_remove(upgrade::ENVIRONMENT)
         .stdin(Stdio::from(theirs));
     // The terminal, and its signals, are the supervisor's, which passes on what they mean.
-    lead_session(&mut command);
+    set_apart(&mut command, true);
     systemd::OF_PROCESS.iter().chain(&systemd::OF_SERVICE).for_each(|name| _ = command.env_remove(name));
     let process = apps::spawn_apart(&mut command)?;
     // The end of the link that is the server's must not stay open here.

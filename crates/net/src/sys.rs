@@ -25,17 +25,22 @@ pub(crate) fn send_queue_bytes(socket: impl AsFd) -> u32 {
     queued.ok().and_then(|bytes| u32::try_from(bytes).ok()).unwrap_or(0)
 }
 
-/// Has a program lead a session of its own, and with it a process group: it has no controlling terminal, gets none of the terminal's
-/// signals, and cannot join the process groups of other sessions.
+/// Has a program lead a process group of its own, so that it gets none of the terminal's signals; and a session, if it `needs_session` or
+/// this process has a terminal: then it has no controlling terminal, and cannot join the process groups of other sessions.
+///
+/// A session costs a fork(2), which the standard library avoids otherwise, and the scheduler shares CPU time out among sessions.
 #[allow(unsafe_code)]
-pub fn lead_session(command: &mut Command) {
+pub fn set_apart(command: &mut Command, needs_session: bool) {
+    if !needs_session && !has_terminal() {
+        command.process_group(0);
+        return;
+    }
     // SAFETY: between fork and exec the closure makes one system call; it allocates nothing and takes no lock.
     unsafe { command.pre_exec(|| Ok(setsid().map(drop)?)) };
 }
 
 /// Whether this process, and so what it starts, has a controlling terminal.
-#[must_use]
-pub fn has_terminal() -> bool {
+fn has_terminal() -> bool {
     open(c"/dev/tty", OFlags::RDONLY | OFlags::NOCTTY | OFlags::CLOEXEC, Mode::empty()).is_ok()
 }
 

@@ -11,14 +11,14 @@ const RELEASE_MS_MAX: u64 = 10_000;
 /// If it has not done so by then, another worker is started: a loop that works reacts at once.
 const DOUBT_MS: u64 = 100;
 
-/// What a look at late requests shows of an event loop.
+/// An observation about an event loop with late requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum LateEvent {
-    /// It has released nothing for too long.
+    /// The loop has released nothing for too long.
     Hangs,
-    /// It does not react to one more request.
+    /// The loop does not react to one more request.
     Doubted,
-    /// It has released a request to which it did not react at first.
+    /// The loop has released a request to which it did not react at first.
     Released,
 }
 
@@ -31,7 +31,7 @@ struct LateRequest {
     is_doubted: bool,
 }
 
-/// Those of a core.
+/// The late requests of a core.
 #[derive(Default)]
 pub(super) struct LateRequests(RefCell<Vec<LateRequest>>);
 

@@ -5,10 +5,9 @@ use std::io;
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 
+use net::trusted_path;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
-
-use net::trusted_path;
 
 /// Opens a log file for appending, without ever waiting; makes it where it is missing. `None` where it is a FIFO without a
 /// reader. For root, as [`trusted_path`] says.
