@@ -275,7 +275,8 @@ fn path_is_one(raw: &[u8], empty: EmptySegments) {
         path::has_encoded_slash(&encoded),
         path::has_encoded_slash(raw) && !is_resolved_away(&encoded)
     );
-    assert_eq!(path::strip_prefix(&encoded, &normal), Some(&b""[..]));
+    let matched = path::matched_path(raw, empty).expect("a path that has the other forms has this one");
+    assert_eq!(path::strip_prefix(&encoded, &matched), Some(&b""[..]));
     for piece in read_carelessly(&encoded).split(|&byte| byte == b'/') {
         let name = piece.split(|&byte| byte == b';').next().unwrap_or_default();
         assert!(!matches!(name, b"." | b".."), "a careless server climbs");

@@ -25,7 +25,7 @@ const SAMPLES: [u64; 36] = [
     4418, 4424,
 ];
 /// Configurations that one nginx and one Komainu serve.
-const BATCH: usize = 50;
+const BATCH: usize = 15;
 /// Pairs of servers that run beside each other.
 const PAIRS: usize = 3;
 /// What is shown of each seed.
