@@ -174,11 +174,12 @@ fn attributed(
     let differing: Vec<Aspect> = found.iter().map(|one| one.aspect.clone()).collect();
     let difference = |found: FoundDifference| {
         let (remark, place) = look_up(&found, &differing);
-        let of_request = of_request(request, &found, statuses).map(in_any_case);
+        // Nothing that is so in any case is a reason to answer what the old server refuses.
         let is_opened = matches!(statuses.0, 401 | 403) && (200..300).contains(&statuses.1);
-        let named = of_request.or(remark).or_else(|| general(request, &found, statuses).map(in_any_case));
-        // Nothing is a reason to answer what the old server refuses.
-        let named = named.filter(|_| !is_opened);
+        let in_any_case = |sentence: &str| (!is_opened).then(|| format!("in any case: {sentence}"));
+        let of_request = of_request(request, &found, statuses).and_then(in_any_case);
+        let named =
+            of_request.or(remark).or_else(|| general(request, &found, statuses).and_then(in_any_case));
         Difference {
             request: request.clone(),
             aspect: found.aspect,
@@ -189,10 +190,6 @@ fn attributed(
         }
     };
     found.into_iter().map(difference).collect()
-}
-
-fn in_any_case(sentence: &str) -> String {
-    format!("in any case: {sentence}")
 }
 
 /// Whether an aspect is one of these fields.
@@ -268,7 +265,9 @@ fn general(request: &VerifyRequest, found: &FoundDifference, (old, new): (u16, u
             "a request that neither server answers may be refused with another status"
         }
         () if (old, new) == (301, 404) => "a folder without a page is 404, also without a final slash",
-        () if new == 413 => "the limit of contents counts before redirects and fixed responses",
+        () if new == 413 || old == 413 => {
+            "the limit of contents is that of the location that answers, and counts before redirects and fixed responses"
+        }
         () if is_field(found, &["vary"]) && found.new.contains("accept-encoding") => {
             "Vary has Accept-Encoding wherever compression is on"
         }

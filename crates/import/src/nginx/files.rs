@@ -11,6 +11,10 @@ use crate::expressions::{path_expression, path_matches};
 use crate::findings::EntryNumber;
 use crate::paths::{may_be_folder, may_be_for_file};
 
+/// The remark on `$uri/` in `try_files`.
+pub(super) const NO_PAGE: &str =
+    "a folder without a page is answered as if it were not there, and not refused (403)";
+
 /// What the last word of `try_files` asks for.
 pub(crate) enum Last<'d> {
     /// Nothing but the files.
@@ -391,10 +395,7 @@ impl<'d> Translation<'d> {
             files.set("try", TomlItem::List(paths.into_iter().map(TomlItem::Text).collect()));
         }
         if finds_folders && front.is_none() {
-            self.ledger.differs(
-                one.entry,
-                "a folder without a page is answered as if it were not there, and not refused (403)",
-            );
+            self.ledger.differs(one.entry, NO_PAGE);
         }
         self.last_word(one, place, files, (around, front), last)
     }

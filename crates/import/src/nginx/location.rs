@@ -17,6 +17,7 @@ use crate::paths::{below_suffix, from_literal, from_regex};
 type GroupNames = Vec<(String, String)>;
 
 /// A location before its place is known.
+#[derive(Clone)]
 struct FoundLocation<'d> {
     directive: &'d NginxDirective,
     scope: Scope<'d>,
@@ -46,6 +47,17 @@ impl FoundLocation<'_> {
         let (Matcher::Exact(path) | Matcher::Prefix(path, _)) = &self.matcher else { return None };
         let passes = self.directive.inner().iter().any(|one| one.name.ends_with("_pass"));
         path.strip_suffix('/').filter(|path| passes && !path.is_empty())
+    }
+
+    /// The location of `path` alone, with the same directives.
+    fn without_slash(&self, path: &str) -> Self {
+        let pattern = from_literal(path, false).unwrap_or_else(|| format!("~ ^{}$", quoted(path)));
+        Self {
+            matcher: Matcher::Exact(path.to_owned()),
+            paths: vec![pattern],
+            inner: Vec::new(),
+            ..self.clone()
+        }
     }
 }
 
@@ -330,7 +342,9 @@ fn slash_redirects<'d>(found: &[FoundLocation<'d>], around: &AroundLevel) -> Vec
     let mut places: Vec<Place<'d>> = Vec::new();
     for one in found {
         let Some(path) = one.redirects_to_slash().filter(|path| !is_taken(path)) else { continue };
-        let Some(mut place) = place(one, around) else { continue };
+        // Other locations may have all paths below it, but not this one.
+        let Some(mut place) = place(&one.without_slash(path), around) else { continue };
+        place.matcher = one.matcher.clone();
         // The redirect is that of an exact location where both have the path.
         let slashed = format!("{path}/");
         let is_exact =
@@ -338,8 +352,6 @@ fn slash_redirects<'d>(found: &[FoundLocation<'d>], around: &AroundLevel) -> Vec
         if let Some(exact) = found.iter().find(is_exact).and_then(|exact| self::place(exact, around)) {
             place.scope = exact.scope;
         }
-        let pattern = from_literal(path, false).unwrap_or_else(|| format!("~ ^{}$", quoted(path)));
-        place.paths.any = vec![pattern];
         place.lacks_slash = true;
         if !places.iter().any(|other| other.paths == place.paths) {
             places.push(place);

@@ -87,7 +87,7 @@ const GENERAL: [&str; 15] = [
      those of Komainu's list.",
     "Conditions of requests (If-Match, If-None-Match) count for files, not for fixed responses. A target with a fragment is answered \
      400, and an empty Host is a host that no site names. What is answered 400 has no route, so no fields of one. TRACE is for the route.",
-    "Slashes at the start of a path are always merged, and no file has a path with `//`. Paths are passed on without empty segments and those of dots. The limit of contents counts before redirects and fixed responses. Vary \
+    "Slashes at the start of a path are always merged, and no file has a path with `//`. Paths are passed on without empty segments and those of dots. The limit of contents is that of the location that answers, and counts before redirects and fixed responses. Vary \
      has Accept-Encoding wherever compression is on. A field of `request_headers` without a value is sent, empty.",
     "Beside `php`, files with the name of a script, in any case, or of a copy of one are never sent. Servers of FastCGI, uwsgi and SCGI get \
      HTTP_HOST and SERVER_NAME as `Host` has them, REMOTE_USER of users that `auth` knows, and no Expect.",

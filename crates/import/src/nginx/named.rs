@@ -199,10 +199,10 @@ impl NginxScratch {
         (answers, differing): (DifferingAnswers<'_>, &[Aspect]),
     ) -> Option<String> {
         let (old, new) = answers.statuses;
-        if matches!(old, 401 | 403) && (200..300).contains(&new) {
-            // Nothing is a reason to answer what is refused.
-            return None;
-        }
+        let path = request.target.split('?').next().unwrap_or("");
+        // nginx refuses a folder for want of a page, although what `try_files` ends with answers all other paths without a file.
+        let may_lack_page = old == 403 && decoded(path).ends_with('/');
+        let is_opened = matches!(old, 401 | 403) && (200..300).contains(&new);
         let mut counting = Vec::new();
         let mut chain = Vec::new();
         for entry in &traced.places {
@@ -234,7 +234,6 @@ impl NginxScratch {
             }
             _ => true,
         };
-        let path = request.target.split('?').next().unwrap_or("");
         let server = chain.iter().find(|block| block.name == "server");
         let elsewhere = self.elsewhere(imported, request, path, server.copied());
         let runs_script =
@@ -249,6 +248,12 @@ impl NginxScratch {
             if one.name == "merge_slashes" {
                 let explains = request.target.contains("//") && remark.verdict != ImportVerdict::Translated;
                 return explains.then_some((SLASHES_WEIGHT, remark));
+            }
+            // Nothing else is a reason to answer what is refused.
+            if is_opened
+                && !(may_lack_page && remark.reasons.iter().any(|reason| reason == super::files::NO_PAGE))
+            {
+                return None;
             }
             let decided = decided_by(one, remark, new);
             let about_scripts = matches!(one.name.as_str(), "location" | "try_files")
@@ -277,7 +282,7 @@ impl NginxScratch {
         let Some((_, found)) =
             counting.filter_map(remark).max_by_key(|(weight, remark)| (*weight, remark.verdict))
         else {
-            return self.other_default(request, server.copied());
+            return self.other_default(request, server.copied()).filter(|_| !is_opened);
         };
         Some(format!("{}:{}: {}", found.file, found.line, found.reasons.first().map_or("", String::as_str)))
     }

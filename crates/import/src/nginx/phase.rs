@@ -3,7 +3,9 @@
 
 use super::conditions::{IfConditions, file_operator, is_of_files, words};
 use super::place::{Place, ServerLocations};
-use super::rewrite::{EVERYTHING, PathRewrite, is_absolute, refuses, simple_break, slash_apart};
+use super::rewrite::{
+    EVERYTHING, PathRewrite, is_absolute, passes_path_as_sent, refuses, simple_break, slash_apart,
+};
 use super::tree::NginxDirective;
 use super::work::{Matcher, Translation};
 use crate::conditions::{RouteCondition, ask, close};
@@ -128,6 +130,12 @@ impl<'d> Translation<'d> {
             }
             return;
         }
+        if flag == "break" && !is_server && place.scope.own_one("proxy_pass").is_some_and(passes_path_as_sent)
+        {
+            self.ledger.needless(one.entry, "`proxy_pass` passes the path on as it was sent");
+            phase.is_broken = true;
+            return;
+        }
         let is_kept_simple = is_last && simple_break(one, place).is_some();
         if flag == "break" && !is_server && is_kept_simple {
             return;
@@ -230,7 +238,7 @@ impl<'d> Translation<'d> {
                     self.closed(one, place, &mut inner);
                     inner
                 }
-                None => self.conditional(one, (place, around), (&condition, value)),
+                None => self.conditional(one, (place, around), is_last, (&condition, value)),
             };
             if inner.is_broken && inner.continues && !is_last {
                 self.ledger.impossible(
@@ -248,11 +256,12 @@ impl<'d> Translation<'d> {
         phase.continues &= !are_all;
     }
 
-    /// What stands in an `if`, for one of its conditions.
+    /// What stands in an `if`, for one of its conditions; nothing is executed behind the `if` where `is_last`.
     fn conditional(
         &self,
         one: &'d NginxDirective,
         (place, around): (&Place<'d>, &ServerLocations<'d>),
+        is_last: bool,
         (condition, value): (&RouteCondition, Option<(String, &'d str)>),
     ) -> RewritePhase {
         let mut inner = Place { scope: place.scope.with(one.inner()), ..place.clone() };
@@ -265,7 +274,7 @@ impl<'d> Translation<'d> {
             if !EXECUTED.contains(&directive.name.as_str()) {
                 continue;
             }
-            let is_last = own[at + 1..].iter().all(|one| one.name == "set");
+            let is_last = is_last && own[at + 1..].iter().all(|one| one.name == "set");
             let mut directive =
                 with_value(directive, value.as_ref().map(|(name, value)| (name.as_str(), *value)));
             if let (Some(target), false) = (directive.args.last_mut(), condition.groups.is_empty())

@@ -529,20 +529,56 @@ fn keep_encoded_slashes(place: &Place<'_>, section: &mut TomlSection) {
     if server.iter().chain(place.scope.own()).any(asks_for_path) {
         return;
     }
-    let mut others: Vec<&NginxDirective> = Vec::new();
+    let mut has_expressions = false;
     super::tree::visit(server, &mut |one| {
-        if one.name == "location" && Some(one.entry) != place.entry && !one.first().starts_with('@') {
-            others.push(one);
-        }
+        has_expressions |=
+            one.name == "location" && one.first().starts_with('~') && Some(one.entry) != place.entry;
     });
-    if others.iter().any(|one| one.first().starts_with('~')) {
+    let mut others = Vec::new();
+    if has_expressions || !collect_longer(server, place, prefix, &mut others) {
         return;
     }
     for one in others {
-        let Some(path) = one.args.last().filter(|path| path.starts_with(prefix)) else { continue };
         let end = if one.first() == "=" { "$" } else { "" };
+        let path = one.args.last().map_or("", String::as_str);
         let spelled = format!("~ ^{}{end}", quoted(path).replace('/', "(?:/|%2F)+"));
         section.exclude(TomlItem::Table(vec![("path".to_owned(), TomlItem::Text(spelled))]));
     }
     section.set_text("encoded_slashes", "keep");
+}
+
+/// Collects the locations of a level, and of the levels down to `place`, that nginx chooses in place of it for some paths below `prefix`.
+/// Returns whether these are all that have such paths: others are in locations that nginx does not choose for them.
+fn collect_longer<'d>(
+    level: &'d [NginxDirective],
+    place: &Place<'_>,
+    prefix: &str,
+    found: &mut Vec<&'d NginxDirective>,
+) -> bool {
+    let is_longer = |one: &NginxDirective| {
+        is_location(one) && one.args.last().is_some_and(|path| path.starts_with(prefix))
+    };
+    level.iter().filter(|one| is_location(one)).all(|one| {
+        let (mut has_place, mut longer) = (Some(one.entry) == place.entry, Vec::new());
+        let is_place = has_place;
+        super::tree::visit(one.inner(), &mut |inner| {
+            has_place |= Some(inner.entry) == place.entry;
+            longer.extend(is_longer(inner).then_some(inner));
+        });
+        if is_place {
+            found.extend(longer);
+            true
+        } else if has_place {
+            collect_longer(one.inner(), place, prefix, found)
+        } else if is_longer(one) {
+            found.push(one);
+            true
+        } else {
+            longer.is_empty()
+        }
+    })
+}
+
+fn is_location(one: &NginxDirective) -> bool {
+    one.name == "location" && !one.first().starts_with('@')
 }

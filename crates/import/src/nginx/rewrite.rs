@@ -187,7 +187,7 @@ pub(crate) fn slash_apart(from: &str, to: &str) -> Option<(String, String)> {
 
 /// What `rewrite … break` before `proxy_pass` removes from the path and adds to it, where that is all that it does.
 pub(crate) fn simple_break(rewrite: &NginxDirective, place: &Place<'_>) -> Option<(String, String)> {
-    place.scope.own_one("proxy_pass")?;
+    place.scope.own_one("proxy_pass").filter(|pass| !passes_path_as_sent(pass))?;
     let from = rewrite.first().strip_prefix('^').map(|from| from.trim_end_matches('$'))?;
     let before = rewrite.arg(1).strip_suffix("$1")?;
     let (strip, add) = match from.strip_suffix("(/.*)") {
@@ -198,10 +198,22 @@ pub(crate) fn simple_break(rewrite: &NginxDirective, place: &Place<'_>) -> Optio
             (strip, before.strip_suffix('/')?)
         }
     };
+    // A path that does not begin so would get what `proxy_pass` adds.
+    let may_begin_so = match &place.matcher {
+        Matcher::Exact(path) | Matcher::Prefix(path, _) => {
+            path.strip_prefix(strip).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+        }
+        Matcher::Regex(..) | Matcher::Server => true,
+    };
     let is_plain = !strip.contains(['(', '[', '\\', '*', '+', '?', '$', '|', '.'])
         && !add.contains(['$', '?', '#'])
         && !add.ends_with('/');
-    is_plain.then(|| (strip.to_owned(), add.to_owned()))
+    (is_plain && may_begin_so).then(|| (strip.to_owned(), add.to_owned()))
+}
+
+/// Whether a `proxy_pass` passes the path on as the client has sent it, whatever `rewrite` has made of it.
+pub(crate) fn passes_path_as_sent(pass: &NginxDirective) -> bool {
+    pass.first().replace(['{', '}'], "").contains("$request_uri")
 }
 
 /// Whether a directive refuses or redirects what it answers.
