@@ -75,8 +75,9 @@ fn is_opened(difference: &Difference) -> bool {
     let status = |text: &str| text.split(',').next().unwrap_or("").parse::<u16>().unwrap_or(0);
     let (old, new) = (status(&difference.old), status(&difference.new));
     // Whoever asks for `//a` gets what is at `/a`.
-    let has_slashes = difference.request.target.starts_with("//")
-        && difference.named.as_ref().is_some_and(|named| named.contains("slashes at the start"));
+    let of_slashes = ["slashes at the start", "that of the default server of its addresses counts"];
+    let has_slashes = difference.request.target.contains("//")
+        && difference.named.as_ref().is_some_and(|named| of_slashes.iter().any(|text| named.contains(text)));
     // Where `try_files` asks for `$uri/`, what it ends with answers for a folder without a page, as for all paths without a file.
     let lacks_page = old == 403
         && difference.named.as_ref().is_some_and(|named| named.contains("a folder without a page"));
