@@ -1,6 +1,7 @@
 //! TLS with clients: the certificates and keys that the configuration names, read and checked.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::io;
 use std::net::Ipv6Addr;
 use std::path::{Path, PathBuf};
@@ -53,8 +54,9 @@ impl TlsPlan {
         let now_unix_s =
             SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs());
         let (mut warnings, mut all) = (Vec::new(), Vec::new());
+        let mut known = KnownCertificates::new();
         let site = |site: &config::Site| {
-            let read = site.tls.as_ref().map(|tls| read_site(tls, files)).transpose();
+            let read = site.tls.as_ref().map(|tls| read_site(tls, files, &mut known)).transpose();
             let place = site.line.as_ref().map_or(String::new(), |line| format!(" (the site in {line})"));
             let read =
                 read.map_err(|error| io::Error::new(error.kind(), format!("`tls`{place}: {error}")))?;
@@ -140,14 +142,31 @@ fn ticket_keys(tls: &config::Tls, own: &TicketKeys, files: &ConfigFiles) -> io::
 /// A certificate with the file or the folder that it was read from.
 pub(crate) type FromFile = (PathBuf, ServerCertificate);
 
-fn read_site(tls: &SiteTls, files: &ConfigFiles) -> io::Result<(TlsSite, Vec<FromFile>)> {
+/// Certificates by the files of chains and of keys that name them: thousands of sites may name the same ones.
+type KnownCertificates = BTreeMap<(Vec<PathBuf>, Vec<PathBuf>), Vec<FromFile>>;
+
+fn read_site(
+    tls: &SiteTls,
+    files: &ConfigFiles,
+    known: &mut KnownCertificates,
+) -> io::Result<(TlsSite, Vec<FromFile>)> {
     let client = tls.client.as_ref().map(|client| read_client(client, files)).transpose()?;
     let CertificateSource::Files(paths) = &tls.certificate else {
         return Ok((TlsSite { automatic: true, client, ..TlsSite::default() }, Vec::new()));
     };
+    let found = match known.entry((paths.clone(), tls.key.clone())) {
+        Entry::Occupied(found) => found.get().clone(),
+        Entry::Vacant(place) => place.insert(read_certificates(paths, &tls.key, files)?).clone(),
+    };
+    let certificates = found.iter().map(|(_, certificate)| certificate.clone()).collect();
+    Ok((TlsSite { certificates, client, ..TlsSite::default() }, found))
+}
+
+/// Reads the certificates of files with their keys, and those of folders.
+fn read_certificates(paths: &[PathBuf], keys: &[PathBuf], files: &ConfigFiles) -> io::Result<Vec<FromFile>> {
     let mut found = Vec::new();
     for (index, path) in paths.iter().enumerate() {
-        match tls.key.get(index) {
+        match keys.get(index) {
             None if files.is_folder(path) => {
                 let all = read_folder(path, files)?;
                 found.extend(all.into_iter().map(|certificate| (path.clone(), certificate)));
@@ -164,8 +183,7 @@ fn read_site(tls: &SiteTls, files: &ConfigFiles) -> io::Result<(TlsSite, Vec<Fro
             }
         }
     }
-    let certificates = found.iter().map(|(_, certificate)| certificate.clone()).collect();
-    Ok((TlsSite { certificates, client, ..TlsSite::default() }, found))
+    Ok(found)
 }
 
 /// What the control listener's `tls` names, and what is doubtful about it, in words.
@@ -173,7 +191,7 @@ fn read_site(tls: &SiteTls, files: &ConfigFiles) -> io::Result<(TlsSite, Vec<Fro
 /// # Errors
 /// A file that cannot be read or is not valid.
 pub(crate) fn read_control(tls: &SiteTls, files: &ConfigFiles) -> io::Result<(TlsSite, Vec<String>)> {
-    let (site, found) = read_site(tls, files)
+    let (site, found) = read_site(tls, files, &mut KnownCertificates::new())
         .map_err(|error| io::Error::new(error.kind(), format!("`control.tls`: {error}")))?;
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
     let doubts = doubts(&[], &found, now.map_or(0, |since| since.as_secs()));
