@@ -56,7 +56,15 @@ impl<'d> Translation<'d> {
             files.remove("listing");
         }
         self.media_types(scope, &mut files);
+        let is_folder = matches!(&place.matcher, Matcher::Exact(path) if path.ends_with('/'));
         let last = match scope.own_one("try_files") {
+            Some(one) if is_folder && !has_index => {
+                self.ledger.impossible(
+                    one.entry,
+                    "another location answers for its folder, and not what it ends with",
+                );
+                Last::Files
+            }
             Some(one) => self.try_files(one, place, &mut files, (around, front)),
             None => Last::Files,
         };

@@ -130,10 +130,9 @@ impl<'d> Translation<'d> {
             }
             return;
         }
-        if flag == "break" && !is_server && place.scope.own_one("proxy_pass").is_some_and(passes_path_as_sent)
-        {
+        let passes_as_sent = place.scope.own_one("proxy_pass").is_some_and(passes_path_as_sent);
+        if flag == "break" && !is_server && is_last && passes_as_sent {
             self.ledger.needless(one.entry, "`proxy_pass` passes the path on as it was sent");
-            phase.is_broken = true;
             return;
         }
         let is_kept_simple = is_last && simple_break(one, place).is_some();
@@ -340,6 +339,11 @@ impl<'d> Translation<'d> {
                     other.entry != one.entry
                         && !is_of_files(other)
                         && !other.inner().iter().all(|inner| refuses(inner) || inner.name == "set")
+                }
+                // What it refuses, this would answer.
+                "try_files" => {
+                    one.inner().iter().any(refuses)
+                        && other.args.last().is_some_and(|last| !last.starts_with('='))
                 }
                 name => name.ends_with("_pass") && name != "fastcgi_pass",
             };

@@ -246,11 +246,7 @@ impl<'d> Translation<'d> {
             if plain == "$uri" {
                 self.ledger.differs(pass.entry, "the query is passed on too");
             }
-            let mut is_rewritten = false;
-            for level in &scope.levels {
-                super::tree::visit(level, &mut |one| is_rewritten |= one.name == "rewrite");
-            }
-            if is_rewritten {
+            if scope.rewrites() {
                 self.ledger
                     .differs(pass.entry, "a path that was rewritten is passed on, not the one that was sent");
             }

@@ -199,10 +199,11 @@ pub(crate) fn simple_break(rewrite: &NginxDirective, place: &Place<'_>) -> Optio
         }
     };
     // A path that does not begin so would get what `proxy_pass` adds.
+    let needs_slash = matches!(place.matcher, Matcher::Exact(_)) && !from.ends_with("/?(.*)");
     let may_begin_so = match &place.matcher {
-        Matcher::Exact(path) | Matcher::Prefix(path, _) => {
-            path.strip_prefix(strip).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
-        }
+        Matcher::Exact(path) | Matcher::Prefix(path, _) => path
+            .strip_prefix(strip)
+            .is_some_and(|rest| rest.starts_with('/') || rest.is_empty() && !needs_slash),
         Matcher::Regex(..) | Matcher::Server => true,
     };
     let is_plain = !strip.contains(['(', '[', '\\', '*', '+', '?', '$', '|', '.'])

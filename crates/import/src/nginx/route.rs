@@ -382,6 +382,9 @@ impl<'d> Translation<'d> {
             }
             others.remove("proxy");
         }
+        if place.scope.own_one("rewrite").is_some() {
+            self.ledger.differs(limit.entry, "nginx executes no `rewrite` of the location for other methods");
+        }
         self.access(&place.scope.with(limit.inner()), &mut others);
         if others.get("respond").is_none() {
             return Some(others);
@@ -432,6 +435,10 @@ impl<'d> Translation<'d> {
                 self.ledger.translated(one.entry);
                 if target.contains("$http_host") {
                     self.ledger.differs(one.entry, "`$host` is without its port");
+                }
+                if target.contains("request_uri") && scope.rewrites() {
+                    self.ledger
+                        .differs(one.entry, "`$request_uri` is the path that `rewrite` made, if one did");
                 }
                 section.set("redirect", redirect(&to, code));
             }

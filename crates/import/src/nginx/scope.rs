@@ -56,11 +56,30 @@ impl<'d> Scope<'d> {
         self.own().iter().rev().find(|one| one.name == name)
     }
 
-    /// The one value that `set` gives a variable in these blocks, for every request.
+    /// Whether something in these blocks, or in what stands in them, rewrites paths.
+    pub(crate) fn rewrites(&self) -> bool {
+        let mut found = false;
+        for level in &self.levels {
+            super::tree::visit(level, &mut |one| found |= one.name == "rewrite");
+        }
+        found
+    }
+
+    /// Whether a level is the block of a location.
+    fn is_location(&self, at: usize) -> bool {
+        let (Some(level), Some(around)) = (self.levels.get(at), at.checked_sub(1).map(|at| self.levels[at]))
+        else {
+            return false;
+        };
+        around.iter().any(|one| one.name == "location" && std::ptr::eq(one.inner(), *level))
+    }
+
+    /// The one value that `set` gives a variable in these blocks, for every request. nginx executes none of a location around another one.
     fn set_value(&self, variable: &str) -> Option<&'d NginxDirective> {
         let is_it =
             |one: &&NginxDirective| one.name == "set" && one.first().strip_prefix('$') == Some(variable);
-        let all = || self.levels.iter().flat_map(|level| level.iter());
+        let executed = |at: &usize| !(self.is_location(*at) && self.is_location(at + 1));
+        let all = || (0..self.levels.len()).filter(executed).flat_map(|at| self.levels[at].iter());
         let mut found = all().filter(is_it);
         let first = found.next()?;
         let is_set_by_if =

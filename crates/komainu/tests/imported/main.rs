@@ -76,16 +76,20 @@ fn is_opened(difference: &Difference) -> bool {
     let (old, new) = (status(&difference.old), status(&difference.new));
     // Whoever asks for `//a` gets what is at `/a`.
     let of_slashes = ["slashes at the start", "that of the default server of its addresses counts"];
-    let has_slashes = difference.request.target.contains("//")
-        && difference.named.as_ref().is_some_and(|named| of_slashes.iter().any(|text| named.contains(text)));
+    let is_of_slashes = |named: &String| {
+        difference.request.target.contains("//") && of_slashes.iter().any(|text| named.contains(text))
+    };
+    let has_slashes =
+        difference.request.target.starts_with("//") || difference.named.as_ref().is_some_and(is_of_slashes);
     // Where `try_files` asks for `$uri/`, what it ends with answers for a folder without a page, as for all paths without a file.
     let lacks_page = old == 403
         && difference.named.as_ref().is_some_and(|named| named.contains("a folder without a page"));
     if has_slashes || lacks_page {
         return false;
     }
-    // A method that files do not answer is for what stands beside them, and a body that is too long is not for its path.
-    let is_refused = (old >= 400 && !matches!(old, 405 | 413)) || old == 0;
+    // A method that files do not answer is for what stands beside them, a body that is too long is not for its path, and nginx has
+    // gone round in circles where it answers 500.
+    let is_refused = (old >= 400 && !matches!(old, 405 | 413 | 500)) || old == 0;
     difference.aspect == Aspect::Status && is_refused && (200..300).contains(&new)
 }
 
