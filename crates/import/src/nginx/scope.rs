@@ -56,11 +56,14 @@ impl<'d> Scope<'d> {
         self.own().iter().rev().find(|one| one.name == name)
     }
 
-    /// Whether something in these blocks, or in what stands in them, rewrites paths.
+    /// Whether something in the server, or in what stands in it, gives a request another path.
     pub(crate) fn rewrites(&self) -> bool {
         let mut found = false;
-        for level in &self.levels {
-            super::tree::visit(level, &mut |one| found |= one.name == "rewrite");
+        let is_of_server = |level: &&&[NginxDirective]| level.iter().all(|one| one.name != "server");
+        for level in self.levels.iter().filter(is_of_server) {
+            super::tree::visit(level, &mut |one| {
+                found |= one.name == "rewrite" && !matches!(one.arg(2), "permanent" | "redirect");
+            });
         }
         found
     }
