@@ -27,7 +27,7 @@ use proxy::GroupShared;
 
 use crate::certificates::RunningCertificates;
 use crate::config_text::{ConfigEdit, ConfigText, EditError};
-use crate::control_peer;
+use crate::control_peer::{self, PeerRefusal};
 use crate::events::{EventRing, LogEvent};
 use crate::families::{LimitMetrics, QueueMetrics};
 use crate::generations::Generations;
@@ -36,6 +36,7 @@ use crate::link::SupervisorLink;
 use crate::metrics::Metrics;
 use crate::notice::ErrorLog;
 use crate::overview;
+use crate::process_status::ProcessStatus;
 use crate::rule_counters::RuleCount;
 use crate::tls::FromFile;
 
@@ -185,7 +186,7 @@ pub(crate) struct ServerInfo {
 
 impl ServerInfo {
     /// Why the process that has connected to a Unix socket may not control the server; `None` if it may.
-    pub(crate) fn refusal(&self, socket: impl AsFd) -> Option<String> {
+    pub(crate) fn refusal(&self, socket: impl AsFd) -> Option<PeerRefusal> {
         let supervisor = self.supervisor.as_ref().map(|(pid, _)| *pid);
         control_peer::refusal(socket, supervisor, |uid| self.hosting.is_sandboxed(uid))
     }
@@ -204,7 +205,8 @@ impl Socket {
     /// Where there can be no socket.
     pub(crate) fn bind() -> io::Result<Socket> {
         let folder = own_folder()?;
-        for (_, path) in sockets(&folder) {
+        // Servers that run are not disturbed; the one that this process replaces would take it for an application.
+        for (_, path) in sockets(&folder).into_iter().filter(|(pid, _)| ProcessStatus::of(*pid).is_none()) {
             remove_if_stale(&path);
         }
         let path = folder.join(format!("{}.sock", std::process::id()));
@@ -266,8 +268,9 @@ fn admit(
     if uid != 0 && uid != user {
         return send(client, &json!({ "error": format!("user {uid} may not control this server") }));
     }
-    if let Some(text) = info.refusal(&client) {
-        notices.warn(&format!("control socket: {text}"));
+    if let Some(PeerRefusal { text, is_known }) = info.refusal(&client) {
+        let line = format!("control socket: {text}");
+        if is_known { notices.warn(&line) } else { notices.debug(&line) };
         return send(client, &json!({ "error": text }));
     }
     let counted = clients.count();

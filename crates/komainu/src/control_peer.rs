@@ -16,15 +16,26 @@ use crate::process_status::{ProcessStatus, pid_of};
 /// The longest way from a process to the first one that is looked at.
 const ANCESTORS_MAX: usize = 256;
 
+/// Why a process may not use a control socket.
+pub(crate) struct PeerRefusal {
+    /// For people.
+    pub(crate) text: String,
+    /// Whether the process is known to be one that may not. One that has ended may have been a command that asked nothing.
+    pub(crate) is_known: bool,
+}
+
 /// Why the process that has connected to a Unix socket may not use it; `None` if it may. `supervisor` is the id of the server's supervisor,
 /// and `may_be_sandboxed` says whether processes of a user may be in a sandbox.
 pub(crate) fn refusal(
     socket: impl AsFd,
     supervisor: Option<u32>,
     may_be_sandboxed: impl Fn(u32) -> bool,
-) -> Option<String> {
-    let unknown =
-        || Some("the process that has connected has ended, or is in another process namespace".to_owned());
+) -> Option<PeerRefusal> {
+    let unknown = || {
+        let text = "the process that has connected has ended, or is in another process namespace".to_owned();
+        Some(PeerRefusal { text, is_known: false })
+    };
+    let known = |text| Some(PeerRefusal { text, is_known: true });
     let Ok(peer) = socket_peercred(&socket) else { return unknown() };
     // Names the process even if another one has its id by now. Kernels before 6.5 have none.
     let handle: Option<OwnedFd> = getsockopt(&socket.as_fd(), sockopt::PeerPidfd).ok();
@@ -36,11 +47,13 @@ pub(crate) fn refusal(
     let Some(found) = found else { return unknown() };
     let own_filters = || ProcessStatus::of(std::process::id()).map_or(0, |own| own.filters());
     if may_be_sandboxed(peer.uid.as_raw()) && found.filters() > own_filters() {
-        return Some(format!("process {pid} is in a sandbox: it may not control this server"));
+        return known(format!("process {pid} is in a sandbox: it may not control this server"));
     }
     let servers = [Some(std::process::id()), supervisor];
-    descends_from(found, &servers)
-        .then(|| format!("process {pid} belongs to an application: it may not control this server"))
+    match descends_from(found, &servers) {
+        true => known(format!("process {pid} belongs to an application: it may not control this server")),
+        false => None,
+    }
 }
 
 /// Whether one of these processes is an ancestor of the process.

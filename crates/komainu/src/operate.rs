@@ -135,7 +135,7 @@ impl OperatorService {
         let (role, address) = (ControlRole::Admin, String::new());
         let caller = Caller { name, role, uid, address, may_send_token: false };
         let refusal = match socket {
-            Some(socket) => self.operated.api.info.refusal(socket),
+            Some(socket) => self.operated.api.info.refusal(socket).map(|refusal| refusal.text),
             None => Some("by a Unix socket the API speaks HTTP/1.1".to_owned()),
         };
         match refusal {

@@ -76,6 +76,8 @@ fn versions_and_ciphers() {
     assert!(alpn.contains("ALPN protocol: http/1.1"), "{alpn}");
     let alpn = say("-alpn http/1.1,h2");
     assert!(alpn.contains("ALPN protocol: h2"), "{alpn}");
+    let alpn = say("-alpn http/1.0");
+    assert!(alpn.contains("ALPN protocol: http/1.0") && alpn.contains("this is a.test"), "{alpn}");
     let lenient = start(folder(&[("a.test", "ec")]), &format!("{LISTEN}{}", site("a.test", tls)));
     let old = s_client(&lenient, "-servername a.test -tls1_2", GET);
     assert!(old.contains("ECDHE-ECDSA-AES128-GCM-SHA256") && old.contains("this is a.test"), "{old}");

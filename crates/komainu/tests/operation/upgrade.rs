@@ -444,6 +444,8 @@ fn a_signal_does_the_same() {
         line.rig.signal("-USR2");
         eventually("it has taken over", || line.rig.reported().contains("has taken over"));
         let log = line.rig.reported();
+        // The new server is not taken for an application that wants to control the old one.
+        assert!(!log.contains("may not control this server"), "{log}");
         let (_, rest) = log.split_once("upgrade: process ").unwrap();
         line.pid = rest.split_whitespace().next().unwrap().parse().unwrap();
         assert!(line.rig.ended().success());

@@ -44,11 +44,11 @@ pub struct TlsOptions {
 }
 
 impl Default for TlsOptions {
-    /// TLS 1.2 and 1.3, HTTP/2 before HTTP/1.1, tickets of this process.
+    /// TLS 1.2 and 1.3, HTTP/2 before HTTP/1.1 and HTTP/1.0, tickets of this process.
     fn default() -> TlsOptions {
         TlsOptions {
             tls13_only: false,
-            protocols: vec![ALPN_HTTP2.to_vec(), b"http/1.1".to_vec()],
+            protocols: vec![ALPN_HTTP2.to_vec(), b"http/1.1".to_vec(), b"http/1.0".to_vec()],
             tickets: Some(TicketKeys::own()),
         }
     }
