@@ -20,18 +20,31 @@ static size_t setting_count;
 static char *entries;
 static size_t entries_len;
 
-int add_setting(const char *text, int is_locked) {
-    size_t len = strlen(text), name_len = strcspn(text, "= ");
-    char *room = realloc(entries, entries_len + len + 2);
-    if (!room || setting_count == NAMES_MAX)
+/* Adds a line to the settings that PHP starts with. */
+static int add_entry(const char *name, size_t name_len, const char *value) {
+    size_t len = name_len + strlen(value) + 1;
+    char *room = realloc(entries, entries_len + len + 1);
+    if (!room)
         return 0;
     entries = room;
-    memcpy(entries + entries_len, text, len);
-    memcpy(entries + entries_len + len, "\n", 2);
-    entries_len += len + 1;
-    settings[setting_count].name = strndup(text, name_len);
+    snprintf(entries + entries_len, len + 1, "%.*s%s\n", (int)name_len, name, value);
+    entries_len += len;
+    return 1;
+}
+
+int add_setting(const char *text, int is_locked) {
+    if (setting_count == NAMES_MAX || !add_entry(text, strlen(text), ""))
+        return 0;
+    settings[setting_count].name = strndup(text, strcspn(text, "= "));
     settings[setting_count].is_locked = is_locked;
     return settings[setting_count++].name != NULL;
+}
+
+/* OPcache does not look at TMPDIR: its lock would be in /tmp, where a sandbox may not let it write. */
+int add_temporary_folder(void) {
+    static const char name[] = "opcache.lockfile_path=";
+    const char *folder = getenv("TMPDIR");
+    return !folder || strpbrk(folder, "\"\n$") || add_entry(name, sizeof name - 1, folder);
 }
 
 char *settings_text(void) { return entries; }

@@ -59,6 +59,9 @@ void end_response(void);
 
 /* A setting in php.ini's form; `is_locked` if scripts may not change it. 0 if memory is short. */
 int add_setting(const char *text, int is_locked);
+/* Has OPcache use the temporary folder. Returns 0 without memory. */
+int add_temporary_folder(void);
+
 /* The settings, for `sapi_module_struct.ini_entries`. */
 char *settings_text(void);
 /* After PHP has started: locks what is to be locked, and reports names that PHP does not know. */

@@ -253,6 +253,8 @@ static void start_php(void) {
     zend_signal_startup();
 #endif
     sapi_startup(&module);
+    if (!add_temporary_folder())
+        give_up("there is no memory for PHP's settings");
     module.ini_entries = settings_text();
     if (module.startup(&module) == FAILURE)
         give_up("PHP did not start; its error is in the log");

@@ -19,7 +19,7 @@ directives! {
     ///
     /// [apps.shop.sandbox]
     /// read    = ["/srv/shop/data"]
-    /// write   = ["/srv/shop/data/uploads", "/tmp"]
+    /// write   = ["/srv/shop/data/uploads"]
     /// network = false
     /// ```
     AppSandbox in "`sandbox` of an application" {
@@ -27,7 +27,7 @@ directives! {
         /// virtual environment, what is in `write`, the system's own folders, such as `/usr` and `/etc`, and `/dev/null` and its like.
         "read" read: Option<Vec<PathBuf>> = absent("everything"), Maybe(List(PathShape("a file or folder")));
         /// Files and folders that they may write to, and everything below them. A path that does not exist when the
-        /// application starts is not granted.
+        /// application starts is not granted. Temporary files have a folder of their own (TMPDIR), unless the usual one is granted here.
         "write" write: Vec<PathBuf> = [], List(PathShape("a file or folder"));
         /// Whether they may use the network. Without it they may use Unix sockets alone.
         "network" network: bool = true, Flag;

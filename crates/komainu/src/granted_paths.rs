@@ -33,6 +33,7 @@ pub(crate) struct SandboxPaths<'a> {
 pub(crate) struct GrantedPaths {
     pub(crate) read: Vec<PathBuf>,
     pub(crate) write: Vec<PathBuf>,
+    writable: Vec<FileId>,
     /// Keeps the paths valid.
     opened: Vec<OwnedFd>,
 }
@@ -61,12 +62,17 @@ impl GrantedPaths {
         match foreign.or(led_read.iter().find(|path| !covered(path, &readable))) {
             Some(path) => Err(refused(&path.path)),
             None => {
-                let mut granted = GrantedPaths::default();
+                let mut granted = GrantedPaths { writable, ..GrantedPaths::default() };
                 granted.read = read.into_iter().filter_map(|path| granted.keep(path)).collect();
                 granted.write = write.into_iter().filter_map(|path| granted.keep(path)).collect();
                 Ok(granted)
             }
         }
+    }
+
+    /// Whether files may be made in a folder.
+    pub(crate) fn may_write(&self, folder: &Path) -> bool {
+        ResolvedPath::of(folder).is_ok_and(|found| found.way.iter().any(|(_, id)| self.writable.contains(id)))
     }
 
     fn keep(&mut self, mut path: ResolvedPath) -> Option<PathBuf> {

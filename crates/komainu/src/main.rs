@@ -41,6 +41,7 @@ mod metrics_format;
 mod otlp_metrics;
 mod granted_paths;
 mod refused_calls;
+mod temporary_folder;
 mod sandbox;
 mod sockets;
 mod systemd;

@@ -9,7 +9,7 @@
 use std::ffi::OsString;
 use std::io;
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 
@@ -25,6 +25,7 @@ use crate::granted_paths::{GrantedPaths, SandboxPaths};
 use crate::refused_calls::{
     ADMINISTRATION, ATTRIBUTES, OF_OTHERS, RefusedCalls, SHARED_BY_USER, filter, without_clone3,
 };
+use crate::temporary_folder::{TemporaryFolder, folder_name};
 
 /// The newest version of Landlock whose rights are used; an older kernel enforces those that it knows.
 const LANDLOCK: ABI = ABI::V5;
@@ -191,13 +192,15 @@ pub(crate) fn confine(arguments: &Confine) -> Result<(), String> {
     if !arguments.read.is_empty() {
         handled |= read;
     }
-    let paths = GrantedPaths::open(SandboxPaths {
+    let mut paths = GrantedPaths::open(SandboxPaths {
         system: &system,
         read: &arguments.read,
         interpreter: arguments.interpreter.as_deref(),
         write: &arguments.write,
         written_by_others: &arguments.written_by_others,
     })?;
+    let temporary = temporary_folder(&paths);
+    paths.write.extend(temporary.iter().map(TemporaryFolder::granted));
     let granted: [(&[PathBuf], BitFlags<AccessFs>); 4] = [
         (&devices, handled & (AccessFs::ReadFile | AccessFs::WriteFile)),
         (&system, handled & read),
@@ -227,8 +230,19 @@ pub(crate) fn confine(arguments: &Confine) -> Result<(), String> {
         seccompiler::apply_filter(&calls).map_err(|error| format!("sandbox: seccomp: {error}"))?;
     }
     let [program, rest @ ..] = arguments.command.as_slice() else { return Err("sandbox: no program".into()) };
-    let error = Command::new(program).args(rest).exec();
+    let mut command = Command::new(program);
+    command.args(rest);
+    temporary.iter().for_each(|folder| _ = command.env("TMPDIR", &folder.path));
+    let error = command.exec();
     Err(format!("sandbox: cannot start {}: {error}", program.display()))
+}
+
+/// A temporary folder for the application, unless its sandbox grants the usual one.
+fn temporary_folder(granted: &GrantedPaths) -> Option<TemporaryFolder> {
+    let usual = std::env::var_os("TMPDIR").map_or_else(|| PathBuf::from("/tmp"), PathBuf::from);
+    let app = std::env::var("KOMAINU_APP").ok().filter(|_| !granted.may_write(&usual))?;
+    let name = folder_name(&app);
+    TemporaryFolder::below(&usual, &name).or_else(|_| TemporaryFolder::below(Path::new("/tmp"), &name)).ok()
 }
 
 /// The process that serves, as workers get it.

@@ -111,6 +111,7 @@ sub {
             # The child of a clone(2) that worked.
             if ($number == $ENV{CLONE} && $result == 0) { require POSIX; POSIX::_exit(0) }
             $result < 0 ? "no: $error" : 'yes' } :
+        $what eq 'variable' ? $ENV{$where} // '' :
         $what eq 'start' ? do { system('true') == 0 ? 'yes' : "no: $!" } :
         $what eq 'file' ? do { open my $f, '<', $where or die; return [200, ['Content-Length', -s $f], $f] } : 'what?';
     [200, ['Content-Length', length $done], [$done]]
@@ -512,6 +513,52 @@ fn an_application_does_not_widen_its_sandbox_by_its_interpreter() {
 }
 
 /// Links that lead to what is granted anyway, as those of releases and virtual environments do.
+/// Uploads and long bodies are kept in files of the temporary folder, which this sandbox does not grant.
+#[test]
+fn an_application_has_a_temporary_folder_of_its_own() {
+    if !kernel_has_landlock() {
+        return;
+    }
+    for sandbox in ["[apps.shop.sandbox]\n", "[apps.shop.sandbox]\nread = []\nnetwork = false\n"] {
+        let rig = application(Folder::new(), as_we_are(), sandbox);
+        let folder = ask(&rig, "variable", "TMPDIR");
+        assert!(folder.contains("/komainu-app-") && folder.ends_with("-shop"), "{folder}");
+        assert_eq!(ask(&rig, "write", &format!("{folder}/a")), "yes");
+        assert_eq!(ask(&rig, "read", &format!("{folder}/a")), "yes");
+        let above = folder.rsplit_once('/').unwrap().0;
+        assert!(ask(&rig, "write", &format!("{above}/komainu-other")).starts_with("no: Permission denied"));
+        let mode = fs::metadata(&folder).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o700);
+    }
+    let temporary = std::env::temp_dir();
+    let sandbox = format!("[apps.shop.sandbox]\nwrite = [\"{}\"]\n", temporary.display());
+    let rig = application(Folder::new(), as_we_are(), &sandbox);
+    assert!(!ask(&rig, "variable", "TMPDIR").contains("/komainu-app-"));
+}
+
+/// Another user has made the folder, or a link in its place, before the application starts.
+#[test]
+fn a_temporary_folder_of_another_user_is_not_used() {
+    if !kernel_has_landlock() || !is_root() {
+        return;
+    }
+    let folder = Folder::new();
+    let base = folder.at("temporary");
+    fs::create_dir(&base).unwrap();
+    fs::create_dir(base.join("komainu-app-0-shop")).unwrap();
+    std::os::unix::fs::chown(base.join("komainu-app-0-shop"), Some(65534), Some(65534)).unwrap();
+    folder.write("app/app.psgi", APP).write("own/a", "a").write("other/a", "a");
+    let app = only("psgi = \"app/app.psgi\"\nworkers = 1\n[apps.shop.sandbox]\n");
+    folder.write("komainu.toml", format!("listen = \"127.0.0.1:0\"\n{}{app}", as_we_are()));
+    let mut command = hosted::server();
+    command.arg("start").arg("-c").arg(folder.at("komainu.toml")).env("TMPDIR", &base);
+    let rig = Rig::start(command, folder);
+    let own = ask(&rig, "variable", "TMPDIR");
+    assert!(own.contains("/komainu-app-0-shop-"), "{own}");
+    assert_eq!(ask(&rig, "write", &format!("{own}/a")), "yes");
+    assert!(ask(&rig, "write", &format!("{}/komainu-app-0-shop/a", base.display())).starts_with("no: "));
+}
+
 #[test]
 fn links_within_a_sandbox_are_followed() {
     if !kernel_has_landlock() {
