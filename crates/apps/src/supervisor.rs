@@ -279,7 +279,9 @@ impl Supervisor {
         self.log_not_loaded(self.worker_pools[at].1.shared.number, text);
         match self.worker_pools[at].0 {
             GenerationRole::Coming => {
-                self.app_log.report(AppLogLevel::Error, "the previous generation continues to serve");
+                if self.serves() {
+                    self.app_log.report(AppLogLevel::Error, "the previous generation continues to serve");
+                }
                 self.dismiss(at);
                 self.outcome.settle(Err(LoadError { why: text.into(), serves: self.serves() }));
             }
@@ -297,7 +299,7 @@ impl Supervisor {
     /// Logs a failure in full once; when the same generation fails the same way again, a short line at the 2nd, 4th, 8th … time.
     fn log_not_loaded(&mut self, generation: u64, text: &str) {
         match &mut self.load_failure {
-            Some((failed, known, times)) if *failed == generation && known == text => {
+            Some((failed, known, times)) if *failed == generation && differ_in_digits_alone(known, text) => {
                 *times += 1;
                 if times.is_power_of_two() {
                     let line = format!(
@@ -515,4 +517,10 @@ impl Supervisor {
             }
         }
     }
+}
+
+/// Whether two reports are the same but for times, process ids and their like.
+fn differ_in_digits_alone(one: &str, other: &str) -> bool {
+    let without = |text: &str| text.split(|c: char| c.is_ascii_digit()).collect::<String>();
+    without(one) == without(other)
 }

@@ -67,7 +67,7 @@ pub(crate) struct IdleClient<S> {
 impl<S: Service> IdleClient<S> {
     /// A connection that has just been accepted.
     pub(crate) fn new(engine: &Rc<Engine<S>>, link: Link, peer: Peer, may_be_h2: bool) -> Box<IdleClient<S>> {
-        let permit = ConnectionPermit::take(&engine.context);
+        let permit = ConnectionPermit::take(&engine.context, link.stream().source_rc());
         let since_ms = link.core().now_ms();
         Box::new(IdleClient {
             link,

@@ -19,6 +19,7 @@ pub mod offload;
 pub mod tick;
 mod source;
 pub mod memory;
+mod heavy;
 pub mod core;
 #[cfg(test)]
 mod sim;

@@ -8,6 +8,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
+use crate::heavy::HeavyConnections;
+
 /// A core adds a change of this many bytes to the total at once, and a smaller one within a tenth of a second.
 const STEP_BYTES: usize = 256 * 1024;
 /// Memory is returned to the system after the total has fallen by this many bytes.
@@ -37,7 +39,7 @@ pub enum Pressure {
     /// Half: buffers stay small, and the server stops reading from a peer that does not read.
     High,
     /// Seven eighths: new requests are refused, and a client that reads nothing of its response for some seconds is
-    /// disconnected.
+    /// disconnected. After five seconds the connections that hold the most are closed.
     Critical,
     /// All of it: new connections are not accepted for now.
     Exhausted,
@@ -112,6 +114,8 @@ pub struct Memory {
     pressure: Cell<Pressure>,
     /// The most bytes held since memory was last returned to the system.
     peak_bytes: Cell<usize>,
+    /// What may be closed while memory is critically short.
+    pub(crate) heavy: HeavyConnections,
 }
 
 impl Memory {

@@ -10,8 +10,10 @@ use crate::core::Core;
 use crate::counters::Counters;
 use crate::filters::DefaultLines;
 use crate::gate::{ConnectionPlace, SharedGate};
+use crate::heavy::HEAVY_BYTES;
 use crate::options::{Limits, ServingLimits, Timeouts};
 use crate::page::ErrorPages;
+use crate::source::Source;
 use crate::tls::TlsAcceptor;
 use http::machine::ServerMachine;
 
@@ -88,6 +90,9 @@ impl ConnectionLimit {
 pub(crate) struct ConnectionPermit {
     context: Rc<Context>,
     held_bytes: Cell<usize>,
+    source: Rc<Source>,
+    /// Its place among those that hold much memory, while it does.
+    heavy_place: Cell<Option<u32>>,
     /// Its place among the connections of its client, where these are limited.
     client_place: Option<ConnectionPlace>,
     /// Its place in the list of connections.
@@ -97,13 +102,16 @@ pub(crate) struct ConnectionPermit {
 }
 
 impl ConnectionPermit {
-    pub(crate) fn take(context: &Rc<Context>) -> ConnectionPermit {
+    /// Takes the permit of a connection, which is watched by `source`.
+    pub(crate) fn take(context: &Rc<Context>, source: Rc<Source>) -> ConnectionPermit {
         let connection_limit = &context.connection_limit;
         connection_limit.taken.set(connection_limit.taken.get() + 1);
         context.counters.connections_open.set(connection_limit.taken.get() as u64);
         let permit = ConnectionPermit {
             context: context.clone(),
             held_bytes: Cell::new(0),
+            source,
+            heavy_place: Cell::new(None),
             client_place: None,
             listed: None,
             listener_key: 0,
@@ -139,18 +147,29 @@ impl ConnectionPermit {
         &self.context
     }
 
+    #[cold]
+    fn weigh(&self, bytes: usize) {
+        self.context.core.memory().heavy.weigh(&self.heavy_place, &self.source, bytes);
+    }
+
     /// Sets how many bytes the connection holds in addition to what every connection holds.
     pub(crate) fn hold(&self, bytes: usize) {
         let after = bytes + PARKED_BYTES;
         let before = self.held_bytes.replace(after);
         if before != after {
             self.context.core.memory().change(before, after);
+            if before.max(after) >= HEAVY_BYTES {
+                self.weigh(after);
+            }
         }
     }
 }
 
 impl Drop for ConnectionPermit {
     fn drop(&mut self) {
+        if self.heavy_place.get().is_some() {
+            self.weigh(0);
+        }
         self.listed.into_iter().for_each(|place| self.context.connections.remove(place));
         self.context.core.memory().change(self.held_bytes.get(), 0);
         let connection_limit = &self.context.connection_limit;

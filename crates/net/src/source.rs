@@ -12,6 +12,8 @@ pub(crate) const WRITE: u8 = 2;
 pub(crate) const HALF_CLOSED: u8 = 4;
 /// The connection is closed in both directions, or has failed.
 pub(crate) const GONE: u8 = 8;
+/// The server has ended it: nothing more is read or written.
+pub(crate) const ABORTED: u8 = 16;
 
 /// The number of no task.
 pub(crate) const NO_TASK: u32 = u32::MAX;
@@ -20,6 +22,7 @@ pub(crate) const FOREIGN: u32 = u32::MAX - 1;
 
 /// What tasks wait for: the readiness of one descriptor as the reactor knows it, or that of one stream of a multiplexed
 /// connection, which the connection's task sets. Shared by its owner and the reactor's table.
+#[derive(Debug)]
 pub struct Source {
     pub(crate) token: u64,
     pub(crate) ready: Cell<u8>,
@@ -57,6 +60,16 @@ impl Source {
     /// Whether the connection is closed in both directions, or has failed.
     pub(crate) fn is_gone(&self) -> bool {
         self.ready() & GONE != 0
+    }
+
+    /// Ends it from this side: whoever waits for it, reads or writes finds an error next.
+    pub(crate) fn abort(&self) {
+        self.ready.set(self.ready.get() | READ | WRITE | GONE | ABORTED);
+    }
+
+    /// Whether the server has ended it.
+    pub(crate) fn is_aborted(&self) -> bool {
+        self.ready() & ABORTED != 0
     }
 
     /// The last call would have blocked: wait for the next edge.

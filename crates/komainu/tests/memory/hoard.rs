@@ -308,6 +308,44 @@ fn messages_that_inflate_hold_no_more_than_the_budget() {
     given_back(&rig, before);
 }
 
+fn status_meanwhile(rig: &Rig) -> String {
+    let mut other = connect(rig.address);
+    other.write_all(b"GET /none HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").unwrap();
+    let answer = rig::read_to_close(&mut other);
+    String::from_utf8_lossy(&answer).chars().skip(9).take(3).collect()
+}
+
+/// Messages that never end, a byte now and then, hold what refuses all others: their connections are closed, the heaviest first.
+#[test]
+fn clients_that_hold_most_of_the_memory_and_send_slowly_are_closed() {
+    let app = "asgi = \"sockets.py:app\"\nworkers = 1\n";
+    let config = format!("threads = 1\n[limits]\nmemory = \"64MiB\"\n{}", only(app));
+    let rig = start(folder("sockets.py", SOCKETS), &config);
+    let mut streams: Vec<_> = (0..9).map(|_| open(&rig, "/", "")).collect();
+    let head = [&[0x82, 0xff][..], &16_000_000u64.to_be_bytes(), &[0; 4]].concat();
+    streams.iter_mut().for_each(|stream| stream.write_all(&head).unwrap());
+    // Until others are refused, and not until nobody is accepted.
+    for round in 0..64 {
+        let stream = &mut streams[round % 9];
+        if stream.write_all(&[b'x'; 1_000_000]).is_err() {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(150));
+        if round > 50 && status_meanwhile(&rig) == "503" {
+            break;
+        }
+    }
+    assert_eq!(status_meanwhile(&rig), "503");
+    let answered = (0..40).any(|_| {
+        streams.iter_mut().for_each(|stream| _ = stream.write(b"x"));
+        std::thread::sleep(Duration::from_millis(500));
+        // The application answers no request with 200: it only has sockets.
+        status_meanwhile(&rig) != "503"
+    });
+    assert!(answered, "others are refused as long as these clients like");
+    logged(&rig, "disconnected 1006");
+}
+
 /// An application that gives hints and gives hints, to a client that takes none.
 #[test]
 fn interim_answers_that_nobody_reads() {

@@ -114,7 +114,16 @@ impl Core {
         if now_ms >= self.0.swept_ms.get() + SWEEP_MS {
             self.0.swept_ms.set(now_ms);
             self.0.memory.add_up();
+            self.close_heaviest(now_ms);
             self.sweep(now_ms);
+        }
+    }
+
+    /// Closes the connection that holds the most, where memory has been critically short for some time.
+    fn close_heaviest(&self, now_ms: u64) {
+        if let Some(source) = self.0.memory.heavy.due(self.0.memory.pressure(), now_ms) {
+            source.abort();
+            self.run_waiters(source.token, (source.reader.get(), source.writer.get()), true, true);
         }
     }
 

@@ -1,0 +1,133 @@
+//! Connections that hold much memory, of one core. While memory stays critically short, the one that holds the most is closed.
+//!
+//! Clients that read nothing are disconnected by the progress timeout; clients that send slowly have no such limit, as each byte restarts
+//! their timeouts. Without this, a few of them could hold what refuses everybody else's requests for as long as they like.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+
+use crate::memory::Pressure;
+use crate::source::Source;
+
+/// A connection that holds less is not listed.
+pub(crate) const HEAVY_BYTES: usize = 64 * 1024;
+/// How long memory is critically short before a connection is closed.
+const PATIENCE_MS: u64 = 5_000;
+/// The same where one was closed shortly before.
+const PATIENCE_MS_SHORT: u64 = 300;
+/// How long after the last one was closed that is shortly before.
+const RECENT_MS: u64 = 60_000;
+
+/// The connections of one core that hold at least [`HEAVY_BYTES`].
+#[derive(Debug, Default)]
+pub(crate) struct HeavyConnections {
+    places: RefCell<Vec<Option<HeavyConnection>>>,
+    /// Since when memory is critically short.
+    critical_since_ms: Cell<Option<u64>>,
+    closed_at_ms: Cell<Option<u64>>,
+}
+
+#[derive(Debug)]
+struct HeavyConnection {
+    bytes: usize,
+    source: Rc<Source>,
+}
+
+impl HeavyConnections {
+    /// Sets what a connection holds, whose place in the list is `place`.
+    pub(crate) fn weigh(&self, place: &Cell<Option<u32>>, source: &Rc<Source>, bytes: usize) {
+        let mut places = self.places.borrow_mut();
+        match place.get() {
+            Some(at) if bytes < HEAVY_BYTES => {
+                places[at as usize] = None;
+                place.set(None);
+                while places.last().is_some_and(Option::is_none) {
+                    places.pop();
+                }
+            }
+            Some(at) => places[at as usize].iter_mut().for_each(|one| one.bytes = bytes),
+            None if bytes < HEAVY_BYTES => {}
+            None => {
+                let entry = Some(HeavyConnection { bytes, source: source.clone() });
+                let at = places.iter().position(Option::is_none).unwrap_or(places.len());
+                match places.get_mut(at) {
+                    Some(free) => *free = entry,
+                    None => places.push(entry),
+                }
+                // There are fewer descriptors.
+                place.set(Some(at as u32));
+            }
+        }
+    }
+
+    /// The connection to close now, if memory has been critically short for long enough.
+    pub(crate) fn due(&self, pressure: Pressure, now_ms: u64) -> Option<Rc<Source>> {
+        if pressure < Pressure::Critical {
+            self.critical_since_ms.set(None);
+            return None;
+        }
+        let since_ms = self.critical_since_ms.get().unwrap_or(now_ms);
+        self.critical_since_ms.set(Some(since_ms));
+        let is_recent = self.closed_at_ms.get().is_some_and(|at_ms| now_ms < at_ms + RECENT_MS);
+        let patience_ms = if is_recent { PATIENCE_MS_SHORT } else { PATIENCE_MS };
+        if now_ms < since_ms + patience_ms {
+            return None;
+        }
+        let places = self.places.borrow();
+        let still_open = places.iter().flatten().filter(|one| !one.source.is_aborted());
+        let heaviest = still_open.max_by_key(|one| one.bytes)?.source.clone();
+        self.closed_at_ms.set(Some(now_ms));
+        Some(heaviest)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_heaviest_is_closed_once_memory_has_been_short_for_a_while() {
+        let heavy = HeavyConnections::default();
+        let sources: Vec<_> = (0..3).map(|token| Rc::new(Source::new(token))).collect();
+        let places: Vec<_> = sources.iter().map(|_| Cell::new(None)).collect();
+        let weigh = |at: usize, bytes: usize| heavy.weigh(&places[at], &sources[at], bytes);
+        weigh(0, HEAVY_BYTES);
+        weigh(1, 3 * HEAVY_BYTES);
+        weigh(2, 2 * HEAVY_BYTES);
+        let due = |pressure, now_ms| heavy.due(pressure, now_ms).map(|source| source.token);
+        assert_eq!(due(Pressure::High, 0), None);
+        assert_eq!(due(Pressure::Critical, 1_000), None);
+        assert_eq!(due(Pressure::Critical, 5_999), None);
+        assert_eq!(due(Pressure::Critical, 6_000), Some(1));
+        // The memory of one that was told to close is released when its task has run.
+        sources[1].abort();
+        assert_eq!(due(Pressure::Critical, 6_100), Some(2));
+        weigh(1, 0);
+        weigh(2, 0);
+        // It was short again shortly after.
+        assert_eq!(due(Pressure::Low, 6_200), None);
+        assert_eq!((due(Pressure::Critical, 7_000), due(Pressure::Exhausted, 7_300)), (None, Some(0)));
+        assert_eq!(due(Pressure::Low, 100_000), None);
+        assert_eq!((due(Pressure::Critical, 100_100), due(Pressure::Critical, 100_500)), (None, None));
+    }
+
+    #[test]
+    fn places_are_used_again_and_given_back() {
+        let heavy = HeavyConnections::default();
+        let sources: Vec<_> = (0..1_000).map(|token| Rc::new(Source::new(token))).collect();
+        let places: Vec<_> = sources.iter().map(|_| Cell::new(None)).collect();
+        for _ in 0..3 {
+            for (source, place) in sources.iter().zip(&places) {
+                heavy.weigh(place, source, HEAVY_BYTES);
+                heavy.weigh(place, source, HEAVY_BYTES + 1);
+            }
+            assert_eq!(heavy.places.borrow().len(), 1_000);
+            for (source, place) in sources.iter().zip(&places) {
+                heavy.weigh(place, source, 100);
+                heavy.weigh(place, source, 0);
+            }
+            assert!(heavy.places.borrow().is_empty());
+            assert!(places.iter().all(|place| place.get().is_none()));
+        }
+    }
+}
