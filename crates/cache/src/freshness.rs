@@ -151,7 +151,9 @@ fn may_store(
         return Err(NotStored::Authorization);
     }
     let is_removed = directives.unstored.iter().any(|name| name == b"set-cookie");
-    if fields.first(b"set-cookie").is_some() && !policy.stores_cookies && !is_removed {
+    // Clients of RFC 2965 are gone, and origins that send its field are not.
+    let sets_cookie = fields.first(b"set-cookie").is_some() || fields.first(b"set-cookie2").is_some();
+    if sets_cookie && !policy.stores_cookies && !is_removed {
         return Err(NotStored::SetCookie);
     }
     Ok(())
@@ -457,6 +459,7 @@ mod tests {
             (ttl, false, 200, &[("Cache-Control", "private")], Err(NotStored::Private)),
             (ttl, false, 200, &[("Cache-Control", "no-store")], Err(NotStored::NoStore)),
             (ttl, false, 200, &[("Set-Cookie", "a=b")], Err(NotStored::SetCookie)),
+            (ttl, false, 200, &[("Set-Cookie2", "a=b")], Err(NotStored::SetCookie)),
             (ttl, false, 201, &[], Err(NotStored::Authorization)),
             (ttl, false, 206, &[], Err(NotStored::Status)),
             (RulePolicy { with_authorization: true, ..ttl }, false, 201, &[], Ok(60)),

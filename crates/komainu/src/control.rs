@@ -270,7 +270,11 @@ fn admit(
     }
     if let Some(PeerRefusal { text, is_known }) = info.refusal(&client) {
         let line = format!("control socket: {text}");
-        if is_known { notices.warn(&line) } else { notices.debug(&line) };
+        if is_known {
+            notices.warn(&line)
+        } else {
+            notices.debug(&line)
+        };
         return send(client, &json!({ "error": text }));
     }
     let counted = clients.count();

@@ -16,7 +16,7 @@ use serde_json::Value;
 use crate::control::{CLIENT_MAX, DRAINING, folder, folder_of_user, remove_if_stale, sockets};
 
 /// How long `komainu status`, `reload` and `upgrade` wait for a sign of life: a server that has died, or is stuck, gives none.
-const ALIVE_MAX: Duration = Duration::from_secs(5);
+const ALIVE_MAX: Duration = Duration::from_secs(10);
 /// How long they wait for an answer in all: to questions, and to commands that load applications.
 const ANSWER_MAX: Duration = Duration::from_secs(30);
 const OUTCOME_MAX: Duration = Duration::from_secs(15 * 60);

@@ -539,7 +539,7 @@ pub(crate) fn event(order: SupervisorOrder) -> ServerEvent {
 }
 
 /// Turns signals into events, on a thread of its own. A server with a supervisor takes its orders from that: systemd sends
-/// signals to both, and the second SIGTERM would end it at once.
+/// signals to both, and the second SIGTERM would end it at once. Applications that run as its user can send signals to it alone.
 pub(crate) fn pass_signals(
     mut signals: Signals,
     supervised: bool,
@@ -548,8 +548,8 @@ pub(crate) fn pass_signals(
     std::thread::Builder::new().name("signals".into()).spawn(move || {
         let mut stops = StopSignals::default();
         signals.forever().try_for_each(|signal| match signal {
-            SIGUSR2 => events.send(ServerEvent::Upgrade(None)),
             _ if supervised => Ok(()),
+            SIGUSR2 => events.send(ServerEvent::Upgrade(None)),
             SIGUSR1 => events.send(ServerEvent::Reopen(None)),
             SIGHUP => events.send(ServerEvent::Reload(None)),
             _ if !stops.is_request(Instant::now()) => Ok(()),

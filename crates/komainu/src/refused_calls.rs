@@ -136,6 +136,7 @@ const ATTRIBUTE_REQUESTS: [u64; 3] = [0x4008_6602, 0x4004_6602, 0x401c_5820];
 /// Memory, semaphores and messages that all processes of a user share by number or name, which Landlock does not know. shmdt(2) only gives
 /// up what the process has.
 pub(crate) const SHARED_BY_USER: &[libc::c_long] = &[
+    libc::SYS_kcmp,
     libc::SYS_mq_getsetattr,
     libc::SYS_mq_notify,
     libc::SYS_mq_open,
@@ -146,6 +147,8 @@ pub(crate) const SHARED_BY_USER: &[libc::c_long] = &[
     libc::SYS_msgget,
     libc::SYS_msgrcv,
     libc::SYS_msgsnd,
+    libc::SYS_pidfd_getfd,
+    libc::SYS_process_madvise,
     libc::SYS_semctl,
     libc::SYS_semget,
     libc::SYS_semop,

@@ -402,6 +402,8 @@ fn an_application_makes_no_namespaces_and_shares_no_memory_by_number() {
         &rig,
         &[
             (libc::SYS_shmget, "0,4096,896"),
+            (libc::SYS_kcmp, "1,1,0,0,0"),
+            (libc::SYS_pidfd_getfd, "0,0,0"),
             (libc::SYS_shmat, "0,0,0"),
             (libc::SYS_shmctl, "0,0,0"),
             (libc::SYS_semget, "0,1,896"),
