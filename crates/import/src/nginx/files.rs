@@ -424,7 +424,13 @@ impl<'d> Translation<'d> {
                 Last::Files
             }
             name if name.starts_with('@') => match around.named(name) {
-                Some(location) => Last::Named(location),
+                Some(location) => {
+                    let expires = |scope: &Scope<'d>| scope.one("expires").map(|one| one.args.clone());
+                    if expires(&place.scope) != expires(&around.server.with(location.inner())) {
+                        self.ledger.differs(one.entry, LED_TO);
+                    }
+                    Last::Named(location)
+                }
                 None => {
                     self.ledger.impossible(one.entry, format!("there is no `location {name}`"));
                     Last::Files

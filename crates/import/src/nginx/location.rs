@@ -83,6 +83,15 @@ struct LevelPlaces<'d> {
 impl<'d> Translation<'d> {
     /// The routes of a server.
     pub(crate) fn locations(&self, server: &Scope<'d>, entry: EntryNumber) -> Vec<TomlSection> {
+        if let Some(known) = self.routes.borrow().get(&entry) {
+            return known.clone();
+        }
+        let routes = self.translated_locations(server, entry);
+        self.routes.borrow_mut().insert(entry, routes.clone());
+        routes
+    }
+
+    fn translated_locations(&self, server: &Scope<'d>, entry: EntryNumber) -> Vec<TomlSection> {
         let mut named = Vec::new();
         let found = self.collect(server, &mut named);
         let LevelPlaces { decided, rest } = level(&found, &AroundLevel::default());

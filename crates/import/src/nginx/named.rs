@@ -239,7 +239,9 @@ impl NginxScratch {
         let runs_script =
             chain.last().is_some_and(|block| block.inner().iter().any(|one| one.name == "fastcgi_pass"));
         // What led to a script is not traced: nginx begins again with its path.
-        let led = leading(server.copied().filter(|_| runs_script));
+        let is_named =
+            chain.last().is_some_and(|block| block.name == "location" && block.first().starts_with('@'));
+        let led = leading(server.copied().filter(|_| runs_script || is_named));
         let asked = asking(server.copied(), chain.last().copied());
         let counting =
             counting.into_iter().filter(|one| is_own(one)).chain(elsewhere).chain(led).chain(asked);
@@ -274,6 +276,9 @@ impl NginxScratch {
                 return None;
             }
             let is_led_to = remark.reasons.iter().any(|reason| reason == super::files::LED_TO);
+            if is_led_to && one.name == "try_files" && matches!(aspect, Aspect::Field(_)) {
+                return Some((SLASHES_WEIGHT, remark));
+            }
             if !is_led_to && !can_explain(one, aspect, answers) {
                 return None;
             }

@@ -147,6 +147,7 @@ impl<'d> Translation<'d> {
         self.complete((place, around), fallback, &mut section);
         self.close_untranslated(place, &mut section);
         let mut routes: Vec<TomlSection> = self.other_scripts(place, around, &section).into_iter().collect();
+        routes.extend(self.folders_of_others(place, &section));
         routes.push(section);
         if let Some(mut others) = others {
             if others.get("respond").is_none() {
@@ -157,6 +158,28 @@ impl<'d> Translation<'d> {
             routes.push(others);
         }
         routes
+    }
+
+    /// The route that refuses folders, where `try_files` finds them and another location, which does something else, has their pages: what
+    /// answers for all other paths without a file would answer in its place.
+    fn folders_of_others(&self, place: &Place<'d>, section: &TomlSection) -> Option<TomlSection> {
+        let one = place.scope.own_one("try_files")?;
+        let (last, tries) = one.args.split_last()?;
+        let has_fallback = section.get("proxy").or(section.get("app")).is_some() || !last.starts_with('=');
+        let finds_folders = tries.iter().any(|path| path.ends_with('/') && path.contains('$'));
+        let Some(TomlItem::Table(files)) = section.get("files") else { return None };
+        let is_without =
+            |(key, value): &(String, TomlItem)| key == "index" && *value == TomlItem::List(Vec::new());
+        if !has_fallback || !finds_folders || !files.iter().any(is_without) {
+            return None;
+        }
+        let reason = "another location has the pages of its folders: paths with a final slash are closed (403)";
+        self.ledger.differs(one.entry, reason);
+        let mut refusal = place.paths.route();
+        refusal.require("path", TomlItem::text("*/"));
+        refusal.comment(reason);
+        refusal.set("respond", TomlItem::Number(403));
+        Some(refusal)
     }
 
     /// Refuses all requests of a route where a directive that counts for it is not translated, and may be what keeps requests out.

@@ -1,12 +1,13 @@
 //! What all parts of a translation share.
 
 use std::cell::RefCell;
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 use super::scope::{Scope, TemplateUse, bytes, duration_within, milliseconds, size, template};
 use super::tree::NginxDirective;
 use crate::draft::{TomlItem, TomlSection};
-use crate::findings::ImportLedger;
+use crate::findings::{EntryNumber, ImportLedger};
 
 /// The state of a translation.
 pub(crate) struct Translation<'d> {
@@ -16,11 +17,14 @@ pub(crate) struct Translation<'d> {
     pub(crate) folder: PathBuf,
     /// Tables of the file, by their path: groups of upstream servers and the store of the cache.
     pub(crate) tables: RefCell<Vec<(String, TomlSection)>>,
+    /// The routes of each server so far. Sites at several addresses have the same ones: what is reported of a directive counts where others
+    /// lead to it, so a second translation would find less.
+    pub(crate) routes: RefCell<HashMap<EntryNumber, Vec<TomlSection>>>,
 }
 
 impl<'d> Translation<'d> {
     pub(crate) fn new(ledger: &'d ImportLedger, http: Scope<'d>, folder: PathBuf) -> Self {
-        Self { ledger, http, folder, tables: RefCell::default() }
+        Self { ledger, http, folder, tables: RefCell::default(), routes: RefCell::default() }
     }
 }
 
