@@ -6,6 +6,7 @@ use super::work::Translation;
 use crate::draft::{SiteDraft, TomlItem, TomlSection};
 use crate::expressions::{path_expression, path_matches, quoted, wider_expression};
 use crate::paths::hosts_from_regex;
+use crate::regex_tokens::{RegexToken, regex_tokens};
 
 /// What is said of names that `hosts` cannot have.
 const IN_DEFAULT_SITE: &str = "`hosts` has no such names: its routes stand in the default site, with a condition for Host, and have the certificate, error pages and logs of that site";
@@ -52,22 +53,9 @@ impl HostExpression {
 
 /// An expression of a server's name for the field Host, which may have a final dot and a port. What it finds begins in the host.
 fn host_expression(regex: &str) -> HostExpression {
-    let mut out = String::new();
-    let mut in_class = false;
-    let mut chars = regex.chars();
-    while let Some(c) = chars.next() {
-        match c {
-            '\\' => {
-                out.push(c);
-                out.extend(chars.next());
-            }
-            '$' if !in_class => out.push_str(r"\.?(?::\d*)?$"),
-            _ => {
-                in_class = c == '[' || in_class && c != ']';
-                out.push(c);
-            }
-        }
-    }
+    let end =
+        |token: &RegexToken<'_>| if token.text == "$" { r"\.?(?::\d*)?$" } else { token.text }.to_owned();
+    let mut out: String = regex_tokens(regex).iter().map(end).collect();
     if !regex.starts_with('^') || regex.contains('|') {
         out = format!(r"^(?:[^:\[]*|\[[^\]]*)(?:{out})");
     }

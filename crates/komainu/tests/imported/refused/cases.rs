@@ -82,6 +82,11 @@ pub(super) const CASES: &[RefusedCase] = &[
         ],
     ),
     case(
+        "expression: hexadecimal",
+        r#" server { LISTEN location ~ "^/\\x61b" { deny all; } location / { return 200 ok; } }"#,
+        &["=/ab", "=/x61b", "=/c"],
+    ),
+    case(
         "expression in `if`: hexadecimal",
         r#" server { LISTEN if ($uri ~ "^/\\x61b") { return 403; } location / { return 200 ok; } }"#,
         &["/ab", "/x61b", "/c"],
@@ -95,6 +100,11 @@ pub(super) const CASES: &[RefusedCase] = &[
         "expression in `if`: hexadecimal in braces",
         r#" server { LISTEN if ($uri ~ "^/\\x{61}b") { return 403; } location / { return 200 ok; } }"#,
         &["/ab"],
+    ),
+    case(
+        "expression: a hexadecimal dot",
+        r#" server { LISTEN location ~ "^/a\\x2eb" { deny all; } location / { return 200 ok; } }"#,
+        &["=/a.b", "=/axb"],
     ),
     case(
         "expression in `if`: a hexadecimal dot",
@@ -112,6 +122,11 @@ pub(super) const CASES: &[RefusedCase] = &[
         &["/a.php", "/a.xphp"],
     ),
     case(
+        "expression: octal",
+        r#" server { LISTEN location ~ "^/\\141b" { deny all; } location / { return 200 ok; } }"#,
+        &["/ab"],
+    ),
+    case(
         "expression in `if`: octal",
         r#" server { LISTEN if ($uri ~ "^/\\141b") { return 403; } location / { return 200 ok; } }"#,
         &["/ab"],
@@ -127,9 +142,19 @@ pub(super) const CASES: &[RefusedCase] = &[
         &["/ab"],
     ),
     case(
+        "expression: a match that begins later",
+        r#" server { LISTEN location ~ "^/ad\\Kmin" { deny all; } location / { return 200 ok; } }"#,
+        &["/admin"],
+    ),
+    case(
         "expression in `if`: a match that begins later",
         r#" server { LISTEN if ($uri ~ "^/ad\\Kmin") { return 403; } location / { return 200 ok; } }"#,
         &["/admin"],
+    ),
+    case(
+        "expression: horizontal blanks",
+        r#" server { LISTEN location ~ "^/\\hx" { deny all; } location / { return 200 ok; } }"#,
+        &["/%20x", "/%09x"],
     ),
     case(
         "expression in `if`: horizontal blanks",
@@ -147,8 +172,18 @@ pub(super) const CASES: &[RefusedCase] = &[
         &["/ab"],
     ),
     case(
+        "expression: any but a line feed",
+        r#" server { LISTEN location ~ "^/\\Nx" { deny all; } location / { return 200 ok; } }"#,
+        &["/ax"],
+    ),
+    case(
         "expression in `if`: any but a line feed",
         r#" server { LISTEN if ($uri ~ "^/\\Nx") { return 403; } location / { return 200 ok; } }"#,
+        &["/ax"],
+    ),
+    case(
+        "expression: a cluster",
+        r#" server { LISTEN location ~ "^/\\Xx" { deny all; } location / { return 200 ok; } }"#,
         &["/ax"],
     ),
     case(
@@ -157,9 +192,29 @@ pub(super) const CASES: &[RefusedCase] = &[
         &["/ax"],
     ),
     case(
+        "expression: vertical blanks",
+        r#" server { LISTEN location ~ "^/\\vx" { deny all; } location / { return 200 ok; } }"#,
+        &["/%0bx", "/%0cx"],
+    ),
+    case(
+        "expression in `if`: vertical blanks",
+        r#" server { LISTEN if ($uri ~ "^/\\vx") { return 403; } location / { return 200 ok; } }"#,
+        &["/%0bx", "/%0cx"],
+    ),
+    case(
+        "expression: no vertical blanks",
+        r#" server { LISTEN location ~ "^/\\Vx" { deny all; } location / { return 200 ok; } }"#,
+        &["/ax"],
+    ),
+    case(
         "expression in `if`: no vertical blanks",
         r#" server { LISTEN if ($uri ~ "^/\\Vx") { return 403; } location / { return 200 ok; } }"#,
         &["/ax"],
+    ),
+    case(
+        "expression: a control character",
+        r#" server { LISTEN location ~ "^/\\cAx" { deny all; } location / { return 200 ok; } }"#,
+        &["/%01x"],
     ),
     case(
         "expression in `if`: a control character",
@@ -167,14 +222,29 @@ pub(super) const CASES: &[RefusedCase] = &[
         &["/%01x"],
     ),
     case(
+        "expression: an escape character",
+        r#" server { LISTEN location ~ "^/\\ex" { deny all; } location / { return 200 ok; } }"#,
+        &["/%1bx"],
+    ),
+    case(
         "expression in `if`: an escape character",
         r#" server { LISTEN if ($uri ~ "^/\\ex") { return 403; } location / { return 200 ok; } }"#,
         &["/%1bx"],
     ),
     case(
+        "expression: a bell",
+        r#" server { LISTEN location ~ "^/\\ax" { deny all; } location / { return 200 ok; } }"#,
+        &["/%07x"],
+    ),
+    case(
         "expression in `if`: a bell",
         r#" server { LISTEN if ($uri ~ "^/\\ax") { return 403; } location / { return 200 ok; } }"#,
         &["/%07x"],
+    ),
+    case(
+        "expression: a property",
+        r#" server { LISTEN location ~ "^/\\pL" { deny all; } location / { return 200 ok; } }"#,
+        &["/a"],
     ),
     case(
         "expression in `if`: a property",
@@ -192,14 +262,29 @@ pub(super) const CASES: &[RefusedCase] = &[
         &["/abc"],
     ),
     case(
+        "expression: a named reference",
+        r#" server { LISTEN location ~ "^/(?<a>a)\\k<a>" { deny all; } location / { return 200 ok; } }"#,
+        &["/aa"],
+    ),
+    case(
         "expression in `if`: a named reference",
         r#" server { LISTEN if ($uri ~ "^/(?<a>a)\\k<a>") { return 403; } location / { return 200 ok; } }"#,
+        &["/aa"],
+    ),
+    case(
+        "expression: a numbered reference",
+        r#" server { LISTEN location ~ "^/(a)\\g1" { deny all; } location / { return 200 ok; } }"#,
         &["/aa"],
     ),
     case(
         "expression in `if`: a numbered reference",
         r#" server { LISTEN if ($uri ~ "^/(a)\\g1") { return 403; } location / { return 200 ok; } }"#,
         &["/aa"],
+    ),
+    case(
+        "expression: line endings",
+        r#" server { LISTEN location ~ "^/a\\Rb" { deny all; } location / { return 200 ok; } }"#,
+        &["/a%0db"],
     ),
     case(
         "expression in `if`: line endings",
@@ -215,6 +300,11 @@ pub(super) const CASES: &[RefusedCase] = &[
         "expression in `if`: quoted text",
         r#" server { LISTEN if ($uri ~ "^/\\Qa.b\\E") { return 403; } location / { return 200 ok; } }"#,
         &["/a.b"],
+    ),
+    case(
+        "expression: a class with horizontal blanks",
+        r#" server { LISTEN location ~ "^/[\\h]x" { deny all; } location / { return 200 ok; } }"#,
+        &["/%20x"],
     ),
     case(
         "expression in `if`: a class with horizontal blanks",
@@ -235,6 +325,11 @@ pub(super) const CASES: &[RefusedCase] = &[
         "expression: escaped angle brackets",
         r#" server { LISTEN location ~ "^/\\<a\\>b" { deny all; } location / { return 200 ok; } }"#,
         &["=/%3Ca%3Eb", "=/ab"],
+    ),
+    case(
+        "expression in `if`: escaped angle brackets",
+        r#" server { LISTEN if ($uri ~ "^/\\<a\\>b") { return 403; } location / { return 200 ok; } }"#,
+        &["/%3Ca%3Eb", "/ab"],
     ),
     case(
         "expression: an escaped parenthesis",
@@ -325,6 +420,26 @@ pub(super) const CASES: &[RefusedCase] = &[
         "expression in `if`: a comment",
         r#" server { LISTEN if ($uri ~ "^/(?#c)ab") { return 403; } location / { return 200 ok; } }"#,
         &["/ab"],
+    ),
+    case(
+        "expression: repeated octets",
+        r#" server { LISTEN location ~ "^/é+x" { deny all; } location / { return 200 ok; } }"#,
+        &["/%c3%a9%a9x", "/%c3%a9x"],
+    ),
+    case(
+        "expression in `if`: repeated octets",
+        r#" server { LISTEN if ($uri ~ "^/é+x") { return 403; } location / { return 200 ok; } }"#,
+        &["/%c3%a9%a9x", "/%c3%a9x"],
+    ),
+    case(
+        "expression that lets in: possessive repetition",
+        r#"server { LISTEN location ~ "^/a?+ab" { return 200 ok; } location / { return 403; } }"#,
+        &["/ab", "/aab"],
+    ),
+    case(
+        "expression that lets in: an escaped word",
+        r#"server { LISTEN location ~ "^/[\\h]dmin" { return 200 ok; } location / { return 403; } }"#,
+        &["/hdmin"],
     ),
     case(
         "geo of a field that lets in",
