@@ -1,5 +1,6 @@
 //! Regular expressions of other servers as those of Komainu's paths, which are searched for in linear time.
 
+use crate::regex_tokens::{RegexToken, RegexTokenKind, regex_text, regex_tokens};
 use config::PathPattern;
 
 /// Words that an expression may exclude by looking ahead.
@@ -21,9 +22,10 @@ pub(crate) struct PathExpression {
 /// # Errors
 /// Why it cannot be one.
 pub(crate) fn path_expression(regex: &str, ignores_case: bool) -> Result<PathExpression, String> {
-    let plain = without_look_ahead(regex)?;
-    refuse_set_operations(&plain)?;
-    let (plain, renamed) = renamed_groups(&plain);
+    let plain = without_look_ahead(&regex_tokens(regex))?;
+    let tokens = regex_tokens(&plain);
+    refuse_differences(&tokens)?;
+    let (plain, renamed) = renamed_groups(&tokens);
     let pattern = format!("{} {plain}", if ignores_case { "~*" } else { "~" });
     let parsed = PathPattern::parse(&pattern).map_err(|fault| match fault.remedy.as_str() {
         "" => fault.message.clone(),
@@ -51,28 +53,24 @@ pub(crate) fn literal_start(pattern: &str) -> String {
     let Some(regex) = pattern.strip_prefix('~') else {
         return pattern.split('*').next().unwrap_or_default().to_owned();
     };
-    let Some(body) = regex
-        .trim_start()
-        .strip_prefix('^')
-        .filter(|body| !regex.starts_with('*') && !has_alternatives(body))
-    else {
+    let Some(body) = regex.trim_start().strip_prefix('^').filter(|_| !regex.starts_with('*')) else {
         return String::new();
     };
+    let tokens = regex_tokens(body);
+    if has_alternatives(&tokens) {
+        return String::new();
+    }
     let mut start = String::new();
-    let mut chars = body.chars();
-    while let Some(c) = chars.next() {
-        match c {
-            '\\' => match chars.next() {
-                Some(escaped) if !escaped.is_ascii_alphanumeric() => start.push(escaped),
-                _ => break,
-            },
-            // The character before it may not be there.
-            '?' | '*' | '{' => {
-                start.pop();
+    for token in &tokens {
+        match token.literal() {
+            Some(c) => start.push(c),
+            None => {
+                // The character before it may not be there.
+                if token.kind == RegexTokenKind::Quantifier && !token.text.starts_with('+') {
+                    start.pop();
+                }
                 break;
             }
-            '.' | '+' | '(' | ')' | '[' | ']' | '}' | '^' | '$' | '|' => break,
-            c => start.push(c),
         }
     }
     start
@@ -91,61 +89,82 @@ pub(crate) fn quoted(text: &str) -> String {
 }
 
 /// Whether it has alternatives outside of groups.
-fn has_alternatives(regex: &str) -> bool {
+fn has_alternatives(tokens: &[RegexToken<'_>]) -> bool {
     let mut depth = 0_usize;
-    let mut in_class = false;
-    let mut chars = regex.chars();
-    while let Some(c) = chars.next() {
-        match c {
-            '\\' => drop(chars.next()),
-            '[' => in_class = true,
-            ']' => in_class = false,
-            '(' if !in_class => depth += 1,
-            ')' if !in_class => depth = depth.saturating_sub(1),
-            '|' if !in_class && depth == 0 => return true,
+    tokens.iter().any(|token| {
+        match token.kind {
+            RegexTokenKind::Open => depth += 1,
+            RegexTokenKind::Close => depth = depth.saturating_sub(1),
             _ => {}
         }
-    }
-    false
+        token.kind == RegexTokenKind::Alternative && depth == 0
+    })
 }
 
-/// Names of groups that are variables here get a `_` at their end.
-fn renamed_groups(regex: &str) -> (String, Vec<(String, String)>) {
-    let mut out = regex.replace("(?P<", "(?<");
+/// The text for this engine: names of groups that are variables here get a `_` at their end, and `\<`, which is a start of a word here,
+/// is a character.
+fn renamed_groups(tokens: &[RegexToken<'_>]) -> (String, Vec<(String, String)>) {
+    let mut out = String::new();
     let mut renamed = Vec::new();
-    let mut from = 0;
-    while let Some(at) = out[from..].find("(?<").map(|at| from + at + 3) {
-        from = at;
-        let Some(end) = out[at..].find('>').map(|end| at + end) else { break };
-        let name = out[at..end].to_owned();
-        if !name.starts_with(['=', '!']) && config::own_name(&name).is_err() {
-            let new = format!("{name}_");
-            out.replace_range(at..end, &new);
-            renamed.push((name, new));
+    for token in tokens {
+        let group = token.text.strip_prefix("(?P<").or_else(|| token.text.strip_prefix("(?<"));
+        let name =
+            group.and_then(|group| group.strip_suffix('>')).filter(|_| token.kind == RegexTokenKind::Open);
+        match (name, token.text) {
+            (Some(name), _) if config::own_name(name).is_err() => {
+                out.push_str(&format!("(?<{name}_>"));
+                renamed.push((name.to_owned(), format!("{name}_")));
+            }
+            (Some(name), _) => out.push_str(&format!("(?<{name}>")),
+            (None, r"\<" | r"\>") => out.push_str(&token.text[1..]),
+            (None, text) => out.push_str(text),
         }
     }
     (out, renamed)
 }
 
+/// Refuses what this engine reads in another way than PCRE does; it refuses itself what it does not know.
+fn refuse_differences(tokens: &[RegexToken<'_>]) -> Result<(), String> {
+    for (at, token) in tokens.iter().enumerate() {
+        let is_repeated = tokens.get(at + 1).is_some_and(|next| next.kind == RegexTokenKind::Quantifier);
+        let text = token.text;
+        let flags = text.strip_prefix("(?").and_then(|rest| rest.strip_suffix([':', ')']));
+        let are_known = |flags: &str| flags.bytes().all(|flag| b"ims-".contains(&flag));
+        let has_same_meaning = match token.kind {
+            RegexTokenKind::Quantifier => !token.is_possessive(),
+            RegexTokenKind::Literal => text != "{" && (text.is_ascii() || !is_repeated),
+            RegexTokenKind::Escape => text != r"\v",
+            RegexTokenKind::Setting => flags.is_some_and(are_known),
+            RegexTokenKind::Open => flags.is_none_or(are_known),
+            RegexTokenKind::Class => {
+                refuse_set_operations(text)?;
+                true
+            }
+            _ => true,
+        };
+        if !has_same_meaning {
+            return Err(format!("`{text}` in an expression has another meaning here, or none"));
+        }
+    }
+    Ok(())
+}
+
 /// Set operations within classes (`[a-z&&[^b]]`) are those of this engine alone.
-fn refuse_set_operations(regex: &str) -> Result<(), String> {
-    let mut in_class = false;
+fn refuse_set_operations(class: &str) -> Result<(), String> {
+    let inner = class.trim_start_matches('[').trim_start_matches('^');
     let mut before = ' ';
-    let mut chars = regex.chars().peekable();
+    let mut chars = inner.chars().peekable();
+    chars.next_if_eq(&']');
     while let Some(c) = chars.next() {
         match c {
-            '\\' => drop(chars.next()),
-            '[' if !in_class => {
-                in_class = true;
-                chars.next_if_eq(&'^');
-                chars.next_if_eq(&']');
+            '\\' if chars.next() == Some('v') => {
+                return Err(r"`\v` in a class has another meaning here".to_owned());
             }
             '[' if chars.peek() != Some(&':') => {
                 return Err("a class has a `[` in it: write `\\[`".to_owned());
             }
             '[' => drop(chars.by_ref().find(|&c| c == ']')),
-            ']' => in_class = false,
-            '&' | '~' | '-' if in_class && before == c => {
+            '&' | '~' | '-' if before == c => {
                 return Err(format!("a class has `{c}{c}` in it: write it once"));
             }
             _ => {}
@@ -156,24 +175,22 @@ fn refuse_set_operations(regex: &str) -> Result<(), String> {
 }
 
 /// The same expression without a `(?!…)` at its end: what it excludes is written letter by letter.
-fn without_look_ahead(regex: &str) -> Result<String, String> {
-    let Some(at) = ["(?!", "(?=", "(?<!", "(?<="].iter().filter_map(|start| regex.find(start)).min() else {
-        return Ok(regex.to_owned());
-    };
+fn without_look_ahead(tokens: &[RegexToken<'_>]) -> Result<String, String> {
+    let Some(at) = tokens.iter().position(RegexToken::looks_around) else { return Ok(regex_text(tokens)) };
     let refused = || {
         let what = "it looks ahead or back, which an expression of linear time cannot";
         format!("{what}: write a route for the exception before this one")
     };
-    let inner = regex[at..].strip_prefix("(?!").ok_or_else(refused)?;
-    let end = closing(inner).ok_or_else(refused)?;
-    let (excluded, rest) = (&inner[..end], &inner[end + 1..]);
+    let end = closing(tokens, at).filter(|_| tokens[at].text == "(?!").ok_or_else(refused)?;
+    let (excluded, rest) = (regex_text(&tokens[at + 1..end]), regex_text(&tokens[end + 1..]));
+    let rest = rest.as_str();
     if !RESTS.contains(&rest) {
         return Err(refused());
     }
-    let words = words(excluded).ok_or_else(refused)?;
+    let words = words(&excluded).ok_or_else(refused)?;
     let words: Vec<&[char]> = words.iter().map(Vec::as_slice).collect();
     let other = other_than(&words).ok_or_else(refused)?;
-    let head = &regex[..at];
+    let head = regex_text(&tokens[..at]);
     // Nothing that follows excludes a path.
     let rest = if matches!(rest, ".*" | ".*$") { "" } else { rest };
     Ok(match rest.strip_prefix('(') {
@@ -192,50 +209,44 @@ pub(crate) fn wider_expression(regex: &str, ignores_case: bool) -> String {
 
 /// An expression of backtracking engines without what they alone have, which matches the same and more.
 fn without_look_around(regex: &str) -> Option<String> {
-    let mut plain = regex.replace("(?>", "(?:");
-    for possessive in ["++", "*+", "?+", "}+"] {
-        plain = plain.replace(possessive, &possessive[..1]);
-    }
-    while let Some((at, start)) = ["(?!", "(?=", "(?<!", "(?<="]
-        .into_iter()
-        .filter_map(|start| plain.find(start).map(|at| (at, start)))
-        .min()
-    {
-        let inner = &plain[at + start.len()..];
-        let end = closing(inner)?;
-        if inner[end + 1..].starts_with(['*', '+', '?', '{']) {
-            return None;
-        }
-        plain.replace_range(at..at + start.len() + end + 1, "");
-    }
+    let tokens = regex_tokens(regex);
     let mut out = String::new();
-    let mut chars = plain.chars();
-    while let Some(c) = chars.next() {
-        match (c, if c == '\\' { chars.next() } else { None }) {
-            // What a group has matched may be anything.
-            ('\\', Some(digit)) if ('1'..='9').contains(&digit) => out.push_str(".*"),
-            (_, Some(escaped)) => out.extend([c, escaped]),
-            _ => out.push(c),
+    let mut at = 0;
+    while let Some(token) = tokens.get(at) {
+        at += 1;
+        if token.looks_around() {
+            at = closing(&tokens, at - 1)? + 1;
+            if tokens.get(at).is_some_and(|next| next.kind == RegexTokenKind::Quantifier) {
+                return None;
+            }
+            continue;
         }
+        let refers = token.kind == RegexTokenKind::Escape
+            && token.text[1..].starts_with(|c| matches!(c, '1'..='9' | 'k' | 'g'));
+        out.push_str(match token.text {
+            "(?>" | "(?|" => "(?:",
+            r"\K" => "",
+            text if token.kind == RegexTokenKind::Setting && text.starts_with("(?#") => "",
+            // What a group has matched may be anything, and so may an octal character.
+            _ if refers => ".*",
+            text if token.is_possessive() => &text[..text.len() - 1],
+            text => text,
+        });
     }
     Some(out)
 }
 
-/// The place of the `)` that closes a group which is open.
-fn closing(text: &str) -> Option<usize> {
+/// The place of the token that closes the group which one opens.
+fn closing(tokens: &[RegexToken<'_>], open: usize) -> Option<usize> {
     let mut depth = 0_usize;
-    let mut escaped = false;
-    for (at, c) in text.char_indices() {
-        match c {
-            _ if escaped => escaped = false,
-            '\\' => escaped = true,
-            '(' => depth += 1,
-            ')' if depth == 0 => return Some(at),
-            ')' => depth -= 1,
+    tokens.iter().enumerate().skip(open).find_map(|(at, token)| {
+        match token.kind {
+            RegexTokenKind::Open => depth += 1,
+            RegexTokenKind::Close => depth = depth.saturating_sub(1),
             _ => {}
         }
-    }
-    None
+        (depth == 0).then_some(at)
+    })
 }
 
 /// The words of alternatives without anything else in them.

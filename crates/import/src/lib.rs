@@ -11,6 +11,8 @@ pub mod scratch;
 
 mod draft;
 
+mod regex_tokens;
+
 mod expressions;
 
 mod conditions;

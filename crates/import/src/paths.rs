@@ -86,7 +86,11 @@ impl RegexReader<'_> {
         if quantifier == '{' {
             self.chars.by_ref().find(|&c| c == '}').ok_or("a `{` is not closed")?;
         }
-        while self.chars.next_if(|&c| matches!(c, '?' | '+')).is_some() {}
+        match self.chars.next_if(|&c| matches!(c, '?' | '+')) {
+            // It gives nothing back, and so matches less.
+            Some('+') => self.wider = true,
+            _ => {}
+        }
         let run = match atom.iter().flatten().any(|p| matches!(p, RegexPiece::Any | RegexPiece::One('/'))) {
             true => RegexPiece::Any,
             false => RegexPiece::Segment,
@@ -130,7 +134,8 @@ impl RegexReader<'_> {
                 Some('D' | 'W' | 'S') => one(RegexPiece::Any),
                 Some('b' | 'B' | 'A' | 'Z' | 'z' | 'G') => Err("it has an assertion".to_owned()),
                 Some(c) if c.is_ascii_digit() => Err("it refers to one of its own groups".to_owned()),
-                Some(c) => one(RegexPiece::One(c)),
+                Some(c) if !c.is_ascii_alphanumeric() => one(RegexPiece::One(c)),
+                Some(c) => Err(format!("it has the escape `\\{c}`")),
                 None => Err("it ends with a backslash".to_owned()),
             },
             Some(c) => one(RegexPiece::One(c)),
@@ -170,7 +175,8 @@ impl RegexReader<'_> {
                 Some(']') if !first => break,
                 Some('\\') => match self.chars.next() {
                     Some('d' | 'w' | 's') => is_range = true,
-                    Some(c) => members.push(c),
+                    Some(c) if !c.is_ascii_alphanumeric() => members.push(c),
+                    Some(c) => return Err(format!("a class has the escape `\\{c}`")),
                     None => return Err("a `[` is not closed".to_owned()),
                 },
                 Some('-') if !members.is_empty() && self.chars.peek().is_some_and(|&c| c != ']') => {

@@ -44,6 +44,8 @@ mod location;
 
 mod server;
 
+mod names;
+
 mod log;
 
 mod sites;

@@ -7,7 +7,7 @@ use super::probe_paths::{PATHS_MAX, is_target, prefix_paths, regex_paths, shorte
 use super::scope::{Scope, constants};
 use super::scratch::ScratchPlan;
 use super::tree::NginxDirective;
-use crate::paths::hosts_from_regex;
+use crate::paths::{examples, hosts_from_regex};
 use crate::scratch::{CREDENTIALS, RequestContent, ScratchFile, VerifyRequest};
 
 /// What answers in a location, as far as it decides which requests are worth sending.
@@ -34,6 +34,7 @@ impl ScratchPlan<'_, '_> {
         let mut all: Vec<VerifyRequest> = Vec::new();
         let mut seen = BTreeSet::new();
         let mut made = BTreeSet::new();
+        let crossed = crossed_hosts(http);
         for server in http.own().iter().filter(|one| one.name == "server" && one.block.is_some()) {
             let scope = http.with(server.inner());
             let listeners = self.listeners_of(server);
@@ -54,7 +55,7 @@ impl ScratchPlan<'_, '_> {
                 what: String::new(),
             };
             for (at, &listener) in listeners.iter().enumerate() {
-                for (number, host) in hosts.iter().enumerate() {
+                for (number, host) in hosts.iter().chain(&crossed).enumerate() {
                     let one = VerifyRequest { listener, host: Some(host.clone()), ..base.clone() };
                     all.push(VerifyRequest { what: "each name and address".to_owned(), ..one.clone() });
                     if at + number > 0 {
@@ -314,6 +315,35 @@ fn hosts_of(server: &NginxDirective) -> Vec<String> {
         hosts.push("verify.invalid".to_owned());
     }
     hosts
+}
+
+/// Hosts that names of several servers match: each start that a name has, with each end that another one has.
+fn crossed_hosts(http: &Scope<'_>) -> Vec<String> {
+    const CROSSED_MAX: usize = 8;
+    let (mut starts, mut ends) = (BTreeSet::new(), BTreeSet::new());
+    let servers = http.own().iter().filter(|one| one.name == "server").flat_map(NginxDirective::inner);
+    for name in servers.filter(|one| one.name == "server_name").flat_map(|one| &one.args) {
+        match (name.strip_prefix('~'), name.strip_suffix(".*"), name.trim_start_matches('*')) {
+            (Some(regex), ..) => {
+                for (text, at_start, at_end) in examples(regex) {
+                    match (at_start, at_end) {
+                        (true, false) => drop(starts.insert(text.trim_end_matches('.').to_owned())),
+                        (false, true) => drop(ends.insert(text.trim_start_matches('.').to_owned())),
+                        _ => {}
+                    }
+                }
+            }
+            (_, Some(start), _) => drop(starts.insert(start.to_owned())),
+            (.., end) if end.starts_with('.') => drop(ends.insert(end[1..].to_owned())),
+            _ => {}
+        }
+    }
+    let is_host = |host: &String| {
+        host.bytes().all(|byte| byte.is_ascii_alphanumeric() || b".-_".contains(&byte))
+            && !host.contains("..")
+    };
+    let pairs = starts.iter().flat_map(|start| ends.iter().map(move |end| format!("{start}.{end}")));
+    pairs.filter(is_host).take(CROSSED_MAX).collect()
 }
 
 /// Names of fields, cookies and parameters that conditions and maps of a server ask for.

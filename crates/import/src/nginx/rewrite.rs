@@ -7,6 +7,7 @@ use super::work::{Matcher, Translation, is_target, redirect};
 use crate::draft::TomlSection;
 use crate::expressions::{implies_prefix, path_expression};
 use crate::paths::{from_literal, from_regex};
+use crate::regex_tokens::{RegexToken, regex_tokens};
 
 /// Expressions that every path matches.
 pub(super) const EVERYTHING: [&str; 12] =
@@ -206,7 +207,7 @@ pub(crate) fn simple_break(rewrite: &NginxDirective, place: &Place<'_>) -> Optio
             .is_some_and(|rest| rest.starts_with('/') || rest.is_empty() && !needs_slash),
         Matcher::Regex(..) | Matcher::Server => true,
     };
-    let is_plain = !strip.contains(['(', '[', '\\', '*', '+', '?', '$', '|', '.'])
+    let is_plain = !strip.contains(['(', '[', '{', '\\', '*', '+', '?', '$', '|', '.'])
         && !add.contains(['$', '?', '#'])
         && !add.ends_with('/');
     (is_plain && may_begin_so).then(|| (strip.to_owned(), add.to_owned()))
@@ -248,10 +249,8 @@ fn redirect_of(from: &str, to: &str) -> Result<(Option<String>, String), String>
     }
     let head = body
         .and_then(|body| body.trim_end_matches('$').strip_suffix("(.*)"))
-        .map(|head| head.replace("\\.", ".").replace("\\-", "-").replace("\\/", "/"));
-    let pattern = head
-        .filter(|head| !head.contains(['(', '[', '|', '+', '?', '\\']))
-        .and_then(|head| from_literal(&head, true));
+        .and_then(|head| regex_tokens(head).iter().map(RegexToken::literal).collect::<Option<String>>());
+    let pattern = head.and_then(|head| from_literal(&head, true));
     match pattern {
         Some(pattern) if !to.contains("$2") && pattern.ends_with("/*") => {
             Ok((Some(pattern), to.replace("$1", "\u{2}")))

@@ -4,8 +4,9 @@ use super::scope::Scope;
 use super::tree::{NginxDirective, unique};
 use super::work::Translation;
 use crate::draft::{SiteDraft, TomlItem, TomlSection};
-use crate::expressions::{path_expression, quoted, wider_expression};
+use crate::expressions::{path_expression, path_matches, quoted, wider_expression};
 use crate::paths::hosts_from_regex;
+use crate::regex_tokens::{RegexToken, regex_tokens};
 
 /// What is said of names that `hosts` cannot have.
 const IN_DEFAULT_SITE: &str = "`hosts` has no such names: its routes stand in the default site, with a condition for Host, and have the certificate, error pages and logs of that site";
@@ -26,6 +27,8 @@ pub(crate) struct NginxServer<'d> {
     pub(crate) addresses: Vec<ListenAddress>,
     /// The hosts that it names; none where it names no host that there can be.
     pub(crate) hosts: Vec<String>,
+    /// Expressions that name few hosts, which are among `hosts`, with those hosts.
+    pub(crate) named_by_expression: Vec<(String, Vec<String>)>,
     /// Expressions of other names, for the field Host.
     pub(crate) expressions: Vec<HostExpression>,
 }
@@ -41,23 +44,20 @@ pub(crate) struct HostExpression {
     pub(crate) is_wider: bool,
 }
 
-/// An expression of a server's name for the field Host, which may have a final dot and a port.
+impl HostExpression {
+    /// Whether it may find a host, or some of those that a name with a `*` has.
+    pub(crate) fn may_match(&self, host: &str) -> bool {
+        host.starts_with('*') || path_matches(&self.pattern, host)
+    }
+}
+
+/// An expression of a server's name for the field Host, which may have a final dot and a port. What it finds begins in the host.
 fn host_expression(regex: &str) -> HostExpression {
-    let mut out = String::new();
-    let mut in_class = false;
-    let mut chars = regex.chars();
-    while let Some(c) = chars.next() {
-        match c {
-            '\\' => {
-                out.push(c);
-                out.extend(chars.next());
-            }
-            '$' if !in_class => out.push_str(r"\.?(?::\d*)?$"),
-            _ => {
-                in_class = c == '[' || in_class && c != ']';
-                out.push(c);
-            }
-        }
+    let end =
+        |token: &RegexToken<'_>| if token.text == "$" { r"\.?(?::\d*)?$" } else { token.text }.to_owned();
+    let mut out: String = regex_tokens(regex).iter().map(end).collect();
+    if !regex.starts_with('^') || regex.contains('|') {
+        out = format!(r"^(?:[^:\[]*|\[[^\]]*)(?:{out})");
     }
     let found = path_expression(&out, true);
     let is_wider = found.is_err();
@@ -140,13 +140,18 @@ impl<'d> Translation<'d> {
         addresses.iter_mut().for_each(|address| address.tls |= old_ssl);
         let mut hosts = Vec::new();
         let mut expressions = Vec::new();
+        let mut named_by_expression = Vec::new();
         for one in block.inner().iter().filter(|one| one.name == "server_name") {
             self.ledger.translated(one.entry);
             for name in &one.args {
-                hosts.extend(self.hosts(one, name, &mut expressions));
+                let found = self.hosts(one, name, &mut expressions);
+                if let Some(regex) = name.strip_prefix('~').filter(|_| !found.is_empty()) {
+                    named_by_expression.push((regex.to_owned(), found.clone()));
+                }
+                hosts.extend(found);
             }
         }
-        NginxServer { block, scope, addresses, hosts: unique(hosts), expressions }
+        NginxServer { block, scope, addresses, hosts: unique(hosts), named_by_expression, expressions }
     }
 
     fn hosts(&self, one: &NginxDirective, name: &str, expressions: &mut Vec<HostExpression>) -> Vec<String> {
@@ -164,15 +169,7 @@ impl<'d> Translation<'d> {
             _ if name.starts_with('~') => match hosts_from_regex(&given[1..]) {
                 Some((hosts, false)) if hosts.iter().all(|host| is_host(host)) => hosts,
                 _ => {
-                    let found = host_expression(&given[1..]);
-                    match found.is_wider {
-                        true => self.ledger.impossible(
-                            one.entry,
-                            "hosts that the expression may mean are refused (403) in the default site",
-                        ),
-                        false => self.ledger.differs(one.entry, IN_DEFAULT_SITE),
-                    }
-                    expressions.push(found);
+                    expressions.push(self.host_expression(one, &given[1..]));
                     Vec::new()
                 }
             },
@@ -201,6 +198,19 @@ impl<'d> Translation<'d> {
                 Vec::new()
             }
         }
+    }
+
+    /// An expression for the field Host, which `one` names.
+    pub(crate) fn host_expression(&self, one: &NginxDirective, regex: &str) -> HostExpression {
+        let found = host_expression(regex);
+        match found.is_wider {
+            true => self.ledger.impossible(
+                one.entry,
+                "hosts that the expression may mean are refused (403) in the default site",
+            ),
+            false => self.ledger.differs(one.entry, IN_DEFAULT_SITE),
+        }
+        found
     }
 
     fn address(&self, one: &NginxDirective) -> Option<ListenAddress> {

@@ -1,5 +1,6 @@
 //! Servers as sites: which is the default, which only redirect to `https`, and what is listened on.
 
+use super::names::{contested_hosts, share_address};
 use super::server::{HostExpression, ListenAddress, NginxServer};
 use super::tree::NginxDirective;
 use super::work::Translation;
@@ -9,7 +10,9 @@ use crate::draft::{Draft, SiteDraft, TomlItem, TomlSection};
 impl<'d> Translation<'d> {
     /// Writes `listen` and a site for each server.
     pub(crate) fn sites(&self, blocks: Vec<&'d NginxDirective>, draft: &mut Draft) {
-        let servers: Vec<NginxServer<'d>> = blocks.into_iter().map(|block| self.server_of(block)).collect();
+        let mut servers: Vec<NginxServer<'d>> =
+            blocks.into_iter().map(|block| self.server_of(block)).collect();
+        self.yield_contested(&mut servers);
         let groups = groups_of(&servers);
         // Addresses of most servers stand at the top; the sites of others name their own.
         let size = |group: usize| groups.iter().filter(|other| **other == group).count();
@@ -97,6 +100,13 @@ impl<'d> Translation<'d> {
             let (place, server) = kept[at];
             let mut site = SiteDraft::default();
             let is_default = Some(at) == default;
+            let contested = match is_default {
+                true => contested_hosts(server, &kept_servers),
+                false => Vec::new(),
+            };
+            if let Some(site) = self.contested_site(server, has_tls, contested, &mut taken) {
+                sites.push(SiteOf { server: place, site, addresses: None });
+            }
             if !self.hosts_of(server, is_default, &mut taken, &mut site) {
                 continue;
             }
@@ -109,6 +119,27 @@ impl<'d> Translation<'d> {
             sites.push(SiteOf { server: *server, site, addresses: None });
         }
         sites
+    }
+
+    /// The site of the names of a default server that names of others match too: nginx finds exact names, and longer ones that begin
+    /// with a `*`, before those. None where there are no such names. The default site follows, with the same routes.
+    fn contested_site(
+        &self,
+        server: &NginxServer<'d>,
+        has_tls: bool,
+        contested: Vec<String>,
+        taken: &mut Vec<String>,
+    ) -> Option<SiteDraft> {
+        let hosts: Vec<String> = contested.into_iter().filter(|host| !taken.contains(host)).collect();
+        if hosts.is_empty() {
+            return None;
+        }
+        let mut site = SiteDraft::default();
+        let hosts = TomlItem::List(hosts.into_iter().map(TomlItem::Text).collect());
+        site.section.set("hosts", hosts);
+        site.section.comment("The default server, for its names that other servers' names match too.");
+        self.site(server, has_tls, Vec::new(), &mut site);
+        Some(site)
     }
 
     /// Writes a site; `first` are routes that come before its own.
@@ -170,6 +201,15 @@ impl<'d> Translation<'d> {
                             .collect();
                         let default = all.iter().position(|other| other.block.entry == server.block.entry);
                         first = self.by_expression(&all, default);
+                        let is_free =
+                            |host: &String| !taken.contains(&(addresses[0].text.clone(), host.clone()));
+                        let contested = contested_hosts(server, &all).into_iter().filter(is_free).collect();
+                        let site = self.contested_site(server, false, contested, &mut Vec::new());
+                        sites.extend(site.map(|site| SiteOf {
+                            server: *place,
+                            site,
+                            addresses: Some(addresses.clone()),
+                        }));
                     }
                 }
                 for address in &addresses {
@@ -379,18 +419,6 @@ fn groups_of(servers: &[NginxServer<'_>]) -> Vec<usize> {
         redirects_to(at, before) || redirects_to(before, at)
     });
     groups
-}
-
-fn share_address(one: &NginxServer<'_>, other: &NginxServer<'_>) -> bool {
-    let port = |address: &ListenAddress| address.text.rsplit(':').next().map(str::to_owned);
-    let is_wildcard = |address: &ListenAddress| {
-        ["0.0.0.0:", "[::]:", ":"].iter().any(|start| address.text.starts_with(start))
-    };
-    // One socket cannot be at every address, and another at one of them with the same port.
-    let shares = |this: &ListenAddress, that: &ListenAddress| {
-        this.text == that.text || port(this) == port(that) && (is_wildcard(this) || is_wildcard(that))
-    };
-    one.addresses.iter().any(|this| other.addresses.iter().any(|that| shares(this, that)))
 }
 
 /// Whether no handshake of a server succeeds.

@@ -5,6 +5,7 @@
 #![allow(clippy::print_stderr, clippy::print_stdout, clippy::unwrap_used)] // helpers of tests are tests too
 
 mod grammar;
+mod refused;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

@@ -1,0 +1,63 @@
+//! Names that several servers have: nginx finds exact names, then the longest that begins with a `*`, then the longest that ends with one,
+//! then the first expression, and then the default server.
+
+use super::server::{ListenAddress, NginxServer};
+use super::work::Translation;
+
+impl<'d> Translation<'d> {
+    /// Has hosts that an expression names give way to other names that match them: nginx tries expressions after all other names, and
+    /// those in their order. Their server answers by the expression then.
+    pub(crate) fn yield_contested(&self, servers: &mut [NginxServer<'d>]) {
+        let contested_of = |server: &NginxServer<'d>| -> Vec<(String, Vec<String>)> {
+            let is_contested = |host: &String| {
+                let is_other = |other: &&NginxServer<'d>| {
+                    other.block.entry != server.block.entry && share_address(server, other)
+                };
+                servers.iter().filter(is_other).any(|other| {
+                    other.hosts.iter().any(|name| covers_host(name, host))
+                        || other.expressions.iter().any(|one| one.may_match(host))
+                })
+            };
+            let mut found = server.named_by_expression.clone();
+            found.retain(|(_, hosts)| hosts.iter().any(is_contested));
+            found
+        };
+        let contested: Vec<_> = servers.iter().map(contested_of).collect();
+        for (server, contested) in servers.iter_mut().zip(contested) {
+            for (expression, hosts) in contested {
+                server.hosts.retain(|host| !hosts.contains(host));
+                let names = server.scope.own_one("server_name").unwrap_or(server.block);
+                server.expressions.push(self.host_expression(names, &expression));
+            }
+        }
+    }
+}
+
+/// Whether a name of `hosts` is for a host, or for some of the hosts of another name.
+fn covers_host(name: &str, host: &str) -> bool {
+    name == host || name.strip_prefix('*').is_some_and(|end| host.ends_with(end))
+}
+
+/// The hosts of a default server that names of others match, which are less specific: sites and routes of others would answer them.
+pub(crate) fn contested_hosts(server: &NginxServer<'_>, all: &[&NginxServer<'_>]) -> Vec<String> {
+    let is_contested = |host: &&String| {
+        all.iter().filter(|other| other.block.entry != server.block.entry).any(|other| {
+            other.hosts.iter().any(|name| name != *host && covers_host(name, host))
+                || other.expressions.iter().any(|one| one.may_match(host))
+        })
+    };
+    server.hosts.iter().filter(is_contested).cloned().collect()
+}
+
+/// Whether two servers have an address in common.
+pub(crate) fn share_address(one: &NginxServer<'_>, other: &NginxServer<'_>) -> bool {
+    let port = |address: &ListenAddress| address.text.rsplit(':').next().map(str::to_owned);
+    let is_wildcard = |address: &ListenAddress| {
+        ["0.0.0.0:", "[::]:", ":"].iter().any(|start| address.text.starts_with(start))
+    };
+    // One socket cannot be at every address, and another at one of them with the same port.
+    let shares = |this: &ListenAddress, that: &ListenAddress| {
+        this.text == that.text || port(this) == port(that) && (is_wildcard(this) || is_wildcard(that))
+    };
+    one.addresses.iter().any(|this| other.addresses.iter().any(|that| shares(this, that)))
+}

@@ -1,0 +1,149 @@
+//! Configurations whose guards are easy to lose in a translation: what nginx refuses is refused here, and what is marked is answered alike.
+
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+#[path = "refused/cases.rs"]
+mod cases;
+
+use cases::{CASES, RefusedCase};
+
+/// Cases that run beside each other.
+const RUNNERS: usize = 3;
+/// Longer than a server takes to start, on the slowest machine.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+struct RunningServer(Child);
+
+impl Drop for RunningServer {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn free_port() -> u16 {
+    TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap().port()
+}
+
+fn await_start(server: &mut RunningServer, port: u16, what: &str) -> Result<(), String> {
+    let start = Instant::now();
+    while start.elapsed() < PATIENCE {
+        if TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_ok() {
+            return Ok(());
+        }
+        if server.0.try_wait().unwrap().is_some() {
+            return Err(format!("{what} ended"));
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    Err(format!("{what} does not listen"))
+}
+
+/// The status of a request, written `METHOD TARGET|Field: value|…`; GET and `Host: h` where they are not there.
+fn status(port: u16, request: &str) -> u16 {
+    let mut parts = request.split('|');
+    let first = parts.next().unwrap();
+    let (method, target) = first.split_once(' ').unwrap_or(("GET", first));
+    let mut head = format!("{method} {target} HTTP/1.1\r\n");
+    let fields: Vec<&str> = parts.collect();
+    if !fields.iter().any(|field| field.starts_with("Host:")) {
+        head.push_str("Host: h\r\n");
+    }
+    fields.iter().for_each(|field| head.push_str(&format!("{field}\r\n")));
+    if method == "POST" {
+        head.push_str("Content-Length: 0\r\n");
+    }
+    head.push_str("Connection: close\r\n\r\n");
+    let mut stream = TcpStream::connect(SocketAddr::from((Ipv4Addr::LOCALHOST, port))).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.write_all(head.as_bytes()).unwrap();
+    let mut answer = Vec::new();
+    let _ = stream.read_to_end(&mut answer);
+    answer.get(9..12).and_then(|code| std::str::from_utf8(code).ok()?.parse().ok()).unwrap_or(0)
+}
+
+fn written(folder: &Path, case: &RefusedCase, port: u16) -> PathBuf {
+    let own = folder.display();
+    let servers = case.servers.replace("LISTEN", &format!("listen 127.0.0.1:{port};"));
+    let text = format!(
+        "daemon off;\nmaster_process off;\npid {own}/nginx.pid;\nerror_log {own}/nginx.log;\nevents {{}}\nhttp {{\naccess_log off;\n\
+         proxy_temp_path {own}/a; client_body_temp_path {own}/b; fastcgi_temp_path {own}/c; uwsgi_temp_path {own}/d; scgi_temp_path {own}/e;\n\
+         root {own}/www;\n{servers}\n}}\n"
+    );
+    let path = folder.join(format!("{port}.conf"));
+    std::fs::write(&path, text).unwrap();
+    path
+}
+
+/// What is wrong with the translation of a case.
+fn faults(folder: &Path, case: &RefusedCase) -> Result<Vec<String>, String> {
+    let (old, new) = (free_port(), free_port());
+    let nginx = Command::new("/usr/sbin/nginx").arg("-c").arg(written(folder, case, old)).spawn();
+    let mut nginx = RunningServer(nginx.unwrap());
+    let imported =
+        import::nginx::import(&written(folder, case, new), None).map_err(|error| error.to_string())?;
+    let config = folder.join("komainu.toml");
+    let toml =
+        imported.toml.replace("/var/log/nginx/access.log", &folder.join("access.log").display().to_string());
+    std::fs::write(&config, &toml).unwrap();
+    let komainu = Command::new(env!("CARGO_BIN_EXE_komainu"))
+        .args(["start", "-c"])
+        .arg(&config)
+        .stdout(Stdio::null())
+        .stderr(std::fs::File::create(folder.join("komainu.log")).unwrap())
+        .spawn();
+    let mut komainu = RunningServer(komainu.unwrap());
+    await_start(&mut nginx, old, "nginx")?;
+    await_start(&mut komainu, new, "komainu").map_err(|error| {
+        format!("{error}: {}\n{toml}", std::fs::read_to_string(folder.join("komainu.log")).unwrap())
+    })?;
+    let mut found = Vec::new();
+    for request in case.requests {
+        let (request, is_alike) = request.strip_prefix('=').map_or((*request, false), |rest| (rest, true));
+        let (before, after) = (status(old, request), status(new, request));
+        let is_opened = (before >= 400 || before == 0) && (1..400).contains(&after);
+        if is_opened || is_alike && before != after {
+            found.push(format!("{request}: nginx {before}, komainu {after}"));
+        }
+    }
+    if !found.is_empty() {
+        found.push(toml);
+    }
+    Ok(found)
+}
+
+#[test]
+fn what_nginx_refuses_is_refused() {
+    let filter = std::env::var("KOMAINU_CASE").unwrap_or_default();
+    let cases: Vec<&RefusedCase> = CASES.iter().filter(|case| case.name.contains(&filter)).collect();
+    let next = Mutex::new(cases.iter().enumerate());
+    let failed = Mutex::new(Vec::new());
+    std::thread::scope(|scope| {
+        for _ in 0..RUNNERS {
+            scope.spawn(|| {
+                loop {
+                    let Some((at, case)) = next.lock().unwrap().next() else { return };
+                    let folder =
+                        std::env::temp_dir().join(format!("komainu-refused-{}-{at}", std::process::id()));
+                    std::fs::create_dir_all(folder.join("www/sub")).unwrap();
+                    for name in ["index.html", "page.html", "sub/index.html"] {
+                        std::fs::write(folder.join("www").join(name), "page").unwrap();
+                    }
+                    let outcome = faults(&folder, case);
+                    let _ = std::fs::remove_dir_all(&folder);
+                    let faults = outcome.unwrap_or_else(|error| vec![error]);
+                    if !faults.is_empty() {
+                        failed.lock().unwrap().push(format!("{}:\n  {}", case.name, faults.join("\n  ")));
+                    }
+                }
+            });
+        }
+    });
+    let failed = failed.into_inner().unwrap();
+    assert!(failed.is_empty(), "{} of {}:\n{}", failed.len(), cases.len(), failed.join("\n"));
+}
