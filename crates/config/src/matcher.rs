@@ -84,6 +84,12 @@ impl Routes {
         routes
     }
 
+    /// The routes of one site alone, whose index is 0 here.
+    pub fn of_site(site: &Site) -> Self {
+        let found = site.routes.iter().filter(|route| route.part_of.is_none());
+        Self { sites: vec![found.map(RouteConditions::of).collect()], ..Self::default() }
+    }
+
     /// The site for a host at a listener, by its key. The host may have a port, in upper or lower case: the site that names it, or the
     /// one with the longest wildcard that matches, or the default site, of those that answer at the address.
     pub fn site(&self, host: &[u8], listener_key: u64) -> Option<usize> {
@@ -131,6 +137,25 @@ impl Routes {
         fields: impl ConditionFields,
     ) -> Option<usize> {
         self.sites[site].iter().position(|route| route.0.obstacle(request, &fields).is_none())
+    }
+
+    /// Whether a route answers a request, for any host, as the first of its site: its own `path` does not count, those of routes before it do.
+    pub fn is_first_beside_path(
+        &self,
+        RouteId { site, route }: RouteId,
+        request: &RouteRequest,
+        fields: impl ConditionFields,
+    ) -> bool {
+        let answers = |other: &RouteConditions| other.0.obstacle(request, &fields).is_none();
+        !self.sites[site][..route].iter().any(answers)
+            && self.sites[site][route].0.obstacle_beside_path(request, &fields).is_none()
+    }
+
+    /// Whether more than the path and query of a request decides which of the routes up to this one answers.
+    pub fn has_conditions_up_to(&self, RouteId { site, route }: RouteId, path: &[u8]) -> bool {
+        let (own, before) = self.sites[site][..=route].split_last().expect("the slice has this route");
+        own.0.has_conditions()
+            || before.iter().any(|other| other.0.matches_path(path) && other.0.has_conditions())
     }
 
     /// Why `find` finds its route: the site, and the result of each of its routes, in order.
@@ -234,9 +259,30 @@ impl ConditionSet {
 
     /// The first condition that the request does not meet.
     fn obstacle(&self, request: &RouteRequest, fields: &impl ConditionFields) -> Option<MatchStep> {
-        if !self.path.is_empty() && !self.path.iter().any(|path| path.matches(request.path)) {
-            return Some(MatchStep::Path);
+        match self.matches_path(request.path) {
+            true => self.obstacle_beside_path(request, fields),
+            false => Some(MatchStep::Path),
         }
+    }
+
+    fn matches_path(&self, path: &[u8]) -> bool {
+        self.path.is_empty() || self.path.iter().any(|pattern| pattern.matches(path))
+    }
+
+    /// Whether it, or what it excludes, looks at more of a request than its path and query.
+    fn has_conditions(&self) -> bool {
+        let of_fields = !self.header.is_empty() || !self.host.is_empty() || !self.referer.is_empty();
+        let of_client = !self.client.is_empty() || !self.country.is_empty();
+        of_fields || of_client || !self.method.is_empty() || self.not.iter().any(Self::has_conditions)
+    }
+
+    /// The first condition but `path` that the request does not meet.
+    #[inline]
+    fn obstacle_beside_path(
+        &self,
+        request: &RouteRequest,
+        fields: &impl ConditionFields,
+    ) -> Option<MatchStep> {
         if !self.host.is_empty() && !self.host.iter().any(|host| host.is_host_of(request.host)) {
             return Some(MatchStep::Host);
         }

@@ -251,6 +251,7 @@ directives! {
         "use" uses: Vec<String> = absent("none"), snippet::USE;
         /// The clients that the route answers, by address: networks, addresses and `"unix"` for Unix sockets; all others get 403.
         /// The address is the one that `trusted_proxies` report, where they do. The site's `allow` counts too.
+        /// A network of IPv6 has no IPv4 clients: everybody is `["0.0.0.0/0", "::/0"]`.
         ///
         /// ```toml
         /// [[route]]
@@ -289,6 +290,7 @@ directives! {
         "use_as_dictionary" dictionaries: Vec<UseAsDictionary> = false, dictionary::rules();
         /// Whether clients get 404 here, and only applications and upstream servers of the same site may have these `files` sent: by
         /// naming one in place of their response, in `X-Accel-Redirect` (a path of the route) or `X-Sendfile` (a path on the disk).
+        /// The first route that matches the path decides, and `allow`, `deny`, `auth` and `limit` of this route count.
         ///
         /// ```toml
         /// [[route]]
@@ -448,8 +450,7 @@ pub(crate) fn unreachable_routes(routes: &[Route], nodes: &[Node], check: &mut C
     if check.report.errors() > 0 || routes.len() != nodes.len() || routes.len() > ROUTES_MAX {
         return;
     }
-    // An internal route answers what applications name, whatever stands before it.
-    for (index, (route, node)) in routes.iter().zip(nodes).enumerate().filter(|(_, it)| !it.0.internal) {
+    for (index, (route, node)) in routes.iter().zip(nodes).enumerate() {
         let Some(earlier) = routes[..index].iter().position(|earlier| earlier.covers(route)) else {
             continue;
         };

@@ -36,7 +36,7 @@ use crate::geo::CountryDatabase;
 use crate::guard_plan::GuardPlan;
 use crate::hosting::{self, AppHandles, Hosting, Mounted};
 use crate::ids::IdRules;
-use crate::internal::{InternalFiles, SiteInternals};
+use crate::internal::{InternalRoutes, RouteGuards, SiteInternals};
 use crate::metrics::{CoreMetrics, RouteLabels};
 use crate::notice::ErrorLog;
 use crate::otlp_metrics::PushOptions;
@@ -266,7 +266,7 @@ pub(crate) fn table(
         }
         let guard = plan.guards.of(config, site_index, &plan.releases.counters);
         let guard = guard.map_err(|error| placed("maintenance", "site", site.line.as_ref(), &error))?;
-        let internals = internal_files(plan, core_context, site_index, cores)?;
+        let internals = internal_routes(plan, core_context, site_index, cores, &mut routes)?;
         for route in &mut routes {
             route.guard.clone_from(&guard);
             route.internals.clone_from(&internals);
@@ -482,19 +482,25 @@ fn opened_files(
     Files::new(options).map(Box::new).map_err(|error| placed("files", "route", line, &error))
 }
 
-/// The files of a site's internal routes.
-fn internal_files(
+/// A site's internal routes, which take over the guards of `routes`: clients get 404 there, whoever they are.
+fn internal_routes(
     plan: &ServerPlan,
     core_context: Option<CoreContext<'_>>,
     site: usize,
     cores: usize,
+    routes: &mut [Route],
 ) -> io::Result<SiteInternals> {
     let (config, notices) = (&plan.config, core_context.map(|of| of.notices));
-    InternalFiles::of_site(&config.sites[site], |index, files| {
+    InternalRoutes::of_site(&config.sites[site], |index, files| {
         let route = &config.sites[site].routes[index];
         let opened = Files::new(route_files(config, (site, index), files, cores, notices));
         let opened = opened.map_err(|error| placed("files", "route", route.line.as_ref(), &error))?;
-        Ok((Strip(stripped(route, &files.strip_prefix)), opened))
+        let guards = RouteGuards {
+            client_access: std::mem::take(&mut routes[index].client_access),
+            rates: plan.limits.of_route(site, index, notices),
+            auth: routes[index].auth.take(),
+        };
+        Ok((Strip(stripped(route, &files.strip_prefix)), opened, guards))
     })
 }
 

@@ -42,6 +42,8 @@ pub(crate) struct FillSink {
     filed: RefCell<Option<StoredBody>>,
     /// The content is a file that an application has named: how old that is says nothing of the response.
     is_named_file: Cell<bool>,
+    /// Other clients must not get the response.
+    is_unstorable: Cell<bool>,
     /// A stored response is the answer: nothing more of this one is wanted.
     is_answered: Cell<bool>,
     is_concluded: Cell<bool>,
@@ -75,6 +77,7 @@ impl FillSink {
             pending: RefCell::default(),
             filed: RefCell::default(),
             is_named_file: Cell::new(false),
+            is_unstorable: Cell::new(false),
             is_answered: Cell::new(false),
             is_concluded: Cell::new(false),
         }
@@ -256,6 +259,9 @@ impl FillSink {
         fields: &Fields,
         length: Length,
     ) -> Result<(RequestVariant, Freshness), NotStored> {
+        if self.is_unstorable.get() {
+            return Err(NotStored::Rule);
+        }
         let policy = self.policy(status, fields);
         let freshness = assess(&self.facts, status, fields, self.times(), &policy)?;
         let variant = self.variant(fields, &policy)?;
@@ -308,7 +314,7 @@ impl ResponseSink for FillSink {
         let is_shared = match &outcome {
             Ok((_, freshness)) => freshness.is_fresh(now_s),
             // Those who wait would get the same.
-            Err(_) => is_own_error,
+            Err(_) => is_own_error && !self.is_unstorable.get(),
         };
         if let Err(why) = &outcome {
             self.note(if is_own_error { Outcome::BrokenOff } else { Outcome::Refused(*why) });
@@ -331,6 +337,10 @@ impl ResponseSink for FillSink {
 
     fn note_named_file(&self) {
         self.is_named_file.set(true);
+    }
+
+    fn forbid_storing(&self) {
+        self.is_unstorable.set(true);
     }
 
     fn write(&self, bytes: &[u8]) {

@@ -108,6 +108,7 @@ mod cache_responses;
 mod cached;
 mod php;
 mod request_path;
+mod route_conditions;
 mod path_rules;
 mod filled;
 mod replacing;

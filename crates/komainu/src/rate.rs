@@ -131,26 +131,35 @@ impl LimitPlan {
     /// One core's part of the limits of a route, its site's first; `None` where there are none.
     pub(crate) fn of(&self, site: usize, route: usize, notices: Option<&ErrorLog>) -> Option<RateRules> {
         let site = self.0.get(site)?;
-        let all: Vec<&Arc<SharedLimit>> = site.own.iter().chain(site.routes.get(route)?).collect();
-        if all.is_empty() {
-            return None;
-        }
-        let policies: Vec<&str> = all
-            .iter()
-            .filter(|limit| !limit.of.dry_run)
-            .filter_map(|limit| limit.policy.as_deref())
-            .collect();
-        let rule = |shared: &Arc<SharedLimit>| RateRule {
-            shared: shared.clone(),
-            except: sources(&shared.of.except),
-        };
-        Some(RateRules {
-            policies: policies.join(", "),
-            has_misses: all.iter().any(|limit| limit.of.misses_only),
-            rules: all.into_iter().map(rule).collect(),
-            notices: notices.cloned(),
-        })
+        rules(site.own.iter().chain(site.routes.get(route)?).collect(), notices)
     }
+
+    /// The same without the limits of its site.
+    pub(crate) fn of_route(
+        &self,
+        site: usize,
+        route: usize,
+        notices: Option<&ErrorLog>,
+    ) -> Option<RateRules> {
+        rules(self.0.get(site)?.routes.get(route)?.iter().collect(), notices)
+    }
+}
+
+/// One core's part of these limits; `None` where there are none.
+fn rules(all: Vec<&Arc<SharedLimit>>, notices: Option<&ErrorLog>) -> Option<RateRules> {
+    if all.is_empty() {
+        return None;
+    }
+    let policies: Vec<&str> =
+        all.iter().filter(|limit| !limit.of.dry_run).filter_map(|limit| limit.policy.as_deref()).collect();
+    let rule =
+        |shared: &Arc<SharedLimit>| RateRule { shared: shared.clone(), except: sources(&shared.of.except) };
+    Some(RateRules {
+        policies: policies.join(", "),
+        has_misses: all.iter().any(|limit| limit.of.misses_only),
+        rules: all.into_iter().map(rule).collect(),
+        notices: notices.cloned(),
+    })
 }
 
 impl SharedLimit {

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-use config::matcher::{self, Routes};
+use config::matcher::Routes;
 use control::HttpChallenges;
 use files::FileOutcome;
 use http::{EmptySegments, Fields, Method, Name, Status, Variable};
@@ -14,7 +14,6 @@ use proxy::Proxy;
 use crate::access::AccessLogs;
 use crate::auth;
 use crate::cached::CachedHandler;
-use crate::client_access;
 use crate::clients::TrustedProxies;
 use crate::cors;
 use crate::costs::CostPlan;
@@ -30,6 +29,7 @@ use crate::php::{PhpRoute, PhpTarget, ScriptRunner};
 use crate::rate::{self, CountedRequests};
 use crate::release::ReleaseStep;
 use crate::request_path::RequestPath;
+use crate::route_conditions::{self, FieldsOf};
 use crate::route_edits::{RouteEdits, values};
 use crate::site_https::SiteHttps;
 use crate::streams::route::StreamRoutes;
@@ -278,19 +278,6 @@ fn site_of(table: &RouteTable, request: &Request<'_>) -> Option<usize> {
     table.routes.site(request.authority(), request.listener_key())
 }
 
-/// The fields of a request: of several with one name, any may meet a condition.
-struct FieldsOf<'r, 'x>(&'r Request<'x>);
-
-impl matcher::ConditionFields for FieldsOf<'_, '_> {
-    fn any(&self, name: &str, fits: &mut dyn FnMut(&[u8]) -> bool) -> bool {
-        // It is the request's, which may stand in its target instead (RFC 9112 section 3.2.2).
-        if name == "host" {
-            return fits(self.0.authority());
-        }
-        self.0.fields().any(|(_, other, value)| other.eq_ignore_ascii_case(name.as_bytes()) && fits(value))
-    }
-}
-
 /// The route of a request with this path; none for what asks the server itself.
 fn find_route<'t>(
     table: &'t RouteTable,
@@ -302,15 +289,8 @@ fn find_route<'t>(
         return None;
     }
     let find_at = |path: &[u8], method: &[u8]| {
-        let wanted = matcher::RouteRequest {
-            host: request.authority(),
-            method,
-            path,
-            query: request.query().unwrap_or_default(),
-            client: client_access::address(request.client().address),
-            listener_key: request.listener_key(),
-            country: table.uses_country.then(|| client_access::country(request)).flatten(),
-        };
+        let query = request.query().unwrap_or_default();
+        let wanted = route_conditions::of_request(request, method, (path, query), table.uses_country);
         Some(&table.sites[site][table.routes.find_in(site, &wanted, FieldsOf(request))?])
     };
     let (path, method) = (path.bytes(request), request.method_name());
@@ -581,7 +561,9 @@ async fn pass_on(
     };
     match (&route.internals, exchange.take_named_file()) {
         // Boxed, as it is seldom.
-        (Some(internals), Some(file)) => Box::pin(internal::send(internals, exchange, file)).await,
+        (Some(internals), Some(file)) => {
+            Box::pin(internal::send(internals, route.auth.as_ref(), exchange, file)).await
+        }
         _ => outcome,
     }
 }

@@ -125,11 +125,13 @@ impl Sources {
     }
 }
 
-/// Whether `address` belongs to `network`. IPv4 stands in its mapped place in IPv6 (`::ffff:a.b.c.d`): an address counts
-/// the same in either form, and so does a network.
+/// Whether `address` belongs to `network`. An IPv4 address counts the same in its mapped form (`::ffff:a.b.c.d`), and so does a network of
+/// such addresses. A wider network of IPv6 has no IPv4 addresses: else `::/0` would admit every client.
 fn covers(network: &IpNet, address: IpAddr) -> bool {
     match (network, address.to_canonical()) {
-        (IpNet::V6(network), IpAddr::V4(address)) => network.contains(&address.to_ipv6_mapped()),
+        (IpNet::V6(network), IpAddr::V4(address)) => {
+            network.prefix_len() >= 96 && network.contains(&address.to_ipv6_mapped())
+        }
         (network, address) => network.contains(&address),
     }
 }
@@ -194,7 +196,14 @@ mod tests {
             ("0.0.0.0/0", "203.0.113.9", true),
             ("0.0.0.0/0", "2001:db8::1", false),
             ("::/0", "2001:db8::1", true),
-            ("::/0", "203.0.113.9", true),
+            ("::/0", "203.0.113.9", false),
+            ("::/0", "::ffff:203.0.113.9", false),
+            ("::/64", "203.0.113.9", false),
+            ("::ffff:0:0/95", "203.0.113.9", false),
+            ("::ffff:0:0/95", "::fffe:0:1", true),
+            ("::ffff:0:0/96", "203.0.113.9", true),
+            ("::ffff:0:0/96", "::fffe:0:1", false),
+            ("::/96", "203.0.113.9", false),
             ("2001:db8::/33", "2001:db8:7fff::1", true),
             ("2001:db8::/33", "2001:db8:8000::1", false),
             ("10.0.0.0/8", "::ffff:10.9.9.9", true),

@@ -42,6 +42,8 @@ pub trait ResponseSink {
     fn begin(&self, status: Status, fields: Fields, length: Length, is_own_error: bool);
     /// The response will be a file that the one in its place has named, before its head.
     fn note_named_file(&self) {}
+    /// The response must not be stored, called before its head.
+    fn forbid_storing(&self) {}
     /// Content.
     fn write(&self, bytes: &[u8]);
     /// The trailer fields, after the content; not called where there are none.

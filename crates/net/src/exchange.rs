@@ -137,7 +137,7 @@ impl<'c> Exchange<'c> {
 
     /// Keeps a value until the client has the response, or is gone: what counts the request as one under way.
     pub fn keep(&mut self, value: Rc<dyn Any>) {
-        self.state.kept = Some(value);
+        self.state.kept = Some(Rc::new((self.state.kept.take(), value)));
     }
 
     /// Keeps a value until the handler is done, which `None` says: its place there.
@@ -260,6 +260,13 @@ impl<'c> Exchange<'c> {
         }
         (self.state.reply, self.state.sends_files) = (ReplyState::Unsent, false);
         Some(*file)
+    }
+
+    /// Keeps the response from caches: not every client would get it.
+    pub fn forbid_storing(&self) {
+        if let Lane::Detached(lane) = &self.lane {
+            lane.sink.forbid_storing();
+        }
     }
 
     /// What makes the pages for [`Exchange::refuse`], in place of [`crate::Service::error_pages`].

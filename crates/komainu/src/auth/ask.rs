@@ -121,6 +121,11 @@ impl SharedAsk {
 }
 
 impl AskRoute {
+    /// Whether both ask the same.
+    pub(super) fn is_same(&self, other: &AskRoute) -> bool {
+        Arc::ptr_eq(&self.shared, &other.shared)
+    }
+
     pub(super) fn new(
         shared: Arc<SharedAsk>,
         server: &AuthServer,

@@ -200,6 +200,11 @@ impl SharedJwt {
 }
 
 impl JwtRoute {
+    /// Whether both ask the same.
+    pub(super) fn is_same(&self, other: &JwtRoute) -> bool {
+        Arc::ptr_eq(&self.shared, &other.shared)
+    }
+
     pub(super) fn new(shared: Arc<SharedJwt>, jwt: &JwtAuth, proxy: Option<Proxy>) -> JwtRoute {
         JwtRoute {
             names: shared.of.identity_fields().map(|name| name.as_bytes().to_vec()).collect(),

@@ -48,6 +48,20 @@ enum AuthCheck {
     Signed(Arc<SignedUrls>),
 }
 
+impl RouteAuth {
+    /// Whether it asks nothing that `other` has not asked already.
+    pub(crate) fn is_covered_by(&self, other: Option<&RouteAuth>) -> bool {
+        let Some(check) = &self.check else { return true };
+        match (check, other.and_then(|other| other.check.as_ref())) {
+            (AuthCheck::Passwords(one), Some(AuthCheck::Passwords(other))) => Arc::ptr_eq(one, other),
+            (AuthCheck::Ask(one), Some(AuthCheck::Ask(other))) => one.is_same(other),
+            (AuthCheck::Jwt(one), Some(AuthCheck::Jwt(other))) => one.is_same(other),
+            (AuthCheck::Signed(one), Some(AuthCheck::Signed(other))) => Arc::ptr_eq(one, other),
+            _ => false,
+        }
+    }
+}
+
 impl AuthPlan {
     /// Reads the files. What was named in the same way `before` keeps what it remembers.
     ///

@@ -11,7 +11,7 @@ use net::{
 };
 
 use super::Router;
-use crate::internal::NO_INTERNAL_ROUTE;
+use crate::internal::{NO_INTERNAL_ROUTE, NOT_INTERNAL};
 use crate::pages::SitePages;
 use crate::streams::route::StreamLog;
 use http::path::without_secrets;
@@ -40,9 +40,10 @@ impl Service for SharedRouter {
         if let Some(access) = &*self.0.access.borrow() {
             access.log(record, |request| super::site_of(&self.0.table.borrow().0, request));
         }
-        if record.notes.ignores_file {
-            let line = || about(record, &NO_INTERNAL_ROUTE);
-            self.0.notices.once_a_second(Level::Warn, NO_INTERNAL_ROUTE.to_owned(), line);
+        let refused =
+            record.notes.refusal.filter(|refusal| [NO_INTERNAL_ROUTE, NOT_INTERNAL].contains(refusal));
+        if let Some(why) = refused.or(record.notes.ignores_file.then_some(NO_INTERNAL_ROUTE)) {
+            self.0.notices.once_a_second(Level::Warn, why.to_owned(), || about(record, &why));
         }
         match record.fault {
             Some(fault @ (Fault::Io(_) | Fault::Broken(_))) => {

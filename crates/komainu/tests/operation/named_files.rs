@@ -212,3 +212,133 @@ fn the_age_of_a_named_file_lets_nobody_have_it_from_the_cache() {
         assert_eq!(origin.asks().len(), asked);
     }
 }
+
+/// Routes whose rules refuse a named file, each with files of its own, before one that answers every path below `/protected/`.
+fn guarded() -> (Origin, Rig) {
+    let origin = Origin::start(|ask| {
+        let target = ask.line().split(' ').nth(1).unwrap().to_owned();
+        let path = target.split_once('=').unwrap().1;
+        let fields = format!("X-Accel-Redirect: {path}\r\nCache-Control: max-age=60\r\n");
+        answer("200 OK", &fields, "hidden")
+    });
+    let folder = folder("app.psgi", APP);
+    folder.write("passwords", "alice:$2y$05$c4WoMPo3SXsafkva.HHa6uXQZWr7oboPiC2bT/r7q1BB8I2s0BRqC\n");
+    let mut routes = "[[route]]\npath = \"/protected/adm/*\"\nrespond = 403\n".to_owned();
+    for (name, rules) in [
+        ("closed", "allow = \"10.0.0.0/8\""),
+        ("denied", "deny = \"127.0.0.1\""),
+        ("users", "auth = { basic = \"passwords\" }"),
+        ("few", "limit = \"1/h\""),
+        ("many", ""),
+        ("keyed", "header = { X-Key = \"k\" }"),
+        ("queried", "query = { key = \"k\" }"),
+        ("read", "method = \"GET\""),
+        ("excepted", "not = { path = \"*.key\" }"),
+    ] {
+        folder.write(&format!("{name}/a.txt"), name);
+        folder.write(&format!("{name}/a.key"), "secret");
+        routes += &format!(
+            "[[route]]\npath = \"/protected/{name}/*\"\ninternal = true\n{rules}\nfiles = {{ root = \"{name}\", strip_prefix = true }}\n"
+        );
+    }
+    folder.write("files/adm/a.txt", "secret");
+    folder.write("files/a.txt", "open");
+    folder.write("late/a.txt", "late");
+    let config = format!(
+        "threads = 1\ntrusted_proxies = [\"127.0.0.1\"]\n\
+         [[site]]\nhosts = \"limited.test\"\nlimit = \"3/h\"\n\
+         [[site.route]]\npath = \"/protected/*\"\ninternal = true\nfiles = {{ root = \"files\", strip_prefix = true }}\n\
+         [[site.route]]\nproxy = \"{url}\"\n\
+         {routes}[[route]]\npath = \"/protected/*\"\ninternal = true\nfiles = {{ root = \"files\", strip_prefix = true }}\n\
+         [[route]]\npath = \"/up\"\nproxy = \"{url}\"\n[[route]]\npath = \"/kept\"\ncache = true\nproxy = \"{url}\"\n\
+         [[route]]\napp = \"shop\"\n\
+         [[route]]\npath = \"/late/*\"\ninternal = true\nfiles = {{ root = \"late\", strip_prefix = true }}\n\
+         [apps.shop]\npsgi = \"app.psgi\"\nworkers = 1\n",
+        url = origin.url
+    );
+    let rig = start(folder, &config);
+    (origin, rig)
+}
+
+#[test]
+fn the_rules_of_an_internal_route_count() {
+    let (_origin, rig) = guarded();
+    let basic = "Authorization: Basic YWxpY2U6bXlQYXNzd29yZA==\r\n";
+    for by in ["/up?x", "/app?accel"] {
+        for (path, fields, status, text) in [
+            ("closed/a.txt", "", 403, ""),
+            ("closed/a.txt", "X-Forwarded-For: 10.0.0.1\r\n", 200, "closed"),
+            ("denied/a.txt", "", 403, ""),
+            ("denied/a.txt", "X-Forwarded-For: 10.0.0.1\r\n", 200, "denied"),
+            ("users/a.txt", "", 401, ""),
+            ("users/a.txt", basic, 200, "users"),
+            ("many/a.txt", "", 200, "many"),
+            ("keyed/a.txt", "X-Key: k\r\n", 200, "keyed"),
+            // The next route that matches has no such file.
+            ("keyed/a.txt", "", 404, ""),
+            ("queried/a.txt?key=k", "", 200, "queried"),
+            ("queried/a.txt?key=l", "", 404, ""),
+            ("excepted/a.txt", "", 200, "excepted"),
+            ("excepted/a.key", "", 404, ""),
+        ] {
+            let answer = rig.ask(&format!("{by}=/protected/{path}"), fields);
+            assert_eq!(answer.status(), status, "{by} {path} {fields}: {answer:?}");
+            assert!(status != 200 || answer.text() == text, "{by} {path} {fields}: {answer:?}");
+            assert!(!answer.text().contains("hidden"), "{answer:?}");
+        }
+        let client = format!("X-Forwarded-For: 192.0.2.{}\r\n", by.len());
+        for status in [200, 429] {
+            rig.ask(&format!("{by}=/protected/few/a.txt"), &client).expect_status(status);
+        }
+        // A file is read, whatever the method of the request was.
+        let post = format!(
+            "POST {by}=/protected/read/a.txt HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1\r\nConnection: close\r\n\r\na"
+        );
+        rig.send(&post).expect(200, "read");
+    }
+    for name in ["closed", "denied"] {
+        let path = rig.folder.at(&format!("{name}/a.txt"));
+        rig.get(&format!("/app?sendfile={}", path.display())).expect_status(403);
+    }
+    // A limit of the site has counted the request already.
+    let limited = |path: &str| {
+        rig.send(&format!("GET {path} HTTP/1.1\r\nHost: limited.test\r\nConnection: close\r\n\r\n")).status()
+    };
+    assert_eq!([0; 4].map(|_| limited("/?x=/protected/a.txt")), [200, 200, 200, 429]);
+}
+
+#[test]
+fn the_first_route_that_matches_a_named_path_decides() {
+    let (_origin, rig) = guarded();
+    for by in ["/up?x", "/app?accel"] {
+        rig.get(&format!("{by}=/protected/a.txt")).expect(200, "open");
+        for path in ["/protected/adm/a.txt", "/protected//adm/a.txt", "/protected/%61dm/a.txt", "/late/a.txt"]
+        {
+            let answer = rig.get(&format!("{by}={path}")).expect_status(500).text();
+            assert!(!answer.contains("secret") && !answer.contains("late"), "{path}: {answer}");
+        }
+    }
+    for path in ["files/adm/a.txt", "late/a.txt"] {
+        rig.get(&format!("/app?sendfile={}", rig.folder.at(path).display())).expect_status(500);
+    }
+    rig.get(&format!("/app?sendfile={}", rig.folder.at("files/a.txt").display())).expect(200, "open");
+    rig.expect_report("a route that is not internal answers the path that the application names");
+}
+
+#[test]
+fn what_the_rules_of_an_internal_route_admit_is_not_stored_for_others() {
+    let (origin, rig) = guarded();
+    for _ in 0..2 {
+        rig.ask("/kept?x=/protected/closed/a.txt", "X-Forwarded-For: 10.0.0.1\r\n").expect(200, "closed");
+        rig.ask("/kept?x=/protected/closed/a.txt", "X-Forwarded-For: 192.0.2.1\r\n").expect_status(403);
+    }
+    assert_eq!(origin.asks().len(), 4);
+    // Nor what depends on a field that the path is not asked with.
+    rig.ask("/kept?x=/protected/keyed/a.txt", "X-Key: k\r\n").expect(200, "keyed");
+    rig.get("/kept?x=/protected/keyed/a.txt").expect_status(404);
+    let before = origin.asks().len();
+    for _ in 0..2 {
+        rig.get("/kept?x=/protected/many/a.txt").expect(200, "many");
+    }
+    assert_eq!(origin.asks().len(), before + 1);
+}

@@ -65,3 +65,48 @@ fn clients_of_unix_sockets_have_a_name_of_their_own() {
     rig.get("/a").expect_status(403);
     rig.get("/b").expect(200, "b");
 }
+
+/// A network of IPv6 has clients of IPv6 alone; one at or below `::ffff:0:0/96` is the IPv4 network that it stands for.
+#[test]
+fn networks_of_ipv6_have_no_ipv4_clients() {
+    let routes = [
+        ("allow = \"::/0\"", [403, 200]),
+        ("allow = \"::/64\"", [403, 403]),
+        ("allow = \"::ffff:0:0/95\"", [403, 403]),
+        ("allow = \"::ffff:0:0/96\"", [200, 403]),
+        ("allow = \"0.0.0.0/0\"", [200, 403]),
+        ("deny = \"::/0\"", [200, 403]),
+        ("deny = \"::ffff:0:0/96\"", [403, 200]),
+        ("client = \"::/0\"", [404, 200]),
+        ("not = { client = \"::/0\" }", [200, 404]),
+        ("fault = { status = 503, when = { client = \"::/0\" } }", [200, 503]),
+        ("limit = { rate = \"1/h\", except = \"::/0\" }", [200, 200]),
+    ];
+    let config = routes
+        .iter()
+        .enumerate()
+        .map(|(index, (rules, _))| format!("[[route]]\npath = \"/{index}\"\n{rules}\nrespond = \"in\"\n"));
+    let config: String = config.collect();
+    let site = "[[site]]\nhosts = \"closed.test\"\nmaintenance = { except = \"::/0\" }\n[[site.route]]\nrespond = \"in\"\n";
+    let rig = Rig::config(Folder::new(), &format!("trusted_proxies = [\"127.0.0.1\"]\n{site}{config}"));
+    let ask = |host: &str, path: &str, client: &str| {
+        let head = format!(
+            "GET {path} HTTP/1.1\r\nHost: {host}\r\nX-Forwarded-For: {client}\r\nConnection: close\r\n\r\n"
+        );
+        rig.send(&head).status()
+    };
+    let clients = ["192.0.2.1", "2001:db8::1"];
+    for (index, (rules, statuses)) in routes.iter().enumerate() {
+        let got = clients.map(|client| ask("a.test", &format!("/{index}"), client));
+        assert_eq!(got, *statuses, "{rules}");
+    }
+    let limited = format!("/{}", routes.len() - 1);
+    assert_eq!(clients.map(|client| ask("a.test", &limited, client)), [429, 200]);
+    assert_eq!(clients.map(|client| ask("closed.test", "/", client)), [503, 200]);
+    // No proxy of IPv4 is trusted for it.
+    let rig = Rig::config(
+        Folder::new(),
+        "trusted_proxies = [\"::/0\"]\n[[route]]\nallow = \"192.0.2.1\"\nrespond = \"in\"\n",
+    );
+    rig.ask("/", "X-Forwarded-For: 192.0.2.1\r\n").expect_status(403);
+}
