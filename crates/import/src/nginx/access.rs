@@ -15,10 +15,13 @@ impl Translation<'_> {
         if let Some(one) = scope.one("satisfy") {
             match one.first() {
                 "any" => {
-                    self.ledger.differs(one.entry, "a request has to meet both, addresses and password");
                     let has_addresses = section.get("allow").or(section.get("deny")).is_some();
+                    let reason = "a request has to meet both, addresses and password: write a route with `client` for the addresses that need no password before this one";
                     if has_addresses && section.get("auth").is_some() {
-                        section.comment("CHECK: `satisfy any`: a request has to meet both here, `allow` or `deny` and `auth`: write a route with `client` for the addresses that need no password before this one.");
+                        self.ledger.impossible(one.entry, reason);
+                        self.ledger.open_end(one.entry).into_iter().for_each(|check| section.comment(check));
+                    } else {
+                        self.ledger.differs(one.entry, reason);
                     }
                 }
                 _ => self.ledger.translated(one.entry),

@@ -12,6 +12,7 @@ impl<'d> Translation<'d> {
     pub(crate) fn sites(&self, blocks: Vec<&'d NginxDirective>, draft: &mut Draft) {
         let mut servers: Vec<NginxServer<'d>> =
             blocks.into_iter().map(|block| self.server_of(block)).collect();
+        self.widen_addresses(&mut servers);
         self.yield_contested(&mut servers);
         let groups = groups_of(&servers);
         // Addresses of most servers stand at the top; the sites of others name their own.
@@ -160,6 +161,10 @@ impl<'d> Translation<'d> {
         site.routes = first;
         site.routes.extend(self.locations(&server.scope, server.block.entry));
         self.open_ends(server.scope.own(), &mut site.section);
+        if server.is_too_wide {
+            let listen = server.scope.own_one("listen").and_then(|one| self.ledger.open_end(one.entry));
+            site.close(listen.unwrap_or_default());
+        }
     }
 
     /// The sites of servers that share some of their addresses, but not all: each has its own, and may be the default at some of them.
