@@ -339,19 +339,6 @@ fn condition(source: &str, given: &str, hostnames: bool) -> Result<Vec<RouteCond
         // No request has another text as its method.
         "request_method" if !given.starts_with('~') && !is_method(given) => Ok(Vec::new()),
         "request_method" if !given.starts_with('~') => Ok(vec![method_condition(vec![given.to_uppercase()])]),
-        "http_referer" if given.starts_with('~') => {
-            let regex = given.trim_start_matches(['~', '*']);
-            let regex = ["^https?://", "^https://", "^http://"]
-                .iter()
-                .find_map(|scheme| regex.strip_prefix(scheme))
-                .map_or_else(|| regex.to_owned(), |rest| format!("^{rest}"));
-            let found = path_expression(&regex, given.starts_with("~*"))?;
-            Ok(vec![plain(
-                "referer",
-                TomlItem::Text(found.pattern),
-                Some("the URL is looked up without its scheme"),
-            )])
-        }
         _ => {
             if let Some(cookie) = name.strip_prefix("cookie_") {
                 return match given.strip_prefix('~') {
