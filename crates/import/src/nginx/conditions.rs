@@ -2,7 +2,7 @@
 
 use super::guards::{inexact, inexact_field, other_values};
 use super::rewrite::slash_apart;
-use super::scope::{Scope, constants, field_name};
+use super::scope::{Scope, TextPart, constants, field_name, parts};
 use super::tree::NginxDirective;
 use super::work::{Translation, UNKNOWN_CLIENTS};
 use crate::conditions::{RouteCondition, cookie_conditions, method_condition, value_conditions};
@@ -100,6 +100,13 @@ impl<'d> Translation<'d> {
         if let Some(block) = self.map_block(name) {
             if is_expression {
                 return Err("it compares the value of a map with an expression".to_owned());
+            }
+            // A value with text between its variables is neither empty nor `0`.
+            let is_text = |part: &TextPart| matches!(part, TextPart::Text(text) if text != "0");
+            let is_certain = |value: &str| operator.is_empty() && parts(value).iter().any(is_text);
+            let mut values = block.inner().iter().map(NginxDirective::first);
+            if values.any(|value| value.contains('$') && !is_certain(value)) {
+                return Err("a value of its map depends on the request".to_owned());
             }
             let refuses = one.inner().iter().all(super::rewrite::refuses);
             let found = self.map_conditions(block, &is_meant, (refuses, is_guard))?;
