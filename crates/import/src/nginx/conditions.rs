@@ -101,19 +101,7 @@ impl<'d> Translation<'d> {
             if is_expression {
                 return Err("it compares the value of a map with an expression".to_owned());
             }
-            // A value with text between its variables is neither empty nor `0`.
-            let is_text = |part: &TextPart| matches!(part, TextPart::Text(text) if text != "0");
-            let is_certain = |value: &str| operator.is_empty() && parts(value).iter().any(is_text);
-            let mut values = block.inner().iter().map(NginxDirective::first);
-            if values.any(|value| value.contains('$') && !is_certain(value)) {
-                return Err("a value of its map depends on the request".to_owned());
-            }
-            let refuses = one.inner().iter().all(super::rewrite::refuses);
-            let found = self.map_conditions(block, &is_meant, (refuses, is_guard))?;
-            self.ledger.needless(block.entry, "a route for each of its values stands in place of it");
-            for differs in found.iter().filter_map(|(condition, _)| condition.differs) {
-                self.ledger.differs(block.entry, differs);
-            }
+            let found = self.compared_map(one, block, (operator, &is_meant))?;
             let of_value = |(condition, value)| (condition, Some((name.to_owned(), value)));
             return Ok(IfConditions::Any(found.into_iter().map(of_value).collect()));
         }
@@ -139,6 +127,30 @@ impl<'d> Translation<'d> {
             None => conditions(name, operator, value)?,
         };
         Ok(IfConditions::Any(found.into_iter().map(|condition| (condition, None)).collect()))
+    }
+
+    /// The conditions under which the value of a map is the one that an `if` asks for, each with that value.
+    fn compared_map(
+        &self,
+        one: &NginxDirective,
+        block: &'d NginxDirective,
+        (operator, is_meant): (&str, &dyn Fn(&str) -> bool),
+    ) -> Result<Vec<(RouteCondition, &'d str)>, String> {
+        let is_guard = !one.inner().iter().all(super::rewrite::answers);
+        // A value with text between its variables is neither empty nor `0`.
+        let is_text = |part: &TextPart| matches!(part, TextPart::Text(text) if text != "0");
+        let is_certain = |value: &str| operator.is_empty() && parts(value).iter().any(is_text);
+        let mut values = block.inner().iter().map(NginxDirective::first);
+        if values.any(|value| value.contains('$') && !is_certain(value)) {
+            return Err("a value of its map depends on the request".to_owned());
+        }
+        let refuses = one.inner().iter().all(super::rewrite::refuses);
+        let found = self.map_conditions(block, is_meant, (refuses, is_guard))?;
+        self.ledger.needless(block.entry, "a route for each of its values stands in place of it");
+        for differs in found.iter().filter_map(|(condition, _)| condition.differs) {
+            self.ledger.differs(block.entry, differs);
+        }
+        Ok(found)
     }
 
     /// Reports what stands in an `if` that was not translated.

@@ -105,7 +105,7 @@ impl<'d> Translation<'d> {
                 true => contested_hosts(server, &kept_servers),
                 false => Vec::new(),
             };
-            if let Some(site) = self.contested_site(server, has_tls, contested, &mut taken) {
+            if let Some(site) = self.contested_site(server, has_tls, contested, &taken) {
                 sites.push(SiteOf { server: place, site, addresses: None });
             }
             if !self.hosts_of(server, is_default, &mut taken, &mut site) {
@@ -129,7 +129,7 @@ impl<'d> Translation<'d> {
         server: &NginxServer<'d>,
         has_tls: bool,
         contested: Vec<String>,
-        taken: &mut Vec<String>,
+        taken: &[String],
     ) -> Option<SiteDraft> {
         let hosts: Vec<String> = contested.into_iter().filter(|host| !taken.contains(host)).collect();
         if hosts.is_empty() {
@@ -209,7 +209,7 @@ impl<'d> Translation<'d> {
                         let is_free =
                             |host: &String| !taken.contains(&(addresses[0].text.clone(), host.clone()));
                         let contested = contested_hosts(server, &all).into_iter().filter(is_free).collect();
-                        let site = self.contested_site(server, false, contested, &mut Vec::new());
+                        let site = self.contested_site(server, false, contested, &[]);
                         sites.extend(site.map(|site| SiteOf {
                             server: *place,
                             site,
