@@ -184,12 +184,14 @@ pub(crate) fn value_conditions(
 
 /// The condition for a cookie with this value, in which `*` stands for any run of characters.
 pub(crate) fn cookie_condition(name: &str, value: &str) -> RouteCondition {
-    of_cookie(name, &format!("{}(;|$)", quoted(value).replace("\\*", "[^;]*")))
+    let value = quoted(value).replace("\\*", "[^;]*");
+    RouteCondition::of_value("header", "Cookie", format!("~ (^|; *){}={value}(;|$)", quoted(name)))
 }
 
-/// The condition for a cookie whose value, and what follows it in the field of all cookies, matches `rest`.
-fn of_cookie(name: &str, rest: &str) -> RouteCondition {
-    RouteCondition::of_value("header", "Cookie", format!("~ (^|; *){}={rest}", quoted(name)))
+/// The condition for a cookie whose value, and what follows it in the field of all cookies, matches `rest`. nginx finds the name in any
+/// case of letters, also behind a comma and before blanks.
+pub(crate) fn of_cookie(name: &str, rest: &str) -> RouteCondition {
+    RouteCondition::of_value("header", "Cookie", format!("~ (^|[;,] *)(?i:{}) *= *{rest}", quoted(name)))
 }
 
 /// The conditions for a cookie as nginx compares it: one that is not there is empty. The field has all cookies, so the value is found
@@ -274,10 +276,10 @@ mod tests {
     #[test]
     fn cookies_within_their_field() {
         for (operator, value, meets) in [
-            ("=", "", "not = { header = { Cookie = \"~ (^|; *)a=[^;]\" } }"),
-            ("=", "b*", r"header = { Cookie = '~ (^|; *)a=b\*(;|$)' }"),
-            ("", "", "header = { Cookie = \"~ (^|; *)a=([^0;]|0[^;])\" }"),
-            ("~", "^.+$", "header = { Cookie = \"~ (^|; *)a=[^;]\" }"),
+            ("=", "", "not = { header = { Cookie = \"~ (^|[;,] *)(?i:a) *= *[^;]\" } }"),
+            ("=", "b*", r"header = { Cookie = '~ (^|[;,] *)(?i:a) *= *b\*(;|$)' }"),
+            ("", "", "header = { Cookie = \"~ (^|[;,] *)(?i:a) *= *([^0;]|0[^;])\" }"),
+            ("~", "^.+$", "header = { Cookie = \"~ (^|[;,] *)(?i:a) *= *[^;]\" }"),
         ] {
             assert_eq!(shown(&cookie_conditions("a", operator, value).unwrap()), [meets]);
         }

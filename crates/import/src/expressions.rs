@@ -89,7 +89,7 @@ pub(crate) fn quoted(text: &str) -> String {
 }
 
 /// Whether it has alternatives outside of groups.
-fn has_alternatives(tokens: &[RegexToken<'_>]) -> bool {
+pub(crate) fn has_alternatives(tokens: &[RegexToken<'_>]) -> bool {
     let mut depth = 0_usize;
     tokens.iter().any(|token| {
         match token.kind {
@@ -275,7 +275,7 @@ fn words(text: &str) -> Option<Vec<Vec<char>>> {
 }
 
 /// An expression for what begins with none of the words; none where nothing does.
-fn other_than(words: &[&[char]]) -> Option<String> {
+pub(crate) fn other_than(words: &[&[char]]) -> Option<String> {
     if words.iter().any(|word| word.is_empty()) {
         return None;
     }

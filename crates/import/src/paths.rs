@@ -86,10 +86,9 @@ impl RegexReader<'_> {
         if quantifier == '{' {
             self.chars.by_ref().find(|&c| c == '}').ok_or("a `{` is not closed")?;
         }
-        match self.chars.next_if(|&c| matches!(c, '?' | '+')) {
+        if let Some('+') = self.chars.next_if(|&c| matches!(c, '?' | '+')) {
             // It gives nothing back, and so matches less.
-            Some('+') => self.wider = true,
-            _ => {}
+            self.wider = true;
         }
         let run = match atom.iter().flatten().any(|p| matches!(p, RegexPiece::Any | RegexPiece::One('/'))) {
             true => RegexPiece::Any,

@@ -2,7 +2,7 @@
 
 use super::scope::{Scope, bytes, duration, field_name, milliseconds, size};
 use super::tree::NginxDirective;
-use super::work::Translation;
+use super::work::{Translation, UNKNOWN_CLIENTS};
 use crate::draft::{TomlItem, TomlSection};
 
 impl Translation<'_> {
@@ -15,10 +15,13 @@ impl Translation<'_> {
         if let Some(one) = scope.one("satisfy") {
             match one.first() {
                 "any" => {
-                    self.ledger.differs(one.entry, "a request has to meet both, addresses and password");
                     let has_addresses = section.get("allow").or(section.get("deny")).is_some();
+                    let reason = "a request has to meet both, addresses and password: write a route with `client` for the addresses that need no password before this one";
                     if has_addresses && section.get("auth").is_some() {
-                        section.comment("CHECK: `satisfy any`: a request has to meet both here, `allow` or `deny` and `auth`: write a route with `client` for the addresses that need no password before this one.");
+                        self.ledger.impossible(one.entry, reason);
+                        self.ledger.open_end(one.entry).into_iter().for_each(|check| section.comment(check));
+                    } else {
+                        self.ledger.differs(one.entry, reason);
                     }
                 }
                 _ => self.ledger.translated(one.entry),
@@ -133,6 +136,13 @@ impl Translation<'_> {
             refuse(section);
             return;
         }
+        let has_networks = closed || !denied.is_empty();
+        if let Some(first) = rules.first().filter(|_| has_networks && !self.knows_clients) {
+            rules.iter().for_each(|one| self.ledger.impossible(one.entry, UNKNOWN_CLIENTS));
+            refuse(section);
+            section.close(self.ledger.open_end(first.entry).unwrap_or_default());
+            return;
+        }
         if closed {
             section.set("allow", TomlItem::List(allowed));
         }
@@ -222,6 +232,7 @@ impl Translation<'_> {
             found.entry,
             "each route, or the site where all its routes have it, counts for itself; a network of IPv6 (/64) is one client",
         );
+        key_difference(&key).into_iter().for_each(|reason| self.ledger.differs(found.entry, reason));
         self.ledger.translated(one.entry);
         let status = status.and_then(|status| status.first().parse().ok()).unwrap_or(503);
         let mut limit = vec![("concurrent".to_owned(), TomlItem::Number(count.min(1_000_000)))];
@@ -261,6 +272,7 @@ impl Translation<'_> {
             found.entry,
             "each route, or the site where all its routes have it, counts for itself; a network of IPv6 (/64) is one client",
         );
+        key_difference(&key).into_iter().for_each(|reason| self.ledger.differs(found.entry, reason));
         let per_ms = if unit == "m" { 60_000 } else { 1000 };
         let burst: u64 = value("burst=").and_then(|burst| burst.parse().ok()).unwrap_or(0);
         let delay = match (one.args.iter().any(|arg| arg == "nodelay"), value("delay=")) {
@@ -429,6 +441,19 @@ pub(crate) fn refuse(section: &mut TomlSection) {
         section.remove(action);
     }
     section.set("respond", TomlItem::Number(403));
+}
+
+/// How a key counts in another way than nginx's.
+fn key_difference(key: &str) -> Option<&'static str> {
+    match key.split(':').next() {
+        Some("query") => Some(
+            "the parameter has this exact name, and its value is decoded: nginx takes the first with the name in any case of letters, as it was sent",
+        ),
+        Some("cookie") => {
+            Some("the cookie has this exact name: nginx takes the first with the name in any case of letters")
+        }
+        _ => None,
+    }
 }
 
 /// What a zone counts by, as a `key` of `limit`.

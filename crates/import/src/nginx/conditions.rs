@@ -1,9 +1,10 @@
 //! `if`: what routes can ask for in its place.
 
+use super::guards::{inexact, inexact_field, other_values};
 use super::rewrite::slash_apart;
-use super::scope::{Scope, constants, field_name};
+use super::scope::{Scope, TextPart, constants, field_name, parts};
 use super::tree::NginxDirective;
-use super::work::Translation;
+use super::work::{Translation, UNKNOWN_CLIENTS};
 use crate::conditions::{RouteCondition, cookie_conditions, method_condition, value_conditions};
 use crate::draft::{TomlItem, TomlSection};
 use crate::expressions::{path_expression, quoted};
@@ -81,6 +82,15 @@ impl<'d> Translation<'d> {
             _ => found != value,
         };
         let is_expression = operator.starts_with('~') || operator.starts_with("!~");
+        let is_guard = !one.inner().iter().all(super::rewrite::answers);
+        let bare = operator.trim_start_matches('!');
+        let is_negated_expression = is_expression && operator.starts_with('!');
+        let fault = inexact(name, bare, value)
+            .or_else(|| inexact_field(name, value).filter(|_| is_negated_expression))
+            .filter(|_| is_guard);
+        if let Some(fault) = fault {
+            return Err(fault.to_owned());
+        }
         if let Some(constant) = constant(name, scope).filter(|_| !is_expression) {
             return Ok(if is_meant(&constant) { IfConditions::Always } else { IfConditions::Never });
         }
@@ -91,11 +101,12 @@ impl<'d> Translation<'d> {
             if is_expression {
                 return Err("it compares the value of a map with an expression".to_owned());
             }
-            let refuses = one.inner().iter().all(super::rewrite::refuses);
-            let found = self.map_conditions(block, &is_meant, refuses)?;
-            self.ledger.needless(block.entry, "a route for each of its values stands in place of it");
+            let found = self.compared_map(one, block, (operator, &is_meant))?;
             let of_value = |(condition, value)| (condition, Some((name.to_owned(), value)));
             return Ok(IfConditions::Any(found.into_iter().map(of_value).collect()));
+        }
+        if name == "remote_addr" && !self.knows_clients {
+            return Err(UNKNOWN_CLIENTS.to_owned());
         }
         let target = one.inner().iter().find(|one| one.name == "return").and_then(|one| one.args.last());
         let apart = target.and_then(|target| slash_apart(value, target));
@@ -106,10 +117,40 @@ impl<'d> Translation<'d> {
                     "it lets requests through by the path as it is sent, before it is decoded".to_owned()
                 );
             }
-            Some(operator) => vec![RouteCondition::none_of(&conditions(name, operator, value)?)],
+            Some(operator) => {
+                let mut found = vec![RouteCondition::none_of(&conditions(name, operator, value)?)];
+                if operator == "=" {
+                    found.extend(other_values(name, &[value], false));
+                }
+                found
+            }
             None => conditions(name, operator, value)?,
         };
         Ok(IfConditions::Any(found.into_iter().map(|condition| (condition, None)).collect()))
+    }
+
+    /// The conditions under which the value of a map is the one that an `if` asks for, each with that value.
+    fn compared_map(
+        &self,
+        one: &NginxDirective,
+        block: &'d NginxDirective,
+        (operator, is_meant): (&str, &dyn Fn(&str) -> bool),
+    ) -> Result<Vec<(RouteCondition, &'d str)>, String> {
+        let is_guard = !one.inner().iter().all(super::rewrite::answers);
+        // A value with text between its variables is neither empty nor `0`.
+        let is_text = |part: &TextPart| matches!(part, TextPart::Text(text) if text != "0");
+        let is_certain = |value: &str| operator.is_empty() && parts(value).iter().any(is_text);
+        let mut values = block.inner().iter().map(NginxDirective::first);
+        if values.any(|value| value.contains('$') && !is_certain(value)) {
+            return Err("a value of its map depends on the request".to_owned());
+        }
+        let refuses = one.inner().iter().all(super::rewrite::refuses);
+        let found = self.map_conditions(block, is_meant, (refuses, is_guard))?;
+        self.ledger.needless(block.entry, "a route for each of its values stands in place of it");
+        for differs in found.iter().filter_map(|(condition, _)| condition.differs) {
+            self.ledger.differs(block.entry, differs);
+        }
+        Ok(found)
     }
 
     /// Reports what stands in an `if` that was not translated.
@@ -253,11 +294,6 @@ fn conditions(name: &str, operator: &str, value: &str) -> Result<Vec<RouteCondit
     }
     match name {
         "uri" | "document_uri" | "request_uri" if operator.starts_with('~') => {
-            if name == "request_uri" && (value.contains("\\?") || value.contains("[?")) {
-                return Err(
-                    "its expression looks at the query: a route asks for parameters by `query`".to_owned()
-                );
-            }
             let found = path_expression(value, operator == "~*")?;
             let differs = (name == "request_uri")
                 .then_some("the path alone is looked up, decoded and without its query");
@@ -269,8 +305,11 @@ fn conditions(name: &str, operator: &str, value: &str) -> Result<Vec<RouteCondit
             Ok(vec![RouteCondition::new("path", TomlItem::Text(pattern))])
         }
         "request_method" if !operator.is_empty() => Ok(vec![method_condition(methods(operator, value)?)]),
-        "remote_addr" if operator == "=" => Ok(vec![RouteCondition::new("client", TomlItem::text(value))]),
-        "host" | "http_host" => {
+        "remote_addr" if operator == "=" && value.parse::<std::net::IpAddr>().is_ok() => {
+            Ok(vec![RouteCondition::new("client", TomlItem::text(value))])
+        }
+        "http_host" => value_conditions("header", "Host", operator, value),
+        "host" => {
             let hosts = match operator {
                 "=" => Some(vec![value.to_lowercase()]),
                 "" => None,
@@ -284,7 +323,10 @@ fn conditions(name: &str, operator: &str, value: &str) -> Result<Vec<RouteCondit
         }
         _ => {
             if let Some(cookie) = name.strip_prefix("cookie_") {
-                return cookie_conditions(cookie, operator, value);
+                let is_empty = operator == "=" && value.is_empty();
+                let others = is_empty.then(|| other_values(name, &[""], false)).flatten();
+                return cookie_conditions(cookie, operator, value)
+                    .map(|found| found.into_iter().chain(others).collect());
             }
             let (directive, name) = match (name.strip_prefix("http_"), name.strip_prefix("arg_")) {
                 (Some(field), _) => ("header", field_name(field)),

@@ -142,10 +142,13 @@ impl<'d> Translation<'d> {
                 is_it && place.paths.matches(folder)
             }
             // One within another counts where either is for the page alone.
-            Matcher::Regex(..) => other.around.iter().chain([&other.matcher]).any(|matcher| match matcher {
-                Matcher::Regex(regex, _) => may_be_for_file(regex, name),
-                _ => false,
-            }),
+            Matcher::Regex(..) => {
+                other.around.iter().all(|around| may_be_around_page(around, place, name))
+                    && other.around.iter().chain([&other.matcher]).any(|matcher| match matcher {
+                        Matcher::Regex(regex, _) => may_be_for_file(regex, name),
+                        _ => false,
+                    })
+            }
             Matcher::Server => true,
         };
         let rest = (!keeps_files).then_some(&server);
@@ -476,6 +479,17 @@ impl<'d> Translation<'d> {
             }
         }
     }
+}
+
+/// Whether a location may stand around the one that has the page of a folder which `place` has: it has the folder too, or begins within
+/// the name of the page.
+fn may_be_around_page(around: &Matcher, place: &Place<'_>, name: &str) -> bool {
+    let Matcher::Prefix(path, _) = around else { return true };
+    let (folder, last) = path.split_at(path.rfind('/').map_or(0, |at| at + 1));
+    let begins_in_name = !last.is_empty() && name.starts_with(last) && place.paths.matches(folder);
+    let is_known = !matches!(place.matcher, Matcher::Regex(..));
+    let has_folder = place.matcher == *around || place.around.contains(around);
+    !is_known || has_folder || begins_in_name
 }
 
 /// What nginx executes for the path of a page in a place.

@@ -36,6 +36,9 @@ fn expires_word(word: &str) -> Expires {
     }
 }
 
+/// What is said of `Cache-Control` of files.
+const NOT_IN_REDIRECTS: &str = "where files are served, redirects to the `/` behind a folder have none";
+
 impl Translation<'_> {
     /// Writes `response_headers`, and `cache_control` where files are served.
     pub(crate) fn headers(&self, scope: &Scope<'_>, section: &mut TomlSection) {
@@ -79,7 +82,12 @@ impl Translation<'_> {
             let Some(value) = self.template(one, one.arg(1), scope, TemplateUse::Header) else { continue };
             self.always(one);
             match lower.as_str() {
-                "cache-control" => controls.push(value),
+                "cache-control" => {
+                    if serves_files {
+                        self.ledger.differs(one.entry, NOT_IN_REDIRECTS);
+                    }
+                    controls.push(value);
+                }
                 "content-type" if section.get("respond").is_some() => {
                     if let Some(TomlItem::Number(status)) = section.get("respond").cloned() {
                         section.set_in("respond", "status", TomlItem::Number(status));
@@ -319,7 +327,10 @@ impl Translation<'_> {
         match &found {
             Expires::Unknown(reason) => self.ledger.impossible(one.entry, reason),
             Expires::Off => self.ledger.translated(one.entry),
-            _ => self.ledger.differs(one.entry, "as `Cache-Control` alone, without `Expires`; where files are served, redirects to the `/` behind a folder have none"),
+            _ => self.ledger.differs(
+                one.entry,
+                format!("as `Cache-Control` alone, without `Expires`; {NOT_IN_REDIRECTS}"),
+            ),
         }
         found
     }

@@ -4,6 +4,7 @@
 //! come next; if none of those is one with `=` or an expression, the expressions of the level follow, unless the prefix has `^~`; then
 //! the longest prefix, the innermost first. Whatever is found in an expression is final.
 
+use super::conditions::words;
 use super::place::{LocationPaths, PathException, Place, ServerLocations, prefix_pattern};
 use super::scope::Scope;
 use super::tree::NginxDirective;
@@ -101,7 +102,7 @@ impl<'d> Translation<'d> {
         let server_place = Place::of_server(server);
         let phase = self.rewrite_phase(&server_place, &around);
         let continues = phase.continues;
-        let mut routes = self.finished(line_feeds(server), server);
+        let mut routes = self.finished(self.line_feeds(server), server);
         routes.extend(self.finished(phase.whole(), server));
         if !continues {
             places.iter().for_each(|place| self.unreached(place.scope.own()));
@@ -130,6 +131,35 @@ impl<'d> Translation<'d> {
             }
         }
         routes
+    }
+
+    /// The route for paths with a line feed, where a server has expressions: `$` of nginx's matches before one too, and `.` matches none.
+    fn line_feeds(&self, server: &Scope<'d>) -> Vec<TomlSection> {
+        let reads_path = |text: &str| matches!(text.trim_matches(['$', '{', '}']), "uri" | "document_uri");
+        let differs = |expression: &str| expression.contains(['$', '.']);
+        let mut found = false;
+        super::tree::visit(server.own(), &mut |one| match one.name.as_str() {
+            "location" => found |= one.first().starts_with('~') && differs(one.arg(1)),
+            "rewrite" => found |= differs(one.first()),
+            "if" => {
+                let words = words(one);
+                let variable = words.first().copied().unwrap_or_default();
+                found |= reads_path(variable) && words.last().is_some_and(|last| differs(last));
+                let map = self.map_block(variable.trim_matches(['$', '{', '}']));
+                let map = map.filter(|map| reads_path(Self::map_source(map)));
+                let keys = map.iter().flat_map(|map| map.inner());
+                found |= keys.into_iter().any(|line| line.name.starts_with('~') && differs(&line.name));
+            }
+            _ => {}
+        });
+        if !found {
+            return Vec::new();
+        }
+        let mut section = TomlSection::default();
+        section.comment("Expressions of nginx treat a line feed in another way.");
+        section.set_text("path", r"~ \n");
+        section.set("respond", TomlItem::Number(404));
+        vec![section]
     }
 
     /// `location /a/` with `proxy_pass`: nginx redirects `/a` to it.
@@ -235,30 +265,6 @@ impl<'d> Translation<'d> {
             self.lost_location(inner);
         }
     }
-}
-
-/// The route for paths with a line feed, where a server has expressions: `$` of nginx's matches before one too, and `.` matches none.
-fn line_feeds(server: &Scope<'_>) -> Vec<TomlSection> {
-    let mut found = false;
-    super::tree::visit(server.own(), &mut |one| {
-        let expression = match one.name.as_str() {
-            "location" if one.first().starts_with('~') => one.arg(1),
-            "rewrite" => one.first(),
-            "if" if one.args.iter().any(|word| word.contains("$uri") || word.contains("$document_uri")) => {
-                one.args.last().map_or("", String::as_str)
-            }
-            _ => "",
-        };
-        found |= expression.contains(['$', '.']);
-    });
-    if !found {
-        return Vec::new();
-    }
-    let mut section = TomlSection::default();
-    section.comment("Expressions of nginx treat a line feed in another way.");
-    section.set_text("path", r"~ \n");
-    section.set("respond", TomlItem::Number(404));
-    vec![section]
 }
 
 /// The places of the locations of one level, and of those in them.

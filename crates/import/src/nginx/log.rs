@@ -189,21 +189,14 @@ impl<'d> Translation<'d> {
     /// written: a proxy that sends the other field passes X-Forwarded-For on as the client wrote it.
     pub(crate) fn proxies(&self, all: &[&NginxDirective], top: &mut TomlSection) {
         let named = |name: &'static str| all.iter().filter(move |one| one.name == name);
-        let mut fields: Vec<String> =
-            named("real_ip_header").map(|one| one.first().to_ascii_lowercase()).collect();
-        if fields.is_empty() {
-            // The default of nginx.
-            fields.push("x-real-ip".to_owned());
-        }
-        let is_read =
-            |field: &String| matches!(field.as_str(), "x-forwarded-for" | "forwarded" | "proxy_protocol");
-        let reads_forwarded = fields.iter().any(|field| field == "forwarded");
-        let is_mixed = reads_forwarded && fields.iter().any(|field| field == "x-forwarded-for");
-        let is_safe = fields.iter().all(is_read) && !is_mixed;
+        let is_named =
+            |field: &str| named("real_ip_header").any(|one| one.first().eq_ignore_ascii_case(field));
+        let reads_forwarded = is_named("forwarded");
+        let is_mixed = reads_forwarded && is_named("x-forwarded-for");
         let mut from = Vec::new();
         for one in named("set_real_ip_from") {
             let item = match one.first() {
-                _ if !is_safe => {
+                _ if !self.knows_clients => {
                     self.ledger.impossible(
                         one.entry,
                         "`trusted_proxies` is not written: have this proxy send X-Forwarded-For in place of the field of `real_ip_header` (X-Real-IP by default), then write it",

@@ -2,9 +2,10 @@
 
 use std::collections::HashSet;
 
+use super::guards::{inexact, inexact_field, other_values};
 use super::scope::{Scope, TemplateUse, parts, template};
 use super::tree::NginxDirective;
-use super::work::Translation;
+use super::work::{Translation, UNKNOWN_CLIENTS};
 use crate::conditions::{RouteCondition, cookie_conditions, exact_value, method_condition, value_conditions};
 use crate::draft::{TomlItem, TomlSection, table_path};
 use crate::expressions::{path_expression, quoted};
@@ -176,7 +177,7 @@ impl<'d> Translation<'d> {
         &self,
         block: &'d NginxDirective,
         is_meant: &dyn Fn(&str) -> bool,
-        may_be_wider: bool,
+        (may_be_wider, is_guard): (bool, bool),
     ) -> Result<Vec<(RouteCondition, &'d str)>, String> {
         let (lines, hostnames) = lines(block)?;
         let source = Self::map_source(block);
@@ -190,15 +191,28 @@ impl<'d> Translation<'d> {
         if lines.len() > CONDITIONS_MAX {
             return Err(format!("its map has more than {CONDITIONS_MAX} values"));
         }
+        let name = source.trim_start_matches('$').trim_matches(['{', '}']);
         let is_of_networks = block.name == "geo";
+        if is_of_networks && name != "remote_addr" {
+            return Err(format!("a route asks for networks of the client, not of `{source}`"));
+        }
+        if name == "remote_addr" && !self.knows_clients {
+            return Err(UNKNOWN_CLIENTS.to_owned());
+        }
+        if let Some(fault) = inexact_map(name, &lines, is_meant(default)).filter(|_| is_guard) {
+            return Err(fault.to_owned());
+        }
         // In the order in which they count: texts first, then expressions as they stand.
         let mut given: Vec<(&str, &'d str)> =
             lines.iter().filter_map(|line| Some((line.key?, line.value))).collect();
-        given.sort_by_key(|(key, _)| key.starts_with('~'));
+        given.sort_by_key(|(key, _)| rank(key, is_of_networks, hostnames));
         let mut found: Vec<(RouteCondition, &'d str)> = Vec::new();
         let mut others: Vec<RouteCondition> = Vec::new();
         for (key, value) in given {
-            let conditions = condition(source, key, hostnames)?;
+            let conditions = match is_of_networks {
+                true => vec![network(key)?],
+                false => condition(source, key, hostnames)?,
+            };
             if !is_meant(value) {
                 others.extend(conditions);
                 continue;
@@ -217,6 +231,14 @@ impl<'d> Translation<'d> {
         }
         if is_meant(default) {
             found.push((RouteCondition::none_of(&others), default));
+            let excluded = lines.iter().filter(|line| !is_meant(line.value)).filter_map(|line| line.key);
+            let excluded: Vec<&str> = excluded.collect();
+            let are_texts = !excluded.iter().any(|key| key.is_empty() || key.starts_with(['~', '\\']));
+            if name.starts_with("http_") && !excluded.is_empty() && are_texts {
+                found.extend(other_values(name, &excluded, true).map(|one| (one, default)));
+            } else if name.starts_with("cookie_") {
+                found.extend(other_values(name, &[""], false).map(|one| (one, default)));
+            }
         }
         Ok(found)
     }
@@ -226,6 +248,46 @@ impl<'d> Translation<'d> {
 fn is_method(text: &str) -> bool {
     let is_token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
     !text.is_empty() && text.bytes().all(is_token)
+}
+
+/// Why the conditions of a guard may miss requests for which a map has its value, if they may; `excludes` where its keys are those that
+/// are let in.
+fn inexact_map(name: &str, lines: &[MapLine<'_>], excludes: bool) -> Option<&'static str> {
+    let fault = |key: &str| {
+        let regex = key.strip_prefix('~').map(|regex| regex.trim_start_matches('*'));
+        let operator = if regex.is_some() { "~" } else { "=" };
+        let of_field = regex.and_then(|regex| inexact_field(name, regex)).filter(|_| excludes);
+        of_field.or_else(|| inexact(name, operator, regex.unwrap_or(key)))
+    };
+    lines.iter().filter_map(|line| line.key).find_map(fault)
+}
+
+/// The order in which the keys of a map count: the longest networks, hosts before the longest names with a `*`, and expressions last, as
+/// they stand.
+fn rank(key: &str, is_of_networks: bool, hostnames: bool) -> (usize, std::cmp::Reverse<usize>) {
+    use std::cmp::Reverse;
+    match key {
+        _ if is_of_networks => (0, Reverse(network_length(key).unwrap_or(0))),
+        _ if key.starts_with('~') => (3, Reverse(0)),
+        _ if hostnames && key.starts_with(['*', '.']) => (1, Reverse(key.trim_start_matches('*').len())),
+        _ if hostnames && key.ends_with(".*") => (2, Reverse(key.len())),
+        _ => (0, Reverse(0)),
+    }
+}
+
+/// The bits of a network that its addresses share; none of a text that is no network.
+fn network_length(text: &str) -> Option<usize> {
+    let (address, length) = text.split_once('/').unwrap_or((text, ""));
+    let all = if address.parse::<std::net::IpAddr>().ok()?.is_ipv4() { 32 } else { 128 };
+    if length.is_empty() { Some(all) } else { length.parse().ok().filter(|length| *length <= all) }
+}
+
+/// The condition for clients of a network.
+fn network(text: &str) -> Result<RouteCondition, String> {
+    match network_length(text) {
+        Some(_) => Ok(RouteCondition::new("client", TomlItem::text(text))),
+        None => Err("`client` takes addresses and networks".to_owned()),
+    }
 }
 
 /// The conditions for a line of a map, any of which is enough: none where no request meets it.
@@ -257,10 +319,13 @@ fn condition(source: &str, given: &str, hostnames: bool) -> Result<Vec<RouteCond
             };
             Ok(vec![plain("path", TomlItem::Text(pattern), differs)])
         }
-        "remote_addr" | "realip_remote_addr" | "binary_remote_addr" => {
-            Ok(vec![plain("client", TomlItem::text(given), None)])
+        "remote_addr" if given.starts_with('~') => {
+            Err("`client` takes addresses and networks, no expressions".to_owned())
         }
-        "host" | "http_host" if !given.starts_with('~') => {
+        // No address is another text.
+        "remote_addr" if given.parse::<std::net::IpAddr>().is_err() => Ok(Vec::new()),
+        "remote_addr" => network(given).map(|one| vec![one]),
+        "host" if !given.starts_with('~') => {
             let given = given.to_lowercase();
             let hosts = match given.strip_prefix('.').filter(|_| hostnames) {
                 Some(rest) => vec![rest.to_owned(), format!("*.{rest}")],
@@ -274,19 +339,6 @@ fn condition(source: &str, given: &str, hostnames: bool) -> Result<Vec<RouteCond
         // No request has another text as its method.
         "request_method" if !given.starts_with('~') && !is_method(given) => Ok(Vec::new()),
         "request_method" if !given.starts_with('~') => Ok(vec![method_condition(vec![given.to_uppercase()])]),
-        "http_referer" if given.starts_with('~') => {
-            let regex = given.trim_start_matches(['~', '*']);
-            let regex = ["^https?://", "^https://", "^http://"]
-                .iter()
-                .find_map(|scheme| regex.strip_prefix(scheme))
-                .map_or_else(|| regex.to_owned(), |rest| format!("^{rest}"));
-            let found = path_expression(&regex, given.starts_with("~*"))?;
-            Ok(vec![plain(
-                "referer",
-                TomlItem::Text(found.pattern),
-                Some("the URL is looked up without its scheme"),
-            )])
-        }
         _ => {
             if let Some(cookie) = name.strip_prefix("cookie_") {
                 return match given.strip_prefix('~') {
@@ -304,7 +356,9 @@ fn condition(source: &str, given: &str, hostnames: bool) -> Result<Vec<RouteCond
             match given.strip_prefix('~').map(|regex| (regex.strip_prefix('*'), regex)) {
                 Some((Some(regex), _)) => value_conditions(directive, &name, "~*", regex),
                 Some((None, regex)) => value_conditions(directive, &name, "~", regex),
-                None if hostnames && given.contains('*') => Err("its value has a `*` in it".to_owned()),
+                None if hostnames && (given.contains('*') || given.starts_with('.')) => {
+                    Err("its value has a `*` in it".to_owned())
+                }
                 None if given.is_empty() => value_conditions(directive, &name, "=", ""),
                 None => {
                     let text = given.strip_prefix('\\').unwrap_or(given);

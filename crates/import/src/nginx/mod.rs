@@ -10,6 +10,8 @@ mod scope;
 
 mod work;
 
+mod guards;
+
 mod maps;
 
 mod upstream;
@@ -295,7 +297,7 @@ impl<'d> Translation<'d> {
                 !name.is_empty()
                     && texts
                         .match_indices(name)
-                        .filter(|(at, _)| texts[at + name.len()..].starts_with([' ', ';', '/', '"']))
+                        .filter(|(at, _)| texts[at + name.len()..].starts_with([' ', ';', '/', '"', ')']))
                         .count()
                         > 1
             };

@@ -433,6 +433,7 @@ fn can_explain(one: &NginxDirective, aspect: &Aspect, answers: DifferingAnswers<
         ("server_name", _) => is_error(new),
         ("client_max_body_size", _) => either(&|status| status == 413),
         // Errors have it too: that is no reason for an answer to lack it.
+        ("add_header", Aspect::Field(name)) if name == "cache-control" => after != "-" || new == 301,
         ("add_header", Aspect::Field(_)) => after != "-" || one.arg(1).contains("$upstream_cache_status"),
         ("expires", Aspect::Field(name)) if name == "expires" => after == "-",
         ("expires", Aspect::Field(_)) => after != "-" && before != "-" || is_error(new) || new == 301,

@@ -5,6 +5,39 @@ use super::server::{ListenAddress, NginxServer};
 use super::work::Translation;
 
 impl<'d> Translation<'d> {
+    /// Has servers that listen at one address of the machine, where others listen at all of them with the same port, share that socket.
+    /// What is for one address alone is closed then: clients would reach it at all.
+    pub(crate) fn widen_addresses(&self, servers: &mut [NginxServer<'d>]) {
+        let all: Vec<ListenAddress> = servers.iter().flat_map(|server| server.addresses.clone()).collect();
+        for server in servers.iter_mut() {
+            let wide = |address: &ListenAddress| all.iter().find(|other| covers_address(other, address));
+            let count = server.addresses.iter().filter(|address| wide(address).is_some()).count();
+            if count == 0 {
+                continue;
+            }
+            server.is_too_wide = count == server.addresses.len();
+            for address in &mut server.addresses {
+                if let Some(wide) = wide(address) {
+                    *address = ListenAddress { is_default: false, ..wide.clone() };
+                }
+            }
+            let listen = server.scope.own_one("listen").map_or(server.block.entry, |one| one.entry);
+            let reason = "one socket is at every address with this port, and another server listens on it";
+            match server.is_too_wide {
+                true => self.ledger.impossible(
+                    listen,
+                    format!("{reason}: the site is closed (403), write `allow` for it, or another port"),
+                ),
+                false => self.ledger.differs(listen, reason),
+            }
+            if server.is_too_wide {
+                server.expressions.iter_mut().for_each(|one| one.is_wider = true);
+            }
+        }
+        // None of them is the default of the shared address.
+        servers.sort_by_key(|server| server.is_too_wide);
+    }
+
     /// Has hosts that an expression names give way to other names that match them: nginx tries expressions after all other names, and
     /// those in their order. Their server answers by the expression then.
     pub(crate) fn yield_contested(&self, servers: &mut [NginxServer<'d>]) {
@@ -47,6 +80,15 @@ pub(crate) fn contested_hosts(server: &NginxServer<'_>, all: &[&NginxServer<'_>]
         })
     };
     server.hosts.iter().filter(is_contested).cloned().collect()
+}
+
+/// Whether an address is one of those that another one stands for, and speaks the same there.
+fn covers_address(wide: &ListenAddress, address: &ListenAddress) -> bool {
+    let Some((host, port)) = address.text.rsplit_once(':') else { return false };
+    let is_all = matches!(host, "" | "0.0.0.0" | "[::]");
+    let family = if host.starts_with('[') { "[::]" } else { "0.0.0.0" };
+    let is_wide = wide.text == format!("{family}:{port}") || wide.text == format!(":{port}");
+    !is_all && is_wide && wide.tls == address.tls && wide.proxy_protocol == address.proxy_protocol
 }
 
 /// Whether two servers have an address in common.

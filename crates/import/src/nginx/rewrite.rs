@@ -227,6 +227,14 @@ pub(crate) fn refuses(one: &NginxDirective) -> bool {
     }
 }
 
+/// Whether a directive answers, or leads elsewhere, and so refuses nothing.
+pub(crate) fn answers(one: &NginxDirective) -> bool {
+    match one.name.as_str() {
+        "return" => one.first().parse::<u16>().map_or(one.args.len() == 1, |status| status < 400),
+        name => name == "rewrite",
+    }
+}
+
 /// The path pattern and the target of a `rewrite` that redirects. In the target `\u{2}` stands for what a final `*` matched,
 /// `\u{3}` for the whole path.
 fn redirect_of(from: &str, to: &str) -> Result<(Option<String>, String), String> {

@@ -197,6 +197,8 @@ impl<'d> Translation<'d> {
         let has = |names: &[&str]| names.iter().any(|name| section.get(name).is_some());
         let counts = |name: &&str| match name.split('_').next() {
             _ if super::known::is_harmless(name) => false,
+            // Both are asked for, which refuses more.
+            _ if *name == "satisfy" => false,
             // What these lead to is written before.
             _ if ["rewrite", "return", "set", "break"].contains(name) => false,
             _ if *name == "try_files" || name.ends_with("_pass") => place.scope.own_one(name).is_some(),

@@ -29,6 +29,8 @@ pub(crate) struct NginxServer<'d> {
     pub(crate) hosts: Vec<String>,
     /// Expressions that name few hosts, which are among `hosts`, with those hosts.
     pub(crate) named_by_expression: Vec<(String, Vec<String>)>,
+    /// Whether clients would reach it at addresses at which it does not listen.
+    pub(crate) is_too_wide: bool,
     /// Expressions of other names, for the field Host.
     pub(crate) expressions: Vec<HostExpression>,
 }
@@ -151,7 +153,15 @@ impl<'d> Translation<'d> {
                 hosts.extend(found);
             }
         }
-        NginxServer { block, scope, addresses, hosts: unique(hosts), named_by_expression, expressions }
+        NginxServer {
+            block,
+            scope,
+            addresses,
+            is_too_wide: false,
+            hosts: unique(hosts),
+            named_by_expression,
+            expressions,
+        }
     }
 
     fn hosts(&self, one: &NginxDirective, name: &str, expressions: &mut Vec<HostExpression>) -> Vec<String> {

@@ -12,6 +12,7 @@ impl<'d> Translation<'d> {
     pub(crate) fn sites(&self, blocks: Vec<&'d NginxDirective>, draft: &mut Draft) {
         let mut servers: Vec<NginxServer<'d>> =
             blocks.into_iter().map(|block| self.server_of(block)).collect();
+        self.widen_addresses(&mut servers);
         self.yield_contested(&mut servers);
         let groups = groups_of(&servers);
         // Addresses of most servers stand at the top; the sites of others name their own.
@@ -104,7 +105,7 @@ impl<'d> Translation<'d> {
                 true => contested_hosts(server, &kept_servers),
                 false => Vec::new(),
             };
-            if let Some(site) = self.contested_site(server, has_tls, contested, &mut taken) {
+            if let Some(site) = self.contested_site(server, has_tls, contested, &taken) {
                 sites.push(SiteOf { server: place, site, addresses: None });
             }
             if !self.hosts_of(server, is_default, &mut taken, &mut site) {
@@ -128,7 +129,7 @@ impl<'d> Translation<'d> {
         server: &NginxServer<'d>,
         has_tls: bool,
         contested: Vec<String>,
-        taken: &mut Vec<String>,
+        taken: &[String],
     ) -> Option<SiteDraft> {
         let hosts: Vec<String> = contested.into_iter().filter(|host| !taken.contains(host)).collect();
         if hosts.is_empty() {
@@ -160,6 +161,10 @@ impl<'d> Translation<'d> {
         site.routes = first;
         site.routes.extend(self.locations(&server.scope, server.block.entry));
         self.open_ends(server.scope.own(), &mut site.section);
+        if server.is_too_wide {
+            let listen = server.scope.own_one("listen").and_then(|one| self.ledger.open_end(one.entry));
+            site.close(listen.unwrap_or_default());
+        }
     }
 
     /// The sites of servers that share some of their addresses, but not all: each has its own, and may be the default at some of them.
@@ -204,7 +209,7 @@ impl<'d> Translation<'d> {
                         let is_free =
                             |host: &String| !taken.contains(&(addresses[0].text.clone(), host.clone()));
                         let contested = contested_hosts(server, &all).into_iter().filter(is_free).collect();
-                        let site = self.contested_site(server, false, contested, &mut Vec::new());
+                        let site = self.contested_site(server, false, contested, &[]);
                         sites.extend(site.map(|site| SiteOf {
                             server: *place,
                             site,

@@ -20,12 +20,40 @@ pub(crate) struct Translation<'d> {
     /// The routes of each server so far. Sites at several addresses have the same ones: what is reported of a directive counts where others
     /// lead to it, so a second translation would find less.
     pub(crate) routes: RefCell<HashMap<EntryNumber, Vec<TomlSection>>>,
+    /// Whether the address of a client is the one that nginx takes: proxies may name it in a field that is not read here.
+    pub(crate) knows_clients: bool,
 }
+
+/// Why a condition for addresses is closed where proxies name clients in a field that is not read here.
+pub(crate) const UNKNOWN_CLIENTS: &str =
+    "`set_real_ip_from` is not translated, so that all clients of its proxies have the address of the proxy";
 
 impl<'d> Translation<'d> {
     pub(crate) fn new(ledger: &'d ImportLedger, http: Scope<'d>, folder: PathBuf) -> Self {
-        Self { ledger, http, folder, tables: RefCell::default(), routes: RefCell::default() }
+        let knows_clients = reads_clients(&http);
+        Self { ledger, http, folder, tables: RefCell::default(), routes: RefCell::default(), knows_clients }
     }
+}
+
+/// Whether no proxy names clients in another field than X-Forwarded-For or Forwarded, or in the PROXY protocol.
+fn reads_clients(http: &Scope<'_>) -> bool {
+    let (mut has_proxies, mut fields) = (false, Vec::new());
+    let mut note = |one: &NginxDirective| match one.name.as_str() {
+        "set_real_ip_from" => has_proxies = true,
+        "real_ip_header" => fields.push(one.first().to_ascii_lowercase()),
+        _ => {}
+    };
+    let outermost = http.levels.last().into_iter();
+    outermost.for_each(|level| super::tree::visit(level, &mut |one| note(one)));
+    let is_known = fields.iter().all(|field| is_client_field(field));
+    let is_mixed =
+        ["forwarded", "x-forwarded-for"].iter().all(|name| fields.iter().any(|field| field == name));
+    !has_proxies || is_known && !is_mixed && !fields.is_empty()
+}
+
+/// Whether the address of a client is read from a field, by its name in lower case.
+pub(crate) fn is_client_field(field: &str) -> bool {
+    matches!(field, "x-forwarded-for" | "forwarded" | "proxy_protocol")
 }
 
 /// How a location is chosen.

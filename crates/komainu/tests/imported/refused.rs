@@ -7,15 +7,29 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-#[path = "refused/cases.rs"]
-mod cases;
-
-use cases::{CASES, RefusedCase};
-
+/// The cases.
+const CASES: &str = include_str!("refused.txt");
 /// Cases that run beside each other.
 const RUNNERS: usize = 3;
 /// Longer than a server takes to start, on the slowest machine.
 const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A configuration of nginx, and requests.
+struct RefusedCase {
+    name: &'static str,
+    servers: &'static str,
+    requests: Vec<&'static str>,
+}
+
+fn cases() -> Vec<RefusedCase> {
+    let of = |text: &'static str| {
+        let mut lines = text.lines();
+        let (name, servers) = (lines.next().unwrap(), lines.next().unwrap());
+        let requests = lines.filter_map(|line| line.strip_prefix("> ")).collect();
+        RefusedCase { name, servers, requests }
+    };
+    CASES.split("\n# ").skip(1).map(of).collect()
+}
 
 struct RunningServer(Child);
 
@@ -103,7 +117,7 @@ fn faults(folder: &Path, case: &RefusedCase) -> Result<Vec<String>, String> {
         format!("{error}: {}\n{toml}", std::fs::read_to_string(folder.join("komainu.log")).unwrap())
     })?;
     let mut found = Vec::new();
-    for request in case.requests {
+    for request in &case.requests {
         let (request, is_alike) = request.strip_prefix('=').map_or((*request, false), |rest| (rest, true));
         let (before, after) = (status(old, request), status(new, request));
         let is_opened = (before >= 400 || before == 0) && (1..400).contains(&after);
@@ -120,7 +134,7 @@ fn faults(folder: &Path, case: &RefusedCase) -> Result<Vec<String>, String> {
 #[test]
 fn what_nginx_refuses_is_refused() {
     let filter = std::env::var("KOMAINU_CASE").unwrap_or_default();
-    let cases: Vec<&RefusedCase> = CASES.iter().filter(|case| case.name.contains(&filter)).collect();
+    let cases: Vec<RefusedCase> = cases().into_iter().filter(|case| case.name.contains(&filter)).collect();
     let next = Mutex::new(cases.iter().enumerate());
     let failed = Mutex::new(Vec::new());
     std::thread::scope(|scope| {

@@ -1,0 +1,89 @@
+//! Comparisons of nginx that routes can make in another way alone: which of them may miss requests that nginx refuses.
+
+use super::scope::field_name;
+use crate::conditions::{RouteCondition, of_cookie};
+use crate::expressions::{has_alternatives, other_than, quoted};
+use crate::paths::from_literal;
+use crate::regex_tokens::{RegexToken, RegexTokenKind, regex_tokens};
+
+/// Why a condition of a route may miss requests that nginx's comparison finds, if it may.
+pub(crate) fn inexact(name: &str, operator: &str, value: &str) -> Option<&'static str> {
+    let is_of_path = match operator.starts_with('~') {
+        true => is_of_path_alone(value),
+        false => from_literal(value, false).is_some() && !value.contains("//"),
+    };
+    match name {
+        "request_uri" if !is_of_path => Some(
+            "it looks at the target as it was sent: a route looks at the path alone, decoded and without its query",
+        ),
+        _ if name.starts_with("arg_") => Some(
+            "it looks at the first parameter with the name in any case of letters, as it was sent: a route looks at all with the exact name, decoded",
+        ),
+        _ => None,
+    }
+}
+
+/// Why an expression may let a field in that nginx does not, if it may.
+pub(crate) fn inexact_field(name: &str, regex: &str) -> Option<&'static str> {
+    let reason =
+        "it takes all lines of a field that is sent more than once as one text: a route looks at each";
+    is_bound_field(name, regex).then_some(reason)
+}
+
+/// Whether what an expression finds in a target is in the path, and the same once that is decoded.
+fn is_of_path_alone(regex: &str) -> bool {
+    let Some(body) = regex.strip_prefix("^/") else { return false };
+    let ends = [".*", ".*$", "(.*)", "(.*)$", "$"];
+    let body = ends.iter().find_map(|end| body.strip_suffix(end)).unwrap_or(body);
+    let tokens = regex_tokens(body);
+    let is_plain = |token: &RegexToken<'_>| match token.kind {
+        RegexTokenKind::Class => {
+            !token.text.starts_with("[^")
+                && token.text[1..token.text.len() - 1]
+                    .bytes()
+                    .all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
+        }
+        RegexTokenKind::Escape => matches!(token.text, r"\d" | r"\w" | r"\." | r"\-" | r"\/" | r"\_"),
+        RegexTokenKind::Literal => {
+            token.text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"/_-~".contains(&byte))
+        }
+        RegexTokenKind::Open => matches!(token.text, "(" | "(?:"),
+        RegexTokenKind::Symbol => token.text == "$",
+        RegexTokenKind::Alternative => true,
+        RegexTokenKind::Close | RegexTokenKind::Quantifier => true,
+        RegexTokenKind::Setting => false,
+    };
+    let has_alternatives = has_alternatives(&tokens);
+    let text = body.replace('\\', "");
+    tokens.iter().all(is_plain)
+        && !has_alternatives
+        && !text.starts_with('/')
+        && !["//", "/.", "./"].iter().any(|part| text.contains(part))
+}
+
+/// Whether an expression is bound to the start or end of a field that may be sent more than once: nginx looks at all lines as one.
+fn is_bound_field(name: &str, regex: &str) -> bool {
+    let is_bound = |token: &RegexToken<'_>| matches!(token.text, "^" | "$" | r"\A" | r"\z" | r"\b" | r"\B");
+    let is_single = matches!(name, "http_host" | "http_referer" | "http_user_agent");
+    name.starts_with("http_") && !is_single && regex_tokens(regex).iter().any(is_bound)
+}
+
+/// The condition that a field or cookie has another value than these beside one of them: nginx takes the first cookie, and all lines of a
+/// field as one.
+pub(crate) fn other_values(name: &str, texts: &[&str], ignores_case: bool) -> Option<RouteCondition> {
+    let words: Vec<Vec<char>> = texts.iter().map(|text| text.chars().collect()).collect();
+    let slices: Vec<&[char]> = words.iter().map(Vec::as_slice).collect();
+    let is_cookie = name.starts_with("cookie_");
+    let longer = if is_cookie { "[^;]" } else { "." };
+    let longer: Vec<String> = texts.iter().map(|text| format!("{}{longer}", quoted(text))).collect();
+    let sign = if ignores_case { "~*" } else { "~" };
+    let other = match texts {
+        [""] => return name.strip_prefix("cookie_").map(|cookie| of_cookie(cookie, "(;|$)")),
+        _ => format!("(?:{}|{})", other_than(&slices)?, longer.join("|")),
+    };
+    if let Some(cookie) = name.strip_prefix("cookie_") {
+        return Some(of_cookie(cookie, &other));
+    }
+    let field = field_name(name.strip_prefix("http_")?);
+    Some(RouteCondition::of_value("header", &field, format!("{sign} ^{other}")))
+}
