@@ -6,6 +6,7 @@ use std::path::Path;
 
 use config::{ConfigLine, NamedAccount, NamedPath, Report, TextSpan};
 
+use crate::file_rights::is_kernels;
 use crate::privilege::{group_id, user_of};
 
 /// What a directive's path has to be.
@@ -132,6 +133,9 @@ fn fault(named: &NamedPath) -> Option<(TextSpan, String, String)> {
         (_, Found::Hidden) => return None,
         (PathNeed::Folder, Found::Nothing) => format!("there is no folder {shown}"),
         (PathNeed::Folder | PathNeed::MadeFolder, Found::File) => format!("{shown} is a file, not a folder"),
+        (PathNeed::MadeFolder, Found::Nothing) if is_kernels(parent) => {
+            format!("no folder can be made in {}, which is the kernel's", parent.display())
+        }
         (PathNeed::File, Found::Nothing) => format!("there is no file {shown}"),
         (PathNeed::File | PathNeed::FileInFolder, Found::Folder) => {
             format!("{shown} is a folder, not a file")
@@ -225,6 +229,10 @@ mod tests {
             of(&format!("[cache]\ndisk = {{ path = \"{path}\" }}\n[[route]]\nfiles = \"public\"\n"))
         };
         assert_eq!((disk("public"), disk("new")), (None, None));
+        assert_eq!(
+            disk("/proc/c"),
+            Some(vec![("no folder can be made in /proc, which is the kernel's".to_owned(), 2)])
+        );
         assert_eq!(disk("file"), Some(vec![(format!("{} is a file, not a folder", at("file")), 2)]));
         assert_eq!(
             of(

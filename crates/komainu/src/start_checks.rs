@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use config::{Action, Config};
 
 use crate::certificates;
-use crate::file_rights::closed_folder;
+use crate::file_rights::{closed_folder, is_kernels};
 use crate::hosting;
 use crate::privilege::{self, Identity, Rights};
 use crate::sink;
@@ -107,11 +107,6 @@ pub(crate) fn logs_have_folders(config: &Config) -> Result<(), String> {
         };
         Err(format!("error: cannot open the log {}: {fault}", path.display()))
     })
-}
-
-/// Whether a folder is one of proc(5), where nobody makes files, root neither.
-fn is_kernels(folder: &Path) -> bool {
-    rustix::fs::statfs(folder).is_ok_and(|found| found.f_type == rustix::fs::PROC_SUPER_MAGIC)
 }
 
 /// What a start, or what follows it, would fail at, in words.

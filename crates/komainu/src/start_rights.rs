@@ -97,7 +97,6 @@ mod tests {
         let folder = std::env::temp_dir().join(format!("komainu-start-rights-{}", std::process::id()));
         std::fs::create_dir_all(&folder).unwrap();
         let log = folder.join("x.log");
-        // Nobody's, of whom this folder is not.
         let said = unwritable("the log", &log, true, &user(54_321)).unwrap();
         assert!(
             said.starts_with(&format!("user web may not make files in {} (mode ", folder.display())),
