@@ -7,6 +7,8 @@ use crate::header;
 use crate::node::Node;
 use crate::record::directives;
 use crate::shape::{Flag, List, Map, Maybe, OneOrMore, PathShape, Text, Time, Word};
+use crate::upstream::Origin;
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -112,6 +114,20 @@ fn jwt_agrees(jwt: &mut JwtAuth, node: &Node, check: &mut Checker) {
         let title = format!("algorithms with a secret, and keys from a URL, in `{}`", check.here());
         let finding = check.error(&entry.value.at, title, "what is published is no secret");
         finding.help("remove `HS256`, `HS384` and `HS512`, or give the secret in `jwks_file`");
+    }
+    if let Some(entry) = node.entry("algorithms").filter(|_| jwt.algorithms.is_empty()) {
+        let title = format!("no algorithms in `{}`", check.here());
+        let finding = check.error(&entry.value.at, title, "no token would be valid");
+        finding.help("remove `algorithms`, or name those of the issuer: `[\"RS256\"]`");
+    }
+    if let (Some(entry), Some(Origin::Tcp { host, tls: false, .. })) =
+        (node.entry("jwks"), jwt.jwks.as_ref().map(|server| &server.origin))
+        && host != "localhost"
+        && !host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
+    {
+        let title = "the keys of tokens are asked for without TLS".to_owned();
+        let finding = check.warning(&entry.value.at, title, "who is in between can send keys of their own");
+        finding.help("write `https://`, with `tls = { ca = \"…\" }` for an authority of your own; or give a file: `jwks_file`");
     }
     if node.entry("audience").is_none() && (jwt.jwks.is_some() || jwt.jwks_file.is_some()) {
         let title = format!("`{}` without `audience`", check.here());

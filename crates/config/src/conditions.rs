@@ -69,7 +69,7 @@ directives! {
         /// ```toml
         /// # Texts below /public/ alone.
         /// [[route]]
-        /// path  = '~ \\.txt$'
+        /// path  = '~ \.txt$'
         /// not   = { not = "/public/*" }
         /// files = "public"
         /// ```

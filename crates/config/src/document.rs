@@ -81,7 +81,12 @@ pub(crate) fn read(
             Err(error) => {
                 let at = error.span().unwrap_or(text.len()..text.len());
                 let at = file.start + at.start..file.start + at.end;
+                let first =
+                    first_of(&sources.text, file.start, &at).filter(|_| error.message() == "duplicate key");
                 let finding = check.error(&at, "this is not TOML".to_owned(), error.message());
+                if let Some(first) = first {
+                    finding.related(first, "first given here");
+                }
                 if let Some(help) =
                     hint::for_syntax(text).or_else(|| help_for(error.message(), &sources.text[at]))
                 {
@@ -94,6 +99,28 @@ pub(crate) fn read(
     let mut left_bytes = EXPANDED_BYTES_MAX;
     expand(&mut node, environment, &mut left_bytes, check);
     Some(node)
+}
+
+/// The same key before, in the same table of a file that begins at `start`.
+fn first_of(text: &str, start: usize, at: &TextSpan) -> Option<TextSpan> {
+    let key = text.get(at.clone())?;
+    let mut line_end = at.start;
+    while let Some(line_start) =
+        text.get(start..line_end).map(|before| start + before.rfind('\n').map_or(0, |end| end + 1))
+    {
+        let line = &text[line_start..line_end];
+        let indent = line.len() - line.trim_start().len();
+        let is_it =
+            line.trim_start().strip_prefix(key).is_some_and(|rest| rest.trim_start().starts_with('='));
+        if is_it && line_start + indent < at.start {
+            return Some(line_start + indent..line_start + indent + key.len());
+        }
+        if line.trim_start().starts_with('[') || line_start == start {
+            return None;
+        }
+        line_end = line_start - 1;
+    }
+    None
 }
 
 /// What to do about a fault of the syntax with this message, at this text.

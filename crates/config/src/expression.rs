@@ -3,7 +3,7 @@
 use crate::check::InvalidValue;
 use regex::bytes::{Captures, Regex, RegexBuilder};
 use regex_syntax::ParserBuilder;
-use regex_syntax::hir::{Hir, HirKind, Look};
+use regex_syntax::hir::{Class, Hir, HirKind, Look};
 use std::fmt;
 
 /// Bytes of a regular expression.
@@ -76,12 +76,50 @@ impl Expression {
     /// The texts that a match must contain, as far as that is easy to decide: not those of optional parts, nor of alternatives beside one
     /// that may be empty. Of other alternatives each counts: without a match of its text it is of no use.
     pub(crate) fn required_texts(&self) -> Vec<RequiredText> {
-        let parser = ParserBuilder::new().unicode(false).utf8(false).build().parse(self.regex.as_str());
         let mut texts = Vec::new();
-        if let Ok(hir) = parser {
+        if let Some(hir) = self.parsed() {
             require(&hir, false, &mut texts);
         }
         texts
+    }
+
+    /// Whether it matches every path, as far as that is easy to decide: `^/`, `.*`.
+    pub(crate) fn matches_every_path(&self) -> bool {
+        let Some(hir) = self.parsed() else { return false };
+        let is_any = |part: &Hir| match part.kind() {
+            HirKind::Repetition(some) => {
+                some.max.is_none() && some.sub.properties().maximum_len() == Some(1) && is_any_byte(&some.sub)
+            }
+            _ => false,
+        };
+        let mut parts = flattened(&hir);
+        let is_anchored = parts.first().is_some_and(|part| matches!(part.kind(), HirKind::Look(Look::Start)));
+        parts.drain(..usize::from(is_anchored));
+        // The first byte of a path is a slash.
+        let takes_first = |part: &&Hir| match part.kind() {
+            HirKind::Literal(literal) => *literal.0 == *b"/",
+            HirKind::Repetition(some) => some.min == 1 && is_any(part),
+            _ => false,
+        };
+        let is_first_taken = parts.first().is_some_and(takes_first);
+        let reaches_end = parts.iter().any(|part| is_any(part));
+        parts.drain(..usize::from(is_first_taken));
+        if reaches_end && parts.last().is_some_and(|part| matches!(part.kind(), HirKind::Look(Look::End))) {
+            parts.pop();
+        }
+        parts
+            .iter()
+            .all(|part| part.properties().minimum_len() == Some(0) && part.properties().look_set().is_empty())
+    }
+
+    /// Whether `^` stands behind something, or `$` before it, so that nothing matches.
+    pub(crate) fn has_misplaced_anchor(&self) -> bool {
+        self.parsed().is_some_and(|hir| has_misplaced_anchor(&hir))
+    }
+
+    fn parsed(&self) -> Option<Hir> {
+        let mut parser = ParserBuilder::new().unicode(false).utf8(false).dot_matches_new_line(true).build();
+        parser.parse(self.regex.as_str()).ok()
     }
 
     pub(crate) fn is_match(&self, bytes: &[u8]) -> bool {
@@ -105,6 +143,38 @@ impl Expression {
         };
         Some(self.regex.capture_names().enumerate().skip(1).flat_map(of).collect())
     }
+}
+
+/// The parts of an expression, one after the other.
+fn flattened(hir: &Hir) -> Vec<&Hir> {
+    match hir.kind() {
+        HirKind::Concat(parts) => parts.iter().flat_map(flattened).collect(),
+        HirKind::Capture(capture) => flattened(&capture.sub),
+        HirKind::Empty => Vec::new(),
+        _ => vec![hir],
+    }
+}
+
+fn is_any_byte(hir: &Hir) -> bool {
+    match hir.kind() {
+        HirKind::Class(Class::Bytes(class)) => {
+            matches!(class.ranges(), [all] if (all.start(), all.end()) == (0, u8::MAX))
+        }
+        _ => false,
+    }
+}
+
+fn has_misplaced_anchor(hir: &Hir) -> bool {
+    let takes_bytes = |part: &&Hir| part.properties().minimum_len() > Some(0);
+    let parts = flattened(hir);
+    let is_misplaced = |(at, part): (usize, &&Hir)| match part.kind() {
+        HirKind::Look(Look::Start) => parts[..at].iter().any(takes_bytes),
+        HirKind::Look(Look::End) => parts[at..].iter().any(takes_bytes),
+        HirKind::Alternation(all) => all.iter().all(has_misplaced_anchor),
+        HirKind::Repetition(some) => some.min > 0 && has_misplaced_anchor(&some.sub),
+        _ => false,
+    };
+    parts.iter().enumerate().any(is_misplaced)
 }
 
 /// A text that every match of an expression, or of one of its alternatives, contains.
@@ -219,6 +289,35 @@ mod tests {
         assert!(read(&format!("~ {}", "a".repeat(TEXT_BYTES_MAX + 1))).is_err());
         assert!(read(&format!("~ {}", "(a)".repeat(GROUPS_MAX + 1))).is_err());
         assert!(read(&format!("~ {}", "(a)".repeat(GROUPS_MAX))).is_ok());
+    }
+
+    #[test]
+    fn expressions_that_match_every_path_or_none_are_found() {
+        for text in [
+            "~ ^/",
+            "~ .*",
+            "~ /",
+            "~ ^/.*",
+            "~ ^/.*$",
+            "~ ^.*$",
+            "~ ^.+$",
+            "~* ^/(.*)$",
+            "~ ^(/.*)$",
+            "~ a*",
+        ] {
+            assert!(read(text).unwrap().matches_every_path(), "{text}");
+        }
+        for text in
+            ["~ ^/a", "~ ^$", "~ ^/$", "~ ^/.", "~ .*a", "~ ^/[^.]*$", "~ ^/a?$", "~ ^/..*", "~ (?i)/b"]
+        {
+            assert!(!read(text).unwrap().matches_every_path(), "{text}");
+        }
+        for text in ["~ admin^", "~ ^/a^", "~ a$b", "~ (a|b)^/c", "~ (a^|b^)", r"~ \.php$/x"] {
+            assert!(read(text).unwrap().has_misplaced_anchor(), "{text}");
+        }
+        for text in ["~ ^/admin", "~ (^|/)a", "~ a($|/)", "~ x?^/a", "~ (^/a|b^)", "~ ^/a$", "~ [$^]a"] {
+            assert!(!read(text).unwrap().has_misplaced_anchor(), "{text}");
+        }
     }
 
     #[test]

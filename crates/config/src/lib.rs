@@ -136,6 +136,8 @@ mod stream;
 
 mod unmatched;
 
+mod guards;
+
 mod mistakes;
 
 mod server;

@@ -6,9 +6,10 @@ use std::path::{Component, Path, PathBuf};
 use ipnet::IpNet;
 
 use crate::check::{Checker, shortened};
+use crate::guards::{is_refusal, warn_of_exceptions, warn_of_open_paths};
 use crate::loops::{has_conditions, speaks_tls, warn_of_circles, warn_of_scheme_loops};
 use crate::near::nearest;
-use crate::node::{Data, Node, is_on, text};
+use crate::node::{Data, Node, each_text, is_on, text};
 use crate::pattern::PathPattern;
 use crate::report::TextSpan;
 use crate::scripts::warn_of_sent_scripts;
@@ -56,9 +57,11 @@ pub(crate) fn warn_of_mistakes(node: &Node, check: &mut Checker) {
     warn_of_own_address(node, check);
     warn_of_scheme_loops(node, check);
     warn_of_unmatched(node, check);
+    warn_of_exceptions(node, check);
     let sites = node.items("site").iter().map(|site| site.items("route"));
     for routes in std::iter::once(node.items("route")).chain(sites) {
         warn_of_circles(routes, check);
+        warn_of_open_paths(routes, check);
         for route in routes {
             for route in std::iter::once(route).chain(branch_nodes(route)) {
                 warn_of_route(route, check);
@@ -280,16 +283,6 @@ fn warn_of_networks(node: &Node, check: &mut Checker) {
     }
 }
 
-/// Every text at or below a node, with the key that it, or its list, stands under.
-fn each_text(node: &Node, key: &str, see: &mut dyn FnMut(&str, &str, &TextSpan)) {
-    match &node.data {
-        Data::Text(text) => see(key, text, &node.at),
-        Data::List(items) => items.iter().for_each(|item| each_text(item, key, see)),
-        Data::Table(entries) => entries.iter().for_each(|entry| each_text(&entry.value, &entry.key, see)),
-        _ => {}
-    }
-}
-
 /// A path that ends with `/` and stands for itself alone, where what is below it is hardly meant for another route.
 fn warn_of_exact_paths(route: &Node, routes: &[Node], check: &mut Checker) {
     const ANSWERS: [&str; 6] = ["files", "proxy", "app", "php", "cgi", "split"];
@@ -332,13 +325,6 @@ fn warn_of_exact_paths(route: &Node, routes: &[Node], check: &mut Checker) {
     }
 }
 
-/// Whether a route answers with an error.
-fn is_refusal(route: &Node) -> bool {
-    let Some(answer) = route.entry("respond").map(|entry| &entry.value) else { return false };
-    let status = answer.entry("status").map_or(answer, |entry| &entry.value);
-    matches!(status.data, Data::Integer(status) if status >= 400)
-}
-
 /// Values that look like regular expressions, and are texts.
 fn warn_of_values(route: &Node, check: &mut Checker) {
     let nots = route.one_or_more("not");
@@ -353,7 +339,10 @@ fn warn_of_values(route: &Node, check: &mut Checker) {
                 if value.starts_with('~') {
                     continue;
                 }
-                if value.starts_with('^') || has_group || (value.contains(".*") && value.ends_with('$')) {
+                let has_class = ["\\d", "\\w", "\\s", "\\."].iter().any(|class| value.contains(class));
+                let is_expression =
+                    value.starts_with('^') || value.starts_with("(?") || value.starts_with(".*");
+                if is_expression || has_class || has_group || (value.contains(".*") && value.ends_with('$')) {
                     let title = format!("`{}` is taken literally", shortened(value));
                     let finding = check.warning(&entry.value.at, title, "this is no regular expression");
                     finding.help(format!("a regular expression begins with `~`: `'~ {}'`", shortened(value)));

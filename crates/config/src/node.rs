@@ -134,6 +134,16 @@ pub(crate) fn is_on(node: &Node) -> bool {
     !matches!(node.data, Data::Flag(false))
 }
 
+/// Every text at or below a node, with the key that it, or its list, stands under.
+pub(crate) fn each_text(node: &Node, key: &str, see: &mut dyn FnMut(&str, &str, &TextSpan)) {
+    match &node.data {
+        Data::Text(text) => see(key, text, &node.at),
+        Data::List(items) => items.iter().for_each(|item| each_text(item, key, see)),
+        Data::Table(entries) => entries.iter().for_each(|entry| each_text(&entry.value, &entry.key, see)),
+        _ => {}
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -111,6 +111,7 @@ impl PathPattern {
         match (&self.form, &other.form) {
             // Every path starts with a slash.
             (Form::Any | Form::Prefix(1), _) => true,
+            (Form::Regex(expression), _) if expression.matches_every_path() => true,
             (_, Form::Exact) => self.matches(other.text.as_bytes()),
             (Form::Prefix(end), Form::Prefix(other_end)) => {
                 other_end >= end && other.text.starts_with(&self.text[..*end])
@@ -185,6 +186,9 @@ fn check_path(text: &str) -> Result<(), InvalidValue> {
     Ok(())
 }
 
+/// What is said of a percent-encoded character.
+pub(crate) const ESCAPED: &str = "a percent-encoded character";
+
 /// Why no path has a text in it, and the remedy.
 pub(crate) struct PathFault {
     pub(crate) label: &'static str,
@@ -216,7 +220,7 @@ pub(crate) fn path_fault(text: &[u8]) -> Option<(PathFault, Range<usize>)> {
         |rest: &[u8]| [&b"%2F"[..], b"%5C", b"%252F", b"%255C"].iter().any(|kept| rest.starts_with(kept));
     let at = (0..text.len()).find(|at| is_escape(&text[*at..]) && !is_kept(&text[*at..]))?;
     let remedy = "paths are percent-decoded before they are matched: write the character itself";
-    fault("a percent-encoded character", remedy, at..at + 3)
+    fault(ESCAPED, remedy, at..at + 3)
 }
 
 /// The pattern for the value of a header field or query parameter.

@@ -64,6 +64,8 @@ directives! {
     /// How a site speaks TLS. Just `"auto"`, or just a file or folder, stands for `certificate` alone.
     ///
     /// ```toml
+    /// listen = [":80", ":443"]
+    ///
     /// [[site]]
     /// hosts = ["example.com"]
     /// tls   = { certificate = "/etc/ssl/example.com.pem", key = "/etc/ssl/example.com.key" }

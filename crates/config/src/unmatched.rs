@@ -3,7 +3,7 @@
 use crate::check::{Checker, shortened};
 use crate::expression::{Expression, RequiredText};
 use crate::node::{Data, Entry, Node, text};
-use crate::pattern::{PathFault, is_escape, path_fault};
+use crate::pattern::{ESCAPED, PathFault, is_escape, path_fault};
 use crate::report::TextSpan;
 
 /// Looks through the conditions of the whole file.
@@ -68,8 +68,15 @@ fn warn_of_expression(
         label: "the blank at its end is a part of the expression",
         remedy: "remove it, or write `[ ]$` for paths that end with one",
     });
-    let Some(fault) = fault.or(ends_with_blank) else { return };
-    let title = format!("`{}` cannot match as it is written", shortened(path));
+    let misplaced = expression.has_misplaced_anchor().then_some(PathFault {
+        label: "`^` is the start of a path, and `$` its end",
+        remedy: "write `^` first and `$` last: \"~ ^/admin/.*$\"; `\\^` and `\\$` are the characters themselves",
+    });
+    let Some(fault) = misplaced.or(fault).or(ends_with_blank) else { return };
+    let title = match fault.label {
+        ESCAPED => format!("`{}` matches only what is percent-encoded twice", shortened(path)),
+        _ => format!("`{}` cannot match as it is written", shortened(path)),
+    };
     check.warning(at, title, fault.label).help(fault.remedy);
 }
 
@@ -84,6 +91,12 @@ fn fault_of(required: &RequiredText, is_merging: bool) -> Option<PathFault> {
     let is_doubled = text.windows(2).any(|pair| pair == b"//");
     if is_doubled && (is_merging || required.is_at_start && text.starts_with(b"//")) {
         return Some(EMPTY_SEGMENT);
+    }
+    if [&b"/./"[..], b"/../"].iter().any(|dots| text.windows(dots.len()).any(|part| part == *dots)) {
+        return Some(PathFault {
+            label: "no path has a dot segment",
+            remedy: "dot segments are resolved before paths are matched",
+        });
     }
     path_fault(text).map(|(fault, _)| fault)
 }

@@ -24,7 +24,6 @@ use crate::cache_rules::{CacheRules, RoutePlaces};
 use crate::cached::RouteCache;
 use crate::cgi_programs::CgiPrograms;
 use crate::client_access::ClientAccess;
-use crate::config_files::{ConfigFiles, purge_token_files};
 use crate::content::{compression, effort, route_files, stripped};
 use crate::control_access::ControlAccess;
 use crate::cors;
@@ -43,7 +42,7 @@ use crate::otlp_metrics::PushOptions;
 use crate::pages::SitePages;
 use crate::path_rules::{MapValues, PathRules, route_prefix};
 use crate::php::{self, PhpRoute};
-use crate::purge_method::{PurgeAccess, PurgeToken};
+use crate::purge_method::{PurgeAccess, PurgeToken, purge_tokens};
 use crate::rate::LimitPlan;
 use crate::release_plan::{ReleasePlan, release, with_branches};
 use crate::replacing::RouteReplacement;
@@ -533,19 +532,6 @@ fn route_cache(
         dictionaries: dictionaries.filter(|_| !is_edited).map(Rc::new),
         purge,
     })
-}
-
-/// The tokens in files, of those who may purge.
-fn purge_tokens(config: &Config, files: &ConfigFiles) -> io::Result<HashMap<PathBuf, PurgeToken>> {
-    let mut tokens = HashMap::new();
-    for path in purge_token_files(config) {
-        let failed = |text: &str| io::Error::other(format!("`token_file` {}: {text}", path.display()));
-        let bytes = files.read(path)?;
-        let text = std::str::from_utf8(&bytes).map_err(|_| failed("it is not text"))?;
-        let token = config::token(text.trim()).map_err(|fault| failed(&fault.message))?;
-        tokens.insert(path.clone(), PurgeToken::new(token.as_bytes()));
-    }
-    Ok(tokens)
 }
 
 /// The cache of the routes that have one; the one before where its limits stay.

@@ -3,16 +3,19 @@
 use std::collections::HashSet;
 use std::fmt::Display;
 use std::io::{self, IsTerminal, Read, Write};
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
 use config::matcher::{RouteId, RouteRequest, Routes};
 use config::{Action, Config, EncodedSlashes};
 use http::path::{has_encoded_slash, matched_path};
+use net::Peer;
 use serde_json::{Value, json};
 
 use crate::assemble::empty_segments;
 use crate::cache_urls::listener_key_for;
 use crate::cli::Check;
+use crate::client_access::ClientAccess;
 use crate::config_text::ConfigText;
 use crate::named_paths;
 use crate::path_doubts;
@@ -482,6 +485,7 @@ fn explain_round(
             text.push_str(&format!("  before it answers: {}\n", names.join(", ")));
         }
     }
+    text.extend(route.zip(arguments.client).and_then(|(route, client)| kept_out(config, route, client)));
     if let Some(refusal) = route.and_then(|route| refusal(config, route, raw_path.as_bytes())) {
         text.push_str(&refusal);
     }
@@ -512,6 +516,14 @@ impl config::matcher::ConditionFields for GivenFields<'_> {
     fn any(&self, name: &str, fits: &mut dyn FnMut(&[u8]) -> bool) -> bool {
         self.0.iter().any(|(other, value)| other == name && fits(value.as_bytes()))
     }
+}
+
+/// The explanation for a client that the site or the route does not answer.
+fn kept_out(config: &Config, found: RouteId, client: IpAddr) -> Option<String> {
+    let site = &config.sites[found.site];
+    let access = ClientAccess::of_route(site, &site.routes[found.route]);
+    let is_admitted = access.admits(Peer::Tcp((client, 0).into()));
+    (!is_admitted).then(|| format!("  but the client {client} gets 403 (`allow`, `deny`)\n"))
 }
 
 /// The explanation for an encoded slash that the route refuses.

@@ -84,6 +84,11 @@ pub(crate) fn refusal_of_socket(path: &Path, user: &Identity) -> Option<String> 
     })
 }
 
+/// Whether a folder is one of proc(5), where nobody makes files, root neither.
+pub(crate) fn is_kernels(folder: &Path) -> bool {
+    rustix::fs::statfs(folder).is_ok_and(|found| found.f_type == rustix::fs::PROC_SUPER_MAGIC)
+}
+
 /// Whether an access control list says more than the mode.
 fn has_access_list(path: &Path) -> bool {
     let asked = rustix::fs::getxattr(path, c"system.posix_acl_access", &mut [0; 256][..]);

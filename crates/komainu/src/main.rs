@@ -121,6 +121,7 @@ mod content;
 mod assemble;
 mod named_paths;
 mod path_doubts;
+mod start_rights;
 mod start_checks;
 mod check;
 mod answers;

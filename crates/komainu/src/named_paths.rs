@@ -6,6 +6,7 @@ use std::path::Path;
 
 use config::{ConfigLine, NamedAccount, NamedPath, Report, TextSpan};
 
+use crate::file_rights::is_kernels;
 use crate::privilege::{group_id, user_of};
 
 /// What a directive's path has to be.
@@ -16,13 +17,15 @@ enum PathNeed {
     Either,
     /// A file that may be made, in a folder that is there.
     FileInFolder,
+    /// A folder that the server makes where it is missing.
+    MadeFolder,
     /// A Unix socket that the server makes, in a folder that is there.
     Socket,
 }
 
 /// Directives, by the end of their names, whose files and folders are there before the server starts. What it makes itself is not among
 /// them, nor what may come and go.
-const DIRECTIVES: [(&str, PathNeed); 35] = [
+const DIRECTIVES: [(&str, PathNeed); 36] = [
     ("files.root", PathNeed::Folder),
     ("temp_path", PathNeed::Folder),
     ("apps.folder", PathNeed::Folder),
@@ -56,6 +59,7 @@ const DIRECTIVES: [(&str, PathNeed); 35] = [
     ("php.root", PathNeed::Either),
     ("cgi.root", PathNeed::Either),
     ("apps.virtualenv", PathNeed::Folder),
+    ("cache.disk.path", PathNeed::MadeFolder),
     ("listen.unix", PathNeed::Socket),
     ("listen.address.unix", PathNeed::Socket),
 ];
@@ -128,7 +132,10 @@ fn fault(named: &NamedPath) -> Option<(TextSpan, String, String)> {
         // This user may not look there; the server's user may.
         (_, Found::Hidden) => return None,
         (PathNeed::Folder, Found::Nothing) => format!("there is no folder {shown}"),
-        (PathNeed::Folder, Found::File) => format!("{shown} is a file, not a folder"),
+        (PathNeed::Folder | PathNeed::MadeFolder, Found::File) => format!("{shown} is a file, not a folder"),
+        (PathNeed::MadeFolder, Found::Nothing) if is_kernels(parent) => {
+            format!("no folder can be made in {}, which is the kernel's", parent.display())
+        }
         (PathNeed::File, Found::Nothing) => format!("there is no file {shown}"),
         (PathNeed::File | PathNeed::FileInFolder, Found::Folder) => {
             format!("{shown} is a folder, not a file")
@@ -218,6 +225,15 @@ mod tests {
         };
         let at = |name: &str| folder.join(name).display().to_string();
         assert_eq!(of("[[route]]\nfiles = \"public\"\n[log]\nfile = \"new.log\"\n"), None);
+        let disk = |path: &str| {
+            of(&format!("[cache]\ndisk = {{ path = \"{path}\" }}\n[[route]]\nfiles = \"public\"\n"))
+        };
+        assert_eq!((disk("public"), disk("new")), (None, None));
+        assert_eq!(
+            disk("/proc/c"),
+            Some(vec![("no folder can be made in /proc, which is the kernel's".to_owned(), 2)])
+        );
+        assert_eq!(disk("file"), Some(vec![(format!("{} is a file, not a folder", at("file")), 2)]));
         assert_eq!(
             of(
                 "error_pages = { 404 = \"x.html\" }\n[log]\nerrors = \"no/e.log\"\n[[route]]\nfiles = [\"public\", \"none\", \"file\"]\n\

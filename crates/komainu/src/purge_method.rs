@@ -2,17 +2,21 @@
 //!
 //! A purge reaches the host that its request is for, and no other.
 
+use std::collections::HashMap;
+use std::io;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use aws_lc_rs::constant_time::verify_slices_are_equal;
 use aws_lc_rs::digest::{SHA256, digest};
 use cache::{Cache, Purge, Purged, key, tags};
-use config::Level;
+use config::{Config, Level};
 use http::{Fields, Name, Status};
 use net::{Exchange, Fault, Request, Sources};
 
 use crate::auth;
+use crate::config_files::{ConfigFiles, purge_token_files};
 use crate::notice::ErrorLog;
 
 /// Tags that one request may purge.
@@ -52,6 +56,19 @@ impl PurgeToken {
     fn is(&self, token: &[u8]) -> bool {
         verify_slices_are_equal(digest(&SHA256, token).as_ref(), &self.0).is_ok()
     }
+}
+
+/// The tokens in files, of those who may purge.
+pub(crate) fn purge_tokens(config: &Config, files: &ConfigFiles) -> io::Result<HashMap<PathBuf, PurgeToken>> {
+    let mut tokens = HashMap::new();
+    for path in purge_token_files(config) {
+        let failed = |text: &str| io::Error::other(format!("`token_file` {}: {text}", path.display()));
+        let bytes = files.read(path)?;
+        let text = std::str::from_utf8(&bytes).map_err(|_| failed("it is not text"))?;
+        let token = config::token(text.trim()).map_err(|fault| failed(&fault.message))?;
+        tokens.insert(path.clone(), PurgeToken::new(token.as_bytes()));
+    }
+    Ok(tokens)
 }
 
 /// Who may purge.

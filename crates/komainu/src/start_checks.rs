@@ -8,10 +8,11 @@ use std::path::{Path, PathBuf};
 use config::{Action, Config};
 
 use crate::certificates;
-use crate::file_rights::closed_folder;
+use crate::file_rights::{closed_folder, is_kernels};
 use crate::hosting;
 use crate::privilege::{self, Identity, Rights};
 use crate::sink;
+use crate::start_rights;
 use crate::terminal;
 use crate::virtualenv::is_closed;
 
@@ -95,6 +96,9 @@ pub(crate) fn logs_have_folders(config: &Config) -> Result<(), String> {
         let folder = path.parent().filter(|folder| *folder != Path::new("")).unwrap_or(Path::new("."));
         let fault = match std::fs::metadata(folder) {
             Ok(found) if !found.is_dir() => format!("{} is not a folder", folder.display()),
+            Ok(_) if !path.exists() && is_kernels(folder) => {
+                format!("no file can be made in {}, which is the kernel's", folder.display())
+            }
             Ok(_) if path.is_dir() => "it is a folder; name a file in it".to_owned(),
             // This user may not look into the folder; the server's user may.
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => return Ok(()),
@@ -120,7 +124,7 @@ pub(crate) fn warnings(config: &Config) -> Vec<String> {
             "`listen`: no interface of this machine has the address {address}: a start fails until one has it"
         )
     });
-    absent.chain(closed_state(config)).collect()
+    absent.chain(closed_state(config)).chain(start_rights::warnings(config)).collect()
 }
 
 /// The folder above the state of certificates that the user who serves may not enter.

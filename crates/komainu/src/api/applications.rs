@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::api::operation::{Api, ApiCall, Outcome};
+use crate::api::operation::{Api, ApiCall, Outcome, there_are};
 use crate::api::request::ApiResponse;
 use crate::overview;
 
@@ -44,6 +44,6 @@ pub(crate) fn restart(api: &Api, call: &ApiCall<'_>) -> Outcome {
 
 pub(crate) fn nothing(api: &Api, name: &str) -> ApiResponse {
     let names: Vec<String> = api.info.hosting.names();
-    let text = format!("there is no application `{name}`; there are: {}", names.join(", "));
+    let text = format!("there is no application `{name}`; {}", there_are(&names));
     ApiResponse::error(404, text)
 }

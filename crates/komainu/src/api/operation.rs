@@ -108,3 +108,11 @@ pub(crate) struct Operation {
     pub(crate) body: Option<&'static [BodyField]>,
     pub(crate) run: fn(&Api, &ApiCall<'_>) -> Outcome,
 }
+
+/// The end of a message about a name that is unknown: the names that are known.
+pub(crate) fn there_are(names: &[String]) -> String {
+    match names {
+        [] => "there are none".to_owned(),
+        names => format!("there are: {}", names.join(", ")),
+    }
+}

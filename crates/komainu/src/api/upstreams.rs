@@ -8,7 +8,7 @@ use proxy::health::{ServerState, UpstreamOrder};
 use proxy::{FAILURE_REASONS, GroupShared};
 use serde_json::{Value, json};
 
-use crate::api::operation::{Api, ApiCall, Outcome};
+use crate::api::operation::{Api, ApiCall, Outcome, there_are};
 use crate::api::request::ApiResponse;
 
 /// The range of a weight, as in the configuration.
@@ -82,7 +82,7 @@ pub(crate) fn find(api: &Api, call: &ApiCall<'_>) -> Result<(String, Arc<GroupSh
         return Ok(groups.swap_remove(at));
     }
     let names: Vec<String> = groups.into_iter().map(|(name, _)| name).collect();
-    let text = format!("there is no group of upstream servers `{wanted}`; there are: {}", names.join(", "));
+    let text = format!("there is no group of upstream servers `{wanted}`; {}", there_are(&names));
     Err(ApiResponse::error(404, text))
 }
 

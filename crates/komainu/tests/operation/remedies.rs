@@ -28,6 +28,8 @@ fn a_refused_change_has_its_place_and_its_remedy() {
     let (rig, to) = controlled();
     let (code, said) = run(&["ctl", "--to", &to, "config", "set", "timeouts/idel", "60s"]);
     assert!(code == Some(1) && said.contains("did you mean `idle`?"), "{said}");
+    let (_, said) = run(&["ctl", "--to", &to, "app", "restart", "nope"]);
+    assert!(said.contains("there is no application `nope`; there are none"), "{said}");
     // Valid, and not there; valid, and not to be used.
     rig.folder.write("www/users", "a:plain\n");
     for (path, body, named) in [
@@ -181,6 +183,10 @@ fn what_is_hardly_meant_is_warned_of() {
     let done = komainu().env("KOMAINU_WORKERS", workers).args(["check", "-c", &path]).output().unwrap();
     assert!(text(&done.stderr).contains("no route uses `[apps.unused]`"), "{}", text(&done.stderr));
     folder.write("komainu.toml", "[[route]]\nrespond = \"x\"\n");
+    folder.write("komainu.toml", "[[route]]\nallow = \"10.0.0.0/8\"\nrespond = \"x\"\n");
+    let explained = |client: &str| run(&["check", "-c", &path, "--explain", "/", "--client", client]).1;
+    assert!(explained("192.0.2.1").contains("the client 192.0.2.1 gets 403"), "{}", explained("192.0.2.1"));
+    assert!(!explained("10.0.0.1").contains("403"), "{}", explained("10.0.0.1"));
     let (code, said) = run(&["check", "-c", &path, "--explain", "ftp://x/"]);
     assert!(code == Some(1) && said.contains("http or https"), "{said}");
 }
