@@ -18,15 +18,13 @@ use apps::{
 };
 use config::Level;
 use net::{Core, Exchange, Fault, SpillQuota, SpillStore};
-use nix::unistd::User;
 use proxy::Script;
-use rustix::process::Uid;
 
 use crate::config_files::ConfigFiles;
 use crate::language::{installed, is_python, module, target};
 use crate::link::{IDENTITY, SupervisorLink};
 use crate::notice::ErrorLog;
-use crate::privilege::Identity;
+use crate::privilege::{Identity, account};
 use crate::sandbox;
 use crate::virtualenv::{passed_over, virtual_environment};
 
@@ -42,20 +40,13 @@ pub(crate) fn options(name: &str, app: &config::App) -> io::Result<Options> {
     let mut options = Options { command, folder, user, ..settings(name, app)? };
     // The starter's environment is inherited: its home is closed to another user.
     let is_other = user.is_some() || std::env::var_os(IDENTITY).is_some();
-    let uid = user.map_or_else(rustix::process::geteuid, |(uid, _)| Uid::from_raw(uid));
+    let uid = user.map_or_else(|| rustix::process::geteuid().as_raw(), |(uid, _)| uid);
     for (variable, value) in account(uid).into_iter().flatten().filter(|_| is_other) {
         if options.env.iter().all(|(given, _)| *given != variable) {
             options.env.push((variable.into(), value));
         }
     }
     Ok(options)
-}
-
-/// The environment variables that name a user and its home.
-fn account(uid: Uid) -> Option<[(&'static str, OsString); 3]> {
-    let account = User::from_uid(uid.as_raw().into()).ok()??;
-    let name = || OsString::from(&account.name);
-    Some([("HOME", account.dir.into()), ("USER", name()), ("LOGNAME", name())])
 }
 
 /// Whether an application can be started by this user, as far as another process can check.

@@ -43,6 +43,13 @@ pub(crate) fn group_id(group: &str) -> Result<u32, String> {
     }
 }
 
+/// The environment variables that name a user and its home.
+pub(crate) fn account(uid: u32) -> Option<[(&'static str, std::ffi::OsString); 3]> {
+    let account = User::from_uid(uid.into()).ok()??;
+    let name = || std::ffi::OsString::from(&account.name);
+    Some([("HOME", account.dir.into()), ("USER", name()), ("LOGNAME", name())])
+}
+
 /// The user and the groups of a process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Identity {

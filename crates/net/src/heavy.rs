@@ -6,7 +6,6 @@
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-use crate::memory::Pressure;
 use crate::source::Source;
 
 /// A connection that holds less is not listed.
@@ -61,8 +60,8 @@ impl HeavyConnections {
     }
 
     /// The connection to close now, if memory has been critically short for long enough.
-    pub(crate) fn due(&self, pressure: Pressure, now_ms: u64) -> Option<Rc<Source>> {
-        if pressure < Pressure::Critical {
+    pub(crate) fn due(&self, is_critical: bool, now_ms: u64) -> Option<Rc<Source>> {
+        if !is_critical {
             self.critical_since_ms.set(None);
             return None;
         }
@@ -94,21 +93,21 @@ mod tests {
         weigh(0, HEAVY_BYTES);
         weigh(1, 3 * HEAVY_BYTES);
         weigh(2, 2 * HEAVY_BYTES);
-        let due = |pressure, now_ms| heavy.due(pressure, now_ms).map(|source| source.token);
-        assert_eq!(due(Pressure::High, 0), None);
-        assert_eq!(due(Pressure::Critical, 1_000), None);
-        assert_eq!(due(Pressure::Critical, 5_999), None);
-        assert_eq!(due(Pressure::Critical, 6_000), Some(1));
-        // The memory of one that was told to close is released when its task has run.
+        let due = |is_critical, now_ms| heavy.due(is_critical, now_ms).map(|source| source.token);
+        assert_eq!(due(false, 0), None);
+        assert_eq!(due(true, 1_000), None);
+        assert_eq!(due(true, 5_999), None);
+        assert_eq!(due(true, 6_000), Some(1));
+        // The memory of one that was aborted is released when its task has run.
         sources[1].abort();
-        assert_eq!(due(Pressure::Critical, 6_100), Some(2));
+        assert_eq!(due(true, 6_100), Some(2));
         weigh(1, 0);
         weigh(2, 0);
         // It was short again shortly after.
-        assert_eq!(due(Pressure::Low, 6_200), None);
-        assert_eq!((due(Pressure::Critical, 7_000), due(Pressure::Exhausted, 7_300)), (None, Some(0)));
-        assert_eq!(due(Pressure::Low, 100_000), None);
-        assert_eq!((due(Pressure::Critical, 100_100), due(Pressure::Critical, 100_500)), (None, None));
+        assert_eq!(due(false, 6_200), None);
+        assert_eq!((due(true, 7_000), due(true, 7_300)), (None, Some(0)));
+        assert_eq!(due(false, 100_000), None);
+        assert_eq!((due(true, 100_100), due(true, 100_500)), (None, None));
     }
 
     #[test]

@@ -18,8 +18,8 @@ mod remote;
 pub mod offload;
 pub mod tick;
 mod source;
-pub mod memory;
 mod heavy;
+pub mod memory;
 pub mod core;
 #[cfg(test)]
 mod sim;

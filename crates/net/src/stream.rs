@@ -377,7 +377,7 @@ impl Stream {
                 Some(room) => len.min(room),
             },
         };
-        self.may_go_on()?;
+        self.check_aborted()?;
         let sent = match &self.transport {
             Transport::Socket(socket) => rustix::fs::sendfile(socket, file, Some(at), len),
             #[cfg(test)]
@@ -416,7 +416,7 @@ impl Stream {
     }
 
     fn recv(&self, buffer: &mut [u8]) -> Result<usize, Errno> {
-        self.may_go_on()?;
+        self.check_aborted()?;
         match &self.transport {
             Transport::Socket(socket) => {
                 rustix::net::recv(socket, buffer, RecvFlags::DONTWAIT).map(|(len, _)| len)
@@ -427,12 +427,12 @@ impl Stream {
     }
 
     /// Fails where the server has ended the connection.
-    fn may_go_on(&self) -> Result<(), Errno> {
+    fn check_aborted(&self) -> Result<(), Errno> {
         if self.source.is_aborted() { Err(Errno::CONNABORTED) } else { Ok(()) }
     }
 
     fn send(&self, parts: &[&[u8]], more: bool) -> Result<usize, Errno> {
-        self.may_go_on()?;
+        self.check_aborted()?;
         let quiet = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
         let flags = if more { quiet | SendFlags::MORE } else { quiet };
         match (&self.transport, parts) {

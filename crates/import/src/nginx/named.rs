@@ -203,24 +203,13 @@ impl NginxScratch {
         // nginx refuses a folder for want of a page, although what `try_files` ends with answers all other paths without a file.
         let may_lack_page = old == 403 && decoded(path).ends_with('/');
         let is_opened = matches!(old, 401 | 403) && (200..300).contains(&new);
-        let mut counting = Vec::new();
         let mut chain = Vec::new();
         for entry in &traced.places {
             let mut blocks = Vec::new();
             path_to(&self.main, *entry, &mut blocks);
             chain.extend(blocks);
         }
-        for one in &self.main {
-            counting.push(one);
-            if one.name == "http" {
-                counting.extend(one.inner());
-            }
-        }
-        for block in &chain {
-            counting.push(block);
-            counting.extend(block.inner());
-        }
-        counting.extend(self.conditions(traced));
+        let counting = self.around(&chain, traced);
         let is_impossible = |one: &NginxDirective| {
             imported.remarks.get(one.entry).is_some_and(|remark| remark.verdict == ImportVerdict::Impossible)
         };
@@ -291,6 +280,28 @@ impl NginxScratch {
         };
         Some(format!("{}:{}: {}", found.file, found.line, found.reasons.first().map_or("", String::as_str)))
     }
+
+    /// The directives that stand in and around these blocks, and in the conditions that were met.
+    fn around<'d>(
+        &'d self,
+        chain: &[&'d NginxDirective],
+        traced: &LocatedRequest,
+    ) -> Vec<&'d NginxDirective> {
+        let mut found = Vec::new();
+        for one in &self.main {
+            found.push(one);
+            if one.name == "http" {
+                found.extend(one.inner());
+            }
+        }
+        for block in chain {
+            found.push(block);
+            found.extend(block.inner());
+        }
+        found.extend(self.conditions(traced));
+        found
+    }
+
     /// The `if` blocks that were met, with what stands in them.
     fn conditions(&self, traced: &LocatedRequest) -> Vec<&NginxDirective> {
         let mut counting = Vec::new();

@@ -173,7 +173,8 @@ impl<'d> Translation<'d> {
         if !has_fallback || !finds_folders || !files.iter().any(is_without) {
             return None;
         }
-        let reason = "another location has the pages of its folders: paths with a final slash are closed (403)";
+        let reason =
+            "another location has the pages of its folders: paths with a final slash are closed (403)";
         self.ledger.differs(one.entry, reason);
         let mut refusal = place.paths.route();
         refusal.require("path", TomlItem::text("*/"));

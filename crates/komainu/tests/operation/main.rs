@@ -14,6 +14,7 @@ mod access_log;
 mod api;
 mod api_config;
 mod api_files;
+mod as_user;
 mod clock;
 mod collector;
 mod control;

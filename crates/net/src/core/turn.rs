@@ -6,6 +6,7 @@ use std::rc::Rc;
 use rustix::event::{Timespec, epoll};
 
 use super::{Core, Sleeper, TICK_TOKEN, Task};
+use crate::memory::Pressure;
 use crate::source::{Source, readiness};
 
 /// How often deadlines of sources are looked at. Deadlines are coarse by this much.
@@ -121,7 +122,8 @@ impl Core {
 
     /// Closes the connection that holds the most, where memory has been critically short for some time.
     fn close_heaviest(&self, now_ms: u64) {
-        if let Some(source) = self.0.memory.heavy.due(self.0.memory.pressure(), now_ms) {
+        if let Some(source) = self.0.memory.heavy.due(self.0.memory.pressure() >= Pressure::Critical, now_ms)
+        {
             source.abort();
             self.run_waiters(source.token, (source.reader.get(), source.writer.get()), true, true);
         }
