@@ -3,6 +3,7 @@
 
 #include <strings.h>
 #include <time.h>
+#include <unistd.h>
 
 /* Settings that scripts may not change, at most. */
 #define NAMES_MAX 256
@@ -44,7 +45,8 @@ int add_setting(const char *text, int is_locked) {
 int add_temporary_folder(void) {
     static const char name[] = "opcache.lockfile_path=";
     const char *folder = getenv("TMPDIR");
-    return !folder || strpbrk(folder, "\"\n$") || add_entry(name, sizeof name - 1, folder);
+    int is_usable = folder && !strpbrk(folder, "\"\n$") && access(folder, W_OK | X_OK) == 0;
+    return !is_usable || add_entry(name, sizeof name - 1, folder);
 }
 
 char *settings_text(void) { return entries; }
