@@ -1,7 +1,7 @@
 //! A server that behaves as a test asks: a simple one, with one thread a connection.
 
 use std::io::{BufRead, BufReader, Write};
-use std::net::{SocketAddr, TcpListener};
+use std::net::{Shutdown, SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -60,8 +60,12 @@ pub(crate) fn origin(answer: impl Fn(Asked) -> Answer + Send + Sync + 'static) -
             let (answer, count) = (answer.clone(), count.clone());
             stream.set_nodelay(true).unwrap();
             std::thread::spawn(move || {
-                let writer = stream.try_clone().unwrap();
+                let (writer, mut rest) = (stream.try_clone().unwrap(), stream.try_clone().unwrap());
                 serve(BufReader::new(stream), writer, &*answer, &count);
+                // A close with requests that nobody has read would be a reset, which takes answers away.
+                let _ = rest.shutdown(Shutdown::Write);
+                let _ = rest.set_read_timeout(Some(Duration::from_secs(1)));
+                let _ = std::io::copy(&mut rest, &mut std::io::sink());
             });
         }
     });

@@ -120,7 +120,7 @@ fn read_it_slowly(mut client: H2Client, what: &str) {
         }
         // Fails where the server has closed.
         let _ = client.socket.write_all(&ping());
-        std::thread::sleep(Duration::from_millis(20));
+        std::thread::sleep(Duration::from_millis(10));
     }
     assert_eq!((client.body_bytes, client.has_ended), (2 * FILE_BYTES, true), "{what}");
     assert!(client.goaways > 0, "{what}: no GOAWAY");
@@ -135,7 +135,9 @@ fn a_response_over_http_2_arrives_whole_although_its_client_sends_on() {
     read_it_slowly(client, "the last request of its connection");
     assert!(finish(server));
 
-    let server = h2_server(&options(1));
+    // The client takes half a minute, longer on a busy machine.
+    let timeouts = Timeouts { drain_ms: 300_000, ..Timeouts::default() };
+    let server = h2_server(&Options { timeouts, ..options(1) });
     let mut client = H2Client::connect(&server);
     client.get(1, "/file?2");
     client.read_until("the response begins", |client| client.body_bytes > 0);
