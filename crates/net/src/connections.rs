@@ -1,9 +1,8 @@
 //! The connections of clients, for operators: each core has a list of its own, which is written when a connection begins, is secured or ends,
 //! and read by the core itself when somebody asks.
 
-use std::cell::RefCell;
-
 use crate::address::{ListenUrl, Peer};
+use crate::places::ConnectionPlaces;
 
 /// Connections that one core lists for one who asks; more are counted alone.
 pub const LISTED_MAX: usize = 10_000;
@@ -28,47 +27,10 @@ impl ConnectionEntry {
     }
 }
 
-/// The connections of one core. The place of one that has ended is used again.
-#[derive(Debug, Default)]
-pub(crate) struct ConnectionList(RefCell<ConnectionPlaces>);
-
-#[derive(Debug, Default)]
-struct ConnectionPlaces {
-    entries: Vec<Option<ConnectionEntry>>,
-    free: Vec<u32>,
-}
+/// The connections of one core.
+pub(crate) type ConnectionList = ConnectionPlaces<ConnectionEntry>;
 
 impl ConnectionList {
-    /// Adds one; returns its place.
-    pub(crate) fn add(&self, entry: ConnectionEntry) -> u32 {
-        let mut places = self.0.borrow_mut();
-        if let Some(place) = places.free.pop() {
-            places.entries[place as usize] = Some(entry);
-            return place;
-        }
-        places.entries.push(Some(entry));
-        // There are fewer descriptors.
-        (places.entries.len() - 1) as u32
-    }
-
-    /// Changes what is known of one.
-    pub(crate) fn change(&self, place: u32, change: impl FnOnce(&mut ConnectionEntry)) {
-        if let Some(entry) = &mut self.0.borrow_mut().entries[place as usize] {
-            change(entry);
-        }
-    }
-
-    /// One has ended.
-    pub(crate) fn remove(&self, place: u32) {
-        let mut places = self.0.borrow_mut();
-        places.entries[place as usize] = None;
-        places.free.push(place);
-        if places.free.len() == places.entries.len() {
-            // Nobody is connected: what a burst took is given back.
-            *places = ConnectionPlaces::default();
-        }
-    }
-
     /// How many there are, and the first of them.
     pub(crate) fn read(&self) -> (usize, Vec<ConnectionEntry>) {
         let places = self.0.borrow();

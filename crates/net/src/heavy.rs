@@ -3,9 +3,10 @@
 //! Clients that read nothing are disconnected by the progress timeout; clients that send slowly have no such limit, as each byte restarts
 //! their timeouts. Without this, a few of them could hold what refuses everybody else's requests for as long as they like.
 
-use std::cell::{Cell, RefCell};
+use std::cell::Cell;
 use std::rc::Rc;
 
+use crate::places::ConnectionPlaces;
 use crate::source::Source;
 
 /// A connection that holds less is not listed.
@@ -20,7 +21,7 @@ const RECENT_MS: u64 = 60_000;
 /// The connections of one core that hold at least [`HEAVY_BYTES`].
 #[derive(Debug, Default)]
 pub(crate) struct HeavyConnections {
-    places: RefCell<Vec<Option<HeavyConnection>>>,
+    places: ConnectionPlaces<HeavyConnection>,
     /// Since when memory is critically short.
     critical_since_ms: Cell<Option<u64>>,
     closed_at_ms: Cell<Option<u64>>,
@@ -35,27 +36,14 @@ struct HeavyConnection {
 impl HeavyConnections {
     /// Sets what a connection holds, whose place in the list is `place`.
     pub(crate) fn weigh(&self, place: &Cell<Option<u32>>, source: &Rc<Source>, bytes: usize) {
-        let mut places = self.places.borrow_mut();
         match place.get() {
             Some(at) if bytes < HEAVY_BYTES => {
-                places[at as usize] = None;
+                self.places.remove(at);
                 place.set(None);
-                while places.last().is_some_and(Option::is_none) {
-                    places.pop();
-                }
             }
-            Some(at) => places[at as usize].iter_mut().for_each(|one| one.bytes = bytes),
+            Some(at) => self.places.change(at, |one| one.bytes = bytes),
             None if bytes < HEAVY_BYTES => {}
-            None => {
-                let entry = Some(HeavyConnection { bytes, source: source.clone() });
-                let at = places.iter().position(Option::is_none).unwrap_or(places.len());
-                match places.get_mut(at) {
-                    Some(free) => *free = entry,
-                    None => places.push(entry),
-                }
-                // There are fewer descriptors.
-                place.set(Some(at as u32));
-            }
+            None => place.set(Some(self.places.add(HeavyConnection { bytes, source: source.clone() }))),
         }
     }
 
@@ -72,8 +60,8 @@ impl HeavyConnections {
         if now_ms < since_ms + patience_ms {
             return None;
         }
-        let places = self.places.borrow();
-        let still_open = places.iter().flatten().filter(|one| !one.source.is_aborted());
+        let places = self.places.0.borrow();
+        let still_open = places.entries.iter().flatten().filter(|one| !one.source.is_aborted());
         let heaviest = still_open.max_by_key(|one| one.bytes)?.source.clone();
         self.closed_at_ms.set(Some(now_ms));
         Some(heaviest)
@@ -120,12 +108,12 @@ mod tests {
                 heavy.weigh(place, source, HEAVY_BYTES);
                 heavy.weigh(place, source, HEAVY_BYTES + 1);
             }
-            assert_eq!(heavy.places.borrow().len(), 1_000);
+            assert_eq!(heavy.places.0.borrow().entries.len(), 1_000);
             for (source, place) in sources.iter().zip(&places) {
                 heavy.weigh(place, source, 100);
                 heavy.weigh(place, source, 0);
             }
-            assert!(heavy.places.borrow().is_empty());
+            assert!(heavy.places.0.borrow().entries.is_empty());
             assert!(places.iter().all(|place| place.get().is_none()));
         }
     }

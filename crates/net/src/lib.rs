@@ -18,6 +18,7 @@ mod remote;
 pub mod offload;
 pub mod tick;
 mod source;
+mod places;
 mod heavy;
 pub mod memory;
 pub mod core;

@@ -1,0 +1,56 @@
+//! A list of the connections of one core, which know their places in it.
+
+use std::cell::RefCell;
+
+/// Entries by their places. The place of one that was removed is used again.
+#[derive(Debug)]
+pub(crate) struct ConnectionPlaces<T>(pub(crate) RefCell<PlaceTable<T>>);
+
+#[derive(Debug)]
+pub(crate) struct PlaceTable<T> {
+    pub(crate) entries: Vec<Option<T>>,
+    pub(crate) free: Vec<u32>,
+}
+
+impl<T> Default for PlaceTable<T> {
+    fn default() -> Self {
+        Self { entries: Vec::new(), free: Vec::new() }
+    }
+}
+
+impl<T> Default for ConnectionPlaces<T> {
+    fn default() -> Self {
+        Self(RefCell::default())
+    }
+}
+
+impl<T> ConnectionPlaces<T> {
+    /// Adds an entry; returns its place.
+    pub(crate) fn add(&self, entry: T) -> u32 {
+        let mut places = self.0.borrow_mut();
+        if let Some(place) = places.free.pop() {
+            places.entries[place as usize] = Some(entry);
+            return place;
+        }
+        places.entries.push(Some(entry));
+        // There are fewer descriptors.
+        (places.entries.len() - 1) as u32
+    }
+
+    /// Changes an entry.
+    pub(crate) fn change(&self, place: u32, change: impl FnOnce(&mut T)) {
+        if let Some(entry) = &mut self.0.borrow_mut().entries[place as usize] {
+            change(entry);
+        }
+    }
+
+    /// Removes an entry. With the last one, the memory that a burst took is given back.
+    pub(crate) fn remove(&self, place: u32) {
+        let mut places = self.0.borrow_mut();
+        places.entries[place as usize] = None;
+        places.free.push(place);
+        if places.free.len() == places.entries.len() {
+            *places = PlaceTable::default();
+        }
+    }
+}
