@@ -47,8 +47,7 @@ fn warn_of_folder(
 ) {
     let before = &routes[..routes.len() - later.len()];
     let names = |other: &Node| matches_path(other, folder) && other.entry("path").is_some();
-    let mut answers = later.iter().filter(|other| !has_conditions(other));
-    let Some(next) = answers.find(|other| matches_path(other, folder)) else { return };
+    let Some(next) = first_of(later, |other| matches_path(other, folder)) else { return };
     if before.iter().any(names) || !is_way_around(route, next) || next.entry("files").is_some() {
         return;
     }
@@ -71,8 +70,7 @@ fn warn_of_rest(
 ) {
     let below = format!("{name}/");
     let is_below = |path: &Node| text(path).is_some_and(|path| path.starts_with(&below));
-    let mut answers = later.iter().filter(|other| !has_conditions(other));
-    let Some(next) = answers.find(|other| covers(other, &format!("{name}/*"))) else { return };
+    let Some(next) = first_of(later, |other| covers(other, &format!("{name}/*"))) else { return };
     let is_known = routes.iter().any(|other| other.one_or_more("path").iter().any(is_below));
     // An answer of its own is for one path.
     if is_known || handler_of(route).is_none() || !is_way_around(route, next) {
@@ -88,15 +86,19 @@ fn warn_of_rest(
 /// Reading is guarded, and other methods go to another route.
 fn warn_of_other_methods(route: &Node, method: &Entry, guard: &str, later: &[Node], check: &mut Checker) {
     let paths = route.one_or_more("path");
-    let covers_all = |other: &&Node| match paths {
+    let covers_all = |other: &Node| match paths {
         [] => other.entry("path").is_none(),
         paths => paths.iter().filter_map(text).all(|path| covers(other, path)),
     };
-    let mut answers = later.iter().filter(|other| !has_conditions(other));
-    let Some(next) = answers.find(covers_all).filter(|next| is_way_around(route, next)) else { return };
+    let Some(next) = first_of(later, covers_all).filter(|next| is_way_around(route, next)) else { return };
     let title = format!("`{guard}` applies to `GET` and `HEAD` alone");
     let finding = check.warning(&method.key_at, title, "a request with another method is not guarded");
     finding.related(next.at.clone(), "this route answers it").help("remove `method`");
+}
+
+/// The first of these routes that answers, whatever else a request is.
+fn first_of(routes: &[Node], answers: impl Fn(&Node) -> bool) -> Option<&Node> {
+    routes.iter().find(|route| !has_conditions(route) && answers(route))
 }
 
 /// Limits and maintenance that excuse every client of IPv4 or IPv6.

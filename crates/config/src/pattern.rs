@@ -186,7 +186,7 @@ fn check_path(text: &str) -> Result<(), InvalidValue> {
     Ok(())
 }
 
-/// What is said of a percent-encoded character.
+/// The warning about a percent-encoded character.
 pub(crate) const ESCAPED: &str = "a percent-encoded character";
 
 /// Why no path has a text in it, and the remedy.

@@ -1,6 +1,6 @@
 //! The text of regular expressions of backtracking engines (PCRE), split into what belongs together.
 
-/// What a piece of an expression is.
+/// The kind of a piece of an expression.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum RegexTokenKind {
     /// One character that stands for itself.

@@ -20,11 +20,11 @@ use crate::route_conditions::{self, FieldsOf};
 
 /// What is wrong where an application names a file that nothing may send.
 pub(crate) const NO_INTERNAL_ROUTE: &str = "the application names a file that no internal route has";
-/// What is wrong where it names a file of an internal route behind another route.
+/// The fault of an application that names a file of an internal route behind another route.
 pub(crate) const NOT_INTERNAL: &str =
     "a route that is not internal answers the path that the application names";
 
-/// What an internal route asks before it sends a file. What its site asks of every request has been asked before.
+/// The rules that an internal route applies before it sends a file. Those of its site were applied to the request.
 pub(crate) struct RouteGuards {
     pub(crate) client_access: ClientAccess,
     pub(crate) rates: Option<RateRules>,
@@ -51,7 +51,7 @@ impl RouteGuards {
 
 /// An internal route.
 struct InternalRoute {
-    /// Its index among the routes of its site.
+    /// The route's index in its site.
     index: usize,
     paths: Vec<PathPattern>,
     roots: Vec<PathBuf>,

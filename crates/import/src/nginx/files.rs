@@ -373,7 +373,7 @@ impl<'d> Translation<'d> {
         let Some((last, tries)) = one.args.split_last() else { return Last::Files };
         let mut paths: Vec<String> = Vec::new();
         let mut is_exact = true;
-        let finds_folders = tries.iter().any(|path| path.ends_with('/') && path.contains('$'));
+        let finds_folders = finds_folders(tries);
         for path in tries {
             let path = path.replace("${uri}", "$uri").replace("$document_uri", "$uri");
             // A folder is found with its file's path.
@@ -490,6 +490,11 @@ fn may_be_around_page(around: &Matcher, place: &Place<'_>, name: &str) -> bool {
     let is_known = !matches!(place.matcher, Matcher::Regex(..));
     let has_folder = place.matcher == *around || place.around.contains(around);
     !is_known || has_folder || begins_in_name
+}
+
+/// Whether `try_files` asks for folders.
+pub(super) fn finds_folders(tries: &[String]) -> bool {
+    tries.iter().any(|path| path.ends_with('/') && path.contains('$'))
 }
 
 /// What nginx executes for the path of a page in a place.

@@ -36,7 +36,7 @@ fn expires_word(word: &str) -> Expires {
     }
 }
 
-/// What is said of `Cache-Control` of files.
+/// The remark on `Cache-Control` of files.
 const NOT_IN_REDIRECTS: &str = "where files are served, redirects to the `/` behind a folder have none";
 
 impl Translation<'_> {

@@ -128,8 +128,8 @@ fn decides(one: &NginxDirective) -> Decides {
     }
 }
 
-/// How much `merge_slashes` speaks for a difference of a path with `//`: more than all others.
-const SLASHES_WEIGHT: u8 = 4;
+/// The weight of a remark that explains a difference by itself, such as `merge_slashes` for a path with `//`.
+const DECISIVE_WEIGHT: u8 = 4;
 
 /// The fields that describe the content that is sent, or say where it is instead.
 const CONTENT_FIELDS: [&str; 11] = [
@@ -238,7 +238,7 @@ impl NginxScratch {
             let remark = imported.remarks.get(one.entry)?;
             if one.name == "merge_slashes" {
                 let explains = request.target.contains("//") && remark.verdict != ImportVerdict::Translated;
-                return explains.then_some((SLASHES_WEIGHT, remark));
+                return explains.then_some((DECISIVE_WEIGHT, remark));
             }
             // Nothing else is a reason to answer what is refused.
             if is_opened
@@ -266,7 +266,7 @@ impl NginxScratch {
             }
             let is_led_to = remark.reasons.iter().any(|reason| reason == super::files::LED_TO);
             if is_led_to && one.name == "try_files" && matches!(aspect, Aspect::Field(_)) {
-                return Some((SLASHES_WEIGHT, remark));
+                return Some((DECISIVE_WEIGHT, remark));
             }
             if !is_led_to && !can_explain(one, aspect, answers) {
                 return None;

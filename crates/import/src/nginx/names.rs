@@ -6,7 +6,7 @@ use super::work::Translation;
 
 impl<'d> Translation<'d> {
     /// Has servers that listen at one address of the machine, where others listen at all of them with the same port, share that socket.
-    /// What is for one address alone is closed then: clients would reach it at all.
+    /// Sites for one address alone are closed then: clients would reach them at all addresses.
     pub(crate) fn widen_addresses(&self, servers: &mut [NginxServer<'d>]) {
         let all: Vec<ListenAddress> = servers.iter().flat_map(|server| server.addresses.clone()).collect();
         for server in servers.iter_mut() {

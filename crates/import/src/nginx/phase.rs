@@ -255,7 +255,7 @@ impl<'d> Translation<'d> {
         phase.continues &= !are_all;
     }
 
-    /// What stands in an `if`, for one of its conditions; nothing is executed behind the `if` where `is_last`.
+    /// The routes of the directives in an `if`, for one of its conditions. `is_last`: no directive is executed after the `if`.
     fn conditional(
         &self,
         one: &'d NginxDirective,

@@ -1,7 +1,7 @@
 //! One location as routes.
 
 use super::access::refuse;
-use super::files::Last;
+use super::files::{Last, finds_folders};
 use super::phase::PhaseRoute;
 use super::php::php_pass;
 use super::place::{Place, ServerLocations};
@@ -166,11 +166,10 @@ impl<'d> Translation<'d> {
         let one = place.scope.own_one("try_files")?;
         let (last, tries) = one.args.split_last()?;
         let has_fallback = section.get("proxy").or(section.get("app")).is_some() || !last.starts_with('=');
-        let finds_folders = tries.iter().any(|path| path.ends_with('/') && path.contains('$'));
         let Some(TomlItem::Table(files)) = section.get("files") else { return None };
         let is_without =
             |(key, value): &(String, TomlItem)| key == "index" && *value == TomlItem::List(Vec::new());
-        if !has_fallback || !finds_folders || !files.iter().any(is_without) {
+        if !has_fallback || !finds_folders(tries) || !files.iter().any(is_without) {
             return None;
         }
         let reason =
