@@ -185,6 +185,10 @@ sub { note('+'); select undef, undef, undef, 1.5; note('-'); [200, [], ['done']]
         for number in 0..8 {
             let mut client = rig.connect();
             write!(client, "GET /{number} HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
+            // The first two get the workers; those after them wait for these.
+            if number < 2 {
+                eventually("a worker has it", || noted().matches('+').count() > number);
+            }
             std::thread::sleep(Duration::from_millis(120));
             // Closed by a reset.
             sockopt::set_socket_linger(&client, Some(Duration::ZERO)).unwrap();
