@@ -128,9 +128,11 @@ impl WorkerPool {
         let request_max = Duration::from_millis(self.options.request_ms_max);
         for at in 0..self.places.len() {
             let WorkerPlace::Held(worker) = &mut self.places[at] else { continue };
+            // `kill_overdue` has a deadline for it, and knows the reason.
+            let is_overdue = worker.overdue_until.is_some();
             let worker_slots = self.shared.worker_slots_of(at);
             for (worker_slot, progress) in worker_slots.zip(&mut worker.progress) {
-                let is_watched = self.shared.is_watched[worker_slot].swap(false, Ordering::Relaxed);
+                let is_watched = self.shared.is_watched[worker_slot].swap(false, Ordering::Relaxed) || is_overdue;
                 let (sleeps, looks) = self.shared.channel.progress(ring::WorkerSlot(worker_slot));
                 if sleeps || is_watched || looks != progress.looks {
                     *progress = ThreadProgress { looks, at: now };
