@@ -274,6 +274,9 @@ fn general(request: &VerifyRequest, found: &FoundDifference, (old, new): (u16, u
         () if is_field(found, &["vary"]) && found.new.contains("accept-encoding") => {
             "Vary has Accept-Encoding wherever compression is on"
         }
+        () if is_field(found, &["vary"]) && found.new == "accept" => {
+            "listings of folders are HTML or JSON, and say so in Vary"
+        }
         () if matches!(&found.aspect, Aspect::UpstreamField(_))
             && found.old == "-"
             && found.new.is_empty() =>

@@ -132,7 +132,8 @@ impl WorkerPool {
             let is_overdue = worker.overdue_until.is_some();
             let worker_slots = self.shared.worker_slots_of(at);
             for (worker_slot, progress) in worker_slots.zip(&mut worker.progress) {
-                let is_watched = self.shared.is_watched[worker_slot].swap(false, Ordering::Relaxed) || is_overdue;
+                let is_watched =
+                    self.shared.is_watched[worker_slot].swap(false, Ordering::Relaxed) || is_overdue;
                 let (sleeps, looks) = self.shared.channel.progress(ring::WorkerSlot(worker_slot));
                 if sleeps || is_watched || looks != progress.looks {
                     *progress = ThreadProgress { looks, at: now };

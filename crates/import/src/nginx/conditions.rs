@@ -71,7 +71,8 @@ impl<'d> Translation<'d> {
             _ => return Err("a route cannot ask for it".to_owned()),
         };
         let name = variable[1..].trim_matches(['{', '}']);
-        let resolved = constants(value, scope, 0);
+        let known = scope.before(one);
+        let resolved = constants(value, &known, 0);
         if matches!(operator, "=" | "!=") && resolved.contains('$') {
             return Err("it compares two values that depend on the request".to_owned());
         }
@@ -91,7 +92,7 @@ impl<'d> Translation<'d> {
         if let Some(fault) = fault {
             return Err(fault.to_owned());
         }
-        if let Some(constant) = constant(name, scope).filter(|_| !is_expression) {
+        if let Some(constant) = constant(name, &known).filter(|_| !is_expression) {
             return Ok(if is_meant(&constant) { IfConditions::Always } else { IfConditions::Never });
         }
         if name == "invalid_referer" && operator.is_empty() {

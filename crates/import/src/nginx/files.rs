@@ -15,6 +15,9 @@ use crate::paths::{may_be_folder, may_be_for_file};
 pub(super) const NO_PAGE: &str =
     "a folder without a page is answered as if it were not there, and not refused (403)";
 
+/// The remark on `autoindex` beside `expires`.
+pub(super) const NOT_IN_LISTINGS: &str = "listings have no `Cache-Control`";
+
 /// What the last word of `try_files` asks for.
 pub(crate) enum Last<'d> {
     /// Nothing but the files.
@@ -231,7 +234,10 @@ impl<'d> Translation<'d> {
             if one.first() == "on" {
                 files.set("listing", TomlItem::Flag(true));
             }
-            self.ledger.translated(one.entry);
+            match one.first() == "on" && scope.one("expires").is_some() {
+                true => self.ledger.differs(one.entry, NOT_IN_LISTINGS),
+                false => self.ledger.translated(one.entry),
+            }
         }
         if let Some(one) = scope.one("disable_symlinks") {
             match one.first() {

@@ -81,6 +81,9 @@ struct LevelPlaces<'d> {
     rest: Vec<Place<'d>>,
 }
 
+/// The remark on a server without a `root`.
+pub(super) const NO_REST: &str = "what no location has is 404: nginx serves a folder of its own";
+
 impl<'d> Translation<'d> {
     /// The routes of a server.
     pub(crate) fn locations(&self, server: &Scope<'d>, entry: EntryNumber) -> Vec<TomlSection> {
@@ -119,7 +122,7 @@ impl<'d> Translation<'d> {
             own.push(self.routes(&server_place, &around));
             all.extend(&rest);
         } else if !has_rest {
-            self.ledger.differs(entry, "what no location has is 404: nginx serves a folder of its own");
+            self.ledger.differs(entry, NO_REST);
         }
         self.merge_scripts(&all, &mut own);
         routes.extend(own.into_iter().flatten());

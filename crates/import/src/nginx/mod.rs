@@ -87,7 +87,7 @@ const GENERAL: [&str; 15] = [
     "A request that neither server answers may be refused with another status.",
     "Paths with a line feed (`%0A`) are 404 where a server has expressions.",
     "Of files: a folder without a page is 404, also without a final slash; OPTIONS is answered 204, other methods than GET and HEAD 405 and, where `proxy` or `app` stands beside them, by that; \
-     If-Modified-Since later than the change is answered 304; ranges that are close to each other are sent as one; media types are \
+     If-Modified-Since later than the change is answered 304; ranges that are close to each other are sent as one; listings say Vary: Accept; media types are \
      those of Komainu's list.",
     "Conditions of requests (If-Match, If-None-Match) count for files, not for fixed responses. A target with a fragment is answered \
      400, and an empty Host is a host that no site names. What is answered 400 has no route, so no fields of one. TRACE is for the route.",

@@ -151,8 +151,12 @@ impl Decides {
     /// answers to this request differ in.
     fn weight(&self, aspect: &Aspect, differing: &[Aspect]) -> Option<u8> {
         let is_of_content = |name: &String| CONTENT_FIELDS.contains(&name.as_str());
-        let answers_differ =
-            || differing.iter().any(|one| !matches!(one, Aspect::Field(_) | Aspect::UpstreamField(_)));
+        let is_of_answer = |one: &Aspect| match one {
+            Aspect::Field(name) => name == "location",
+            Aspect::UpstreamField(_) => false,
+            _ => true,
+        };
+        let answers_differ = || differing.iter().any(is_of_answer);
         match (self, aspect) {
             // Another place has fields of its own, but it has an answer of its own too.
             (Self::Place | Self::Answer, Aspect::Field(name)) if !is_of_content(name) => {
@@ -264,11 +268,14 @@ impl NginxScratch {
             {
                 return None;
             }
-            let is_led_to = remark.reasons.iter().any(|reason| reason == super::files::LED_TO);
+            let is_led_to = is_said(remark, super::files::LED_TO);
             if is_led_to && one.name == "try_files" && matches!(aspect, Aspect::Field(_)) {
                 return Some((DECISIVE_WEIGHT, remark));
             }
-            if !is_led_to && !can_explain(one, aspect, answers) {
+            if !is_led_to
+                && !is_said(remark, super::route::NOT_EXECUTED)
+                && !can_explain(one, aspect, answers)
+            {
                 return None;
             }
             Some((decided.weight(aspect, differing)?, remark))
@@ -352,8 +359,9 @@ impl NginxScratch {
             if one.name != "location" {
                 return;
             }
+            let path = decoded(path);
             let is_slash = one.args.last().is_some_and(|last| *last == format!("{path}/"));
-            if is_slash || one.inner().iter().any(limits) && may_have(one, &decoded(path)) {
+            if is_slash || one.inner().iter().any(limits) && may_have(one, &path) {
                 let mut blocks = Vec::new();
                 path_to(all, one.entry, &mut blocks);
                 untraced.extend(blocks.iter().flat_map(|block| block.inner()));
@@ -373,9 +381,23 @@ fn decided_by(one: &NginxDirective, remark: &Remark, status: u16) -> Decides {
     if is_of_proxy && remark.verdict == ImportVerdict::Differs && remark.reasons.iter().all(about_redirects) {
         return Decides::Field("location set-cookie refresh".to_owned());
     }
+    if is_said(remark, super::location::NO_REST) {
+        return Decides::Everything;
+    }
+    if is_said(remark, super::files::NOT_IN_LISTINGS) {
+        return Decides::Field("cache-control expires".to_owned());
+    }
+    if is_said(remark, super::route::NOT_EXECUTED) {
+        return Decides::Place;
+    }
     // What is not translated and may be what keeps requests out closes all that it counts for.
     let closes = one.name == "if" || status == 403 && !super::known::is_harmless(&one.name);
     if is_impossible && closes { Decides::Everything } else { decides(one) }
+}
+
+/// Whether this is one of the reasons of a remark.
+fn is_said(remark: &Remark, reason: &str) -> bool {
+    remark.reasons.iter().any(|one| one == reason)
 }
 
 /// Whether a remark explains nothing but that requests are refused: what is not translated closes.

@@ -4,7 +4,8 @@
 use super::conditions::{IfConditions, file_operator, is_of_files, words};
 use super::place::{Place, ServerLocations};
 use super::rewrite::{
-    EVERYTHING, PathRewrite, is_absolute, passes_path_as_sent, refuses, simple_break, slash_apart,
+    EVERYTHING, PathRewrite, has_two_slashes, is_absolute, passes_path_as_sent, refuses, simple_break,
+    slash_apart,
 };
 use super::tree::NginxDirective;
 use super::work::{Matcher, Translation};
@@ -160,6 +161,9 @@ impl<'d> Translation<'d> {
             route.set_text("rewrite", to);
             phase.routes.push(PhaseRoute::Rewritten(route));
             return;
+        }
+        if has_two_slashes(one) {
+            self.ledger.differs(one.entry, "its new path has two slashes, of which locations see one here");
         }
         if let Err(reason) = self.search_again(one, (place, around), is_last, (&to, &mut route)) {
             self.ledger.impossible(one.entry, reason);

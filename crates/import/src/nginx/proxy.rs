@@ -153,6 +153,11 @@ impl<'d> Translation<'d> {
                 rewrite.entry,
                 "paths in redirects and cookies of the upstream server are changed back (`rewrite`)",
             );
+            if matches!(matcher, Matcher::Prefix(path, _) if *path == strip)
+                && !rewrite.first().contains("/?(")
+            {
+                self.ledger.differs(rewrite.entry, format!("`{strip}` without a `/` becomes `/`"));
+            }
             for (key, text) in [("strip_prefix", strip), ("add_prefix", add)] {
                 if !text.is_empty() {
                     proxy.set_text(key, text);

@@ -186,6 +186,12 @@ pub(crate) fn slash_apart(from: &str, to: &str) -> Option<(String, String)> {
     Some((format!("{new}{}", &from[start.len()..]), format!("/$1{rest}")))
 }
 
+/// Whether the new path has a slash before a group that begins with the path's own.
+pub(crate) fn has_two_slashes(rewrite: &NginxDirective) -> bool {
+    ["^(.*", "^(.+", "^(/"].iter().any(|start| rewrite.first().starts_with(start))
+        && rewrite.arg(1).contains("/$1")
+}
+
 /// What `rewrite … break` before `proxy_pass` removes from the path and adds to it, where that is all that it does.
 pub(crate) fn simple_break(rewrite: &NginxDirective, place: &Place<'_>) -> Option<(String, String)> {
     place.scope.own_one("proxy_pass").filter(|pass| !passes_path_as_sent(pass))?;
@@ -199,18 +205,19 @@ pub(crate) fn simple_break(rewrite: &NginxDirective, place: &Place<'_>) -> Optio
             (strip, before.strip_suffix('/')?)
         }
     };
-    // A path that does not begin so would get what `proxy_pass` adds.
-    let needs_slash = matches!(place.matcher, Matcher::Exact(_)) && !from.ends_with("/?(.*)");
-    let may_begin_so = match &place.matcher {
+    // A path that does not begin so would get what is added.
+    let is_bare_changed = matches!(place.matcher, Matcher::Prefix(..)) && add.is_empty();
+    let needs_slash = !from.ends_with("/?(.*)") && !is_bare_changed;
+    let begins_so = match &place.matcher {
         Matcher::Exact(path) | Matcher::Prefix(path, _) => path
             .strip_prefix(strip)
             .is_some_and(|rest| rest.starts_with('/') || rest.is_empty() && !needs_slash),
-        Matcher::Regex(..) | Matcher::Server => true,
+        Matcher::Regex(..) | Matcher::Server => add.is_empty(),
     };
     let is_plain = !strip.contains(['(', '[', '{', '\\', '*', '+', '?', '$', '|', '.'])
         && !add.contains(['$', '?', '#'])
         && !add.ends_with('/');
-    (is_plain && may_begin_so).then(|| (strip.to_owned(), add.to_owned()))
+    (is_plain && begins_so).then(|| (strip.to_owned(), add.to_owned()))
 }
 
 /// Whether a `proxy_pass` passes the path on as the client has sent it, whatever `rewrite` has made of it.

@@ -12,6 +12,9 @@ use super::work::{Matcher, Translation, is_target, redirect, unavailable};
 use crate::conditions::{RouteCondition, close};
 use crate::draft::{TomlItem, TomlSection, only_rewrites};
 
+/// The remark on `limit_except` where a location executes something.
+pub(super) const NOT_EXECUTED: &str =
+    "nginx executes no `rewrite`, `if` and `return` of the location for other methods";
 /// Statuses that `respond` can have.
 const STATUSES: std::ops::RangeInclusive<u64> = 200..=599;
 
@@ -26,7 +29,9 @@ impl<'d> Translation<'d> {
             return self.finished(vec![section], scope);
         }
         // Clients are refused before anything of the location is executed.
-        if let Some(internal) = scope.one("internal").filter(|_| !has_internal_files(place)) {
+        if let Some(internal) =
+            scope.one("internal").filter(|_| place.lacks_slash || !has_internal_files(place))
+        {
             return self.finished(vec![self.internal(internal, place)], scope);
         }
         if place.lacks_slash {
@@ -38,6 +43,8 @@ impl<'d> Translation<'d> {
             _ => Some(self.rewrite_phase(place, around)),
         };
         let limit = scope.own_one("limit_except");
+        // The last routes of the content are for other methods, for which nginx executes nothing of the location.
+        let asks = limit.is_some_and(|limit| !limit.inner().is_empty());
         let mut content = Vec::new();
         let needs_content = phase.as_ref().is_none_or(|phase| {
             phase.continues || phase.routes.iter().any(|route| matches!(route, PhaseRoute::Rewritten(_)))
@@ -67,14 +74,22 @@ impl<'d> Translation<'d> {
                     routes.push(section);
                 }
                 PhaseRoute::Rewritten(section) => {
-                    routes.extend(content.iter().map(|content| self.with_path(content, &section)));
+                    let executed = content.iter().filter(|content| !asks || content.get("method").is_some());
+                    routes.extend(executed.map(|content| self.with_path(content, &section)));
                 }
             }
         }
         if phase.is_none_or(|phase| phase.continues) {
             routes.extend(content);
         } else {
-            routes.extend(limit.map(|limit| self.close_methods(limit, place)));
+            content.retain(|route| limit.is_some() && route.get("method").is_none());
+            match limit {
+                Some(limit) if content.is_empty() => {
+                    routes.push(self.close_methods(limit, place));
+                    self.ledger.differs(limit.entry, NOT_EXECUTED);
+                }
+                _ => routes.append(&mut content),
+            }
         }
         self.finished(routes, scope)
     }
@@ -407,8 +422,8 @@ impl<'d> Translation<'d> {
             }
             others.remove("proxy");
         }
-        if place.scope.own_one("rewrite").is_some() {
-            self.ledger.differs(limit.entry, "nginx executes no `rewrite` of the location for other methods");
+        if place.scope.own_one("rewrite").is_some_and(|one| simple_break(one, place).is_some()) {
+            self.ledger.differs(limit.entry, NOT_EXECUTED);
         }
         self.access(&place.scope.with(limit.inner()), &mut others);
         if others.get("respond").is_none() {

@@ -68,13 +68,24 @@ impl<'d> Scope<'d> {
         found
     }
 
+    /// This place as nginx knows it when it executes `one`: without the directives that follow it in its block.
+    pub(crate) fn before(&self, one: &NginxDirective) -> Self {
+        let mut scope = self.clone();
+        for level in &mut scope.levels {
+            if let Some(at) = level.iter().position(|other| other.entry == one.entry) {
+                *level = &level[..at];
+            }
+        }
+        scope
+    }
+
     /// Whether a level is the block of a location.
     fn is_location(&self, at: usize) -> bool {
         let (Some(level), Some(around)) = (self.levels.get(at), at.checked_sub(1).map(|at| self.levels[at]))
         else {
             return false;
         };
-        around.iter().any(|one| one.name == "location" && std::ptr::eq(one.inner(), *level))
+        around.iter().any(|one| one.name == "location" && std::ptr::eq(one.inner().as_ptr(), level.as_ptr()))
     }
 
     /// The one value that `set` gives a variable in these blocks, for every request. nginx executes none of a location around another one.
