@@ -1,0 +1,137 @@
+//! From the configuration of files and compression to their options.
+
+use std::sync::Arc;
+
+use coding::Effort;
+use config::Config;
+use http::Coding;
+use net::Compression;
+
+use crate::logging::notice::ErrorLog;
+
+fn coding(coding: &config::Coding) -> Coding {
+    match coding {
+        config::Coding::Brotli => Coding::Brotli,
+        config::Coding::Zstd => Coding::Zstd,
+        config::Coding::Gzip => Coding::Gzip,
+    }
+}
+
+pub(crate) fn effort(effort: config::Effort) -> Effort {
+    match effort {
+        config::Effort::Fast => Effort::Fast,
+        config::Effort::Balanced => Effort::Balanced,
+        config::Effort::Small => Effort::Small,
+    }
+}
+
+pub(crate) fn compression(compress: &config::CompressResponses) -> Compression {
+    Compression {
+        codings: compress.codings.iter().map(coding).collect(),
+        bytes_min: compress.min_bytes,
+        effort: effort(compress.effort),
+        media: compress.types.clone(),
+        secrets: compress.secrets,
+    }
+}
+
+/// The same for files.
+fn kept_compression(compress: &config::CompressResponses) -> files::FileCompression {
+    let Compression { codings, bytes_min, effort, media, .. } = compression(compress);
+    files::FileCompression { codings, bytes_min, effort, media, ..files::FileCompression::default() }
+}
+
+/// The options of the files of a route.
+pub(crate) fn route_files(
+    config: &Config,
+    (site, index): (usize, usize),
+    files: &config::Files,
+    cores: usize,
+    notices: Option<&ErrorLog>,
+) -> files::Options {
+    let mut options = file_options(config, files, cores);
+    // Files are compressed once and kept, instead of at each request.
+    let kept = config.settings(Some(site), Some(index)).compress.map(kept_compression);
+    options.compression = options.compression.or(kept);
+    options.root_report = notices.map(root_report);
+    options
+}
+
+/// What is taken from the front of paths.
+pub(crate) fn stripped(route: &config::Route, prefix: &config::StripPrefix) -> Vec<u8> {
+    match prefix {
+        config::StripPrefix::None => Vec::new(),
+        config::StripPrefix::OfRoute => route.prefix().unwrap_or_default().as_bytes().to_vec(),
+        config::StripPrefix::Text(text) => text.as_bytes().to_vec(),
+    }
+}
+
+fn file_options(config: &Config, files: &config::Files, cores: usize) -> files::Options {
+    let open = &config.open_files;
+    files::Options {
+        roots: files.root.clone(),
+        index: files.index.clone(),
+        candidates: files.candidates.clone(),
+        fallback: files.fallback.clone(),
+        listing: files.listing,
+        hidden: files.hidden,
+        symlinks: match files.symlinks {
+            config::Symlinks::Off => files::Symlinks::Inside,
+            config::Symlinks::OwnerMatch => files::Symlinks::OwnerMatch,
+            config::Symlinks::On => files::Symlinks::Follow,
+        },
+        cache_control: files.cache_control.iter().map(cache_rule).collect(),
+        precompressed: files.precompressed.iter().map(coding).collect(),
+        compression: files.compress.as_ref().map(|compress| files::FileCompression {
+            codings: compress.codings.iter().map(coding).collect(),
+            bytes_min: compress.min_bytes,
+            bytes_max: compress.max_bytes,
+            effort: effort(compress.effort),
+            media: compress.types.clone(),
+        }),
+        charset: files.charset.clone(),
+        types: files.types.clone(),
+        ranges_max: files.ranges_max as usize,
+        cache: files::CacheLimits {
+            // With fewer entries than threads it must not become 0, which turns the cache off.
+            entries_max: (open.entries_max as usize).div_ceil(cores),
+            bytes_max: open.memory_bytes_max / cores as u64,
+            file_bytes_max: open.memory_per_file_bytes_max,
+            revalidate_ms: u64::try_from(open.recheck.as_millis()).unwrap_or(u64::MAX),
+            ..files::CacheLimits::default()
+        },
+        ..files::Options::default()
+    }
+}
+
+fn cache_rule((applies, value): &(config::FileMatch, String)) -> files::CacheRule {
+    let applies = match applies {
+        config::FileMatch::All => files::Applies::All,
+        config::FileMatch::Type(media) => files::Applies::Media(media.clone()),
+        config::FileMatch::Path(pattern) => {
+            let pattern = pattern.clone();
+            files::Applies::Path(Arc::new(move |path| pattern.matches(path)))
+        }
+    };
+    files::CacheRule { applies, value: value.clone() }
+}
+
+/// Reports of root folders go to the log.
+fn root_report(notices: &ErrorLog) -> files::RootReport {
+    let notices = notices.clone();
+    files::RootReport(Arc::new(move |path, state| notices.root(path, state)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fewer_open_files_than_threads_are_some() {
+        let mut config = Config::default();
+        for (entries_max, each) in [(0, 0), (3, 1), (1024, 128)] {
+            config.open_files.entries_max = entries_max;
+            assert_eq!(file_options(&config, &config::Files::default(), 8).cache.entries_max, each);
+        }
+    }
+}

@@ -1,0 +1,83 @@
+//! From the configuration of maintenance and crawlers to what sites do.
+
+use std::collections::HashMap;
+use std::io;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use config::{Config, Crawlers, PathPattern};
+use net::MemoryBudget;
+
+use crate::routing::pages;
+use crate::steps::guard::{CrawlerRule, CrawlerShared, MaintenanceRule, MaintenanceShared, SiteGuard};
+use crate::telemetry::metrics::RouteLabels;
+use crate::telemetry::rule_counters::RuleCounters;
+
+/// What all cores know together, by site.
+pub(crate) struct GuardPlan {
+    maintenance: Vec<Arc<MaintenanceShared>>,
+    crawlers: Vec<Option<SharedCrawlers>>,
+}
+
+#[derive(Clone)]
+struct SharedCrawlers {
+    /// The label of the site, and its rules.
+    of: (String, Crawlers),
+    shared: Arc<CrawlerShared>,
+}
+
+impl GuardPlan {
+    /// Makes it. Crawlers whose rules were the same `before` are counted on.
+    pub(crate) fn new(
+        config: &Config,
+        before: Option<&GuardPlan>,
+        memory: &MemoryBudget,
+        counters: &RuleCounters,
+    ) -> GuardPlan {
+        let mut before_at: HashMap<&str, Vec<&SharedCrawlers>> = HashMap::new();
+        for known in before.into_iter().flat_map(|plan| plan.crawlers.iter().flatten()) {
+            before_at.entry(&known.of.0).or_default().push(known);
+        }
+        let crawlers = |site: usize| {
+            let of = (RouteLabels::of_site(&config.sites[site]), config.crawlers_of(site)?.clone());
+            let same =
+                before_at.get(of.0.as_str()).and_then(|known| known.iter().find(|known| known.of == of));
+            Some(same.copied().cloned().unwrap_or_else(|| {
+                let shared = Arc::new(CrawlerShared::new(&of.1, &of.0, memory, counters));
+                SharedCrawlers { of, shared }
+            }))
+        };
+        GuardPlan {
+            maintenance: config.sites.iter().map(|_| Arc::default()).collect(),
+            crawlers: (0..config.sites.len()).map(crawlers).collect(),
+        }
+    }
+
+    /// One core's part for a site; `None` where it has no such rules.
+    ///
+    /// # Errors
+    /// A page that cannot be read, by name.
+    pub(crate) fn of(
+        &self,
+        config: &Config,
+        site: usize,
+        counters: &RuleCounters,
+    ) -> io::Result<Option<Rc<SiteGuard>>> {
+        let of_site = &config.sites[site];
+        let mut guard = SiteGuard::default();
+        if let Some(maintenance) = config.maintenance_of(site) {
+            let page = maintenance.page.as_deref().map(pages::read).transpose()?;
+            let labels = vec![("site", RouteLabels::of_site(of_site))];
+            let answered = counters.counter("komainu_maintenance_responses", labels);
+            let shared = self.maintenance[site].clone();
+            guard.maintenance = Some(MaintenanceRule::new(maintenance, page, shared, answered));
+        }
+        if let Some(crawlers) = &self.crawlers[site] {
+            let is_robots = |path: &PathPattern| path.as_str() == "/robots.txt";
+            let has_robots = of_site.routes.iter().any(|route| route.path.iter().any(is_robots));
+            guard.crawlers = Some(CrawlerRule::new(&crawlers.of.1, has_robots, crawlers.shared.clone()));
+        }
+        let has_some = guard.maintenance.is_some() || guard.crawlers.is_some();
+        Ok(has_some.then(|| Rc::new(guard)))
+    }
+}

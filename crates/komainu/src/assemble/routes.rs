@@ -1,0 +1,592 @@
+//! Turns a checked configuration into handlers: the only place that knows both.
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::io;
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use cache::{Cache, Disk, DiskEvent, DiskOptions};
+use coding::Dictionaries;
+use config::matcher::Routes;
+use config::{Action, Config, ConfigLine, EncodedSlashes, PartOf, RoutePart};
+use files::Files;
+use http::{EmptySegments, Fields, Status};
+use net::{Bandwidth, Core, SpillStore};
+use proxy::{Group, GroupShared, UpstreamEvent};
+use sharing::Sharing;
+
+use crate::applications::cgi_programs::CgiPrograms;
+use crate::applications::hosting::{self, AppHandles, Hosting, Mounted};
+use crate::assemble::content::{compression, effort, route_files, stripped};
+use crate::assemble::dictionaries;
+use crate::assemble::guards::GuardPlan;
+use crate::assemble::releases::{ReleasePlan, release, with_branches};
+use crate::assemble::upstreams::{GroupPlan, UpstreamRoute};
+use crate::cache_handler::handler::RouteCache;
+use crate::cache_handler::purge_method::{PurgeAccess, PurgeToken, purge_tokens};
+use crate::cache_handler::rules::{CacheRules, RoutePlaces};
+use crate::certificates::tls::TlsPlan;
+use crate::clients::access::ClientAccess;
+use crate::clients::proxies::{sources, trusted_proxies};
+use crate::engine::options::https_port;
+use crate::logging::access::AccessLogs;
+use crate::logging::notice::ErrorLog;
+use crate::logging::sink::LogSinks;
+use crate::operator::access::ControlAccess;
+use crate::routing::edits::RouteEdits;
+use crate::routing::fixed::{fixed_response, status};
+use crate::routing::geo::CountryDatabase;
+use crate::routing::ids::IdRules;
+use crate::routing::internal::{InternalRoutes, RouteGuards, SiteInternals};
+use crate::routing::pages::SitePages;
+use crate::routing::path_rules::{MapValues, PathRules, route_prefix};
+use crate::routing::php::{self, PhpRoute};
+use crate::routing::replace::RouteReplacement;
+use crate::routing::request_path::Strip;
+use crate::routing::router::{Handler, Route, RouteTable};
+use crate::routing::streams::limits::StreamLimits;
+use crate::routing::streams::route::StreamRoutes;
+use crate::steps::auth::AuthPlan;
+use crate::steps::cors;
+use crate::steps::limit::LimitPlan;
+use crate::steps::shaping::queue::QueuePlan;
+use crate::steps::shaping::shared;
+use crate::steps::site_https::SiteHttps;
+use crate::telemetry::costs::CostPlan;
+use crate::telemetry::metrics::{CoreMetrics, RouteLabels};
+use crate::telemetry::otlp::PushOptions;
+use crate::telemetry::traces::TraceExport;
+
+/// The part of `limits.memory` that the cache of responses takes at most.
+const CACHE_SHARE: u64 = 4;
+/// How long a start waits until it is known what is on disk, so that the first requests find it.
+const DISK_WAIT: Duration = Duration::from_millis(500);
+/// How long after a failure the cache on disk is tried again.
+const DISK_RETRY: Duration = Duration::from_secs(30);
+
+/// A configuration, and the state of its upstream groups, shared by all cores.
+pub(crate) struct ServerPlan {
+    pub(crate) config: Config,
+    /// TLS with clients, where a site has it.
+    pub(crate) tls: Option<TlsPlan>,
+    /// The port that requests without TLS are redirected to.
+    pub(crate) https_port: Option<u16>,
+    pub(crate) groups: GroupPlan,
+    /// The cache of responses, if a route has one.
+    pub(crate) cache: Option<Arc<Cache>>,
+    /// The dictionaries that clients may have, if a route makes some.
+    pub(crate) dictionaries: Option<Arc<Dictionaries>>,
+    purge_tokens: HashMap<PathBuf, PurgeToken>,
+    /// By site: what distinguishes the cached responses of its routes.
+    cache_places: Vec<RoutePlaces>,
+    /// Who may use the control listener.
+    pub(crate) control_access: Arc<ControlAccess>,
+    pub(crate) limits: LimitPlan,
+    pub(crate) sharing: Option<Arc<Sharing>>,
+    auth: AuthPlan,
+    pub(crate) releases: ReleasePlan,
+    pub(crate) queues: QueuePlan,
+    /// Where spans of requests go.
+    pub(crate) traces: Option<TraceExport>,
+    /// Where metrics are sent, and how often.
+    pub(crate) push: Option<PushOptions>,
+    guards: GuardPlan,
+    cgi: CgiPrograms,
+    /// Where addresses are.
+    geo: Option<Arc<CountryDatabase>>,
+    /// The limits of streams, in the order of the configuration.
+    streams: Vec<StreamLimits>,
+    /// The destinations of access logs, once they are open.
+    pub(crate) sinks: LogSinks,
+}
+
+impl ServerPlan {
+    /// Prepares a configuration; `before` is the one that it replaces, if any.
+    ///
+    /// # Errors
+    /// A folder, an error page or a certificate that cannot be opened, by name.
+    pub(crate) fn new(
+        config: Config,
+        before: Option<&ServerPlan>,
+        cores: usize,
+        hosting: Option<&Hosting>,
+    ) -> io::Result<ServerPlan> {
+        let spill = match hosting {
+            Some(hosting) => hosting.spill().clone(),
+            None => spill_store(&config)?,
+        };
+        let files = hosting.map(Hosting::files).unwrap_or_default();
+        let tls = TlsPlan::new(&config, before.and_then(|plan| plan.tls.as_ref()), &files)?;
+        // A port that the kernel chose stays.
+        let https_port = match https_port(config.listen.iter()) {
+            Some(0) => before.and_then(|plan| plan.https_port),
+            port => port,
+        };
+        let cache_before = before.and_then(|plan| plan.cache.as_ref());
+        let cache = response_cache(&config, cache_before, hosting)?;
+        let budget = hosting.map(Hosting::memory).cloned().unwrap_or_default();
+        let dictionaries_before = before.and_then(|plan| plan.dictionaries.as_ref());
+        let dictionaries = dictionaries::store(&config, dictionaries_before, &budget);
+        let limits = LimitPlan::new(&config, before.map(|plan| &plan.limits), &budget);
+        let sharing_before = before.and_then(|plan| plan.sharing.as_ref());
+        let sharing = shared::sharing(&config, sharing_before, &files, hosting.map(Hosting::notices))?;
+        let place = (&files, &budget, hosting.map(Hosting::notices));
+        let auth = AuthPlan::new(&config, before.map(|plan| &plan.auth), place, cores)?;
+        let releases = ReleasePlan::new(&config, before.map(|plan| &plan.releases));
+        let queues = QueuePlan::new(&config, before.map(|plan| &plan.queues), &releases.counters);
+        let traces_before = before.and_then(|plan| plan.traces.as_ref());
+        let (tracing, metrics) = (&config.tracing, &config.metrics);
+        let headers = files.headers("`[tracing]`", &tracing.headers, tracing.headers_file.as_ref())?;
+        let traces =
+            hosting.map(|hosting| TraceExport::new(&config, headers, traces_before, hosting.notices()));
+        let headers = files.headers("`[metrics]`", &metrics.headers, metrics.headers_file.as_ref())?;
+        let push = PushOptions::new(metrics, headers);
+        let traces = traces.transpose()?.flatten();
+        let guards_before = before.map(|plan| &plan.guards);
+        let guards = GuardPlan::new(&config, guards_before, &budget, &releases.counters);
+        let geo_before = before.and_then(|plan| plan.geo.as_ref());
+        let geo =
+            CountryDatabase::of(config.geo.as_ref(), geo_before, &files, hosting.map(Hosting::notices))?;
+        let cgi = before.map(|plan| plan.cgi.clone()).unwrap_or_default();
+        cgi.apply(&config, hosting.map(Hosting::notices))?;
+        let streams_before = before.map(|plan| plan.streams.as_slice()).unwrap_or_default();
+        let streams = StreamLimits::of(&config, streams_before, &budget);
+        let before = before.map(|plan| plan.groups.shared.as_slice()).unwrap_or_default();
+        let groups = GroupPlan::new(&config, before, &spill, &files)?;
+        let purge_tokens = purge_tokens(&config, &files)?;
+        let control_access = Arc::new(ControlAccess::new(&config, &files)?);
+        let cache_places = config.sites.iter().enumerate().map(|(at, site)| {
+            RoutePlaces::new(site, |route| config.settings(Some(at), Some(route)).cache.is_some())
+        });
+        let plan = ServerPlan {
+            cache_places: cache_places.collect(),
+            groups,
+            tls,
+            https_port,
+            config,
+            cache,
+            dictionaries,
+            purge_tokens,
+            control_access,
+            geo,
+            limits,
+            sharing,
+            auth,
+            releases,
+            queues,
+            traces,
+            push,
+            guards,
+            cgi,
+            streams,
+            sinks: LogSinks::default(),
+        };
+        for (name, app) in &plan.config.apps {
+            match hosting {
+                Some(hosting) => hosting.check(name, app)?,
+                None => _ = hosting::options(name, app)?,
+            }
+        }
+        // The cores do the same later; here an error can still be returned.
+        table(&plan, None, cores)?;
+        plan.queues.apply();
+        plan.sharing.iter().for_each(|sharing| sharing.add(plan.limits.shared()));
+        Ok(plan)
+    }
+
+    /// The groups of upstream servers.
+    pub(crate) fn upstreams(&self) -> &[Arc<GroupShared>] {
+        &self.groups.shared
+    }
+}
+
+/// The folder of temporary files.
+pub(crate) fn temporary_folder(config: &Config) -> PathBuf {
+    let usual = || std::env::var_os("TMPDIR").map_or_else(|| PathBuf::from("/var/tmp"), PathBuf::from);
+    config.temp_path.clone().unwrap_or_else(usual)
+}
+
+/// The store of temporary files. A folder that the configuration names must be writable; if the default folder is not,
+/// the server works without files, and logs it.
+pub(crate) fn spill_store(config: &Config) -> io::Result<Arc<SpillStore>> {
+    let folder = temporary_folder(config);
+    let store = SpillStore::new(&folder, config.limits.spill_bytes_max);
+    if config.temp_path.is_some() && config.limits.spill_bytes_max > 0 {
+        store.create().map_err(|error| {
+            let text = format!("cannot create a file in {} (`temp_path`): {error}", folder.display());
+            io::Error::new(error.kind(), text)
+        })?;
+    }
+    Ok(store)
+}
+
+/// What a table is made for: a core with its handles of applications, and the error log.
+#[derive(Clone, Copy)]
+pub(crate) struct CoreContext<'a> {
+    pub(crate) core: &'a Core,
+    pub(crate) handles: &'a AppHandles,
+    pub(crate) notices: &'a ErrorLog,
+    /// The core's part of the groups that it serves now.
+    pub(crate) groups: &'a RefCell<Vec<Group>>,
+    pub(crate) metrics: &'a CoreMetrics,
+}
+
+/// The table of one core. Without a core it only checks that it can be made, and has no sites: there may be more than descriptors.
+///
+/// # Errors
+/// A folder or an error page that cannot be opened, by name.
+pub(crate) fn table(
+    plan: &ServerPlan,
+    core_context: Option<CoreContext<'_>>,
+    cores: usize,
+) -> io::Result<RouteTable> {
+    let config = &plan.config;
+    let mut sites = Vec::new();
+    let mut pages = Vec::new();
+    let mut edits = Vec::new();
+    let mut empty_segments = Vec::new();
+    let mut https = Vec::new();
+    let mut guards = Vec::new();
+    let maps = MapValues::new(config, plan.geo.as_ref());
+    let server_pages = SitePages::read([&config.error_pages]);
+    let server_pages = server_pages.map_err(|error| placed("error_pages", "file", None, &error))?;
+    let groups = core_context.map(|core_context| groups(plan, core_context)).unwrap_or_default();
+    if let Some(core_context) = core_context {
+        core_context.handles.release_stopped();
+    }
+    for (site_index, site) in config.sites.iter().enumerate() {
+        let route = |index| self::route(plan, core_context, &groups, (site_index, index), cores);
+        let routes = (0..site.routes.len()).map(route);
+        let mut routes = routes.collect::<io::Result<Vec<_>>>()?;
+        for (route, of) in routes.iter_mut().zip(&site.routes) {
+            route.path_rules = PathRules::new(of, maps.as_ref());
+        }
+        let guard = plan.guards.of(config, site_index, &plan.releases.counters);
+        let guard = guard.map_err(|error| placed("maintenance", "site", site.line.as_ref(), &error))?;
+        let internals = internal_routes(plan, core_context, site_index, cores, &mut routes)?;
+        for route in &mut routes {
+            route.guard.clone_from(&guard);
+            route.internals.clone_from(&internals);
+            route.is_direct = route.stands_alone();
+        }
+        let own = SitePages::read([&site.error_pages, &config.error_pages]);
+        pages.push(Rc::new(own.map_err(|error| placed("error_pages", "site", site.line.as_ref(), &error))?));
+        if core_context.is_none() {
+            continue;
+        }
+        guards.push(guard);
+        sites.push(with_branches(&site.routes, routes));
+        let settings = config.settings(Some(site_index), None);
+        edits.push(RouteEdits::of_site(&settings.response_headers, site));
+        empty_segments.push(self::empty_segments(settings.merge_slashes));
+        let redirects = site.tls.is_some() && settings.redirect_https;
+        https.push(SiteHttps {
+            redirect_port: redirect_port(plan, site).filter(|_| redirects),
+            policy: plan.tls.as_ref().map_or(0, |tls| tls.policy(site_index)),
+        });
+    }
+    pages.push(Rc::new(server_pages));
+    edits.push(RouteEdits::of(&config.settings(None, None).response_headers));
+    empty_segments.push(self::empty_segments(config.merge_slashes));
+    let introducers = trusted_proxies(&config.trusted_proxies);
+    let of_streams = plan.groups.of_streams(&groups);
+    let streams = |of: CoreContext<'_>| StreamRoutes::new(config, &of_streams, &plan.streams, of.metrics);
+    let routes = Routes::compile(config);
+    Ok(RouteTable {
+        uses_country: routes.uses_country(),
+        routes,
+        sites,
+        empty_segments,
+        pages,
+        edits,
+        https,
+        guards,
+        introducers,
+        maps,
+        ids: IdRules::new(config),
+        costs: CostPlan::new(config),
+        traces: plan.traces.clone(),
+        streams: core_context.map(streams).unwrap_or_default(),
+        access: Cell::new(core_context.and_then(|_| AccessLogs::new(config, &plan.sinks))),
+    })
+}
+
+/// The port that requests of a site without TLS are redirected to.
+fn redirect_port(plan: &ServerPlan, site: &config::Site) -> Option<u16> {
+    match site.listen.is_empty() {
+        true => plan.https_port,
+        false => https_port(plan.config.listeners_of(site)).filter(|port| *port != 0),
+    }
+}
+
+/// An error with its directive and line.
+fn placed(directive: &str, table: &str, line: Option<&ConfigLine>, error: &io::Error) -> io::Error {
+    let place = line.map_or(String::new(), |line| format!(" (the {table} in {line})"));
+    io::Error::new(error.kind(), format!("`{directive}`{place}: {error}"))
+}
+
+/// The value of `merge_slashes`.
+pub(crate) fn empty_segments(merge_slashes: bool) -> EmptySegments {
+    if merge_slashes { EmptySegments::Merge } else { EmptySegments::Keep }
+}
+
+/// This core's part of each group of upstream servers; existing ones are kept.
+fn groups(plan: &ServerPlan, core_context: CoreContext<'_>) -> Vec<Group> {
+    let before = core_context.groups.take();
+    let before: HashMap<_, _> = before.iter().map(|group| (Arc::as_ptr(group.shared()), group)).collect();
+    let group = |shared: &Arc<_>| {
+        if let Some(group) = before.get(&Arc::as_ptr(shared)) {
+            return (*group).clone();
+        }
+        let notices = core_context.notices.clone();
+        let report = Box::new(move |news: &UpstreamEvent<'_>| notices.upstream(news));
+        Group::with_events(core_context.core, shared, report)
+    };
+    let groups: Vec<Group> = plan.groups.shared.iter().map(group).collect();
+    core_context.groups.replace(groups.clone());
+    groups
+}
+
+fn route(
+    plan: &ServerPlan,
+    core_context: Option<CoreContext<'_>>,
+    groups: &[Group],
+    (site, index): (usize, usize),
+    cores: usize,
+) -> io::Result<Route> {
+    let config = &plan.config;
+    let route = &config.sites[site].routes[index];
+    let settings = config.settings(Some(site), Some(index));
+    let mut strip = Vec::new();
+    let not_found =
+        || Handler::Respond { status: Status::NOT_FOUND, fields: Fields::new(), body: Vec::new() };
+    let reach = |way: &UpstreamRoute| Some(groups.get(way.group)?.proxy(&way.options, way.spill.clone()));
+    let proxy = || plan.groups.of(site, index).and_then(reach).map_or_else(not_found, Handler::Proxy);
+    let asked = |auth: &config::Auth| plan.groups.of_auth(auth).and_then(reach);
+    let app = |app: &config::Mounted| {
+        let prefix = stripped(route, &app.strip_prefix);
+        let target = app.target.clone().unwrap_or_default().into_bytes();
+        let handle = core_context.and_then(|core_context| core_context.handles.of(&app.name));
+        handle.map_or_else(not_found, |app| Handler::App(Mounted { app, prefix, target }))
+    };
+    let open_files = |files: &config::Files, has_scripts: bool| {
+        opened_files(plan, core_context, (site, index), files, (cores, has_scripts))
+    };
+    let php_app = php::app_of(config, route);
+    let handler = match &route.action {
+        Action::NotFound => not_found(),
+        Action::Proxy(_) => proxy(),
+        Action::Files(_) | Action::App(_) if php_app.is_some() && !route.internal => {
+            let (mounted, php) = php_app.expect("the guard has seen it");
+            strip = php::prefix_of(route, mounted, stripped);
+            let files = open_files(&php::files_of(route, php), true)?;
+            with_app(php, files, app(mounted), &strip)
+        }
+        Action::App(mounted) => app(mounted),
+        // Clients have no part in it.
+        Action::Files(_) if route.internal => not_found(),
+        Action::Files(files) => {
+            strip = stripped(route, &files.strip_prefix);
+            let php = php::of(route);
+            let files = open_files(files, php.is_some())?;
+            match php.map(|php| (php, proxy())) {
+                Some((php, Handler::Proxy(proxy))) => {
+                    Handler::Php(Box::new(PhpRoute::new(php, files, proxy, &strip)))
+                }
+                _ => Handler::Files(files),
+            }
+        }
+        Action::Redirect(redirect) => {
+            Handler::Redirect { to: redirect.to.clone(), status: status(redirect.status) }
+        }
+        Action::Respond(respond) => fixed_response(respond),
+        // Other routes serve: its branches, or the one that is found next.
+        Action::Split(_) | Action::Rewrite => not_found(),
+    };
+    let has_scripts = php_app.is_some() || php::of(route).is_some();
+    let owner = route.part_of.as_ref().map_or(index, |part| part.route);
+    let is_counted = !matches!(&route.part_of, Some(PartOf { part: RoutePart::Mirror, .. }));
+    let ms = |time: std::time::Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX / 4);
+    Ok(Route {
+        handler,
+        otherwise: route.otherwise.as_ref().filter(|_| !has_scripts).map(|action| match action {
+            Action::App(mounted) => app(mounted),
+            _ => proxy(),
+        }),
+        path_rules: None,
+        strip: Strip(strip),
+        prefix: route_prefix(route),
+        keeps_encoded_slashes: settings.encoded_slashes == EncodedSlashes::Keep,
+        body_bytes_max: settings.body_bytes_max.unwrap_or(u64::MAX),
+        body_ms: ms(settings.body_timeout),
+        write_ms: ms(settings.write_timeout),
+        bandwidth: settings.bandwidth.map(bandwidth),
+        // What a route itself says is no error of others.
+        intercepts_errors: settings.intercept_errors && !matches!(route.action, Action::Respond(_)),
+        edits: RouteEdits::of_site(&settings.response_headers, &config.sites[site]),
+        client_access: ClientAccess::of_route(&config.sites[site], route),
+        auth: plan.auth.of_route(
+            config,
+            (site, index),
+            asked,
+            core_context.map(|of| (of.core, of.notices)).unzip(),
+        ),
+        cors: settings.cors.map(cors::rules),
+        rates: plan.limits.of(site, owner, core_context.map(|of| of.notices)).map(Rc::new),
+        queue: plan.queues.of(site, (index, route), core_context.map(|of| of.notices)),
+        label: core_context
+            .filter(|_| is_counted)
+            .map_or(0, |of| of.metrics.label(&RouteLabels::of(&config.sites[site], route))),
+        cache: route_cache(plan, (site, index), core_context),
+        replacement: RouteReplacement::new(settings.replace),
+        compression: settings.compress.map(|compress| Rc::new(compression(compress))),
+        release: release(&plan.releases, config, (&plan.groups, groups), (site, index)),
+        branches: Vec::new(),
+        guard: None,
+        internals: None,
+        is_direct: false,
+    })
+}
+
+fn bandwidth(limit: &config::BandwidthLimit) -> Bandwidth {
+    Bandwidth { bytes_per_s: limit.bytes_per_s, after_bytes: limit.after_bytes }
+}
+
+/// Files with scripts among them, which an application runs; files alone where it could not be started.
+fn with_app(php: &config::PhpApp, files: Box<Files>, app: Handler, strip: &[u8]) -> Handler {
+    match app {
+        Handler::App(app) => Handler::Php(Box::new(PhpRoute::of_app(php, files, app, strip))),
+        _ => Handler::Files(files),
+    }
+}
+
+/// Opens the files of a route.
+fn opened_files(
+    plan: &ServerPlan,
+    core_context: Option<CoreContext<'_>>,
+    (site, index): (usize, usize),
+    files: &config::Files,
+    (cores, has_scripts): (usize, bool),
+) -> io::Result<Box<Files>> {
+    let config = &plan.config;
+    let notices = core_context.map(|of| of.notices);
+    let mut options = route_files(config, (site, index), files, cores, notices);
+    options.dictionaries = dictionaries::transport(config, plan.dictionaries.as_ref(), (site, index), effort);
+    if has_scripts {
+        php::scripts_among(&mut options)?;
+    }
+    let line = config.sites[site].routes[index].line.as_ref();
+    Files::new(options).map(Box::new).map_err(|error| placed("files", "route", line, &error))
+}
+
+/// A site's internal routes, which take over the guards of `routes`: clients get 404 there, whoever they are.
+fn internal_routes(
+    plan: &ServerPlan,
+    core_context: Option<CoreContext<'_>>,
+    site: usize,
+    cores: usize,
+    routes: &mut [Route],
+) -> io::Result<SiteInternals> {
+    let (config, notices) = (&plan.config, core_context.map(|of| of.notices));
+    InternalRoutes::of_site(&config.sites[site], |index, files| {
+        let route = &config.sites[site].routes[index];
+        let opened = Files::new(route_files(config, (site, index), files, cores, notices));
+        let opened = opened.map_err(|error| placed("files", "route", route.line.as_ref(), &error))?;
+        let guards = RouteGuards {
+            client_access: std::mem::take(&mut routes[index].client_access),
+            rates: plan.limits.of_route(site, index, notices),
+            auth: routes[index].auth.take(),
+        };
+        Ok((Strip(stripped(route, &files.strip_prefix)), opened, guards))
+    })
+}
+
+/// The cache of a route.
+fn route_cache(
+    plan: &ServerPlan,
+    (site, index): (usize, usize),
+    core_context: Option<CoreContext<'_>>,
+) -> Option<RouteCache> {
+    let config = &plan.config;
+    let policy = config.settings(Some(site), Some(index)).cache?;
+    let place = plan.cache_places.get(site)?.of(index);
+    let access = |purge: &config::CachePurge| PurgeAccess {
+        token: match (&purge.token, &purge.token_file) {
+            (Some(token), _) => Some(PurgeToken::new(token.as_bytes())),
+            (None, Some(file)) => plan.purge_tokens.get(file).cloned(),
+            (None, None) => None,
+        },
+        from: (!purge.from.is_empty()).then(|| sources(&purge.from)),
+        notices: core_context.map(|core_context| core_context.notices.clone()),
+    };
+    let purge = policy.purge.as_ref().map(access).map(Rc::new);
+    // What is stored is edited for each client.
+    let is_edited = !config.settings(Some(site), Some(index)).replace.is_empty();
+    let dictionaries = dictionaries::transport(config, plan.dictionaries.as_ref(), (site, index), effort);
+    Some(RouteCache {
+        cache: plan.cache.clone()?,
+        rules: Rc::new(CacheRules::new(policy, place).with_changes(config.sites[site].routes[index].proxy())),
+        compresses: config.settings(Some(site), Some(index)).compress.is_some() && !is_edited,
+        dictionaries: dictionaries.filter(|_| !is_edited).map(Rc::new),
+        purge,
+    })
+}
+
+/// The cache of the routes that have one; the one before where its limits stay.
+fn response_cache(
+    config: &Config,
+    before: Option<&Arc<Cache>>,
+    hosting: Option<&Hosting>,
+) -> io::Result<Option<Arc<Cache>>> {
+    let routes = config.sites.iter().enumerate();
+    let mut routes = routes.flat_map(|(site, each)| (0..each.routes.len()).map(move |route| (site, route)));
+    if !routes.any(|(site, route)| config.settings(Some(site), Some(route)).cache.is_some()) {
+        return Ok(None);
+    }
+    let memory = hosting.map(Hosting::memory).cloned().unwrap_or_default();
+    let limits = cache::StoreLimits {
+        bytes_max: config.cache.memory_bytes_max.min(memory.bytes_max() / CACHE_SHARE),
+        object_bytes_max: config.cache.object_bytes_max,
+        ..cache::StoreLimits::default()
+    };
+    let disk_before = before.and_then(|cache| cache.disk());
+    let disk = cache_disk(config, limits.bytes_max, disk_before, hosting)?;
+    let is_same = |before: &Arc<Cache>| {
+        let disks = (before.disk().map(Arc::as_ptr), disk.as_ref().map(Arc::as_ptr));
+        before.wanted_limits() == limits && disks.0 == disks.1
+    };
+    if let Some(cache) = before.filter(|cache| is_same(cache)) {
+        return Ok(Some(cache.clone()));
+    }
+    let cache = Cache::new(limits, Arc::new(move |before, after| memory.change(before, after)));
+    Ok(Some(Arc::new(cache.with_disk(disk))))
+}
+
+/// The cache on disk, where there is one; the one before where its options stay.
+fn cache_disk(
+    config: &Config,
+    memory_bytes_max: u64,
+    before: Option<&Arc<Disk>>,
+    hosting: Option<&Hosting>,
+) -> io::Result<Option<Arc<Disk>>> {
+    // A check of the configuration opens nothing.
+    let (Some(wanted), Some(hosting)) = (&config.cache.disk, hosting) else { return Ok(None) };
+    let options = DiskOptions {
+        path: wanted.path.clone(),
+        bytes_max: wanted.bytes_max,
+        index_bytes_max: memory_bytes_max / 2,
+        wait: DISK_WAIT,
+        retry: DISK_RETRY,
+    };
+    if let Some(disk) = before.filter(|disk| *disk.options() == options) {
+        return Ok(Some(disk.clone()));
+    }
+    let (memory, notices) = (hosting.memory().clone(), hosting.notices().clone());
+    let account = Arc::new(move |before, after| memory.change(before, after));
+    let path = wanted.path.clone();
+    let report = Arc::new(move |event: DiskEvent<'_>| notices.cache_disk(&path, &event));
+    Ok(Some(Arc::new(Disk::open(options, account, report)?)))
+}

@@ -1,0 +1,451 @@
+//! From a `proxy` action to the options of a group of upstream servers; and the groups of a configuration.
+
+use std::collections::HashMap;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use config::{Auth, AuthKind, Config, EncodedSlashes, StripPrefix};
+use http::Status;
+use net::{ClientCertificates, ServerCertificate, SpillQuota, SpillStore};
+use proxy::options::{
+    Balance, CgiOptions, CgiProtocol, Edits, Ejection, Forwarded, GroupOptions, HashKey, HealthCheck, Host,
+    KeepAlive, PathMap, Probe, ProxyProtocol, RequestOptions, ResponseOptions, Retry, RouteOptions, Tls,
+    UpstreamAddress, UpstreamProtocol, UpstreamServer, UpstreamTimeouts,
+};
+use proxy::{Group, GroupShared, GroupSuccession};
+
+use crate::applications::cgi_programs;
+use crate::process::config_files::ConfigFiles;
+use crate::telemetry::metrics::RouteLabels;
+
+/// The groups of a configuration, which all cores share, and how each route uses them.
+#[derive(Default)]
+pub(crate) struct GroupPlan {
+    pub(crate) shared: Vec<Arc<GroupShared>>,
+    /// Their names: those of the configuration, or of the route that has a group of its own.
+    names: Vec<String>,
+    /// Each name, with the number of the last group of that name.
+    numbers: HashMap<String, usize>,
+    /// By site and route.
+    ways: Vec<Vec<Option<UpstreamRoute>>>,
+    /// By stream: the place of its servers in [`GroupPlan::shared`].
+    streams: Vec<usize>,
+    /// Servers that are asked whether requests may be served.
+    asked: Vec<(Auth, UpstreamRoute)>,
+}
+
+/// How a route reaches its servers.
+pub(crate) struct UpstreamRoute {
+    /// The group's place in [`GroupPlan::shared`].
+    pub(crate) group: usize,
+    pub(crate) options: Arc<RouteOptions>,
+    /// The limit on temporary files for its responses.
+    pub(crate) spill: Option<Arc<SpillQuota>>,
+}
+
+impl GroupPlan {
+    /// Makes them: nothing is resolved or connected to yet. A group that is as it was `before` is the same one: its
+    /// health, limits, queue, kept connections and TLS sessions outlive a change of something else. In a group that
+    /// has changed, servers that were in it before keep their health.
+    ///
+    /// # Errors
+    /// A certificate that cannot be read, by name.
+    pub(crate) fn new(
+        config: &Config,
+        before: &[Arc<GroupShared>],
+        spill: &Arc<SpillStore>,
+        files: &ConfigFiles,
+    ) -> io::Result<GroupPlan> {
+        let mut groups = GroupPlan::default();
+        let mut before = GroupSuccession::of(before);
+        let mut named = HashMap::new();
+        for (index, (name, proxy)) in config.upstreams.iter().enumerate() {
+            named.insert(name.as_str(), index);
+            groups.add(name.clone(), group_options(proxy, files)?, &mut before)?;
+        }
+        for (site_index, site) in config.sites.iter().enumerate() {
+            let ways = site.routes.iter().enumerate().map(|(index, route)| {
+                let encoded_slashes = config.settings(Some(site_index), Some(index)).encoded_slashes;
+                groups.way((site, route, encoded_slashes), &named, &mut before, spill, files)
+            });
+            let ways = ways.collect::<io::Result<Vec<_>>>()?;
+            groups.ways.push(ways);
+        }
+        for auth in config.auths() {
+            let Some(proxy) = asked(auth).filter(|_| groups.of_auth(auth).is_none()) else { continue };
+            let options = route_options(&config::Route::default(), &proxy, false).into();
+            let group = groups.add("auth".to_owned(), group_options(&proxy, files)?, &mut before)?;
+            groups.asked.push((auth.clone(), UpstreamRoute { group, options, spill: None }));
+        }
+        for stream in &config.streams {
+            let group = groups.add(stream.label(), stream_options(stream), &mut before)?;
+            groups.streams.push(group);
+        }
+        Ok(groups)
+    }
+
+    /// All groups, each with its name.
+    pub(crate) fn named(&self) -> Vec<(String, Arc<GroupShared>)> {
+        self.names.iter().cloned().zip(self.shared.iter().cloned()).collect()
+    }
+
+    /// The upstream route of a route.
+    pub(crate) fn of(&self, site: usize, route: usize) -> Option<&UpstreamRoute> {
+        self.ways.get(site)?.get(route)?.as_ref()
+    }
+
+    /// The way to the server that an `auth` asks.
+    pub(crate) fn of_auth(&self, auth: &Auth) -> Option<&UpstreamRoute> {
+        self.asked.iter().find(|(of, _)| of == auth).map(|(_, way)| way)
+    }
+
+    /// Of a core's groups those of the streams, in the order of the configuration.
+    pub(crate) fn of_streams(&self, groups: &[Group]) -> Vec<Group> {
+        self.streams.iter().filter_map(|at| groups.get(*at)).cloned().collect()
+    }
+
+    fn add(
+        &mut self,
+        name: String,
+        options: GroupOptions,
+        before: &mut GroupSuccession,
+    ) -> io::Result<usize> {
+        self.shared.push(before.next(options).map_err(io::Error::other)?);
+        let name = self.unused_name(name);
+        self.names.push(name);
+        Ok(self.shared.len() - 1)
+    }
+
+    /// The name, or `name#2` and so on where groups have it already.
+    fn unused_name(&mut self, name: String) -> String {
+        let Some(mut number) = self.numbers.get(&name).copied() else {
+            self.numbers.insert(name.clone(), 1);
+            return name;
+        };
+        let unused = loop {
+            number += 1;
+            let numbered = format!("{name}#{number}");
+            if !self.numbers.contains_key(&numbered) {
+                break numbered;
+            }
+        };
+        self.numbers.extend([(name, number), (unused.clone(), 1)]);
+        unused
+    }
+
+    fn way(
+        &mut self,
+        (site, route, encoded_slashes): (&config::Site, &config::Route, EncodedSlashes),
+        named: &HashMap<&str, usize>,
+        before: &mut GroupSuccession,
+        spill: &Arc<SpillStore>,
+        files: &ConfigFiles,
+    ) -> io::Result<Option<UpstreamRoute>> {
+        let Some(proxy) = route.proxy() else { return Ok(None) };
+        let shares = |name: &String| named.get(name.as_str()).copied();
+        let group = match proxy.upstream.as_ref().and_then(shares) {
+            Some(group) => group,
+            None => self.add(own_name(site, route), group_options(proxy, files)?, before)?,
+        };
+        let spill = SpillQuota::new(spill, proxy.spill_bytes_max);
+        let is_of_cgi = |server: &UpstreamServer| matches!(server.protocol, UpstreamProtocol::Cgi(_));
+        let are_of_cgi = self.shared[group].options().servers.iter().all(is_of_cgi);
+        let mut options = route_options(route, proxy, are_of_cgi);
+        options.cgi.keeps_encoded_slashes = encoded_slashes == EncodedSlashes::Keep;
+        options.request.conditioned = site.conditioned_fields();
+        Ok(Some(UpstreamRoute { group, options: options.into(), spill }))
+    }
+}
+
+/// The name of a group that a route does not share: its site and its path.
+fn own_name(site: &config::Site, route: &config::Route) -> String {
+    let labels = RouteLabels::of(site, route);
+    match labels.route.as_str() {
+        "*" => labels.site,
+        route => format!("{}{route}", labels.site),
+    }
+}
+
+/// The proxy through which an authentication server, or one with the keys of tokens, is asked.
+fn asked(auth: &Auth) -> Option<config::Proxy> {
+    let (server, host) = match auth.kind()? {
+        AuthKind::Ask(server) => (server, auth.host.clone()),
+        AuthKind::Jwt(jwt) => (jwt.jwks.as_ref()?, config::UpstreamHost::Upstream),
+        AuthKind::Basic(_) | AuthKind::Signed(_) => return None,
+    };
+    let mut proxy = config::Proxy::to([server.origin.clone()]);
+    proxy.tls = auth.tls.clone();
+    proxy.host = host;
+    // What these fields say is stated with each question.
+    proxy.forwarded.x_forwarded = Some(false);
+    proxy.forwarded.standard = false;
+    Some(proxy)
+}
+
+fn ms(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX / 4)
+}
+
+fn group_options(proxy: &config::Proxy, files: &ConfigFiles) -> io::Result<GroupOptions> {
+    let servers =
+        proxy.to.iter().map(|upstream| server(proxy, upstream, files)).collect::<io::Result<_>>()?;
+    Ok(GroupOptions {
+        servers,
+        balance: balance(&proxy.balance),
+        keep_alive: KeepAlive {
+            idle_max: proxy.keep_alive.connections_max as usize,
+            idle_ms_max: ms(proxy.keep_alive.idle),
+            requests_max: proxy.keep_alive.requests_max.unwrap_or(0),
+        },
+        ejection: proxy.eject.as_ref().map(ejection),
+        check: proxy.health.as_ref().map(check),
+        slow_start_ms: ms(proxy.slow_start),
+        queue_max: proxy.queue_max as usize,
+        resolve_ms: ms(proxy.resolve),
+        proxy_protocol: proxy_protocol(proxy.proxy_protocol),
+        lenient_heads: proxy.lenient_heads,
+    })
+}
+
+fn proxy_protocol(version: config::ProxyProtocol) -> Option<ProxyProtocol> {
+    match version {
+        config::ProxyProtocol::Off => None,
+        config::ProxyProtocol::V1 => Some(ProxyProtocol::V1),
+        config::ProxyProtocol::V2 => Some(ProxyProtocol::V2),
+    }
+}
+
+/// The servers of a stream.
+fn stream_options(stream: &config::Stream) -> GroupOptions {
+    let server = |server: &config::StreamServer| {
+        let at = match &server.address {
+            config::Origin::Tcp { host, port, .. } => {
+                UpstreamAddress::Tcp { host: host.clone(), port: *port }
+            }
+            config::Origin::Unix(path) => UpstreamAddress::Unix(path.clone()),
+            // Of these an address of a stream is none.
+            config::Origin::Cgi(..) => UpstreamAddress::Unix(PathBuf::new()),
+        };
+        UpstreamServer {
+            protocol: UpstreamProtocol::Tcp,
+            weight: server.weight,
+            backup: server.backup,
+            connections_max: server.connections_max.unwrap_or(0),
+            ..UpstreamServer::at(at)
+        }
+    };
+    GroupOptions {
+        balance: balance(&stream.balance.into()),
+        keep_alive: KeepAlive { idle_max: 0, ..KeepAlive::default() },
+        ejection: stream.eject.as_ref().map(ejection),
+        check: stream.health.as_ref().map(check),
+        slow_start_ms: ms(stream.slow_start),
+        resolve_ms: ms(stream.resolve),
+        proxy_protocol: proxy_protocol(stream.proxy_protocol),
+        ..GroupOptions::to(stream.to.iter().map(server).collect())
+    }
+}
+
+/// `are_of_cgi` says that the servers speak a protocol of the CGI family.
+fn route_options(route: &config::Route, proxy: &config::Proxy, are_of_cgi: bool) -> RouteOptions {
+    RouteOptions {
+        timeouts: UpstreamTimeouts {
+            half_closed_ms: if proxy.cgi.is_some() { cgi_programs::HALF_CLOSED_MS } else { 0 },
+            ..timeouts(&proxy.timeouts)
+        },
+        cancels_left: proxy.client_abort == config::ClientAbort::Cancel,
+        retry: retry(&proxy.retry),
+        request: request(proxy, are_of_cgi),
+        response: ResponseOptions {
+            rewrite: proxy.rewrite,
+            cookie_domains: proxy.cookie_domains.clone(),
+            edits: edits(&proxy.response_headers),
+        },
+        path: path_map(route, proxy),
+        upgrades: proxy.upgrades.clone(),
+        read_ahead_bytes: proxy.read_ahead_bytes as usize,
+        cgi: CgiOptions { variables: proxy.variables.clone(), keeps_encoded_slashes: false },
+        head: http::Limits {
+            head_bytes_max: proxy.limits.head_bytes_max as usize,
+            start_line_bytes_max: proxy.limits.status_line_bytes_max as usize,
+            fields_max: proxy.limits.headers_max as usize,
+            bare_lf: proxy.lenient_heads || proxy.limits.lenient_bare_lf,
+            lenient_heads: proxy.lenient_heads,
+        },
+    }
+}
+
+fn server(
+    proxy: &config::Proxy,
+    upstream: &config::Upstream,
+    files: &ConfigFiles,
+) -> io::Result<UpstreamServer> {
+    let (cgi, url) = match &upstream.url {
+        config::Origin::Cgi(scheme, at) => (Some(cgi_protocol(*scheme)), &**at),
+        url => (None, url),
+    };
+    let at = match url {
+        // Its own thread starts them.
+        config::Origin::Unix(_) if proxy.cgi.is_some() => {
+            UpstreamAddress::Unix(proxy.cgi.as_ref().map(cgi_programs::socket).unwrap_or_default())
+        }
+        config::Origin::Tcp { host, port, .. } => UpstreamAddress::Tcp { host: host.clone(), port: *port },
+        config::Origin::Unix(path) => UpstreamAddress::Unix(path.clone()),
+        config::Origin::Cgi(..) => return Err(io::Error::other("an address of CGI inside one")),
+    };
+    let tls =
+        upstream.url.is_tls().then(|| tls(upstream.tls.as_ref().unwrap_or(&proxy.tls), files)).transpose()?;
+    let is_http2 = upstream.url.is_h2c() || (tls.is_some() && proxy.http == config::ProxyHttp::Http2);
+    Ok(UpstreamServer {
+        tls,
+        protocol: match cgi {
+            Some(protocol) => UpstreamProtocol::Cgi(protocol),
+            None if is_http2 => UpstreamProtocol::Http2,
+            None => UpstreamProtocol::Http1,
+        },
+        weight: upstream.weight,
+        backup: upstream.backup,
+        connections_max: upstream.connections_max.unwrap_or(0),
+        name: proxy.cgi.as_ref().map(|cgi| format!("cgi:{}", cgi.root.display())),
+        ..UpstreamServer::at(at)
+    })
+}
+
+fn cgi_protocol(scheme: config::CgiScheme) -> CgiProtocol {
+    match scheme {
+        config::CgiScheme::FastCgi => CgiProtocol::FastCgi,
+        config::CgiScheme::Uwsgi => CgiProtocol::Uwsgi,
+        config::CgiScheme::Scgi => CgiProtocol::Scgi,
+        config::CgiScheme::Program => CgiProtocol::Program,
+    }
+}
+
+fn tls(tls: &config::ProxyTls, files: &ConfigFiles) -> io::Result<Tls> {
+    let invalid = |text: String| io::Error::new(io::ErrorKind::InvalidData, format!("`proxy.tls`: {text}"));
+    let identity_pem = match (&tls.certificate, &tls.key) {
+        (Some(certificate), Some(key)) => {
+            let (chain_pem, key_pem) = (files.read(certificate)?, files.read(key)?);
+            ServerCertificate::from_pem(&chain_pem, &key_pem)
+                .map_err(|fault| invalid(fault.in_files(certificate, key)))?;
+            Some((chain_pem, key_pem))
+        }
+        _ => None,
+    };
+    let roots = |path: &Path| {
+        let pem = files.read(path)?;
+        ClientCertificates::check_authority(&pem)
+            .map_err(|text| invalid(format!("{}: {text}", path.display())))?;
+        io::Result::Ok(pem)
+    };
+    Ok(Tls {
+        name: tls.name.clone(),
+        roots_pem: tls.ca.as_deref().map(roots).transpose()?,
+        identity_pem,
+        insecure: !tls.verify,
+    })
+}
+
+fn balance(balance: &config::Balance) -> Balance {
+    match balance {
+        config::Balance::RoundRobin => Balance::RoundRobin,
+        config::Balance::LeastRequests => Balance::LeastRequests,
+        config::Balance::TwoChoices => Balance::TwoChoices,
+        config::Balance::HashClient => Balance::Hash(HashKey::Client),
+        config::Balance::HashUri => Balance::Hash(HashKey::Uri),
+        config::Balance::HashHeader(name) => Balance::Hash(HashKey::Field(name.clone())),
+        config::Balance::HashCookie(name) => Balance::Hash(HashKey::Cookie(name.clone())),
+        config::Balance::Sticky(cookie) => Balance::Sticky { cookie: cookie.clone() },
+    }
+}
+
+fn timeouts(timeouts: &config::ProxyTimeouts) -> UpstreamTimeouts {
+    UpstreamTimeouts {
+        connect_ms: ms(timeouts.connect),
+        head_ms: ms(timeouts.head),
+        between_ms: ms(timeouts.between),
+        total_ms: timeouts.total.map_or(0, ms),
+        queue_ms: ms(timeouts.queue),
+        tunnel_ms: ms(timeouts.tunnel),
+        continue_ms: ms(timeouts.expect),
+        half_closed_ms: 0,
+    }
+}
+
+fn retry(retry: &config::Retry) -> Retry {
+    let status = |code: &u16| Status::of(*code).expect("the configuration holds statuses of three digits");
+    Retry {
+        attempts_max: retry.attempts_max,
+        budget_percent: retry.budget_percent,
+        statuses: retry.statuses.iter().map(status).collect(),
+        non_idempotent: retry.non_idempotent,
+        body_bytes_max: retry.body_bytes_max as usize,
+    }
+}
+
+fn ejection(eject: &config::Eject) -> Ejection {
+    Ejection { failures_max: eject.failures_max, first_ms: ms(eject.first), ms_max: ms(eject.max) }
+}
+
+fn check(health: &config::Health) -> HealthCheck {
+    let (first, last) = health.expect;
+    let get = |path: &String| Probe::Get { path: path.clone(), host: health.host.clone(), first, last };
+    HealthCheck {
+        probe: health.path.as_ref().map_or(Probe::Connect, get),
+        interval_ms: ms(health.interval),
+        timeout_ms: ms(health.timeout),
+        rise: health.rise,
+        fall: health.fall,
+    }
+}
+
+fn request(proxy: &config::Proxy, are_of_cgi: bool) -> RequestOptions {
+    RequestOptions {
+        host: match &proxy.host {
+            config::UpstreamHost::Pass => Host::Pass,
+            config::UpstreamHost::Upstream => Host::Upstream,
+            config::UpstreamHost::Text(text) => Host::Set(text.clone()),
+        },
+        forwarded: Forwarded {
+            // Servers of CGI have variables of their own for what the fields of proxies say.
+            x_forwarded: proxy.forwarded.x_forwarded.unwrap_or(!are_of_cgi),
+            standard: proxy.forwarded.standard,
+        },
+        via: proxy.forwarded.via.clone().filter(|_| !are_of_cgi).unwrap_or_default(),
+        underscores: proxy.underscores,
+        conditioned: Vec::new(),
+        edits: edits(&proxy.request_headers),
+    }
+}
+
+fn edits(headers: &config::ProxyHeaders) -> Edits {
+    Edits { remove: headers.remove.clone(), set: headers.set.clone(), add: headers.add.clone() }
+}
+
+fn path_map(route: &config::Route, proxy: &config::Proxy) -> Option<PathMap> {
+    let from = match &proxy.strip_prefix {
+        // What is below it names the program.
+        StripPrefix::None if proxy.cgi.is_some() => route.prefix().unwrap_or_default(),
+        StripPrefix::None => "",
+        StripPrefix::OfRoute => route.prefix().unwrap_or_default(),
+        StripPrefix::Text(text) => text,
+    };
+    let to = proxy.add_prefix.as_deref().unwrap_or_default();
+    (from != to).then(|| PathMap::new(from, to))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_defaults_of_the_configuration_are_those_of_the_proxy() {
+        let url = config::Origin::parse("http://127.0.0.1:3000").unwrap();
+        let proxy = config::Proxy::to([url]);
+        let server = UpstreamServer::at(UpstreamAddress::Tcp { host: "127.0.0.1".into(), port: 3000 });
+        let group = group_options(&proxy, &ConfigFiles::default()).unwrap();
+        assert_eq!(group, GroupOptions::to(vec![server]));
+        assert_eq!(route_options(&config::Route::default(), &proxy, false), RouteOptions::default());
+    }
+}

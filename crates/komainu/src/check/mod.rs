@@ -1,0 +1,10 @@
+//! What `komainu check` and each start look for in a configuration and on the machine.
+//!
+//! Modules, from low to high; a module uses only those above it.
+
+pub(crate) mod named_paths;
+pub(crate) mod path_doubts;
+pub(crate) mod start_rights;
+pub(crate) mod start_checks;
+pub(crate) mod reading;
+pub(crate) mod named_things;

@@ -1,0 +1,271 @@
+//! Files, folders, users and groups that a configuration names and that are not there: errors with their place in the file, all at once.
+
+use std::io;
+use std::os::unix::fs::FileTypeExt;
+use std::path::Path;
+
+use config::{ConfigLine, NamedAccount, NamedPath, Report, TextSpan};
+
+use crate::rights::file_rights::is_kernels;
+use crate::rights::privilege::{group_id, user_of};
+
+/// What a directive's path has to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum PathNeed {
+    Folder,
+    File,
+    Either,
+    /// A file that may be made, in a folder that is there.
+    FileInFolder,
+    /// A folder that the server makes where it is missing.
+    MadeFolder,
+    /// A Unix socket that the server makes, in a folder that is there.
+    Socket,
+}
+
+/// Directives, by the end of their names, whose files and folders are there before the server starts. What it makes itself is not among
+/// them, nor what may come and go.
+const DIRECTIVES: [(&str, PathNeed); 36] = [
+    ("files.root", PathNeed::Folder),
+    ("temp_path", PathNeed::Folder),
+    ("apps.folder", PathNeed::Folder),
+    ("error_pages", PathNeed::File),
+    ("maintenance.page", PathNeed::File),
+    ("apps.psgi", PathNeed::File),
+    ("apps.rack", PathNeed::File),
+    ("apps.handler", PathNeed::File),
+    ("auth.basic", PathNeed::File),
+    ("jwks_file", PathNeed::File),
+    ("secret_file", PathNeed::File),
+    ("geo.database", PathNeed::File),
+    ("password_file", PathNeed::File),
+    ("token_file", PathNeed::File),
+    ("tls.ca", PathNeed::File),
+    ("tls.certificate", PathNeed::Either),
+    ("tls.key", PathNeed::File),
+    ("tls.ticket_keys", PathNeed::File),
+    ("client.ca", PathNeed::File),
+    ("client.crl", PathNeed::File),
+    ("default.certificate", PathNeed::Either),
+    ("default.key", PathNeed::File),
+    ("acme.ca", PathNeed::File),
+    ("log.file", PathNeed::FileInFolder),
+    ("log.errors", PathNeed::FileInFolder),
+    ("logs.file", PathNeed::FileInFolder),
+    ("control.audit", PathNeed::FileInFolder),
+    ("site.tls", PathNeed::Either),
+    ("control.tls", PathNeed::Either),
+    ("headers_file", PathNeed::File),
+    ("php.root", PathNeed::Either),
+    ("cgi.root", PathNeed::Either),
+    ("apps.virtualenv", PathNeed::Folder),
+    ("cache.disk.path", PathNeed::MadeFolder),
+    ("listen.unix", PathNeed::Socket),
+    ("listen.address.unix", PathNeed::Socket),
+];
+
+/// The report with an error for each that is not there; `None` where all are.
+pub(crate) fn missing(report: &Report) -> Option<Report> {
+    let of_paths = report.named_paths().iter().filter_map(fault);
+    let errors: Vec<_> = of_paths.chain(report.named_accounts().iter().filter_map(unknown_account)).collect();
+    (!errors.is_empty()).then(|| report.clone().with_errors(errors))
+}
+
+/// The report with the error of a start, at the path that its text names; `None` where it names none of the configuration's.
+pub(crate) fn placed(report: &Report, title: &str, help: &str) -> Option<Report> {
+    let names = |named: &&NamedPath| {
+        let path = std::path::absolute(&named.path).unwrap_or_else(|_| named.path.clone());
+        [path, named.path.clone()].iter().any(|path| title.contains(&path.display().to_string()))
+    };
+    let shortness = |named: &&NamedPath| std::cmp::Reverse(named.path.as_os_str().len());
+    // Many places may name one path.
+    let at_line = line_in(title).and_then(|line| report.named_paths_from(&line).find(names));
+    let found = at_line.or_else(|| report.named_paths().iter().filter(names).min_by_key(shortness))?;
+    Some(report.clone().with_errors(vec![(found.at.clone(), title.to_owned(), help.to_owned())]))
+}
+
+/// The line that an error names: `(the route in line 12 of sites/shop.toml)`.
+fn line_in(title: &str) -> Option<ConfigLine> {
+    let place = title.split_once(" in line ")?.1.split_once(')')?.0;
+    let (number, file) = match place.split_once(" of ") {
+        Some((number, file)) => (number, Some(file.to_owned())),
+        None => (place, None),
+    };
+    Some(ConfigLine { file, number: number.parse().ok()? })
+}
+
+/// A user or group that the system does not know.
+fn unknown_account(named: &NamedAccount) -> Option<(TextSpan, String, String)> {
+    let name = &named.name;
+    let (known, remedy) = match named.is_group {
+        true => (
+            group_id(name).map(drop),
+            format!("`groupadd --system {name}` makes it; `getent group` lists those there are"),
+        ),
+        false => (
+            user_of(name).map(drop),
+            format!(
+                "`useradd --system --no-create-home {name}` makes it; `getent passwd` lists those there are"
+            ),
+        ),
+    };
+    known.err().map(|title| (named.at.clone(), title, remedy))
+}
+
+fn fault(named: &NamedPath) -> Option<(TextSpan, String, String)> {
+    let as_written = named.path.to_string_lossy();
+    // The shell's way to write folders: here both are names as any other.
+    let remedy = match as_written.contains("/~") || as_written.contains('$') {
+        true => {
+            "`~` and `$NAME` stand for themselves: write the whole path, or `${HOME}`, the variable of the environment"
+        }
+        false => "a relative path begins at the folder of the configuration file",
+    };
+    let is_it = |suffix: &str| {
+        let rest = named.directive.strip_suffix(suffix);
+        rest.is_some_and(|rest| rest.is_empty() || rest.ends_with('.'))
+    };
+    let (_, wanted) = DIRECTIVES.iter().find(|(suffix, _)| is_it(suffix))?;
+    let path = std::path::absolute(&named.path).unwrap_or_else(|_| named.path.clone());
+    let (shown, parent) = (path.display(), path.parent().unwrap_or(Path::new("/")));
+    let title = match (wanted, found(&path)) {
+        // This user may not look there; the server's user may.
+        (_, Found::Hidden) => return None,
+        (PathNeed::Folder, Found::Nothing) => format!("there is no folder {shown}"),
+        (PathNeed::Folder | PathNeed::MadeFolder, Found::File) => format!("{shown} is a file, not a folder"),
+        (PathNeed::MadeFolder, Found::Nothing) if is_kernels(parent) => {
+            format!("no folder can be made in {}, which is the kernel's", parent.display())
+        }
+        (PathNeed::File, Found::Nothing) => format!("there is no file {shown}"),
+        (PathNeed::File | PathNeed::FileInFolder, Found::Folder) => {
+            format!("{shown} is a folder, not a file")
+        }
+        (PathNeed::Either, Found::Nothing) => format!("there is no file or folder {shown}"),
+        (PathNeed::FileInFolder, Found::Nothing) => match found(parent) {
+            Found::Nothing => format!("cannot open {shown}: there is no folder {}", parent.display()),
+            Found::File => format!("cannot open {shown}: {} is a file, not a folder", parent.display()),
+            Found::Folder | Found::Hidden => return None,
+        },
+        (PathNeed::Socket, Found::Folder) => format!("{shown} is a folder, not a socket"),
+        (PathNeed::Socket, Found::File) if !is_socket(&path) => {
+            format!("{shown} is there and is no socket: the server does not replace it")
+        }
+        // systemd makes folders there when it starts the server.
+        (PathNeed::Socket, Found::Nothing) if path.starts_with("/run") => return None,
+        (PathNeed::Socket, Found::Nothing) => match found(parent) {
+            Found::Nothing => format!("cannot listen on {shown}: there is no folder {}", parent.display()),
+            _ => return None,
+        },
+        _ => return None,
+    };
+    Some((named.at.clone(), title, remedy.to_owned()))
+}
+
+/// What is at a path.
+enum Found {
+    Nothing,
+    File,
+    Folder,
+    Hidden,
+}
+
+fn found(path: &Path) -> Found {
+    match std::fs::metadata(path) {
+        Ok(found) if found.is_dir() => Found::Folder,
+        Ok(_) => Found::File,
+        Err(error) => match error.kind() {
+            io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => Found::Nothing,
+            _ => Found::Hidden,
+        },
+    }
+}
+
+fn is_socket(path: &Path) -> bool {
+    std::fs::metadata(path).is_ok_and(|found| found.file_type().is_socket())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use config::Config;
+
+    #[test]
+    fn the_error_of_a_start_stands_at_the_path_that_it_names() {
+        let text = "[[route]]\nfiles = \"/srv/www\"\nauth = { basic = \"/srv/www/users\" }\n";
+        let (_, report) = Config::parse(text, "k.toml", Path::new(".")).unwrap();
+        let place =
+            |title: &str| placed(&report, title, "").map(|report| report.position(&report.findings()[0]));
+        assert_eq!(place("/srv/www/users: line 2 has no password"), Some((3, 18)));
+        assert_eq!(place("cannot open /srv/www: refused"), Some((2, 9)));
+        assert_eq!(place("no more threads"), None);
+        let text = "[[site]]\nhosts = \"a.test\"\n[[site.route]]\nfiles = \"/srv/www\"\n[[site]]\nhosts = \"b.test\"\n[[site.route]]\nfiles = \"/srv/www\"\n";
+        let (_, report) = Config::parse(text, "k.toml", Path::new(".")).unwrap();
+        let title = "`files` (the route in line 7): cannot serve /srv/www: Too many open files";
+        let report = placed(&report, title, "").unwrap();
+        assert_eq!(report.position(&report.findings()[0]).0, 8);
+    }
+
+    #[test]
+    fn what_is_missing_is_reported_with_its_place() {
+        let folder = std::env::temp_dir().join(format!("komainu-named-{}", std::process::id()));
+        std::fs::create_dir_all(folder.join("public")).unwrap();
+        std::fs::write(folder.join("file"), "").unwrap();
+        let of = |text: &str| {
+            let report = match Config::parse(text, "k.toml", &folder) {
+                Ok((_, report)) | Err(report) => report,
+            };
+            let report = missing(&report)?;
+            Some(
+                report
+                    .findings()
+                    .iter()
+                    .map(|one| (one.title.clone(), report.position(one).0))
+                    .collect::<Vec<_>>(),
+            )
+        };
+        let at = |name: &str| folder.join(name).display().to_string();
+        assert_eq!(of("[[route]]\nfiles = \"public\"\n[log]\nfile = \"new.log\"\n"), None);
+        let disk = |path: &str| {
+            of(&format!("[cache]\ndisk = {{ path = \"{path}\" }}\n[[route]]\nfiles = \"public\"\n"))
+        };
+        assert_eq!((disk("public"), disk("new")), (None, None));
+        assert_eq!(
+            disk("/proc/c"),
+            Some(vec![("no folder can be made in /proc, which is the kernel's".to_owned(), 2)])
+        );
+        assert_eq!(disk("file"), Some(vec![(format!("{} is a file, not a folder", at("file")), 2)]));
+        assert_eq!(
+            of(
+                "error_pages = { 404 = \"x.html\" }\n[log]\nerrors = \"no/e.log\"\n[[route]]\nfiles = [\"public\", \"none\", \"file\"]\n\
+                [apps.a]\npsgi = \"a.psgi\"\n[[site]]\nhosts = \"a.test\"\ntls = { certificate = \"c.pem\", key = \"public\" }\n\
+                [[site.route]]\nproxy = { upstream = \"none\" }\n"
+            ),
+            Some(vec![
+                (format!("there is no file {}", at("x.html")), 1),
+                (format!("cannot open {}: there is no folder {}", at("no/e.log"), at("no")), 3),
+                (format!("there is no folder {}", at("none")), 5),
+                (format!("{} is a file, not a folder", at("file")), 5),
+                ("no route uses `[apps.a]`".to_owned(), 6),
+                (format!("there is no file {}", at("a.psgi")), 7),
+                (format!("there is no file or folder {}", at("c.pem")), 10),
+                (format!("{} is a folder, not a file", at("public")), 10),
+                ("there is no `[upstreams.none]`".to_owned(), 12),
+            ])
+        );
+        assert_eq!(
+            of(
+                "listen = [\":80\", \"unix:none/k.sock\", \"unix:file\", { address = \"unix:public\" }]\nuser = \"no-such-user\"\n\
+                group = \"no-such-group\"\n[control]\nlisten = \"unix:/run/none/c.sock\"\ngroup = \"0\"\n[[route]]\ncgi = \"none\"\n"
+            ),
+            Some(vec![
+                (format!("cannot listen on {}: there is no folder {}", at("none/k.sock"), at("none")), 1),
+                (format!("{} is there and is no socket: the server does not replace it", at("file")), 1),
+                (format!("{} is a folder, not a socket", at("public")), 1),
+                ("there is no user no-such-user".to_owned(), 2),
+                ("there is no group no-such-group".to_owned(), 3),
+                (format!("there is no file or folder {}", at("none")), 8),
+            ])
+        );
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
+}

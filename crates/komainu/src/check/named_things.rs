@@ -1,0 +1,116 @@
+//! What a configuration names of the system: files, users, programs, sockets, variables of the environment.
+//!
+//! A server that runs as root, or that has a supervisor, opens files with root's rights. Whoever may change its configuration without being
+//! root must not choose what these rights are used for.
+
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use config::{App, Config, Report};
+use serde_json::Value;
+
+use crate::check::reading::{base_of, environment};
+
+/// A configuration and what it names.
+struct ConfigNames {
+    /// `None` where the text is not valid.
+    config: Option<Config>,
+    report: Report,
+    /// Names of variables of the environment.
+    variables: BTreeSet<String>,
+    /// Values that name a Unix socket, that have links followed, or that say where the content of a file is sent.
+    uses: BTreeSet<String>,
+}
+
+impl ConfigNames {
+    fn of(path: &Path, text: &str) -> ConfigNames {
+        let variables = RefCell::new(BTreeSet::new());
+        let lookup = |name: &str| {
+            variables.borrow_mut().insert(name.to_owned());
+            environment(name)
+        };
+        let parsed = Config::parse_with(text, &path.display().to_string(), base_of(path), &lookup);
+        let (config, report) = match parsed {
+            Ok((config, report)) => (Some(config), report),
+            Err(report) => (None, report),
+        };
+        let mut uses = BTreeSet::new();
+        if let Some(tree) = config::directives(text, &lookup) {
+            add_uses(&tree, &mut uses);
+        }
+        ConfigNames { config, report, variables: variables.take(), uses }
+    }
+
+    /// Paths and users, each with its directive.
+    fn in_directives(&self) -> BTreeSet<(&str, String)> {
+        let paths = self.report.named_paths().iter();
+        let paths = paths.map(|named| (named.directive.as_str(), named.path.display().to_string()));
+        let accounts = self.report.named_accounts().iter();
+        paths.chain(accounts.map(|named| (account(named.is_group), named.name.clone()))).collect()
+    }
+
+    /// Applications, but for the number of their workers.
+    fn programs(&self) -> Vec<(String, App)> {
+        let mut apps = self.config.as_ref().map_or_else(Vec::new, |config| config.apps.clone());
+        apps.iter_mut().for_each(|(_, app)| app.workers = App::default().workers);
+        apps
+    }
+}
+
+fn account(is_group: bool) -> &'static str {
+    if is_group { "group" } else { "user" }
+}
+
+/// Directives of files whose content is sent to the server that stands beside them.
+const SENT: [&str; 2] = ["password_file", "headers_file"];
+
+fn add_uses(tree: &Value, uses: &mut BTreeSet<String>) {
+    match tree {
+        Value::String(text) if text.contains("unix:") => _ = uses.insert(format!("{text:?}")),
+        Value::Array(items) => items.iter().for_each(|item| add_uses(item, uses)),
+        Value::Object(entries) => {
+            if let Some(sent) = SENT.into_iter().find(|sent| entries.contains_key(*sent)) {
+                uses.insert(format!("`{sent}` beside these values: {tree}"));
+            }
+            if let Some(followed) = entries.get("symlinks").filter(|followed| *followed != "off") {
+                uses.insert(format!("`symlinks` = {followed}"));
+            }
+            entries.values().for_each(|value| add_uses(value, uses));
+        }
+        _ => {}
+    }
+}
+
+/// Checks that the text `after` names nothing that the configuration `before` does not name in the same directive.
+///
+/// # Errors
+/// What it names, and who may.
+pub(crate) fn names_no_more((path, before): (&Path, &str), after: &str) -> Result<(), String> {
+    let (before, after) = (ConfigNames::of(path, before), ConfigNames::of(path, after));
+    let refused = |what: String| {
+        Err(format!(
+            "{what} is not in the configuration's files, and this server acts with root's rights: only root may name further files, \
+             users, programs, Unix sockets and variables, by a Unix socket or in the file"
+        ))
+    };
+    let known = before.in_directives();
+    if let Some((directive, name)) = after.in_directives().difference(&known).next() {
+        return refused(format!("`{directive}` = {name:?}"));
+    }
+    if let Some(name) = after.variables.difference(&before.variables).next() {
+        return refused(format!("the variable `${{{name}}}`"));
+    }
+    if let Some(name) = after.uses.difference(&before.uses).next() {
+        return refused(name.clone());
+    }
+    let (known, programs) = (before.programs(), after.programs());
+    if let Some((name, _)) = programs.iter().find(|app| !known.contains(app)) {
+        return refused(format!("what `[apps.{name}]` says"));
+    }
+    let sandboxes = [&before, &after].map(|one| one.config.as_ref().map(|config| config.sandbox));
+    match sandboxes {
+        [known, Some(sandbox)] if known != Some(sandbox) => refused("this value of `sandbox`".to_owned()),
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,195 @@
+//! Files and folders that are there and hardly as they are meant: warnings with their place in the file.
+//!
+//! Folders that who serves may not enter, pages that they may not read, secrets that everybody can read, lists of users without a user.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use config::{Config, NamedPath, Origin, Report, TextSpan};
+
+use crate::process::config_files::{self, FILE_BYTES_MAX};
+use crate::rights::file_rights::{FileRight, closed_folder, lacks, refusal_of_socket, shown};
+use crate::rights::privilege::{self, Identity, Rights};
+
+/// Directives, by the end of their names, whose files the serving process itself reads: not through the supervisor.
+const SERVED: [(&str, FileRight); 5] = [
+    ("files.root", FileRight::Enter),
+    ("php.root", FileRight::Enter),
+    ("cgi.root", FileRight::Enter),
+    ("error_pages", FileRight::Read),
+    ("maintenance.page", FileRight::Read),
+];
+/// Directives, by the end of their names, whose files hold secrets.
+const SECRETS: [&str; 9] = [
+    "tls.key",
+    "default.key",
+    "tls.ticket_keys",
+    "auth.basic",
+    "dns.secret_file",
+    "signed.secret_file",
+    "password_file",
+    "token_file",
+    "headers_file",
+];
+
+/// Directives, by the end of their names, whose files are written by the server and are not meant for clients.
+const WRITTEN: [&str; 5] = ["log.file", "log.errors", "logs.file", "control.audit", "acme.state"];
+
+/// A warning: its place, what is wrong, what the caret says, the remedy.
+pub(crate) type PathDoubt = (TextSpan, String, &'static str, String);
+
+/// The warnings of what a configuration names.
+pub(crate) fn of_paths(report: &Report, config: &Config) -> Vec<PathDoubt> {
+    let Some((user, is_other)) = serving_user(config) else { return Vec::new() };
+    let mut doubts = served_secrets(report);
+    for named in report.named_paths() {
+        let Ok(path) = std::path::absolute(&named.path) else { continue };
+        let of_right = SERVED.iter().find(|(end, _)| is_directive(named, end));
+        let closed = of_right.and_then(|(_, right)| forbidden(&path, *right, &user, is_other));
+        let secret = || SECRETS.iter().any(|end| is_directive(named, end)).then(|| exposed(&path)).flatten();
+        let empty = || is_directive(named, "auth.basic").then(|| without_users(&path)).flatten();
+        let found = [closed, secret(), empty()].into_iter().flatten();
+        doubts.extend(found.map(|(title, label, help)| (named.at.clone(), title, label, help)));
+    }
+    doubts
+}
+
+/// Secrets and logs in folders that are served.
+fn served_secrets(report: &Report) -> Vec<PathDoubt> {
+    let real = |named: &NamedPath| std::path::absolute(&named.path).ok();
+    let roots: Vec<_> =
+        report.named_paths().iter().filter(|named| is_directive(named, "files.root")).collect();
+    let folders: Vec<_> = roots.into_iter().filter_map(real).collect();
+    let of_kind = |named: &&NamedPath| SECRETS.iter().chain(&WRITTEN).any(|end| is_directive(named, end));
+    let served = |named: &NamedPath| {
+        let path = real(named)?;
+        let inside = |folder: &&std::path::PathBuf| {
+            // Names with a dot at the start are not served.
+            let below = path.strip_prefix(folder).ok();
+            below.is_some_and(|rest| rest.iter().all(|name| !name.as_encoded_bytes().starts_with(b".")))
+        };
+        let folder = folders.iter().find(inside)?;
+        let title =
+            format!("clients can read {}: it is in {}, which is served", path.display(), folder.display());
+        let help = "keep it outside of the folders that are served, as in /etc/komainu or /var/log/komainu"
+            .to_owned();
+        Some((named.at.clone(), title, "this is not meant for clients", help))
+    };
+    report.named_paths().iter().filter(of_kind).filter_map(served).collect()
+}
+
+/// Unix sockets of upstream servers that are there, and that who serves may not open.
+pub(crate) fn of_sockets(config: &Config) -> Vec<String> {
+    let Some((user, _)) = serving_user(config) else { return Vec::new() };
+    let routes = config.sites.iter().flat_map(|site| &site.routes);
+    let actions = routes.flat_map(|route| std::iter::once(&route.action).chain(&route.otherwise));
+    let inline = actions.filter_map(|action| match action {
+        // A program of CGI is no socket.
+        config::Action::Proxy(proxy) => Some(&**proxy).filter(|proxy| proxy.cgi.is_none()),
+        _ => None,
+    });
+    let servers = config.upstreams.iter().map(|(_, proxy)| proxy).chain(inline).flat_map(|proxy| &proxy.to);
+    let mut said: Vec<String> = servers
+        .filter_map(|server| socket(&server.url))
+        .filter_map(|path| refusal_of_socket(path, &user))
+        .collect();
+    said.sort();
+    said.dedup();
+    said
+}
+
+fn socket(url: &Origin) -> Option<&Path> {
+    match url {
+        Origin::Unix(path) => Some(path),
+        Origin::Cgi(_, inner) => socket(inner),
+        Origin::Tcp { .. } => None,
+    }
+}
+
+/// Who serves, and whether that is another user than the one of this process.
+fn serving_user(config: &Config) -> Option<(Identity, bool)> {
+    match privilege::rights(config, false).ok()? {
+        Rights::Drop(user) => Some((user, true)),
+        Rights::Keep(_) => Some((Identity::of_process(), false)),
+    }
+}
+
+fn is_directive(named: &NamedPath, end: &str) -> bool {
+    named.directive.strip_suffix(end).is_some_and(|rest| rest.is_empty() || rest.ends_with('.'))
+}
+
+/// What the caret says, the title and the remedy.
+type Doubt = (String, &'static str, String);
+
+/// A folder or page that who serves may not use. Folders above it are errors where another user serves.
+fn forbidden(path: &Path, right: FileRight, user: &Identity, is_other: bool) -> Option<Doubt> {
+    let above = closed_folder(path, user).filter(|_| !is_other);
+    let is_folder = path.is_dir();
+    let (right, verb, letter) = match (right, is_folder) {
+        (FileRight::Enter, true) => (FileRight::Enter, "enter", "x"),
+        _ => (FileRight::Read, "read", "r"),
+    };
+    let (place, verb, letter) = match above {
+        Some(folder) => (folder, "enter", "x"),
+        None => (path.to_owned(), verb, letter),
+    };
+    let is_closed = place != path || lacks(path, user, right);
+    let (name, shown) = (&user.name, shown(&place));
+    let letters = if is_folder && letter == "x" { "rx" } else { letter };
+    is_closed.then(|| {
+        let place = place.display();
+        let title = format!("user {name}, who is to serve, may not {verb} {place} ({shown})");
+        let label = if is_folder { "requests for it are answered 403" } else { "it cannot be sent" };
+        let help = format!(
+            "give the right: `chmod o+{letters} {place}`, or `chgrp` to a group of {name} and `chmod g+{letters}`; or name a `user` at the \
+             top of the file who has it"
+        );
+        (title, label, help)
+    })
+}
+
+/// A secret that every user of this machine can read.
+fn exposed(path: &Path) -> Option<Doubt> {
+    let has = |path: &Path, bit: u32| fs::metadata(path).is_ok_and(|found| found.mode() & bit != 0);
+    // Whoever may not enter a folder above it reads nothing.
+    let is_open = path.is_file()
+        && !is_certificate(path)
+        && has(path, 0o4)
+        && path.ancestors().skip(1).all(|folder| has(folder, 0o1));
+    is_open.then(|| {
+        let shown = shown(path);
+        let path = path.display();
+        let title = format!("every user of this machine can read {path} ({shown})");
+        let help = format!(
+            "take the right away: `chmod o-r {path}`; started as root, the server reads it as root, else as the user who starts it"
+        );
+        (title, "this is a secret", help)
+    })
+}
+
+/// Whether a file has certificates and no key: it is the wrong file, and no secret.
+fn is_certificate(path: &Path) -> bool {
+    let mut text = Vec::new();
+    let read = config_files::open(path).is_ok_and(|file| {
+        std::io::Read::read_to_end(&mut std::io::Read::take(file, FILE_BYTES_MAX), &mut text).is_ok()
+    });
+    let has = |word: &[u8]| text.windows(word.len()).any(|found| found == word);
+    read && has(b"-----BEGIN CERTIFICATE-----") && !has(b"PRIVATE KEY-----")
+}
+
+/// A list of users that has none.
+fn without_users(path: &Path) -> Option<Doubt> {
+    let file = config_files::open(path).ok()?;
+    let mut text = String::new();
+    std::io::Read::read_to_string(&mut std::io::Read::take(file, FILE_BYTES_MAX), &mut text).ok()?;
+    let is_empty = text.lines().all(|line| line.trim().is_empty() || line.trim_start().starts_with('#'));
+    is_empty.then(|| {
+        let path = path.display();
+        (
+            format!("there is no user in {path}"),
+            "nobody can sign in",
+            format!("`htpasswd -B {path} NAME` adds one (package apache2-utils)"),
+        )
+    })
+}

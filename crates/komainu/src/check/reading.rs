@@ -1,0 +1,351 @@
+//! Reads configurations, with what they include, and reports their errors and warnings.
+
+use std::collections::HashSet;
+use std::fmt::Display;
+use std::io::{self, IsTerminal, Read, Write};
+use std::path::{Path, PathBuf};
+
+use config::Config;
+use serde_json::{Value, json};
+
+use crate::check::named_paths;
+use crate::check::path_doubts;
+use crate::operator::config_text::ConfigText;
+use crate::terminal;
+
+/// Files that a configuration may include.
+const INCLUDED_MAX: usize = 1000;
+
+/// What to do where the configuration is not there.
+const NO_FILE: &str =
+    "name the configuration with `-c FILE`; `komainu run FOLDER` serves a folder without one";
+
+/// Where a configuration came from, to be read again.
+pub(crate) type Reread = Box<dyn Fn() -> Result<ReadConfig, String>>;
+
+/// A configuration that was read.
+pub(crate) struct ReadConfig {
+    pub(crate) config: Config,
+    /// Each in a line.
+    pub(crate) warnings: Vec<String>,
+    pub(crate) text: ConfigText,
+}
+
+/// Reads a configuration again.
+///
+/// # Errors
+/// The errors, rendered for the user.
+pub(crate) fn read_again(path: &Path, text: String) -> Result<ReadConfig, String> {
+    let (config, warnings) = reparse(path, &text)?;
+    Ok(ReadConfig { config, warnings, text: ConfigText { path: path.to_owned(), joined: text.into() } })
+}
+
+/// Reads a configuration file. Warnings go to stderr; how many there were.
+///
+/// # Errors
+/// The errors, rendered for the user.
+pub(crate) fn read(path: &Path) -> Result<(Config, usize), String> {
+    parse_counted(path, read_text(path)?.as_str())
+}
+
+/// The text of a configuration file, with the files that it includes.
+///
+/// # Errors
+/// Why one of them cannot be read.
+pub(crate) fn read_text(path: &Path) -> Result<String, String> {
+    let text = read_file(path).map_err(|error| match path.try_exists() {
+        Ok(false) => format!("error: {error}\nhelp: {NO_FILE}"),
+        _ => error,
+    })?;
+    let mut files = vec![(path.to_owned(), text)];
+    let mut seen: HashSet<PathBuf> = path.canonicalize().into_iter().collect();
+    // The file that includes each.
+    let mut parents = vec![0];
+    let mut next = 0;
+    while let Some((path, text)) = files.get(next) {
+        let around = std::iter::successors(Some(next), |at| Some(parents[*at]).filter(|parent| parent != at));
+        let around: Vec<&Path> = around.map(|at| files[at].0.as_path()).collect();
+        let included = included_by((path, &around), text, INCLUDED_MAX + 1 - files.len(), &mut seen)?;
+        parents.extend(included.iter().map(|_| next));
+        files.extend(included);
+        next += 1;
+    }
+    Ok(config::joined(&files[0].1, &files[1..]))
+}
+
+/// The files that `text`, the content of `path`, includes, at most `files_max`. One that was seen before is not read again. `around` are `path`
+/// and the files that include it.
+fn included_by(
+    (path, around): (&Path, &[&Path]),
+    text: &str,
+    files_max: usize,
+    seen: &mut HashSet<PathBuf>,
+) -> Result<Vec<(PathBuf, String)>, String> {
+    let mut included = Vec::new();
+    for pattern in config::includes(text, &environment) {
+        let named = |error: &dyn Display| format!("`include = \"{pattern}\"` in {}: {error}", path.display());
+        for file in matching(path, &pattern).map_err(|error| named(&error))? {
+            let real = file.canonicalize();
+            let is_around =
+                |real: &PathBuf| around.iter().any(|one| one.canonicalize().is_ok_and(|one| one == *real));
+            if !is_pattern(&pattern) && real.as_ref().is_ok_and(is_around) {
+                return Err(named(
+                    &"this file includes it, directly or by others: files would include each other without end",
+                ));
+            }
+            if real.is_ok_and(|real| !seen.insert(real)) {
+                continue;
+            }
+            if included.len() == files_max {
+                return Err(named(&format_args!("more than {INCLUDED_MAX} files are included")));
+            }
+            let text = read_file(&file).map_err(|error| named(&error))?;
+            included.push((file, text));
+        }
+    }
+    Ok(included)
+}
+
+/// The files that a name or pattern in `path` stands for.
+fn matching(path: &Path, pattern: &str) -> Result<Vec<PathBuf>, String> {
+    let folder = path.parent().unwrap_or(Path::new(""));
+    if !is_pattern(pattern) {
+        return Ok(vec![folder.join(pattern)]);
+    }
+    let folder = folder.to_str().ok_or("the name of its folder is not UTF-8")?;
+    let whole = Path::new(&glob::Pattern::escape(folder)).join(pattern);
+    let found = glob::glob(&whole.to_string_lossy()).map_err(|error| error.to_string())?;
+    found.collect::<Result<_, _>>().map_err(|error| error.to_string())
+}
+
+/// Whether it names files by a pattern, which may match none.
+fn is_pattern(include: &str) -> bool {
+    include.contains(['*', '?', '['])
+}
+
+/// Whether the folder that a pattern looks in is there and empty: files may come.
+fn is_empty_folder(path: &Path, pattern: &str) -> bool {
+    let folder = path.parent().unwrap_or(Path::new("")).join(pattern);
+    let entries = folder.parent().and_then(|folder| std::fs::read_dir(folder).ok());
+    entries.is_some_and(|mut entries| entries.next().is_none())
+}
+
+/// The patterns of `include` that no file matches, but for those in empty folders.
+fn unmatched(path: &Path, text: &str) -> Vec<String> {
+    let mut warnings = Vec::new();
+    for (name, content) in config::parts(text) {
+        let file = name.map_or(path, Path::new);
+        let patterns = config::includes(content, &environment).into_iter().filter(|one| is_pattern(one));
+        let unmatched = patterns.filter(|pattern| {
+            matching(file, pattern).is_ok_and(|found| found.is_empty()) && !is_empty_folder(file, pattern)
+        });
+        warnings.extend(unmatched.map(|pattern| {
+            let (file, folder) = (file.display(), base_of(file).display());
+            format!("`include = \"{pattern}\"` in {file}: no file matches it; it is looked for in {folder}")
+        }));
+    }
+    warnings
+}
+
+/// The value of a variable of this process.
+pub(crate) fn environment(name: &str) -> Option<String> {
+    std::env::var(name).ok()
+}
+
+/// The text of a file.
+///
+/// # Errors
+/// Why it cannot be read: it is no file, or no text.
+pub(crate) fn read_file(path: &Path) -> Result<String, String> {
+    // A FIFO whose writer is gone would be waited for; those of a shell (`<(…)`) are below /dev and /proc.
+    let is_file = std::fs::metadata(path).map(|found| found.is_file());
+    if matches!(is_file, Ok(false)) && !["/dev", "/proc"].iter().any(|folder| path.starts_with(folder)) {
+        return Err(format!("cannot read {}: this is no file", path.display()));
+    }
+    let mut bytes = Vec::new();
+    // Files such as /dev/zero have no end.
+    let bytes_max = config::TEXT_BYTES_MAX as u64;
+    let opened = std::fs::File::open(path);
+    let read = opened.and_then(|file| file.take(bytes_max + 1).read_to_end(&mut bytes));
+    read.map_err(|error| match error.kind() {
+        io::ErrorKind::NotFound => format!("cannot read {}: there is no such file", path.display()),
+        _ => format!("cannot read {}: {error}", path.display()),
+    })?;
+    if bytes.starts_with(&[0xff, 0xfe]) || bytes.starts_with(&[0xfe, 0xff]) {
+        let name = path.display();
+        return Err(format!(
+            "{name}: this is UTF-16, and TOML is UTF-8: save it as UTF-8 (`iconv -f UTF-16 -t UTF-8 {name}`)"
+        ));
+    }
+    if let Some(at) = bytes.iter().position(|&byte| byte == 0) {
+        let line = 1 + bytes[..at].iter().filter(|&&byte| byte == b'\n').count();
+        return Err(format!("{}:{line}: a NUL byte: this is no text", path.display()));
+    }
+    if bytes.len() as u64 > bytes_max {
+        let mib = bytes_max >> 20;
+        return Err(format!("cannot read {}: a configuration has at most {mib} MiB", path.display()));
+    }
+    String::from_utf8(bytes).map_err(|error| {
+        let line =
+            1 + error.as_bytes()[..error.utf8_error().valid_up_to()].iter().filter(|&&b| b == b'\n').count();
+        format!("{}:{line}: this is not UTF-8, which TOML is", path.display())
+    })
+}
+
+/// The configuration that is the text of this file. Warnings go to stderr.
+///
+/// # Errors
+/// The errors, rendered for the user.
+pub(crate) fn parse(path: &Path, text: &str) -> Result<Config, String> {
+    parse_counted(path, text).map(|(config, _)| config)
+}
+
+/// The same, with the number of warnings.
+fn parse_counted(path: &Path, text: &str) -> Result<(Config, usize), String> {
+    let (config, warnings) = parse_with_paths(path, text)?;
+    let doubts_of_paths = path_doubts::of_paths(&warnings, &config);
+    let warnings = warnings.with_warnings(doubts_of_paths);
+    if !warnings.is_empty() {
+        let _ = writeln!(io::stderr(), "{}", warnings.render(is_coloured()));
+    }
+    let more: Vec<String> =
+        doubts(path, text, &config).into_iter().chain(path_doubts::of_sockets(&config)).collect();
+    for text in &more {
+        terminal::complain(&format!("warning: {text}"));
+    }
+    Ok((config, warnings.findings().len() + more.len()))
+}
+
+/// The configuration in this text, read again, and its warnings, each in a line.
+///
+/// # Errors
+/// The errors, rendered for the user.
+pub(crate) fn reparse(path: &Path, text: &str) -> Result<(Config, Vec<String>), String> {
+    let (config, report) = parse_with_warnings(path, text)?;
+    let line = |finding: &config::Finding| {
+        let (line, _) = report.position(finding);
+        format!("{} ({}, line {line})", finding.title, report.file_of(finding))
+    };
+    let mut warnings: Vec<String> = report.findings().iter().map(line).collect();
+    warnings.extend(doubts(path, text, &config));
+    Ok((config, warnings))
+}
+
+/// The configuration in this text, and its warnings, each in a line.
+///
+/// # Errors
+/// What is wrong, for programs: `error`, and `findings` with their places and remedies.
+pub(crate) fn judged(path: &Path, text: &str) -> Result<(Config, Vec<String>), Value> {
+    let parsed = Config::parse_with(text, &path.display().to_string(), base_of(path), &environment);
+    let report = match &parsed {
+        Ok((_, report)) | Err(report) => report,
+    };
+    if let Some(report) = named_paths::missing(report) {
+        return Err(findings_of(&report));
+    }
+    parsed.map_err(|report| findings_of(&report))?;
+    reparse(path, text).map_err(|error| json!({ "error": error }))
+}
+
+/// The error of a configuration that is valid and cannot be used, for programs, as [`judged`] has it.
+pub(crate) fn unusable(path: &Path, text: &str, error: &str) -> Value {
+    let (title, help) = error.split_once("\nhelp: ").unwrap_or((error, ""));
+    let report = parse_with_warnings(path, text).ok();
+    let report = report.and_then(|(_, report)| named_paths::placed(&report.without_findings(), title, help));
+    let mut document = report.map_or_else(|| json!({}), |report| findings_of(&report));
+    document["error"] = json!(error);
+    document
+}
+
+/// What is wrong, for programs.
+fn findings_of(report: &config::Report) -> Value {
+    let finding = |finding: &config::Finding| {
+        let (line, column) = report.position(finding);
+        json!({
+            "severity": if finding.severity == config::Severity::Error { "error" } else { "warning" },
+            "title": finding.title,
+            "file": report.file_of(finding),
+            "line": line,
+            "column": column,
+            "label": finding.label,
+            "help": finding.help,
+        })
+    };
+    let findings: Vec<Value> = report.findings().iter().map(finding).collect();
+    json!({ "error": "the configuration would not be valid", "findings": findings })
+}
+
+/// What is to be said of a configuration whose includes match nothing, or that has neither sites nor streams.
+fn doubts(path: &Path, text: &str, config: &Config) -> Vec<String> {
+    let nothing = "there is no `[[site]]` and no `[[route]]`: every request is answered 404".to_owned();
+    let serves_nothing = config.sites.is_empty() && config.streams.is_empty();
+    unmatched(path, text).into_iter().chain(serves_nothing.then_some(nothing)).collect()
+}
+
+/// The same for a text whose warnings were shown before.
+///
+/// # Errors
+/// The errors, rendered for the user.
+pub(crate) fn parse_silently(path: &Path, text: &str) -> Result<Config, String> {
+    parse_with_warnings(path, text).map(|(config, _)| config)
+}
+
+/// The same, where files and folders that are not there are errors beside all others.
+fn parse_with_paths(path: &Path, text: &str) -> Result<(Config, config::Report), String> {
+    is_not_empty(path, text)?;
+    let parsed = Config::parse_with(text, &path.display().to_string(), base_of(path), &environment);
+    let report = match &parsed {
+        Ok((_, report)) | Err(report) => report,
+    };
+    if let Some(report) = named_paths::missing(report) {
+        return Err(report.render(is_coloured()));
+    }
+    parsed.map_err(|errors| errors.render(is_coloured()))
+}
+
+/// The error of a start or a check, `error: …`, with its place in the configuration where it names a path that stands there.
+pub(crate) fn placed(path: &Path, error: String) -> String {
+    let Some(said) = error.strip_prefix("error: ").filter(|said| !said.contains(" --> ")) else {
+        return error;
+    };
+    let (title, help) = said.split_once("\nhelp: ").unwrap_or((said, ""));
+    let report = || {
+        let text = read_text(path).ok()?;
+        let (_, report) = parse_with_warnings(path, &text).ok()?;
+        named_paths::placed(&report.without_findings(), title, help)
+    };
+    match report() {
+        Some(report) => report.render(is_coloured()),
+        None => error,
+    }
+}
+
+fn parse_with_warnings(path: &Path, text: &str) -> Result<(Config, config::Report), String> {
+    is_not_empty(path, text)?;
+    let parsed = Config::parse_with(text, &path.display().to_string(), base_of(path), &environment);
+    parsed.map_err(|errors| errors.render(is_coloured()))
+}
+
+fn is_not_empty(path: &Path, text: &str) -> Result<(), String> {
+    // A file that an editor or a disk emptied is not a wish to serve nothing.
+    if text.lines().all(|line| line.trim().is_empty() || line.trim_start().starts_with('#')) {
+        return Err(format!(
+            "error: {} says nothing: there is no directive in it\nhelp: `[[route]]` and below it `files = \"/var/www\"` serve a \
+             folder; `komainu reference` lists what there is",
+            path.display()
+        ));
+    }
+    Ok(())
+}
+
+/// The folder that relative paths in a configuration are relative to.
+pub(crate) fn base_of(path: &Path) -> &Path {
+    match path.parent() {
+        Some(parent) if parent != Path::new("") => parent,
+        _ => Path::new("."),
+    }
+}
+
+fn is_coloured() -> bool {
+    io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none()
+}

@@ -1,0 +1,143 @@
+//! What a start needs of the system: users, folders that they may enter, logs, addresses.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::net::{IpAddr, UdpSocket};
+use std::path::{Path, PathBuf};
+
+use config::{Action, Config};
+
+use crate::applications::hosting;
+use crate::applications::virtualenv::is_closed;
+use crate::certificates::managed;
+use crate::check::start_rights;
+use crate::logging::sink;
+use crate::rights::file_rights::{closed_folder, is_kernels};
+use crate::rights::privilege::{self, Identity, Rights};
+use crate::terminal;
+
+/// Checks the users and groups that a start would look up, and that the user who serves may use the applications' environments.
+///
+/// # Errors
+/// The user, or what is closed, rendered for the user.
+pub(crate) fn users_exist(config: &Config) -> Result<(), String> {
+    let look = |user: &Option<String>, group: &Option<String>| {
+        user.iter().try_for_each(|user| Identity::named(user, group.as_deref()).map(drop))
+    };
+    look(&config.user, &config.group).map_err(|error| format!("error: {error}"))?;
+    // Root sees what the user who is to serve may not.
+    if let Ok(Rights::Drop(user)) = privilege::rights(config, false) {
+        files_are_open(config, &user)?;
+        for (name, app) in config.apps.iter().filter(|(_, app)| app.user.is_none()) {
+            hosting::check_as(name, app, &user).map_err(|error| format!("error: {error}"))?;
+            if let Some(text) = hosting::doubt(name, app, Some(&user)) {
+                terminal::complain(&format!("warning: {text}"));
+            }
+        }
+    }
+    config.apps.iter().try_for_each(|(name, app)| {
+        look(&app.user, &app.group).map_err(|error| format!("error: the application {name}: {error}"))
+    })
+}
+
+/// Checks that the user who serves may enter the folders on the way to what is served: root sees what that user may not.
+///
+/// # Errors
+/// The folder that keeps the user out, and the remedies, rendered for the user.
+pub(crate) fn files_are_open(config: &Config, user: &Identity) -> Result<(), String> {
+    let routes = config.sites.iter().flat_map(|site| &site.routes);
+    let roots = routes.filter_map(|route| match &route.action {
+        Action::Files(files) => Some(&files.root),
+        _ => None,
+    });
+    let site_pages = config.sites.iter().map(|site| &site.error_pages);
+    let pages = std::iter::once(&config.error_pages)
+        .chain(site_pages)
+        .flat_map(|pages| pages.iter().map(|(_, path)| path));
+    roots.flatten().chain(pages).try_for_each(|path| is_open(path, 1, user))?;
+    for (_, app) in &config.apps {
+        // An application's own user is looked up, and reported, where the application is started.
+        let own = app.user.as_ref().map(|user| Identity::named(user, app.group.as_deref()));
+        let Ok(user) = own.as_ref().map_or(Ok(user), Result::as_ref) else { continue };
+        let named = [&app.psgi, &app.rack, &app.handler].into_iter().flatten().map(PathBuf::as_path);
+        let python = [&app.python, &app.wsgi, &app.asgi].into_iter().flatten().filter_map(|named| {
+            let place = named.split(':').next().filter(|place| place.ends_with(".py"));
+            place.map(Path::new)
+        });
+        named.chain(python).try_for_each(|file| is_open(file, 1, user))?;
+        let folders = app.php.as_ref().map(|php| &php.root).into_iter().chain(&app.folder);
+        folders.into_iter().try_for_each(|folder| is_open(folder, 0, user))?;
+    }
+    Ok(())
+}
+
+/// Checks that the user may enter the folders on the way to `path`, from `skipped` levels above it on.
+fn is_open(path: &Path, skipped: usize, user: &Identity) -> Result<(), String> {
+    let Ok(path) = std::path::absolute(path) else { return Ok(()) };
+    // From the top: the first one that is closed is to be opened first.
+    let folders: Vec<&Path> = path.ancestors().skip(skipped).collect();
+    let Some(closed) = folders.into_iter().rev().find(|folder| is_closed(folder, Some(user))) else {
+        return Ok(());
+    };
+    let (path, closed, name) = (path.display(), closed.display(), &user.name);
+    Err(format!(
+        "error: user {name}, who is to serve, cannot read {path}: others may not enter {closed}\n\
+         help: keep the files where {name} may read them, as in /srv or /var/www; or name a `user` at the top of the file who may; \
+         or let others enter: chmod o+x {closed}"
+    ))
+}
+
+/// Checks that the logs can be opened, as far as possible without creating files.
+///
+/// # Errors
+/// The log, and why not, rendered for the user.
+pub(crate) fn logs_have_folders(config: &Config) -> Result<(), String> {
+    sink::files(config).into_iter().try_for_each(|path| {
+        let folder = path.parent().filter(|folder| *folder != Path::new("")).unwrap_or(Path::new("."));
+        let fault = match std::fs::metadata(folder) {
+            Ok(found) if !found.is_dir() => format!("{} is not a folder", folder.display()),
+            Ok(_) if !path.exists() && is_kernels(folder) => {
+                format!("no file can be made in {}, which is the kernel's", folder.display())
+            }
+            Ok(_) if path.is_dir() => "it is a folder; name a file in it".to_owned(),
+            // This user may not look into the folder; the server's user may.
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => return Ok(()),
+            Err(error) => format!("its folder: {error}"),
+            Ok(_) => return Ok(()),
+        };
+        Err(format!("error: cannot open the log {}: {fault}", path.display()))
+    })
+}
+
+/// What a start, or what follows it, would fail at, in words.
+pub(crate) fn warnings(config: &Config) -> Vec<String> {
+    let of_sites = config.sites.iter().flat_map(|site| &site.listen);
+    let listeners = config.listen.iter().chain(of_sites);
+    let addresses: BTreeSet<IpAddr> =
+        listeners.flat_map(|listener| listener.address.sockets()).map(|socket| socket.ip()).collect();
+    // With any port: the configured one may be in use by the server that runs.
+    let is_absent = |address: &IpAddr| {
+        UdpSocket::bind((*address, 0)).is_err_and(|error| error.kind() == io::ErrorKind::AddrNotAvailable)
+    };
+    let absent = addresses.into_iter().filter(is_absent).map(|address| {
+        format!(
+            "`listen`: no interface of this machine has the address {address}: a start fails until one has it"
+        )
+    });
+    absent.chain(closed_state(config)).chain(start_rights::warnings(config)).collect()
+}
+
+/// The folder above the state of certificates that the user who serves may not enter.
+fn closed_state(config: &Config) -> Option<String> {
+    let Ok(Rights::Drop(user)) = privilege::rights(config, false) else { return None };
+    if !config.sites.iter().any(managed::is_automatic) {
+        return None;
+    }
+    let state = std::path::absolute(managed::state_folder(config, true)).ok()?;
+    let closed = closed_folder(&state, &user)?;
+    let (name, closed, state) = (&user.name, closed.display(), state.display());
+    Some(format!(
+        "user {name}, who is to serve, may not enter {closed}: there are no certificates of `tls = \"auto\"`, which are kept in \
+         {state}; name another folder (`[acme] state`), or let others enter: chmod o+x {closed}"
+    ))
+}

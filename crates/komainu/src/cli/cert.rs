@@ -1,0 +1,385 @@
+//! `komainu cert` and `komainu trust`: the certificates of servers, seen from outside, and the local authority.
+
+use crate::cli::values::process_id;
+use clap::Args;
+use clap::Subcommand;
+use std::io::{self, Read};
+use std::path::PathBuf;
+use std::time::{Duration, SystemTime};
+
+use bench::table::TextTable;
+use control::{StateFolder, TrustReport, TrustStores};
+use serde_json::Value;
+
+use crate::certificates::managed::default_state_folder;
+use crate::cli::control_client;
+use crate::cli::status;
+use crate::logging::access::rfc3339;
+use crate::operator::socket;
+use crate::process::config_files;
+use crate::terminal::{complain, printable};
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Cert {
+    /// Show the names with their issuer, lifetime, next renewal and last error
+    List(CertList),
+    /// Show one certificate
+    Show {
+        /// The name: example.com, *.example.com or an IP address
+        #[arg(value_name = "NAME")]
+        name: String,
+        #[command(flatten)]
+        of: CertPlace,
+    },
+    /// Have a running server renew certificates now
+    Renew {
+        /// The names
+        #[arg(value_name = "NAME", required = true)]
+        names: Vec<String>,
+        /// The server of this process id; not needed where one runs
+        #[arg(long, value_parser = process_id)]
+        pid: Option<u32>,
+    },
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct CertList {
+    #[command(flatten)]
+    pub(crate) of: CertPlace,
+    /// As JSON, for programs
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Where certificates are looked up.
+#[derive(Debug, Args)]
+pub(crate) struct CertPlace {
+    /// The server of this process id; all of this user unless given
+    #[arg(long, value_parser = process_id)]
+    pub(crate) pid: Option<u32>,
+    /// Read this state folder, and ask no server
+    #[arg(long, value_name = "FOLDER", conflicts_with = "pid")]
+    pub(crate) state: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Trust {
+    /// Remove what `komainu trust` installed: the authority of `--state`, or each one
+    #[arg(long)]
+    pub(crate) undo: bool,
+    /// The state folder that holds the authority [default: that of a server which this user starts]
+    #[arg(long, value_name = "FOLDER")]
+    pub(crate) state: Option<PathBuf>,
+}
+
+/// `komainu cert`: the text to print.
+///
+/// # Errors
+/// Where no server runs and no folder can be read, or there is no such name.
+pub(crate) fn cert(command: &Cert) -> Result<String, String> {
+    match command {
+        Cert::List(list) => {
+            let all = certificates(&list.of)?;
+            match list.json {
+                true => Ok(format!("{:#}\n", Value::Array(all))),
+                false if all.is_empty() => Ok(printable(&none_listed(&list.of))),
+                false => Ok(printable(&listed(&all))),
+            }
+        }
+        Cert::Show { name, of } => {
+            let all = certificates(of)?;
+            let found = all.iter().find(|one| one["name"].as_str() == Some(name.as_str()));
+            let found = found.ok_or_else(|| {
+                format!("there is no certificate for {name}: `komainu cert list` shows the names")
+            })?;
+            Ok(printable(&shown(found)))
+        }
+        Cert::Renew { names, pid } => renew(names, *pid),
+    }
+}
+
+/// What servers or the state folder say, one for each name.
+fn certificates(of: &CertPlace) -> Result<Vec<Value>, String> {
+    let pids = match (&of.state, of.pid) {
+        (Some(_), _) => Vec::new(),
+        (None, Some(pid)) => vec![pid],
+        (None, None) => control_client::running(),
+    };
+    if pids.is_empty() {
+        let folder = of.state.clone().unwrap_or_else(own_state_folder);
+        let listed = control::list(&folder).map_err(|error| {
+            let text = format!("the state folder {} cannot be read: {error}", folder.display());
+            match of.state {
+                Some(_) => text,
+                None => format!(
+                    "no server of this user is running, and {text}; `--state FOLDER` names another one"
+                ),
+            }
+        })?;
+        return Ok(listed.iter().map(socket::certificate).collect());
+    }
+    let mut all = Vec::new();
+    let mut failures = Vec::new();
+    let asked = pids.len();
+    for pid in pids {
+        match control_client::ask(pid, "certificates") {
+            Ok(answer) => all.extend(answer["certificates"].as_array().cloned().unwrap_or_default()),
+            // Not each server that runs knows the command: an older one says so.
+            Err(error) if error.contains("unknown command") => {
+                failures.push(format!("process {pid}: this server is older than `komainu cert`: restart it"));
+            }
+            Err(error) => failures.push(error),
+        }
+    }
+    match failures.len() == asked {
+        true => Err(failures.join("\n")),
+        false => {
+            failures.iter().for_each(|text| complain(&format!("warning: {text}")));
+            Ok(all)
+        }
+    }
+}
+
+/// The state folder of a server that this user starts.
+fn own_state_folder() -> PathBuf {
+    default_state_folder(rustix::process::geteuid().is_root())
+}
+
+/// A moment, in UTC.
+fn moment(value: &Value) -> Option<String> {
+    value.as_u64().map(rfc3339)
+}
+
+/// A span of time, in its largest unit.
+fn span(time: Duration) -> String {
+    match time.as_secs() {
+        seconds @ ..120 => format!("{seconds} s"),
+        seconds @ ..7_200 => format!("{} min", seconds / 60),
+        seconds @ ..172_800 => format!("{} h", seconds / 3_600),
+        seconds => format!("{} d", seconds / 86_400),
+    }
+}
+
+/// How far a moment is from now.
+fn relative(value: &Value, now: SystemTime) -> String {
+    let Some(unix_s) = value.as_u64() else { return "-".into() };
+    // A server may say anything.
+    let Some(at) = SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(unix_s)) else { return "?".into() };
+    match at.duration_since(now) {
+        Ok(left) => format!("in {}", span(left)),
+        Err(past) => format!("{} ago", span(past.duration())),
+    }
+}
+
+/// Why the list is empty.
+fn none_listed(of: &CertPlace) -> String {
+    if of.state.is_none() && (of.pid.is_some() || !control_client::running().is_empty()) {
+        return "no certificates: no site has `tls`\n".into();
+    }
+    let path = of.state.clone().unwrap_or_else(own_state_folder);
+    let text = format!("no certificate is stored in {}", path.display());
+    match StateFolder::existing(&path).root_path().exists() {
+        true => {
+            text + ", but a local authority: a server that runs has its certificates in memory, and \
+                    `komainu cert list` without `--state` shows them\n"
+        }
+        false => text + "\n",
+    }
+}
+
+/// The widest line of the list, for terminals.
+const LINE_CHARS_MAX: usize = 100;
+/// Bytes of a file that are read for the certificate of a local authority.
+const ROOT_BYTES_MAX: u64 = 64 * 1024;
+/// A longer name has a line of its own.
+const NAME_CHARS_MAX: usize = 36;
+/// A longer issuer is cut off: `komainu cert show` has the whole.
+const ISSUER_CHARS_MAX: usize = 34;
+
+fn listed(all: &[Value]) -> String {
+    let now = SystemTime::now();
+    let mut table = TextTable::new(&["name", "issuer", "expires", "next attempt"]);
+    let text = |one: &Value, key: &str| one[key].as_str().map(str::to_owned);
+    let is_long = |name: &str| name.chars().count() > NAME_CHARS_MAX;
+    for one in all {
+        let next =
+            if one["last_error"].is_string() && one["retry_at"].is_u64() { "retry_at" } else { "renew_at" };
+        table.row(vec![
+            text(one, "name").filter(|name| !is_long(name)).unwrap_or_default(),
+            text(one, "issuer").map_or_else(|| "-".into(), |issuer| cut(&issuer, ISSUER_CHARS_MAX)),
+            relative(&one["not_after"], now),
+            relative(&one[next], now),
+        ]);
+    }
+    let table = table.plain("");
+    let mut lines = table.lines();
+    let mut all_lines: Vec<String> = lines.next().map(str::to_owned).into_iter().collect();
+    for (line, one) in lines.zip(all) {
+        let name = text(one, "name").filter(|name| is_long(name));
+        all_lines.extend(name.into_iter().flat_map(|name| wrapped(&name, "", "")));
+        all_lines.push(line.to_owned());
+        let error = text(one, "last_error");
+        all_lines.extend(error.into_iter().flat_map(|error| wrapped(&error, "  last error: ", "    ")));
+    }
+    all_lines.join("\n") + "\n"
+}
+
+/// The beginning of a text, marked where something is left out.
+fn cut(text: &str, chars_max: usize) -> String {
+    match text.chars().count() > chars_max {
+        true => text.chars().take(chars_max - 1).chain(['…']).collect(),
+        false => text.to_owned(),
+    }
+}
+
+/// A text in lines of at most [`LINE_CHARS_MAX`], broken between words; the first begins with `first`, the others with `indent`.
+fn wrapped(text: &str, first: &str, indent: &str) -> Vec<String> {
+    let (mut lines, mut line) = (Vec::new(), first.to_owned());
+    let mut is_begun = false;
+    for word in text.split_whitespace() {
+        let chars: Vec<char> = word.chars().collect();
+        // A word that is longer than a line is broken inside.
+        for piece in chars.chunks(LINE_CHARS_MAX - first.len().max(indent.len())) {
+            if is_begun && line.chars().count() + 1 + piece.len() > LINE_CHARS_MAX {
+                lines.push(std::mem::replace(&mut line, indent.to_owned()));
+                is_begun = false;
+            }
+            if is_begun {
+                line.push(' ');
+            }
+            line.extend(piece);
+            is_begun = true;
+        }
+    }
+    lines.push(line);
+    lines
+}
+
+fn shown(one: &Value) -> String {
+    let now = SystemTime::now();
+    let text = |key: &str| one[key].as_str().map(str::to_owned);
+    let at = |key: &str| moment(&one[key]).map(|at| format!("{at} ({})", relative(&one[key], now)));
+    let names = one["names"]
+        .as_array()
+        .map(|names| names.iter().filter_map(Value::as_str).collect::<Vec<_>>().join(", "));
+    let rows = [
+        ("names", names),
+        ("issuer", text("issuer")),
+        ("serial", text("serial")),
+        ("valid from", at("not_before")),
+        ("valid until", at("not_after")),
+        (
+            "directory",
+            Some(text("directory").unwrap_or_else(|| "none: the local authority".into()))
+                .filter(|_| one["issuer"].is_string() && !one["file"].is_string()),
+        ),
+        ("read from", text("file")),
+        ("renewal", at("renew_at")),
+        ("next attempt", at("retry_at")),
+        ("last error", text("last_error")),
+        ("of", at("last_error_at").filter(|_| one["last_error"].is_string())),
+    ];
+    let rows = rows.into_iter().filter_map(|(key, value)| Some(format!("{key:<13} {}\n", value?)));
+    rows.collect()
+}
+
+fn renew(names: &[String], pid: Option<u32>) -> Result<String, String> {
+    let pids = pid.map_or_else(control_client::running, |pid| vec![pid]);
+    let pid = match pids.as_slice() {
+        [pid] => *pid,
+        [] => {
+            return Err(
+                "no server of this user is running: certificates are renewed by a running server".into()
+            );
+        }
+        pids => return Err(status::several(pids)),
+    };
+    let mut text = String::new();
+    for name in names {
+        let answer = control_client::ask(pid, &format!("renew {name}"))?;
+        text += &format!("{}\n", answer["done"].as_str().unwrap_or("done"));
+    }
+    Ok(printable(&text) + "`komainu cert list` shows what becomes of it\n")
+}
+
+/// `komainu trust`: the text to print.
+///
+/// # Errors
+/// What could not be done, beside what could.
+pub(crate) fn trust(arguments: &Trust) -> Result<String, String> {
+    let homes: Vec<PathBuf> = std::env::var_os("HOME").map(PathBuf::from).into_iter().collect();
+    let stores = TrustStores::of_machine(&homes);
+    if arguments.undo && arguments.state.is_none() {
+        return outcome(
+            &control::untrust(None, &stores),
+            "nothing to remove: no local authority of Komainu is trusted here\n",
+        );
+    }
+    let path = arguments.state.clone().unwrap_or_else(own_state_folder);
+    // The server makes the authority: a folder that is named by mistake brings none that the system trusts.
+    let root = StateFolder::existing(&path).root_path();
+    let mut text = Vec::new();
+    let read = config_files::open(&root).and_then(|file| file.take(ROOT_BYTES_MAX).read_to_end(&mut text));
+    read.map_err(|error| match error.kind() {
+        io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => format!(
+            "error: there is no local authority in {}: start the server first, or name its folder by --state",
+            path.display()
+        ),
+        _ => format!("error: {error}"),
+    })?;
+    // Whoever serves may write to that folder, and root is about to trust what is in it.
+    let found = control::LocalRoot::parse(&text).map_err(|why| {
+        format!("error: {} is not the certificate of a local authority of Komainu: {why}", root.display())
+    })?;
+    let report = match arguments.undo {
+        true => control::untrust(Some(&found), &stores),
+        false => control::trust(&found, &stores),
+    };
+    outcome(&report, "nothing to remove: it is not trusted here\n")
+        .map(|text| format!("the local authority of {}\n{text}", path.display()))
+}
+
+/// What was done, and what was not: an error where nothing was.
+fn outcome(report: &TrustReport, nothing: &str) -> Result<String, String> {
+    let done: String = report.done.iter().map(|text| format!("  {text}\n")).collect();
+    let failed: String = report.failed.iter().map(|text| format!("  not done: {text}\n")).collect();
+    match (report.done.is_empty(), report.failed.is_empty()) {
+        (true, true) => Ok(nothing.to_owned()),
+        (true, false) => Err(failed.trim_end().to_owned()),
+        _ => Ok(done + &failed),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_list_fits_a_terminal_and_leaves_out_no_name_and_no_error() {
+        let long = format!("{}.example.com", "sub.".repeat(50));
+        let error = format!(
+            "http-01: {} https://a.example.com/{}",
+            "the authority says ".repeat(20),
+            "x".repeat(300)
+        );
+        let moment = |days: u64| {
+            let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs();
+            json!(now + days * 86_400 + 60)
+        };
+        let text = listed(&[
+            json!({ "name": "example.com", "issuer": "CN=R11,O=Let's Encrypt,C=US", "not_after": moment(89), "renew_at": moment(60) }),
+            json!({ "name": long, "issuer": "CN=".to_owned() + &"An Authority ".repeat(9), "not_after": moment(0), "renew_at": moment(1),
+                "last_error": error, "retry_at": moment(20_000) }),
+            json!({ "name": "other.example.com" }),
+        ]);
+        let lines: Vec<&str> = text.lines().collect();
+        assert!(lines.iter().all(|line| line.chars().count() <= 100), "{text}");
+        assert!(lines[0].starts_with("name ") && lines[1].starts_with("example.com "), "{text}");
+        assert!(lines[1].contains("Let's Encrypt") && lines[1].contains("in 89 d"), "{text}");
+        let joined = |text: &str| text.split_whitespace().collect::<String>();
+        assert!(joined(&text).contains(&joined(&long)) && joined(&text).contains(&joined(&error)), "{text}");
+        assert!(text.contains("  last error: http-01: the authority says") && text.contains('…'), "{text}");
+        assert!(lines.last().unwrap().starts_with("other.example.com "), "{text}");
+    }
+}

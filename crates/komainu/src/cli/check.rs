@@ -1,0 +1,237 @@
+//! `komainu check`: the errors of a configuration, and which route answers a URL.
+
+use std::io::{self, Write};
+use std::net::IpAddr;
+use std::path::PathBuf;
+
+use clap::Args;
+use config::matcher::{RouteId, RouteRequest, Routes};
+use config::{Action, Config, EncodedSlashes};
+use http::path::{has_encoded_slash, matched_path};
+use net::Peer;
+
+use crate::assemble::routes::empty_segments;
+use crate::cache_handler::urls::listener_key_for;
+use crate::certificates::tls::TlsPlan;
+use crate::check::reading::read;
+use crate::check::start_checks;
+use crate::clients::access::ClientAccess;
+use crate::routing::path_rules::{MapValues, PathRules, ROUNDS_MAX, route_prefix};
+use crate::terminal;
+
+#[derive(Debug, Args)]
+pub(crate) struct Check {
+    /// The configuration file
+    #[arg(long, short, value_name = "FILE", default_value = "komainu.toml")]
+    pub(crate) config: PathBuf,
+    /// Show, route by route, how a request for this URL is answered
+    #[arg(long, value_name = "URL")]
+    pub(crate) explain: Option<String>,
+    /// The method of the request to explain
+    #[arg(long, value_name = "METHOD", default_value = "GET", requires = "explain")]
+    pub(crate) method: String,
+    /// A header field of the request to explain. May be repeated
+    #[arg(long, short = 'H', value_name = "NAME: VALUE", requires = "explain")]
+    pub(crate) header: Vec<String>,
+    /// The address of the client of the request to explain; without one, conditions of clients are not met
+    #[arg(long, value_name = "ADDRESS", requires = "explain")]
+    pub(crate) client: Option<std::net::IpAddr>,
+}
+
+/// Checks, and explains where asked to.
+///
+/// # Errors
+/// The errors, rendered for the user.
+pub(crate) fn check(arguments: &Check) -> Result<(), String> {
+    let (config, mut warned) = read(&arguments.config)?;
+    // Errors that need the file system: missing folders and error pages.
+    let plan = crate::assemble::routes::ServerPlan::new(config, None, 1, None)
+        .map_err(|error| format!("error: {error}"))?;
+    let config = &plan.config;
+    let of_files = plan.tls.iter().flat_map(TlsPlan::warnings).cloned();
+    let of_files = of_files.chain(plan.control_access.warnings().iter().cloned());
+    let of_system = start_checks::warnings(config);
+    for text in of_files.chain(crate::certificates::managed::warnings(config)).chain(of_system) {
+        terminal::complain(&format!("warning: {text}"));
+        warned += 1;
+    }
+    if let Some(dns) = &config.acme.dns {
+        crate::certificates::managed::dns_server(dns, &crate::process::config_files::ConfigFiles::default())
+            .map_err(|error| format!("error: {error}"))?;
+    }
+    crate::certificates::managed::files_exist(config).map_err(|error| format!("error: {error}"))?;
+    start_checks::users_exist(config)?;
+    start_checks::logs_have_folders(config)?;
+    let text = match &arguments.explain {
+        Some(url) => explain(config, url, arguments)?,
+        None => {
+            let written =
+                |site: &config::Site| site.routes.iter().filter(|route| route.part_of.is_none()).count();
+            let routes: usize = config.sites.iter().map(written).sum();
+            let mut counts = vec![counted(config.sites.len(), "site"), counted(routes, "route")];
+            if !config.streams.is_empty() {
+                counts.push(counted(config.streams.len(), "stream"));
+            }
+            let verdict = match warned {
+                0 => "fine".to_owned(),
+                count => format!("valid, with {}", counted(count, "warning")),
+            };
+            format!("{}: {verdict}: {}\n", arguments.config.display(), counts.join(", "))
+        }
+    };
+    io::stdout().write_all(terminal::printable(&text).as_bytes()).map_err(|error| error.to_string())
+}
+
+/// `1 site`, `2 sites`.
+fn counted(count: usize, what: &str) -> String {
+    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
+}
+
+fn explain(config: &Config, url: &str, arguments: &Check) -> Result<String, String> {
+    let (host, target) = split_url(url)?;
+    let mut text = String::new();
+    let mut target = target.to_owned();
+    for round in 0..=ROUNDS_MAX {
+        let (said, next) = explain_round(config, (url, host, &target), arguments)?;
+        text.push_str(&said);
+        let Some(next) = next else { break };
+        if round == ROUNDS_MAX {
+            text.push_str("more than 10 routes have rewritten the path: 500\n");
+            break;
+        }
+        text.push_str(&format!("the search begins again with {next}\n"));
+        target = next;
+    }
+    Ok(text)
+}
+
+/// What answers a target, or the target with which the search begins again.
+fn explain_round(
+    config: &Config,
+    (url, host, target): (&str, &str, &str),
+    arguments: &Check,
+) -> Result<(String, Option<String>), String> {
+    let (raw_path, query) = target.split_once('?').unwrap_or((target, ""));
+    let raw_path = if raw_path.is_empty() { "/" } else { raw_path };
+    let routes = Routes::compile(config);
+    let listener_key = listener_key_for(config, host.as_bytes(), url.starts_with("https://"));
+    let site = routes.site(host.as_bytes(), listener_key);
+    let empty_segments = empty_segments(config.settings(site, None).merge_slashes);
+    let path = matched_path(raw_path.as_bytes(), empty_segments).map_err(|reject| {
+        format!(
+            "{url}: this is answered {} without looking at routes: {}",
+            reject.status.code(),
+            reject.reason
+        )
+    })?;
+    let mut headers = Vec::new();
+    for header in &arguments.header {
+        let (name, value) =
+            header.split_once(':').ok_or(format!("{header:?}: a header field is NAME: VALUE"))?;
+        headers.push((name.trim().to_ascii_lowercase(), value.trim()));
+    }
+    let request = RouteRequest {
+        host: host.as_bytes(),
+        listener_key,
+        method: arguments.method.as_bytes(),
+        path: &path,
+        query: query.as_bytes(),
+        client: arguments.client.map(|address| address.to_canonical()),
+        country: None,
+    };
+    if !headers.iter().any(|(name, _)| name == "host") {
+        headers.push(("host".to_owned(), host));
+    }
+    let fields = || GivenFields(&headers);
+    let mut text = routes.explain(&request, fields()).text(&config.sites);
+    if *path != *raw_path.as_bytes() {
+        text = format!("routes match {:?}\n{text}", String::from_utf8_lossy(&path));
+    }
+    let route = routes.find(&request, fields());
+    if let Some(found) = route {
+        let (site, route) = (&config.sites[found.site], &config.sites[found.site].routes[found.route]);
+        let settings = config.settings(Some(found.site), Some(found.route));
+        let asked = [
+            ("`allow`", site.allow.is_some() || route.allow.is_some()),
+            ("`deny`", !site.deny.is_empty() || !route.deny.is_empty()),
+            ("`auth`", settings.auth.is_some()),
+            ("`limit`", !site.limit.is_empty() || !route.limit.is_empty()),
+        ];
+        let names: Vec<&str> = asked.iter().filter(|(_, has)| *has).map(|(name, _)| *name).collect();
+        if !names.is_empty() {
+            text.push_str(&format!("  before it answers: {}\n", names.join(", ")));
+        }
+    }
+    text.extend(route.zip(arguments.client).and_then(|(route, client)| kept_out(config, route, client)));
+    if let Some(refusal) = route.and_then(|route| refusal(config, route, raw_path.as_bytes())) {
+        text.push_str(&refusal);
+    }
+    let found = route.map(|found| &config.sites[found.site].routes[found.route]);
+    let rules =
+        found.and_then(|route| PathRules::new(route, MapValues::new(config, None).as_ref()).zip(Some(route)));
+    let Some((rules, route)) = rules else { return Ok((text, None)) };
+    let target = if target.starts_with('/') { target.to_owned() } else { format!("/{target}") };
+    match rules.explained((host, &target, &path), empty_segments, &route_prefix(route)) {
+        Ok(None) => {}
+        Ok(Some(next)) if rules.is_search => {
+            return Ok((text, Some(String::from_utf8_lossy(&next).into_owned())));
+        }
+        Ok(Some(next)) => {
+            text.push_str(&format!("  it gets the path {}\n", String::from_utf8_lossy(&next)));
+        }
+        Err(reject) => {
+            text.push_str(&format!("  but the answer is {}: {}\n", reject.status.code(), reject.reason));
+        }
+    }
+    Ok((text, None))
+}
+
+/// The fields that were given.
+struct GivenFields<'a>(&'a [(String, &'a str)]);
+
+impl config::matcher::ConditionFields for GivenFields<'_> {
+    fn any(&self, name: &str, fits: &mut dyn FnMut(&[u8]) -> bool) -> bool {
+        self.0.iter().any(|(other, value)| other == name && fits(value.as_bytes()))
+    }
+}
+
+/// The explanation for a client that the site or the route does not answer.
+fn kept_out(config: &Config, found: RouteId, client: IpAddr) -> Option<String> {
+    let site = &config.sites[found.site];
+    let access = ClientAccess::of_route(site, &site.routes[found.route]);
+    let is_admitted = access.admits(Peer::Tcp((client, 0).into()));
+    (!is_admitted).then(|| format!("  but the client {client} gets 403 (`allow`, `deny`)\n"))
+}
+
+/// The explanation for an encoded slash that the route refuses.
+fn refusal(config: &Config, RouteId { site, route }: RouteId, raw_path: &[u8]) -> Option<String> {
+    if !has_encoded_slash(raw_path) {
+        return None;
+    }
+    let found = &config.sites[site].routes[route];
+    let kept = config.settings(Some(site), Some(route)).encoded_slashes == EncodedSlashes::Keep;
+    let why = match (kept, &found.action, &found.otherwise) {
+        (false, ..) => "`encoded_slashes` is \"refuse\"",
+        (true, Action::Files(_), None) => "no file has a slash in its name",
+        _ => return None,
+    };
+    Some(format!("  but there is an encoded slash or backslash in the path: 400 ({why})\n"))
+}
+
+/// Host and target of a URL, or of a bare path; the target may be empty, or a query alone.
+fn split_url(url: &str) -> Result<(&str, &str), String> {
+    if url.starts_with('/') {
+        return Ok(("", url));
+    }
+    let rest = match url.split_once("://") {
+        Some(("http" | "https" | "ws" | "wss", rest)) => rest,
+        Some(_) => return Err(format!("{url:?}: the scheme of a URL here is http or https")),
+        None => url,
+    };
+    let end = rest.find(['/', '?']).unwrap_or(rest.len());
+    let (host, target) = rest.split_at(end);
+    if !http::target::is_authority(host.as_bytes()) {
+        return Err(format!("{url:?}: write a URL such as http://example.com/path, or a path such as /path"));
+    }
+    Ok((host, target))
+}

@@ -1,0 +1,183 @@
+//! The other end of the control socket: how `komainu status` and others find servers, and ask them.
+
+use std::fs;
+use std::io::{self, Read, Write};
+use std::os::fd::AsFd;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use rustix::net::sockopt::{Timeout, set_socket_timeout, socket_peercred};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with};
+use rustix::process::getuid;
+use serde_json::Value;
+
+use crate::operator::socket::{CLIENT_MAX, DRAINING, folder, folder_of_user, remove_if_stale, sockets};
+
+/// How long `komainu status`, `reload` and `upgrade` wait for a sign of life: a server that has died, or is stuck, gives none.
+const ALIVE_MAX: Duration = Duration::from_secs(10);
+/// How long they wait for an answer in all: to questions, and to commands that load applications.
+const ANSWER_MAX: Duration = Duration::from_secs(30);
+const OUTCOME_MAX: Duration = Duration::from_secs(15 * 60);
+/// A document larger than this is no server's.
+const ANSWER_BYTES_MAX: u64 = 64 << 20;
+/// Where a unit with `RuntimeDirectory=komainu`, or a server of root's, has its socket: a folder that root has made.
+const SYSTEM_FOLDER: &str = "/run/komainu";
+
+/// A folder of sockets and the user whose servers have them there.
+struct ServerFolder {
+    path: PathBuf,
+    owner: u32,
+}
+
+impl ServerFolder {
+    /// The folder, if nobody but `owner` (without one: but its owner) and root can put sockets there.
+    fn verified(path: PathBuf, owner: Option<u32>) -> Option<ServerFolder> {
+        let found = fs::symlink_metadata(&path).ok()?;
+        let is_safe = found.is_dir() && found.mode() & 0o022 == 0;
+        let is_owners = owner.is_none_or(|owner| owner == found.uid());
+        (is_safe && is_owners).then(|| ServerFolder { path, owner: found.uid() })
+    }
+
+    /// Connects to the socket of a server there, which has to be a process of the folder's owner.
+    fn connect(&self, path: &Path) -> io::Result<UnixStream> {
+        if !fs::symlink_metadata(path)?.file_type().is_socket() {
+            return Err(io::Error::other("this is no socket"));
+        }
+        let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+        // A server that accepts nothing must not keep its client.
+        set_socket_timeout(&socket, Timeout::Send, Some(CLIENT_MAX))?;
+        rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
+        let peer = socket_peercred(socket.as_fd())?;
+        match peer.uid.as_raw() == self.owner {
+            true => Ok(UnixStream::from(socket)),
+            false => Err(io::Error::other(format!(
+                "a process of user {} listens at a socket of user {}: it is not asked",
+                peer.uid.as_raw(),
+                self.owner
+            ))),
+        }
+    }
+}
+
+/// The folders in which the servers are found that a command without `--pid` is for: this user's, and those of the system. Not those of
+/// other users, for root neither: whoever has an account could pose as a server.
+fn folders() -> Vec<ServerFolder> {
+    let own = ServerFolder::verified(folder(), None);
+    let system = ServerFolder::verified(SYSTEM_FOLDER.into(), None)
+        .filter(|system| own.as_ref().is_none_or(|own| own.path != system.path));
+    own.into_iter().chain(system).collect()
+}
+
+/// The same for the server of a process id, which root may ask whoever has started it.
+fn folders_of(pid: u32) -> Vec<ServerFolder> {
+    let mut folders = folders();
+    let user = fs::metadata(format!("/proc/{pid}")).ok().map(|found| found.uid());
+    if let Some(user) = user.filter(|_| getuid().is_root()) {
+        let theirs =
+            folder_of_user(user).into_iter().filter_map(|path| ServerFolder::verified(path, Some(user)));
+        folders.extend(theirs);
+    }
+    folders
+}
+
+/// Asks the server of this process id.
+///
+/// # Errors
+/// Where there is no such server, where it does not answer, or its own error.
+pub(crate) fn ask(pid: u32, line: &str) -> Result<Value, String> {
+    let name = format!("{pid}.sock");
+    let folders = folders_of(pid);
+    let found = folders.iter().map(|folder| (folder, folder.path.join(&name)));
+    let found = found.into_iter().find(|(_, path)| fs::symlink_metadata(path).is_ok());
+    let answer = match found {
+        Some((folder, path)) => ask_at(folder, &path, line),
+        None => Err(io::Error::new(io::ErrorKind::NotFound, "no server of this process id is found")),
+    };
+    answer.map_err(|error| format!("process {pid}: {error}"))
+}
+
+fn ask_at(folder: &ServerFolder, path: &Path, line: &str) -> io::Result<Value> {
+    let text = exchange(folder, path, line)?;
+    if text.trim().is_empty() {
+        return Err(io::Error::other("the server ended before it answered"));
+    }
+    let answer: Value = serde_json::from_str(&text)?;
+    match answer["error"].as_str() {
+        Some(error) => Err(io::Error::other(error)),
+        None => Ok(answer),
+    }
+}
+
+/// Sends a line, and reads what comes back.
+fn exchange(folder: &ServerFolder, path: &Path, line: &str) -> io::Result<String> {
+    let mut server = folder.connect(path).map_err(|error| {
+        io::Error::new(error.kind(), format!("no server answers at {}: {error}", path.display()))
+    })?;
+    // Commands that start applications take as long as these.
+    let is_long = ["reload", "upgrade", "api ", "renew "].iter().any(|word| line.starts_with(word));
+    let until = Instant::now() + if is_long { OUTCOME_MAX } else { ANSWER_MAX };
+    server.set_write_timeout(Some(CLIENT_MAX))?;
+    // A server that refuses its client may have said so, and closed, before this.
+    let written = server.write_all(format!("{line}\n").as_bytes());
+    let late = |text| io::Error::new(io::ErrorKind::TimedOut, text);
+    let (mut bytes, mut piece) = (Vec::new(), vec![0; 64 * 1024]);
+    loop {
+        let left = until.saturating_duration_since(Instant::now()).min(ALIVE_MAX);
+        if left.is_zero() {
+            return Err(late("the server has not answered in time"));
+        }
+        // For each read: the server sends something every second until it is done.
+        server.set_read_timeout(Some(left))?;
+        match server.read(&mut piece) {
+            Ok(0) if bytes.is_empty() => {
+                written?;
+                break;
+            }
+            Ok(0) => break,
+            Ok(count) => bytes.extend_from_slice(&piece[..count]),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                return Err(late(
+                    "the server does not answer on its control socket: it is starting, or stuck",
+                ));
+            }
+            Err(error) => return Err(error),
+        }
+        if bytes.len() as u64 > ANSWER_BYTES_MAX {
+            return Err(io::Error::other("the answer is too long for one of a server"));
+        }
+    }
+    String::from_utf8(bytes).map_err(|_| io::Error::other("the answer is no text"))
+}
+
+/// The process ids of the servers that this user may ask, in order. Sockets that killed servers of this user have left
+/// behind are removed.
+pub(crate) fn running() -> Vec<u32> {
+    let mut pids = Vec::new();
+    for folder in folders() {
+        let is_ours = folder.owner == getuid().as_raw();
+        for (pid, path) in sockets(&folder.path) {
+            match folder.connect(&path) {
+                Ok(_) => pids.push(pid),
+                Err(error) if error.kind() == io::ErrorKind::ConnectionRefused && is_ours => {
+                    remove_if_stale(&path)
+                }
+                Err(_) => {}
+            }
+        }
+    }
+    pids.sort_unstable();
+    pids.dedup();
+    pids
+}
+
+/// Those of them that serve: a server that was replaced by an upgrade finishes what runs.
+pub(crate) fn serving() -> Vec<u32> {
+    let mut pids = running();
+    if pids.len() > 1 {
+        pids.retain(|pid| ask(*pid, "ping").is_ok_and(|answer| answer["state"] != DRAINING));
+    }
+    pids
+}

@@ -1,0 +1,226 @@
+//! From arguments to requests of the API, and from its answers to what is printed.
+
+use std::process::Command;
+
+use http::path::encoded_segment;
+use serde_json::{Map, Value, json};
+
+use crate::cli::ctl::shown;
+use crate::cli::ctl::transport::{CtlAnswer, CtlRequest, send};
+use crate::cli::ctl_arguments::{
+    Ctl, CtlApp, CtlCache, CtlCertificate, CtlCommand, CtlConfig, CtlConnection, CtlGeneration, CtlUpstream,
+};
+use crate::cli::status;
+use crate::terminal;
+
+/// How an answer is shown to people.
+type ShowAnswer = fn(&Value) -> String;
+
+/// `komainu ctl`: the text to print.
+///
+/// # Errors
+/// Where no server answers, or it refuses; for people.
+pub(crate) fn ctl(ctl: &Ctl) -> Result<String, String> {
+    if let CtlCommand::Config(CtlConfig::Edit { path }) = &ctl.command {
+        return edit(ctl, path.as_deref().unwrap_or_default());
+    }
+    let (request, shown) = request(&ctl.command)?;
+    finished(ctl, send(ctl, &request)?, shown)
+}
+
+fn finished(ctl: &Ctl, answer: CtlAnswer, shown: ShowAnswer) -> Result<String, String> {
+    let text = match ctl.json {
+        true => format!("{:#}\n", answer.document),
+        false if answer.status < 300 => shown(&answer.document),
+        false => shown::outcome(&answer.document),
+    };
+    let text = terminal::printable(&text);
+    match answer.status < 300 {
+        true => Ok(text),
+        false => Err(text.trim_end().to_owned()),
+    }
+}
+
+fn json_text(document: &Value) -> String {
+    format!("{document:#}\n")
+}
+
+fn get(path: &str, shown: ShowAnswer) -> (CtlRequest, ShowAnswer) {
+    (CtlRequest { method: "GET", path: path.into(), ..CtlRequest::default() }, shown)
+}
+
+fn change(method: &'static str, path: String, body: Value) -> (CtlRequest, ShowAnswer) {
+    (CtlRequest { method, path, body: Some(body), ..CtlRequest::default() }, shown::outcome)
+}
+
+fn request(command: &CtlCommand) -> Result<(CtlRequest, ShowAnswer), String> {
+    Ok(match command {
+        CtlCommand::Status => get("/v1/status", status::shown),
+        CtlCommand::Config(config) => of_config(config),
+        CtlCommand::Upstream(upstream) => of_upstream(upstream),
+        CtlCommand::App(app) => of_app(app),
+        CtlCommand::Cache(CtlCache::Show) => get("/v1/cache", shown::cache),
+        CtlCommand::Cache(CtlCache::Purge { url, prefix, tag, all, soft }) => {
+            let texts = [("url", url), ("prefix", prefix), ("tag", tag)];
+            let mut body: Map<String, Value> = texts
+                .into_iter()
+                .filter_map(|(key, text)| Some((key.to_owned(), json!(text.as_ref()?))))
+                .collect();
+            let flags = [("all", all), ("soft", soft)];
+            body.extend(
+                flags.into_iter().filter(|(_, flag)| **flag).map(|(key, _)| (key.to_owned(), json!(true))),
+            );
+            change("POST", "/v1/cache/purge".into(), Value::Object(body))
+        }
+        CtlCommand::Certificate(CtlCertificate::List) => get("/v1/certificates", shown::certificates),
+        CtlCommand::Certificate(CtlCertificate::Renew { name }) => {
+            change("POST", format!("/v1/certificates/{}/renew", encoded_segment(name.as_bytes())), json!({}))
+        }
+        CtlCommand::Connection(CtlConnection::List) => get("/v1/connections", shown::connections),
+        CtlCommand::Generation(CtlGeneration::List) => get("/v1/generations", shown::generations),
+        CtlCommand::Generation(CtlGeneration::Close { number }) => {
+            change("DELETE", format!("/v1/generations/{number}"), Value::Null)
+        }
+        CtlCommand::Reload => change("POST", "/v1/reload".into(), json!({})),
+        CtlCommand::Reopen => change("POST", "/v1/logs/reopen".into(), json!({})),
+        CtlCommand::Audit => get("/v1/audit", shown::audit),
+        CtlCommand::Api { method, path, body } => {
+            let known = ["GET", "PUT", "PATCH", "POST", "DELETE"];
+            let method = known.into_iter().find(|known| known.eq_ignore_ascii_case(method));
+            let method = method.ok_or("the method is GET, PUT, PATCH, POST or DELETE")?;
+            let body = body.as_deref().map(serde_json::from_str).transpose();
+            let body = body.map_err(|error| format!("the body is no JSON: {error}"))?;
+            let (path, query) = path.split_once('?').unwrap_or((path, ""));
+            let if_match = (method != "GET").then(|| "*".to_owned());
+            (CtlRequest { method, path: path.into(), query: query.into(), if_match, body }, json_text)
+        }
+    })
+}
+
+fn config_path(path: &str) -> String {
+    match path.trim_matches('/') {
+        "" => "/v1/config".into(),
+        // As messages and documents name directives: no key at the top has a dot.
+        path if !path.contains('/') => format!("/v1/config/{}", path.replace('.', "/")),
+        path => format!("/v1/config/{path}"),
+    }
+}
+
+fn of_config(config: &CtlConfig) -> (CtlRequest, ShowAnswer) {
+    let changed = |method, path: &str, body, no_persist: bool| {
+        let query = if no_persist { "persist=false".into() } else { String::new() };
+        let if_match = Some("*".to_owned());
+        (CtlRequest { method, path: config_path(path), query, if_match, body }, shown::outcome as ShowAnswer)
+    };
+    match config {
+        CtlConfig::Get { path } => get(&config_path(path.as_deref().unwrap_or_default()), json_text),
+        CtlConfig::Set { path, value, no_persist } => {
+            let value = serde_json::from_str(value).unwrap_or_else(|_| json!(value));
+            changed("PUT", path, Some(value), *no_persist)
+        }
+        CtlConfig::Unset { path, no_persist } => changed("DELETE", path, None, *no_persist),
+        CtlConfig::Edit { path } => get(&config_path(path.as_deref().unwrap_or_default()), json_text),
+    }
+}
+
+fn of_upstream(upstream: &CtlUpstream) -> (CtlRequest, ShowAnswer) {
+    let at = |group: &str, server: &str| {
+        let [group, server] = [group, server].map(|name| encoded_segment(name.as_bytes()));
+        format!("/v1/upstreams/{group}/{server}")
+    };
+    let state = |group, server, state: &str| change("PATCH", at(group, server), json!({ "state": state }));
+    match upstream {
+        CtlUpstream::List => get("/v1/upstreams", shown::upstreams),
+        CtlUpstream::Drain { group, server } => state(group, server, "drain"),
+        CtlUpstream::Down { group, server } => state(group, server, "down"),
+        CtlUpstream::Ready { group, server } => state(group, server, "ready"),
+        CtlUpstream::Weight { group, server, weight } => {
+            change("PATCH", at(group, server), json!({ "weight": weight }))
+        }
+        CtlUpstream::Add { group, url } => {
+            let path = format!("/v1/upstreams/{}", encoded_segment(group.as_bytes()));
+            change("POST", path, json!({ "url": url }))
+        }
+        CtlUpstream::Remove { group, server } => change("DELETE", at(group, server), Value::Null),
+    }
+}
+
+fn of_app(app: &CtlApp) -> (CtlRequest, ShowAnswer) {
+    let at = |name: &str| format!("/v1/applications/{}", encoded_segment(name.as_bytes()));
+    match app {
+        CtlApp::List => get("/v1/applications", shown::applications),
+        CtlApp::Restart { name } => change("POST", format!("{}/restart", at(name)), json!({})),
+        CtlApp::Workers { name, count } => change("PATCH", at(name), json!({ "workers": count })),
+    }
+}
+
+/// Lets the user change an item in an editor. If somebody else has changed the configuration meanwhile, nothing is lost.
+fn edit(ctl: &Ctl, path: &str) -> Result<String, String> {
+    let (request, _) = get(&config_path(path), json_text);
+    let before = send(ctl, &request)?;
+    if before.status != 200 {
+        return finished(ctl, before, json_text);
+    }
+    let file = std::env::temp_dir().join(format!("komainu-{}-edit.json", std::process::id()));
+    let text = |error: std::io::Error| format!("{}: {error}", file.display());
+    write_new(&file, &json_text(&before.document)).map_err(text)?;
+    let named = |name: &&str| std::env::var_os(name).filter(|editor| !editor.is_empty());
+    let editor = ["VISUAL", "EDITOR"].iter().find_map(named).unwrap_or_else(|| "vi".into());
+    let run = Command::new("sh").arg("-c").arg("$0 \"$1\"").arg(&editor).arg(&file).status();
+    let run = run.map_err(|error| format!("{}: {error}", editor.display()))?;
+    if !run.success() {
+        let _ = std::fs::remove_file(&file);
+        return Err(format!(
+            "nothing was changed: the editor `{}` ended with {run}\nhelp: `EDITOR` names another one",
+            editor.display()
+        ));
+    }
+    let after = std::fs::read_to_string(&file).map_err(text)?;
+    let after: Value = serde_json::from_str(&after)
+        .map_err(|error| format!("{} is no JSON, and was left there: {error}", file.display()))?;
+    if after == before.document {
+        let _ = std::fs::remove_file(&file);
+        return Ok("nothing was changed\n".into());
+    }
+    let request = CtlRequest {
+        method: "PUT",
+        path: config_path(path),
+        if_match: before.etag,
+        body: Some(after),
+        ..CtlRequest::default()
+    };
+    let answer = send(ctl, &request)?;
+    if answer.status < 300 {
+        let _ = std::fs::remove_file(&file);
+        return finished(ctl, answer, shown::outcome);
+    }
+    let refused = finished(ctl, answer, shown::outcome);
+    refused.map_err(|error| format!("{error}\nwhat you have written is in {}", file.display()))
+}
+
+/// Writes a file of this user's alone, which is not there yet.
+fn write_new(path: &std::path::Path, text: &str) -> std::io::Result<()> {
+    use std::io::Write;
+    use std::os::unix::fs::OpenOptionsExt;
+    let _ = std::fs::remove_file(path);
+    let mut file = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
+    file.write_all(text.as_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::config_path;
+
+    #[test]
+    fn paths_of_the_configuration_with_slashes_or_dots() {
+        for (path, expected) in [
+            ("", "/v1/config"),
+            ("/", "/v1/config"),
+            ("timeouts/drain", "/v1/config/timeouts/drain"),
+            ("timeouts.drain", "/v1/config/timeouts/drain"),
+            ("apps/shop/env/a.b", "/v1/config/apps/shop/env/a.b"),
+        ] {
+            assert_eq!(config_path(path), expected, "{path}");
+        }
+    }
+}

@@ -1,0 +1,95 @@
+//! How `komainu ctl` reaches a server: by its control socket, or by its control listener.
+
+use std::io::Write;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::cli::control_client;
+use crate::cli::control_endpoint::{ControlEndpoint, read_answer};
+use crate::cli::ctl_arguments::Ctl;
+use crate::cli::status;
+
+/// For each piece of an answer: a reload may wait for applications.
+const ANSWER_MAX: Duration = Duration::from_secs(300);
+/// An answer longer than this is no server's.
+const ANSWER_BYTES_MAX: u64 = 64 << 20;
+
+/// What is asked for.
+#[derive(Debug, Default)]
+pub(crate) struct CtlRequest {
+    pub(crate) method: &'static str,
+    pub(crate) path: String,
+    pub(crate) query: String,
+    pub(crate) if_match: Option<String>,
+    pub(crate) body: Option<Value>,
+}
+
+/// What is answered.
+#[derive(Debug)]
+pub(crate) struct CtlAnswer {
+    pub(crate) status: u64,
+    pub(crate) etag: Option<String>,
+    pub(crate) document: Value,
+}
+
+/// Sends a request.
+///
+/// # Errors
+/// There is no server, or it does not answer.
+pub(crate) fn send(ctl: &Ctl, request: &CtlRequest) -> Result<CtlAnswer, String> {
+    match &ctl.to {
+        None => {
+            ctl.credentials.refuse_without_address()?;
+            by_socket(status::one(ctl.pid)?, request)
+        }
+        Some(to) => by_listener(to, ctl, request).map_err(|error| format!("{to}: {error}")),
+    }
+}
+
+fn by_socket(pid: u32, request: &CtlRequest) -> Result<CtlAnswer, String> {
+    let line = json!({
+        "method": request.method, "path": request.path, "query": request.query,
+        "if_match": request.if_match, "body": request.body,
+    });
+    let answer = control_client::ask(pid, &format!("api {line}"))?;
+    Ok(CtlAnswer {
+        status: answer["status"].as_u64().unwrap_or_default(),
+        etag: answer["etag"].as_str().map(str::to_owned),
+        document: answer["document"].clone(),
+    })
+}
+
+fn by_listener(to: &str, ctl: &Ctl, request: &CtlRequest) -> Result<CtlAnswer, String> {
+    let text = |error: std::io::Error| error.to_string();
+    let (mut connection, fields) =
+        ControlEndpoint::new(to, &ctl.credentials)?.connect(ANSWER_MAX).map_err(text)?;
+    let body = request.body.as_ref().map(Value::to_string).unwrap_or_default();
+    let target = if request.query.is_empty() {
+        request.path.clone()
+    } else {
+        format!("{}?{}", request.path, request.query)
+    };
+    let mut head = format!("{} {target} HTTP/1.1\r\nConnection: close\r\n{fields}", request.method);
+    if request.method != "GET" {
+        head.push_str(&format!("Content-Type: application/json\r\nContent-Length: {}\r\n", body.len()));
+    }
+    if let Some(version) = &request.if_match {
+        head.push_str(&format!("If-Match: {version}\r\n"));
+    }
+    connection.write_all(format!("{head}\r\n{body}").as_bytes()).map_err(text)?;
+    let answer = read_answer(connection, ANSWER_BYTES_MAX).map_err(text)?;
+    answered(&String::from_utf8_lossy(&answer))
+}
+
+/// The server closes the connection behind its answer, whose length is known.
+fn answered(answer: &str) -> Result<CtlAnswer, String> {
+    let (head, body) = answer.split_once("\r\n\r\n").ok_or("the answer is cut off")?;
+    let status = head.split(' ').nth(1).and_then(|status| status.parse().ok()).ok_or("this is no HTTP")?;
+    let etag = head
+        .lines()
+        .filter_map(|line| line.split_once(':'))
+        .find(|(name, _)| name.eq_ignore_ascii_case("etag"));
+    let document = serde_json::from_str(body).unwrap_or_else(|_| json!({ "error": body.trim() }));
+    Ok(CtlAnswer { status, etag: etag.map(|(_, value)| value.trim().to_owned()), document })
+}

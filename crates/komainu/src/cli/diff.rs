@@ -1,0 +1,388 @@
+//! `komainu fmt` and `komainu diff`: how a configuration is written, and what would change with it.
+
+use crate::cli::values::process_id;
+use clap::Args;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Display;
+use std::io::{self, IsTerminal, Read};
+use std::path::Path;
+use std::path::PathBuf;
+
+use config::Config;
+use serde_json::{Map, Value};
+
+use crate::check::reading;
+use crate::cli::control_client;
+use crate::cli::status;
+use crate::run::lifecycle;
+use crate::run::staged_files::{StageError, StagedFiles};
+use crate::terminal::printable;
+
+#[derive(Debug, Args)]
+pub(crate) struct FormatArguments {
+    /// The files; `-` reads standard input and prints
+    #[arg(value_name = "FILE", default_value = "komainu.toml")]
+    pub(crate) files: Vec<PathBuf>,
+    /// Change nothing, and fail where a file is written otherwise
+    #[arg(long)]
+    pub(crate) check: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct DiffArguments {
+    /// Two files, the old and the new one, instead of the running server and `--config`
+    #[arg(value_name = "FILE", num_args = 0..=2)]
+    pub(crate) files: Vec<PathBuf>,
+    /// The configuration file to compare with the running server
+    #[arg(long, short, value_name = "FILE", default_value = "komainu.toml", conflicts_with = "files")]
+    pub(crate) config: PathBuf,
+    /// The server with this process id; not needed if only one runs
+    #[arg(long, value_parser = process_id, conflicts_with = "files")]
+    pub(crate) pid: Option<u32>,
+}
+
+/// Stands for a value that is not shown.
+const HIDDEN: &str = "(hidden)";
+
+/// Writes files in the one way to write them; with `--check` it says which are not. Returns what is to be printed.
+///
+/// # Errors
+/// A file cannot be read, is no TOML or cannot be written; with `--check`, one is written otherwise.
+pub(crate) fn format(arguments: &FormatArguments) -> Result<String, String> {
+    let (mut others, mut printed) = (Vec::new(), String::new());
+    for path in &arguments.files {
+        if path == Path::new("-") {
+            let named = |error: &dyn Display| format!("standard input: {error}");
+            let mut text = String::new();
+            io::stdin().read_to_string(&mut text).map_err(|error| named(&error))?;
+            let formatted = config::format(&text).map_err(|error| named(&error))?;
+            match arguments.check {
+                true if formatted != text => others.push("standard input".to_owned()),
+                true => {}
+                false => printed.push_str(&formatted),
+            }
+            continue;
+        }
+        let text = reading::read_file(path)?;
+        let formatted = config::format(&text).map_err(|error| format!("{}: {error}", path.display()))?;
+        if formatted == text {
+            continue;
+        }
+        others.push(path.display().to_string());
+        if !arguments.check {
+            let staged = StagedFiles::stage(&[(path.clone(), text)], &[(path.clone(), formatted)]);
+            let staged = staged.map_err(|error| match error {
+                StageError::Changed(_) => format!("{} has just changed: try again", path.display()),
+                StageError::Unwritable(text) => text,
+            })?;
+            staged.commit().map_err(|error| format!("{} cannot be written: {error}", path.display()))?;
+        }
+    }
+    match (arguments.check, others.is_empty()) {
+        (true, false) => Err(format!("not as `komainu fmt` writes it: {}", others.join(", "))),
+        _ => Ok(printed),
+    }
+}
+
+/// What a reload of a file would change in the running server, or what differs between two files, as text.
+///
+/// # Errors
+/// A configuration is not valid; there is no server.
+pub(crate) fn diff(arguments: &DiffArguments) -> Result<String, String> {
+    let ((old_path, old_text), new_path) = match arguments.files.as_slice() {
+        [] => ((arguments.config.clone(), running(arguments)?), arguments.config.clone()),
+        [old, new] => ((old.clone(), reading::read_text(old)?), new.clone()),
+        _ => return Err("name two files, or none to compare `--config` with the running server".into()),
+    };
+    let new_text = reading::read_text(&new_path)?;
+    let old = DiffSide::read(&old_path, &old_text)?;
+    let new = DiffSide::read(&new_path, &new_text)?;
+    let mut changes = Vec::new();
+    compare("", Some(&old.tree), Some(&new.tree), false, &mut changes);
+    let late = lifecycle::late_changes(&old.config, &new.config);
+    let is_coloured =
+        io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
+    Ok(shown(&changes, &late, is_coloured))
+}
+
+/// The text of the configuration that a server uses: of several that of the one that uses this file.
+fn running(arguments: &DiffArguments) -> Result<String, String> {
+    let one = match arguments.pid {
+        None => status::one(None).or_else(|_| status::one_with_file(&arguments.config))?,
+        pid => status::one(pid)?,
+    };
+    let answer = control_client::ask(one, "config")?;
+    match answer["text"].as_str() {
+        Some(text) if !text.is_empty() => Ok(text.to_owned()),
+        _ => Err("the server was started without a configuration file: name two files".into()),
+    }
+}
+
+struct DiffSide {
+    config: Config,
+    tree: Value,
+}
+
+impl DiffSide {
+    fn read(path: &Path, text: &str) -> Result<DiffSide, String> {
+        let config = reading::parse_silently(path, text)?;
+        let tree = config::directives(text, &reading::environment).unwrap_or_default();
+        Ok(DiffSide { config, tree })
+    }
+}
+
+/// A directive that differs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct DirectiveChange {
+    /// Where it is: `site a.test, route /api/*: proxy`.
+    place: String,
+    old: Option<String>,
+    new: Option<String>,
+}
+
+/// Tables are compared by their keys; lists of tables by what names the entries; everything else as a value.
+fn compare(
+    place: &str,
+    old: Option<&Value>,
+    new: Option<&Value>,
+    is_secret: bool,
+    changes: &mut Vec<DirectiveChange>,
+) {
+    if old == new {
+        return;
+    }
+    match (old, new) {
+        (Some(Value::Object(old)), Some(Value::Object(new))) => {
+            let keys: BTreeSet<&String> = old.keys().chain(new.keys()).collect();
+            for key in keys {
+                let (before, after) = (old.get(key), new.get(key));
+                let is_secret =
+                    is_secret || [before, after].into_iter().flatten().any(|value| holds_secret(key, value));
+                compare(&within(place, key), before, after, is_secret, changes);
+            }
+        }
+        (old, new) if is_tables(old) || is_tables(new) => compare_lists(place, old, new, is_secret, changes),
+        (old, new) => {
+            let text = |value: &Value| if is_secret { HIDDEN.to_owned() } else { open(value).to_string() };
+            let place = place.trim_end_matches(',').to_owned();
+            changes.push(DirectiveChange { place, old: old.map(text), new: new.map(text) });
+        }
+    }
+}
+
+/// Lists of tables: entries of the same name are compared, whatever their places are.
+fn compare_lists(
+    place: &str,
+    old: Option<&Value>,
+    new: Option<&Value>,
+    is_secret: bool,
+    changes: &mut Vec<DirectiveChange>,
+) {
+    let kind = place.rsplit([' ', '.']).next().unwrap_or(place);
+    let prefix = place.strip_suffix(kind).unwrap_or(place);
+    let (old, new) = (named(kind, old), named(kind, new));
+    let by_name = |all: &[(String, Value)]| all.iter().cloned().collect::<BTreeMap<String, Value>>();
+    let (olds, news) = (by_name(&old), by_name(&new));
+    let added = new.iter().filter(|(name, _)| !olds.contains_key(name));
+    for (name, _) in old.iter().chain(added) {
+        compare(&format!("{prefix}{kind} {name},"), olds.get(name), news.get(name), is_secret, changes);
+    }
+    let common = |all: &[(String, Value)], other: &BTreeMap<String, Value>| {
+        let names = all.iter().map(|(name, _)| name.clone());
+        names.filter(|name| other.contains_key(name)).collect::<Vec<_>>()
+    };
+    let (before, after) = (common(&old, &news), common(&new, &olds));
+    if before != after {
+        let text = |names: Vec<String>| Some(names.join("; "));
+        let place = format!("{prefix}order of {kind}s");
+        changes.push(DirectiveChange { place, old: text(before), new: text(after) });
+    }
+}
+
+/// Whether a key names a password, a token or a secret, rather than the file of one.
+fn names_secret(key: &str) -> bool {
+    let key = key.to_ascii_lowercase();
+    let words = ["secret", "password", "token", "authorization"];
+    words.iter().any(|word| key.contains(word)) && !key.ends_with("_file")
+}
+
+/// Whether what stands under a key is not shown: also the fields of requests to a collector, among which are keys of services.
+fn holds_secret(key: &str, value: &Value) -> bool {
+    names_secret(key) || (key == "headers" && value.is_object())
+}
+
+/// A value without what is not shown: what such keys have, and passwords in URLs.
+fn open(value: &Value) -> Value {
+    match value {
+        Value::Object(entries) => {
+            let shown =
+                |key: &String, value| if holds_secret(key, value) { HIDDEN.into() } else { open(value) };
+            Value::Object(entries.iter().map(|(key, value)| (key.clone(), shown(key, value))).collect())
+        }
+        Value::Array(items) => items.iter().map(open).collect(),
+        Value::String(text) => Value::from(without_password(text)),
+        other => other.clone(),
+    }
+}
+
+/// `scheme://USER:PASSWORD@…` without the password.
+fn without_password(text: &str) -> String {
+    let shortened = text.split_once("://").and_then(|(scheme, rest)| {
+        let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
+        let (user, host) = rest[..end].rsplit_once('@')?;
+        let (user, _) = user.split_once(':')?;
+        Some(format!("{scheme}://{user}:{HIDDEN}@{host}{}", &rest[end..]))
+    });
+    shortened.unwrap_or_else(|| text.to_owned())
+}
+
+fn within(place: &str, key: &str) -> String {
+    match place {
+        "" => key.to_owned(),
+        place if place.ends_with(',') => format!("{place} {key}"),
+        place => format!("{place}.{key}"),
+    }
+}
+
+fn is_tables(value: Option<&Value>) -> bool {
+    matches!(value, Some(Value::Array(items)) if !items.is_empty() && items.iter().all(Value::is_object))
+}
+
+/// The tables of a list, each by what people know it by: a site by its hosts, a route by its paths and conditions. Those of one
+/// name are counted.
+fn named(kind: &str, list: Option<&Value>) -> Vec<(String, Value)> {
+    let mut seen: BTreeMap<String, usize> = BTreeMap::new();
+    let tables = list.and_then(Value::as_array).map_or(&[][..], Vec::as_slice).iter();
+    tables
+        .map(|table| {
+            let base = table.as_object().map(|table| name_of(kind, table)).unwrap_or_default();
+            let count = seen.entry(base.clone()).or_default();
+            *count += 1;
+            let name = if *count > 1 { format!("{base} ({count})") } else { base };
+            (name, table.clone())
+        })
+        .collect()
+}
+
+fn name_of(kind: &str, table: &Map<String, Value>) -> String {
+    let keys: &[&str] = match kind {
+        "site" => &["hosts"],
+        "route" => &["path", "method", "header", "query", "host"],
+        "listen" => &["address"],
+        _ => &["name", "key", "path", "status", "paths", "url", "to"],
+    };
+    let text = |value: &Value| match open(value) {
+        Value::String(text) => text,
+        Value::Array(items) => {
+            let items =
+                items.iter().map(|item| item.as_str().map_or_else(|| item.to_string(), str::to_owned));
+            items.collect::<Vec<_>>().join(" ")
+        }
+        other => other.to_string(),
+    };
+    let parts: Vec<String> = keys.iter().filter_map(|key| table.get(*key)).map(text).collect();
+    if parts.is_empty() { "*".to_owned() } else { parts.join(" ") }
+}
+
+/// The changes for people: `+` is new, `-` is gone, `~` is another one.
+fn shown(changes: &[DirectiveChange], late: &[&str], is_coloured: bool) -> String {
+    let mut out = String::new();
+    for DirectiveChange { place, old, new } in changes {
+        let (colour, line) = match (old, new) {
+            (None, Some(new)) => (32, format!("+ {place} = {new}")),
+            (Some(old), None) => (31, format!("- {place} = {old}")),
+            (old, new) => {
+                let (old, new) = (old.as_deref().unwrap_or_default(), new.as_deref().unwrap_or_default());
+                (33, format!("~ {place}: {old} -> {new}"))
+            }
+        };
+        let line = printable(&line).replace('\n', " ");
+        match is_coloured {
+            true => out.push_str(&format!("\u{1b}[{colour}m{line}\u{1b}[0m\n")),
+            false => out.push_str(&format!("{line}\n")),
+        }
+    }
+    match (changes.is_empty(), late.is_empty()) {
+        // Relative paths may mean other files in another folder: that is no change of a directive.
+        (true, _) => out.push_str("nothing would change\n"),
+        (false, true) => out.push_str("a reload applies all of it\n"),
+        (false, false) => out.push_str(&format!(
+            "a reload applies all of it but {}: only a restart or an upgrade does\n",
+            late.join(", ")
+        )),
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn changes(old: &str, new: &str) -> Vec<String> {
+        let tree = |text: &str| config::directives(text, &|_| None).unwrap();
+        let mut changes = Vec::new();
+        compare("", Some(&tree(old)), Some(&tree(new)), false, &mut changes);
+        let text = shown(&changes, &[], false);
+        let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();
+        lines.pop();
+        lines
+    }
+
+    #[test]
+    fn sites_and_routes_are_known_by_what_they_answer() {
+        let old = "threads = 2\n[[site]]\nhosts = [\"a.test\", \"b.test\"]\n[[site.route]]\npath = \"/x\"\nproxy = \"http://one\"\n\
+            [[site.route]]\nfiles = \"www\"\n[[site]]\nhosts = [\"old.test\"]\nrespond = 1\n";
+        let new = "[[site]]\nhosts = [\"new.test\"]\nrespond = 1\n[[site]]\nhosts = [\"a.test\", \"b.test\"]\n[[site.route]]\nfiles = \"www\"\n\
+            [[site.route]]\npath = \"/x\"\nproxy = \"http://two\"\nlimit = { rate = \"1/s\" }\n";
+        assert_eq!(
+            changes(old, new),
+            [
+                "+ site a.test b.test, route /x, limit = {\"rate\":\"1/s\"}",
+                "~ site a.test b.test, route /x, proxy: \"http://one\" -> \"http://two\"",
+                "~ site a.test b.test, order of routes: /x; * -> *; /x",
+                "- site old.test = {\"hosts\":[\"old.test\"],\"respond\":1}",
+                "+ site new.test = {\"hosts\":[\"new.test\"],\"respond\":1}",
+                "- threads = 2",
+            ]
+        );
+        assert!(changes(old, old).is_empty() && changes("# a\na.b = 1", "[a]\nb = 1").is_empty());
+    }
+
+    #[test]
+    fn tables_by_key_secrets_hidden_and_no_control_characters() {
+        assert_eq!(
+            changes(
+                "[upstreams.api]\nto = [\"http://a\"]\n[log]\nlevel = \"info\"",
+                "[upstreams.api]\nto = [\"http://a\", \"http://b\"]\n"
+            ),
+            [
+                "- log = {\"level\":\"info\"}",
+                "~ upstreams.api.to: [\"http://a\"] -> [\"http://a\",\"http://b\"]"
+            ]
+        );
+        assert_eq!(
+            changes("client_secret = \"x\"", "client_secret = \"y\""),
+            ["~ client_secret: (hidden) -> (hidden)"]
+        );
+        // A table that is new shows no more than one that has changed.
+        let site = "[[site]]\nhosts = [\"token.test\"]\n";
+        let env = "[apps.a.env]\nDB = \"pg://me:pw@db/x\"\nSECRET_KEY = \"k\"\nkey_file = \"f\"\n";
+        let shown_env = "{\"DB\":\"pg://me:(hidden)@db/x\",\"SECRET_KEY\":\"(hidden)\",\"key_file\":\"f\"}";
+        assert_eq!(
+            changes("", &format!("{env}{site}")),
+            [
+                format!("+ apps = {{\"a\":{{\"env\":{shown_env}}}}}"),
+                "+ site token.test = {\"hosts\":[\"token.test\"]}".into()
+            ]
+        );
+        let coloured = shown(
+            &[DirectiveChange { place: "a\u{1b}b".into(), old: None, new: Some("1".into()) }],
+            &["`user`"],
+            true,
+        );
+        assert!(
+            coloured.starts_with("\u{1b}[32m+ a?b = 1\u{1b}[0m\n") && coloured.contains("but `user`"),
+            "{coloured}"
+        );
+    }
+}

@@ -1,0 +1,210 @@
+//! `komainu import`: the configuration of another server, translated, and compared with what that server does.
+
+use crate::cli::values::verify_time;
+use clap::Args;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use import::{ByHand, ImportKind, ImportVerdict, Imported};
+
+use crate::terminal::printable;
+
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  \
+    komainu import /etc/nginx/nginx.conf > komainu.toml\n  \
+    komainu import nginx /etc/nginx/nginx.conf --verify > komainu.toml\n  \
+    komainu import unit config.json > komainu.toml\n  \
+    komainu import starman -- --workers 10 app.psgi > komainu.toml\n")]
+pub(crate) struct ImportArguments {
+    /// Whose configuration it is (nginx, unit, caddy, ingress, gunicorn, puma, starman, passenger; guessed if it is not given), and its
+    /// file; files that it includes are read too
+    #[arg(num_args = 1..=2, required = true, value_names = ["KIND", "FILE"])]
+    pub(crate) source: Vec<PathBuf>,
+    /// The arguments of a command, in place of a file
+    #[arg(last = true, value_name = "ARGUMENT")]
+    pub(crate) command: Vec<String>,
+    /// The folder of nginx's configuration on the machine that serves, for names of files in it [default: that of the file]
+    #[arg(long, value_name = "FOLDER")]
+    pub(crate) prefix: Option<PathBuf>,
+    /// Run the old server and the result side by side on loopback, and show every difference; exits 1 if the report does not name one
+    #[arg(long)]
+    pub(crate) verify: bool,
+    /// Where the comparison is written as JSON
+    #[arg(long, value_name = "FILE", requires = "verify")]
+    pub(crate) verify_json: Option<PathBuf>,
+    /// The program of the old server [default: the one that is found]
+    #[arg(long, value_name = "PROGRAM", requires = "verify")]
+    pub(crate) old_server: Option<PathBuf>,
+    /// The most requests of a comparison
+    #[arg(long, value_name = "NUMBER", default_value = "3000", requires = "verify", value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub(crate) requests: u32,
+    /// The most time for the requests of a comparison, 1s to 1h
+    #[arg(long, value_name = "TIME", default_value = "2m", requires = "verify", value_parser = verify_time)]
+    pub(crate) time: Duration,
+}
+
+/// Bytes of a file that its kind is guessed from.
+const GUESS_BYTES_MAX: u64 = 4 << 20;
+
+/// What is translated.
+struct ImportSource<'a> {
+    kind: ImportKind,
+    file: Option<&'a Path>,
+}
+
+/// Writes the configuration to stdout and the report to stderr; with `--verify` also what differs. False where something differs that
+/// the report does not name.
+///
+/// # Errors
+/// Why nothing was translated, or compared.
+pub(crate) fn import(arguments: &ImportArguments) -> Result<bool, String> {
+    let fault = |error: &dyn std::fmt::Display| error.to_string();
+    let source = source(arguments)?;
+    let imported = translate(&source, arguments)?;
+    if let (Some(file), false) = (source.file, has_result(&source, &imported)) {
+        return Err(format!("{}: there is nothing in it that could be translated", file.display()));
+    }
+    let written = io::stdout().write_all(imported.toml.as_bytes());
+    match written {
+        // The reader has closed the pipe.
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
+        done => done.map_err(|error| fault(&error))?,
+    }
+    let _ = io::stderr().write_all(printable(&imported.report()).as_bytes());
+    let is_valid = is_valid(&imported);
+    match arguments.verify && is_valid {
+        true => verify(&source, &imported, arguments),
+        false => Ok(is_valid),
+    }
+}
+
+/// Whether the result can be read. What is wrong with it goes to stderr: it is what the source says, and needs a human.
+fn is_valid(imported: &Imported) -> bool {
+    let parsed =
+        config::Config::parse_with(&imported.toml, "the result", Path::new("."), &|_| Some(String::new()));
+    let Err(report) = parsed else { return true };
+    let _ = writeln!(
+        io::stderr(),
+        "\nThe result is not valid; what the source says here has to be written by hand:\n\n{report}"
+    );
+    false
+}
+
+/// Whether something of the file was translated. That an application has nothing but defaults is usual.
+fn has_result(source: &ImportSource<'_>, imported: &Imported) -> bool {
+    let is_server =
+        matches!(source.kind, ImportKind::Nginx | ImportKind::Caddy | ImportKind::Unit | ImportKind::Ingress);
+    !is_server || imported.remarks.iter().any(|remark| remark.verdict != ImportVerdict::Impossible)
+}
+
+fn source(arguments: &ImportArguments) -> Result<ImportSource<'_>, String> {
+    let names = || ImportKind::ALL.map(|(name, _)| name).join(", ");
+    match arguments.source.as_slice() {
+        [kind, file] => {
+            let name = kind.to_string_lossy();
+            let kind = ImportKind::of(&name).ok_or_else(|| match ByHand::of(&name) {
+                Some(server) => by_hand(&server),
+                None => format!("`{name}` is none of: {}", names()),
+            })?;
+            Ok(ImportSource { kind, file: Some(file) })
+        }
+        [one] => {
+            if let Some(kind) = ImportKind::of(&one.to_string_lossy())
+                && !one.exists()
+            {
+                let has_command = !arguments.command.is_empty() && takes_command(kind);
+                return match !has_command {
+                    false => Ok(ImportSource { kind, file: None }),
+                    true => Err(format!("the file is missing: komainu import {} FILE", one.display())),
+                };
+            }
+            if let Some(server) = ByHand::of(&one.to_string_lossy()).filter(|_| !one.exists()) {
+                return Err(by_hand(&server));
+            }
+            let text = beginning(one)?;
+            let kind = ImportKind::guess(one, &text).ok_or_else(|| match ByHand::guess(&text) {
+                Some(server) => format!("{}: {}", one.display(), by_hand(&server)),
+                None => format!(
+                    "{}: whose configuration this is cannot be seen: write one of {} before it",
+                    one.display(),
+                    names()
+                ),
+            })?;
+            Ok(ImportSource { kind, file: Some(one) })
+        }
+        _ => Err("the file is missing".to_owned()),
+    }
+}
+
+/// What to say of a server whose configuration is not translated.
+fn by_hand(server: &ByHand) -> String {
+    let ByHand { server, page, .. } = server;
+    format!("{server}'s configuration is not translated: {page} shows how each part of it is written here")
+}
+
+/// Whether it can be started by a command that says everything.
+fn takes_command(kind: ImportKind) -> bool {
+    matches!(kind, ImportKind::Gunicorn | ImportKind::Puma | ImportKind::Starman)
+}
+
+fn beginning(path: &Path) -> Result<String, String> {
+    use std::io::Read;
+    let fault = |error: io::Error| format!("{}: {error}", path.display());
+    let mut bytes = Vec::new();
+    let file = import::open(path).map_err(|error| format!("{}: {error}", path.display()))?;
+    file.take(GUESS_BYTES_MAX).read_to_end(&mut bytes).map_err(fault)?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+fn translate(source: &ImportSource<'_>, arguments: &ImportArguments) -> Result<Imported, String> {
+    let file = source.file.unwrap_or(Path::new(""));
+    match source.kind {
+        ImportKind::Nginx => import::nginx::import(file, arguments.prefix.as_deref()),
+        ImportKind::Caddy => import::caddy::import(file),
+        ImportKind::Ingress => import::ingress::import(file),
+        ImportKind::Unit => import::unit::import(file),
+        kind => import::hosting::import(kind, source.file, &arguments.command),
+    }
+    .map_err(|error| error.to_string())
+}
+
+fn verify(
+    source: &ImportSource<'_>,
+    imported: &Imported,
+    arguments: &ImportArguments,
+) -> Result<bool, String> {
+    let (name, file) = match (source.kind, source.file) {
+        (ImportKind::Nginx, Some(file)) => ("nginx", file),
+        _ => return Err("--verify compares with nginx".to_owned()),
+    };
+    let old = match &arguments.old_server {
+        Some(program) => program.clone(),
+        None => found(name).ok_or_else(|| {
+            format!("there is no `{name}` on this machine to compare with: install it, or name it with --old-server")
+        })?,
+    };
+    let options = verify::Options {
+        komainu: std::env::current_exe().map_err(|error| error.to_string())?,
+        old,
+        requests_max: usize::try_from(arguments.requests).unwrap_or(usize::MAX),
+        paths_alone: false,
+        time_max: arguments.time,
+    };
+    let verification = verify::nginx(file, arguments.prefix.as_deref(), imported, &options)?;
+    let _ = io::stderr().write_all(format!("\n{}", printable(&verification.table(name))).as_bytes());
+    if let Some(path) = &arguments.verify_json {
+        let text = format!("{:#}\n", verification.json());
+        std::fs::write(path, text).map_err(|error| format!("{}: {error}", path.display()))?;
+    }
+    Ok(verification.unnamed() == 0)
+}
+
+/// A program of the system.
+fn found(name: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let folders =
+        std::env::split_paths(&path).chain(["/usr/sbin", "/usr/local/sbin", "/usr/bin"].map(PathBuf::from));
+    folders.map(|folder| folder.join(name)).find(|path| Command::new(path).arg("-v").output().is_ok())
+}

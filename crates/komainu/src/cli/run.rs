@@ -1,0 +1,377 @@
+//! `komainu run`: serves targets of the command line, without a configuration file.
+
+use crate::applications::env_file;
+use crate::check::start_checks;
+use crate::cli::serve::TakenOver;
+use crate::cli::serve::served;
+use crate::cli::serve::supervised;
+use crate::cli::values::BodyMax;
+use crate::cli::values::Interface;
+use crate::cli::values::LogFormat;
+use crate::cli::values::LogFormatParser;
+use crate::cli::values::LogLevel;
+use crate::cli::values::body_max;
+use crate::cli::values::count;
+use crate::cli::values::listen;
+use crate::cli::values::memory;
+use crate::cli::values::timeout;
+use crate::rights::privilege;
+use crate::rights::privilege::Rights;
+use crate::run::start::Start;
+use clap::Args;
+use clap::builder::NonEmptyStringValueParser;
+use config::AccessLog;
+use config::Action;
+use config::App;
+use config::CertificateSource;
+use config::Config;
+use config::Listen;
+use config::Listener;
+use config::Origin;
+use config::Route;
+use config::Site;
+use config::SiteTls;
+use config::Workers;
+use std::io::{self, IsTerminal};
+use std::path::Path;
+use std::path::PathBuf;
+use std::time::Duration;
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Several folders are tried in order: the first that has the file answers. Several upstream \
+servers share the requests. With folders and upstream servers or an application, files are served first, and \
+all other requests go to the upstream servers or the application."
+)]
+pub(crate) struct Run {
+    /// Folders to serve; upstream servers to proxy to: http://HOST:PORT, https://HOST:PORT, h2c://HOST:PORT or unix:PATH; an
+    /// application to run: FILE.psgi or FILE.pl (Perl), FILE.ru or FILE.rb (Ruby), FILE.py, MODULE:NAME or
+    /// MODULE:FACTORY() (Python), FILE.php (the front script of PHP), FILE.so (a native handler)
+    #[arg(required = true, value_name = "TARGET")]
+    pub(crate) targets: Vec<String>,
+    /// Address: HOST:PORT, :PORT (every address) or unix:PATH; port 0 is any free one. May be repeated
+    #[arg(long, short, visible_alias = "bind", visible_short_alias = 'b', value_name = "ADDR",
+        default_value = "127.0.0.1:8080", value_parser = listen)]
+    pub(crate) listen: Vec<Listen>,
+    /// Speak TLS on every TCP address, with this certificate and its chain (PEM); a file that holds its key as well, or a folder of
+    /// such, needs no --tls-key
+    #[arg(long, value_name = "FILE")]
+    pub(crate) tls_certificate: Option<PathBuf>,
+    /// The private key of the certificate (PEM)
+    #[arg(long, value_name = "FILE", requires = "tls_certificate")]
+    pub(crate) tls_key: Option<PathBuf>,
+    /// Let clients speak HTTP/2 in the clear, without asking first (prior knowledge)
+    #[arg(long)]
+    pub(crate) h2c: bool,
+    /// Threads that serve, at most 1024; 0 for one per core
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = count(0..=1024))]
+    pub(crate) threads: u32,
+    /// Bytes that a request body may have: 64MiB, 500KiB, or unlimited; a longer one is answered 413
+    #[arg(long, value_name = "SIZE", default_value = "16MiB", value_parser = body_max)]
+    pub(crate) body_max: BodyMax,
+    /// Write an access log to stdout [default: console on a terminal, else off]
+    #[arg(long, visible_alias = "access-log", value_name = "FORMAT", num_args = 0..=1,
+        default_missing_value = "combined", value_parser = LogFormatParser)]
+    pub(crate) log: Option<LogFormat>,
+    /// Show no requests
+    #[arg(long, short, conflicts_with = "log")]
+    pub(crate) quiet: bool,
+    /// Log messages of this level and those above it to stderr
+    #[arg(long, value_name = "LEVEL", default_value = "warn")]
+    pub(crate) log_level: LogLevel,
+    /// Serve the dashboard (in a browser), /metrics (for Prometheus) and /v1/status on this address too: HOST:PORT or unix:PATH
+    #[arg(long, value_name = "ADDR", value_parser = listen)]
+    pub(crate) control: Option<Listen>,
+    /// Cache responses of upstream servers and applications in memory, as far as they allow it
+    #[arg(long)]
+    pub(crate) cache: bool,
+    /// Show the contents of folders that have no index.html
+    #[arg(long)]
+    pub(crate) listing: bool,
+    /// As root: bind the addresses as root, then serve as this user, a name or a number [default: root]
+    #[arg(long, value_name = "USER", value_parser = NonEmptyStringValueParser::new())]
+    pub(crate) user: Option<String>,
+    #[command(flatten)]
+    pub(crate) app: RunApp,
+}
+
+/// The flags for applications.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Application")]
+pub(crate) struct RunApp {
+    /// Worker processes [default: one for each core, and at least 2]
+    #[arg(long, short, value_name = "N", value_parser = count(1..=1024))]
+    pub(crate) workers: Option<u32>,
+    /// Requests that one worker answers at once, each in its own thread; not for Perl [default: 1]
+    #[arg(long, value_name = "N", value_parser = count(1..=256))]
+    pub(crate) worker_threads: Option<u32>,
+    /// How long a response may take, in seconds or as 2m, 500ms; then the client gets 504 and the worker is replaced [default: 60s]
+    #[arg(long, short, value_name = "TIME", value_parser = timeout)]
+    pub(crate) timeout: Option<Duration>,
+    /// Replace a worker after this number of requests [default: never]
+    #[arg(long, value_name = "N", value_parser = count(1..=u32::MAX))]
+    pub(crate) max_requests: Option<u32>,
+    /// Replace a worker when its private memory exceeds this: 300MiB [default: never]
+    #[arg(long, value_name = "SIZE", value_parser = memory)]
+    pub(crate) max_memory: Option<u64>,
+    /// Set an environment variable. May be repeated
+    #[arg(long, short, value_name = "NAME=VALUE", value_parser = env_file::pair)]
+    pub(crate) env: Vec<(String, String)>,
+    /// Set variables from a file of NAME=VALUE lines, unless they are already set. May be repeated; --env takes precedence
+    #[arg(long, value_name = "FILE")]
+    pub(crate) env_file: Vec<PathBuf>,
+    /// Load the application again when a file beside it changes
+    #[arg(long, visible_alias = "reload")]
+    pub(crate) watch: bool,
+    /// The interface of a Python application [default: detected]
+    #[arg(long, value_name = "INTERFACE")]
+    pub(crate) interface: Option<Interface>,
+}
+
+impl RunApp {
+    /// The first given flag that needs an application.
+    pub(crate) fn first_given(&self) -> Option<&'static str> {
+        [
+            ("--workers", self.workers.is_some()),
+            ("--worker-threads", self.worker_threads.is_some()),
+            ("--timeout", self.timeout.is_some()),
+            ("--max-requests", self.max_requests.is_some()),
+            ("--max-memory", self.max_memory.is_some()),
+            ("--env", !self.env.is_empty()),
+            ("--env-file", !self.env_file.is_empty()),
+            ("--watch", self.watch),
+            ("--interface", self.interface.is_some()),
+        ]
+        .into_iter()
+        .find_map(|(flag, given)| given.then_some(flag))
+    }
+}
+
+/// `komainu run TARGET…`
+pub(crate) fn serve_targets(run: &Run, taken: TakenOver) -> Result<(), String> {
+    let TakenOver { inherited, predecessor, given } = taken;
+    let config = configuration(run)?;
+    let warning = match inherited {
+        Some(_) => None,
+        // Root's `komainu run` serves what root can read, as similar servers do; `komainu start` as root changes the
+        // user instead.
+        None => match privilege::rights(&config, true).map_err(|error| format!("error: {error}"))? {
+            Rights::Drop(identity) => {
+                start_checks::files_are_open(&config, &identity)?;
+                return supervised(config, None, identity, (predecessor, given));
+            }
+            Rights::Keep(warning) => warning,
+        },
+    };
+    served(Start {
+        config,
+        reread: None,
+        text: None,
+        watch: run.app.watch,
+        inherited,
+        predecessor,
+        given,
+        warning,
+    })
+}
+
+/// The configuration that corresponds to the arguments.
+fn configuration(run: &Run) -> Result<Config, String> {
+    let (mut folders, mut origins, mut apps) = (Vec::new(), Vec::new(), Vec::new());
+    for target in &run.targets {
+        if is_url(target) {
+            origins.push(Origin::parse(target).map_err(|fault| format!("error: {target}: {fault}"))?);
+        } else if let Some(app) = application(run, target).map_err(|text| format!("error: {text}"))? {
+            apps.push(app);
+        } else {
+            check_folder(Path::new(target))?;
+            folders.push(PathBuf::from(target));
+        }
+    }
+    let otherwise = match (apps.as_slice(), origins.is_empty()) {
+        ([], true) => None,
+        ([], false) => Some(Action::Proxy(Box::new(config::Proxy::to(origins)))),
+        ([(name, _)], true) => {
+            Some(Action::App(Box::new(config::Mounted { name: name.clone(), ..config::Mounted::default() })))
+        }
+        _ => {
+            return Err(
+                "error: more than one application, or an application and upstream servers: write a configuration file, and use `komainu start`".into()
+            );
+        }
+    };
+    if let Some(flag) = run.app.first_given().filter(|_| apps.is_empty()) {
+        return Err(format!("error: {flag} is only for applications, and no target is an application"));
+    }
+    if let Some((_, app)) = apps.first_mut() {
+        app.env = variables(&run.app).map_err(|text| format!("error: {text}"))?;
+    }
+    let files = config::Files { root: folders, listing: run.listing, ..config::Files::default() };
+    let (action, otherwise) = match otherwise {
+        Some(action) if files.root.is_empty() => (action, None),
+        otherwise => (Action::Files(Box::new(files)), otherwise),
+    };
+    let route = route(run, action, otherwise)?;
+    let tls = run.tls_certificate.as_ref().map(|certificate| SiteTls {
+        certificate: CertificateSource::Files(vec![certificate.clone()]),
+        key: run.tls_key.iter().cloned().collect(),
+        ..SiteTls::default()
+    });
+    let speaks_tls = |address: &config::Listen| tls.is_some() && !matches!(address, config::Listen::Unix(_));
+    let listener =
+        |at: config::Listen| Listener { tls: Some(speaks_tls(&at)), h2c: run.h2c, ..Listener::at(at) };
+    let mut config = Config {
+        listen: run.listen.iter().cloned().map(listener).collect(),
+        threads: run.threads,
+        user: run.user.clone(),
+        sites: vec![Site { routes: vec![route], tls, ..Site::default() }],
+        apps,
+        ..Config::default()
+    };
+    config.control.listen.clone_from(&run.control);
+    config.limits.body_bytes_max = run.body_max.0;
+    config.log.level = match run.log_level {
+        LogLevel::Error => config::Level::Error,
+        LogLevel::Warn => config::Level::Warn,
+        LogLevel::Info => config::Level::Info,
+        LogLevel::Debug => config::Level::Debug,
+    };
+    let is_watched = io::stdout().is_terminal();
+    let shown = if is_watched && !run.quiet { LogFormat::Console } else { LogFormat::Off };
+    config.log.access = match run.log.unwrap_or(shown) {
+        LogFormat::Off => AccessLog::Off,
+        LogFormat::Console => {
+            AccessLog::Console { color: is_watched && std::env::var_os("NO_COLOR").is_none() }
+        }
+        LogFormat::Combined => AccessLog::Combined,
+        LogFormat::Json => AccessLog::Json,
+    };
+    Ok(config)
+}
+
+/// The one route.
+fn route(run: &Run, action: Action, otherwise: Option<Action>) -> Result<Route, String> {
+    if run.cache && otherwise.is_none() && matches!(action, Action::Files(_)) {
+        return Err("error: --cache is for upstream servers and applications, and no target is one".into());
+    }
+    let cache = run.cache.then(|| Some(config::CachePolicy::default()));
+    Ok(Route { action, otherwise, cache, ..Route::default() })
+}
+
+/// The application that a target names, and a name for it; `None` if it is not an application.
+///
+/// # Errors
+/// A flag that does not apply to this kind of application, or an address that looks like `MODULE:NAME`.
+fn application(run: &Run, target: &str) -> Result<Option<(String, App)>, String> {
+    let place = target.split(':').next().unwrap_or_default();
+    let path = Path::new(place);
+    let file = || Some(PathBuf::from(target));
+    let callable = || Some(target.to_owned());
+    let given = &run.app;
+    let kind = match (path.extension().and_then(|extension| extension.to_str()), given.interface) {
+        (Some("psgi" | "pl"), _) => App { psgi: file(), ..App::default() },
+        (Some("ru" | "rb"), _) => App { rack: file(), ..App::default() },
+        (Some("php"), _) => App { php: Some(config::PhpApp::of_script(path)), ..App::default() },
+        (Some("so"), _) => App { handler: file(), ..App::default() },
+        _ if Path::new(target).is_dir() => return Ok(None),
+        _ if is_address(target) => return Err(address_hint(target)),
+        (_, Some(Interface::Wsgi)) => App { wsgi: callable(), ..App::default() },
+        (_, Some(Interface::Asgi)) => App { asgi: callable(), ..App::default() },
+        (Some("py"), None) => App { python: callable(), ..App::default() },
+        _ if target.contains(':') => App { python: callable(), ..App::default() },
+        _ => return Ok(None),
+    };
+    let is_python =
+        kind.psgi.is_none() && kind.rack.is_none() && kind.php.is_none() && kind.handler.is_none();
+    if given.interface.is_some() && !is_python {
+        return Err(format!("--interface is only for Python applications, and {target} is not one"));
+    }
+    let single = if kind.psgi.is_some() { Some("Perl") } else { kind.php.is_some().then_some("PHP") };
+    if let Some(language) = single.filter(|_| given.worker_threads.is_some_and(|threads| threads > 1)) {
+        return Err(format!(
+            "--worker-threads is not for an application in {language}, and {target} is one: its workers answer one \
+             request at a time; write --workers"
+        ));
+    }
+    let workers = given.workers.map(|count| Workers { min: count, max: count });
+    // A user at the command line needs the error message in the browser.
+    let mut app = App { workers, threads: given.worker_threads.unwrap_or(1), show_errors: true, ..kind };
+    app.timeouts.request = given.timeout.unwrap_or(app.timeouts.request);
+    app.recycle.requests = given.max_requests.map(u64::from);
+    app.recycle.memory_bytes = given.max_memory;
+    let name = path.file_stem().unwrap_or_default().to_string_lossy();
+    Ok(Some((name.split('.').next().unwrap_or_default().to_owned(), app)))
+}
+
+/// Whether a target is `HOST:PORT`, `:PORT` or a port: no Python name begins with a digit.
+fn is_address(target: &str) -> bool {
+    let authority = target.split('/').next().unwrap_or_default();
+    let port = authority.rsplit_once(':').map_or(target, |(_, port)| port);
+    !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit())
+}
+
+fn address_hint(target: &str) -> String {
+    let authority = match target.split('/').next().unwrap_or_default() {
+        port if !port.contains(':') => format!("127.0.0.1:{port}"),
+        port if port.starts_with(':') => format!("127.0.0.1{port}"),
+        authority => authority.to_owned(),
+    };
+    format!("{target}: an upstream server is a URL: write \"http://{authority}\"")
+}
+
+/// The variables of the application, in addition to those of the server: `--env` overrides the environment, and the
+/// environment overrides the files of `--env-file`.
+fn variables(given: &RunApp) -> Result<Vec<(String, String)>, String> {
+    let mut variables: Vec<(String, String)> = Vec::new();
+    for path in &given.env_file {
+        let read = env_file::read(path)?;
+        variables.extend(read.into_iter().filter(|(name, _)| std::env::var_os(name).is_none()));
+    }
+    variables.extend(given.env.iter().cloned());
+    Ok(variables)
+}
+
+/// Whether a target is an upstream server rather than a folder.
+fn is_url(target: &str) -> bool {
+    target.starts_with("unix:") || target.contains("://")
+}
+
+/// The targets that `komainu run` accepts.
+const TARGETS: &str = "a target is a folder, an upstream server (http://HOST:PORT, https://HOST:PORT, h2c://HOST:PORT, unix:PATH), or an \
+    application: FILE.psgi or FILE.pl (Perl), FILE.ru or FILE.rb (Ruby), FILE.py or MODULE:NAME (Python), FILE.php, FILE.so (native)";
+
+/// What to write for a target that another server takes.
+fn run_hint(target: &Path) -> Option<String> {
+    let name = target.file_name()?.to_str()?;
+    let extension = name.rsplit_once('.').map_or("", |(_, extension)| extension);
+    let text = match (name, extension) {
+        ("package.json", _)
+        | (_, "js" | "mjs" | "cjs" | "ts" | "go" | "jar" | "war" | "exs" | "ex" | "rs") => {
+            "start this with its own program on a port, and pass requests to it: `komainu run http://127.0.0.1:PORT`"
+        }
+        (_, "html" | "htm") => {
+            let folder = target.parent().filter(|folder| *folder != Path::new("")).unwrap_or(Path::new("."));
+            return Some(format!("name the folder of the file: `komainu run {}`", folder.display()));
+        }
+        (_, "toml") => "this is a configuration: `komainu start -c FILE`",
+        ("Caddyfile", _) => "`komainu import caddy` translates what `caddy adapt` makes of a Caddyfile",
+        (_, "conf") => "`komainu import nginx FILE` translates a configuration of nginx",
+        _ => return None,
+    };
+    Some(text.to_owned())
+}
+
+fn check_folder(target: &Path) -> Result<(), String> {
+    let shown = target.display();
+    if let Some(meant) = run_hint(target).filter(|_| !target.is_dir()) {
+        return Err(format!("error: {shown}: {meant}"));
+    }
+    match std::fs::metadata(target) {
+        Ok(found) if found.is_dir() => Ok(()),
+        Ok(_) => Err(format!("error: {shown}: this file is not an application; {TARGETS}")),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            Err(format!("error: {shown}: there is no such folder; {TARGETS}"))
+        }
+        Err(error) => Err(format!("error: {shown}: {error}")),
+    }
+}

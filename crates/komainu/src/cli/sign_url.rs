@@ -1,0 +1,60 @@
+//! `komainu sign-url`: a URL that a route with `auth = { signed = … }` lets in until a time.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use admission::{EXPIRES, SIGNATURE};
+use http::EmptySegments;
+use http::path::{encoded_path, matched_path};
+
+use crate::cli::sign_url_arguments::SignUrl;
+use crate::steps::auth;
+
+/// The signed URL.
+///
+/// # Errors
+/// The secret cannot be read, or the URL has no path that can be asked for.
+pub(crate) fn sign_url(arguments: &SignUrl) -> Result<String, String> {
+    let file = &arguments.secret_file;
+    let bytes = std::fs::read(file).map_err(|error| format!("{}: {error}", file.display()))?;
+    let keys = auth::url_keys(&bytes, file).map_err(|error| error.to_string())?;
+    let now_s = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+    let until_s = match arguments.until {
+        Some(until_s) => until_s,
+        None => {
+            now_s + config::duration(&arguments.valid).map_err(|fault| format!("--for: {fault}"))?.as_secs()
+        }
+    };
+    let url = arguments.url.split('#').next().unwrap_or_default();
+    let begin = match url.split_once("://").filter(|(scheme, _)| !scheme.contains(['/', '?'])) {
+        None => 0,
+        Some((scheme, rest)) if ["http", "https"].iter().any(|known| scheme.eq_ignore_ascii_case(known)) => {
+            url.len() - rest.len() + rest.find(['/', '?']).unwrap_or(rest.len())
+        }
+        Some((scheme, _)) => {
+            return Err(format!(
+                "{url}: `{scheme}` is no scheme of a web server: write https://HOST/PATH or /PATH"
+            ));
+        }
+    };
+    let (origin, rest) = url.split_at(begin);
+    let (path, query) = rest.split_once('?').map_or((rest, None), |(path, query)| (path, Some(query)));
+    if !path.starts_with('/') {
+        return Err(format!("{url}: this has no path: write https://HOST/PATH or /PATH"));
+    }
+    if query.is_some_and(|query| {
+        query.split('&').any(|part| {
+            part.starts_with(&format!("{EXPIRES}=")) || part.starts_with(&format!("{SIGNATURE}="))
+        })
+    }) {
+        return Err(format!("{url}: it has `{EXPIRES}` or `{SIGNATURE}` already"));
+    }
+    let refused = |reject: http::Reject| format!("{url}: {}", reject.reason);
+    let path = path.replace(' ', "%20");
+    let decoded = matched_path(path.as_bytes(), EmptySegments::AsSent).map_err(refused)?;
+    let encoded = encoded_path(path.as_bytes(), EmptySegments::AsSent).map_err(refused)?;
+    let signature = keys.sign(&decoded, until_s, arguments.client.map(|ip| ip.to_string()).as_deref());
+    let signature = signature.ok_or("there is no secret")?;
+    let query = query.filter(|query| !query.is_empty()).map(|query| format!("{query}&")).unwrap_or_default();
+    let path = String::from_utf8_lossy(&encoded);
+    Ok(format!("{origin}{path}?{query}{EXPIRES}={until_s}&{SIGNATURE}={signature}\n"))
+}

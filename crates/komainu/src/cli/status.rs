@@ -1,0 +1,329 @@
+//! `komainu status`, `komainu reload` and `komainu upgrade`: servers that run, seen from outside.
+
+use crate::cli::control_endpoint::ControlCredentials;
+use crate::cli::values::process_id;
+use clap::Args;
+use std::io;
+use std::path::Path;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use bench::quantity::{bytes, thousands, time};
+use bench::table::TextTable;
+use serde_json::Value;
+
+use crate::cli::control_client;
+use crate::cli::status_fetch;
+use crate::operator::socket;
+use crate::terminal;
+
+#[derive(Debug, Args)]
+pub(crate) struct StatusArguments {
+    /// The control listener of a server: HOST:PORT, https://HOST:PORT or unix:PATH [default: the control sockets of all servers of this user]
+    #[arg(value_name = "ADDR", conflicts_with = "pid")]
+    pub(crate) address: Option<String>,
+    #[command(flatten)]
+    pub(crate) credentials: ControlCredentials,
+    /// The server with this process id [default: all servers of this user]
+    #[arg(long, value_parser = process_id)]
+    pub(crate) pid: Option<u32>,
+    /// Print JSON, for programs
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Reload {
+    /// The server with this process id; not needed if only one runs
+    #[arg(long, value_parser = process_id)]
+    pub(crate) pid: Option<u32>,
+    /// The server that uses this configuration file
+    #[arg(long, short, value_name = "FILE", conflicts_with = "pid")]
+    pub(crate) config: Option<PathBuf>,
+    /// Load only this application again, and do not read the configuration
+    #[arg(value_name = "APP")]
+    pub(crate) app: Option<String>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Upgrade {
+    /// The server of this process id; not needed where one runs
+    #[arg(long, value_parser = process_id)]
+    pub(crate) pid: Option<u32>,
+}
+
+/// `komainu status`: the text to print.
+///
+/// # Errors
+/// Where no server runs, or one does not answer.
+pub(crate) fn status(arguments: &StatusArguments) -> Result<String, String> {
+    if let Some(address) = &arguments.address {
+        let server = status_fetch::by_address(address, &arguments.credentials)?()?;
+        return Ok(printed(vec![server], arguments.json));
+    }
+    arguments.credentials.refuse_without_address()?;
+    let answers = chosen(arguments.pid, control_client::running)?
+        .into_iter()
+        .map(|pid| control_client::ask(pid, "status"));
+    let (servers, failed): (Vec<_>, Vec<_>) = answers.partition(Result::is_ok);
+    let servers: Vec<Value> = servers.into_iter().flatten().collect();
+    // One of several may have ended just now.
+    if let (true, Some(Err(error))) = (servers.is_empty(), failed.into_iter().next()) {
+        return Err(error);
+    }
+    Ok(printed(servers, arguments.json))
+}
+
+fn printed(servers: Vec<Value>, is_json: bool) -> String {
+    if is_json {
+        return format!("{:#}\n", Value::Array(servers));
+    }
+    let text = servers.iter().map(shown).collect::<Vec<_>>().join("\n");
+    terminal::printable(&text)
+}
+
+/// `komainu reload`: waits for the result, and returns the text to print.
+///
+/// # Errors
+/// Where no server runs, or it is not clear which is meant; where the server refuses the new configuration, or has to be
+/// started again for a part of it; where it has no such application.
+pub(crate) fn reload(arguments: &Reload) -> Result<String, String> {
+    let line = format!("reload {}", arguments.app.as_deref().unwrap_or_default());
+    let pid = match &arguments.config {
+        Some(file) => Some(one_with_file(file)?),
+        None => arguments.pid,
+    };
+    command(pid, line.trim_end())
+}
+
+/// The process id of the one server that uses the configuration file.
+///
+/// # Errors
+/// The file does not exist; no server uses it, or several do: the text names those that run.
+pub(crate) fn one_with_file(file: &Path) -> Result<u32, String> {
+    let wanted = file.canonicalize().map_err(|error| match error.kind() {
+        io::ErrorKind::NotFound => format!(
+            "there is no file {}\nhelp: `komainu status` shows the running servers and their files",
+            file.display()
+        ),
+        _ => format!("{}: {error}", file.display()),
+    })?;
+    let uses = |pid: &u32| {
+        let answer = control_client::ask(*pid, "ping").unwrap_or_default();
+        answer["file"].as_str().is_some_and(|used| {
+            // A server may name its file relative to its own working directory.
+            let used = Path::new(&format!("/proc/{pid}/cwd")).join(used);
+            used.canonicalize().is_ok_and(|used| used == wanted)
+        })
+    };
+    let running = chosen(None, control_client::serving)?;
+    let found: Vec<u32> = running.iter().copied().filter(uses).collect();
+    match found.as_slice() {
+        [pid] => Ok(*pid),
+        [] => Err(format!("no server uses {}; {}", wanted.display(), several(&running))),
+        found => Err(several(found)),
+    }
+}
+
+/// `komainu upgrade`: waits for the result, and returns the text to print.
+///
+/// # Errors
+/// Where no server runs, or it is not clear which is meant; where the new server does not start.
+pub(crate) fn upgrade(arguments: &Upgrade) -> Result<String, String> {
+    command(arguments.pid, "upgrade")
+}
+
+/// Sends a line to the one server that is meant.
+fn command(pid: Option<u32>, line: &str) -> Result<String, String> {
+    let answer = control_client::ask(one(pid)?, line)?;
+    for text in list(&answer["warnings"]).iter().filter_map(Value::as_str) {
+        terminal::complain(&format!("warning: {text}"));
+    }
+    Ok(format!("{}\n", terminal::printable(answer["done"].as_str().unwrap_or("done"))))
+}
+
+/// The process id of the one server that is meant.
+///
+/// # Errors
+/// Where none runs, or several.
+pub(crate) fn one(pid: Option<u32>) -> Result<u32, String> {
+    match chosen(pid, control_client::serving)?.as_slice() {
+        [pid] => Ok(*pid),
+        pids => Err(several(pids)),
+    }
+}
+
+/// Which servers there are to choose from: each with its addresses and its file.
+pub(crate) fn several(pids: &[u32]) -> String {
+    const NAMED_MAX: usize = 20;
+    let mut text = match pids {
+        [_] => "one server runs: name it with --pid".to_owned(),
+        _ => "several servers run: name one with --pid".to_owned(),
+    };
+    for pid in pids.iter().take(NAMED_MAX) {
+        let answer = control_client::ask(*pid, "ping").unwrap_or_default();
+        let addresses: Vec<&str> = list(&answer["listen"]).iter().filter_map(Value::as_str).collect();
+        let file = answer["file"].as_str().map(|file| format!(", {file}")).unwrap_or_default();
+        let line = format!("{pid}: {}{file}", addresses.join(" "));
+        text += &format!("\n  {}", terminal::printable(&line).replace('\n', "?"));
+    }
+    if pids.len() > NAMED_MAX {
+        text += &format!("\n  and {} more: `komainu status` shows all", pids.len() - NAMED_MAX);
+    }
+    text
+}
+
+fn chosen(pid: Option<u32>, all: fn() -> Vec<u32>) -> Result<Vec<u32>, String> {
+    let pids = pid.map_or_else(all, |pid| vec![pid]);
+    match pids.is_empty() {
+        true => Err(format!(
+            "no server of this user is running (there is no socket in {})",
+            socket::folder().display()
+        )),
+        false => Ok(pids),
+    }
+}
+
+/// One server and its applications, for people.
+pub(crate) fn shown(server: &Value) -> String {
+    let addresses: Vec<&str> = list(&server["listen"]).iter().filter_map(Value::as_str).collect();
+    let mut table = TextTable::new(&[
+        "",
+        "PID",
+        "state",
+        "generation",
+        "requests",
+        "age",
+        "CPU",
+        "RSS",
+        "PSS",
+        "private dirty",
+    ]);
+    if server["supervisor"].is_object() {
+        table.row(row("supervisor", &server["supervisor"], &age(server)));
+    }
+    table.row(row("server", server, &age(server)));
+    for app in list(&server["apps"]) {
+        let (name, processes) = (app["name"].as_str().unwrap_or_default(), list(&app["processes"]));
+        for (at, process) in processes.iter().enumerate() {
+            table.row(row(if at == 0 { name } else { "" }, process, &age(process)));
+        }
+    }
+    let apps = list(&server["apps"]).iter().flat_map(|app| list(&app["processes"]));
+    let supervisor = Some(&server["supervisor"]).filter(|supervisor| supervisor.is_object());
+    let all: Vec<&Value> = supervisor.into_iter().chain([server]).chain(apps).collect();
+    let sum = |key: &str| all.iter().filter_map(|one| one["usage"][key].as_u64()).sum::<u64>();
+    let mut total = vec![format!("{} process{}", all.len(), if all.len() == 1 { "" } else { "es" })];
+    total.resize(6, String::new());
+    // Resident memory cannot be summed: what is shared would count again for each process.
+    total.extend([cpu(sum("cpu_ms")), String::new()]);
+    total.extend([bytes(sum("pss_bytes") as f64), bytes(sum("private_dirty_bytes") as f64)]);
+    table.row(total);
+    let version = server["version"].as_str().unwrap_or_default();
+    let memory = memory(&server["memory"]).unwrap_or_default();
+    let sandbox =
+        server["sandbox"].as_str().map(|text| format!("  sandbox of the serving threads: {text}\n"));
+    let (table, sandbox) = (table.plain("  "), sandbox.unwrap_or_default());
+    let place = match addresses.as_slice() {
+        // Its successor has the addresses.
+        [] if server["state"] == socket::DRAINING => "draining: it accepts no connections".to_owned(),
+        [] => "without addresses".to_owned(),
+        addresses => format!("on {}", addresses.join(", ")),
+    };
+    format!("komainu {version} {place}\n{table}{memory}{sandbox}")
+}
+
+/// The line of `komainu status` about memory held for clients and upstream servers.
+fn memory(memory: &Value) -> Option<String> {
+    let of = |key: &str| memory[key].as_u64();
+    let (held, budget) = (bytes(of("held_bytes")? as f64), bytes(of("budget_bytes")? as f64));
+    let refused = match of("refused")? {
+        0 => String::new(),
+        count => format!("; {} requests refused for want of memory", thousands(count as f64)),
+    };
+    Some(format!("  held for clients and upstream servers: {held} of {budget} (`limits.memory`){refused}\n"))
+}
+
+fn row(name: &str, process: &Value, age: &str) -> Vec<String> {
+    let number = |key: &str| process[key].as_u64().map_or_else(String::new, |value| thousands(value as f64));
+    let usage = |key: &str| process["usage"][key].as_u64();
+    let memory = |key: &str| usage(key).map_or_else(String::new, |value| bytes(value as f64));
+    vec![
+        name.to_owned(),
+        process["pid"].to_string(),
+        process["state"].as_str().unwrap_or_default().to_owned(),
+        number("generation"),
+        number("requests"),
+        age.to_owned(),
+        usage("cpu_ms").map_or_else(String::new, cpu),
+        memory("rss_bytes"),
+        memory("pss_bytes"),
+        memory("private_dirty_bytes"),
+    ]
+}
+
+fn list(value: &Value) -> &[Value] {
+    value.as_array().map_or(&[], Vec::as_slice)
+}
+
+fn cpu(ms: u64) -> String {
+    time(ms as f64 * 1e6)
+}
+
+fn age(process: &Value) -> String {
+    let time = Duration::from_millis(process["age_ms"].as_u64().unwrap_or_default());
+    match time.as_secs() {
+        s @ 0..120 => format!("{s} s"),
+        s @ 120..7_200 => format!("{} min", s / 60),
+        s @ 7_200..172_800 => format!("{} h", s / 3_600),
+        s => format!("{} d", s / 86_400),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_table_for_people() {
+        let usage = json!({ "cpu_ms": 1500, "rss_bytes": 3 << 20, "pss_bytes": 2 << 20, "private_dirty_bytes": 1 << 20 });
+        let worker = |pid: u32, state: &str| json!({ "pid": pid, "state": state, "generation": 2, "requests": 12345, "age_ms": 125_000, "usage": usage });
+        let server = json!({
+            "pid": 7, "version": "1.2.3", "age_ms": 3_000, "listen": ["http://127.0.0.1:80"], "usage": usage,
+            "apps": [{ "name": "shop", "processes": [worker(8, "prototype"), worker(9, "ready")] }],
+        });
+        let text = shown(&server);
+        let lines: Vec<Vec<&str>> = text.lines().map(|line| line.split_whitespace().collect()).collect();
+        assert_eq!(lines[0], ["komainu", "1.2.3", "on", "http://127.0.0.1:80"]);
+        assert_eq!(lines[2][..4], ["server", "7", "3", "s"]);
+        assert_eq!(lines[3][..7], ["shop", "8", "prototype", "2", "12,345", "2", "min"]);
+        assert_eq!(lines[4][..3], ["9", "ready", "2"]);
+        assert_eq!(lines[5], ["3", "processes", "4.50", "s", "6.00", "MiB", "3.00", "MiB"]);
+    }
+
+    #[test]
+    fn a_process_that_is_gone_has_no_figures() {
+        let text = shown(&json!({ "pid": 7, "version": "1", "listen": [], "usage": null, "apps": [] }));
+        assert!(text.contains("server"), "{text}");
+    }
+
+    #[test]
+    fn a_server_that_is_replaced_has_no_addresses() {
+        let heading = |state: &str| {
+            let text = shown(&json!({ "pid": 7, "version": "1", "state": state, "listen": [], "apps": [] }));
+            text.lines().next().unwrap().to_owned()
+        };
+        assert_eq!(heading("draining"), "komainu 1 draining: it accepts no connections");
+        assert_eq!(heading("serving"), "komainu 1 without addresses");
+    }
+
+    #[test]
+    fn what_is_held_and_the_budget() {
+        let memory = json!({ "held_bytes": 3 << 20, "budget_bytes": 512 << 20, "refused": 1_234 });
+        let text = shown(
+            &json!({ "pid": 7, "version": "1", "listen": [], "usage": null, "apps": [], "memory": memory }),
+        );
+        assert!(text.contains("3.00 MiB of 512 MiB") && text.contains("1,234 requests refused"), "{text}");
+    }
+}

@@ -1,0 +1,75 @@
+//! `komainu top`: where the status of the server comes from, and where the figures go.
+
+use crate::cli::control_endpoint::ControlCredentials;
+use crate::cli::values::interval;
+use crate::cli::values::process_id;
+use clap::Args;
+use std::io::{self, IsTerminal, Write};
+use std::time::Duration;
+
+use crate::cli::control_client;
+use crate::cli::status;
+use crate::cli::status_fetch::{self, StatusSource};
+
+#[derive(Debug, Args)]
+pub(crate) struct Top {
+    /// The control listener of a server: HOST:PORT, https://HOST:PORT or unix:PATH [default: the control socket of the server that runs]
+    #[arg(value_name = "ADDR", conflicts_with = "pid")]
+    pub(crate) address: Option<String>,
+    #[command(flatten)]
+    pub(crate) credentials: ControlCredentials,
+    /// The server with this process id; not needed if only one runs
+    #[arg(long, value_parser = process_id)]
+    pub(crate) pid: Option<u32>,
+    /// The time between two looks, 250ms to 1m
+    #[arg(long, value_name = "TIME", default_value = "2s", value_parser = interval)]
+    pub(crate) every: Duration,
+    /// Print what happens in one interval, and end
+    #[arg(long)]
+    pub(crate) once: bool,
+    /// Print JSON, for programs: a line for each interval
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Follows a server in the terminal, or prints what happens within an interval.
+///
+/// # Errors
+/// There is no such server, or it does not answer; the terminal fails.
+pub(crate) fn top(arguments: &Top) -> Result<(), String> {
+    let mut ask = source(arguments)?;
+    let is_terminal = io::stdout().is_terminal() && io::stdin().is_terminal();
+    if is_terminal && !arguments.once && !arguments.json {
+        let has_colour = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
+        return top::screen(ask, arguments.every, has_colour);
+    }
+    let mut before = ask()?;
+    loop {
+        std::thread::sleep(arguments.every);
+        let now = ask()?;
+        let sample = top::StatusInterval::new(now.clone(), Some(&before));
+        let text = match arguments.json {
+            true => format!("{}\n", top::json(&sample)),
+            false => top::text(&sample),
+        };
+        match io::stdout().write_all(text.as_bytes()) {
+            // Who reads has enough.
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(()),
+            written => written.map_err(|error| error.to_string())?,
+        }
+        // Without a terminal text is printed once: nobody reads pages of it.
+        if arguments.once || !arguments.json {
+            return Ok(());
+        }
+        before = now;
+    }
+}
+
+fn source(arguments: &Top) -> Result<StatusSource, String> {
+    let Some(address) = &arguments.address else {
+        arguments.credentials.refuse_without_address()?;
+        let pid = status::one(arguments.pid)?;
+        return Ok(Box::new(move || control_client::ask(pid, "status")));
+    };
+    status_fetch::by_address(address, &arguments.credentials)
+}

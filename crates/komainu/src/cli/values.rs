@@ -1,0 +1,135 @@
+//! Values of arguments: how they are read, and what is said of those that are wrong.
+
+use std::ffi::OsStr;
+use std::ops::RangeInclusive;
+use std::path::Path;
+use std::time::Duration;
+
+use clap::builder::{EnumValueParser, PossibleValue, TypedValueParser};
+use clap::error::ErrorKind;
+use config::Listen;
+
+/// The range of `--timeout`: that of the configuration.
+const TIMEOUT_MIN: Duration = Duration::from_millis(10);
+const TIMEOUT_MAX: Duration = Duration::from_secs(86_400);
+
+/// Bytes of a request body; `None` for any number.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct BodyMax(pub(crate) Option<u64>);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum LogLevel {
+    Error,
+    Warn,
+    Info,
+    Debug,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Interface {
+    Wsgi,
+    Asgi,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum LogFormat {
+    Off,
+    Console,
+    Combined,
+    Json,
+}
+
+pub(super) fn listen(text: &str) -> Result<Listen, String> {
+    Listen::parse(text).map_err(reported)
+}
+
+pub(super) fn reported(fault: config::InvalidValue) -> String {
+    match fault.remedy.as_str() {
+        "" => fault.message,
+        remedy => format!("{}: {remedy}", fault.message),
+    }
+}
+
+/// Reads a whole number within a range; the error contains the range.
+pub(super) fn count(range: RangeInclusive<u32>) -> impl Fn(&str) -> Result<u32, String> + Clone {
+    move |text| match text.parse() {
+        Ok(number) if range.contains(&number) => Ok(number),
+        _ => Err(format!("write a whole number from {} to {}", range.start(), range.end())),
+    }
+}
+
+pub(super) fn process_id(text: &str) -> Result<u32, String> {
+    text.parse()
+        .map_err(|_| "write the process id of a server: a number that `komainu status` shows".to_owned())
+}
+
+pub(super) fn interval(text: &str) -> Result<Duration, String> {
+    let time = config::duration(text).map_err(reported)?;
+    let range = Duration::from_millis(250)..=Duration::from_secs(60);
+    if range.contains(&time) { Ok(time) } else { Err("write a time from 250ms to 1m".into()) }
+}
+
+pub(super) fn verify_time(text: &str) -> Result<Duration, String> {
+    let time = config::duration(text).map_err(reported)?;
+    let range = Duration::from_secs(1)..=Duration::from_secs(3600);
+    if range.contains(&time) { Ok(time) } else { Err("write a time from 1s to 1h".into()) }
+}
+
+/// Reads the format of the access log. The format may be left out, so that a target after `--log` is read as one.
+#[derive(Clone)]
+pub(super) struct LogFormatParser;
+
+impl TypedValueParser for LogFormatParser {
+    type Value = LogFormat;
+
+    fn parse_ref(
+        &self,
+        command: &clap::Command,
+        flag: Option<&clap::Arg>,
+        value: &OsStr,
+    ) -> Result<LogFormat, clap::Error> {
+        let text = value.to_string_lossy();
+        EnumValueParser::new().parse_ref(command, flag, value).map_err(|error| {
+            if !text.contains(['/', '.', ':']) && !Path::new(value).exists() {
+                return error;
+            }
+            let message = format!(
+                "`{text}` is not a format of the access log (off, console, combined, json); if it is a target, write \
+                 `--log=combined {text}`, or put --log last"
+            );
+            command.clone().error(ErrorKind::InvalidValue, message)
+        })
+    }
+
+    fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
+        let formats = [LogFormat::Off, LogFormat::Console, LogFormat::Combined, LogFormat::Json];
+        Some(Box::new(formats.into_iter().filter_map(|format| clap::ValueEnum::to_possible_value(&format))))
+    }
+}
+
+pub(super) fn body_max(text: &str) -> Result<BodyMax, String> {
+    if text == "unlimited" {
+        return Ok(BodyMax(None));
+    }
+    config::size(text).map_err(reported).map(|bytes| BodyMax(Some(bytes)))
+}
+
+pub(super) fn memory(text: &str) -> Result<u64, String> {
+    match config::size(text).map_err(reported)? {
+        bytes if bytes < config::MIB => Err("too small: a worker needs at least 1MiB".into()),
+        bytes => Ok(bytes),
+    }
+}
+
+/// A time with units, or in seconds without.
+pub(super) fn timeout(text: &str) -> Result<Duration, String> {
+    let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    let time = if digits { config::duration(&format!("{text}s")) } else { config::duration(text) };
+    match time.map_err(reported)? {
+        time if time < TIMEOUT_MIN => {
+            Err("too short: write at least 10ms; there is no value for no limit".into())
+        }
+        time if time > TIMEOUT_MAX => Err("too long: at most 1d".into()),
+        time => Ok(time),
+    }
+}

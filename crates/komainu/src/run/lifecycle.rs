@@ -1,0 +1,574 @@
+//! What a running server does on signals, orders and commands: reload, rotate logs, upgrade, stop.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use ::link::LinkRequest;
+use config::{Config, Level};
+use net::{Listen, Listeners, NewListeners};
+use proxy::health::UpstreamOrder;
+use rustix::process::{Resource, Signal, getrlimit, pidfd_send_signal};
+use serde_json::Value;
+use signal_hook::consts::{SIGHUP, SIGUSR1, SIGUSR2};
+use signal_hook::iterator::Signals;
+
+use crate::applications::hosting::Hosting;
+use crate::assemble::routes::ServerPlan;
+use crate::certificates::managed::{AutomaticCertificates, is_system};
+use crate::certificates::tls::TlsPlan;
+use crate::check::reading::{ReadConfig, Reread};
+use crate::engine::generations::Generations;
+use crate::engine::options;
+use crate::logging::notice::ErrorLog;
+use crate::operator::config_text::{ConfigEdit, ConfigText, EditError};
+use crate::operator::listener::{ControlChange, ControlListener};
+use crate::operator::pending::PendingReply;
+use crate::operator::socket::Reloaded;
+use crate::process::link::{self, SupervisorLink, SupervisorOrder};
+use crate::process::logs::{Logs, OpenedLogs};
+use crate::process::stop_signals::StopSignals;
+use crate::process::systemd::Notifier;
+use crate::process::upgrade::{self, HandedSockets, Successor};
+use crate::run::push::MetricsPush;
+use crate::steps::shaping::connections::ClientConnections;
+use crate::telemetry::metrics::Metrics;
+
+/// How long a stop may take before it is said what it waits for; idle connections are closed by then.
+const DRAIN_REPORT: Duration = Duration::from_millis(1_200);
+/// The longest wait for an event.
+const QUIET: Duration = Duration::from_secs(3_600);
+
+/// A configuration that can be used.
+pub(crate) struct PreparedConfig {
+    plan: ServerPlan,
+    listeners: NewListeners,
+    control: ControlChange,
+    opened: OpenedLogs,
+    warnings: Vec<String>,
+    text: ConfigText,
+}
+
+/// The configuration in force, for all cores: they take it over at their next request.
+pub(crate) struct Current {
+    pub(crate) generation: AtomicU64,
+    /// What works by which.
+    pub(crate) generations: Arc<Generations>,
+    pub(crate) plan: Mutex<Arc<ServerPlan>>,
+    /// Its text, where it comes from a file.
+    pub(crate) text: Mutex<Option<ConfigText>>,
+    /// The configuration at the start: what changes only at a restart still is as it says.
+    pub(crate) started: Config,
+    pub(crate) hosting: Arc<Hosting>,
+    pub(crate) cores: usize,
+    /// How connections speak TLS.
+    pub(crate) tls: net::TlsAcceptor,
+    pub(crate) certificates: AutomaticCertificates,
+    pub(crate) metrics: Metrics,
+    /// How many connections a client may have.
+    pub(crate) gate: Arc<ClientConnections>,
+}
+
+impl Current {
+    /// What decides who may have how many connections.
+    pub(crate) fn gate(&self) -> net::SharedGate {
+        net::SharedGate(self.gate.clone())
+    }
+
+    pub(crate) fn plan(&self) -> Arc<ServerPlan> {
+        self.plan.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The text of the configuration in force.
+    pub(crate) fn text(&self) -> Option<ConfigText> {
+        self.text.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+/// Whoever waits for the outcome of a command.
+pub(crate) type Asker = SyncSender<Result<String, String>>;
+
+/// What happens while the server runs.
+pub(crate) enum ServerEvent {
+    Stop,
+    /// Read the configuration again; the result is sent to whoever asked on the control socket.
+    Reload(Option<PendingReply<Reloaded>>),
+    /// Change the configuration.
+    Edit(ConfigEdit, PendingReply<Result<Value, EditError>>),
+    Reopen(Option<Sender<Vec<String>>>),
+    /// Start the program again, to take over.
+    Upgrade(Option<Asker>),
+    /// Another process has taken over, or why not.
+    Upgraded(Result<String, String>),
+    /// The engines have ended.
+    Ended(io::Result<bool>),
+}
+
+/// A server that runs, and what it is controlled by.
+pub(crate) struct RunningServer {
+    pub(crate) current: Arc<Current>,
+    pub(crate) reread: Option<Reread>,
+    pub(crate) link: Option<SupervisorLink>,
+    pub(crate) logs: Logs,
+    pub(crate) stop: net::Stop,
+    pub(crate) listeners: Listeners,
+    pub(crate) notifier: Notifier,
+    /// How often it is to be said that the server lives.
+    pub(crate) watchdog: Option<Duration>,
+    pub(crate) control_listener: ControlListener,
+    pub(crate) push: MetricsPush,
+    pub(crate) events: Sender<ServerEvent>,
+}
+
+/// How far a stop or an upgrade is.
+#[derive(Default)]
+struct StopProgress {
+    is_stopping: bool,
+    /// When it is said what a stop waits for.
+    report_at: Option<Instant>,
+    /// When it is said that the server lives.
+    alive_at: Option<Instant>,
+    upgrade: Option<UpgradeUnderWay>,
+}
+
+struct UpgradeUnderWay {
+    askers: Vec<Asker>,
+    /// The successor, where this process has started it.
+    successor: Option<(u32, OwnedFd)>,
+}
+
+impl RunningServer {
+    /// Does what signals, orders and clients of the control socket ask for, until the engines have ended. Whether every
+    /// request was finished.
+    ///
+    /// # Errors
+    /// An engine's failure.
+    pub(crate) fn attend(&self, happened: &Receiver<ServerEvent>) -> io::Result<bool> {
+        let mut progress = StopProgress {
+            alive_at: self.watchdog.map(|interval| Instant::now() + interval),
+            ..StopProgress::default()
+        };
+        loop {
+            let due = progress.report_at.into_iter().chain(progress.alive_at).min();
+            let wait = due.map_or(QUIET, |at| at.saturating_duration_since(Instant::now()));
+            match happened.recv_timeout(wait) {
+                Ok(ServerEvent::Ended(drained)) => return drained,
+                Ok(event) => self.obey(event, &mut progress),
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => {
+                    return Err(io::Error::other("the engines ended unexpectedly"));
+                }
+            }
+            let now = Instant::now();
+            if progress.report_at.is_some_and(|at| at <= now) {
+                progress.report_at = None;
+                report_draining(&self.current, &self.listeners, &self.logs.notices);
+            }
+            if let (Some(at), Some(interval)) = (progress.alive_at, self.watchdog)
+                && at <= now
+            {
+                progress.alive_at = Some(now + interval);
+                self.tell_alive();
+            }
+        }
+    }
+
+    fn obey(&self, event: ServerEvent, progress: &mut StopProgress) {
+        match event {
+            ServerEvent::Ended(_) => {}
+            ServerEvent::Reopen(asker) => self.logs.reopen_soon(asker),
+            // Whoever asked has given up: it was answered that nothing is done.
+            ServerEvent::Reload(Some(asker)) if !asker.begin() => {}
+            ServerEvent::Edit(_, asker) if !asker.begin() => {}
+            ServerEvent::Reload(asker) => {
+                let outcome = match (progress.is_stopping, &progress.upgrade) {
+                    (true, _) => later("the server is stopping"),
+                    (_, Some(_)) => later("an upgrade is under way: the new server reads the configuration"),
+                    _ => self.reload(asker.is_none()),
+                };
+                if let Some(asker) = asker {
+                    asker.send(outcome);
+                }
+            }
+            ServerEvent::Edit(edit, asker) => {
+                let outcome = match progress.is_stopping || progress.upgrade.is_some() {
+                    true => Err(EditError::new(503, "the server is stopping, or is being replaced")),
+                    false => self.edit(&edit),
+                };
+                asker.send(outcome);
+            }
+            ServerEvent::Upgrade(asker) => self.upgrade(asker, progress),
+            ServerEvent::Upgraded(outcome) => self.upgraded(outcome, progress),
+            ServerEvent::Stop if std::mem::replace(&mut progress.is_stopping, true) => {
+                end_at_once(&self.logs)
+            }
+            ServerEvent::Stop => {
+                self.logs.notices.info("stopping: finishing running requests");
+                if let Some((_, pidfd)) =
+                    progress.upgrade.as_ref().and_then(|upgrade| upgrade.successor.as_ref())
+                {
+                    // It fails only where the process has ended already.
+                    let _ = pidfd_send_signal(pidfd, Signal::KILL);
+                }
+                self.notifier.stopping();
+                self.drain(progress);
+            }
+        }
+    }
+
+    fn drain(&self, progress: &mut StopProgress) {
+        progress.is_stopping = true;
+        self.stop.drain();
+        self.control_listener.close();
+        progress.report_at = Some(Instant::now() + DRAIN_REPORT);
+    }
+
+    /// Says that the server lives, if no core is stuck.
+    fn tell_alive(&self) {
+        if self.listeners.cores_turn() {
+            self.notifier.alive();
+            self.link.iter().for_each(|link| link.report(&LinkRequest::Alive));
+        }
+    }
+
+    /// Starts the program again, or has the supervisor do so.
+    fn upgrade(&self, asker: Option<Asker>, progress: &mut StopProgress) {
+        if progress.is_stopping {
+            // Whoever asked may have left.
+            let _ = asker.map(|asker| asker.send(Err("the server is stopping".into())));
+            return;
+        }
+        if let Some(upgrade) = &mut progress.upgrade {
+            upgrade.askers.extend(asker);
+            return;
+        }
+        let mut upgrade = UpgradeUnderWay { askers: asker.into_iter().collect(), successor: None };
+        let started = match &self.link {
+            Some(link) => {
+                link.report(&LinkRequest::Upgrade);
+                Ok(())
+            }
+            None => self.start_successor(&mut upgrade),
+        };
+        progress.upgrade = Some(upgrade);
+        if let Err(error) = started {
+            self.upgraded(Err(error.to_string()), progress);
+        }
+    }
+
+    fn start_successor(&self, upgrade: &mut UpgradeUnderWay) -> io::Result<()> {
+        let mut handed = Vec::new();
+        self.listeners.each(|listener| handed.push(HandedSockets::of(listener)));
+        let successor = Successor::start(handed.into_iter().collect::<io::Result<_>>()?)?;
+        let pid = successor.pid();
+        self.logs.notices.info(&format!("upgrade: process {pid} is started"));
+        upgrade.successor = Some((pid, successor.pidfd()?));
+        let (events, limit) = (self.events.clone(), upgrade::start_max(&self.current.plan().config));
+        std::thread::Builder::new().name("upgrade".into()).spawn(move || {
+            let outcome = successor.wait_until_ready(limit);
+            let _ = events.send(ServerEvent::Upgraded(outcome.map(|()| upgrade::taken_over(pid))));
+        })?;
+        Ok(())
+    }
+
+    /// Names the upstream servers that were drained or weighted while this process runs: the one that takes over knows nothing of it.
+    fn warn_of_orders(&self) {
+        for (name, group) in self.current.plan().groups.named() {
+            for server in 0..group.count() {
+                let (order, weight) = (group.order(server), group.weight(server));
+                let mut lost = Vec::new();
+                if order != UpstreamOrder::Ready {
+                    lost.push(format!("its state `{}`", order.text()));
+                }
+                if weight != group.options().servers[server].weight {
+                    lost.push(format!("its weight {weight}"));
+                }
+                if !lost.is_empty() {
+                    self.logs.notices.warn(&format!(
+                        "upgrade: {} of the group {name} has lost {}: the new server begins with the configuration; \
+                         give the order again (`komainu ctl upstream`)",
+                        group.shown(server),
+                        lost.join(" and ")
+                    ));
+                }
+            }
+        }
+    }
+
+    /// Leaves the service to the successor that serves by now, or continues without one.
+    fn upgraded(&self, outcome: Result<String, String>, progress: &mut StopProgress) {
+        if outcome.is_ok() && !progress.is_stopping {
+            self.warn_of_orders();
+        }
+        let Some(UpgradeUnderWay { askers, successor }) = progress.upgrade.take() else { return };
+        let outcome = match outcome {
+            Ok(text) => Ok(text),
+            Err(error) => Err(upgrade::failed(&error)),
+        };
+        if outcome.is_ok() {
+            // From now on the metrics of this server are the successor's.
+            self.push.stop();
+        }
+        if self.link.is_none() {
+            match (&outcome, successor) {
+                (Ok(_), Some((_, pidfd))) if progress.is_stopping => {
+                    // It served before it could be killed.
+                    let _ = pidfd_send_signal(&pidfd, Signal::TERM);
+                }
+                (Ok(text), Some((pid, _))) => {
+                    self.logs.notices.info(text);
+                    self.notifier.main_process(pid);
+                    self.listeners.each(|listener| {
+                        // Its file is the successor's: nothing of it is looked at here.
+                        let _ = listener.own_file(false);
+                    });
+                    self.drain(progress);
+                }
+                (Err(error), _) => self.logs.notices.error(error),
+                (Ok(_), None) => {}
+            }
+        }
+        // Whoever asked may have left.
+        askers.into_iter().for_each(|asker| _ = asker.send(outcome.clone()));
+    }
+
+    /// Reads the configuration again and applies it. Returns the result for whoever asked, which is logged as well. `notifies`
+    /// says that the service manager gets notifications of it.
+    fn reload(&self, notifies: bool) -> Reloaded {
+        if notifies {
+            self.notifier.reloading();
+        }
+        let outcome = self.reload_all();
+        if notifies {
+            let status = match &outcome.reported {
+                Ok(text) | Err(text) => text,
+            };
+            self.notifier.ready(status);
+            self.link.iter().for_each(|link| link.report(&LinkRequest::Reloaded(status)));
+        }
+        outcome
+    }
+
+    fn reload_all(&self) -> Reloaded {
+        let (current, notices) = (&self.current, &self.logs.notices);
+        let Some(reread) = &self.reread else {
+            // What there is besides a file can be loaded again all the same.
+            let applied = current.hosting.apply(&current.plan().config.apps, true);
+            let text = "there is no configuration file to read: applications are loaded again";
+            notices.info(text);
+            let reported = applied.map_err(|error| error.to_string()).map(|()| text.to_owned());
+            return Reloaded { reported, warnings: Vec::new(), is_in_force: true, is_later: false };
+        };
+        match reread().and_then(|read| self.prepare(read)) {
+            Ok(prepared) => {
+                // Before applications are started from it.
+                self.link.iter().for_each(|link| link.report(&LinkRequest::Adopted));
+                self.adopt(prepared, true)
+            }
+            Err(error) => {
+                self.link.iter().for_each(|link| link.report(&LinkRequest::Rejected));
+                let text = format!("the configuration was not changed:\n{error}");
+                notices.report(Level::Error, &text);
+                refused(&text)
+            }
+        }
+    }
+
+    /// Assembles a configuration once to see that it can be: folders and pages that are missing are found before it is used.
+    pub(crate) fn prepare(&self, read: ReadConfig) -> Result<PreparedConfig, String> {
+        let (current, before) = (&self.current, self.current.plan());
+        let ReadConfig { config, warnings, text } = read;
+        let plan = ServerPlan::new(config, Some(&before), current.cores, Some(&current.hosting));
+        let mut plan = plan.map_err(|error| error.to_string())?;
+        // Bound before anything changes: an address may not be free.
+        let listeners = self.new_listeners(&plan.config).map_err(|error| error.to_string())?;
+        let control =
+            self.control_listener.prepare(&plan.config.control).map_err(|error| error.to_string())?;
+        let opened = self.logs.prepare(&before.config, &plan.config).map_err(|error| error.to_string())?;
+        plan.sinks = opened.0.clone();
+        Ok(PreparedConfig { plan, listeners, control, opened, warnings, text })
+    }
+
+    /// Puts a configuration in force. `reloads` is whether applications that it does not change are loaded again.
+    pub(crate) fn adopt(&self, prepared: PreparedConfig, reloads: bool) -> Reloaded {
+        let (current, notices) = (&self.current, &self.logs.notices);
+        let PreparedConfig { plan, listeners, control, opened: (sinks, errors), mut warnings, text } =
+            prepared;
+        self.logs.change(sinks, errors, plan.config.log.level);
+        let late = late_changes(&current.started, &plan.config);
+        let mut failures = Vec::new();
+        if !late.is_empty() {
+            let verb = if late.len() == 1 { "changes" } else { "change" };
+            failures.push(format!("{} {verb} only at a restart", late.join(", ")));
+            failures.iter().for_each(|text| notices.warn(text));
+        }
+        current.gate.apply(&plan.config);
+        if let Err(error) = current.hosting.apply(&plan.config.apps, reloads) {
+            notices.error(&error.to_string());
+            failures.push(error.to_string());
+        }
+        warnings.extend(plan.tls.iter().flat_map(TlsPlan::warnings).cloned());
+        warnings.extend(plan.control_access.warnings().iter().cloned());
+        warnings.iter().for_each(|text| notices.warn(text));
+        if let Err(error) = TlsPlan::put_in_force(plan.tls.as_ref(), &plan.config, &current.tls) {
+            notices.error(&error.to_string());
+            failures.push(error.to_string());
+        }
+        let (files, system) = (current.hosting.files(), is_system(self.link.as_ref()));
+        if let Err(error) = current.certificates.apply(&plan.config, &files, system, notices) {
+            notices.error(&error.to_string());
+            failures.push(error.to_string());
+        }
+        if let Err(error) = self.control_listener.change(control, &plan.control_access) {
+            notices.error(&error.to_string());
+            failures.push(error.to_string());
+        }
+        TlsPlan::keep_staples(plan.tls.as_ref(), &current.certificates.staples, notices);
+        *current.plan.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(plan);
+        *current.text.lock().unwrap_or_else(PoisonError::into_inner) = Some(text);
+        current.generations.begin();
+        current.generation.fetch_add(1, Ordering::Release);
+        self.listeners.replace(listeners);
+        self.set_limits(&current.plan().config);
+        if let Err(error) = self.push.apply(current.plan().push.clone()) {
+            notices.error(&error.to_string());
+            failures.push(error.to_string());
+        }
+        notices.info(if reloads {
+            "the configuration was read again"
+        } else {
+            "the configuration was changed"
+        });
+        let reported = match failures.is_empty() {
+            true => Ok("the new configuration is in use".into()),
+            false => {
+                Err(format!("the new configuration is in use, except for this:\n{}", failures.join("\n")))
+            }
+        };
+        Reloaded { reported, warnings, is_in_force: true, is_later: false }
+    }
+
+    /// The limits and timeouts of a new configuration hold from now on.
+    fn set_limits(&self, config: &Config) {
+        let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+        let options = options::options(config, &options::Descriptors::new(config, limit));
+        self.current.hosting.memory().set_bytes_max(options.memory.bytes_max());
+        self.current.hosting.spill().set_bytes_max(config.limits.spill_bytes_max);
+        let net::Options { limits, timeouts, hints_over_http1, .. } = options;
+        self.listeners.set_limits(net::ServingLimits { limits, timeouts, hints_over_http1 });
+    }
+
+    /// The listeners of a new configuration: those that are open stay, the others are bound here or by the supervisor.
+    fn new_listeners(&self, config: &Config) -> io::Result<NewListeners> {
+        let cores = self.current.cores;
+        self.listeners.prepare(options::listens(config), |place, listen: Listen, open| match &self.link {
+            Some(link) => net::Listener::adopt(listen, link::bound_sockets(link, place)?, false),
+            None => options::bind(listen, cores, open),
+        })
+    }
+}
+
+/// Logs what a stop waits for, because without that it seems to hang.
+fn report_draining(current: &Current, listeners: &net::Listeners, notices: &ErrorLog) {
+    let drain = current.plan().config.timeouts.drain;
+    if drain <= DRAIN_REPORT {
+        return;
+    }
+    // Idle connections are closed by now, or about to be.
+    let open = listeners.connections();
+    let listed: usize = open.listed.iter().map(|connection| connection.requests as usize).sum();
+    let requests = listed + open.count.saturating_sub(open.listed.len());
+    if requests > 0 {
+        let noun = if requests == 1 { "request" } else { "requests" };
+        notices.warn(&format!(
+            "stopping: waiting for {requests} {noun} to end, at most {} s (timeouts.drain); \
+             a second signal ends them at once",
+            drain.as_secs()
+        ));
+    }
+}
+
+/// A reload that has changed nothing.
+fn refused(text: &str) -> Reloaded {
+    Reloaded { reported: Err(text.to_owned()), warnings: Vec::new(), is_in_force: false, is_later: false }
+}
+
+/// A reload that was not begun.
+pub(crate) fn later(text: &str) -> Reloaded {
+    Reloaded { is_later: true, ..refused(text) }
+}
+
+/// How long writing the last lines may take when the server ends at once.
+const LAST_LINES_MAX: Duration = Duration::from_secs(1);
+
+/// A second request to stop: ends the process, whatever its threads do. The logs get a moment.
+fn end_at_once(logs: &Logs) -> ! {
+    logs.notices.warn("second request to stop: not waiting for running requests");
+    let (done, closed) = sync_channel(1);
+    let logs = logs.clone();
+    let closer = std::thread::Builder::new().spawn(move || {
+        logs.close();
+        let _ = done.send(());
+    });
+    if closer.is_ok() {
+        let _ = closed.recv_timeout(LAST_LINES_MAX);
+    }
+    std::process::exit(1);
+}
+
+/// While workers are waited for, a second request to stop still ends the process.
+pub(crate) fn attend_to_the_end(happened: Receiver<ServerEvent>, logs: Logs) -> io::Result<()> {
+    std::thread::Builder::new().name("stop".into()).spawn(move || {
+        if happened.into_iter().any(|event| matches!(event, ServerEvent::Stop)) {
+            end_at_once(&logs);
+        }
+    })?;
+    Ok(())
+}
+
+pub(crate) fn event(order: SupervisorOrder) -> ServerEvent {
+    match order {
+        SupervisorOrder::Stop => ServerEvent::Stop,
+        SupervisorOrder::Reload => ServerEvent::Reload(None),
+        SupervisorOrder::Reopen => ServerEvent::Reopen(None),
+        SupervisorOrder::Upgraded(outcome) => ServerEvent::Upgraded(outcome),
+    }
+}
+
+/// Turns signals into events, on a thread of its own. A server with a supervisor takes its orders from that: systemd sends
+/// signals to both, and the second SIGTERM would end it at once. Applications that run as its user can send signals to it alone.
+pub(crate) fn pass_signals(
+    mut signals: Signals,
+    supervised: bool,
+    events: Sender<ServerEvent>,
+) -> io::Result<()> {
+    std::thread::Builder::new().name("signals".into()).spawn(move || {
+        let mut stops = StopSignals::default();
+        signals.forever().try_for_each(|signal| match signal {
+            _ if supervised => Ok(()),
+            SIGUSR2 => events.send(ServerEvent::Upgrade(None)),
+            SIGUSR1 => events.send(ServerEvent::Reopen(None)),
+            SIGHUP => events.send(ServerEvent::Reload(None)),
+            _ if !stops.is_request(Instant::now()) => Ok(()),
+            _ => events.send(ServerEvent::Stop),
+        })
+    })?;
+    Ok(())
+}
+
+/// What differs from the start and needs a restart.
+pub(crate) fn late_changes(old: &Config, new: &Config) -> Vec<&'static str> {
+    // Applications and groups that had no temporary files have none until they are made again.
+    let spills = |config: &Config| config.limits.spill_bytes_max > 0;
+    let changes = [
+        ("`user`", (&new.user, &new.group) != (&old.user, &old.group)),
+        ("`threads`", new.threads != old.threads),
+        ("`sandbox`", new.sandbox != old.sandbox),
+        ("`limits.spill`", spills(new) != spills(old)),
+        ("`temp_path`", new.temp_path != old.temp_path),
+    ];
+    changes.into_iter().filter(|(_, differs)| *differs).map(|(name, _)| name).collect()
+}

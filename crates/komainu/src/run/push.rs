@@ -1,0 +1,138 @@
+//! Metrics that are sent to a collector at an interval, from a thread of their own (`[metrics]`).
+
+use std::io;
+use std::sync::atomic::AtomicU64;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use control::{NotTaken, OtlpClient, OtlpReport, OtlpSignal};
+
+use crate::logging::notice::ErrorLog;
+use crate::logging::record::now_ns;
+use crate::operator::endpoint::Operated;
+use crate::telemetry::otlp::{self, CountedTime, PushOptions};
+
+/// How long the end of the server waits until the collector has the last values.
+const LAST_MAX: Duration = Duration::from_secs(2);
+
+/// The thread that sends metrics, where there is a collector.
+pub(crate) struct MetricsPush {
+    operated: Operated,
+    notices: ErrorLog,
+    /// When counting began.
+    start_ns: u64,
+    running: Mutex<Option<RunningPush>>,
+}
+
+/// A thread that sends to one collector. It ends when the sender is dropped; a message has it send once more before.
+struct RunningPush {
+    options: PushOptions,
+    last: Sender<()>,
+    thread: JoinHandle<()>,
+}
+
+impl MetricsPush {
+    /// Of a server that has just started.
+    pub(crate) fn new(operated: Operated, notices: ErrorLog) -> MetricsPush {
+        MetricsPush { operated, notices, start_ns: now_ns(), running: Mutex::default() }
+    }
+
+    fn running(&self) -> MutexGuard<'_, Option<RunningPush>> {
+        self.running.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Sends as these options say from now on. A thread that does so already stays.
+    ///
+    /// # Errors
+    /// The thread cannot be started.
+    pub(crate) fn apply(&self, options: Option<PushOptions>) -> io::Result<()> {
+        let mut running = self.running();
+        if running.as_ref().map(|running| &running.options) == options.as_ref() {
+            return Ok(());
+        }
+        *running = None;
+        let Some(options) = options else { return Ok(()) };
+        let (last, orders) = channel();
+        let client = OtlpClient::new(options.otlp.clone(), OtlpSignal::Metrics)?;
+        let notices = self.notices.clone();
+        let log = Box::new(move |text: &str| notices.warn(text));
+        let report = OtlpReport::new("documents", Arc::new(AtomicU64::new(0)), log);
+        let mut sending = SendingMetrics {
+            operated: self.operated.clone(),
+            options: options.clone(),
+            start_ns: self.start_ns,
+            client,
+            report,
+        };
+        let thread =
+            std::thread::Builder::new().name("metrics".into()).spawn(move || sending.run(&orders))?;
+        *running = Some(RunningPush { options, last, thread });
+        Ok(())
+    }
+
+    /// Sends nothing more.
+    pub(crate) fn stop(&self) {
+        *self.running() = None;
+    }
+
+    /// Sends the last values, and waits for that a moment.
+    pub(crate) fn finish(&self) {
+        let Some(RunningPush { last, thread, .. }) = self.running().take() else { return };
+        // The thread has not ended: the sender is still there.
+        let _ = last.send(());
+        let until = Instant::now() + LAST_MAX;
+        while !thread.is_finished() && Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+/// What the thread works with.
+struct SendingMetrics {
+    operated: Operated,
+    options: PushOptions,
+    start_ns: u64,
+    client: OtlpClient,
+    report: OtlpReport,
+}
+
+impl SendingMetrics {
+    fn run(&mut self, orders: &Receiver<()>) {
+        let mut pause = self.options.every;
+        loop {
+            match orders.recv_timeout(pause) {
+                Err(RecvTimeoutError::Timeout) => pause = self.send(),
+                Err(RecvTimeoutError::Disconnected) => return,
+                Ok(()) => {
+                    self.send();
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Sends the values of now; returns the pause until the next ones.
+    fn send(&mut self) -> Duration {
+        let families = self.operated.families();
+        let span = CountedTime { start_ns: self.start_ns, now_ns: now_ns() };
+        let (start, end) = self.client.frame();
+        let items = otlp::items(&families, span, self.options.histograms);
+        let place = format!("metrics: {}", self.client.url());
+        match self.client.send(format!("{start}{items}{end}").into_bytes()) {
+            Ok(refused) => {
+                self.report.succeeded(&place, &refused);
+                self.options.every
+            }
+            Err(error @ NotTaken { again, .. }) => {
+                self.report.failed(
+                    &place,
+                    &error,
+                    "the values of a later time are sent as soon as they are taken",
+                );
+                again.unwrap_or(self.options.every)
+            }
+        }
+    }
+}

@@ -1,0 +1,544 @@
+//! Starts the server.
+
+use std::cell::{Cell, RefCell};
+use std::io;
+use std::os::unix::net::UnixListener;
+use std::rc::Rc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel, sync_channel};
+use std::sync::{Arc, Mutex};
+use std::time::Instant;
+
+use ::link::LinkRequest;
+use config::Config;
+use proxy::Group;
+use rustix::process::{Resource, getrlimit, setrlimit};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
+use signal_hook::iterator::Signals;
+
+use crate::applications::hosting::{AppHandles, Hosting};
+use crate::applications::watch;
+use crate::assemble::routes::{self, CoreContext, ServerPlan};
+use crate::cache_handler::commands;
+use crate::certificates::managed::{AutomaticCertificates, is_system};
+use crate::certificates::tls::TlsPlan;
+use crate::check::reading::Reread;
+use crate::engine::generations::Generations;
+use crate::engine::options::{self, Descriptors};
+use crate::logging::access::FLUSH_MS;
+use crate::logging::notice::ErrorLog;
+use crate::operator::api::{self, Api, AuditLog};
+use crate::operator::config_text::{ConfigText, EditError};
+use crate::operator::endpoint::Operated;
+use crate::operator::listener::ControlListener;
+use crate::operator::pending::{BEGIN_MAX, NoOutcome, pending};
+use crate::operator::socket::{self, ApiLine, ControlClients, ServerInfo, Socket};
+use crate::process::crashes;
+use crate::process::inherited::Inherited;
+use crate::process::link::SupervisorLink;
+use crate::process::logs::Logs;
+use crate::process::sandbox::Sandbox;
+use crate::process::sockets::GivenSockets;
+use crate::process::systemd::{self, Notifier};
+use crate::process::upgrade::Predecessor;
+use crate::rights::privilege;
+use crate::routing::router::{GenerationTable, Router, SharedRouter};
+use crate::run::lifecycle::{
+    Current, RunningServer, ServerEvent, attend_to_the_end, event, later, pass_signals,
+};
+use crate::run::push::MetricsPush;
+use crate::steps::shaping::connections::ClientConnections;
+use crate::telemetry::metrics::{CoreMetrics, Metrics};
+
+/// The configuration to serve, and its source.
+pub(crate) struct Start {
+    pub(crate) config: Config,
+    /// Reads the configuration again; `None` if it comes from the command line.
+    pub(crate) reread: Option<Reread>,
+    /// The text of the configuration, where it comes from a file.
+    pub(crate) text: Option<ConfigText>,
+    /// Whether applications are loaded again when their files change.
+    pub(crate) watch: bool,
+    /// What the supervisor has passed on, if there is one.
+    pub(crate) inherited: Option<Inherited>,
+    /// The server that is to be replaced, where there is one.
+    pub(crate) predecessor: Option<Predecessor>,
+    /// Sockets that others have bound.
+    pub(crate) given: GivenSockets,
+    /// A warning for the log.
+    pub(crate) warning: Option<String>,
+}
+
+/// Serves until it is asked to stop. `ready` is called with the addresses once connections are accepted.
+///
+/// # Errors
+/// What keeps the server from starting.
+pub(crate) fn serve(
+    start: Start,
+    ready: impl FnOnce(&[net::ListenUrl], &[net::ListenUrl]),
+) -> io::Result<()> {
+    let Start { config, reread, text, watch, mut inherited, predecessor, mut given, warning } = start;
+    let (events, happened) = channel();
+    // Before anything is started, so that no signal is missed.
+    let signals = Signals::new([SIGTERM, SIGINT, SIGQUIT, SIGHUP, SIGUSR1, SIGUSR2])?;
+    let descriptors = Descriptors::new(&config, raise_descriptor_limit());
+    descriptors.suffice()?;
+    let mut options = options::options(&config, &descriptors);
+    let listeners = listeners(&config, inherited.as_mut(), &mut given, options.threads)?;
+    let control = control_socket(inherited.as_mut());
+    if inherited.is_none() && !rustix::process::geteuid().is_root() {
+        // The capability was needed to bind; no worker may inherit it.
+        privilege::drop_capabilities()?;
+    }
+    // From here on there are several threads.
+    pass_signals(signals, inherited.is_some(), events.clone())?;
+    let link = inherited.as_ref().map(|inherited| inherited.link.clone());
+    if let Some(link) = &link {
+        let events = events.clone();
+        link.listen(move |order| _ = events.send(event(order)))?;
+    }
+    let logs = Logs::open(&config, link.as_ref(), inherited.as_ref().is_some_and(|given| given.again))?;
+    warning.iter().for_each(|text| logs.notices.warn(text));
+    let (level, notice) = descriptors.notice(&config);
+    logs.notices.at(level, &notice);
+    let cores = options.threads;
+    let spill = routes::spill_store(&config)?;
+    let hosting = Arc::new(Hosting::new(cores, &logs.notices, &spill, &options.memory, link.clone()));
+    let sandbox = Sandbox::new(&config, routes::temporary_folder(&config))?;
+    let sandboxed = sandbox.description();
+    logs.notices.debug(&format!("sandbox of the serving threads: {sandboxed}"));
+    let replaces = predecessor.is_some() || inherited.as_ref().is_some_and(|inherited| inherited.replaces);
+    let current = first_plan((config, text), &hosting, (&listeners, &logs), cores, replaces)?;
+    (options.tls, options.gate) = (Some(current.tls.clone()), Some(current.gate()));
+    load_certificates(&current, is_system(link.as_ref()), &logs.notices)?;
+    let server = start_threads(&options, listeners, sandbox, &current, &logs)?;
+    let shown = (options.memory.clone(), sandboxed);
+    let info = server_info(&current, &server, inherited.as_ref(), shown, &events);
+    let api = Arc::new(control_api(info, &current, &logs));
+    let control = serve_control(control, &api, inherited.as_ref(), &logs.notices);
+    let (control_listener, push) = serve_operators(&current, &server, api, (replaces, link.clone()), &logs)?;
+    if watch {
+        watch::watch(hosting.folders(), hosting.clone(), logs.notices.clone())?;
+    }
+    ready(&server.listeners().urls(), &control_listener.urls());
+    let listeners = server.listeners();
+    let notifier = report_start(&listeners, predecessor, inherited.as_ref(), &logs.notices);
+    given.warn_of_unused(&logs.notices);
+    given.discard();
+    let watchdog = inherited.as_ref().map_or_else(systemd::watchdog, |inherited| inherited.watchdog);
+    let (stop, ended) = (server.stop(), events.clone());
+    std::thread::Builder::new()
+        .name("server".into())
+        .spawn(move || ended.send(ServerEvent::Ended(server.join())))?;
+    let running = RunningServer {
+        current,
+        reread,
+        link,
+        logs,
+        stop,
+        listeners,
+        notifier,
+        watchdog,
+        control_listener,
+        push,
+        events,
+    };
+    let drained = running.attend(&happened)?;
+    running.push.finish();
+    finish(drained, happened, &running.logs, &hosting, &control.1)
+}
+
+/// Before connections are accepted: a restart serves what is stored from the first one on. `system` is whether the server
+/// was started as root.
+fn load_certificates(current: &Current, system: bool, notices: &ErrorLog) -> io::Result<()> {
+    let plan = current.plan();
+    plan.tls.iter().flat_map(TlsPlan::warnings).for_each(|text| notices.warn(text));
+    plan.control_access.warnings().iter().for_each(|text| notices.warn(text));
+    current.certificates.apply(&plan.config, &current.hosting.files(), system, notices)?;
+    TlsPlan::keep_staples(plan.tls.as_ref(), &current.certificates.staples, notices);
+    Ok(())
+}
+
+/// The control API, which follows the configuration in force.
+fn control_api(info: Arc<ServerInfo>, current: &Arc<Current>, logs: &Logs) -> Api {
+    let (audited, sinks, admitted) = (current.clone(), logs.clone(), current.clone());
+    let file = move || {
+        let path = audited.plan().config.control.audit.clone()?;
+        sinks.access().of(&config::Sink::File(path))
+    };
+    let audit = AuditLog::new(Box::new(file), logs.notices.clone());
+    Api::new(info, audit, Box::new(move || admitted.plan().control_access.clone()))
+}
+
+/// The control listener, and what sends metrics to a collector, where such are configured.
+fn serve_operators(
+    current: &Current,
+    server: &net::Server,
+    api: Arc<Api>,
+    (replaces, link): (bool, Option<SupervisorLink>),
+    logs: &Logs,
+) -> io::Result<(ControlListener, MetricsPush)> {
+    let (metrics, counters) = (current.metrics.clone(), server.counters().to_vec());
+    let operated = Operated { api, metrics, counters, failures: Arc::default() };
+    let push = MetricsPush::new(operated.clone(), logs.notices.clone());
+    push.apply(current.plan().push.clone())?;
+    let listener = ControlListener::new(operated, link, logs.notices.clone());
+    listener.open(&current.started.control, &current.plan().control_access, replaces)?;
+    Ok((listener, push))
+}
+
+/// Starts the threads that serve.
+fn start_threads(
+    options: &net::Options,
+    listeners: Vec<net::Listener>,
+    sandbox: Sandbox,
+    current: &Arc<Current>,
+    logs: &Logs,
+) -> io::Result<net::Server> {
+    let (theirs, their_logs, next) = (current.clone(), logs.clone(), AtomicUsize::new(0));
+    let server = net::Server::serve(options, listeners, move |core| {
+        sandbox.restrict_thread()?;
+        router(core, next.fetch_add(1, Ordering::Relaxed), &theirs, &their_logs)
+    })?;
+    crashes::hook_panics(&logs.notices);
+    Ok(server)
+}
+
+/// Ends what is left of the server when no thread serves any more; `drained` is whether all requests were finished.
+fn finish(
+    drained: bool,
+    happened: Receiver<ServerEvent>,
+    logs: &Logs,
+    hosting: &Hosting,
+    control: &ControlClients,
+) -> io::Result<()> {
+    if !drained {
+        logs.notices.warn("stopped with requests unfinished: `timeouts.drain` ran out");
+    }
+    attend_to_the_end(happened, logs.clone())?;
+    hosting.stop();
+    // Clients that wait for the outcome of an upgrade get it.
+    control.wait();
+    logs.notices.info("stopped");
+    logs.close();
+    Ok(())
+}
+
+/// Starts the applications of the first configuration; `replaces` is whether another server continues if they do not load.
+fn first_plan(
+    (config, text): (Config, Option<ConfigText>),
+    hosting: &Arc<Hosting>,
+    (listeners, logs): (&[net::Listener], &Logs),
+    cores: usize,
+    replaces: bool,
+) -> io::Result<Arc<Current>> {
+    let mut plan = ServerPlan::new(config, None, cores, Some(hosting))?;
+    if options::https_port(plan.config.listen.iter()) == Some(0) {
+        plan.https_port = https_port(listeners);
+    }
+    plan.sinks = logs.access();
+    let certificates = AutomaticCertificates::default();
+    let tls = net::TlsAcceptor::new(certificates.store.clone());
+    TlsPlan::put_in_force(plan.tls.as_ref(), &plan.config, &tls)?;
+    hosting.apply(&plan.config.apps, true)?;
+    if replaces {
+        hosting.wait_until_loaded()?;
+    }
+    let started = plan.config.clone();
+    let gate = Arc::new(ClientConnections::new(&started, hosting.memory(), hosting.notices()));
+    let (generation, plan) = (AtomicU64::new(0), Mutex::new(Arc::new(plan)));
+    let (hosting, metrics) = (hosting.clone(), Metrics::default());
+    let text = Mutex::new(text);
+    Ok(Arc::new(Current {
+        generation,
+        generations: Arc::new(Generations::new(cores)),
+        plan,
+        text,
+        started,
+        hosting,
+        cores,
+        tls,
+        certificates,
+        metrics,
+        gate,
+    }))
+}
+
+/// Reports that the server serves: to systemd, the supervisor, the server that it replaces, and in the log.
+fn report_start(
+    listeners: &net::Listeners,
+    predecessor: Option<Predecessor>,
+    inherited: Option<&Inherited>,
+    notices: &ErrorLog,
+) -> Notifier {
+    let notifier = Notifier::of_environment();
+    let addresses = addresses(&listeners.urls());
+    notifier.ready(&format!("serving on {addresses}"));
+    if let Some(predecessor) = predecessor {
+        predecessor.report_ready();
+        listeners.each(|listener| _ = listener.own_file(true));
+    }
+    match inherited {
+        Some(Inherited { identity, link, .. }) => {
+            link.report(&LinkRequest::Ready);
+            notices.info(&format!("serving on {addresses} as {} (uid {})", identity.name, identity.uid));
+        }
+        None => notices.debug(&format!("serving on {addresses}")),
+    }
+    notifier
+}
+
+/// The bound sockets: the supervisor's or those of others, or made here.
+fn listeners(
+    config: &Config,
+    inherited: Option<&mut Inherited>,
+    given: &mut GivenSockets,
+    threads: usize,
+) -> io::Result<Vec<net::Listener>> {
+    let Some(inherited) = inherited else { return options::open(config, given, threads) };
+    let listens = options::listens(config);
+    let sockets = std::mem::take(&mut inherited.sockets);
+    if sockets.len() != listens.len() {
+        return Err(io::Error::other("the supervisor listens on other addresses"));
+    }
+    let each = listens.into_iter().zip(sockets);
+    each.map(|(listen, sockets)| net::Listener::adopt(listen, sockets, false)).collect()
+}
+
+/// The control socket, and its file if this process created it.
+type Control = io::Result<(UnixListener, Option<Socket>)>;
+
+fn control_socket(inherited: Option<&mut Inherited>) -> Control {
+    match inherited {
+        Some(inherited) => {
+            let listener = inherited.control.take();
+            Ok((listener.ok_or_else(|| io::Error::other("the supervisor has none"))?, None))
+        }
+        None => Socket::bind().and_then(|socket| Ok((socket.listener.try_clone()?, Some(socket)))),
+    }
+}
+
+/// What is said of the server, and what it can be asked for.
+fn server_info(
+    current: &Arc<Current>,
+    server: &net::Server,
+    inherited: Option<&Inherited>,
+    (memory, sandbox): (net::MemoryBudget, String),
+    events: &Sender<ServerEvent>,
+) -> Arc<ServerInfo> {
+    let (upgrades, reopens, edits, events) = (events.clone(), events.clone(), events.clone(), events.clone());
+    let reload = move || {
+        let (asker, outcome) = pending();
+        let sent = events.send(ServerEvent::Reload(Some(asker))).map_err(|_| NoOutcome::Ended);
+        sent.and_then(|()| outcome.wait(BEGIN_MAX)).unwrap_or_else(|why| later(&why.text()))
+    };
+    let edit = move |edit| {
+        let (asker, outcome) = pending();
+        let sent = edits.send(ServerEvent::Edit(edit, asker)).map_err(|_| NoOutcome::Ended);
+        let outcome = sent.and_then(|()| outcome.wait(BEGIN_MAX));
+        outcome.unwrap_or_else(|why| Err(EditError::new(503, why.text())))
+    };
+    let upgrade = move || {
+        let (asker, outcome) = sync_channel(1);
+        let sent = upgrades.send(ServerEvent::Upgrade(Some(asker)));
+        let outcome = sent.ok().and_then(|()| outcome.recv().ok());
+        outcome.unwrap_or_else(|| Err("the server ended".into()))
+    };
+    let (theirs, texts) = (current.clone(), current.clone());
+    let file_certificates =
+        move || theirs.plan().tls.as_ref().map(|tls| tls.files().to_vec()).unwrap_or_default();
+    let (theirs, groups, named, of_limits) =
+        (current.clone(), current.clone(), current.clone(), current.clone());
+    let (of_rules, of_queues) = (current.clone(), current.clone());
+    Arc::new(ServerInfo {
+        upstreams: Box::new(move || groups.plan().upstreams().to_vec()),
+        groups: Box::new(move || named.plan().groups.named()),
+        reopen: Box::new(move || {
+            let (asker, outcome) = channel();
+            let sent = reopens.send(ServerEvent::Reopen(Some(asker)));
+            let faults = sent.ok().and_then(|()| outcome.recv_timeout(BEGIN_MAX).ok());
+            faults.unwrap_or_else(|| {
+                vec!["the logs are still being written: they are opened again afterwards".into()]
+            })
+        }),
+        cache: Box::new(move |line| {
+            let plan = theirs.plan();
+            commands::obey(line, plan.cache.as_ref(), &plan.config)
+        }),
+        limits: Box::new(move || {
+            let limits = of_limits.plan().limits.metrics().into_iter();
+            limits.chain(of_limits.gate.metrics()).collect()
+        }),
+        queues: Box::new(move || of_queues.plan().queues.metrics()),
+        rules: Box::new(move || of_rules.plan().releases.counters.counts()),
+        hosting: current.hosting.clone(),
+        file_certificates: Box::new(file_certificates),
+        certificates: current.certificates.running.clone(),
+        stop: server.stop(),
+        listeners: server.listeners(),
+        sandbox,
+        since: Instant::now(),
+        counted: socket::Counted {
+            metrics: current.metrics.clone(),
+            cores: server.counters().to_vec(),
+            events: current.hosting.notices().events(),
+        },
+        supervisor: inherited.map(|inherited| (inherited.supervisor, inherited.link.clone())),
+        reload: Box::new(reload),
+        edit: Box::new(edit),
+        text: Box::new(move || texts.text()),
+        generations: current.generations.clone(),
+        upgrade: Box::new(upgrade),
+        memory,
+    })
+}
+
+/// Without a control socket the server still serves.
+fn serve_control(
+    control: Control,
+    api: &Arc<Api>,
+    inherited: Option<&Inherited>,
+    notices: &ErrorLog,
+) -> (Option<Socket>, ControlClients) {
+    let clients = ControlClients::default();
+    let user = if inherited.is_some() { 0 } else { rustix::process::getuid().as_raw() };
+    let served = control.and_then(|(listener, socket)| {
+        let (info, theirs) = (api.info.clone(), api.clone());
+        let line: ApiLine = Arc::new(move |line, uid| api::line(&theirs, line, uid));
+        socket::serve(listener, user, (info, line), clients.clone(), notices.clone())?;
+        Ok(socket)
+    });
+    let socket = match served {
+        Ok(socket) => socket,
+        // The supervisor has logged it.
+        Err(_) if inherited.is_some() => None,
+        Err(error) => {
+            notices.warn(&format!("`komainu status`, `reload` and `upgrade` will not work: {error}"));
+            None
+        }
+    };
+    (socket, clients)
+}
+
+/// The port of the first address that speaks TLS.
+fn https_port(listeners: &[net::Listener]) -> Option<u16> {
+    listeners.iter().map(net::Listener::url).find(|url| url.is_tls).and_then(|url| url.at.port())
+}
+
+fn addresses(urls: &[net::ListenUrl]) -> String {
+    urls.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+}
+
+/// One core's router.
+fn router(core: &net::Core, index: usize, current: &Arc<Current>, logs: &Logs) -> io::Result<SharedRouter> {
+    let plan = current.plan();
+    let handles = AppHandles::new(core, index, &current.hosting);
+    let groups = RefCell::default();
+    let metrics = Rc::new(current.metrics.core());
+    let core_context =
+        CoreContext { core, handles: &handles, notices: &logs.notices, groups: &groups, metrics: &metrics };
+    let table = Rc::new(routes::table(&plan, Some(core_context), current.cores)?);
+    let router = Rc::new(Router::new(
+        (table, current.generations.current(index)),
+        renewer(
+            (core.clone(), index),
+            handles,
+            groups,
+            current.clone(),
+            (logs.notices.clone(), metrics.clone()),
+        ),
+        logs.notices.clone(),
+        current.certificates.challenges.clone(),
+        metrics,
+    ));
+    let (flushed, clock, notices) = (router.clone(), core.clone(), logs.notices.clone());
+    let generations = current.generations.clone();
+    core.spawn(async move {
+        let (mut flushes, mut closes) = (false, 0);
+        loop {
+            if !flushes && flushed.logs_requests() {
+                flushes = true;
+                clock.spawn(flush(flushed.clone(), clock.clone()));
+            }
+            clock.sleep(1_000).await;
+            // A core without requests must switch to a new configuration too: removed applications and upstream servers
+            // end only when no core holds them any more.
+            flushed.renew();
+            if std::mem::replace(&mut closes, generations.closes()) != closes {
+                clock.wake_all();
+            }
+            log_memory(&clock, &notices);
+            notices.log_counts(Instant::now());
+        }
+    });
+    Ok(SharedRouter(router))
+}
+
+/// Hands over the lines of access logs again and again, from the first log on.
+async fn flush(router: Rc<Router>, core: net::Core) {
+    loop {
+        core.sleep(FLUSH_MS).await;
+        router.flush();
+    }
+}
+
+/// Logs that requests are refused for lack of memory: one line a second for all cores.
+fn log_memory(core: &net::Core, notices: &ErrorLog) {
+    let memory = core.memory();
+    if memory.pressure() < net::Pressure::Critical {
+        return;
+    }
+    let kind = "`limits.memory` is nearly used up: requests are answered 503".to_owned();
+    notices.once_a_second(config::Level::Error, kind.clone(), || {
+        let budget = memory.budget();
+        format!(
+            "{kind} ({} of {} bytes held, {} requests refused)",
+            budget.held_bytes(),
+            budget.bytes_max(),
+            budget.refused()
+        )
+    });
+}
+
+/// Returns a new table if the configuration has changed.
+fn renewer(
+    (core, index): (net::Core, usize),
+    handles: AppHandles,
+    groups: RefCell<Vec<Group>>,
+    current: Arc<Current>,
+    (notices, metrics): (ErrorLog, Rc<CoreMetrics>),
+) -> Box<dyn Fn() -> Option<GenerationTable>> {
+    let seen = Cell::new(current.generation.load(Ordering::Acquire));
+    Box::new(move || {
+        let generation = current.generation.load(Ordering::Acquire);
+        if seen.replace(generation) == generation {
+            return None;
+        }
+        let core_context = CoreContext {
+            core: &core,
+            handles: &handles,
+            notices: &notices,
+            groups: &groups,
+            metrics: &metrics,
+        };
+        match routes::table(&current.plan(), Some(core_context), current.cores) {
+            Ok(table) => Some((Rc::new(table), current.generations.current(index))),
+            Err(error) => {
+                notices.error(&format!("the new configuration is not used on this core: {error}"));
+                None
+            }
+        }
+    })
+}
+
+/// Raises the limit on open files as far as allowed; returns it.
+fn raise_descriptor_limit() -> u64 {
+    let mut limit = getrlimit(Resource::Nofile);
+    let hard = limit.maximum.unwrap_or(1 << 20);
+    if limit.current.is_some_and(|current| current < hard) {
+        limit.current = Some(hard);
+        // If this fails the limit stays as it was.
+        let _ = setrlimit(Resource::Nofile, limit);
+    }
+    getrlimit(Resource::Nofile).current.unwrap_or(1 << 20)
+}

@@ -1,0 +1,488 @@
+//! The supervisor: the process that keeps root's rights while another one, without them, serves.
+//!
+//! It binds the addresses, opens the logs and the control socket, starts the server, and starts it again when it dies:
+//! until then connections wait in the listening sockets, which stay open here. It reads nothing from the network. From the
+//! server it accepts only the requests of [`crate::process::link`], and answers them from the configuration that it has read itself.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::PathBuf;
+use std::process::{Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use ::link::{LinkRequest, Session};
+use config::Config;
+use net::sys::set_apart;
+use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions, pidfd_open, pidfd_send_signal, wait};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
+use signal_hook::iterator::Signals;
+
+use crate::certificates::managed;
+use crate::engine::options;
+use crate::logging::notice::ErrorLog;
+use crate::logging::sink::{LogSink, LogTarget};
+use crate::operator::socket::Socket;
+use crate::process::crashes;
+use crate::process::link::{self, SupervisorOrder};
+use crate::process::sockets::GivenSockets;
+use crate::process::stop_signals::StopSignals;
+use crate::process::systemd::{self, Notifier};
+use crate::process::upgrade::{self, HandedSockets, Predecessor, Successor};
+use crate::rights::privilege::{self, Identity};
+use crate::rights::process_status::ProcessStatus;
+use crate::run::supervisor_answers::{
+    ENDED_LOOK, ENDS_MAX, LoadedConfig, ParentState, can_be_launched, kill_orphans, lock,
+};
+
+/// The pause before a server that dies again and again is started: the first, and the longest.
+const PAUSE_FIRST: Duration = Duration::from_millis(100);
+const PAUSE_MAX: Duration = Duration::from_secs(10);
+/// A server that has served for so long is started again without a pause.
+const PROVEN: Duration = Duration::from_secs(60);
+/// Time to read the last messages of a server that has ended.
+const LAST_WORDS_MAX: Duration = Duration::from_secs(1);
+/// After the second signal to stop, the server is killed if it has not ended.
+const KILL_AFTER: Duration = Duration::from_secs(2);
+
+/// How often it is looked whether the server is stopped (SIGSTOP), and how long it may be.
+const STOPPED_LOOK: Duration = Duration::from_secs(1);
+const STOPPED_MAX: Duration = Duration::from_secs(5);
+
+/// Longest reason why a server could not start, in characters.
+const REASON_CHARS_MAX: usize = 2_000;
+
+enum ParentEvent {
+    Signal(i32),
+    /// The server has begun to serve.
+    Ready,
+    /// The server was asked for an upgrade.
+    Upgrade,
+    /// What has become of an upgrade: the process that has taken over, or why not.
+    Upgraded(Result<u32, String>),
+    Ended(ExitStatus),
+}
+
+/// A server that runs.
+struct ServerProcess {
+    pid: u32,
+    pidfd: Arc<OwnedFd>,
+    link: Arc<OwnedFd>,
+    since: Instant,
+    /// The thread that reads the server's messages; it ends after the last one.
+    hearer: JoinHandle<()>,
+}
+
+/// Waits until the last messages of a server that has ended are read from the link.
+fn hear_out(child: &ServerProcess) {
+    let until = Instant::now() + LAST_WORDS_MAX;
+    while !child.hearer.is_finished() && Instant::now() < until {
+        std::thread::sleep(ENDED_LOOK);
+    }
+}
+
+/// Binds, opens and starts what the configuration says, and runs until a signal stops it; returns the exit status of the server.
+///
+/// # Errors
+/// Why the server cannot start.
+pub(crate) fn supervise(
+    config: Config,
+    file: Option<(PathBuf, String)>,
+    identity: Identity,
+    (predecessor, mut given): (Option<Predecessor>, GivenSockets),
+) -> io::Result<u8> {
+    let mut signals = Signals::new([SIGTERM, SIGINT, SIGQUIT, SIGHUP, SIGUSR1, SIGUSR2])?;
+    can_be_launched(&config)?;
+    let threads = options::threads(&config);
+    options::enough_descriptors(&config)?;
+    let listeners = options::open(&config, &mut given, threads)?;
+    let notices = ErrorLog::new(LogSink::open(LogTarget::from(&config.log.errors))?, config.log.level);
+    if let Err(error) = managed::make_state_folder(&config, &identity) {
+        notices.error(&error.to_string());
+    }
+    if let Some(disk) = &config.cache.disk
+        && let Err(error) = identity.make_folder(&disk.path)
+    {
+        notices.error(&format!("cache.disk {}: {error}", disk.path.display()));
+    }
+    let control = Socket::bind();
+    if let Err(error) = &control {
+        notices.warn(&format!("`komainu status`, `reload` and `upgrade` will not work: {error}"));
+    }
+    let (file, text) = file.unzip();
+    let state = Arc::new(ParentState {
+        notices: notices.clone(),
+        identity,
+        file,
+        current: Mutex::new(LoadedConfig { config, text }),
+        offered: Mutex::default(),
+        listeners: Mutex::new(listeners),
+        offered_listeners: Mutex::default(),
+        notifier: Notifier::of_environment(),
+        watchdog: systemd::watchdog(),
+        predecessor: Mutex::new(predecessor),
+        control: control.ok(),
+        launched: Mutex::default(),
+        served: AtomicBool::new(false),
+        reason: Mutex::default(),
+    });
+    // Workers that lose their parent on purpose become children of this process.
+    rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
+    let (sender, events) = channel();
+    std::thread::Builder::new().name("signals".into()).spawn({
+        let (sender, mut stops) = (sender.clone(), StopSignals::default());
+        move || {
+            let is_stop = |signal| matches!(signal, SIGTERM | SIGINT | SIGQUIT);
+            let mut wanted =
+                signals.forever().filter(|&signal| !is_stop(signal) || stops.is_request(Instant::now()));
+            wanted.try_for_each(|signal| sender.send(ParentEvent::Signal(signal)))
+        }
+    })?;
+    let mut supervisor = ParentProcess {
+        state,
+        sender,
+        notices,
+        stops: 0,
+        upgrade: None,
+        is_replaced: false,
+        given: Some(given),
+    };
+    let outcome = supervisor.keep_serving(&events);
+    supervisor.notices.sink().close();
+    outcome
+}
+
+/// The supervisor's main thread.
+struct ParentProcess {
+    state: Arc<ParentState>,
+    sender: Sender<ParentEvent>,
+    notices: ErrorLog,
+    /// Requests to stop so far.
+    stops: u32,
+    /// The successor that is not known to serve yet.
+    upgrade: Option<OwnedFd>,
+    /// Another process has taken over.
+    is_replaced: bool,
+    /// Sockets that no `listen` names, until this process serves.
+    given: Option<GivenSockets>,
+}
+
+impl ParentProcess {
+    /// Starts the server, again and again, until it ends after an order to stop.
+    fn keep_serving(&mut self, events: &Receiver<ParentEvent>) -> io::Result<u8> {
+        let mut failures = 0;
+        loop {
+            let mut child = start(&self.state, &self.sender)?;
+            let status = self.watch(&mut child, events)?;
+            self.state.kill_launched();
+            let successors = lock(&self.state.launched).reserved.clone();
+            kill_orphans(&successors);
+            if self.stops > 0 || self.is_replaced || !self.state.served.load(Ordering::Relaxed) {
+                // If it could not start, it has reported why.
+                self.report_failure(&child, status);
+                return Ok(status.code().map_or(1, |code| u8::try_from(code).unwrap_or(1)));
+            }
+            if child.since.elapsed() >= PROVEN {
+                failures = 0;
+            }
+            let pause = match failures {
+                0 => Duration::ZERO,
+                _ => (PAUSE_FIRST * (1 << (failures - 1).min(16))).min(PAUSE_MAX),
+            };
+            failures += 1;
+            hear_out(&child);
+            let reason =
+                lock(&self.state.reason).take().map_or_else(String::new, |reason| format!(": {reason}"));
+            let core = crashes::core_of(status);
+            let text = format!(
+                "the server (process {}) died: {status}{core}{reason}; it is started again",
+                child.pid
+            );
+            let when = if pause.is_zero() { String::new() } else { format!(" in {} ms", pause.as_millis()) };
+            self.notices.error(&format!("{text}{when}"));
+            self.state.notifier.alive();
+            let until = Instant::now() + pause;
+            while let Ok(event) = events.recv_timeout(until.saturating_duration_since(Instant::now())) {
+                match event {
+                    ParentEvent::Signal(SIGTERM | SIGINT | SIGQUIT) => return Ok(0),
+                    ParentEvent::Signal(SIGUSR1) => _ = self.notices.sink().reopen(),
+                    ParentEvent::Upgraded(Ok(pid)) => {
+                        self.leave_to(pid);
+                        return Ok(0);
+                    }
+                    ParentEvent::Upgraded(Err(_)) => self.upgrade = None,
+                    _ => {}
+                }
+            }
+        }
+    }
+
+    /// Sends the server that is to be replaced the reason why this one does not serve.
+    fn report_failure(&self, child: &ServerProcess, status: ExitStatus) {
+        let Some(predecessor) = lock(&self.state.predecessor).take() else { return };
+        hear_out(child);
+        let reason = lock(&self.state.reason).take();
+        predecessor.report_failure(&reason.unwrap_or_else(|| format!("the server ended: {status}")));
+    }
+
+    /// Passes signals on as orders until the server ends; counts those to stop.
+    fn watch(&mut self, child: &mut ServerProcess, events: &Receiver<ParentEvent>) -> io::Result<ExitStatus> {
+        let (mut kill_at, mut stopped_since) = (None, None);
+        loop {
+            let wait =
+                kill_at.map_or(STOPPED_LOOK, |at: Instant| at.saturating_duration_since(Instant::now()));
+            let event = events.recv_timeout(wait.min(STOPPED_LOOK));
+            self.keep_running(child, &mut stopped_since);
+            let order = match event {
+                Ok(ParentEvent::Ended(status)) => return Ok(status),
+                Ok(ParentEvent::Ready) => {
+                    self.serves();
+                    continue;
+                }
+                Ok(ParentEvent::Signal(SIGUSR1)) => {
+                    _ = self.notices.sink().reopen();
+                    SupervisorOrder::Reopen
+                }
+                Ok(ParentEvent::Signal(SIGHUP)) => {
+                    self.state.notifier.reloading();
+                    SupervisorOrder::Reload
+                }
+                Ok(ParentEvent::Upgrade | ParentEvent::Signal(SIGUSR2)) => match self.begin_upgrade() {
+                    Ok(()) => continue,
+                    Err(error) => self.upgrade_failed(&error.to_string()),
+                },
+                Ok(ParentEvent::Upgraded(Err(error))) => self.upgrade_failed(&error),
+                Ok(ParentEvent::Upgraded(Ok(pid))) => {
+                    let text = self.leave_to(pid);
+                    // If it has ended, nobody asks.
+                    let _ = link::send(&*child.link, &SupervisorOrder::Upgraded(Ok(text)).text(), &[]);
+                    SupervisorOrder::Stop
+                }
+                Ok(ParentEvent::Signal(_)) => match self.stop(&mut kill_at) {
+                    Some(order) => order,
+                    None => continue,
+                },
+                Err(RecvTimeoutError::Timeout) if kill_at.is_some_and(|at| at <= Instant::now()) => {
+                    kill(child);
+                    kill_at = None;
+                    continue;
+                }
+                Err(RecvTimeoutError::Timeout) => continue,
+                Err(RecvTimeoutError::Disconnected) => return Err(io::Error::other("no signals any more")),
+            };
+            if let Err(error) = link::send(&*child.link, &order.text(), &[]) {
+                let text = format!("the server (process {}) takes no orders: {error}: killing it", child.pid);
+                self.notices.error(&text);
+                kill(child);
+            }
+        }
+    }
+
+    /// Continues a server that somebody has stopped: as the process of an application might that has the same user.
+    fn keep_running(&self, child: &ServerProcess, stopped_since: &mut Option<Instant>) {
+        if !ProcessStatus::of(child.pid).is_some_and(|status| status.is_stopped()) {
+            *stopped_since = None;
+            return;
+        }
+        if stopped_since.get_or_insert_with(Instant::now).elapsed() < STOPPED_MAX {
+            return;
+        }
+        *stopped_since = None;
+        let (pid, seconds) = (child.pid, STOPPED_MAX.as_secs());
+        self.notices.error(&format!(
+            "the server (process {pid}) was stopped by a signal for {seconds} s: it is continued"
+        ));
+        // It fails only where the process has ended already.
+        let _ = pidfd_send_signal(&*child.pidfd, Signal::CONT);
+    }
+
+    /// The server serves.
+    fn serves(&mut self) {
+        let is_first = !self.state.served.swap(true, Ordering::Relaxed);
+        if let Some(predecessor) = lock(&self.state.predecessor).take() {
+            predecessor.report_ready();
+            lock(&self.state.listeners).iter_mut().for_each(|listener| _ = listener.own_file(true));
+        }
+        if let Some(given) = self.given.take() {
+            given.warn_of_unused(&self.notices);
+            given.discard();
+        }
+        if is_first {
+            let addresses: Vec<String> =
+                lock(&self.state.listeners).iter().map(|open| open.address().to_string()).collect();
+            self.state.notifier.ready(&format!("serving on {}", addresses.join(", ")));
+        }
+    }
+
+    /// A signal to stop: the order for the server, if there is one.
+    fn stop(&mut self, kill_at: &mut Option<Instant>) -> Option<SupervisorOrder> {
+        self.stops += 1;
+        if self.stops == 2 {
+            *kill_at = Some(Instant::now() + KILL_AFTER);
+        }
+        if let Some(successor) = &self.upgrade {
+            // It fails only where the process has ended already.
+            let _ = pidfd_send_signal(successor, Signal::KILL);
+        }
+        if self.is_replaced && self.stops == 1 {
+            // It finishes what runs already.
+            return None;
+        }
+        if !self.is_replaced {
+            self.state.notifier.stopping();
+        }
+        // Nobody new is let in: the server closes its descriptors of these sockets, and they are the last.
+        lock(&self.state.listeners).clear();
+        Some(SupervisorOrder::Stop)
+    }
+
+    /// Starts the program again, with copies of the sockets.
+    fn begin_upgrade(&mut self) -> io::Result<()> {
+        if self.stops > 0 || self.is_replaced {
+            return Err(io::Error::other("the server is stopping"));
+        }
+        if self.upgrade.is_some() {
+            return Ok(());
+        }
+        let handed = lock(&self.state.listeners).iter().map(HandedSockets::of).collect::<io::Result<_>>()?;
+        let successor = Successor::start(handed)?;
+        let pid = successor.pid();
+        self.notices.info(&format!("upgrade: process {pid} is started"));
+        lock(&self.state.launched).reserved.push(pid);
+        self.upgrade = Some(successor.pidfd()?);
+        let limit = upgrade::start_max(&lock(&self.state.current).config);
+        let (sender, state) = (self.sender.clone(), self.state.clone());
+        std::thread::Builder::new().name("upgrade".into()).spawn(move || {
+            let outcome = successor.wait_until_ready(limit);
+            if outcome.is_err() {
+                // It was reaped: its process id may be another process's next.
+                lock(&state.launched).reserved.retain(|reserved| *reserved != pid);
+            }
+            let _ = sender.send(ParentEvent::Upgraded(outcome.map(|()| pid)));
+        })?;
+        Ok(())
+    }
+
+    /// The server continues; the answer that it gets.
+    fn upgrade_failed(&mut self, reason: &str) -> SupervisorOrder {
+        self.upgrade = None;
+        if self.stops == 0 {
+            self.notices.error(&upgrade::failed(reason));
+        }
+        SupervisorOrder::Upgraded(Err(reason.to_owned()))
+    }
+
+    /// Another process has taken over: its sockets and files are no longer this one's. What is said of it.
+    fn leave_to(&mut self, pid: u32) -> String {
+        if self.stops > 0
+            && let Some(successor) = &self.upgrade
+        {
+            // It served before it could be killed.
+            let _ = pidfd_send_signal(successor, Signal::TERM);
+        }
+        self.upgrade = None;
+        self.is_replaced = true;
+        let text = upgrade::taken_over(pid);
+        self.notices.info(&text);
+        self.state.notifier.main_process(pid);
+        let mut listeners = lock(&self.state.listeners);
+        for listener in listeners.iter_mut() {
+            // Nothing of its file is looked at here.
+            let _ = listener.own_file(false);
+        }
+        listeners.clear();
+        text
+    }
+}
+
+fn kill(child: &ServerProcess) {
+    // It fails only where the process has ended already.
+    let _ = pidfd_send_signal(&*child.pidfd, Signal::KILL);
+}
+
+/// Starts the server: this program with these arguments again, whose standard input is the link.
+fn start(state: &Arc<ParentState>, sender: &Sender<ParentEvent>) -> io::Result<ServerProcess> {
+    let (ours, theirs) = link::pair()?;
+    let mut arguments = std::env::args_os();
+    let mut command = Command::new("/proc/self/exe");
+    command.arg0(arguments.next().unwrap_or_else(|| "komainu".into())).args(arguments);
+    command
+        .env(link::ENVIRONMENT, std::process::id().to_string())
+        .env(link::IDENTITY, state.identity.text())
+        .env_remove(upgrade::ENVIRONMENT)
+        .stdin(Stdio::from(theirs));
+    // The terminal, and its signals, are the supervisor's, which passes on what they mean.
+    set_apart(&mut command, true);
+    systemd::OF_PROCESS.iter().chain(&systemd::OF_SERVICE).for_each(|name| _ = command.env_remove(name));
+    let process = apps::spawn_apart(&mut command)?;
+    // The end of the link that is the server's must not stay open here.
+    drop(command);
+    let pid = Pid::from_child(&process);
+    lock(&state.launched).reserved.push(process.id());
+    let pidfd = Arc::new(pidfd_open(pid, PidfdFlags::empty())?);
+    let link = Arc::new(ours);
+    let (asked, theirs, events, server) = (state.clone(), link.clone(), sender.clone(), pidfd.clone());
+    // Processes that it starts end with it: the kernel kills them then.
+    let hearer = std::thread::Builder::new().name("server-link".into()).spawn(move || {
+        match privilege::restrict_children() {
+            Ok(()) => attend(&asked, &theirs, &events),
+            Err(error) => asked.notices.error(&format!("cannot restrict what the server starts: {error}")),
+        }
+        // It has ended, does not take its answers, or has sent what no server sends.
+        let _ = pidfd_send_signal(&*server, Signal::KILL);
+    })?;
+    let (events, launched) = (sender.clone(), state.clone());
+    std::thread::Builder::new().name("server-end".into()).spawn(move || {
+        // Reaps every child that ends; the next such thread continues with those left.
+        while let Ok(Some((ended, status))) = wait(WaitOptions::empty()) {
+            lock(&launched.launched)
+                .reserved
+                .retain(|reserved| *reserved != ended.as_raw_pid().cast_unsigned());
+            if ended == pid {
+                let _ = events.send(ParentEvent::Ended(ExitStatus::from_raw(status.as_raw())));
+                return;
+            }
+            let ends = &mut lock(&launched.launched).ended;
+            ends.push_back((ended, status));
+            if ends.len() > ENDS_MAX {
+                ends.pop_front();
+            }
+        }
+    })?;
+    Ok(ServerProcess { pid: process.id(), pidfd, link, since: Instant::now(), hearer })
+}
+
+/// Carries out the server's requests until it ends or sends what its protocol does not allow.
+fn attend(state: &ParentState, link: &OwnedFd, events: &Sender<ParentEvent>) {
+    let (mut session, mut descriptors) = (Session::default(), Vec::new());
+    while let Ok(Some(packet)) = link::receive(link) {
+        let request = match session.accept(&packet.text, packet.descriptors.len()) {
+            Ok(request) => request,
+            Err(violation) => {
+                let text = format!(
+                    "the server sent its supervisor {violation}: it is killed, as it may be under an attacker's control"
+                );
+                return state.notices.error(&text);
+            }
+        };
+        descriptors.extend(packet.descriptors);
+        match request {
+            LinkRequest::More => continue,
+            LinkRequest::Ready => _ = events.send(ParentEvent::Ready),
+            LinkRequest::Upgrade => _ = events.send(ParentEvent::Upgrade),
+            LinkRequest::Alive => state.notifier.alive(),
+            LinkRequest::Reloaded(status) => state.notifier.ready(status),
+            LinkRequest::Failed(reason) => {
+                *lock(&state.reason) = Some(reason.chars().take(REASON_CHARS_MAX).collect())
+            }
+            _ => {}
+        }
+        if state.answer(link, &mut session, request, std::mem::take(&mut descriptors)).is_err() {
+            return;
+        }
+    }
+}

@@ -1,0 +1,454 @@
+//! How the supervisor carries out the server's requests ([`::link::LinkRequest`]).
+//!
+//! A request names what the supervisor knows from the configuration that it has read itself. A process comes as a descriptor, and has to be a
+//! child of the supervisor that runs as the user of the application that is named ([`ParentState::process_of`]).
+
+use std::collections::VecDeque;
+use std::fs::File;
+use std::io::{self, Seek, Write};
+use std::ops::Range;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use ::link::{DESCRIPTORS_MAX, LinkRequest, Session, TEXT_BYTES_MAX};
+use apps::{Launch, Usage};
+use config::Config;
+use net::Listener;
+use rustix::fs::{FileType, MemfdFlags, Mode, OFlags, fcntl_getfl, fstat};
+use rustix::process::{
+    Pid, PidfdFlags, PidfdGetfdFlags, Signal, WaitId, WaitIdOptions, WaitStatus, kill_process_group,
+    pidfd_getfd, pidfd_open, pidfd_send_signal, test_kill_process_group, waitid,
+};
+
+use crate::applications::hosting;
+use crate::check::reading;
+use crate::engine::options;
+use crate::logging::notice::ErrorLog;
+use crate::logging::sink::{self, LogSink, LogTarget, open_file};
+use crate::operator::socket::Socket;
+use crate::process::config_files::{self, NamedFiles};
+use crate::process::control_file;
+use crate::process::link;
+use crate::process::systemd::Notifier;
+use crate::process::upgrade::Predecessor;
+use crate::rights::privilege::Identity;
+use crate::rights::process_status::{ProcessStatus, pid_of};
+
+/// A configuration and the text it was read from; no text if it comes from the command line.
+pub(crate) struct LoadedConfig {
+    pub(crate) config: Config,
+    pub(crate) text: Option<String>,
+}
+
+/// The state from which the supervisor answers the server's questions.
+pub(crate) struct ParentState {
+    pub(crate) identity: Identity,
+    pub(crate) file: Option<PathBuf>,
+    pub(crate) current: Mutex<LoadedConfig>,
+    /// The configuration last sent to the server, which it has not put into force yet.
+    pub(crate) offered: Mutex<Option<LoadedConfig>>,
+    pub(crate) listeners: Mutex<Vec<Listener>>,
+    /// Those of the offered configuration that were bound for it.
+    pub(crate) offered_listeners: Mutex<Vec<Listener>>,
+    pub(crate) notifier: Notifier,
+    /// How often systemd wants to hear that the server lives.
+    pub(crate) watchdog: Option<Duration>,
+    /// The server that is to be replaced, until this one serves.
+    pub(crate) predecessor: Mutex<Option<Predecessor>>,
+    pub(crate) control: Option<Socket>,
+    /// The supervisor's own log.
+    pub(crate) notices: ErrorLog,
+    pub(crate) launched: Mutex<Launched>,
+    /// A server has served before: the next one starts even if its logs cannot be opened.
+    pub(crate) served: AtomicBool,
+    /// Why the last server could not start, as it reported it.
+    pub(crate) reason: Mutex<Option<String>>,
+}
+
+/// Processes of applications with a `user` of their own.
+#[derive(Default)]
+pub(crate) struct Launched {
+    /// Those that were started here; each leads a group, in which the workers are that it forks.
+    pub(crate) groups: Vec<Pid>,
+    /// How the last ones ended.
+    pub(crate) ended: VecDeque<(Pid, WaitStatus)>,
+    /// Each application that was started here with the user of its processes; several where a reload has changed it.
+    users: Vec<(String, u32)>,
+    /// Children that are no application's: the server and successors.
+    pub(crate) reserved: Vec<u32>,
+}
+
+/// Number of exit statuses kept until the server asks for them.
+pub(crate) const ENDS_MAX: usize = 4096;
+/// Processes that were started here and run.
+const GROUPS_MAX: usize = 4096;
+
+/// Whether the files and users are there of applications that this process will start.
+pub(crate) fn can_be_launched(config: &Config) -> io::Result<()> {
+    let launched = config.apps.iter().filter(|(_, app)| app.user.is_some());
+    launched.into_iter().try_for_each(|(name, app)| hosting::options(name, app).map(drop))
+}
+
+/// Refuses a process that is no child of this one, or that was reaped.
+fn is_ours(process: &OwnedFd) -> io::Result<()> {
+    let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+    Ok(waitid(WaitId::PidFd(process.as_fd()), options).map(drop)?)
+}
+
+impl ParentState {
+    /// Carries out a request, and answers it where it has an answer.
+    ///
+    /// # Errors
+    /// The server does not take the answer.
+    pub(crate) fn answer(
+        &self,
+        link: &OwnedFd,
+        session: &mut Session,
+        request: LinkRequest<'_>,
+        descriptors: Vec<OwnedFd>,
+    ) -> io::Result<()> {
+        let answered = match request {
+            LinkRequest::Start => self.hand_over(link),
+            LinkRequest::Config => {
+                session.offered(false);
+                self.offer(link).map(|()| session.offered(true))
+            }
+            LinkRequest::Adopted => return self.adopt(),
+            LinkRequest::Rejected => return self.reject(),
+            LinkRequest::Sockets { listener, from } => self.sockets(link, listener, from),
+            LinkRequest::OpenLog(path) => self.open(link, Path::new(path)),
+            LinkRequest::Read(path) => self.read(link, Path::new(path)),
+            LinkRequest::List(path) => self.list(link, Path::new(path)),
+            LinkRequest::ControlFile(path) => self.control_file(link, Path::new(path)),
+            LinkRequest::Launch { app, first_slot, slots, threads } => {
+                let slots = (slots > 0).then(|| first_slot..first_slot.saturating_add(slots));
+                self.launch(link, app, (slots, threads), &descriptors)
+            }
+            LinkRequest::Signal { app, signal } => {
+                // No answer: the process may have ended.
+                let _ = self.signal(app, signal, &descriptors);
+                return Ok(());
+            }
+            LinkRequest::Usage { app } => {
+                self.process_of(app, &descriptors).and_then(|(_, pid)| usage(link, pid))
+            }
+            LinkRequest::OwnUsage => usage(link, std::process::id()),
+            LinkRequest::Ended { pid } => self.ended(link, pid),
+            LinkRequest::File { app, number } => self.file(link, app, number, &descriptors),
+            // The supervisor's other threads act on these, see `parent`.
+            LinkRequest::Ready
+            | LinkRequest::Failed(_)
+            | LinkRequest::Alive
+            | LinkRequest::Reloaded(_)
+            | LinkRequest::Upgrade
+            | LinkRequest::More => return Ok(()),
+        };
+        answered.or_else(|error| link::send(link, &format!("error {error}"), &[]))
+    }
+
+    /// The process of a descriptor that came with a request, and its id: a child of this process, started or forked for the application.
+    ///
+    /// Neither the server nor a successor is one, whatever their users are: a successor has root's rights until it serves.
+    fn process_of<'a>(&self, app: &str, descriptors: &'a [OwnedFd]) -> io::Result<(&'a OwnedFd, u32)> {
+        let refused = || io::Error::other("this is no process of the application");
+        let process = descriptors.first().ok_or_else(refused)?;
+        let pid = pid_of(process).ok_or_else(refused)?;
+        let user = ProcessStatus::of(pid).and_then(|status| status.user()).ok_or_else(refused)?;
+        {
+            let launched = lock(&self.launched);
+            let is_the_apps = launched.users.iter().any(|(name, uid)| name == app && *uid == user);
+            if !is_the_apps || launched.reserved.contains(&pid) {
+                return Err(refused());
+            }
+        }
+        // Last: while a child is not reaped, its process id is no other's.
+        is_ours(process).map_err(|_| refused())?;
+        Ok((process, pid))
+    }
+
+    /// Everything that a server needs to start.
+    fn hand_over(&self, link: &OwnedFd) -> io::Result<()> {
+        if self.served.load(Ordering::Relaxed) {
+            link::send(link, "again", &[])?;
+        }
+        if lock(&self.predecessor).is_some() {
+            link::send(link, "replaces", &[])?;
+        }
+        if let Some(watchdog) = self.watchdog {
+            link::send(link, &format!("watchdog {}", watchdog.as_micros()), &[])?;
+        }
+        if let Some(text) = &lock(&self.current).text {
+            link::send(link, "config", &[memory(text)?.as_fd()])?;
+        }
+        if let Some(control) = &self.control {
+            link::send(link, "control", &[control.listener.as_fd()])?;
+        }
+        for listener in lock(&self.listeners).iter() {
+            link::send(link, "listener", &[])?;
+            for some in listener.descriptors().chunks(DESCRIPTORS_MAX) {
+                link::send(link, "sockets", some)?;
+            }
+        }
+        link::send(link, "end", &[])
+    }
+
+    /// The configuration in the file now, if it is valid.
+    fn offer(&self, link: &OwnedFd) -> io::Result<()> {
+        let Some(file) = &self.file else { return Err(io::Error::other("there is no configuration file")) };
+        let text = reading::read_text(file).map_err(io::Error::other)?;
+        let config = reading::parse_silently(file, &text).map_err(io::Error::other)?;
+        can_be_launched(&config)?;
+        let memory = memory(&text)?;
+        lock(&self.offered_listeners).clear();
+        *lock(&self.offered) = Some(LoadedConfig { config, text: Some(text) });
+        link::send(link, "config", &[memory.as_fd()])
+    }
+
+    /// The offered configuration is in force.
+    fn adopt(&self) -> io::Result<()> {
+        let Some(offered) = lock(&self.offered).take() else { return Ok(()) };
+        let wanted = options::listens(&offered.config);
+        self.change_log(&offered.config.log);
+        *lock(&self.current) = offered;
+        let mut listeners = lock(&self.listeners);
+        listeners.append(&mut lock(&self.offered_listeners));
+        let mut kept: Vec<Listener> = Vec::new();
+        for listen in wanted {
+            let at = listeners.iter().position(|open| open.is_at(&listen.at));
+            kept.extend(at.map(|at| listeners.swap_remove(at)));
+        }
+        // Those that are left are closed.
+        *listeners = kept;
+        Ok(())
+    }
+
+    /// Has the supervisor log as the offered configuration says.
+    fn change_log(&self, log: &config::Log) {
+        let is_same = lock(&self.current).config.log.errors == log.errors;
+        let sink = match is_same {
+            true => None,
+            false => LogSink::open_or_stderr(LogTarget::from(&log.errors)).ok(),
+        };
+        self.notices.change(sink, log.level);
+    }
+
+    /// The offered configuration is not taken over.
+    fn reject(&self) -> io::Result<()> {
+        lock(&self.offered).take();
+        lock(&self.offered_listeners).clear();
+        Ok(())
+    }
+
+    /// Some of the sockets of a listener of the offered configuration, bound when the first of them are asked for.
+    fn sockets(&self, link: &OwnedFd, place: usize, from: usize) -> io::Result<()> {
+        let listen = match &*lock(&self.offered) {
+            Some(offered) => options::listens(&offered.config).into_iter().nth(place),
+            None => None,
+        };
+        let listen = listen.ok_or_else(|| io::Error::other("the configuration has no such address"))?;
+        let (listeners, mut offered) = (lock(&self.listeners), lock(&self.offered_listeners));
+        let is_it = |listener: &&Listener| listener.is_at(&listen.at);
+        if listeners.iter().chain(offered.iter()).find(is_it).is_none() {
+            let open: Vec<_> = listeners.iter().map(|open| open.address().clone()).collect();
+            let threads = options::threads(&lock(&self.current).config);
+            offered.push(options::bind(listen.clone(), threads, &open)?);
+        }
+        let listener = listeners.iter().chain(offered.iter()).find(is_it);
+        let listener = listener.ok_or_else(|| io::Error::other("there is no such listener"))?;
+        let sockets = listener.descriptors();
+        let some = sockets.get(from..).unwrap_or_default().chunks(DESCRIPTORS_MAX).next().unwrap_or_default();
+        link::send(link, &format!("sockets {}", sockets.len()), some)
+    }
+
+    /// Whether the configuration in force, or the one that is being loaded, names something.
+    fn names(&self, is_named: impl Fn(&NamedFiles) -> bool) -> io::Result<()> {
+        let is_named = |loaded: &LoadedConfig| is_named(&NamedFiles::of(&loaded.config));
+        match is_named(&lock(&self.current)) || lock(&self.offered).as_ref().is_some_and(is_named) {
+            true => Ok(()),
+            false => Err(io::Error::other("the configuration does not name it")),
+        }
+    }
+
+    /// Gives the control listener's Unix socket its permissions and its group.
+    fn control_file(&self, link: &OwnedFd, path: &Path) -> io::Result<()> {
+        let of = |loaded: &LoadedConfig| {
+            let control = &loaded.config.control;
+            let is_it = matches!(&control.listen, Some(config::Listen::Unix(named)) if named == path);
+            is_it.then(|| control.clone())
+        };
+        let offered = lock(&self.offered).as_ref().and_then(of);
+        let control = offered.or_else(|| of(&lock(&self.current)));
+        let control =
+            control.ok_or_else(|| io::Error::other("the configuration has no such control listener"))?;
+        control_file::set(path, &control, self.identity.uid)?;
+        link::send(link, "done", &[])
+    }
+
+    /// A certificate or key that the configuration names.
+    fn read(&self, link: &OwnedFd, path: &Path) -> io::Result<()> {
+        self.names(|named| named.contains(path))?;
+        link::send(link, "file", &[config_files::open(path)?.as_fd()])
+    }
+
+    /// The names in a folder of certificates or keys.
+    fn list(&self, link: &OwnedFd, folder: &Path) -> io::Result<()> {
+        self.names(|named| named.has_folder(folder))?;
+        let text = format!("names {}", config_files::list(folder)?.join("\n"));
+        match text.len() > TEXT_BYTES_MAX {
+            true => Err(io::Error::other(format!("{} has too many names", folder.display()))),
+            false => link::send(link, &text, &[]),
+        }
+    }
+
+    /// A log that the configuration in force names, or the one that is being loaded, opened now.
+    fn open(&self, link: &OwnedFd, path: &Path) -> io::Result<()> {
+        let is_named =
+            |loaded: &LoadedConfig| sink::files(&loaded.config).iter().any(|named| named.as_path() == path);
+        if !is_named(&lock(&self.current)) && !lock(&self.offered).as_ref().is_some_and(is_named) {
+            return Err(io::Error::other("there is no such log"));
+        }
+        match open_file(path)? {
+            Some(file) => link::send(link, "log", &[file.as_fd()]),
+            // A FIFO without a reader: the server asks again.
+            None => link::send(link, "log", &[]),
+        }
+    }
+}
+
+impl ParentState {
+    /// Starts a process of an application, as its configuration here says.
+    fn launch(
+        &self,
+        link: &OwnedFd,
+        name: &str,
+        (slots, threads): (Option<Range<usize>>, usize),
+        descriptors: &[OwnedFd],
+    ) -> io::Result<()> {
+        let options = {
+            let current = lock(&self.current);
+            let app = current.config.apps.iter().find(|(other, app)| other == name && app.user.is_some());
+            let (_, app) = app.ok_or_else(|| io::Error::other("there is no such application"))?;
+            hosting::options(name, app)?
+        };
+        let (user, _) =
+            options.user.ok_or_else(|| io::Error::other("the application has no user of its own"))?;
+        let fds: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();
+        let launch = Launch::of(slots, threads, &fds);
+        let launch = launch.ok_or_else(|| io::Error::other("descriptors are missing"))?;
+        let mut launched = lock(&self.launched);
+        launched.groups.retain(|group| test_kill_process_group(*group).is_ok());
+        if launched.groups.len() >= GROUPS_MAX {
+            return Err(io::Error::other("too many processes"));
+        }
+        let pid = apps::spawn(&options, &launch)?;
+        launched.groups.push(pid);
+        let user = (name.to_owned(), user);
+        if !launched.users.contains(&user) {
+            launched.users.push(user);
+        }
+        drop(launched);
+        let pidfd = pidfd_open(pid, PidfdFlags::empty())?;
+        link::send(link, &format!("pid {}", pid.as_raw_pid()), &[pidfd.as_fd()])
+    }
+
+    /// How a process has ended.
+    fn ended(&self, link: &OwnedFd, pid: u32) -> io::Result<()> {
+        let pid = Pid::from_raw(pid.cast_signed());
+        for _ in 0..ENDED_LOOKS {
+            let found =
+                lock(&self.launched).ended.iter().rev().find(|(ended, _)| Some(*ended) == pid).copied();
+            if let Some((_, status)) = found {
+                let text = match (status.exit_status(), status.terminating_signal()) {
+                    (Some(code), _) => format!("exited {code}"),
+                    (_, signal) => format!("killed {}", signal.unwrap_or_default()),
+                };
+                return link::send(link, &text, &[]);
+            }
+            // The thread that waits is about to see it.
+            std::thread::sleep(ENDED_LOOK);
+        }
+        Err(io::Error::other("no such process has ended"))
+    }
+
+    /// Kills what the server that has ended had started.
+    pub(crate) fn kill_launched(&self) {
+        for group in std::mem::take(&mut lock(&self.launched).groups) {
+            // It fails only if no process is left in the group.
+            let _ = kill_process_group(group, Signal::KILL);
+        }
+    }
+}
+
+/// Kills what is left of the processes that a server has started, once it has ended: they are children of this process then.
+/// Those of `kept` are not its.
+pub(crate) fn kill_orphans(kept: &[u32]) {
+    let tasks = std::fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
+    // A kernel that does not tell leaves them alone.
+    let children = tasks.filter_map(|task| std::fs::read_to_string(task.path().join("children")).ok());
+    for pid in children
+        .flat_map(|line| line.split(' ').filter_map(|pid| pid.trim().parse().ok()).collect::<Vec<u32>>())
+    {
+        let pidfd = Pid::from_raw(pid.cast_signed()).filter(|_| !kept.contains(&pid));
+        let pidfd = pidfd.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
+        if let Some(process) = pidfd.filter(|process| is_ours(process).is_ok()) {
+            // It fails only where the process has ended already.
+            let _ = pidfd_send_signal(&process, Signal::KILL);
+        }
+    }
+}
+
+const ENDED_LOOKS: u32 = 100;
+pub(crate) const ENDED_LOOK: Duration = Duration::from_millis(2);
+
+/// Sends the CPU time and memory of a process that the server has no permission to inspect.
+fn usage(link: &OwnedFd, pid: u32) -> io::Result<()> {
+    let found = Usage::of(pid).ok_or_else(|| io::Error::other("the process has ended"))?;
+    let Usage { cpu_ms, rss_bytes, pss_bytes, private_dirty_bytes } = found;
+    link::send(link, &format!("usage {cpu_ms} {rss_bytes} {pss_bytes} {private_dirty_bytes}"), &[])
+}
+
+/// A regular file that a process has open, for reading alone, whatever the process may do with it.
+fn regular_file(process: &OwnedFd, number: u32) -> io::Result<OwnedFd> {
+    let copy = pidfd_getfd(process, number.cast_signed(), PidfdGetfdFlags::empty())?;
+    let is_file = FileType::from_raw_mode(fstat(&copy)?.st_mode) == FileType::RegularFile;
+    let flags = fcntl_getfl(&copy)?;
+    // A descriptor of `O_PATH` only names a file, which the process may be unable to read.
+    if !is_file || flags.contains(OFlags::PATH) || flags & OFlags::RWMODE == OFlags::WRONLY {
+        return Err(io::Error::other("the descriptor is not a regular file that the process can read"));
+    }
+    if flags & OFlags::RWMODE == OFlags::RDONLY {
+        return Ok(copy);
+    }
+    let itself = format!("/proc/self/fd/{}", copy.as_raw_fd());
+    Ok(rustix::fs::open(itself, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty())?)
+}
+
+impl ParentState {
+    fn signal(&self, app: &str, number: i32, descriptors: &[OwnedFd]) -> io::Result<()> {
+        let signal =
+            Signal::from_named_raw(number).ok_or_else(|| io::Error::other("there is no such signal"))?;
+        let (process, _) = self.process_of(app, descriptors)?;
+        Ok(pidfd_send_signal(process, signal)?)
+    }
+
+    fn file(&self, link: &OwnedFd, app: &str, number: u32, descriptors: &[OwnedFd]) -> io::Result<()> {
+        let (process, _) = self.process_of(app, descriptors)?;
+        link::send(link, "file", &[regular_file(process, number)?.as_fd()])
+    }
+}
+
+/// A file in memory with this text.
+fn memory(text: &str) -> io::Result<File> {
+    let mut file = File::from(rustix::fs::memfd_create("komainu-config", MemfdFlags::CLOEXEC)?);
+    file.write_all(text.as_bytes())?;
+    file.rewind()?;
+    Ok(file)
+}
+
+/// No thread panics while it holds one of these.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
