@@ -66,7 +66,7 @@ enum Closing {
     No,
     /// After accepting the connections in the kernel's queue.
     WhenEmpty,
-    /// Another task accepts from the socket from now on.
+    /// At once, because another task accepts from the socket.
     AtOnce,
 }
 

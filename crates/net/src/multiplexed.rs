@@ -86,7 +86,7 @@ pub(crate) fn opening(conn: &Conn) -> Opening {
 /// The transport of a connection and its buffers.
 struct Wire {
     link: Link,
-    /// Buffers of the core's pool, while bytes are received: what the machine has not taken.
+    /// Pooled buffers, held while bytes are received; contain input that the machine has not consumed.
     work: HeldBuffers<ServerMachine>,
     /// Unconsumed input between reads, usually the beginning of a frame.
     rest: Vec<u8>,
@@ -96,7 +96,7 @@ struct Wire {
     sent: usize,
     /// Whether the link accepted less than there was.
     is_blocked: bool,
-    /// A request that begins when a task of another one has ended; until then nothing more is read.
+    /// A request that must wait for another task to end; nothing is read until then.
     held: Option<(u32, Box<StreamRequest>)>,
     /// Progress of the client's reading, and the time of the last check.
     progress: SendProgress,
