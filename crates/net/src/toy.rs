@@ -256,7 +256,7 @@ impl ToyMachine {
         Ok(Some(MuxEvent::Writable(Some(frame.id))))
     }
 
-    /// So many bytes were read: the client may send as many again. It is informed once they are many.
+    /// Counts bytes that were read, and updates the connection's window when there are many.
     fn owe(&mut self, bytes: usize) {
         self.owed_bytes += bytes;
         if self.owed_bytes >= CONNECTION_WINDOW_BYTES / 4 {
