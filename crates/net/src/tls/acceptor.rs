@@ -54,7 +54,7 @@ impl Default for TlsOptions {
     }
 }
 
-/// A site that is reached through TLS.
+/// TLS settings of a site.
 #[derive(Clone, Debug, Default)]
 pub struct TlsSite {
     /// Certificates of the site. A client gets the first one for the requested name whose signature algorithm
