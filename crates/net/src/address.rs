@@ -47,14 +47,11 @@ pub struct Listen {
     /// Peers that may connect; each connection must begin with a PROXY protocol header. `None`: PROXY
     /// protocol headers are not accepted.
     pub proxy_protocol: Option<Sources>,
-    /// Whether connections speak TLS, after the PROXY protocol header if there is one; see
-    /// [`crate::Options::tls`].
+    /// Whether connections speak TLS (after a PROXY protocol header); see [`crate::Options::tls`].
     pub tls: bool,
-    /// Whether cleartext connections may begin with the HTTP/2 preface ("prior knowledge", RFC 9113 section
-    /// 3.3).
+    /// Whether cleartext connections may use HTTP/2 with prior knowledge (RFC 9113 section 3.3).
     pub h2c: bool,
-    /// Whether connections may be relayed, as [`crate::Service::choose_stream`] decides. `None`: none is
-    /// relayed.
+    /// Set if connections may be relayed, as [`crate::Service::choose_stream`] decides.
     pub streams: Option<StreamListener>,
     /// Identifier of the listener, chosen by the server and reported with each request
     /// ([`crate::Request::listener_key`]).

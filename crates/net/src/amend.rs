@@ -19,8 +19,7 @@ impl AmendedHead {
         let spans = head.fields.iter().flat_map(|field| [field.name, field.value]);
         let lines = [head.method_name, head.target.whole, head.sent_target, head.authority, head.protocol];
         let end = spans.chain(lines);
-        // The server's own bytes begin behind all of the client's, even if the client's last fields were
-        // removed.
+        // The server's own bytes begin behind the client's, even if the last of these were removed.
         let end = end.map(Span::end).max().unwrap_or(0).max(head.own_at);
         let (mut head, mut bytes) = (head.clone(), bytes[..end].to_vec());
         let is_removed = |name: &[u8]| removed.iter().any(|other| is_twin(other, name));

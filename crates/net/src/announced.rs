@@ -67,8 +67,7 @@ impl<S: Service> IdleTask for AwaitingProxyHeader<S> {
     }
 }
 
-/// Reads the header and attributes the connection to the client that it names. `None` if the connection has
-/// ended.
+/// Reads the header and attributes the connection to the client that it names. `None` at its end.
 async fn header<S: Service>(announced: AwaitingProxyHeader<S>) -> Option<Box<IdleClient<S>>> {
     let AwaitingProxyHeader { mut idle, sources, .. } = announced;
     let mut buffer = vec![0; BUFFER_BYTES];

@@ -121,8 +121,7 @@ mod tests {
         ResponseBucket::new(Bandwidth { bytes_per_s, after_bytes }, 0)
     }
 
-    /// Sends everything that a bucket allows, asking every `step_ms` until `until_ms`. Returns the sum and
-    /// the largest piece.
+    /// Sends all that a bucket allows, asking every `step_ms`. Returns the sum and the largest piece.
     fn sent(bucket: &ResponseBucket, step_ms: u64, until_ms: u64) -> (u64, u64) {
         let (mut sent, mut largest) = (0, 0);
         for now_ms in (0..=until_ms).step_by(step_ms as usize) {

@@ -69,8 +69,7 @@ impl Listening {
     }
 }
 
-/// The listening sockets of one address. A privileged process may bind them and pass their descriptors to an
-/// unprivileged one.
+/// The listening sockets of one address. A process with the necessary privileges may pass them to another.
 #[derive(Debug)]
 pub struct Listener {
     /// The requested address; port 0 if the kernel was to choose.
@@ -126,8 +125,7 @@ impl Listener {
     /// [`Listener::own_file`] for a Unix socket.
     ///
     /// # Errors
-    /// `InvalidInput` if `descriptors` is empty, contains anything but stream sockets, or does not fit the
-    /// address; system errors.
+    /// `InvalidInput` for no descriptors, or ones of another kind or type of address; system errors.
     pub fn adopt(listen: Listen, descriptors: Vec<OwnedFd>, may_own_file: bool) -> io::Result<Listener> {
         let at = &listen.at;
         let invalid = |text: &str| io::Error::new(io::ErrorKind::InvalidInput, format!("{at}: {text}"));
@@ -232,7 +230,7 @@ impl Listener {
         is_same
     }
 
-    /// Returns the sockets that core `index` of `cores` accepts from. Every core gets a socket and every
+    /// Returns the sockets that core `index` of `cores` accepts from. Each core gets a socket, and each
     /// socket a core.
     pub(crate) fn sockets_of(&self, index: usize, cores: usize) -> impl Iterator<Item = &Arc<Listening>> {
         let count = self.sockets.len();
@@ -240,8 +238,7 @@ impl Listener {
     }
 }
 
-/// Returns the address that a listening socket is bound to: [`Bind::Any`] for an IPv6 wildcard socket that
-/// also accepts IPv4.
+/// Returns the address of a listening socket: [`Bind::Any`] for a wildcard that accepts IPv6 and IPv4.
 ///
 /// # Errors
 /// System errors; `InvalidInput` if the socket has neither a TCP address nor a path.
@@ -356,8 +353,7 @@ fn bind_unix(path: &Path) -> io::Result<OwnedFd> {
     let new = || rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None);
     let socket = new()?;
     match rustix::net::bind(&socket, &address) {
-        // Socket files outlive their server. A socket that refuses connections is stale; other files are
-        // never removed.
+        // Socket files outlive their server. Only remove a socket that refuses connections.
         Err(Errno::ADDRINUSE) if is_socket(&place) => {
             match rustix::net::connect(&new()?, &address) {
                 Err(Errno::CONNREFUSED) if is_socket(&place) => place.remove()?,

@@ -40,8 +40,7 @@ impl Clock {
         self.unix_s.get()
     }
 
-    /// Reads the machine's clocks; the wall clock at most once a millisecond, because it costs as much as the
-    /// monotonic one.
+    /// Reads the machine's clocks; the wall clock, which costs as much, at most once a millisecond.
     pub(crate) fn tick(&self) {
         let now = clock_gettime(ClockId::Monotonic);
         let now_ms = now.tv_sec as u64 * 1_000 + now.tv_nsec as u64 / 1_000_000;

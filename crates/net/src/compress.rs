@@ -116,8 +116,7 @@ impl Compression {
             return;
         }
         add_vary(fields);
-        // The bytes of a 206 are those of the uncompressed response; a client that sent the strong tag has
-        // these.
+        // A 206 has uncompressed bytes, and so has a client that sent the strong tag.
         if status == Status::NOT_MODIFIED
             && self.preferred(request).is_some()
             && !request.knows_strong_tag(fields)

@@ -106,8 +106,7 @@ impl Conn {
         if self.pressure() >= Pressure::High { OUT_BYTES_MAX_SHORT } else { OUT_BYTES_MAX }
     }
 
-    /// Milliseconds for which the client may accept no bytes of the response. Includes the longest pause of
-    /// the bandwidth limit.
+    /// Milliseconds for which the client may accept nothing, including pauses of the bandwidth limit.
     pub(crate) fn patience_ms(&self) -> u64 {
         let write_ms = progress::patience_ms(self.write_ms, self.pressure());
         write_ms.saturating_add(self.link.stream().bucket().map_or(0, ResponseBucket::pause_ms))

@@ -3,8 +3,7 @@
 //! Guarantees of the executor: a task runs only on its core's thread; it is polled again after each event
 //! that it waits for, and sometimes spuriously, which every future must tolerate; all waits honour the waker
 //! of their `Context`. If that is the task's own waker, as with plain `await`, `join!` and `select!`, waits
-//! store the task's number and clone no waker; wakers of combinators such as `FuturesUnordered` are stored
-//! and woken.
+//! store the task's number and clone no waker; wakers of combinators (`FuturesUnordered`) are stored.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
@@ -43,8 +42,7 @@ pub(crate) type TaskFuture = Pin<Box<dyn Future<Output = Option<Box<dyn IdleTask
 pub(crate) trait IdleTask {
     /// Returns the future that continues the task. Called when bytes have arrived.
     fn resume(self: Box<Self>) -> TaskFuture;
-    /// Time since which the task is idle, in the clock's milliseconds; `None` if it must not be closed to
-    /// make room.
+    /// Time since which the task is idle, in the clock's milliseconds; `None` if it must not be closed.
     fn idle_since_ms(&self) -> Option<u64>;
 
     /// Closes the connection of a parked task.
@@ -59,8 +57,7 @@ pub(crate) trait IdleTask {
 enum Job {
     /// A future that may park the task.
     Parks(TaskFuture),
-    /// A future that only ends. Not wrapped into the other variant, because the wrapper would hold this
-    /// future twice.
+    /// A future that only ends. Not wrapped into the other variant: the wrapper would hold it twice.
     Ends(Pin<Box<dyn Future<Output = ()>>>),
 }
 
@@ -116,8 +113,7 @@ struct CoreState {
     current: Cell<u32>,
     /// Data pointer of the current task's own waker, used to recognize it.
     own_waker: Cell<*const ()>,
-    /// Wakers of combinators, by the token of the source and whether they wait to write. An entry stays until
-    /// the source is ready or deregistered.
+    /// Wakers of combinators, by source token and whether they wait to write, until the source is ready.
     foreign: RefCell<BTreeMap<(u64, bool), Waker>>,
     swept_ms: Cell<u64>,
     panics: Cell<u64>,
@@ -438,8 +434,7 @@ impl Core {
         self.unwatch(bell);
     }
 
-    /// Returns the running task, to wake it later. A future that relies on this must be polled with the
-    /// task's own waker.
+    /// Returns the running task, to wake it later. The caller must be polled with the task's own waker.
     #[must_use]
     pub fn task(&self) -> TaskId {
         TaskId(self.current())
@@ -528,8 +523,7 @@ impl Core {
         }
     }
 
-    /// Sets readiness of a source without a descriptor and schedules the waiting tasks, which do not run
-    /// within this call.
+    /// Sets readiness of a source without a descriptor and schedules (but does not run) the waiting tasks.
     pub(crate) fn raise(&self, source: &Source, bits: u8) {
         let news = bits & !source.ready.get();
         source.ready.set(source.ready.get() | bits);
@@ -557,8 +551,7 @@ impl Core {
         drop(tasks);
     }
 
-    /// Closes at most `count` connections, those idle longest first. Returns the number of closed
-    /// connections.
+    /// Closes at most `count` connections, those idle longest first. Returns their number.
     pub(crate) fn close_idle(&self, count: usize) -> usize {
         self.close_those(count, |_| true)
     }

@@ -32,8 +32,7 @@ const POWERS: [f64; STEPS as usize] = [
 ];
 /// Upper bound of the zero class, in seconds: 2^-16.
 pub const NATIVE_ZERO_MAX_S: f64 = 1.0 / 65_536.0;
-/// Native classes that end at 2^-16 s and at 2^10 s (17 minutes). Longer durations are counted in the class
-/// after the last.
+/// Native classes that end at 2^-16 s and at 2^10 s (17 minutes). Longer durations have one more class.
 const NATIVE_FIRST: i32 = -16 * STEPS;
 const NATIVE_LAST: i32 = 10 * STEPS;
 
@@ -41,8 +40,7 @@ const NATIVE_LAST: i32 = 10 * STEPS;
 const FINE_BOUNDS: usize = 221;
 /// Number of fine classes.
 const FINE_CLASSES: usize = FINE_BOUNDS + 1;
-/// Upper bounds of the fine classes, ascending. Padded to 256 entries, so that indexing with a byte needs no
-/// bounds check.
+/// Upper bounds of the fine classes, ascending; padded so that a byte index needs no bounds check.
 const FINE_BOUNDS_US: [u64; 256] = fine_bounds();
 /// Longest duration that is in a bounded class.
 const FINE_MAX_US: u64 = FINE_BOUNDS_US[FINE_BOUNDS - 1];

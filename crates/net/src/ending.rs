@@ -13,8 +13,7 @@ use crate::stream::Stream;
 const SILENT_MS: u64 = 2_000;
 /// Maximum time to discard input after the peer has received everything.
 const LINGER_MS: u64 = 30_000;
-/// [`LINGER_MS`] while the server stops, for a connection on which so little was sent that its client has
-/// read it.
+/// [`LINGER_MS`] while the server stops, for a connection on which little was sent.
 const LINGER_STOPPING_MS: u64 = 1_000;
 /// Bytes that a client program reads at once. Of more, part may still be in its kernel's receive buffer.
 const LITTLE_BYTES: u32 = 64 * 1024;

@@ -33,8 +33,7 @@ use crate::replace::{
 use crate::request::Request;
 use crate::state::{self, Interception, ReplyState, RequestState, VerifiedUser};
 
-/// Status in the access log for a client that disconnected before its response began. Never sent; nginx logs
-/// the same status.
+/// Status logged for a client that disconnected before its response began, as in nginx. Never sent.
 const CLIENT_GONE: Status = Status::of(499).expect("three digits");
 /// Bytes read from a file at once when its content is filtered.
 const FILE_BYTES: usize = 64 * 1024;
@@ -86,8 +85,7 @@ impl<'c> Exchange<'c> {
     }
 
     /// Removes fields of the request, in any spelling that applications may treat as equivalent, and adds
-    /// others. Affects upstream servers, applications, the cache and the log. Trailers with these names are
-    /// removed too.
+    /// others. Affects upstream servers, applications, the cache and the log. Removes trailers too.
     pub fn amend(&mut self, removed: &[Vec<u8>], own: &Fields) {
         let amended = AmendedHead::new(self.request().head(), removed, own);
         let amended = amended.after(self.state.amended.as_deref());
@@ -118,8 +116,7 @@ impl<'c> Exchange<'c> {
         self.state.is_authorized = true;
     }
 
-    /// Sets the authenticated user. Does nothing if the name is not a valid field value (RFC 9110 section
-    /// 5.5).
+    /// Sets the authenticated user, unless the name is not a valid field value (RFC 9110 section 5.5).
     pub fn set_user(&mut self, name: &[u8], scheme: &'static str) {
         let is_text = |byte: &u8| *byte >= b' ' && *byte != 0x7f;
         if !name.is_empty() && name.iter().all(is_text) {
@@ -137,8 +134,7 @@ impl<'c> Exchange<'c> {
         self.state.empty_segments = empty_segments;
     }
 
-    /// Keeps a value alive until the response was sent or the client is gone, for example a permit of a
-    /// concurrency limit.
+    /// Keeps a value (a permit of a limit) alive until the response was sent or the client is gone.
     pub fn keep(&mut self, value: Rc<dyn Any>) {
         self.state.kept = Some(Rc::new((self.state.kept.take(), value)));
     }
@@ -148,8 +144,7 @@ impl<'c> Exchange<'c> {
         self.state.handler_place = place;
     }
 
-    /// Returns the values kept for this request, for a worker that continues after the client has
-    /// disconnected.
+    /// Returns the values kept for this request, for a worker that continues without the client.
     #[must_use]
     pub fn places(&self) -> [Option<Rc<dyn Any>>; 2] {
         [self.state.kept.clone(), self.state.handler_place.clone()]
@@ -285,14 +280,13 @@ impl<'c> Exchange<'c> {
         self.lane.set_timeouts(body_ms, write_ms);
     }
 
-    /// Limits the rate of the response until its end. An upgrade ends the limit, because tunnels are not
-    /// responses.
+    /// Limits the rate of the response until its end. An upgrade ends the limit: tunnels have none.
     pub fn limit_bandwidth(&mut self, bandwidth: Bandwidth) {
         self.lane.limit_bandwidth(bandwidth);
     }
 
-    /// Sets the maximum body size of the request, in place of [`crate::Limits::body_bytes_max`]. Has no
-    /// effect once the body is being read.
+    /// Sets the maximum body size, in place of [`crate::Limits::body_bytes_max`]. No effect after the first
+    /// read.
     ///
     /// # Errors
     /// Fails with 413 if the announced length exceeds the limit.
@@ -304,8 +298,7 @@ impl<'c> Exchange<'c> {
     /// the client waits for it.
     ///
     /// # Errors
-    /// Fails on invalid framing, a body above the limit, a timeout, or if the client has disconnected. The
-    /// handler must return the error.
+    /// Invalid framing, a body above the limit, a timeout, a disconnect. The handler must return it.
     pub async fn read(&mut self) -> Result<Option<&[u8]>, Fault> {
         match self.lane.body_piece(self.state.reply != ReplyState::Unsent).await? {
             Some((start, end)) => {
@@ -401,8 +394,7 @@ impl<'c> Exchange<'c> {
     /// Writes a piece of the response body. Content that the client does not get (HEAD) is dropped.
     ///
     /// # Errors
-    /// Fails if the client has disconnected or has read nothing for too long, or if more is written than
-    /// announced.
+    /// The client has disconnected or has read nothing for too long; more was written than announced.
     pub async fn write(&mut self, bytes: &[u8]) -> Result<(), Fault> {
         if self.state.filters.replacing.is_none() {
             return self.write_replaced(bytes).await;
@@ -469,9 +461,8 @@ impl<'c> Exchange<'c> {
         self.lane.flush().await
     }
 
-    /// Writes a range of a file to the response body. Over cleartext HTTP/1, the kernel sends it without
-    /// copying. The length of the body must have been announced. A body that ends with a file has no
-    /// trailers.
+    /// Writes a range of a file to the response body; over cleartext HTTP/1, the kernel sends it without
+    /// copying. The length of the body must have been announced. Trailers cannot follow a file.
     ///
     /// # Errors
     /// See [`Exchange::write`]; [`Fault::Broken`] if the file is shorter than the range.
@@ -501,8 +492,7 @@ impl<'c> Exchange<'c> {
         Ok(())
     }
 
-    /// Writes a range of a file through the filters. Reads happen on a blocking thread, because they may wait
-    /// for the disk.
+    /// Writes a range of a file through the filters. A blocking thread reads what is not cached.
     async fn filter_file(&mut self, mut span: FileSpan<'_>) -> Result<(), Fault> {
         let own_bytes = self.state.handler_bytes + self.state.filters.weight_bytes();
         self.lane.hold(own_bytes + span.len.min(FILE_BYTES as u64) as usize);
@@ -584,8 +574,7 @@ impl<'c> Exchange<'c> {
         self.refuse_with(Status::SERVICE_UNAVAILABLE, "the server is short of memory", &later).await
     }
 
-    /// Answers a request whose handler failed before its response began. Returns false if nothing can be
-    /// sent.
+    /// Answers a request whose handler failed before its response. Returns false if nothing can be sent.
     pub(crate) async fn answer_fault(&mut self, fault: &Fault) -> bool {
         let reject = match fault {
             Fault::Gone | Fault::Ended { .. } => {

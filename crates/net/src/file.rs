@@ -13,8 +13,7 @@ use crate::fault::Fault;
 
 pub(crate) const SHRANK: Fault = Fault::Broken("file shrank while it was sent");
 
-/// Reads at least one and at most `len` bytes of a file; on a blocking thread if the page cache does not hold
-/// them.
+/// Reads 1 to `len` bytes of a file; on a blocking thread if they are not in the page cache.
 ///
 /// # Errors
 /// System errors; [`Fault::Broken`] at the end of the file.

@@ -194,8 +194,7 @@ impl Filters {
         fields
     }
 
-    /// Compresses the response if its compression settings say so; these apply to the length that the handler
-    /// has `announced`.
+    /// Compresses the response if its settings say so, given the length that the handler `announced`.
     fn compress(
         &mut self,
         compression: &Compression,

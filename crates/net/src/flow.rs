@@ -78,8 +78,7 @@ impl Exchange<'_> {
         self.lane.inform(status, lines);
     }
 
-    /// Sets the reason phrase of the next response if it has this status. Only used by HTTP/1 (RFC 9112
-    /// section 4).
+    /// Sets the reason phrase of the next response if it has this status (HTTP/1, RFC 9112 section 4).
     #[cold]
     pub fn set_reason(&mut self, status: Status, reason: &[u8]) {
         if let Lane::H1(conn) = &mut self.lane {
@@ -118,8 +117,7 @@ impl Exchange<'_> {
         can
     }
 
-    /// Copies received bytes of an upgraded connection into `buffer`: `None` if none are available, 0 at the
-    /// end.
+    /// Reads from an upgraded connection: `None` if no bytes are available, 0 at the end.
     ///
     /// # Errors
     /// Fails if the client is gone.

@@ -31,8 +31,7 @@ pub(crate) fn timeout_ms(value: &[u8]) -> Option<u64> {
     })
 }
 
-/// Returns the fields of a response without messages that reports an error in `grpc-status` and
-/// `grpc-message`.
+/// Returns the fields of a response that consists of `grpc-status` and `grpc-message`.
 pub(crate) fn error(status: Status, reason: &str) -> Fields {
     let code: &[u8] = match status.code() {
         401 => b"16",             // UNAUTHENTICATED

@@ -41,11 +41,9 @@ use crate::work::{ConnectionBuffers, HeldBuffers};
 /// Time for which an idle connection keeps its future, because the next request usually arrives soon. A
 /// connection with an incomplete head keeps its buffers as long.
 const LINGER_MS: u64 = 1_000;
-/// Number of futures on the core above which idle connections park at once. This saves three kilobytes each,
-/// at no measurable cost.
+/// Number of futures above which idle connections park at once: saves 3 KB each, without measurable cost.
 const LINGERING_MAX: usize = 256;
-/// Time after which a connection that has sent nothing may be closed to make room; clients with a request
-/// send it at once.
+/// Time after which a silent connection may be closed to make room; clients send requests at once.
 const SILENT_MS: u64 = 1_000;
 /// Maximum input to discard at the end of a connection that has switched protocols.
 const SWITCHED_BYTES_MAX: usize = 4 * 1024 * 1024;
@@ -135,8 +133,7 @@ impl<S: Service> IdleClient<S> {
         Box::new(IdleClient { link, permit, engine, peer, reported, served, since_ms, begun, may_be_h2 })
     }
 
-    /// Keeps the client's permit of the [`ConnectionGate`](crate::ConnectionGate) until the connection is
-    /// closed.
+    /// Keeps the permit of the [`ConnectionGate`](crate::ConnectionGate) with the connection.
     pub(crate) fn keep(&mut self, place: Option<ConnectionPlace>) {
         self.permit.keep(place);
     }
@@ -214,8 +211,7 @@ impl<S: Service> IdleTask for IdleClient<S> {
     }
 }
 
-/// Serves a connection until it can be parked or ends. `has_begun` tells that bytes were already read from
-/// it.
+/// Serves a connection until it can be parked or ends. `has_begun` tells that bytes were already read.
 async fn drive<S: Service>(mut idle: Box<IdleClient<S>>, mut has_begun: bool) -> Option<Box<dyn IdleTask>> {
     loop {
         match if std::mem::take(&mut has_begun) { Next::Serve } else { idle.next() } {
@@ -233,8 +229,7 @@ async fn drive<S: Service>(mut idle: Box<IdleClient<S>>, mut has_begun: bool) ->
             BurstEnd::Idle(since_ms) => idle = self::idle(engine, conn, since_ms),
             BurstEnd::Over => return None,
             BurstEnd::Multiplexed(machine) => {
-                // A separate task: the future of this one, kilobytes of HTTP/1 state, would live as long as
-                // the connection.
+                // A separate task: this one's future, kilobytes of HTTP/1 state, would live as long.
                 let core = conn.link.core().clone();
                 core.spawn_in_place(move || multiplexed::serve(engine, conn, machine));
                 return None;
@@ -253,8 +248,7 @@ async fn give_up_on<S: Service>(idle: Box<IdleClient<S>>) -> Option<Box<dyn Idle
 
 const HEAD_TOO_SLOW: Reject = Reject::new(Status::REQUEST_TIMEOUT, "the request head took too long");
 
-/// Serves a connection from which bytes were already read: those after the PROXY protocol header begin a
-/// request head.
+/// Serves a connection of which the bytes after the PROXY protocol header were already read.
 pub(crate) fn serve_after<S: Service>(
     idle: Box<IdleClient<S>>,
 ) -> impl Future<Output = Option<Box<dyn IdleTask>>> {
@@ -351,8 +345,7 @@ async fn burst<S: Service>(engine: &Rc<Engine<S>>, conn: &mut Conn) -> BurstEnd 
                     // The limit does not apply to the next response.
                     conn.link.set_bucket(None);
                 }
-                // The client has the response, apart from what the connection's buffer holds, so the request
-                // is over.
+                // The client has the response, apart from the connection's buffer: the request is over.
                 conn.kept = None;
             }
             Ok(false) => match more(conn).await {
@@ -491,8 +484,7 @@ async fn serve<S: Service>(engine: &Rc<Engine<S>>, conn: &mut Conn) -> Option<()
             match is_short {
                 true => Box::pin(exchange.refuse_for_memory()).await,
                 false => {
-                    // Pinned here and passed by reference: by value, it would be in every connection's future
-                    // twice.
+                    // Pinned and passed by reference: by value, it would be in the future twice.
                     let serving = pin!(engine.service.serve(&mut exchange));
                     guarded(&source, &engine.context.core, serving).await
                 }
@@ -577,8 +569,7 @@ async fn close(conn: &mut Conn) {
 async fn closing(conn: &mut Conn) {
     if send_last(conn).await {
         let patience_ms = conn.patience_ms();
-        // A connection that has switched protocols follows that protocol's rules, so limit what a client may
-        // still send.
+        // A tunnel ends by its own protocol's rules, so limit what its client may still send.
         let bytes_max = if conn.framing == Framing::UntilClose { SWITCHED_BYTES_MAX } else { usize::MAX };
         conn.work.release();
         conn.permit.hold(0);
@@ -587,8 +578,7 @@ async fn closing(conn: &mut Conn) {
     }
 }
 
-/// Sends the last response of the connection. Returns false if that fails because the client has
-/// disconnected.
+/// Sends the last response of the connection. Returns false if the client has disconnected.
 async fn send_last(conn: &mut Conn) -> bool {
     let sent = conn.flush().await.is_ok();
     if sent {

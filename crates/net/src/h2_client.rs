@@ -6,8 +6,7 @@
 //!
 //! A server can make this side hold a window and a few heads for each stream, and tables and one buffer in
 //! each direction for the connection. All of this is accounted for in the core's memory. A slow reader of one
-//! stream cannot block the others, because the connection's window covers the windows of all streams
-//! together.
+//! stream cannot block the others, because the connection's window covers all of them.
 
 pub(crate) mod options;
 pub(crate) mod shared;

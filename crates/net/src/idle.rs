@@ -84,8 +84,7 @@ impl<T> IdleLinks<T> {
         }
     }
 
-    /// Closes the connection that has been idle longest; returns false if there is none. Callable from any
-    /// thread.
+    /// Closes the connection idle for the longest time; false if there is none. Callable from any thread.
     pub fn close_oldest(&self) -> bool {
         let mut links = self.lock();
         let oldest = links.pop_front();

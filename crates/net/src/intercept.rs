@@ -35,8 +35,7 @@ impl Exchange<'_> {
         self.state.reply = ReplyState::Elsewhere;
     }
 
-    /// Whether an error was held back, so that [`Exchange::send_page`] must be called when the handler has
-    /// ended.
+    /// Whether an error was held back, so that [`Exchange::send_page`] must be called next.
     #[must_use]
     pub fn has_intercepted(&self) -> bool {
         matches!(self.state.interception, Interception::Done(_))

@@ -125,8 +125,7 @@ impl Lane<'_> {
         }
     }
 
-    /// Sets the memory held by the request in addition to the lane's buffers; called before a wait that may
-    /// be long.
+    /// Sets the memory of the request without the lane's buffers; called before a wait that may be long.
     pub(crate) fn hold(&mut self, bytes: usize) {
         match self {
             Lane::H1(conn) => {

@@ -91,8 +91,7 @@ impl Link {
         }
     }
 
-    /// Whether a read would return bytes, the end or an error at once, as far as is known without a system
-    /// call.
+    /// Whether a read would return bytes, the end or an error, as far as known without a system call.
     #[must_use]
     pub fn has_input(&self) -> bool {
         match self {
@@ -191,8 +190,7 @@ impl Link {
         matches!(self.try_read(&mut [0]), Ok(None))
     }
 
-    /// Sends close_notify over TLS before the connection is closed, which distinguishes an orderly end from
-    /// truncation.
+    /// Sends close_notify over TLS, which distinguishes an orderly end from truncation.
     pub(crate) fn announce_end(&mut self) {
         if let Link::Tls(tls) = self {
             tls.announce_end();

@@ -37,14 +37,12 @@ const ACCEPT_BATCH: usize = 64;
 const MAKE_ROOM_MAX: usize = 32;
 /// Interval of checks for a closable idle connection while all permits are taken.
 const FULL_MS: u64 = 200;
-/// Time for which [`Listeners::replace`] and [`Listeners::connections`] wait for a busy core, and poll
-/// interval of the former.
+/// Timeout of [`Listeners::replace`] and [`Listeners::connections`], and poll interval of the former.
 const REPLACE_MAX: Duration = Duration::from_millis(500);
 const REPLACE_LOOK: Duration = Duration::from_millis(1);
 /// Pause of accepting when the process has run out of descriptors or memory.
 const EXHAUSTED_MS: u64 = 50;
-/// A listening socket and its settings. If `proxy_protocol` is `None`, PROXY protocol headers are not
-/// accepted.
+/// A listening socket and its settings; without `proxy_protocol`, PROXY headers are not accepted.
 #[derive(Clone, Debug)]
 pub(crate) struct Door {
     /// Number of the listener that the socket belongs to.
@@ -133,8 +131,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Handle to the listeners of a running server, which can be replaced. Usable from any thread; cheap to
-/// clone.
+/// Handle to the replaceable listeners of a running server. Usable from any thread; cheap to clone.
 #[derive(Clone, Debug, Default)]
 pub struct Listeners(Arc<Mutex<ListenersState>>);
 

@@ -185,8 +185,7 @@ impl Memory {
         self.budget.0.refused.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Whether the memory held has fallen so far that memory should be returned to the system. True once for
-    /// each fall.
+    /// Whether memory has fallen so far that it should be returned to the system. True once.
     pub(crate) fn take_fall(&self) -> bool {
         let (peak, held) = (self.peak_bytes.get(), self.held_bytes.get());
         let has_fallen = peak - held.min(peak) >= FALL_BYTES && held < peak / 2;

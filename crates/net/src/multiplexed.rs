@@ -321,8 +321,7 @@ fn feed<S: Service>(
                 Some(MuxEvent::Request(id, _)) if goes_away || admit(conn) == RequestAdmission::Refuse => {
                     conn.machine.borrow_mut().reset(id, ResetReason::Refused);
                 }
-                // An error page would need memory too. Only the first stream of a connection gets one: see
-                // `answer`.
+                // An error page would need memory. The first stream of a connection gets one: see `answer`.
                 Some(MuxEvent::Request(id, _))
                     if conn.live() > 0 && conn.core.memory().pressure() >= Pressure::Critical =>
                 {
@@ -394,8 +393,7 @@ fn begin<S: Service>(engine: &Rc<Engine<S>>, conn: &Rc<MuxConn>, id: u32, reques
 impl Wire {
     /// Reads more bytes; returns false if none are available or the peer has ended.
     fn read(&mut self, conn: &MuxConn) -> Result<bool, Fault> {
-        // The machine may need a whole frame, which is no longer than this, or a part of one at the end of
-        // the buffer.
+        // Leaves room for a frame or the rest of one, which the machine may need as a whole.
         let room = self.work.input.room(0, INPUT_BYTES, INPUT_BYTES / 2);
         match self.link.try_read(room)? {
             Some(0) => {
@@ -464,8 +462,7 @@ fn answer<S: Service>(
     async move {
         let (kept, is_whole) = serve_stream(&engine, &mut lane, refused).await;
         lane.hold(0);
-        // The connection's task sends the rest; a client that does not read it loses the stream. A truncated
-        // response is not flushed.
+        // The connection's task sends the rest; a client that does not read it loses the stream.
         let is_sent = is_whole && lane.flush().await.is_ok();
         drop(kept);
         if is_sent {
@@ -474,8 +471,7 @@ fn answer<S: Service>(
     }
 }
 
-/// Serves the request; returns the value to keep until the client has the response, and whether the response
-/// is complete.
+/// Serves the request; returns the value to keep until the client has the response, and if that is whole.
 async fn serve_stream<S: Service>(
     engine: &Rc<Engine<S>>,
     lane: &mut StreamLane,

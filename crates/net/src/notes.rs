@@ -75,8 +75,7 @@ pub struct FailedAttempt {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FailedAttempts(pub Vec<FailedAttempt>);
 
-/// Information about a request from its handlers. Durations are in microseconds of the core's clock; `None`
-/// if not applicable.
+/// Information about a request from its handlers. Durations are in microseconds of the core's clock.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RequestNotes {
     /// Time in queues: for an upstream server at its limit, or for a worker of an application.

@@ -38,8 +38,7 @@ impl OffloadPool {
     pub fn run(&self, job: impl FnOnce() + Send + 'static) {
         let mut state = self.shared.lock();
         state.jobs.push_back(Box::new(job));
-        // A notified thread counts as idle until it wakes and takes one job, so compare with the number of
-        // jobs.
+        // A notified thread counts as idle until it wakes, and takes only one job.
         if state.jobs.len() <= state.idle {
             self.shared.work.notify_one();
         } else if state.threads < self.shared.threads_max {

@@ -12,8 +12,7 @@ pub struct Limits {
     pub connections_max: usize,
     /// Maximum number of requests served on one connection before it is closed; 0 for no limit.
     pub requests_per_connection_max: u32,
-    /// Maximum number of concurrent requests of a multiplexed connection; further ones are refused. At least
-    /// 1.
+    /// Maximum number of concurrent requests of a connection; further ones are refused. At least 1.
     pub streams_max: usize,
     /// Limits of request heads.
     pub head: http::Limits,
@@ -65,8 +64,7 @@ pub struct Options {
     pub server: &'static str,
     /// Budget of memory held for peers. Default no limit.
     pub memory: MemoryBudget,
-    /// TLS settings for listeners with [`crate::Listen::tls`]. By default, connections to such listeners are
-    /// closed.
+    /// TLS settings for [`crate::Listen::tls`]. Without them, connections to these listeners are closed.
     pub tls: Option<TlsAcceptor>,
     /// Consulted for each client connection. By default, all connections are accepted.
     pub gate: Option<SharedGate>,

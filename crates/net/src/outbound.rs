@@ -20,8 +20,7 @@ impl Conn {
         self.write_out(bytes, false).await
     }
 
-    /// Like [`Conn::push`], for bytes that can be written in place: a large piece is not copied into the
-    /// buffer first.
+    /// Like [`Conn::push`], for bytes that can be written in place: large pieces are not copied.
     pub(crate) async fn push_from(&mut self, bytes: &[u8]) -> Result<(), Fault> {
         match bytes.len() >= COPIED_BYTES_MAX {
             true => self.write_out(bytes, false).await,

@@ -207,8 +207,7 @@ fn read_extensions(header: &[u8], mut at: usize) -> Result<bool, Reject> {
     Ok(secure)
 }
 
-/// CRC-32C (RFC 9260 appendix A), bit by bit: the input is some hundred bytes of the few headers that have a
-/// checksum.
+/// CRC-32C (RFC 9260 appendix A), bit by bit: few headers have one, and they are short.
 fn crc32c(sum: u32, bytes: &[u8]) -> u32 {
     bytes.iter().fold(sum, |sum, &byte| {
         (0..8).fold(sum ^ u32::from(byte), |sum, _| (sum >> 1) ^ if sum & 1 == 1 { 0x82f6_3b78 } else { 0 })

@@ -155,8 +155,7 @@ fn choose<S: Service>(
         }
         StreamChoice::Close => {
             if matches!(opening, StreamOpening::Tls(_)) {
-                // Errors are ignored because the client may be gone; the send buffer of a new socket has
-                // room.
+                // The client may be gone; the send buffer of a new socket has room.
                 let _ = idle.link_mut().try_write(&[&UNRECOGNIZED_NAME], false);
                 idle.link_mut().shutdown_write();
             }

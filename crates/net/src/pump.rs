@@ -1,5 +1,4 @@
-//! Buffers for input and output of a link, shared by clients, upstream servers and tunnels, with and without
-//! TLS.
+//! Buffers for input and output of a link: of clients, upstream servers and tunnels, with or without TLS.
 
 use std::ops::{Deref, DerefMut};
 

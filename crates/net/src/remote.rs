@@ -16,8 +16,7 @@ pub(crate) struct Remote {
     bell: OwnedFd,
     /// The core's epoll instance; another core that takes over a connection removes it from there.
     epoll: OwnedFd,
-    /// Tokens of sources whose connections other cores have taken over or closed; freed in the core's next
-    /// sweep.
+    /// Tokens of sources whose connections other cores took over or closed; freed in the next sweep.
     released: Mutex<Vec<u64>>,
 }
 
@@ -43,8 +42,7 @@ impl Remote {
     /// Makes the core run a turn. Callable from any thread.
     pub(crate) fn ring(&self) {
         if !self.rung.swap(true, Ordering::AcqRel) {
-            // Written at most once between two checks, so the counter cannot overflow and the write cannot
-            // block.
+            // Written at most once between two checks, so it can neither overflow nor block.
             let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
         }
     }

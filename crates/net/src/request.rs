@@ -90,8 +90,7 @@ impl<'x> Request<'x> {
         path::normal_path(self.path(), self.state.empty_segments)
     }
 
-    /// Returns the decoded path with encoded slashes preserved ([`path::matched_path`]), as matched by
-    /// routes.
+    /// Returns the decoded path with encoded slashes preserved ([`path::matched_path`]), for routes.
     ///
     /// # Errors
     /// See [`Request::normal_path`].

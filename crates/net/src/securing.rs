@@ -46,8 +46,7 @@ impl<S: Service> IdleTask for AwaitingHandshake<S> {
     }
 }
 
-/// Performs the handshake of a connection of which the bytes after the PROXY protocol header were already
-/// read.
+/// Performs the handshake of a connection whose bytes after the PROXY header were already read.
 pub(crate) async fn secure_after<S: Service>(mut idle: Box<IdleClient<S>>) -> Option<Box<dyn IdleTask>> {
     let acceptor = idle.engine().context.tls.clone()?;
     match TlsHandshake::new(&acceptor, &idle.take_begun()) {
@@ -56,8 +55,7 @@ pub(crate) async fn secure_after<S: Service>(mut idle: Box<IdleClient<S>>) -> Op
     }
 }
 
-/// Continues the handshake as far as the client has sent its part; then parks, serves or closes the
-/// connection.
+/// Continues the handshake as far as possible; then parks, serves or closes the connection.
 async fn shake_hands<S: Service>(mut this: Box<AwaitingHandshake<S>>) -> Option<Box<dyn IdleTask>> {
     let core = this.idle.link().core().clone();
     loop {

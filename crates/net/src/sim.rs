@@ -115,8 +115,7 @@ impl SimulatedWire {
         self.token.set(token);
     }
 
-    /// Reports a change to the core as epoll does, with every flag that is currently set. Returns false if
-    /// nothing has changed.
+    /// Reports a change to the core as epoll does, with every flag that is set. False without changes.
     pub(crate) fn deliver(&self, core: &Core) -> bool {
         if self.server_closed() || !self.news.take() {
             return false;

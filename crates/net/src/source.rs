@@ -78,8 +78,7 @@ impl Source {
         self.ready.set(self.ready.get() & !bits);
     }
 
-    /// Sets the time at which the waiting task is woken and [`Source::take_expired`] returns true; `u64::MAX`
-    /// for never.
+    /// Sets when the waiting task is woken and [`Source::take_expired`] returns true; `u64::MAX`: never.
     pub(crate) fn set_deadline(&self, at_ms: u64) {
         self.deadline_ms.set(at_ms);
     }

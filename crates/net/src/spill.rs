@@ -111,8 +111,7 @@ impl SpillStore {
         self.bytes_max.store(bytes_max, Ordering::Relaxed);
     }
 
-    /// Creates a file without a name: no other process can open it, and it is deleted with its last
-    /// descriptor.
+    /// Creates a file without a name, which no other process can open. Deleted with its last descriptor.
     ///
     /// # Errors
     /// System errors.
@@ -187,8 +186,7 @@ impl SpillQuota {
     }
 
     /// Checks whether a file of this size may be created. After the quota was exhausted, a quarter of it must
-    /// be free again, so that small amounts of freed space are not filled by files that do not fit in the
-    /// end.
+    /// be free again, so that freed space is not filled by files that do not fit in the end.
     fn check(&self, bytes: u64) -> Result<(), SpillError> {
         if self.was_full.load(Ordering::Relaxed) {
             if self.used() > self.bytes_max - self.bytes_max / 4 {

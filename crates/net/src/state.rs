@@ -86,8 +86,7 @@ pub(crate) struct RequestState {
     pub(crate) notes: RequestNotes,
     /// Treatment of the handler's error response.
     pub(crate) interception: Interception,
-    /// Filters of the response. They are kept when a handler fails, because the error response is the site's
-    /// too.
+    /// Filters of the response. Kept when a handler fails, because its error page passes them too.
     pub(crate) filters: Filters,
     /// Error pages of the site, once it is known.
     pub(crate) pages: Option<Rc<dyn ErrorPages>>,

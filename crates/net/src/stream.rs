@@ -363,8 +363,7 @@ impl Stream {
         self.bucket.as_deref()
     }
 
-    /// Sends a part of a file from the page cache: 0 at the end of the file, `None` if the send buffer is
-    /// full.
+    /// Sends a part of a file from the page cache: 0 at its end, `None` if the send buffer is full.
     pub fn try_sendfile(
         &self,
         file: BorrowedFd<'_>,
@@ -478,8 +477,7 @@ impl Stream {
         wait::ready(self.core(), &self.source, interest, deadline_ms).await
     }
 
-    /// Sets whether closing resets the connection, so that the peer does not take the end for that of a
-    /// message.
+    /// Sets whether closing resets the connection, so that a message cannot seem complete.
     pub(crate) fn reset_on_close(&self, reset: bool) {
         if self.resets.replace(reset) == reset {
             return;

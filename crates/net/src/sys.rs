@@ -57,8 +57,7 @@ pub fn keep_descriptors_from_programs() -> io::Result<()> {
     for entry in fs::read_dir("/proc/self/fd")? {
         let number = entry?.file_name().to_str().and_then(|number| number.parse().ok());
         let Some(number) = number.filter(|number| *number >= FIRST_DESCRIPTOR) else { continue };
-        // SAFETY: the descriptor is borrowed for one call, which does not close it. If it is already closed,
-        // the call fails.
+        // SAFETY: the descriptor is borrowed for one call, which fails if it is closed and does not close it.
         match fcntl_setfd(unsafe { BorrowedFd::borrow_raw(number) }, FdFlags::CLOEXEC) {
             Ok(()) | Err(Errno::BADF) => {}
             Err(error) => return Err(error.into()),

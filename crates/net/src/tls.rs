@@ -155,20 +155,17 @@ fn roots(pem: Option<&[u8]>) -> Result<RootCertStore, String> {
     Ok(store)
 }
 
-/// Plaintext size of the first records of a response, so that a client can decrypt each after receiving one
-/// to three packets.
+/// Plaintext size of the first records of a response: one to three packets, which a client can decrypt early.
 const RECORD_BYTES_FIRST: usize = 4 * 1024 - 256;
 /// Plaintext size of further records: the maximum (RFC 8446 section 5.1), for the lowest cost per byte.
 const RECORD_BYTES: usize = 16 * 1024;
 /// Bytes sent in small records before switching to large ones.
 const SMALL_RECORDS_BYTES: usize = 32 * 1024;
-/// Idle time after which a connection uses small records again, as TCP restarts with a small congestion
-/// window.
+/// Idle time after which records are small again, like the congestion window of TCP.
 const SMALL_AGAIN_MS: u64 = 1_000;
 /// Maximum plaintext of one write; it is encrypted into a separate buffer.
 const WRITE_BYTES_MAX: usize = 64 * 1024;
-/// Maximum size of a head that is held back, to send it with the first bytes of its content in one system
-/// call.
+/// Maximum size of a head that is held back, to send it with its content in one system call.
 const HELD_BYTES_MAX: usize = 4 * 1024;
 /// Memory of an idle connection: keys, state, and the 4 KiB buffer for reading the next record.
 const IDLE_BYTES: usize = 8 * 1024;
@@ -203,8 +200,7 @@ impl TlsStream {
     /// Performs the handshake over a connected stream.
     ///
     /// # Errors
-    /// [`Fault::Timeout`]; [`Fault::Gone`]; [`Fault::Broken`] if the server's certificate or response is
-    /// invalid.
+    /// [`Fault::Timeout`]; [`Fault::Gone`]; [`Fault::Broken`] for an invalid certificate or response.
     pub async fn connect(stream: Stream, client: &TlsClient, deadline_ms: u64) -> Result<TlsStream, Fault> {
         let tls = ClientConnection::new(client.config.clone(), client.name.clone())
             .map_err(|_| Fault::Broken("no TLS session could be made"))?;
@@ -317,8 +313,7 @@ impl TlsStream {
         }
     }
 
-    /// Whether data written now would be sent at once, as far as is known. Retries output that the kernel did
-    /// not accept before.
+    /// Whether data written now would probably be sent at once. Retries output that is pending.
     ///
     /// # Errors
     /// Fails if the peer is gone.
@@ -326,9 +321,8 @@ impl TlsStream {
         Ok(!self.is_blocked || self.flush()?)
     }
 
-    /// Writes as much as possible of two pieces; returns 0 if the send buffer is full. `more` announces that
-    /// further bytes follow at once: a small amount is encrypted but held back until a later write or
-    /// [`TlsStream::flush`].
+    /// Writes as much as possible of two pieces; returns 0 if the send buffer is full. `more` announces
+    /// further bytes: little data is held back until the next write or flush.
     ///
     /// # Errors
     /// Fails if the peer is gone.
@@ -398,8 +392,7 @@ impl TlsStream {
         Ok(true)
     }
 
-    /// Whether a read would return something without using the socket: decrypted bytes, or the peer's
-    /// close_notify.
+    /// Whether a read would return decrypted bytes or the peer's close_notify without the socket.
     #[must_use]
     pub(crate) fn has_input(&self) -> bool {
         !self.tls.is_handshaking() && !self.tls.wants_read()
@@ -422,8 +415,7 @@ impl TlsStream {
         }
         match self.tls.process_new_packets() {
             Ok(_) => {
-                // Ignore failures: a peer that accepts no more may have sent data before. The next write
-                // reports the error.
+                // A peer that accepts no more may have sent data before. The next write fails.
                 let _ = self.flush();
                 Ok(true)
             }

@@ -64,8 +64,7 @@ pub const ENDS: u8 = 1;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum FrameKind {
-    /// A request head, from a client. Bits 4 to 6 of the flags are the urgency; bit 3 marks a non-incremental
-    /// request.
+    /// A request head. Bits 4 to 6 of the flags are the urgency; bit 3 marks a non-incremental request.
     Open = 1,
     /// A response head: three digits, then field lines.
     Head,
@@ -110,8 +109,7 @@ pub struct Frame<'b> {
 }
 
 impl<'b> Frame<'b> {
-    /// Parses the frame at the start of `bytes`; returns it and its length, or `None` if more bytes are
-    /// needed.
+    /// Parses the frame at the start of `bytes`; returns it and its length, `None` if it is incomplete.
     ///
     /// # Errors
     /// 400 for an unknown type.

@@ -36,8 +36,7 @@ pub enum TunnelEnd<'e> {
 }
 
 impl TunnelEnd<'_> {
-    /// Sends bytes. Data that is not accepted is buffered in `out`, or in the connection that carries the
-    /// stream.
+    /// Sends bytes. Data that is not accepted is buffered in `out`, or in the stream's connection.
     fn send(&mut self, out: &mut Outbox, bytes: &[u8]) -> Result<(), Fault> {
         match self {
             TunnelEnd::Link(link) => {
@@ -157,8 +156,7 @@ pub async fn tunnel(
         }
         let moved_up = !up.reported
             && match move_up(x, &mut other, &mut up, &mut out) {
-                // `other` has sent its last byte and reads nothing more; data that it sent before is still
-                // delivered.
+                // `other` has ended and reads nothing more; data that it sent before is still delivered.
                 result if down.ended && (result.is_err() || !up.reported && other.is_gone()) => {
                     x.break_off();
                     (up, out) = (Direction { ended: true, reported: true }, Outbox::default());
@@ -191,8 +189,7 @@ pub async fn tunnel(
         let deadline_ms = x.core().now_ms().saturating_add(idle_ms);
         x.shed();
         match other.wait(x, client, theirs, deadline_ms).await {
-            // A slow receiver may still be accepting data sent earlier. Otherwise, ending by silence is
-            // normal for tunnels.
+            // A slow receiver may still be accepting data. Otherwise, silence is the normal end of tunnels.
             Err(Fault::Timeout) if x.has_taken() | other.has_taken(&mut progress) => {}
             Err(Fault::Timeout) => return Ok(()),
             other => other?,

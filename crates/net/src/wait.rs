@@ -90,8 +90,7 @@ pub(crate) fn any<'s, const SOURCES: usize, D: Fn() -> bool + Unpin>(
     AnyReady { core, sources, deadline_ms, is_done, waits: false }
 }
 
-/// Future of [`any`]. Not an `async fn`, whose future would hold its arguments twice; every request waits
-/// here.
+/// Future of [`any`]. Not an `async fn`, whose future would hold its arguments twice.
 pub(crate) struct AnyReady<'s, const SOURCES: usize, D> {
     core: &'s Core,
     sources: [(&'s Source, Interest); SOURCES],

@@ -172,8 +172,7 @@ pub struct BufferPool<P> {
     free: RefCell<Vec<Box<Buffers<P>>>>,
     /// Total size of the free entries.
     bytes: Cell<usize>,
-    /// Minimum number of free entries since the last [`BufferPool::trim`]; as many were not needed since
-    /// then.
+    /// Minimum number of free entries since the last [`BufferPool::trim`], none of which were needed.
     unused: Cell<usize>,
 }
 

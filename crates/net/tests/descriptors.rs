@@ -1,5 +1,4 @@
-//! A process without free descriptors continues to serve. A separate test binary, because the limit applies
-//! to the process.
+//! A process without free descriptors continues to serve. A separate binary: the limit is the process's.
 #![allow(clippy::unwrap_used)]
 
 use std::io::{BufRead, BufReader, Read, Write};

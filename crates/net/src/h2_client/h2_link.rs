@@ -8,8 +8,7 @@ use super::shared::{ClientConn, ClientState};
 use super::stream::H2Stream;
 use crate::link::Link;
 
-/// An HTTP/2 connection to a server. When this is dropped, the connection is closed after its requests have
-/// ended.
+/// An HTTP/2 connection to a server. Dropping it closes the connection after its requests.
 pub struct H2Link(Rc<ClientConn>);
 
 impl H2Link {

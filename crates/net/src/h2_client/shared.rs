@@ -86,8 +86,7 @@ impl ClientConn {
     pub(crate) fn new(core: &Core, options: &H2Options, on_change: Box<dyn Fn()>) -> ClientConn {
         let streams_max = options.streams_max.clamp(1, 1_000);
         let connection_window = STREAM_WINDOW * streams_max;
-        // The maximum that windows and heads permit; credits in the state machine bound frames without
-        // content.
+        // The maximum of windows and heads; the state machine also limits frames without content.
         let held_bytes_max =
             2 * (connection_window as usize + streams_max as usize * options.head.head_bytes_max);
         let machine = Machine::client(http2::Options {

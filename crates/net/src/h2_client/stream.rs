@@ -193,8 +193,7 @@ impl H2Stream {
         self.stream.shared.output.borrow().len()
     }
 
-    /// Whether a part of the request is unsent. If so, the stream becomes writable when the connection has
-    /// sent some of it.
+    /// Whether a part of the request is unsent. If so, the stream is writable again after progress.
     #[must_use]
     pub fn is_behind(&self) -> bool {
         let is_behind = self.stream.shared.output.borrow().is_waiting();
@@ -204,16 +203,14 @@ impl H2Stream {
         is_behind
     }
 
-    /// Whether the server has received any part of this request since the last call, as far as the connection
-    /// knows.
+    /// Whether the server is known to have received any of this request since the last call.
     pub fn has_taken(&mut self) -> bool {
         let (taken_bytes, framed_at) = (self.conn.taken_bytes.get(), self.stream.shared.framed_at.get());
         let seen_bytes = std::mem::replace(&mut self.seen_bytes, taken_bytes);
         seen_bytes < taken_bytes.min(framed_at)
     }
 
-    /// Whether nothing more of the request can be sent: the server has reset the stream, or the connection
-    /// has ended.
+    /// Whether the request cannot be sent: the server has reset the stream, or the connection has ended.
     #[must_use]
     pub fn is_cut(&self) -> bool {
         self.stream.shared.is_reset()

@@ -55,8 +55,7 @@ pub(crate) struct MuxConn {
     pub(crate) news: Rc<Source>,
     /// Whether the peer has closed its sending side, so that no window update can arrive.
     peer_ended: Cell<bool>,
-    /// Total of frame bytes that have left the machine's buffer, and of bytes that the client is known to
-    /// have received.
+    /// Total of frame bytes that left the machine's buffer, and of those known to be received.
     pub(crate) drained_bytes: Cell<u64>,
     pub(crate) taken_bytes: Cell<u64>,
     /// Memory of the streams, in bytes.
@@ -97,8 +96,7 @@ impl MuxConn {
         self.streams.borrow().len()
     }
 
-    /// Returns the number of these streams that both sides have ended, and the number of those that were
-    /// reset.
+    /// Returns how many of these streams both sides have ended, and how many were reset.
     pub(crate) fn ending(&self) -> (usize, usize) {
         let streams = self.streams.borrow();
         let reset = streams.values().filter(|stream| stream.is_reset()).count();
@@ -199,8 +197,7 @@ impl MuxConn {
         }
     }
 
-    /// Changes the priority of a response. A stream that is already scheduled keeps its position until its
-    /// next turn.
+    /// Changes the priority of a response. A scheduled stream keeps its place.
     pub(crate) fn prioritize(&self, id: u32, priority: StreamPriority) {
         if let Some(stream) = self.stream(id) {
             stream.priority.set(priority);
@@ -215,8 +212,7 @@ impl MuxConn {
         }
     }
 
-    /// Notifies all streams that the connection has ended, or that the peer has closed its sending side
-    /// (`None`).
+    /// Notifies all streams that the connection has ended, or (`None`) that the peer sends no more.
     pub(crate) fn tell_all(&self, gone: Option<CutReason>) {
         for stream in self.streams.borrow().values() {
             if let Some(why) = gone {
@@ -272,8 +268,7 @@ impl MuxConn {
             }
             self.lend_buffer(machine.out());
             if !stream.frame(room - FRAME_HEADERS_BYTES, now_ms, &mut **machine) {
-                // Blocked by flow control. A window update schedules it again; if none can arrive, it is
-                // reset.
+                // Blocked by flow control until a window update. Reset if none can arrive.
                 if self.peer_ended.get() {
                     stream.cut(CutReason::Peer);
                     self.core.raise(&stream.source, READ | WRITE | HALF_CLOSED | GONE);

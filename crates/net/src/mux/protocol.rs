@@ -144,20 +144,17 @@ pub(crate) trait MuxProtocol: ContentFrames {
     /// Whether the peer is leaving and will send nothing but the rest of open streams.
     fn is_peer_leaving(&self) -> bool;
 
-    /// Whether the rest of a head or the acknowledgement of SETTINGS is outstanding; the timeout of a head
-    /// applies to both.
+    /// Whether the rest of a head or a SETTINGS acknowledgement is due, within the head timeout.
     fn owes(&self) -> bool {
         false
     }
 
-    /// Ends the connection because of that timeout; [`MuxProtocol::out`] contains the last frames for the
-    /// peer.
+    /// Ends the connection because of that timeout; [`MuxProtocol::out`] gets the last frames.
     fn give_up(&mut self) -> Fault {
         Fault::Timeout
     }
 
-    /// Limits the growth of receive windows beyond their initial sizes, which follows the measured rate;
-    /// shrinks larger ones.
+    /// Limits the growth of receive windows, which follows the measured rate; shrinks larger ones.
     fn limit_growth(&mut self, _bytes_max: usize) {}
 
     /// Whether an answer of the peer is awaited; it may read nothing before sending it.

@@ -113,8 +113,7 @@ impl StreamOutput {
         true
     }
 
-    /// Frames the next bytes of the file, at most `bytes_max`. Returns their number; `None` if flow control
-    /// blocks them.
+    /// Frames the next bytes of the file, at most `bytes_max`. `None` if flow control blocks them.
     fn frame_file(
         &mut self,
         id: u32,
@@ -214,8 +213,7 @@ impl StreamShared {
         self.bucket().filter(|bucket| (output.len() > 0 || output.file.is_some()) && bucket.room(now_ms) == 0)
     }
 
-    /// Whether both sides have ended the stream, so that the peer no longer counts it (RFC 9113 section
-    /// 5.1.2).
+    /// Whether both sides have ended the stream, which the peer then counts no more (RFC 9113 section 5.1.2).
     pub(crate) fn is_whole(&self) -> bool {
         self.output.borrow().ended && self.input.borrow().ended
     }
@@ -246,8 +244,7 @@ impl StreamShared {
         framed.is_some()
     }
 
-    /// Like [`StreamShared::frame`], at most `bytes_max`. Returns the number of bytes; `None` if flow control
-    /// blocks them.
+    /// Like [`StreamShared::frame`], at most `bytes_max`. Returns the number of bytes; `None` if blocked.
     fn frame_within(
         &self,
         file_bytes_max: usize,

@@ -57,8 +57,7 @@ pub(crate) struct StreamLane {
     trailers: Option<Fields>,
     /// Whether `100 Continue` must be sent before the body is read.
     continue_due: bool,
-    /// Output spilled to a file because the client reads slowly; follows the output in `shared` and precedes
-    /// `rest`.
+    /// Output spilled to a file for a slow client; follows the output in `shared` and precedes `rest`.
     pub(crate) overflow: SpilledOutput,
     rest: Vec<u8>,
     /// Trailers of the response if it ends after `rest`.
@@ -164,8 +163,7 @@ impl StreamLane {
         self.body_ms
     }
 
-    /// Milliseconds for which the client may accept no bytes of the response. Includes the longest pause of
-    /// the bandwidth limit.
+    /// Milliseconds for which the client may accept nothing, including pauses of the bandwidth limit.
     pub(crate) fn patience_ms(&self) -> u64 {
         let write_ms = progress::patience_ms(self.shared.write_ms.get(), self.pressure());
         write_ms.saturating_add(self.shared.bucket().map_or(0, ResponseBucket::pause_ms))
@@ -221,8 +219,7 @@ impl StreamLane {
         }
     }
 
-    /// Like [`StreamLane::body_piece`], without waiting. The piece returned before counts as read, so the
-    /// peer's window is updated.
+    /// Like [`StreamLane::body_piece`], without waiting. Updates the window for the piece returned before.
     pub(crate) fn try_body_piece(&mut self, has_begun: bool) -> Result<BodyChunk, Fault> {
         if !self.body_begun {
             self.limit_body(self.allowed_bytes)?;
@@ -368,8 +365,7 @@ impl StreamLane {
     }
 
     /// Sends a range of a file as body bytes, counted in `total`. `is_last` means that the body ends with it.
-    /// The connection's task reads the file when the stream is scheduled, so that waiting streams hold no
-    /// file content.
+    /// The connection's task reads the file when the stream is scheduled: waiting streams hold no content.
     pub(crate) async fn send_file(
         &mut self,
         span: FileSpan<'_>,
@@ -485,8 +481,7 @@ impl StreamLane {
             let until_ms = self.conn.core.now_ms().saturating_add(self.patience_ms());
             let of_file = self.shared.file_sent_bytes.get();
             match wait::ready(&self.conn.core, &self.shared.source, Interest(WRITE), until_ms).await {
-                // Other streams are being sent first. The connection's task checks whether the client reads
-                // at all.
+                // Other streams are sent first. The connection's task checks the client's progress.
                 Err(Fault::Timeout) if self.shared.in_line.get() => {}
                 Err(Fault::Timeout) if self.shared.file_sent_bytes.get() != of_file => {}
                 // The client has not received the last frame yet. The connection's task checks that too.
@@ -513,8 +508,7 @@ impl StreamLane {
             }
             let file = SpillFile::create(&core, quota, announced.saturating_add(waiting)).await?;
             *self.overflow = Some(Box::new(Overflow { file, writing: false }));
-            // File content is appended to `output` later, so move everything after it to `rest` to keep the
-            // order.
+            // File content is appended to `output`, so move all that follows it to `rest`.
             let mut output = self.shared.output.borrow_mut();
             let at = output.at;
             self.rest = output.bytes.split_off(at);

@@ -20,8 +20,7 @@ impl Turns {
         }
     }
 
-    /// Queues the stream that was just served again: at the back if it is incremental, otherwise at the
-    /// front.
+    /// Queues the stream just served again: at the back if it is incremental, else at the front.
     pub(crate) fn push_again(&mut self, stream: Rc<StreamShared>) {
         stream.in_line.set(true);
         match stream.priority.get().incremental {

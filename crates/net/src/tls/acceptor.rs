@@ -57,8 +57,7 @@ impl Default for TlsOptions {
 /// TLS settings of a site.
 #[derive(Clone, Debug, Default)]
 pub struct TlsSite {
-    /// Certificates of the site. A client gets the first one for the requested name whose signature algorithm
-    /// it supports.
+    /// Certificates. A client gets the first one for its name whose signature algorithm it supports.
     pub certificates: Vec<ServerCertificate>,
     /// Whether to use certificates of the [`CertificateStore`] too.
     pub automatic: bool,
@@ -158,8 +157,7 @@ fn revocation_lists(pem: &[u8]) -> Result<Vec<CertificateRevocationListDer<'stat
     })
 }
 
-/// The server side of TLS, shared by all cores. The settings can be replaced while the server runs. Clones
-/// share the settings.
+/// The server side of TLS, shared by all cores. Clones share the settings, which can be replaced.
 #[derive(Clone)]
 pub struct TlsAcceptor(Arc<Shared>);
 
@@ -230,8 +228,7 @@ impl TlsAcceptor {
     /// ([`crate::Listen::key`]). Sites without TLS are `None`.
     ///
     /// # Errors
-    /// Returns a message if an authority or revocation list for client certificates is invalid. The settings
-    /// then remain unchanged.
+    /// Returns a message if an authority or revocation list is invalid; the settings are then unchanged.
     pub fn replace(
         &self,
         options: &TlsOptions,
@@ -320,8 +317,7 @@ impl Shared {
                 config.ticketer = Arc::new(Ticketer::new(keys.clone(), &digest));
                 config.send_tls13_tickets = TICKETS_PER_HANDSHAKE;
             }
-            // A cached session does not contain the policy on client certificates under which it was
-            // admitted.
+            // A cached session does not contain the policy on client certificates that admitted it.
             config.session_storage = match (&site.client, &options.tickets) {
                 (None, Some(_)) => {
                     self.sessions.get_or_init(|| ServerSessionMemoryCache::new(SESSIONS_MAX)).clone()

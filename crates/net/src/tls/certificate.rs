@@ -153,8 +153,7 @@ fn is_system_root(name: &[u8]) -> bool {
     names.contains(name)
 }
 
-/// Returns the first OCSP responder with an HTTP URL in the authorityInfoAccess extension (RFC 5280 section
-/// 4.2.2.1).
+/// Returns the first HTTP URL of an OCSP responder in authorityInfoAccess (RFC 5280 section 4.2.2.1).
 fn ocsp_responder(certificate: &X509Certificate<'_>) -> Option<String> {
     let access = certificate.extensions().iter().find_map(|extension| match extension.parsed_extension() {
         ParsedExtension::AuthorityInfoAccess(access) => Some(access),
@@ -178,8 +177,7 @@ fn is_staple_required(certificate: &X509Certificate<'_>) -> bool {
     feature.is_some_and(|extension| extension.value.windows(3).any(|window| window == [2, 1, 5]))
 }
 
-/// Formats a distinguished name (RFC 4514), last part first. Values are escaped, so that they cannot imitate
-/// other parts.
+/// Formats a distinguished name (RFC 4514), last part first. Escaped values cannot imitate other parts.
 fn distinguished_name(name: &X509Name<'_>) -> String {
     let relative: Vec<_> = name.iter_rdn().collect();
     let mut text = String::new();
@@ -220,8 +218,7 @@ fn escape(value: &str, into: &mut String) {
     }
 }
 
-/// Whether `pattern` (`example.com`, or `*.example.com` for exactly one more label) matches `host`; both in
-/// lower case.
+/// Whether `pattern` (`example.com`, or `*.example.com` for one more label) matches; in lower case.
 pub(super) fn covers(pattern: &str, host: &str) -> bool {
     if pattern == host {
         return true;
@@ -286,8 +283,7 @@ impl ServerCertificate {
     }
 
     /// Reads all certificates of a directory: `NAME.crt`, `NAME.pem` or `NAME.cer` with `NAME.key`, or one
-    /// file with both; and `fullchain.pem` with `privkey.pem`, as named by certbot. `files` are the contents
-    /// of the directory.
+    /// file with both; and `fullchain.pem` with `privkey.pem`, as named by certbot. `files` is its content.
     ///
     /// # Errors
     /// Describes the first invalid file; fails also if there is no certificate with a key.
@@ -356,8 +352,7 @@ impl ServerCertificate {
         self.0.key.key.algorithm() == other.0.key.key.algorithm()
     }
 
-    /// Sets or removes the OCSP response (DER) sent with the certificate. Does nothing if the certificate
-    /// names no responder.
+    /// Sets or removes the OCSP response (DER) of the certificate, if that names a responder.
     pub fn staple(&self, response: Option<Vec<u8>>) {
         let Some(stapled) = &self.0.stapled else { return };
         let key = response.map(|response| {

@@ -1,5 +1,4 @@
-//! Server-side TLS handshakes, from the first byte to the first byte of HTTP, driven by the task that waits
-//! for the socket.
+//! Server-side TLS handshakes, up to the first byte of HTTP, driven by the task that waits for the socket.
 
 use std::fmt;
 use std::io::{self, ErrorKind, Read};
@@ -189,8 +188,7 @@ impl TlsHandshake {
         })
     }
 
-    /// Returns the memory held, in bytes: both sides' first messages, the key exchange and the client's
-    /// certificates.
+    /// Returns the memory held, in bytes, with the client's certificates.
     pub(crate) fn weight_bytes(&self) -> usize {
         HANDSHAKE_BYTES + self.later_bytes
     }
@@ -286,8 +284,7 @@ impl TlsHandshake {
                     (UNRECOGNIZED_NAME, "the client names no host, and no site is for that")
                 }
                 NotAdmitted::UnknownName => (UNRECOGNIZED_NAME, "no site has this name"),
-                // The alert for an unknown name (RFC 6066 section 3) fits: neither the server nor the client
-                // is at fault.
+                // The alert for an unknown name (RFC 6066 section 3): neither side is at fault.
                 NotAdmitted::NoCertificate => {
                     (UNRECOGNIZED_NAME, "there is no certificate for this name yet: see `komainu cert list`")
                 }
@@ -393,8 +390,7 @@ pub struct TlsAgreement {
     pub version: &'static str,
     /// The cipher suite, named like [`TlsSession::cipher`].
     pub cipher: &'static str,
-    /// The key exchange group by IANA's name, for example `X25519`; empty if the session was resumed without
-    /// a key exchange.
+    /// Key exchange group by IANA's name, for example `X25519`; empty if a resumption had no key exchange.
     pub group: &'static str,
     /// Whether the session was resumed.
     pub resumed: bool,

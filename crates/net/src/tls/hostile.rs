@@ -1,5 +1,4 @@
-//! TLS clients that send arbitrary data, for tests and fuzzing: functions that panic if a property is
-//! violated.
+//! TLS clients that send arbitrary data, for tests and fuzzing. Panics if a property is violated.
 
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -71,8 +70,7 @@ fn acceptor() -> TlsAcceptor {
             ServerCertificate::from_pem(CERTIFICATE.as_bytes(), KEY.as_bytes()).expect("it is valid");
         let site = TlsSite { certificates: vec![certificate], ..TlsSite::default() };
         let acceptor = TlsAcceptor::new(CertificateStore::new());
-        // Names with another first letter are unknown. For a client that sends no name, the address is looked
-        // up.
+        // Other names are unknown. For a client without a name, the address is looked up.
         let find = |name: &str, _| name.starts_with(['a', '1', '\0']).then_some(0);
         acceptor.replace(&TlsOptions::default(), find, vec![Some(site)]).expect("a site");
         acceptor
@@ -103,8 +101,7 @@ async fn bytes_of_no_client(core: &Core, bytes: &[u8]) {
     assert_eq!(whole, in_pieces, "whole, and in pieces");
 }
 
-/// Returns the failure of a handshake that receives these bytes in pieces of `piece` bytes; `None` if it
-/// waits for more.
+/// Returns the failure of a handshake that receives the bytes in pieces; `None` if it waits for more.
 async fn refusal(core: &Core, bytes: &[u8], piece: usize) -> Option<HandshakeFailure> {
     let (stream, mut far) = pair(core);
     let mut handshake = TlsHandshake::new(&acceptor(), b"").expect("nothing was said");

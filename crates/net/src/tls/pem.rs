@@ -11,8 +11,7 @@ const MARK: &[u8] = b"\xef\xbb\xbf";
 const SWAPPED: &str = "there is a private key in it and no certificate, and the certificate is in the file of the key: \
                        exchange the two";
 
-/// Removes UTF-8 byte-order marks, as written by Windows editors. Concatenated files may contain them inside
-/// too.
+/// Removes UTF-8 byte-order marks, which Windows editors write; concatenated files have several.
 #[must_use]
 pub fn without_marks(text: &[u8]) -> Cow<'_, [u8]> {
     let Some(mut at) = find(text, MARK) else { return Cow::Borrowed(text) };

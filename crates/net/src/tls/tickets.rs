@@ -40,8 +40,7 @@ impl TicketKeys {
         TicketKeys(Arc::new(Source::Own(RwLock::default())))
     }
 
-    /// Creates keys from secrets that may be shared with other servers. The first one encrypts tickets; all
-    /// decrypt them.
+    /// Creates keys from secrets that servers may share. The first one encrypts tickets; all decrypt them.
     ///
     /// # Errors
     /// Fails if there is no secret, or if one is shorter than 32 bytes or does not look like a secret: longer

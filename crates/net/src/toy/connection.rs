@@ -87,8 +87,7 @@ impl ToyConnection {
         self.frame(FrameKind::Window, 0, id, &bytes.to_be_bytes());
     }
 
-    /// Opens a stream. `head` is a request line and field lines, without the empty line. `None` sends no
-    /// body.
+    /// Opens a stream. `head` is a request line and field lines, without the empty line.
     pub fn open(&mut self, head: &str, body: Option<Vec<u8>>) -> u32 {
         let id = self.next_id;
         self.next_id += 2;

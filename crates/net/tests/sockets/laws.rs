@@ -1,5 +1,4 @@
-//! Runs the properties of this crate's fuzz targets on their seeds and on mutations of these, identical in
-//! every run.
+//! Runs the properties of this crate's fuzz targets on their seeds and deterministic mutations of these.
 
 #[path = "../support/laws.rs"]
 mod of_targets;

@@ -1,5 +1,4 @@
-//! Properties that hold for all inputs, called by fuzz targets and tests. Each function panics if its
-//! property is violated.
+//! Properties that hold for all inputs, for fuzz targets and tests. A violated property panics.
 
 use net::ProxyProtocol;
 use net::preface::{self, Preface};
