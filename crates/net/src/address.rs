@@ -18,7 +18,7 @@ pub enum Bind {
 }
 
 impl Bind {
-    /// The port; `None` for a Unix socket.
+    /// Returns the port; `None` for a Unix socket.
     #[must_use]
     pub fn port(&self) -> Option<u16> {
         match self {

@@ -57,7 +57,7 @@ pub struct Bell {
 }
 
 impl Bell {
-    /// A bell that has not been rung.
+    /// Creates a bell that was not rung.
     #[must_use]
     pub fn new(core: &Core) -> Bell {
         Bell { core: core.clone(), source: core.add_source() }
@@ -90,7 +90,7 @@ pub struct Alarm {
 }
 
 impl Alarm {
-    /// An alarm that is not set.
+    /// Creates an alarm that is not set.
     ///
     /// # Errors
     /// Fails if the kernel provides no timer.

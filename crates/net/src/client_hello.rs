@@ -6,7 +6,7 @@
 pub(crate) enum FirstMessage {
     /// A ClientHello and its server name, in lower case and without a final dot.
     Tls(Option<Box<str>>),
-    /// Something else.
+    /// Anything else.
     Other,
 }
 
@@ -24,7 +24,7 @@ const HANDSHAKE: u8 = 22;
 const CLIENT_HELLO: u8 = 1;
 const SERVER_NAME: u16 = 0;
 const HOST_NAME: u8 = 0;
-/// The longest name (RFC 1035 section 2.3.4).
+/// Maximum length of a host name (RFC 1035 section 2.3.4).
 const NAME_BYTES_MAX: usize = 253;
 
 /// The bytes received so far. Each byte is examined only once, even if they arrive one at a time.
@@ -46,7 +46,7 @@ impl HelloReader {
         self.bytes.extend_from_slice(bytes);
     }
 
-    /// All bytes received.
+    /// Returns all bytes received.
     pub(crate) fn into_bytes(self) -> Vec<u8> {
         self.bytes
     }

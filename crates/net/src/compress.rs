@@ -74,8 +74,8 @@ pub struct Compression {
 }
 
 impl Compression {
-    /// Chooses the coding of a response and edits its fields; `None` if it is sent uncompressed. Adds `Vary:
-    /// Accept-Encoding` if another client would get it compressed.
+    /// Chooses the coding of a response and edits its fields; `None` if it is sent uncompressed. Adds
+    /// `Vary: Accept-Encoding` if another client would get it compressed.
     pub(crate) fn choose(
         &self,
         request: &CompressionInput<'_>,

@@ -62,7 +62,7 @@ pub(crate) struct Conn {
     /// Progress timeouts of this request.
     pub(crate) body_ms: u64,
     pub(crate) write_ms: u64,
-    /// Bytes of the response that the client has acknowledged or read.
+    /// Progress of sending, as acknowledged by the client's kernel.
     pub(crate) progress: SendProgress,
     /// Bytes moved in the current turn.
     pub(crate) moved_bytes: usize,

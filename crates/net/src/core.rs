@@ -175,13 +175,13 @@ impl Core {
         &self.0.clock
     }
 
-    /// [`Clock::now_ms`].
+    /// See [`Clock::now_ms`].
     #[must_use]
     pub fn now_ms(&self) -> u64 {
         self.0.clock.now_ms()
     }
 
-    /// [`Clock::now_us`].
+    /// See [`Clock::now_us`].
     #[must_use]
     pub fn now_us(&self) -> u64 {
         self.0.clock.now_us()
@@ -198,7 +198,7 @@ impl Core {
         self.0.draining.set(true);
     }
 
-    /// [`Clock::unix_s`].
+    /// See [`Clock::unix_s`].
     #[must_use]
     pub fn unix_s(&self) -> u64 {
         self.0.clock.unix_s()

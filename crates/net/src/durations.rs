@@ -19,7 +19,7 @@ pub const DURATION_CLASSES: usize = DURATION_BOUNDS_US.len() + 1;
 pub const NATIVE_SCHEMA: i32 = 3;
 /// Native classes per octave.
 const STEPS: i32 = 1 << NATIVE_SCHEMA;
-/// 2^(n/8).
+/// Values of 2^(n/8).
 const POWERS: [f64; STEPS as usize] = [
     1.0,
     1.090_507_732_665_257_7,

@@ -1,7 +1,7 @@
 //! Filters that every response passes, independent of its handler and lane. The list is short and fixed.
 //!
 //! ```text
-//! handler ──▶ a cache's tap ──▶ the route's field edits ──▶ replaced texts ──▶ compression ──▶ lane
+//! handler ──▶ cache tap ──▶ field edits of the route ──▶ text replacement ──▶ compression ──▶ lane
 //! ```
 
 use std::any::Any;

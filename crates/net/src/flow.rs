@@ -141,7 +141,7 @@ impl Exchange<'_> {
         self.lane.shutdown_write();
     }
 
-    /// Aborts the tunnel because its other end is gone; further input of the client is discarded.
+    /// Marks the other end of the tunnel as failed, so that an HTTP/2 stream is reset.
     pub(crate) fn break_off(&mut self) {
         self.lane.break_off();
     }

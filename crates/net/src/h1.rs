@@ -1,10 +1,10 @@
 //! The states of an HTTP/1 connection.
 //!
 //! ```text
-//!            bytes arrive           all requests are served       no further request
-//!   parked ───────────────▶ busy ───────────────────────▶ idle ───────────────▶ parked
-//!   (a descriptor, some     (Work from the   (its future stays
-//!   200 bytes, no buffer)   pool: parser and buffers)     a second, no buffer)
+//!            bytes arrive          all requests served          no further request
+//!   parked ───────────────▶ busy ─────────────────────▶ idle ─────────────────────▶ parked
+//!   (descriptor, about     (parser and buffers         (future for a second,
+//!   200 bytes, no buffer)   from the pool)              no buffer)
 //! ```
 
 use std::pin::pin;

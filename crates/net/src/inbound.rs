@@ -39,8 +39,8 @@ impl Conn {
         })
     }
 
-    /// Returns start and end of the next piece of the request body in the input; `None` at its end. `100
-    /// Continue` is not sent once the response has begun.
+    /// Returns start and end of the next piece of the request body in the input; `None` at its end.
+    /// `100 Continue` is not sent once the response has begun.
     pub(crate) async fn body_piece(&mut self, has_begun: bool) -> Result<Option<(usize, usize)>, Fault> {
         loop {
             match self.try_body_piece(has_begun)? {

@@ -2,8 +2,8 @@
 //! stream has a task of its own.
 //!
 //! ```text
-//! link ──▶ machine ──events──▶ streams (a task each, woken through their sources)
-//!   ◀── machine.out ◀──turns── what they have written
+//! link ──▶ machine ──events──▶ streams (one task each, woken through their sources)
+//!   ◀── machine.out ◀──turns── output of the streams
 //! ```
 
 use std::any::Any;

@@ -33,7 +33,7 @@ pub enum Preface {
     Whole(usize, ProxyHeader),
 }
 
-/// The content of a header.
+/// Content of a PROXY protocol header.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ProxyHeader {
     /// Addresses of the client's connection. `None` for a connection of the proxy itself (`LOCAL`) or without

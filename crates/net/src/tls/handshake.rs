@@ -145,7 +145,7 @@ pub struct HandshakeFailure {
     pub name: Option<Box<str>>,
     /// Whether the client seems to speak HTTP without TLS.
     pub is_http: bool,
-    /// Whether the client disconnected; not logged if it had sent nothing.
+    /// Whether the client disconnected; the service is not told of these failures.
     pub is_gone: bool,
 }
 
