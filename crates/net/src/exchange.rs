@@ -85,7 +85,7 @@ impl<'c> Exchange<'c> {
     }
 
     /// Removes fields of the request, in any spelling that applications may treat as equivalent, and adds
-    /// others. Affects upstream servers, applications, the cache and the log. Removes trailers too.
+    /// others, as seen by upstream servers, applications, the cache and the log. Trailers lose them too.
     pub fn amend(&mut self, removed: &[Vec<u8>], own: &Fields) {
         let amended = AmendedHead::new(self.request().head(), removed, own);
         let amended = amended.after(self.state.amended.as_deref());
@@ -492,7 +492,7 @@ impl<'c> Exchange<'c> {
         Ok(())
     }
 
-    /// Writes a range of a file through the filters. A blocking thread reads what is not cached.
+    /// Writes a range of a file through the filters. Uncached parts are read on a blocking thread.
     async fn filter_file(&mut self, mut span: FileSpan<'_>) -> Result<(), Fault> {
         let own_bytes = self.state.handler_bytes + self.state.filters.weight_bytes();
         self.lane.hold(own_bytes + span.len.min(FILE_BYTES as u64) as usize);

@@ -113,7 +113,7 @@ impl Stream {
     }
 
     /// Takes ownership of a connected socket that another process made. That process may still change its
-    /// blocking mode, so no call relies on it.
+    /// blocking mode, so reads and writes do not rely on it.
     ///
     /// # Errors
     /// Fails if the kernel has no memory for the registration.

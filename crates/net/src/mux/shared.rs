@@ -213,7 +213,7 @@ impl StreamShared {
         self.bucket().filter(|bucket| (output.len() > 0 || output.file.is_some()) && bucket.room(now_ms) == 0)
     }
 
-    /// Whether both sides have ended the stream, which the peer then counts no more (RFC 9113 section 5.1.2).
+    /// Whether both sides have ended the stream, so that it is closed for the peer (RFC 9113 section 5.1.2).
     pub(crate) fn is_whole(&self) -> bool {
         self.output.borrow().ended && self.input.borrow().ended
     }
