@@ -10,7 +10,7 @@ pub const LISTED_MAX: usize = 10_000;
 /// Attributes of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ConnectionEntry {
-    /// Key of the listener.
+    /// Number of the listener that accepted it.
     pub(crate) listener: u64,
     /// The client of the connection; a trusted proxy may name another one in a request.
     pub(crate) client: Peer,
